@@ -1,0 +1,73 @@
+# Every command works from a fresh clone: the first one builds .venv from constraints.txt.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Two workers with one thread each; more threads only make the small tensors of the tests wait.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+.PHONY: help setup lint types format test-fast test demo fuzz bench hooks clean
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(READY) ## build the virtual environment in .venv
+
+# Python 3.11 is what the pinned versions were tried with; otherwise the newest that runs.
+$(READY): pyproject.toml constraints.txt
+	@if [ ! -x $(BIN)/python ]; then \
+	  for python in $${PYTHON:-python3.11 python3.14 python3.13 python3.12 python3}; do \
+	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	      echo "creating $(VENV) with $$("$$python" --version)"; \
+	      "$$python" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }; \
+	      break; \
+	    fi; \
+	  done; \
+	fi
+	@[ -x $(BIN)/python ] || { \
+	  echo "no Python 3.11 or newer found; install one, or name it: make setup PYTHON=/path/to/python3.12" >&2; \
+	  exit 1; }
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+lint: $(READY) ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(READY) ## format, and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(READY) ## check types
+	$(BIN)/pyright
+
+test-fast: $(READY) ## run the tests that take seconds
+	$(PYTEST)
+
+test: lint types ## check everything: style, types, fast and slow tests
+	$(PYTEST) -m "not gpu"
+
+demo: $(READY) ## list the cases, compile one to a transformer, and draw its circuit
+	@mkdir -p build/demo
+	$(BIN)/graphcircuits cases
+	$(BIN)/graphcircuits compile ib-3 --dot build/demo/ib-3.dot --html build/demo/ib-3.html
+
+fuzz: $(READY) ## compare compiler and interpreter on 20,000 random programs
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.rasp.fuzz --programs 20000
+
+bench: $(READY) ## measure speed and memory
+	$(BIN)/python -m benchmarks
+
+hooks: $(READY) ## install the git hooks
+	$(BIN)/pre-commit install
+
+clean: ## remove what the commands wrote, but not .venv
+	rm -rf build dist .hypothesis .pytest_cache .ruff_cache
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -1,0 +1,57 @@
+"""Find the circuit of a task inside a transformer.
+
+The public names are imported on first use, so `import graphcircuits` costs milliseconds and does
+not load torch. Write `import graphcircuits as gc` in notebooks.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from graphcircuits import rasp
+    from graphcircuits.benchmark import case_ids, load_case
+    from graphcircuits.graph import Circuit, ComponentGraph
+    from graphcircuits.rasp.compile import compile_program
+    from graphcircuits.result import Result
+    from graphcircuits.task import Pairs
+    from graphcircuits.transformer import Transformer, TransformerConfig
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Circuit",
+    "ComponentGraph",
+    "Pairs",
+    "Result",
+    "Transformer",
+    "TransformerConfig",
+    "case_ids",
+    "compile_program",
+    "load_case",
+    "rasp",
+]
+
+# Public name -> the module that defines it; a subpackage stands for itself.
+_EXPORTS = {
+    "Circuit": "graphcircuits.graph",
+    "ComponentGraph": "graphcircuits.graph",
+    "Pairs": "graphcircuits.task",
+    "Result": "graphcircuits.result",
+    "Transformer": "graphcircuits.transformer",
+    "TransformerConfig": "graphcircuits.transformer",
+    "case_ids": "graphcircuits.benchmark",
+    "compile_program": "graphcircuits.rasp.compile",
+    "load_case": "graphcircuits.benchmark",
+    "rasp": "graphcircuits.rasp",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(_EXPORTS[name])
+    return module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_EXPORTS])
