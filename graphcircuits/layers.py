@@ -1,0 +1,247 @@
+"""What a subject is made of: its configuration, its weights by name, and the maps inside a layer.
+
+1. `TransformerConfig` gives sizes and architecture; `weight_shapes` lists every weight.
+2. A reader normalizes its input (`normalize`; `pull_through_norm` takes gradients back).
+3. A head attends (`attend`, with `rotate` for rotary positions).
+4. An MLP activates (`activate`).
+
+The maps take any leading axes, so that the plain run and the interventions share them.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+POSITIONS = ("learned", "rotary", "none")
+NORMS = ("none", "layer", "rms")
+ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "silu")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransformerConfig:
+    """Sizes and architecture of a subject. Attention scores are scaled by 1/sqrt(d_head)."""
+
+    n_layers: int
+    n_heads: int
+    d_model: int
+    d_head: int
+    d_mlp: int
+    n_ctx: int
+    """Longest sequence, BOS included."""
+    d_vocab: int
+    d_vocab_out: int
+    n_kv_heads: int | None = None
+    """Groups of heads that share keys and values; None means every head has its own."""
+    causal: bool = True
+    positions: Literal["learned", "rotary", "none"] = "learned"
+    rotary_dim: int | None = None
+    """Leading coordinates of each head that are rotated; None means all of them."""
+    rotary_base: float = 10000.0
+    norm: Literal["none", "layer", "rms"] = "none"
+    norm_eps: float = 1e-5
+    activation: Literal["gelu", "gelu-tanh", "relu", "silu"] = "gelu"
+    gated_mlp: bool = False
+    """hidden = activation(x W_gate) * (x W_in + b_in)."""
+    parallel: bool = False
+    """The MLP reads the same stream as the attention of its layer."""
+    tied_unembedding: bool = False
+    """The unembedding is W_E transposed; there is no W_U."""
+    biases: bool = True
+    logit_scale: float = 1.0
+    """Factor on the finished logits, bias included."""
+
+    def __post_init__(self) -> None:
+        sizes = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp")
+        problems = [
+            f"{name} must be at least 1, got {getattr(self, name)}"
+            for name in (*sizes, "n_ctx", "d_vocab", "d_vocab_out")
+            if getattr(self, name) < 1
+        ]
+        if self.n_groups < 1 or self.n_heads % self.n_groups:
+            problems.append(f"n_kv_heads must divide n_heads={self.n_heads}, got {self.n_groups}")
+        choices = {"positions": POSITIONS, "norm": NORMS, "activation": ACTIVATIONS}
+        problems += [
+            f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}"
+            for name, known in choices.items()
+            if getattr(self, name) not in known
+        ]
+        rotary_fits = self.rotary_size % 2 == 0 and 2 <= self.rotary_size <= self.d_head
+        if self.positions == "rotary" and not rotary_fits:
+            problems.append(
+                f"rotary_dim must be even and in 2..d_head={self.d_head}, got {self.rotary_size}"
+            )
+        if self.tied_unembedding and self.d_vocab != self.d_vocab_out:
+            problems.append(
+                "tied_unembedding needs d_vocab_out equal to d_vocab, "
+                f"got {self.d_vocab_out} and {self.d_vocab}"
+            )
+        if problems:
+            raise ValueError("; ".join(problems) + ".")
+
+    @property
+    def n_groups(self) -> int:
+        """Groups of heads that share keys and values."""
+        return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+
+    @property
+    def heads_per_group(self) -> int:
+        return self.n_heads // self.n_groups
+
+    @property
+    def rotary_size(self) -> int:
+        return self.d_head if self.rotary_dim is None else self.rotary_dim
+
+
+def weight_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+    """Every weight of a subject of this configuration: the single list of names and shapes."""
+    layer, head, kv = config.n_layers, config.n_heads, config.n_groups
+    d_model, d_head, d_mlp = config.d_model, config.d_head, config.d_mlp
+    shapes: dict[str, tuple[int, ...]] = {"W_E": (config.d_vocab, d_model)}
+    if config.positions == "learned":
+        shapes["W_pos"] = (config.n_ctx, d_model)
+    shapes |= {
+        "W_Q": (layer, head, d_model, d_head),
+        "W_K": (layer, kv, d_model, d_head),
+        "W_V": (layer, kv, d_model, d_head),
+        "W_O": (layer, head, d_head, d_model),
+        "W_in": (layer, d_model, d_mlp),
+        "W_out": (layer, d_mlp, d_model),
+    }
+    if config.gated_mlp:
+        shapes["W_gate"] = (layer, d_model, d_mlp)
+    if not config.tied_unembedding:
+        shapes["W_U"] = (d_model, config.d_vocab_out)
+    if config.biases:
+        shapes |= {
+            "b_Q": (layer, head, d_head),
+            "b_K": (layer, kv, d_head),
+            "b_V": (layer, kv, d_head),
+            "b_O": (layer, d_model),
+            "b_in": (layer, d_mlp),
+            "b_out": (layer, d_model),
+            "b_U": (config.d_vocab_out,),
+        }
+    norms = {"attn_norm": (layer, d_model), "mlp_norm": (layer, d_model), "final_norm": (d_model,)}
+    for name, shape in norms.items():
+        if config.norm != "none":
+            shapes[f"{name}_w"] = shape
+        if config.norm == "layer":
+            shapes[f"{name}_b"] = shape
+    return shapes
+
+
+def weight_problems(config: TransformerConfig, weights: dict[str, Tensor]) -> list[str]:
+    """Everything that keeps these weights from fitting this configuration."""
+    shapes = weight_shapes(config)
+    problems = []
+    if missing := sorted(shapes.keys() - weights.keys()):
+        problems.append(f"missing weights: {', '.join(missing)}")
+    if unknown := sorted(weights.keys() - shapes.keys()):
+        problems.append(f"weights this configuration does not have: {', '.join(unknown)}")
+    known = [(name, weights[name]) for name in shapes if name in weights]
+    problems += [
+        f"{name} must have shape {shapes[name]}, got {tuple(weight.shape)}"
+        for name, weight in known
+        if weight.shape != shapes[name]
+    ]
+    kinds = {(weight.dtype, weight.device) for _, weight in known}
+    if len(kinds) > 1 or any(not dtype.is_floating_point for dtype, _ in kinds):
+        found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+        problems.append(f"weights must share one floating dtype and one device, got {found}")
+    return problems
+
+
+def normalize(
+    config: TransformerConfig,
+    stream: Float[Tensor, "*lead d_model"],
+    weight: Float[Tensor, " d_model"] | None,
+    bias: Float[Tensor, " d_model"] | None,
+) -> Float[Tensor, "*lead d_model"]:
+    """A reader's norm of its own input."""
+    match config.norm:
+        case "none":
+            return stream
+        case "layer":
+            return F.layer_norm(stream, (config.d_model,), weight, bias, config.norm_eps)
+        case "rms":
+            return F.rms_norm(stream, (config.d_model,), weight, config.norm_eps)
+
+
+def pull_through_norm(
+    config: TransformerConfig,
+    stream: Float[Tensor, "*#lead d_model"],
+    weight: Float[Tensor, " d_model"] | None,
+    grad: Float[Tensor, "*lead d_model"],
+) -> Float[Tensor, "*lead d_model"]:
+    """The gradient at a norm's input, given the one at its output."""
+    if config.norm == "none":
+        return grad
+    if config.norm == "layer":
+        stream = stream - stream.mean(-1, keepdim=True)
+    inverse = (stream.square().mean(-1, keepdim=True) + config.norm_eps).rsqrt()
+    unit = stream * inverse
+    scaled = grad if weight is None else grad * weight
+    pulled = scaled - unit * (scaled * unit).mean(-1, keepdim=True)
+    if config.norm == "layer":
+        pulled = pulled - scaled.mean(-1, keepdim=True)
+    return pulled * inverse
+
+
+def attend(
+    config: TransformerConfig,
+    q: Float[Tensor, "*lead pos d_head"],
+    k: Float[Tensor, "*lead pos d_head"],
+    v: Float[Tensor, "*lead pos d_head"],
+) -> Float[Tensor, "*lead pos d_head"]:
+    """A head's vectors before W_O, from its queries, keys and values before rotation."""
+    if config.positions == "rotary":
+        q, k = rotate(config, q), rotate(config, k)
+    # Keys down, queries across: a softmax over the last axis is several times slower on a CPU
+    # where that axis is short.
+    scores = k @ q.transpose(-1, -2)
+    pattern = attention_pattern(config, scores[..., None, :]).squeeze(-2)
+    return pattern.transpose(-1, -2) @ v
+
+
+def attention_pattern(
+    config: TransformerConfig, scores: Float[Tensor, "*lead source alternative pos"]
+) -> Float[Tensor, "*lead source alternative pos"]:
+    """Attention over the sources of each position, for several alternative sets of scores."""
+    scores = scores * config.d_head**-0.5
+    if config.causal:
+        pos = scores.shape[-1]
+        hidden = torch.full((pos, pos), float("-inf"), dtype=scores.dtype, device=scores.device)
+        scores = scores + hidden.tril(-1)[:, None]
+    return scores.softmax(-3)
+
+
+def rotate(
+    config: TransformerConfig, x: Float[Tensor, "*lead pos d_head"]
+) -> Float[Tensor, "*lead pos d_head"]:
+    """Rotary positions: coordinate i turns with coordinate i + rotary_dim / 2."""
+    half = config.rotary_size // 2
+    exponents = torch.arange(half, device=x.device, dtype=torch.float64) / half
+    places = torch.arange(x.shape[-2], device=x.device, dtype=torch.float64)
+    angles = places[:, None] * config.rotary_base**-exponents
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    first, second, rest = x.split((half, half, x.shape[-1] - 2 * half), dim=-1)
+    turned = (first * cos - second * sin, second * cos + first * sin, rest)
+    return torch.cat(turned, dim=-1)
+
+
+def activate(
+    config: TransformerConfig, pre: Float[Tensor, "*lead d_mlp"]
+) -> Float[Tensor, "*lead d_mlp"]:
+    match config.activation:
+        case "gelu":
+            return F.gelu(pre)
+        case "gelu-tanh":
+            return F.gelu(pre, approximate="tanh")
+        case "relu":
+            return F.relu(pre)
+        case "silu":
+            return F.silu(pre)
