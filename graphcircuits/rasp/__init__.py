@@ -1,0 +1,92 @@
+"""RASP: write a sequence algorithm down, run it, and compile it to transformer weights."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from graphcircuits.rasp.describe import describe
+from graphcircuits.rasp.interpret import evaluate
+from graphcircuits.rasp.language import (
+    Aggregate,
+    Comparison,
+    Encoding,
+    Full,
+    LinearSequenceMap,
+    Map,
+    Predicate,
+    RaspError,
+    RASPExpr,
+    Select,
+    Selector,
+    SelectorAnd,
+    SelectorNot,
+    SelectorOr,
+    SelectorValue,
+    SelectorWidth,
+    SequenceMap,
+    SOp,
+    Value,
+    categorical,
+    indices,
+    is_categorical,
+    is_numerical,
+    numerical,
+    tokens,
+)
+from graphcircuits.rasp.tabulate import Problem
+from graphcircuits.rasp.validate import validate
+
+if TYPE_CHECKING:
+    from graphcircuits.rasp.compile import CompiledModel, compile_program
+    from graphcircuits.rasp.sample import SampledCase, sample_case, sample_program
+
+# These need torch, which writing and interpreting a program does not.
+_LATE = {
+    "CompiledModel": "compile",
+    "SampledCase": "sample",
+    "compile_program": "compile",
+    "sample_case": "sample",
+    "sample_program": "sample",
+}
+
+__all__ = [
+    "Aggregate",
+    "Comparison",
+    "CompiledModel",
+    "Encoding",
+    "Full",
+    "LinearSequenceMap",
+    "Map",
+    "Predicate",
+    "Problem",
+    "RASPExpr",
+    "RaspError",
+    "SOp",
+    "SampledCase",
+    "Select",
+    "Selector",
+    "SelectorAnd",
+    "SelectorNot",
+    "SelectorOr",
+    "SelectorValue",
+    "SelectorWidth",
+    "SequenceMap",
+    "Value",
+    "categorical",
+    "compile_program",
+    "describe",
+    "evaluate",
+    "indices",
+    "is_categorical",
+    "is_numerical",
+    "numerical",
+    "sample_case",
+    "sample_program",
+    "tokens",
+    "validate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)

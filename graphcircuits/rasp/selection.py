@@ -1,0 +1,72 @@
+"""A selector as what one attention head can compute: an `and` of tables, one a pair of sequences.
+
+Scores of a head add up, so selects over different sequences can be joined by `and` (all of them
+must hold), but not by `or`. Negations are pushed down to the tables first; parts that share keys
+and queries become one table.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphcircuits.rasp.language import (
+    RaspError,
+    Select,
+    Selector,
+    SelectorAnd,
+    SelectorNot,
+    SelectorOr,
+    SOp,
+)
+from graphcircuits.rasp.tabulate import Tables
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One condition on a key and a query."""
+
+    keys: SOp
+    queries: SOp
+    table: np.ndarray
+    """Whether a key value (rows) is selected by a query value (columns)."""
+
+
+def conjunction(tables: Tables, selector: Selector) -> list[Part]:
+    """The conditions that a selected pair meets, all of them; `RaspError` where none will do."""
+    return _parts(tables, selector, negate=False)
+
+
+def _parts(tables: Tables, selector: Selector, negate: bool) -> list[Part]:
+    match selector:
+        case Select():
+            table = tables.selections[selector][:-1, :-1]
+            return [Part(selector.keys, selector.queries, ~table if negate else table)]
+        case SelectorNot():
+            return _parts(tables, selector.inner, not negate)
+        case SelectorAnd() | SelectorOr():
+            fst = _parts(tables, selector.fst, negate)
+            snd = _parts(tables, selector.snd, negate)
+            if isinstance(selector, SelectorAnd) != negate:
+                return _all_of(fst + snd)
+            return [_either(fst, snd)]
+    raise RaspError(f"{selector.name!r} is a {type(selector).__name__}, not a selector we know.")
+
+
+def _all_of(parts: list[Part]) -> list[Part]:
+    merged: dict[tuple[SOp, SOp], Part] = {}
+    for part in parts:
+        sides = (part.keys, part.queries)
+        table = part.table & merged[sides].table if sides in merged else part.table
+        merged[sides] = Part(*sides, table)
+    return list(merged.values())
+
+
+def _either(fst: list[Part], snd: list[Part]) -> Part:
+    first, second = fst[0], snd[0]
+    same = first.keys is second.keys and first.queries is second.queries
+    if len(fst) > 1 or len(snd) > 1 or not same:
+        raise RaspError(
+            "an `or` of selectors over different sequences has no single attention head; "
+            "combine the sequences with SequenceMap and select on the combination"
+        )
+    return Part(first.keys, first.queries, first.table | second.table)
