@@ -1,0 +1,179 @@
+"""A case: a RASP program, the inputs it runs on, and what is known about its subject.
+
+1. A `Case` holds the program's builder, the vocabulary and lengths, and facts of the released
+   subject where there is one. The program is built on first use.
+2. `evaluate` and `sample` give outputs and inputs; `outputs` lists the classes an output can be.
+3. `labels` gives the true circuit on the subject's graph under one of three labelings; `circuit`
+   is the official one.
+
+Torch is imported only where graphs and tensors are made, so that cases can be listed quickly.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from graphcircuits.rasp import RaspError, SOp, Value, evaluate, is_categorical
+from graphcircuits.rasp.layout import Layout, complete_edges, interpbench_edges, lay_out
+from graphcircuits.rasp.tabulate import Tables, tabulate
+
+if TYPE_CHECKING:
+    import torch
+
+    import graphcircuits.graph
+    import graphcircuits.rasp.compile
+
+LABELINGS = ("interpbench", "complete", "paper")
+
+
+@dataclass(frozen=True)
+class SubjectDims:
+    """Sizes of a subject; its context and vocabularies follow from the case."""
+
+    n_layers: int
+    n_heads: int
+    d_head: int
+    d_model: int
+    d_mlp: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A program with its inputs. Lengths count the BOS token that starts every sequence."""
+
+    id: str
+    name: str
+    task: str
+    """One sentence: what the output is at each position."""
+    build: Callable[[], SOp]
+    """Makes the program; called once."""
+    vocab: tuple[Value, ...]
+    max_seq_len: int
+    min_seq_len: int = 2
+    causal: bool = True
+    sampler: str = "uniform"
+    """How inputs are drawn: a name of `samplers.SAMPLERS`."""
+    family: str = "own"
+    split: str | None = None
+    """`test`, `pool` or `discarded` in the paper's split; None outside it."""
+    released_dims: SubjectDims | None = None
+    """Sizes of the public subject; None where there is none."""
+    published: tuple[str, ...] | None = None
+    """The edge list published with the subject, defects included; None where we have none."""
+
+    def __post_init__(self) -> None:
+        if not self.vocab or len(set(self.vocab)) < len(self.vocab):
+            raise ValueError(
+                f"case {self.id!r}: vocab must hold distinct tokens, at least one, "
+                f"got {self.vocab}."
+            )
+        if not 2 <= self.min_seq_len <= self.max_seq_len:
+            raise ValueError(
+                f"case {self.id!r}: lengths count BOS, so 2 <= min_seq_len <= max_seq_len; "
+                f"got min_seq_len={self.min_seq_len}, max_seq_len={self.max_seq_len}."
+            )
+
+    # The program
+
+    @cached_property
+    def program(self) -> SOp:
+        return self.build()
+
+    @property
+    def categorical(self) -> bool:
+        """Whether the output is one of several classes; if not, it is a number."""
+        return is_categorical(self.program)
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The values that every variable of the program can take, and the functions over them."""
+        tables = tabulate(
+            self.program, vocab=self.vocab, max_seq_len=self.max_seq_len, causal=self.causal
+        )
+        if tables.problems:
+            raise RaspError(
+                f"case {self.id!r}: {len(tables.problems)} expressions cannot be compiled: "
+                + "; ".join(map(str, tables.problems))
+            )
+        return tables
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Which component of the compiled model computes which variable."""
+        return lay_out(self.tables)
+
+    @property
+    def outputs(self) -> tuple[Value, ...] | None:
+        """The output classes in logit order; None for a numerical output."""
+        return self.tables.variables[self.program].values if self.categorical else None
+
+    def evaluate(self, xs: Sequence[Value]) -> list[Value]:
+        """The program's output at each position, under the case's attention mask."""
+        return evaluate(self.program, xs, causal=self.causal)
+
+    def sample(self, n: int, generator: "torch.Generator") -> list[list[Value]]:
+        """`n` independent inputs of full length, without BOS."""
+        from graphcircuits.benchmark.samplers import draw
+
+        drawn = draw(self.sampler, self.vocab, self.max_seq_len - 1, n, generator)
+        return [[self.vocab[index] for index in row] for row in drawn.tolist()]
+
+    # The subject
+
+    @cached_property
+    def compiled(self) -> "graphcircuits.rasp.compile.CompiledModel":
+        """The program as exact transformer weights."""
+        from graphcircuits.rasp.compile import compile_program
+
+        return compile_program(
+            self.program, vocab=self.vocab, max_seq_len=self.max_seq_len, causal=self.causal
+        )
+
+    @cached_property
+    def subject_dims(self) -> SubjectDims:
+        """Sizes of the subject: the public one's, or else by the public rule.
+
+        At least two layers and four heads; heads half as wide as the compiled ones, whose one-hot
+        spaces a trained subject can compress.
+        """
+        if self.released_dims is not None:
+            return self.released_dims
+        compiled = self.compiled.transformer.config
+        n_heads = max(4, compiled.n_heads)
+        d_head = (compiled.d_head + 1) // 2
+        d_model = n_heads * d_head
+        return SubjectDims(max(2, compiled.n_layers), n_heads, d_head, d_model, 4 * d_model)
+
+    @cached_property
+    def graph(self) -> "graphcircuits.graph.ComponentGraph":
+        """The component graph of the subject."""
+        from graphcircuits.graph import ComponentGraph
+
+        return ComponentGraph(self.subject_dims.n_layers, self.subject_dims.n_heads)
+
+    @property
+    def circuit(self) -> "graphcircuits.graph.Circuit":
+        """The true circuit in the subject's graph, labeled by the benchmark's official rule."""
+        return self.labels("interpbench")
+
+    def labels(self, labeling: str = "interpbench") -> "graphcircuits.graph.Circuit":
+        """The true circuit in the subject's graph, under one of three labelings.
+
+        `interpbench`, the official rule, leaves out a read that another source passes on;
+        `complete` has every read that the program makes; `paper` is the list published with the
+        subject, whose known defects only the paper's own tables need.
+        """
+        from graphcircuits.graph import Circuit
+
+        if labeling not in LABELINGS:
+            raise ValueError(f"unknown labeling {labeling!r}; choose from {', '.join(LABELINGS)}.")
+        if labeling != "paper":
+            rule = complete_edges if labeling == "complete" else interpbench_edges
+            return Circuit.from_names(self.graph, rule(self.layout))
+        if self.published is None:
+            raise ValueError(
+                f"case {self.id!r}: the published edge list is not part of the package; "
+                "use labels('interpbench') or labels('complete')."
+            )
+        return Circuit.from_names(self.graph, self.published)

@@ -1,0 +1,225 @@
+"""Cases as values: finding them, their errors, their samplers, their labels."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Generator
+
+from graphcircuits import rasp
+from graphcircuits.benchmark import Case, SubjectDims, case_ids, load_case
+from graphcircuits.benchmark.samplers import draw
+
+
+def seeded(seed: int = 0) -> Generator:
+    return Generator().manual_seed(seed)
+
+
+def own_case(**changes: Any) -> Case:
+    fields: dict[str, Any] = {
+        "id": "mine",
+        "name": "double",
+        "task": "Twice the token.",
+        "build": lambda: rasp.Map(lambda x: 2 * x, rasp.tokens),
+        "vocab": (0, 1, 2),
+        "max_seq_len": 4,
+    }
+    return Case(**(fields | changes))
+
+
+# Finding cases
+
+
+def test_ids_come_in_number_order_and_the_splits_divide_them():
+    numbers = [int(id.removeprefix("ib-")) for id in case_ids("ib")]
+    assert numbers == sorted(numbers)
+    assert len(numbers) == 84
+    by_split = [case_ids("ib", split) for split in ("test", "pool", "discarded")]
+    assert [len(part) for part in by_split] == [16, 26, 42]
+    assert {id for part in by_split for id in part} == set(case_ids("ib"))
+    assert set(case_ids("ib")) <= set(case_ids())
+
+
+def test_loading_a_case_twice_gives_the_same_value():
+    assert load_case("ib-3") is load_case("ib-3")
+    assert load_case("ib-3").family == "ib"
+    assert load_case("ib-3").split == "test"
+
+
+def test_listing_cases_does_not_load_torch():
+    script = (
+        "import sys, graphcircuits\n"
+        "cases = [graphcircuits.load_case(id) for id in graphcircuits.case_ids()]\n"
+        "assert all(case.task and case.program is not None for case in cases)\n"
+        "assert cases[0].outputs\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parents[2])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: load_case("reverse"), r"unknown case 'reverse'; did you mean ib-2 \(reverse\)"),
+        (
+            lambda: load_case("ib103"),
+            r"unknown case 'ib103'; did you mean ib-103 \(swap-consecutive\)",
+        ),
+        (lambda: load_case("?"), r"unknown case '\?'; case_ids\(\) lists all cases"),
+        (lambda: case_ids(family="xx"), r"unknown family 'xx'; choose from ib"),
+        (lambda: case_ids(split="train"), r"unknown split 'train'; choose from test, pool, disc"),
+        (lambda: load_case("ib-2").labels("all"), r"unknown labeling 'all'; choose from interpb"),
+        (lambda: load_case("ib-18").labels("paper"), r"'ib-18': the published edge list is not"),
+    ],
+)
+def test_unknown_names_are_answered_with_the_known_ones(call: Callable[[], object], message: str):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# Case as a value
+
+
+def test_a_program_is_built_once_and_late():
+    calls = []
+
+    def build() -> rasp.SOp:
+        calls.append(1)
+        return rasp.Map(lambda x: x + 1, rasp.tokens)
+
+    case = own_case(build=build)
+    assert calls == []
+    assert case.program is case.program
+    assert case.evaluate([0, 2]) == [1, 3]
+    assert case.categorical
+    assert calls == [1]
+
+
+def test_evaluate_follows_the_causal_flag():
+    def count() -> rasp.SOp:
+        return rasp.SelectorWidth(rasp.Select(rasp.tokens, rasp.tokens, rasp.Comparison.TRUE))
+
+    assert own_case(build=count, causal=True).evaluate([0, 0, 0]) == [1, 2, 3]
+    assert own_case(build=count, causal=False).evaluate([0, 0, 0]) == [3, 3, 3]
+
+
+def test_outputs_are_the_classes_of_a_categorical_program_only():
+    assert own_case().outputs == (0, 2, 4)
+    assert load_case("ib-13").outputs == ("constant", "decreasing", "increasing")
+    assert load_case("ib-3").outputs is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab": ()}, r"'mine': vocab must hold distinct tokens, at least one, got \(\)"),
+        ({"vocab": (0, 1, 0)}, r"vocab must hold distinct tokens"),
+        ({"max_seq_len": 1}, r"2 <= min_seq_len <= max_seq_len; got min_seq_len=2, max_seq_len=1"),
+        ({"min_seq_len": 1}, r"got min_seq_len=1, max_seq_len=4"),
+    ],
+)
+def test_impossible_inputs_are_refused(changes: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        own_case(**changes)
+
+
+def test_a_program_without_tables_says_why_it_has_no_circuit():
+    case = own_case(
+        build=lambda: rasp.LinearSequenceMap(rasp.tokens, rasp.tokens, 1.0, 1.0),
+        released_dims=SubjectDims(2, 4, 1, 4, 16),
+    )
+    with pytest.raises(rasp.RaspError, match=r"case 'mine': 1 expressions? cannot be compiled: "):
+        _ = case.circuit
+
+
+def test_a_subject_without_a_public_one_is_sized_from_the_compiled_model():
+    # Half the width of the compiled head, which the public subjects of later cases have too.
+    public = load_case("ib-2")
+    assert replace(public, released_dims=None).subject_dims == public.subject_dims
+    assert own_case().subject_dims == SubjectDims(2, 4, 1, 4, 16)
+    assert own_case().circuit.edges == {"input->m0", "m0->logits"}
+    assert own_case().graph.n_edges == 110
+
+
+# Labels
+
+
+def test_the_labels_of_ib_3_name_the_compiled_head_and_the_published_list_another():
+    case = load_case("ib-3")
+    expected = {
+        "input->m0",
+        "input->a1.h0<q>",
+        "input->a1.h0<k>",
+        "m0->a1.h0<v>",
+        "a1.h0->logits",
+    }
+    assert case.circuit.edges == case.labels("complete").edges == expected
+    assert {edge.replace("a1.h0", "a1.h2") for edge in expected} < case.labels("paper").edges
+
+
+@pytest.mark.parametrize("id", ["ib-13", "ib-19", "ib-97", "ib-113", "ib-130"])
+def test_complete_labels_add_to_the_official_ones(id: str):
+    case = load_case(id)
+    assert case.circuit.edges < case.labels("complete").edges
+
+
+# Samplers
+
+
+def test_samples_have_full_length_and_cover_the_vocabulary():
+    case = load_case("ib-3")
+    rows = case.sample(200, seeded())
+    assert len(rows) == 200
+    assert {len(row) for row in rows} == {case.max_seq_len - 1}
+    assert {token for row in rows for token in row} == set(case.vocab)
+    assert rows == case.sample(200, seeded())
+    assert rows != case.sample(200, seeded(1))
+
+
+def test_uniform_tokens_are_uniform_at_every_position():
+    rows = draw("uniform", "abcd", 3, 8000, seeded())
+    counts = torch.stack([(rows == token).sum(0) for token in range(4)])
+    assert (counts - 2000).abs().max() < 5 * 2000**0.5
+
+
+def test_all_equal_inputs_are_half_constant_half_distinct():
+    case = load_case("ib-124")
+    rows = case.sample(400, seeded())
+    kinds = [len(set(row)) for row in rows]
+    assert set(kinds) == {1, case.max_seq_len - 1}
+    assert 150 < kinds.count(1) < 250
+    answers = [case.evaluate(row)[0] for row in rows]
+    assert answers == [int(kind == 1) for kind in kinds]
+
+
+def test_distinct_tokens_are_cycled_when_the_vocabulary_is_short():
+    rows = draw("constant-or-distinct", "abc", 7, 50, seeded()).tolist()
+    mixed = [row for row in rows if len(set(row)) > 1]
+    assert mixed
+    assert all(sorted(row[:3]) == [0, 1, 2] for row in mixed)
+    assert all(row == (row[:3] * 3)[:7] for row in mixed)
+
+
+def test_all_even_inputs_are_distinct_with_one_odd_number_in_half_of_them():
+    case = load_case("ib-129")
+    rows = case.sample(400, seeded())
+    odd_places = [[i for i, x in enumerate(row) if x % 2] for row in rows]
+    assert all(len(set(row)) == len(row) for row in rows)
+    assert {len(places) for places in odd_places} == {0, 1}
+    assert 150 < sum(map(len, odd_places)) < 250
+    assert {place for places in odd_places for place in places} == set(range(9))
+    assert {x for row in rows for x in row} == set(case.vocab)
+
+
+def test_a_sampler_that_cannot_work_says_why():
+    with pytest.raises(ValueError, match=r"unknown sampler 'sorted'; choose from uniform, const"):
+        own_case(sampler="sorted").sample(1, seeded())
+    with pytest.raises(ValueError, match=r"must hold 4 even numbers and an odd one, got 2 even"):
+        draw("even-or-one-odd", (0, 1, 2), 4, 1, seeded())
+    with pytest.raises(ValueError, match=r"n must be at least 0, got -1"):
+        draw("uniform", "ab", 3, -1, seeded())
