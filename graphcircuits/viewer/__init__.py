@@ -1,0 +1,1 @@
+"""Pictures of circuits as single HTML pages that open from disk."""

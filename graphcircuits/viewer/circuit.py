@@ -1,0 +1,109 @@
+"""A circuit as one self-contained HTML page: components by layer, edges as curves, no script.
+
+Columns run left to right in the order the model computes: input, then a layer at a time its heads
+and its MLP, then logits. Query, key and value edges of a head have their own colours.
+"""
+
+import math
+from collections.abc import Mapping
+from html import escape
+
+from graphcircuits.graph import Circuit
+
+COLUMN, ROW, WIDTH, HEIGHT, MARGIN = 150, 74, 112, 44, 60
+COLOURS = {"q": "#0173b2", "k": "#de8f05", "v": "#029e73", "": "#56565e"}
+LEGEND = {"q": "query", "k": "key", "v": "value", "": "MLP or logits input"}
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #1c1c22; background: #fff; }
+h1 { font-size: 1.3rem; margin: 0 0 .2rem; } p { margin: .2rem 0 1rem; max-width: 60rem; }
+svg { max-width: 100%; height: auto; }
+rect { fill: #f4f4f6; stroke: #9a9aa4; rx: 7px; } .used rect { fill: #fff; stroke: #1c1c22; }
+text { font-size: 13px; text-anchor: middle; fill: #8a8a94; } .used text { fill: #1c1c22; }
+text.note { font-size: 10px; } path { fill: none; stroke-width: 1.8; opacity: .85; }
+.legend span { margin-right: 1.2rem; } .legend i { display: inline-block; width: 1.6rem;
+  height: .2rem; vertical-align: middle; margin-right: .4rem; }
+@media (prefers-color-scheme: dark) { body { background: #18181c; color: #ececf1; }
+  rect { fill: #24242a; } .used rect { fill: #18181c; stroke: #ececf1; }
+  .used text { fill: #ececf1; } }
+"""
+
+
+def circuit_page(
+    circuit: Circuit, *, title: str, text: str = "", notes: Mapping[str, str] | None = None
+) -> str:
+    """The page; `notes` gives a word to write under a component, such as its variable."""
+    place = _places(circuit)
+    width = max(x for x, _ in place.values()) + WIDTH + MARGIN
+    height = max(y for _, y in place.values()) + HEIGHT + MARGIN
+    used = {component for edge in circuit for component in _ends(edge)[:2]}
+    drawn = [_curve(edge, place) for edge in circuit]
+    drawn += [
+        _box(name, spot, name in used, (notes or {}).get(name, "")) for name, spot in place.items()
+    ]
+    legend = "".join(
+        f'<span><i style="background:{COLOURS[slot]}"></i>{word}</span>'
+        for slot, word in LEGEND.items()
+    )
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style><h1>{escape(title)}</h1><p>{escape(text)}</p>"
+        f'<p class="legend">{legend}</p>'
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'aria-label="{escape(title)}">{"".join(drawn)}</svg></html>\n'
+    )
+
+
+def _places(circuit: Circuit) -> dict[str, tuple[float, float]]:
+    """The upper left corner of every component, heads of a layer in one column, centred."""
+    graph = circuit.graph
+    columns = [["input"]]
+    for layer in range(graph.n_layers):
+        columns.append([f"a{layer}.h{head}" for head in range(graph.n_heads)])
+        columns.append([f"m{layer}"])
+    columns.append(["logits"])
+    tallest = max(map(len, columns))
+    return {
+        name: (MARGIN + COLUMN * i, MARGIN + ROW * (row + (tallest - len(column)) / 2))
+        for i, column in enumerate(columns)
+        for row, name in enumerate(column)
+    }
+
+
+def _ends(edge: str) -> tuple[str, str, str]:
+    """Writer, component of the reader, and `q`, `k`, `v` or nothing."""
+    source, _, reader = edge.partition("->")
+    component, _, slot = reader.partition("<")
+    return source, component, slot.rstrip(">")
+
+
+def _curve(edge: str, place: Mapping[str, tuple[float, float]]) -> str:
+    source, dest, slot = _ends(edge)
+    (x1, y1), (x2, y2) = place[source], place[dest]
+    x1, y1 = x1 + WIDTH, y1 + HEIGHT / 2
+    y2 += HEIGHT / 2 + {"q": -12, "k": 0, "v": 12, "": 0}[slot]
+    # Long edges bend away from the row they would otherwise run through.
+    lift = 0 if x2 - x1 < COLUMN else -ROW * 0.45 * math.log2((x2 - x1) / COLUMN + 1)
+    reach = max(30.0, (x2 - x1) / 3)
+    return (
+        f'<path d="M{x1:.0f} {y1:.0f} C{x1 + reach:.0f} {y1 + lift:.0f} {x2 - reach:.0f} '
+        f'{y2 + lift:.0f} {x2:.0f} {y2:.0f}" stroke="{COLOURS[slot]}">'
+        f"<title>{escape(edge)}</title></path>"
+    )
+
+
+def _box(name: str, spot: tuple[float, float], used: bool, note: str) -> str:
+    x, y = spot
+    shown = note if len(note) <= 18 else note[:17] + "…"
+    lines = (
+        f'<text x="{x + WIDTH / 2:.0f}" y="{y + (19 if note else 27):.0f}">{escape(name)}</text>'
+    )
+    if note:
+        lines += (
+            f'<text class="note" x="{x + WIDTH / 2:.0f}" y="{y + 34:.0f}">{escape(shown)}</text>'
+        )
+    hint = escape(f"{name} {note}".strip())
+    return (
+        f'<g class="{"used" if used else "unused"}"><title>{hint}</title>'
+        f'<rect x="{x:.0f}" y="{y:.0f}" width="{WIDTH}" height="{HEIGHT}"/>{lines}</g>'
+    )
