@@ -2,25 +2,52 @@
 
 A family is a module with a function `cases()`; it is imported when a case of it is asked for.
 `ib` are InterpBench's 84 RASP cases, `tb` 59 tasks of TracrBench, `new` 47 cases of our own, deeper
-ones. The split is the paper's, of `ib` alone: `test` is held out, `pool` is for training,
-`discarded` is too close to a test case for either.
+ones.
+
+`data/split.json` divides them all: `test` is held out, `pool` is for training, in the validation
+folds `fold-0` to `fold-4`, and `discarded` is for neither, most of it being related to a test case.
+`split` says by which checks, and writes the file. `paper` are the 84 cases that the paper itself
+divided, into `paper-test`, `paper-pool` and `paper-discarded`.
 """
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
+from importlib.resources import files
+from typing import Any
 
 from graphcircuits.benchmark.case import Case, SubjectDims
 
-__all__ = ["FAMILIES", "SPLITS", "Case", "SubjectDims", "case_ids", "load_case"]
+__all__ = [
+    "FAMILIES",
+    "N_FOLDS",
+    "SPLITS",
+    "Case",
+    "SubjectDims",
+    "case_ids",
+    "load_case",
+    "split_records",
+]
 
 FAMILIES = {
     "ib": "graphcircuits.benchmark.interpbench",
     "tb": "graphcircuits.benchmark.tracrbench",
     "new": "graphcircuits.benchmark.extra",
 }
-SPLITS = ("test", "pool", "discarded")
+N_FOLDS = 5
+SPLITS = (
+    "test",
+    "pool",
+    "discarded",
+    *(f"fold-{fold}" for fold in range(N_FOLDS)),
+    "paper",
+    "paper-test",
+    "paper-pool",
+    "paper-discarded",
+)
 
 
 def case_ids(family: str | None = None, split: str | None = None) -> list[str]:
@@ -32,8 +59,14 @@ def case_ids(family: str | None = None, split: str | None = None) -> list[str]:
         for name in FAMILIES
         if family in (None, name)
         for case in _cases(name).values()
-        if split in (None, case.split)
+        if split is None or split in _splits_of(case)
     ]
+
+
+def _splits_of(case: Case) -> set[str]:
+    """The names of SPLITS that hold the case."""
+    names = {case.split, f"fold-{case.fold}"} & set(SPLITS)
+    return names | ({"paper", f"paper-{case.paper_split}"} if case.paper_split else set())
 
 
 def load_case(id: str) -> Case:
@@ -46,7 +79,20 @@ def load_case(id: str) -> Case:
 
 @cache
 def _cases(family: str) -> Mapping[str, Case]:
-    return {case.id: case for case in import_module(FAMILIES[family]).cases()}
+    cases = import_module(FAMILIES[family]).cases()
+    return {case.id: replace(case, **_place(case.id)) for case in cases}
+
+
+def _place(id: str) -> dict[str, Any]:
+    """The fields of a case that the split gives it; none for a case that is newer than the file."""
+    record = split_records().get(id, {})
+    return {name: record[name] for name in ("split", "fold", "group") if name in record}
+
+
+@cache
+def split_records() -> Mapping[str, Mapping[str, Any]]:
+    """What `data/split.json` says about every case, by id: the fields of `split.Place`."""
+    return json.loads(files("graphcircuits").joinpath("data/split.json").read_text("utf-8"))
 
 
 def _require_choice(what: str, given: str | None, choices: tuple[str, ...]) -> None:

@@ -12,7 +12,9 @@ Torch is imported only where graphs and tensors are made, so that cases can be l
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from graphcircuits.rasp import RaspError, SOp, Value, evaluate, is_categorical
 from graphcircuits.rasp.layout import Layout, complete_edges, interpbench_edges, lay_out
@@ -23,7 +25,11 @@ if TYPE_CHECKING:
 
     import graphcircuits.graph
     import graphcircuits.rasp.compile
+    import graphcircuits.task
+    import graphcircuits.transformer
 
+MIN_D_HEAD, MAX_D_HEAD = 4, 16
+"""Bounds on the heads of subjects that have no public size."""
 LABELINGS = ("interpbench", "complete", "paper")
 
 
@@ -56,7 +62,13 @@ class Case:
     """How inputs are drawn: a name of `samplers.SAMPLERS`."""
     family: str = "own"
     split: str | None = None
-    """`test`, `pool` or `discarded` in the paper's split; None outside it."""
+    """`test`, `pool` or `discarded`; None outside the benchmark."""
+    fold: int | None = None
+    """The validation fold of a case in the pool."""
+    group: str | None = None
+    """The first of the cases that this one is related to, itself included; no fold divides them."""
+    paper_split: str | None = None
+    """`test`, `pool` or `discarded` in the paper's own split; None outside it."""
     released_dims: SubjectDims | None = None
     """Sizes of the public subject; None where there is none."""
     published: tuple[str, ...] | None = None
@@ -135,22 +147,81 @@ class Case:
         """Sizes of the subject: the public one's, or else by the public rule.
 
         At least two layers and four heads; heads half as wide as the compiled ones, whose one-hot
-        spaces a trained subject can compress.
+        spaces a trained subject can compress, but neither cramped nor larger than needed.
         """
         if self.released_dims is not None:
             return self.released_dims
         compiled = self.compiled.transformer.config
-        n_heads = max(4, compiled.n_heads)
-        d_head = (compiled.d_head + 1) // 2
+        n_heads = self.graph.n_heads
+        d_head = min(MAX_D_HEAD, max(MIN_D_HEAD, (compiled.d_head + 1) // 2))
         d_model = n_heads * d_head
-        return SubjectDims(max(2, compiled.n_layers), n_heads, d_head, d_model, 4 * d_model)
+        return SubjectDims(self.graph.n_layers, n_heads, d_head, d_model, 4 * d_model)
+
+    def subject(self) -> "graphcircuits.transformer.Transformer":
+        """The trained transformer with this program's circuit, as shipped with the package."""
+        import torch
+
+        from graphcircuits.store import load_transformer
+
+        return load_transformer(self._subject_path()).to(torch.float32)
+
+    def report(self) -> dict[str, Any]:
+        """How the shipped subject was trained, and how well it follows the program."""
+        from graphcircuits.store import load_artifact
+
+        return load_artifact(self._subject_path(), "transformer").meta["report"]
+
+    def _subject_path(self) -> Path:
+        path = Path(str(files("graphcircuits").joinpath(f"data/subjects/{self.id}.safetensors")))
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"no subject for case {self.id!r} is shipped; "
+                f"build it with: graphcircuits build {self.id}"
+            )
+        return path
+
+    def pairs(self, n: int, seed: int = 0) -> "graphcircuits.task.Pairs":
+        """`n` clean and corrupted inputs, drawn independently, with the program's answers.
+
+        The loss is the one the paper's features use: KL to the program's answer where it is one of
+        several classes, the absolute difference where it is a number. All positions but BOS count.
+        A None answer is the first class, as in training.
+        """
+        import torch
+
+        from graphcircuits.codec import Codec
+        from graphcircuits.task import Pairs
+
+        generator = torch.Generator().manual_seed(seed)
+        codec = Codec(self.tables.vocab, self.outputs)
+        clean, corrupted = self.sample(n, generator), self.sample(n, generator)
+        answers = [self.evaluate(xs) for xs in clean]
+        targets = torch.zeros(n, self.max_seq_len, codec.d_vocab_out)
+        for row, answer in zip(targets, answers, strict=True):
+            for position, value in enumerate(answer, start=1):
+                if self.outputs is None:
+                    row[position, 0] = 0.0 if value is None else value
+                else:
+                    row[position, 0 if value is None else self.outputs.index(value)] = 1.0
+        scored = torch.ones(n, self.max_seq_len, dtype=torch.bool)
+        scored[:, 0] = False
+        return Pairs(
+            clean=torch.stack([codec.encode(xs) for xs in clean]),
+            corrupted=torch.stack([codec.encode(xs) for xs in corrupted]),
+            scored=scored,
+            kind="kl" if self.categorical else "l1",
+            targets=targets if self.categorical else targets[..., 0],
+        )
 
     @cached_property
     def graph(self) -> "graphcircuits.graph.ComponentGraph":
-        """The component graph of the subject."""
+        """The component graph of the subject; to know it takes no compiled weights."""
         from graphcircuits.graph import ComponentGraph
 
-        return ComponentGraph(self.subject_dims.n_layers, self.subject_dims.n_heads)
+        released = self.released_dims
+        if released is not None:
+            return ComponentGraph(released.n_layers, released.n_heads)
+        return ComponentGraph(max(2, self.layout.n_layers), max(4, self.layout.n_heads))
 
     @property
     def circuit(self) -> "graphcircuits.graph.Circuit":

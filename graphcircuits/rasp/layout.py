@@ -149,10 +149,15 @@ def complete_edges(layout: Layout) -> frozenset[str]:
 
 
 def interpbench_edges(layout: Layout) -> frozenset[str]:
-    """The reads that the public benchmark labels: what another source passes on is dropped.
+    """The reads that the public benchmark labels: what another source passes on is dropped."""
+    return _edges(layout, interpbench_sources(layout))
+
+
+def interpbench_sources(layout: Layout) -> dict[tuple[str, str], frozenset[str]]:
+    """The components behind those reads, by reader and input, `tokens` and `indices` apart.
 
     A source goes when another source of the same reader itself gets it directly, in its value input
-    or MLP input after that input's own dropping. Token and position embedding count apart here.
+    or MLP input after that input's own dropping.
     """
     kept: dict[tuple[str, str], frozenset[str]] = {}
     passed_on: dict[str, frozenset[str]] = {}
@@ -164,7 +169,7 @@ def interpbench_edges(layout: Layout) -> frozenset[str]:
         )
         if slot in ("v", "in"):
             passed_on[name] = kept[name, slot]
-    return _edges(layout, kept)
+    return kept
 
 
 def _sources(layout: Layout) -> dict[tuple[str, str], frozenset[str]]:

@@ -39,16 +39,34 @@ def test_ids_come_in_number_order_and_the_splits_divide_them():
     numbers = [int(id.removeprefix("ib-")) for id in case_ids("ib")]
     assert numbers == sorted(numbers)
     assert len(numbers) == 84
-    by_split = [case_ids("ib", split) for split in ("test", "pool", "discarded")]
-    assert [len(part) for part in by_split] == [16, 26, 42]
-    assert {id for part in by_split for id in part} == set(case_ids("ib"))
-    assert set(case_ids("ib")) <= set(case_ids())
+    for splits, whole in [
+        (("test", "pool", "discarded"), None),
+        (tuple(f"fold-{fold}" for fold in range(5)), "pool"),
+        (("paper-test", "paper-pool", "paper-discarded"), "paper"),
+    ]:
+        parts = [case_ids(split=split) for split in splits]
+        assert sorted(id for part in parts for id in part) == sorted(case_ids(split=whole))
+    assert case_ids(split="paper") == case_ids("ib")
+    assert [len(case_ids(split=f"paper-{x}")) for x in ("test", "pool", "discarded")] == [
+        16,
+        26,
+        42,
+    ]
 
 
 def test_loading_a_case_twice_gives_the_same_value():
     assert load_case("ib-3") is load_case("ib-3")
     assert load_case("ib-3").family == "ib"
-    assert load_case("ib-3").split == "test"
+
+
+def test_a_case_knows_its_place():
+    held_out, pool, discarded, new = map(load_case, ("ib-3", "ib-103", "ib-106", "new-argsort"))
+    assert (held_out.split, held_out.paper_split, held_out.fold) == ("test", "test", None)
+    assert (pool.split, pool.paper_split, pool.group) == ("pool", "pool", "ib-93")
+    assert pool.id in case_ids(split=f"fold-{pool.fold}")
+    assert (discarded.split, discarded.paper_split) == ("discarded", "pool")
+    assert (new.split, new.paper_split) == ("pool", None)
+    assert (own_case().split, own_case().paper_split) == (None, None)
 
 
 def test_listing_cases_does_not_load_torch():
@@ -141,7 +159,7 @@ def test_a_subject_without_a_public_one_is_sized_from_the_compiled_model():
     # Half the width of the compiled head, which the public subjects of later cases have too.
     public = load_case("ib-2")
     assert replace(public, released_dims=None).subject_dims == public.subject_dims
-    assert own_case().subject_dims == SubjectDims(2, 4, 1, 4, 16)
+    assert own_case().subject_dims == SubjectDims(2, 4, 4, 16, 64)
     assert own_case().circuit.edges == {"input->m0", "m0->logits"}
     assert own_case().graph.n_edges == 110
 

@@ -93,8 +93,8 @@ def test_there_are_exactly_the_reference_cases_in_number_order():
 
 @needs_reference
 @pytest.mark.parametrize("split", ["test", "pool", "discarded"])
-def test_the_split_is_the_papers(split: str):
-    assert case_ids("ib", split) == reference("interpbench_split.json")[split]
+def test_the_paper_split_is_the_papers(split: str):
+    assert case_ids(split=f"paper-{split}") == reference("interpbench_split.json")[split]
 
 
 @needs_reference

@@ -219,7 +219,7 @@ def test_no_answer_is_nearly_always_right(id: str):
 
 def test_a_program_is_named_after_its_case():
     case = load_case("tb-rank")
-    assert (case.name, case.family, case.split) == ("rank", "tb", None)
+    assert (case.name, case.family, case.paper_split) == ("rank", "tb", None)
     assert case.program.name == "rank"
 
 

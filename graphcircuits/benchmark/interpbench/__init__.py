@@ -37,7 +37,7 @@ def cases() -> tuple[Case, ...]:
 def _with_facts(case: Case, facts: Mapping[str, Any]) -> Case:
     return replace(
         case,
-        split=facts["split"],
+        paper_split=facts["split"],
         released_dims=SubjectDims(*facts["subject"]),
         published=tuple(facts["paper"].split()) if "paper" in facts else None,
     )

@@ -1,0 +1,1 @@
+"""Strict interchange intervention training: plant a program's circuit in a transformer."""

@@ -1,0 +1,336 @@
+"""Strict interchange intervention training of a fleet, under one optimizer.
+
+A step: draw rows, run the donors plainly (behaviour loss), run the patched rows (interchange and
+strict loss), run the cut rows (edge loss), and update every subject by Adam with its own gradient
+clipped. The edge loss is ours: the public procedure exchanges whole components only, which leaves a
+subject free to use edges that its circuit does not have. Every so often all
+components of all subjects are checked; the best weights of each subject are kept, subjects that
+pass stop, and the fleet is formed anew without them. On a GPU the step is recorded once as a CUDA
+graph and replayed.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from graphcircuits.siit.batch import FleetData, Rows, draw_rows, gather
+from graphcircuits.siit.check import Scores, check
+from graphcircuits.siit.exchange import Exchange
+from graphcircuits.siit.fleet import (
+    Fleet,
+    Weights,
+    form,
+    forward,
+    forward_cut,
+    patch_of,
+    stack,
+    unstack,
+    writers,
+)
+from graphcircuits.transformer import Transformer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SiitConfig:
+    """How a fleet is trained."""
+
+    steps: int = 6000
+    """At most; a subject stops as soon as it passes."""
+    rows: int = 256
+    """Inputs of a step and subject, for the plain and for the patched run each."""
+    lr: float = 3e-3
+    final_lr: float = 1e-4
+    clip: float = 1.0
+    """Largest norm of one subject's gradient."""
+    behaviour_weight: float = 1.0
+    interchange_weight: float = 1.0
+    strict_weight: float = 1.0
+    edge_weight: float = 1.0
+    """Of the loss with edges cut outside the circuit; 0 gives the public procedure."""
+    cut_rows: int = 64
+    """Inputs of a step and subject with cut edges."""
+    check_every: int = 250
+    check_rows: int = 256
+    enough_accuracy: float = 0.999
+    enough_interchange: float = 0.995
+    enough_strict: float = 0.995
+    enough_circuit: float = 0.995
+    tolerance: float = 0.05
+    """How far a numerical answer may be off and still count as right."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "rows", "check_every", "check_rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A subject after training."""
+
+    subject: Transformer
+    merit: float
+    """The lowest of its shares of right answers when last checked; accuracy must be higher."""
+    steps: int
+    passed: bool
+
+
+Progress = Callable[[int, int, int], None]
+"""Called with the step, subjects that passed, subjects in all."""
+
+
+def train_fleet(
+    subjects: Sequence[Transformer],
+    exchanges: Sequence[Exchange],
+    checks: Sequence[Exchange],
+    config: SiitConfig,
+    generator: torch.Generator,
+    progress: Progress | None = None,
+    deadline: float = math.inf,
+) -> list[Trained]:
+    """Train subjects of equal layers and heads side by side, from the weights that they have.
+
+    `exchanges` are trained on, `checks` decide when a subject is done. The device is the
+    generator's. Training stops at `deadline`, a time of `time.monotonic`, with what it has.
+    """
+    device = generator.device
+    fleet = form([subject.config for subject in subjects]).to(device)
+    state = _State.of(stack(fleet, subjects), device)
+    data, check_data = gather(fleet, exchanges).to(device), gather(fleet, checks).to(device)
+    errors = torch.ones(data.inside.shape, device=device)
+    alive = list(range(len(subjects)))
+    best: dict[int, Trained] = {}
+    step, run_step = 0, None
+    while alive and step < config.steps and time.monotonic() < deadline:
+        if run_step is None:
+            run_step = _stepper(fleet, state, data.numerical, data.exists, config)
+        for _ in range(min(config.check_every, config.steps - step)):
+            run_step(
+                draw_rows(data, errors, config.rows, config.cut_rows, generator), _lr(config, step)
+            )
+            step += 1
+        scores = check(
+            fleet, state.weights, check_data, config.check_rows, config.tolerance, generator
+        )
+        done = _note_best(best, alive, subjects, fleet, state, scores, config, step)
+        errors = 1 - scores.parts
+        log.info(
+            "step %d: %d of %d subjects pass",
+            step,
+            len(subjects) - len(alive) + len(done),
+            len(subjects),
+        )
+        if progress is not None:
+            progress(step, len(subjects) - len(alive) + len(done), len(subjects))
+        if done:
+            kept = [i for i in range(len(alive)) if alive[i] not in done]
+            alive = [alive[i] for i in kept]
+            if alive:
+                chosen = torch.tensor(kept, device=device)
+                fleet, state, data, check_data, errors, run_step = _fewer(
+                    fleet, state, data, check_data, errors, chosen, [subjects[i] for i in alive]
+                )
+    return [best[i] for i in range(len(subjects))]
+
+
+def _fewer(
+    fleet: Fleet,
+    state: "_State",
+    data: FleetData,
+    check_data: FleetData,
+    errors: Tensor,
+    chosen: Int[Tensor, " subject"],
+    subjects: Sequence[Transformer],
+) -> tuple[Fleet, "_State", FleetData, FleetData, Tensor, None]:
+    """Everything about the subjects that go on. The common sizes stay as they are."""
+    indexed = {name: getattr(fleet, name)[chosen] for name in ("attends", "scale", "outputs")}
+    smaller = Fleet(config=fleet.config, members=tuple(s.config for s in subjects), **indexed)
+    taken = (data.take(chosen), check_data.take(chosen), errors[chosen], None)
+    return smaller, state.take(chosen), *taken
+
+
+def _lr(config: SiitConfig, step: int) -> float:
+    """A short warm-up, then half a cosine down to the final rate."""
+    warm = min(1.0, (step + 1) / 100)
+    cosine = (1 + math.cos(math.pi * step / config.steps)) / 2
+    return warm * (config.final_lr + (config.lr - config.final_lr) * cosine)
+
+
+# --- one step ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """Weights and Adam's moments; changed in place, as a recorded step needs it."""
+
+    weights: Weights
+    first: Weights
+    second: Weights
+    count: Tensor
+
+    @classmethod
+    def of(cls, weights: Weights, device: torch.device) -> "_State":
+        on_device = {name: w.detach().to(device).requires_grad_() for name, w in weights.items()}
+        first, second = (
+            {name: torch.zeros_like(w, requires_grad=False) for name, w in on_device.items()}
+            for _ in range(2)
+        )
+        return cls(on_device, first, second, torch.zeros((), device=device))
+
+    def take(self, chosen: Int[Tensor, " subject"]) -> "_State":
+        weights = {n: w.detach()[chosen].requires_grad_() for n, w in self.weights.items()}
+        first, second = ({n: m[chosen] for n, m in ms.items()} for ms in (self.first, self.second))
+        return _State(weights, first, second, self.count.clone())
+
+
+def _stepper(
+    fleet: Fleet,
+    state: _State,
+    numerical: Bool[Tensor, " subject"],
+    exists: Bool[Tensor, "subject pos"],
+    config: SiitConfig,
+) -> Callable[[Rows, float], None]:
+    """A function that makes one step; on a GPU a replay of a recording of the first few."""
+    lr = torch.zeros((), device=numerical.device)
+
+    def step(rows: Rows) -> None:
+        loss = loss_of(fleet, state.weights, rows, numerical, exists, config)
+        gradients = torch.autograd.grad(loss.sum(), list(state.weights.values()))
+        with torch.no_grad():
+            _adam(state, gradients, lr, config.clip)
+
+    if numerical.device.type != "cuda":
+
+        def plain(rows: Rows, rate: float) -> None:
+            lr.fill_(rate)
+            step(rows)
+
+        return plain
+
+    recorded: list[tuple[torch.cuda.CUDAGraph, Rows]] = []
+
+    def replayed(rows: Rows, rate: float) -> None:
+        lr.fill_(rate)
+        if not recorded:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                step(rows)
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                step(rows)
+            recorded.append((graph, rows))
+            return
+        graph, static = recorded[0]
+        static.copy_(rows)
+        graph.replay()
+
+    return replayed
+
+
+def loss_of(
+    fleet: Fleet,
+    weights: Weights,
+    rows: Rows,
+    numerical: Bool[Tensor, " subject"],
+    exists: Bool[Tensor, "subject pos"],
+    config: SiitConfig,
+) -> Float[Tensor, " subject"]:
+    """Behaviour, interchange and strict loss of every subject, weighted and added."""
+    plain, donor = forward(fleet, weights, rows.donors)
+    patched, _ = forward(fleet, weights, rows.tokens, patch_of(fleet, donor, rows.patched))
+    everywhere = exists[:, None].expand_as(rows.donor_targets)
+    behaviour = _row_losses(fleet, plain, rows.donor_targets, everywhere, numerical)
+    exchanged = _row_losses(fleet, patched, rows.targets, rows.scored, numerical)
+    weight = torch.where(rows.strict, config.strict_weight, config.interchange_weight)
+    loss = config.behaviour_weight * behaviour.mean(1) + 2 * (weight * exchanged).mean(1)
+    if config.edge_weight == 0:
+        return loss
+    few = rows.cut.shape[1]
+    given = writers(fleet, weights, rows.donors[:, :few], donor.first(few))
+    cut = forward_cut(fleet, weights, rows.cut_tokens, given, rows.cut)
+    held = _row_losses(fleet, cut, rows.cut_targets, everywhere[:, :few], numerical)
+    return loss + config.edge_weight * held.mean(1)
+
+
+def _row_losses(
+    fleet: Fleet,
+    logits: Float[Tensor, "subject row pos_with_bos d_vocab_out"],
+    targets: Float[Tensor, "subject row pos"],
+    scored: Bool[Tensor, "subject row pos"],
+    numerical: Bool[Tensor, " subject"],
+) -> Float[Tensor, "subject row"]:
+    """Mean over scored positions of the cross-entropy, or of ten times the squared error."""
+    logits = logits[:, :, 1:]
+    squared = 10 * (logits[..., 0] - targets).square()
+    named = logits.masked_fill(~fleet.outputs[:, None, None], -1e9).log_softmax(-1)
+    classes = torch.where(numerical[:, None, None], 0, targets).long()
+    entropy = -named.gather(-1, classes[..., None])[..., 0]
+    losses = torch.where(numerical[:, None, None], squared, entropy) * scored
+    return losses.sum(-1) / scored.sum(-1).clamp(min=1)
+
+
+def _adam(
+    state: _State,
+    gradients: Sequence[Tensor],
+    lr: Tensor,
+    clip: float,
+    b1: float = 0.9,
+    b2: float = 0.99,
+) -> None:
+    norm = sum(g.flatten(1).square().sum(1) for g in gradients)
+    assert isinstance(norm, Tensor)
+    factor = (clip / (norm.sqrt() + 1e-6)).clamp(max=1.0)
+    state.count.add_(1)
+    rate = lr * (1 - b2**state.count).sqrt() / (1 - b1**state.count)
+    for name, gradient in zip(state.weights, gradients, strict=True):
+        clipped = gradient * factor.view(-1, *[1] * (gradient.dim() - 1))
+        first, second = state.first[name], state.second[name]
+        first.lerp_(clipped, 1 - b1)
+        second.lerp_(clipped.square(), 1 - b2)
+        state.weights[name].sub_(rate * first / (second.sqrt() + 1e-8))
+
+
+# --- keeping the best ---------------------------------------------------------------------------
+
+
+def _note_best(
+    best: dict[int, Trained],
+    alive: Sequence[int],
+    subjects: Sequence[Transformer],
+    fleet: Fleet,
+    state: _State,
+    scores: Scores,
+    config: SiitConfig,
+    step: int,
+) -> list[int]:
+    """Keep each subject's weights where they are its best so far; give those that are done."""
+    done = []
+    measured = (scores.accuracy, scores.interchange, scores.strict, scores.circuit)
+    for place, (accuracy, interchange, strict, circuit) in enumerate(
+        zip(*(share.tolist() for share in measured), strict=True)
+    ):
+        which = alive[place]
+        passed = (
+            accuracy >= config.enough_accuracy
+            and interchange >= config.enough_interchange
+            and strict >= config.enough_strict
+            and (config.edge_weight == 0 or circuit >= config.enough_circuit)
+        )
+        merit = min(accuracy - 0.02, interchange, strict, circuit)
+        if passed or which not in best or merit > best[which].merit:
+            own = {n: w.detach().cpu() for n, w in unstack(fleet, state.weights, place).items()}
+            subject = Transformer(subjects[which].config, own, subjects[which].codec)
+            best[which] = Trained(subject, merit, step, passed)
+        if passed:
+            done.append(which)
+    return done
