@@ -26,9 +26,6 @@ class Codec:
     """The output classes in logit order; None for a numerical output."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "vocab", tuple(self.vocab))
-        if self.outputs is not None:
-            object.__setattr__(self, "outputs", tuple(self.outputs))
         for name, symbols in (("vocab", self.vocab), ("outputs", self.outputs)):
             if symbols is not None and (not symbols or len(set(symbols)) < len(symbols)):
                 raise ValueError(f"{name} must hold distinct symbols, at least one, got {symbols}.")

@@ -204,19 +204,19 @@ def attend(
     # where that axis is short.
     scores = k @ q.transpose(-1, -2)
     pattern = attention_pattern(config, scores[..., None, :]).squeeze(-2)
-    return pattern.transpose(-1, -2) @ v
+    return (v.transpose(-1, -2) @ pattern).transpose(-1, -2)
 
 
 def attention_pattern(
     config: TransformerConfig, scores: Float[Tensor, "*lead source alternative pos"]
 ) -> Float[Tensor, "*lead source alternative pos"]:
     """Attention over the sources of each position, for several alternative sets of scores."""
-    scores = scores * config.d_head**-0.5
-    if config.causal:
-        pos = scores.shape[-1]
-        hidden = torch.full((pos, pos), float("-inf"), dtype=scores.dtype, device=scores.device)
-        scores = scores + hidden.tril(-1)[:, None]
-    return scores.softmax(-3)
+    scale = config.d_head**-0.5
+    if not config.causal:
+        return (scores * scale).softmax(-3)
+    pos = scores.shape[-1]
+    future = torch.full((pos, pos), float("-inf"), dtype=scores.dtype, device=scores.device)
+    return torch.add(future.tril(-1)[:, None], scores, alpha=scale).softmax(-3)
 
 
 def rotate(

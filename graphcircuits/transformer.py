@@ -281,9 +281,9 @@ class Transformer:
             value = loss(trace["logits"][0])
         found = iter(torch.autograd.grad(value, [x for states in trace.values() for x in states]))
         gradients = {name: [next(found) for _ in states] for name, states in trace.items()}
-        with torch.no_grad():
-            states = States.stacked(trace)
-            return Run(self, states, torch.stack(streams), States.stacked(gradients))
+        detached = {name: [state.detach() for state in states] for name, states in trace.items()}
+        streams = torch.stack(streams).detach()
+        return Run(self, States.stacked(detached), streams, States.stacked(gradients))
 
     def _trace(
         self, embedded: Float[Tensor, "batch pos d_model"]
@@ -364,15 +364,17 @@ class Run:
             states.z,
             weights["W_O"],
             "layer batch pos head d_head, layer head d_head d_model "
-            "-> batch pos layer head d_model",
+            "-> layer head batch pos d_model",
         )
         mlps = einsum(
             states.hidden,
             weights["W_out"],
-            "layer batch pos d_mlp, layer d_mlp d_model -> batch pos layer d_model",
+            "layer batch pos d_mlp, layer d_mlp d_model -> layer batch pos d_model",
         )
-        layers = torch.cat([heads, mlps[:, :, :, None]], dim=3).flatten(2, 3)
-        return torch.cat([states.input[:, :, None], layers], dim=2)
+        layers = torch.cat([heads, mlps[:, None]], dim=1).flatten(0, 1)
+        # Interventions take whole writers, so memory holds them writer by writer.
+        by_writer = torch.cat([states.input[None], layers])
+        return rearrange(by_writer, "writer batch pos d_model -> batch pos writer d_model")
 
     @cached_property
     def readers(self) -> Float[Tensor, "batch pos reader d_model"]:

@@ -1,0 +1,181 @@
+"""Speed and memory of the subject engine.
+
+1. Every single-edge change of a subject, 100 prompts, against one plain forward pass an edge and
+   against one masked run an edge.
+2. The run that keeps everything, and one masked run, against the plain forward pass.
+3. Peak memory of masked and single-edge runs against the limit they were given.
+4. Building the component graphs of large models.
+
+python -m benchmarks.engine [--device cuda] [--threads 1] [--repeats 5] [--json]
+"""
+
+import argparse
+import json
+import multiprocessing
+import resource
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from benchmarks import Measurement, best_of
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.intervene import masked_logits
+from graphcircuits.single_edge import single_edge
+from graphcircuits.transformer import Transformer, TransformerConfig
+
+LIMIT = 2**28
+
+
+def make_subject(
+    n_layers: int, d_model: int, device: str = "cpu", n_heads: int = 4, n_ctx: int = 11
+) -> Transformer:
+    config = TransformerConfig(
+        n_layers=n_layers,
+        n_heads=n_heads,
+        d_model=d_model,
+        d_head=d_model // n_heads,
+        d_mlp=4 * d_model,
+        n_ctx=n_ctx,
+        d_vocab=8,
+        d_vocab_out=5,
+    )
+    return Transformer.random(config, torch.Generator().manual_seed(0)).to(device)
+
+
+def prompts(subject: Transformer, batch: int) -> tuple[Tensor, Tensor]:
+    """Clean and corrupted tokens: independent draws after the same first token."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (2, batch, subject.config.n_ctx)
+    tokens = torch.randint(subject.config.d_vocab, shape, generator=generator)
+    tokens[..., 0] = 0
+    clean, corrupted = tokens.to(subject.device)
+    return clean, corrupted
+
+
+def seconds(work: Callable[[], object], repeats: int, device: str) -> float:
+    """The shortest of several calls, after one that is not counted."""
+
+    def finished() -> None:
+        work()
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    finished()
+    return best_of(finished, repeats)
+
+
+def speed(subject: Transformer, repeats: int, batch: int = 100) -> Iterator[Measurement]:
+    config, n_edges, device = subject.config, subject.graph.n_edges, subject.device.type
+    clean, corrupted = prompts(subject, batch)
+    base, other = subject.run(clean), subject.run(corrupted).writers
+    mask = torch.ones(n_edges, device=subject.device)
+    works: dict[str, Callable[[], object]] = {
+        "plain": lambda: subject.logits(clean),
+        "run": lambda: subject.run(clean).writers,
+        "masked": lambda: masked_logits(subject, clean, mask, other),
+        "all": lambda: single_edge(base, other),
+    }
+    # Measured in turn, so that a busy minute does not fall on one of them alone; the medians over
+    # the rounds are reported.
+    rounds = [
+        {name: seconds(work, 2 if name == "all" else 10, device) for name, work in works.items()}
+        for _ in range(repeats)
+    ]
+    took = {name: statistics.median(each[name] for each in rounds) for name in works}
+    shape = f"{config.n_layers}x{config.n_heads} heads, d_model {config.d_model}, {batch} prompts"
+    yield Measurement(f"plain forward, {shape}", 1e3 * took["plain"], "ms")
+    yield Measurement(f"{n_edges} single edges, {shape}", 1e3 * took["all"], "ms")
+    for name, against in (("plain", "a plain forward"), ("masked", "a masked run")):
+        ratios = [n_edges * each[name] / each["all"] for each in rounds]
+        what = f"speed-up over {against} an edge, {shape}"
+        yield Measurement(what, statistics.median(ratios), "x")
+    for name in ("run", "masked"):
+        overhead = statistics.median(each[name] / each["plain"] for each in rounds)
+        yield Measurement(f"{name} against plain forward, {shape}", overhead, "x", limit=4.0)
+
+
+def peak_of(kind: str, device: str) -> int:
+    """Bytes by which one call raises this process's peak; large enough for the limit to bind."""
+    torch.set_num_threads(1)
+    subject = make_subject(4, 256, device, n_heads=8, n_ctx=32)
+    clean, corrupted = prompts(subject, 16)
+    with torch.no_grad():
+        base, other = subject.run(clean), subject.run(corrupted).writers
+        masks = torch.rand(12, subject.graph.n_edges, device=device)
+        edges = torch.arange(200)
+        calls: dict[str, Callable[[Tensor, int], object]] = {
+            "masked": lambda part, limit: masked_logits(
+                subject, clean, part, other, memory_limit=limit
+            ),
+            "single": lambda part, limit: single_edge(base, other, edges, memory_limit=limit),
+        }
+        _ = base.writers
+        before = peak_now(device, reset=True)
+        calls[kind](masks, LIMIT)
+        return peak_now(device) - before
+
+
+def peak_now(device: str, *, reset: bool = False) -> int:
+    if device == "cuda":
+        if reset:
+            torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def memory(device: str) -> Iterator[Measurement]:
+    """Each in a process of its own: a peak never falls."""
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        for kind in ("masked", "single"):
+            peak = pool.apply(peak_of, (kind, device))
+            what = f"peak memory of {kind} runs"
+            yield Measurement(what, peak / 2**20, "MiB", limit=LIMIT / 2**20)
+
+
+def graphs() -> Iterator[Measurement]:
+    def build(n_layers: int, n_heads: int) -> ComponentGraph:
+        graph = ComponentGraph(n_layers, n_heads)
+        assert graph.n_edges > 1_000_000
+        return graph
+
+    def endpoints() -> None:
+        graph = build(32, 32)
+        assert len(graph.edge_sources) == len(graph.edge_dests)
+
+    yield Measurement("32x32 heads with endpoints", seconds(endpoints, 3, "cpu"), "s", limit=1.0)
+    lazy = seconds(lambda: build(80, 64).edge_index("m3->a70.h9<k>"), 3, "cpu")
+    yield Measurement("80x64 heads and one name", lazy, "s", limit=0.2)
+
+
+def measure(device: str = "cpu", repeats: int = 5) -> Iterator[Measurement]:
+    with torch.no_grad():
+        for n_layers, d_model in ((2, 40), (4, 40), (2, 4)):
+            yield from speed(make_subject(n_layers, d_model, device), repeats)
+    yield from memory(device)
+    yield from graphs()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    found = list(measure(options.device, options.repeats))
+    if options.json:
+        print(json.dumps([vars(each) | {"kept": each.kept} for each in found], indent=1))
+    else:
+        for each in found:
+            limit = "" if each.limit is None else f"  (limit {each.limit:g})"
+            print(f"{each.value:10.3g} {each.unit:<4}{each.what}{limit}")
+    return 0 if all(each.kept for each in found) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

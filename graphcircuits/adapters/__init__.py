@@ -1,0 +1,1 @@
+"""Other people's models and files, in and out."""

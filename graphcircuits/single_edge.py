@@ -1,0 +1,297 @@
+"""Change one edge of a finished run at a time, for many edges.
+
+For an edge into a reader of some layer, with the change its writer would bring:
+
+1. Below the reader nothing changes: the run's own states are reused.
+2. In the reader's layer only the component that reads is computed: new queries, keys or values of
+   one head (or of a group's heads) and its attention, or the MLP. If a head changed, the MLP of the
+   layer follows, unless it reads in parallel.
+3. Later layers are computed in full, and the logits.
+
+Edges into the heads of a layer are attended together, then finished head by head.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.intervene import (
+    MEMORY_LIMIT,
+    Metric,
+    check_writers,
+    chunk_size,
+    keep_freed_memory,
+)
+from graphcircuits.layers import TransformerConfig, attention_pattern, rotate
+from graphcircuits.transformer import Run
+
+Finished = Iterator[tuple[Int[Tensor, " part"], Float[Tensor, "part batch pos d_vocab_out"]]]
+
+
+@torch.no_grad()
+def single_edge(
+    base: Run,
+    other: Float[Tensor, "..."],
+    edges: Int[Tensor, " edge"] | None = None,
+    *,
+    metric: Metric | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Float[Tensor, "edge ..."]:
+    """Logits, or what `metric` makes of them, when one edge of a run carries another output.
+
+    `base` on clean prompts and `other` from corrupted ones corrupt one edge at a time (noising);
+    the other way round, one edge at a time is clean (denoising). The rows follow `edges`, all
+    edges of the graph where None. `other` (batch or 1, pos, writer, d_model) comes from a run's
+    `writers` or from `ablated_writers`. Activations stay below `memory_limit` bytes (one edge
+    at least).
+    """
+    graph = base.subject.graph
+    check_writers(base.subject, tuple(base.states.input.shape[:2]), other)
+    wanted = torch.arange(graph.n_edges) if edges is None else edges.cpu()
+    _check_edges(graph, wanted)
+    chosen = torch.zeros(graph.n_edges, dtype=torch.bool)
+    chosen[wanted] = True
+    changes = (other - base.writers).permute(2, 0, 1, 3).contiguous()
+    request = _Request(base, changes, chosen, _chunk(base, memory_limit))
+    keep_freed_memory()
+    done, results = [], []
+    for ids, logits in _changed_runs(request):
+        done.append(ids)
+        results.append(logits if metric is None else metric(logits))
+    ids, by_id = torch.cat(done).sort()
+    rows = by_id[torch.searchsorted(ids, wanted)]
+    return torch.cat(results)[rows.to(other.device)]
+
+
+@dataclass(frozen=True)
+class _Request:
+    base: Run
+    changes: Float[Tensor, "writer batch pos d_model"]
+    chosen: Bool[Tensor, " edge"]
+    chunk: int
+
+    def parts(
+        self, first: int, count: int
+    ) -> Iterator[tuple[Int[Tensor, "reader writer"], Bool[Tensor, "reader writer"], Tensor]]:
+        """What is asked of `count` readers that read the same writers, some writers at a time.
+
+        Gives the edges, which of them are chosen, and the writers' changes.
+        """
+        graph = self.base.subject.graph
+        starts = graph.offsets[first : first + count, None]
+        reads = int(graph.reads[first])
+        chosen = self.chosen[int(starts[0]) :][: count * reads].view(count, reads)
+        asked = chosen.any(0).nonzero().flatten()
+        for writers in asked.split(self.chunk) if len(asked) else ():
+            low, high = int(writers[0]), int(writers[-1]) + 1
+            # A slice is not copied, and asking for all edges makes one.
+            whole = high - low == len(writers)
+            change = self.changes[low:high] if whole else self.changes[writers]
+            yield starts + writers, chosen[:, writers], change
+
+
+def _changed_runs(request: _Request) -> Finished:
+    """Edges, some at a time, with the logits when each alone carries its writer's change."""
+    base, graph = request.base, request.base.subject.graph
+    kinds = {"q": graph.n_heads, "k": graph.n_groups, "v": graph.n_groups}
+    reader = 0
+    for layer in range(graph.n_layers):
+        for kind, count in kinds.items():
+            for edges, chosen, change in request.parts(reader, count):
+                yield from _head_runs(base, layer, kind, edges, chosen, change)
+            reader += count
+        for edges, _, change in request.parts(reader, 1):
+            hidden = _changed_hidden(base, layer, _Change(change))
+            yield edges[0], _finish(base, layer, None, hidden)
+        reader += 1
+    for edges, _, change in request.parts(reader, 1):
+        yield edges[0], base.subject.unembed(base.streams[-1] + change)
+
+
+def _head_runs(
+    base: Run,
+    layer: int,
+    kind: str,
+    edges: Int[Tensor, "reader edge"],
+    chosen: Bool[Tensor, "reader edge"],
+    change: Float[Tensor, "edge batch pos d_model"],
+) -> Finished:
+    """`_changed_runs` for the q, k or v readers of a layer."""
+    readers = chosen.any(1).nonzero().flatten().tolist()
+    z_changes = _changed_heads(base, layer, kind, readers, change)
+    W_O = base.subject.weights["W_O"][layer].unflatten(0, (len(chosen), -1)).flatten(1, 2)
+    for reader, z_change in zip(readers, z_changes, strict=True):
+        kept = chosen[reader]
+        factor = z_change if kept.all() else z_change[kept.to(z_change.device)]
+        by_head = _Change(factor, W_O[reader])
+        parallel = base.subject.config.parallel
+        hidden = None if parallel else _changed_hidden(base, layer, by_head)
+        yield edges[reader, kept], _finish(base, layer, by_head, hidden)
+
+
+def _changed_heads(
+    base: Run,
+    layer: int,
+    kind: str,
+    readers: list[int],
+    change: Float[Tensor, "edge batch pos d_model"],
+) -> Float[Tensor, "reader edge batch pos rank"]:
+    """How z changes, for all heads of a reader, when the reader reads `change` more."""
+    config, states = base.subject.config, base.states
+    # A q reader serves one head, a k or v reader all heads of its group.
+    served = 1 if kind == "q" else config.heads_per_group
+    q, z = (
+        state[layer].unflatten(2, (-1, served))[:, :, readers].permute(0, 2, 3, 1, 4)
+        for state in (states.q, states.z)
+    )
+    groups = [reader * served // config.heads_per_group for reader in readers]
+    k, v = (
+        state[layer][:, :, groups].transpose(1, 2)[:, :, None] for state in (states.k, states.v)
+    )
+    new = _changed_reads(base, layer, kind, readers, change)
+    if config.positions == "rotary":
+        q, k = rotate(config, q), rotate(config, k)
+        new = new if kind == "v" else rotate(config, new)
+    changed = _attend_alternatives(config, kind, new, q, k, v)
+    by_edge = (changed - z[..., None, :, :]).permute(1, 3, 0, 4, 2, 5)
+    return by_edge.flatten(4).contiguous()
+
+
+def _changed_reads(
+    base: Run,
+    layer: int,
+    kind: str,
+    readers: list[int],
+    change: Float[Tensor, "edge batch pos d_model"],
+) -> Float[Tensor, "batch reader edge pos d_head"]:
+    """The new queries, keys or values of each reader."""
+    subject = base.subject
+    W = subject.weights[f"W_{kind.upper()}"][layer, readers].transpose(0, 1)
+    if subject.config.norm == "none":
+        old = getattr(base.states, kind)[layer][:, :, readers]
+        new = (change @ W.flatten(1)).unflatten(-1, W.shape[1:]) + old
+    else:
+        read = subject.normalize("attn_norm", base.streams[2 * layer] + change, layer)
+        new = (read @ W.flatten(1)).unflatten(-1, W.shape[1:])
+        if subject.config.biases:
+            new = new + subject.weights[f"b_{kind.upper()}"][layer, readers]
+    return new.permute(1, 3, 0, 2, 4)
+
+
+def _attend_alternatives(
+    config: TransformerConfig,
+    kind: str,
+    new: Float[Tensor, "batch reader edge pos d_head"],
+    q: Float[Tensor, "batch reader head pos d_head"],
+    k: Float[Tensor, "batch reader 1 pos d_head"],
+    v: Float[Tensor, "batch reader 1 pos d_head"],
+) -> Float[Tensor, "batch reader head edge pos d_head"]:
+    """The heads' vectors before W_O with each alternative of queries, keys or values in turn.
+
+    The alternatives of a prompt share one side of each product, so that it is one product a prompt.
+    """
+    edge, pos = new.shape[2:4]
+    if kind == "q":
+        alternatives = new.flatten(2, 3).transpose(-1, -2)[:, :, None]
+        scores = (k @ alternatives).unflatten(-1, (edge, pos))
+    elif kind == "k":
+        alternatives = new.transpose(2, 3).flatten(2, 3)[:, :, None]
+        scores = (alternatives @ q.transpose(-1, -2)).unflatten(-2, (pos, edge))
+    else:
+        scores = (k @ q.transpose(-1, -2))[..., None, :]
+    pattern = attention_pattern(config, scores).flatten(-2).transpose(-1, -2)
+    if kind == "v":
+        alternatives = new.transpose(2, 3).flatten(3)[:, :, None]
+        return (pattern @ alternatives).unflatten(-1, (edge, -1)).transpose(-2, -3)
+    return (pattern @ v).unflatten(-2, (edge, pos))
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What is added to a stream for each edge: factor @ matrix (the factor alone where None).
+
+    A head changes the stream by rank d_head, so it is cheaper to multiply its matrix by the
+    weights that read the stream than to write the change out.
+    """
+
+    factor: Float[Tensor, "edge batch pos rank"]
+    matrix: Float[Tensor, "rank d_model"] | None = None
+
+    def through(self, W: Float[Tensor, "d_model d_out"]) -> Float[Tensor, "edge batch pos d_out"]:
+        return _times(self.factor, W if self.matrix is None else self.matrix @ W)
+
+    def written_out(self) -> Float[Tensor, "edge batch pos d_model"]:
+        return self.factor if self.matrix is None else self.factor @ self.matrix
+
+
+def _times(
+    x: Float[Tensor, "*lead d_in"], W: Float[Tensor, "d_in d_out"]
+) -> Float[Tensor, "*lead d_out"]:
+    """x @ W with W laid out by output: much faster on a CPU where the outputs are few."""
+    return F.linear(x, W.T.contiguous()) if W.shape[1] < 16 else x @ W
+
+
+def _changed_hidden(
+    base: Run, layer: int, change: _Change
+) -> Float[Tensor, "edge batch pos d_mlp"]:
+    """The MLP's hidden vectors when it reads `change` more."""
+    subject, states, weights = base.subject, base.states, base.subject.weights
+    if subject.config.norm != "none":
+        *_, hidden = subject.mlp(base.streams[2 * layer + 1] + change.written_out(), layer)
+        return hidden
+    pre = change.through(weights["W_in"][layer]).add_(states.pre[layer])
+    if states.gate is None:
+        return subject.hidden(pre, None)
+    return subject.hidden(pre, change.through(weights["W_gate"][layer]).add_(states.gate[layer]))
+
+
+def _finish(
+    base: Run,
+    layer: int,
+    by_head: _Change | None,
+    hidden: Float[Tensor, "edge batch pos d_mlp"] | None,
+) -> Float[Tensor, "edge batch pos d_vocab_out"]:
+    """Logits from what changed in a layer: its heads' outputs, its MLP's hidden vectors."""
+    subject, config = base.subject, base.subject.config
+    W_out = subject.weights["W_out"][layer]
+    rest = base.streams[2 * layer + 2]
+    if hidden is not None:
+        rest = rest - base.writers[:, :, (layer + 1) * subject.graph.writers_per_layer]
+    last = layer == config.n_layers - 1
+    if last and config.norm == "none" and config.d_vocab_out < config.d_model:
+        # Without a norm the way to the logits is linear, and the weights multiply first.
+        W_U = subject.unembedding * config.logit_scale
+        logits = subject.unembed(rest)
+        if by_head is not None:
+            logits = by_head.through(W_U) + logits
+        return logits if hidden is None else _times(hidden, W_out @ W_U) + logits
+    stream = rest
+    if by_head is not None:
+        stream = by_head.written_out() + stream
+    if hidden is not None:
+        stream = hidden @ W_out + stream
+    for later in range(layer + 1, config.n_layers):
+        stream = subject.layer(stream, later)
+    return subject.unembed(stream)
+
+
+def _chunk(base: Run, memory_limit: int) -> int:
+    """How many edges to run at once."""
+    config = base.subject.config
+    batch, pos = base.states.input.shape[:2]
+    per_token = 5 * config.d_model + 3 * (config.n_heads + 2 * config.n_groups) * config.d_head
+    per_token += (5 if config.gated_mlp else 3) * config.d_mlp + 3 * config.d_vocab_out
+    numbers = batch * pos * (per_token + 4 * config.n_heads * pos)
+    return chunk_size(base.subject, numbers, batch * pos * config.d_mlp, memory_limit)
+
+
+def _check_edges(graph: ComponentGraph, edges: Int[Tensor, " edge"]) -> None:
+    if edges.numel() == 0 or edges.min() < 0 or edges.max() >= graph.n_edges:
+        raise ValueError(
+            f"edges must be one or more of 0..{graph.n_edges - 1}, got {edges.tolist()}."
+        )

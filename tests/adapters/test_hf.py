@@ -1,0 +1,166 @@
+"""Hugging Face models: the same logits both ways, and refusals."""
+
+import builtins
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from graphcircuits.adapters.hf import from_hf, to_hf
+from graphcircuits.graph import ComponentGraph
+from tests.subjects import make_subject
+
+transformers = pytest.importorskip("transformers")
+
+SIZES = {
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "max_position_embeddings": 16,
+    "vocab_size": 19,
+}
+GPT2 = {"n_layer": 2, "n_head": 4, "n_embd": 32, "n_positions": 16, "vocab_size": 19}
+
+
+def models() -> dict[str, tuple[str, dict[str, Any]]]:
+    theta = {"rope_theta": 500.0, "rope_type": "default"}
+    return {
+        "gpt2": ("GPT2", GPT2),
+        "gpt2-untied": ("GPT2", GPT2 | {"tie_word_embeddings": False, "n_inner": 20}),
+        "gpt2-relu": ("GPT2", GPT2 | {"activation_function": "relu", "layer_norm_epsilon": 0.1}),
+        "neox": ("GPTNeoX", SIZES | {"rotary_pct": 0.25}),
+        "neox-sequential": ("GPTNeoX", SIZES | {"use_parallel_residual": False}),
+        "neox-full-rotary": ("GPTNeoX", SIZES | {"rotary_pct": 1.0, "tie_word_embeddings": True}),
+        "llama": ("Llama", SIZES),
+        "llama-grouped": ("Llama", SIZES | {"num_key_value_heads": 2, "rope_parameters": theta}),
+        "llama-biases": ("Llama", SIZES | {"attention_bias": True, "rms_norm_eps": 0.1}),
+        "llama-tied": ("Llama", SIZES | {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+        "llama-wide-heads": ("Llama", SIZES | {"head_dim": 16}),
+    }
+
+
+def make_model(name: str) -> Any:
+    kind, options = models()[name]
+    config = getattr(transformers, f"{kind}Config")(**options)
+    torch.manual_seed(0)
+    model = getattr(transformers, "GPT2LMHeadModel" if kind == "GPT2" else f"{kind}ForCausalLM")(
+        config
+    )
+    # Fresh models have zero biases and unit norms, which would hide a mistake.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def tokens() -> torch.Tensor:
+    return torch.randint(19, (3, 11), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True)
+def random_state() -> Any:
+    """Their constructors draw from the global generator; leave it as it was."""
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+@pytest.mark.parametrize("name", models())
+def test_same_logits_both_ways(name: str) -> None:
+    model = make_model(name)
+    subject = from_hf(model)
+    with torch.no_grad():
+        expected = model(tokens()).logits
+        torch.testing.assert_close(subject.logits(tokens()), expected, rtol=1e-5, atol=1e-5)
+        back = to_hf(subject)
+        assert type(back) is type(model)
+        torch.testing.assert_close(back(tokens()).logits, expected, rtol=1e-5, atol=1e-5)
+    again = from_hf(back)
+    assert again.config == subject.config
+    for weight, twin in subject.weights.items():
+        assert torch.equal(again.weights[weight], twin), weight
+
+
+def test_the_graph_of_a_converted_model() -> None:
+    assert from_hf(make_model("neox")).graph == ComponentGraph(2, 4, parallel=True)
+    assert from_hf(make_model("llama-grouped")).graph == ComponentGraph(2, 4, n_kv_heads=2)
+
+
+def test_the_subject_does_not_share_memory_with_the_model() -> None:
+    model = make_model("gpt2")
+    subject = from_hf(model)
+    before = subject.logits(tokens())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert torch.equal(subject.logits(tokens()), before)
+
+
+def test_a_name_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model("gpt2")
+    asked: list[str] = []
+
+    def load(name: str) -> Any:
+        asked.append(name)
+        return model
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", load)
+    assert torch.equal(from_hf("someone/model").logits(tokens()), from_hf(model).logits(tokens()))
+    assert asked == ["someone/model"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("GPT2", GPT2 | {"scale_attn_weights": False}, "scale_attn_weights=False"),
+        ("GPT2", GPT2 | {"activation_function": "tanh"}, "activation 'tanh'; known ones: gelu, "),
+        ("GPTNeoX", SIZES | {"attention_bias": False}, "attention_bias=False"),
+        ("Llama", SIZES | {"mlp_bias": True}, "mlp_bias=True: its gate has a bias"),
+        (
+            "Llama",
+            SIZES | {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
+            "rotary positions of type 'linear', only 'default'",
+        ),
+    ],
+)
+def test_what_a_subject_cannot_compute_is_refused(
+    kind: str, options: dict[str, Any], message: str
+) -> None:
+    config = getattr(transformers, f"{kind}Config")(**options)
+    with pytest.raises(ValueError, match=message):
+        from_hf(transformers.AutoModelForCausalLM.from_config(config))
+
+
+def test_unknown_types_are_refused() -> None:
+    config = transformers.OPTConfig(
+        num_hidden_layers=1, hidden_size=8, num_attention_heads=2, ffn_dim=8, vocab_size=9
+    )
+    with pytest.raises(ValueError, match="type 'opt'; known types: gpt2, gpt_neox, llama"):
+        from_hf(transformers.AutoModelForCausalLM.from_config(config))
+
+
+def test_subjects_that_no_model_holds_are_refused() -> None:
+    with pytest.raises(ValueError, match="no model type can hold this subject") as caught:
+        to_hf(make_subject())
+    for need in ("gpt2: needs d_vocab_out=d_vocab, needs no output bias", "llama: ", "norm=rms"):
+        assert need in str(caught.value)
+    subject = from_hf(make_model("llama"))
+    scaled = replace(subject, config=replace(subject.config, logit_scale=2.0))
+    with pytest.raises(ValueError, match="needs logit_scale=1"):
+        to_hf(scaled)
+
+
+def test_without_transformers_the_error_says_how_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = builtins.__import__
+
+    def absent(name: str, *rest: Any) -> Any:
+        if name == "transformers":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    with pytest.raises(ImportError, match=r"pip install 'graphcircuits\[hf\]'"):
+        from_hf("gpt2")

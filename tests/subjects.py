@@ -1,0 +1,63 @@
+"""Random subjects of every architecture, small enough for float64 oracles."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphcircuits.transformer import Transformer, TransformerConfig
+
+# Each option by itself, then the combinations of known families.
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bidirectional": {"causal": False},
+    "rotary": {"positions": "rotary"},
+    "partial-rotary": {"positions": "rotary", "rotary_dim": 2, "rotary_base": 100.0},
+    "no-positions": {"positions": "none"},
+    "layer-norm": {"norm": "layer"},
+    "rms-norm": {"norm": "rms", "norm_eps": 1e-2},
+    "gelu-tanh": {"activation": "gelu-tanh"},
+    "relu": {"activation": "relu"},
+    "silu": {"activation": "silu"},
+    "gated": {"gated_mlp": True, "activation": "silu"},
+    "no-biases": {"biases": False},
+    "grouped-keys": {"n_kv_heads": 2},
+    "one-key": {"n_kv_heads": 1},
+    "tied": {"tied_unembedding": True, "d_vocab_out": 5},
+    "logit-scale": {"logit_scale": 0.3},
+    "parallel": {"parallel": True},
+    "one-layer": {"n_layers": 1},
+    "narrow-heads": {"d_head": 2},
+    "many-outputs": {"d_vocab_out": 20},
+    "gpt-2": {"norm": "layer", "tied_unembedding": True, "d_vocab_out": 5, "n_layers": 3},
+    "neox": {"norm": "layer", "positions": "rotary", "rotary_dim": 2, "parallel": True},
+    "llama": {
+        "norm": "rms",
+        "positions": "rotary",
+        "n_kv_heads": 2,
+        "gated_mlp": True,
+        "activation": "silu",
+        "biases": False,
+    },
+}
+
+
+def make_config(**options: Any) -> TransformerConfig:
+    sizes: dict[str, Any] = {"n_layers": 2, "n_heads": 4, "d_model": 8, "d_head": 4, "d_mlp": 12}
+    data: dict[str, Any] = {"n_ctx": 6, "d_vocab": 5, "d_vocab_out": 3}
+    return TransformerConfig(**(sizes | data | options))
+
+
+def make_subject(architecture: str = "plain", seed: int = 0, **options: Any) -> Transformer:
+    """Random weights, biases and norms included: no weight is zero or one."""
+    generator = torch.Generator().manual_seed(seed)
+    config = make_config(**(ARCHITECTURES[architecture] | options))
+    plain = Transformer.random(config, generator, dtype=torch.float64)
+    noise = {name: torch.randn(w.shape, generator=generator) for name, w in plain.weights.items()}
+    weights = {name: w + 0.2 * noise[name].double() for name, w in plain.weights.items()}
+    return Transformer(config, weights)
+
+
+def make_tokens(subject: Transformer, seed: int = 1, batch: int = 3, pos: int = 5) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(subject.config.d_vocab, (batch, pos), generator=generator)

@@ -1,0 +1,277 @@
+"""The component graph: counts, names, order; circuits: algebra, views, pruning."""
+
+import itertools
+
+import networkx as nx
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphcircuits.graph import Circuit, ComponentGraph
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> ComponentGraph:
+    n_kv_heads = draw(st.integers(1, 3))
+    n_heads = n_kv_heads * draw(st.integers(1, 3))
+    return ComponentGraph(
+        draw(st.integers(1, 4)), n_heads, n_kv_heads=n_kv_heads, parallel=draw(st.booleans())
+    )
+
+
+# A graph and some of its edges. The type checker of the test session draws random numbers where
+# it checks names, which a strategy must not do: the tests make the circuit themselves.
+CHOICES = graphs().flatmap(
+    lambda graph: st.tuples(st.just(graph), st.sets(st.integers(0, graph.n_edges - 1), max_size=30))
+)
+
+
+def circuit_of(choice: tuple[ComponentGraph, set[int]]) -> Circuit:
+    graph, edges = choice
+    return Circuit.from_names(graph, [graph.edge_name(edge) for edge in edges])
+
+
+def component(name: str) -> tuple[int, int]:
+    """Where a writer or reader stands: its layer, and 0 for attention or 1 for an MLP."""
+    if name in ("input", "logits"):
+        return (-1, 0) if name == "input" else (1000, 0)
+    return int(name[1:].split(".")[0]), int(name.startswith("m"))
+
+
+def enumerated(graph: ComponentGraph) -> list[str]:
+    """The edges by the definition: every writer to every later reader, in order."""
+    edges = []
+    for reader, writer in itertools.product(graph.reader_names, graph.writer_names):
+        source, dest = component(writer), component(reader)
+        beside = source[0] == dest[0] and (graph.parallel or source[1] == dest[1])
+        if source < dest and not beside:
+            edges.append(f"{writer}->{reader}")
+    return edges
+
+
+@pytest.mark.parametrize(
+    ("layers", "nodes", "edges"),
+    [(2, 38, 110), (3, 56, 262), (4, 74, 479), (6, 110, 1108), (7, 128, 1520)],
+)
+def test_counts_of_the_paper(layers: int, nodes: int, edges: int) -> None:
+    graph = ComponentGraph(layers, 4)
+    assert (graph.n_nodes, graph.n_edges) == (nodes, edges)
+    assert len(graph.edge_names) == edges
+
+
+@given(graphs())
+def test_edges_are_those_of_the_definition(graph: ComponentGraph) -> None:
+    assert graph.edge_names == enumerated(graph)
+    assert graph.n_edges == len(graph.edge_names) == int(graph.reads.sum())
+
+
+@given(graphs())
+def test_names_round_trip(graph: ComponentGraph) -> None:
+    everything = range(graph.n_edges)
+    assert [graph.edge_name(edge) for edge in everything] == graph.edge_names
+    assert graph.edge_indices(graph.edge_names).tolist() == list(everything)
+
+
+@given(graphs())
+def test_endpoints_agree_with_names_and_offsets(graph: ComponentGraph) -> None:
+    sources, dests = graph.edge_sources, graph.edge_dests
+    ends = zip(sources.tolist(), dests.tolist(), strict=True)
+    names = [f"{graph.writer_names[source]}->{graph.reader_names[dest]}" for source, dest in ends]
+    assert names == graph.edge_names
+    assert torch.equal(graph.offsets[dests] + sources, torch.arange(graph.n_edges))
+
+
+@given(graphs())
+def test_readers_know_layer_kind_stream_and_component(graph: ComponentGraph) -> None:
+    for reader, name in enumerate(graph.reader_names):
+        layer, is_mlp = component(name)
+        kind = graph.reader_kinds[reader]
+        assert int(graph.reader_layer[reader]) == min(layer, graph.n_layers)
+        assert kind == ("logits" if name == "logits" else "mlp" if is_mlp else name[-2])
+        stream = int(graph.reader_stream[reader])
+        assert stream == 2 * min(layer, graph.n_layers) + is_mlp
+        assert int(graph.stream_reads[stream]) == int(graph.reads[reader])
+        served = [graph.writer_names[writer] for writer in graph.components_of(reader)]
+        first = int(graph.reader_component[reader])
+        assert (graph.writer_names[first] if first >= 0 else None) == (served or [None])[0]
+        if kind == "q":
+            assert served == [name.removesuffix("<q>")]
+        if kind in ("mlp", "logits"):
+            assert served == ([name] if kind == "mlp" else [])
+    for writer, name in enumerate(graph.writer_names):
+        assert int(graph.writer_layer[writer]) == component(name)[0]
+
+
+def test_groups_serve_consecutive_heads() -> None:
+    graph = ComponentGraph(1, 4, n_kv_heads=2)
+    assert graph.reader_names[4:8] == ("a0.g0<k>", "a0.g1<k>", "a0.g0<v>", "a0.g1<v>")
+    assert [list(graph.components_of(reader)) for reader in range(4, 8)] == [[1, 2], [3, 4]] * 2
+
+
+def test_every_head_its_own_keys_is_the_same_graph() -> None:
+    assert ComponentGraph(2, 4) == ComponentGraph(2, 4, n_kv_heads=4)
+    assert hash(ComponentGraph(2, 4)) == hash(ComponentGraph(2, 4, n_kv_heads=4))
+    assert ComponentGraph(2, 4) != ComponentGraph(2, 4, parallel=True)
+
+
+def test_a_graph_of_forty_million_edges_stays_lazy() -> None:
+    graph = ComponentGraph(80, 64)
+    assert graph.n_edges == 39_667_961
+    name = "a40.h3->m77"
+    assert graph.edge_name(graph.edge_index(name)) == name
+    assert "edge_sources" not in vars(graph)
+    assert "edge_names" not in vars(graph)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("input->a0.h1", "no reader 'a0.h1' (near: a0.h1<"),
+        ("a0.h9->m1", "no writer 'a0.h9' (near: a0.h"),
+        ("a00.h1->m1", "no writer 'a00.h1'"),
+        ("m2->logits", "no writer 'm2'"),
+        ("input->a0.h4<q>", "no reader 'a0.h4<q>'"),
+        ("input->a0.h01<q>", "no reader 'a0.h01<q>'"),
+        ("input->a0.g0<k>", "no reader 'a0.g0<k>'"),
+        ("nonsense", "no writer 'nonsense' (near: none); no reader ''"),
+        ("a1.h0->a0.h0<q>", "reads only the writers up to input, and a1.h0 comes after"),
+        ("m1->m1", "reads only the writers up to a1.h3, and m1 comes after"),
+    ],
+)
+def test_unknown_edges_are_explained(name: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown edge '{name}'") as caught:
+        ComponentGraph(2, 4).edge_index(name)
+    assert hint in str(caught.value)
+
+
+def test_numbers_out_of_range() -> None:
+    with pytest.raises(IndexError, match=r"edge must be in 0\.\.109, got 110"):
+        ComponentGraph(2, 4).edge_name(110)
+    with pytest.raises(ValueError, match="must be at least 1, got n_layers=0"):
+        ComponentGraph(0, 4)
+    with pytest.raises(ValueError, match="n_kv_heads must divide n_heads=4, got 3"):
+        ComponentGraph(2, 4, n_kv_heads=3)
+
+
+# Head level
+
+
+@given(graphs(), st.integers(0, 99))
+def test_promotion_is_the_maximum_over_q_k_v(graph: ComponentGraph, seed: int) -> None:
+    scores = torch.randn(graph.n_edges, generator=torch.Generator().manual_seed(seed))
+    expected: dict[str, float] = {}
+    for edge, name in enumerate(graph.edge_names):
+        source = name.split("->")[0]
+        dests = [graph.writer_names[c] for c in graph.components_of(int(graph.edge_dests[edge]))]
+        for dest in dests or ["logits"]:
+            score = float(scores[edge])
+            expected[f"{source}->{dest}"] = max(score, expected.get(f"{source}->{dest}", score))
+    del expected["input->logits"]
+    promoted = graph.promote(scores)
+    assert dict(zip(graph.head_edges, promoted.tolist(), strict=True)) == expected
+    assert torch.equal(graph.promote(scores > 0), promoted > 0)
+    assert torch.equal(graph.promote(torch.stack([scores, -scores]))[0], promoted)
+
+
+def test_head_level_counts() -> None:
+    graph = ComponentGraph(2, 4)
+    assert len(graph.head_edges) == 53
+    assert "input->logits" not in graph.head_edges
+    assert graph.head_edges[:6] == (
+        *(f"input->a0.h{head}" for head in range(4)),
+        "input->m0",
+        "a0.h0->m0",
+    )
+
+
+# Circuits
+
+
+@given(CHOICES)
+def test_a_circuit_is_its_mask(choice: tuple[ComponentGraph, set[int]]) -> None:
+    circuit = circuit_of(choice)
+    assert Circuit.from_mask(circuit.graph, circuit.mask) == circuit
+    assert list(circuit) == [n for n in circuit.graph.edge_names if n in circuit]
+    assert len(circuit) == int(circuit.mask.sum()) == len(list(circuit))
+
+
+@given(st.data())
+def test_circuit_algebra_is_mask_algebra(data: st.DataObject) -> None:
+    graph = data.draw(graphs())
+    names = st.sets(st.sampled_from(graph.edge_names))
+    a = Circuit.from_names(graph, data.draw(names))
+    b = Circuit.from_names(graph, data.draw(names))
+    assert torch.equal((a | b).mask, a.mask | b.mask)
+    assert torch.equal((a & b).mask, a.mask & b.mask)
+    assert torch.equal((a - b).mask, a.mask & ~b.mask)
+    assert torch.equal((a ^ b).mask, a.mask ^ b.mask)
+    assert (a <= b) == bool((a.mask <= b.mask).all())
+    assert a & b <= a <= a | b
+
+
+@given(CHOICES)
+def test_pruning_keeps_the_edges_on_paths(choice: tuple[ComponentGraph, set[int]]) -> None:
+    circuit = circuit_of(choice)
+    graph = circuit.to_networkx()
+    on_paths = set()
+    if "input" in graph and "logits" in graph:
+        for path in nx.all_simple_paths(nx.DiGraph(graph), "input", "logits"):
+            on_paths.update(itertools.pairwise(path))
+    kept = circuit.pruned()
+    for name in circuit.edges:
+        one = Circuit.from_names(circuit.graph, [name]).to_networkx()
+        assert (name in kept) == any(edge in on_paths for edge in nx.DiGraph(one).edges)
+
+
+def test_circuit_views() -> None:
+    graph = ComponentGraph(2, 4)
+    edges = ["input->a0.h1<q>", "input->a0.h1<v>", "a0.h1->m1", "m1->logits", "input->logits"]
+    circuit = Circuit.from_names(graph, edges)
+    writers = frozenset({"input", "a0.h1", "m1"})
+    assert circuit.nodes == (writers, frozenset({"a0.h1<q>", "a0.h1<v>", "m1", "logits"}))
+    assert circuit.components == {"input", "a0.h1", "m1", "logits"}
+    assert circuit.head_level() == {"input->a0.h1", "a0.h1->m1", "m1->logits"}
+    assert circuit.on(ComponentGraph(3, 4)).edges == circuit.edges
+    assert '"input" -> "a0.h1" [label="q"];' in circuit.to_dot()
+    assert '"m1" -> "logits";' in circuit.to_dot()
+
+
+def test_a_group_edge_arrives_at_every_head() -> None:
+    graph = ComponentGraph(1, 4, n_kv_heads=2)
+    circuit = Circuit.from_names(graph, ["input->a0.g1<k>", "a0.h3->logits"])
+    assert circuit.components == {"input", "a0.h2", "a0.h3", "logits"}
+    assert circuit.head_level() == {"input->a0.h2", "input->a0.h3", "a0.h3->logits"}
+    assert circuit.pruned() == circuit
+
+
+def test_isomorphism_keeps_kinds_apart() -> None:
+    graph = ComponentGraph(2, 4)
+
+    def circuit(*edges: str) -> Circuit:
+        return Circuit.from_names(graph, edges)
+
+    one = circuit("input->a0.h1<q>", "a0.h1->m1", "m1->logits")
+    assert one.is_isomorphic(circuit("input->a0.h3<q>", "a0.h3->m0", "m0->logits"))
+    assert not one.is_isomorphic(circuit("input->a0.h1<k>", "a0.h1->m1", "m1->logits"))
+    assert not one.is_isomorphic(circuit("input->a0.h1<q>", "a0.h1->m1"))
+    assert not circuit("input->m0").is_isomorphic(circuit("input->logits"))
+
+
+def test_unknown_circuit_edges_are_all_listed() -> None:
+    graph = ComponentGraph(2, 4)
+    with pytest.raises(ValueError, match="2 of 3 edges are not in the graph") as caught:
+        Circuit.from_names(graph, ["input->m0", "input->m7", "a9.h0->m0"])
+    assert "'input->m7'" in str(caught.value)
+    assert "'a9.h0->m0'" in str(caught.value)
+
+
+def test_circuits_of_different_graphs_do_not_mix() -> None:
+    one = Circuit.from_names(ComponentGraph(2, 4), ["input->m0"])
+    two = Circuit.from_names(ComponentGraph(3, 4), ["input->m0"])
+    with pytest.raises(ValueError, match=r"different graphs.*\.on\(graph\)"):
+        _ = one | two
+    with pytest.raises(ValueError, match="1 of 1 edges are not in the graph"):
+        Circuit.from_names(ComponentGraph(3, 4), ["m2->logits"]).on(ComponentGraph(2, 4))
+    with pytest.raises(ValueError, match=r"mask must have shape \(110,\), got \(109,\)"):
+        Circuit.from_mask(ComponentGraph(2, 4), torch.zeros(109, dtype=torch.bool))
