@@ -28,6 +28,7 @@ LAYERS = [
     "task",
     "result",
     "rasp.language rasp.interpret",  # calling a program on a list interprets it
+    "rasp.values",
     "rasp.tabulate",
     "rasp.describe",
     "rasp.lookup",

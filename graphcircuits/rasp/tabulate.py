@@ -97,8 +97,9 @@ class Tables:
         """Token codes, one row a sequence, shorter ones filled up with the code of None."""
         known = self.variables[tokens].codes if tokens in self.variables else codes_of(self.vocab)
         rows = [[known[token] for token in sequence] for sequence in sequences]
-        width = max(map(len, rows), default=0)
-        return np.array([row + [NONE] * (width - len(row)) for row in rows], dtype=np.int64)
+        width = max(map(len, rows), default=1)
+        filled = [row + [NONE] * (width - len(row)) for row in rows]
+        return np.array(filled, dtype=np.int64).reshape(len(rows), width)
 
     def decode(self, sop: SOp, column: np.ndarray) -> list[Value]:
         """The values behind one row of a column that `lookup.run` gave."""
