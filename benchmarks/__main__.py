@@ -13,9 +13,10 @@ def main() -> int:
     table = Table("what", "measured", "limit", "", title="Benchmarks")
     all_kept = True
     for module in pkgutil.iter_modules(benchmarks.__path__, "benchmarks."):
-        if module.name == "benchmarks.__main__":
+        if module.name == "benchmarks.__main__" or module.ispkg:
             continue
-        for found in import_module(module.name).measure():
+        measure = getattr(import_module(module.name), "measure", lambda: ())
+        for found in measure():
             limit = "" if found.limit is None else f"{found.limit:g} {found.unit}"
             verdict = "" if found.kept else "too much"
             table.add_row(found.what, f"{found.value:.3g} {found.unit}", limit, verdict)

@@ -1,0 +1,184 @@
+"""Subjects in the layout in which InterpBench publishes its own, in and out.
+
+A directory holds `ll_model.pth` (a TransformerLens state dict), `ll_model_cfg.pkl` (its
+configuration), `edges.pkl` (the circuit, as pairs of hook names) and `meta.json` (how the subject
+was trained). `import_interpbench` reads one, `export_interpbench` writes one.
+
+No pickle is run: the weights are loaded as weights only, the other two are read as data.
+
+The layout does not say which symbol a token id stands for, only how many ids there are, BOS and
+PAD included. We keep the codec in `meta.json`; a subject without one there is imported without.
+"""
+
+import io
+import pickle
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from reprlib import repr as short
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphcircuits import store
+from graphcircuits.adapters import hooked
+from graphcircuits.adapters.plain_pickle import Made, read_pickle
+from graphcircuits.codec import Codec
+from graphcircuits.graph import Circuit
+from graphcircuits.store import StoreError
+from graphcircuits.transformer import Transformer, TransformerConfig
+
+MODEL, CONFIG, EDGES, META = "ll_model.pth", "ll_model_cfg.pkl", "edges.pkl", "meta.json"
+CODEC_KEY = "graphcircuits"
+"""Where `meta.json` holds what only we write: the codec."""
+
+# Published configurations are dictionaries or, some of them, pickled objects of one class; in both
+# there are a torch dtype and numbers that numpy pickled.
+_IN_CONFIG = re.compile(
+    r"transformer_lens(\.\w+)*\.HookedTransformerConfig"
+    r"|torch\.(float16|bfloat16|float32|float64|device)"
+    r"|numpy\.dtype|numpy\.(core|_core)\.multiarray\.scalar"
+)
+_NOTHING = re.compile(r"(?!)")
+
+
+@dataclass(frozen=True, eq=False)
+class Imported:
+    """A subject in InterpBench's layout, as values of ours."""
+
+    transformer: Transformer
+    circuit: Circuit
+    meta: dict[str, Any]
+    """What `meta.json` says, our own key left out."""
+
+
+def import_interpbench(directory: str | Path) -> Imported:
+    """Read a subject, its circuit and its training notes; no code in the files is run."""
+    folder = Path(directory)
+    missing = [name for name in (MODEL, CONFIG, EDGES, META) if not (folder / name).is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"{folder} is not a subject in InterpBench's layout: no {', '.join(missing)}; "
+            f"expected {MODEL}, {CONFIG}, {EDGES} and {META}."
+        )
+    codec, meta = _read_meta(folder / META)
+    config = _read_config(folder / CONFIG)
+    weights, problems = hooked.stack_weights(config, _read_state(folder / MODEL))
+    if problems:
+        raise StoreError(f"{folder / MODEL} does not fit {CONFIG}: {'; '.join(problems)}.")
+    transformer = Transformer(config, weights, codec)
+    return Imported(transformer, _read_circuit(folder / EDGES, transformer), meta)
+
+
+def export_interpbench(
+    directory: str | Path,
+    transformer: Transformer,
+    circuit: Circuit,
+    meta: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a subject in the published layout, its codec and `meta` in `meta.json`."""
+    folder, notes = Path(directory), dict(meta or {})
+    if circuit.graph != transformer.graph:
+        raise ValueError(
+            f"the circuit is of {circuit.graph}, the subject of {transformer.graph}; "
+            "export a circuit of the subject's own graph."
+        )
+    if CODEC_KEY in notes:
+        raise ValueError(f"meta must not have the key {CODEC_KEY!r}: the codec is stored there.")
+    if transformer.codec is not None:
+        notes[CODEC_KEY] = _storable(transformer.codec)
+    settings = pickle.dumps(hooked.write_settings(transformer), protocol=4)
+    edges = pickle.dumps(hooked.write_edges(circuit), protocol=4)
+    state = io.BytesIO()
+    torch.save(hooked.name_weights(transformer), state)
+    store.write_json(folder / META, notes)
+    store.write_atomic(folder / EDGES, edges)
+    store.write_atomic(folder / CONFIG, settings)
+    store.write_atomic(folder / MODEL, state.getvalue())
+
+
+def _storable(codec: Codec) -> Codec:
+    for symbol in (*codec.vocab, *(codec.outputs or ())):
+        if symbol is not None and not isinstance(symbol, str | int | float):
+            raise TypeError(
+                f"only text, numbers and booleans can be stored as symbols: {symbol!r}."
+            )
+    return codec
+
+
+def _read_meta(path: Path) -> tuple[Codec | None, dict[str, Any]]:
+    meta = store.read_json(path)
+    if not isinstance(meta, dict):
+        raise StoreError(f"{path} must hold a JSON object, got {short(meta)}.")
+    stored = meta.pop(CODEC_KEY, None)
+    if stored is None:
+        return None, meta
+    if not isinstance(stored, dict):
+        raise StoreError(f"{path}: {CODEC_KEY!r} must be a JSON object, got {short(stored)}.")
+    return store.load_config(Codec, stored), meta
+
+
+def _read_config(path: Path) -> TransformerConfig:
+    found = read_pickle(path, _IN_CONFIG)
+    if isinstance(found, Made):
+        found = found.state
+    if not isinstance(found, dict):
+        raise StoreError(f"{path} must hold a configuration, got {short(found)}.")
+    settings = {name: _plain_number(value) for name, value in found.items()}
+    config, problems = hooked.read_settings(settings)
+    if config is None:
+        raise StoreError(f"{path} is of a model that is not supported: {'; '.join(problems)}.")
+    return config
+
+
+def _plain_number(value: object) -> object:
+    """A number that numpy pickled, as a number; anything else as it is."""
+    match value:
+        case Made(
+            arguments=(Made(arguments=("f8" | "i8" as kind, *_), state=(_, "<", *_)), bytes(data))
+        ) if len(data) == 8:
+            return struct.unpack("<d" if kind == "f8" else "<q", data)[0]
+    return value
+
+
+def _read_state(path: Path) -> dict[str, Tensor]:
+    data = io.BytesIO(path.read_bytes())
+    try:
+        state = torch.load(data, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        # Torch's own words advise to run the file.
+        asked = re.search(r"GLOBAL (\S+)", str(error))
+        found = f"it asks for {asked[1]!r}" if asked else "it is damaged, or no file of weights"
+        raise StoreError(f"{path} is refused and nothing of it was run: {found}.") from None
+    except Exception as error:
+        # On damaged bytes torch raises whatever it trips over.
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise StoreError(
+            f"{path} is not a whole file of weights ({reason}); it may be cut short: "
+            "fetch it again."
+        ) from error
+    if not isinstance(state, Mapping) or not all(
+        isinstance(key, str) and isinstance(weight, Tensor) for key, weight in state.items()
+    ):
+        raise StoreError(f"{path} must hold weights by name, got {short(state)}.")
+    return dict(state)
+
+
+def _read_circuit(path: Path, transformer: Transformer) -> Circuit:
+    found = read_pickle(path, _NOTHING)
+    if not isinstance(found, list | tuple):
+        raise StoreError(f"{path} must hold a list of pairs of hook names, got {short(found)}.")
+    names, problems = hooked.read_edges(transformer.graph, found)
+    if problems:
+        raise StoreError(
+            f"{path}: {len(problems)} of {len(found)} entries are not edges: "
+            f"{'; '.join(problems)}; expected such as "
+            "('blocks.0.hook_mlp_out', 'blocks.1.hook_q_input[2]')."
+        )
+    try:
+        return Circuit.from_names(transformer.graph, names)
+    except ValueError as error:
+        raise StoreError(f"{path}: {error}") from error

@@ -1,0 +1,162 @@
+"""A pickle read as data: nothing is imported, nothing is called.
+
+A pickle is a program for a small stack machine. `read_pickle` follows the instructions that build
+plain values: numbers, text, bytes, None, lists, tuples, and dictionaries with text as keys. Where
+the program names a class or a function it puts a `Named`, and where it would call one a `Made`: a
+record of the name, the arguments and the state. Names that the caller does not allow and
+instructions that plain values do not need are refused.
+"""
+
+import pickletools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphcircuits.store import StoreError
+
+_VALUE = re.compile(
+    r"INT|BININT[12]?|LONG|LONG[14]|FLOAT|BINFLOAT|UNICODE|(SHORT_)?BINUNICODE|BINUNICODE8"
+    r"|(SHORT_)?BINBYTES|BINBYTES8"
+)
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+
+
+@dataclass(frozen=True)
+class Named:
+    """A class, function or value that a pickle names, as `module.name`."""
+
+    name: str
+
+
+@dataclass(eq=False)
+class Made:
+    """What a pickle would have made by calling something."""
+
+    name: str
+    arguments: tuple[object, ...]
+    state: object = None
+
+
+def read_pickle(path: str | Path, allowed: re.Pattern[str]) -> object:
+    """The value in a pickle file; `allowed` matches the dotted names that may occur in it."""
+    try:
+        return _follow(Path(path).read_bytes(), allowed)
+    except _Refused as refused:
+        raise StoreError(
+            f"{path} is refused and nothing of it was run: {refused}. A file of plain values needs "
+            "no such thing; do not open this one with pickle."
+        ) from None
+    except (ValueError, TypeError, LookupError) as error:
+        raise StoreError(
+            f"{path} is not a whole pickle ({error}); it may be cut short: fetch it again."
+        ) from error
+
+
+class _Refused(Exception):
+    """The pickle asks for something beyond plain values."""
+
+
+def _follow(data: bytes, allowed: re.Pattern[str]) -> object:
+    stack: list[object] = []
+    # The stacks below each mark that is still open.
+    below: list[list[object]] = []
+    memo: dict[int, object] = {}
+    for operation, argument, _ in pickletools.genops(data):
+        match operation.name:
+            case "PROTO" | "FRAME":
+                pass
+            case name if _VALUE.fullmatch(name):
+                stack.append(argument)
+            case name if name in _CONSTANTS:
+                stack.append(_CONSTANTS[name])
+            case "EMPTY_LIST":
+                stack.append([])
+            case "EMPTY_DICT":
+                stack.append({})
+            case "MARK":
+                below.append(stack)
+                stack = []
+            case "TUPLE" | "LIST" | "DICT" | "APPENDS" | "SETITEMS" as name:
+                items, stack = stack, below.pop()
+                _gather(name, stack, items)
+            case "APPEND":
+                _gather("APPENDS", stack, _take(stack, 1))
+            case "SETITEM":
+                _gather("SETITEMS", stack, _take(stack, 2))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3" as name:
+                stack.append(tuple(_take(stack, int(name[-1]))))
+            case "PUT" | "BINPUT" | "LONG_BINPUT":
+                memo[_whole(argument)] = stack[-1]
+            case "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            case "GET" | "BINGET" | "LONG_BINGET":
+                stack.append(memo[_whole(argument)])
+            case "GLOBAL":
+                stack.append(_named(*str(argument).split(" ", 1), allowed=allowed))
+            case "STACK_GLOBAL":
+                stack.append(_named(*_take(stack, 2), allowed=allowed))
+            case "REDUCE" | "NEWOBJ":
+                stack.append(_made(*_take(stack, 2)))
+            case "BUILD":
+                _build(stack)
+            case "STOP":
+                (value,) = stack
+                return value
+            case name:
+                raise _Refused(f"it holds the instruction {name}")
+    raise ValueError("it does not end")
+
+
+def _whole(argument: object) -> int:
+    assert isinstance(argument, int)
+    return argument
+
+
+def _take(stack: list[object], count: int) -> list[object]:
+    """The top of the stack, removed from it."""
+    if len(stack) < count:
+        raise ValueError(f"an instruction needs {count} values and finds {len(stack)}")
+    taken = stack[-count:]
+    del stack[-count:]
+    return taken
+
+
+def _gather(name: str, stack: list[object], items: list[object]) -> None:
+    """Make a container of the items, or add them to the one on top of the stack."""
+    if name == "TUPLE":
+        stack.append(tuple(items))
+        return
+    if name in ("LIST", "DICT"):
+        stack.append([] if name == "LIST" else {})
+    target = stack[-1]
+    if name in ("LIST", "APPENDS") and isinstance(target, list):
+        target.extend(items)
+    elif name in ("DICT", "SETITEMS") and isinstance(target, dict) and len(items) % 2 == 0:
+        # Text alone: hashing nested tuples that share their parts can take forever.
+        if not all(isinstance(key, str) for key in items[::2]):
+            raise TypeError("a dictionary has keys other than text")
+        target.update(zip(items[::2], items[1::2], strict=True))
+    else:
+        raise ValueError(f"{name} does not fit a {type(target).__name__}")
+
+
+def _named(module: object, name: object, *, allowed: re.Pattern[str]) -> Named:
+    if not (isinstance(module, str) and isinstance(name, str)):
+        raise TypeError("a name is not text")
+    if not allowed.fullmatch(f"{module}.{name}"):
+        raise _Refused(f"it asks for {f'{module}.{name}'!r}")
+    return Named(f"{module}.{name}")
+
+
+def _made(what: object, arguments: object) -> Made:
+    if not (isinstance(what, Named) and isinstance(arguments, tuple)):
+        raise _Refused("it calls something that is not a name")
+    return Made(what.name, arguments)
+
+
+def _build(stack: list[object]) -> None:
+    (state,) = _take(stack, 1)
+    target = stack[-1]
+    if not isinstance(target, Made):
+        raise _Refused(f"it sets the state of a {type(target).__name__}")
+    target.state = state
