@@ -25,9 +25,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import safetensors.torch
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load as read_tensors
+from safetensors.torch import save as tensor_bytes
 from torch import Tensor
 
 from graphcircuits import __version__
@@ -230,7 +231,7 @@ def save_artifact(
         write_json(path, header)
     else:
         metadata = {FORMAT: _to_json(header).decode()}
-        write_atomic(path, safetensors.torch.save(held, metadata))
+        write_atomic(path, tensor_bytes(held, metadata))
     return header["sha256"]
 
 
@@ -263,14 +264,14 @@ def _read_parts(path: str | Path) -> tuple[Any, dict[str, Tensor]]:
         return read_json(path), {}
     data = Path(path).read_bytes()
     try:
-        tensors = safetensors.torch.load(data)
+        tensors = read_tensors(data)
     except (SafetensorError, KeyError) as error:
         # Only now: a header of 640 bytes begins like a pickle.
         _refuse_pickle(path, data)
         raise StoreError(
             f"{path} is not a whole safetensors file ({error}); it may be cut short: make it again."
         ) from error
-    # safetensors.torch.load has checked the layout: eight bytes of length, then JSON.
+    # The layout has been checked by now: eight bytes of length, then JSON.
     length = int.from_bytes(data[:8], "little")
     metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
     try:

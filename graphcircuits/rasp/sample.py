@@ -142,7 +142,9 @@ def _is_wanted(tables: Tables) -> bool:
         variable.numerical or len(variable.values) <= MAX_VALUES
         for variable in tables.variables.values()
     )
-    return small and not problems(tables) and _every_variable_matters(tables)
+    # The cheaper question first: most draws fail one of the two.
+    fine = small and not tables.problems and _every_variable_matters(tables)
+    return fine and not problems(tables)
 
 
 def _every_variable_matters(tables: Tables) -> bool:

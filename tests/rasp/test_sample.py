@@ -40,19 +40,19 @@ def fuzzed(programs: int, seed: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("seed", [0, 150])
+@pytest.mark.parametrize("seed", [0, 100])
 def test_random_programs_compile_to_what_the_interpreter_says(seed: int):
-    done = fuzzed(150, seed)
+    done = fuzzed(100, seed)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "150 programs, 0 failures" in done.stdout
+    assert "100 programs, 0 failures" in done.stdout
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1000, 3000, 500))
+@pytest.mark.parametrize("seed", range(1000, 2800, 450))
 def test_many_more_random_programs_compile_to_what_the_interpreter_says(seed: int):
-    done = fuzzed(500, seed)
+    done = fuzzed(450, seed)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "500 programs, 0 failures" in done.stdout
+    assert "450 programs, 0 failures" in done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +100,8 @@ def test_circuits_are_diverse_and_layers_have_several_heads(cases: list[SampledC
 
 def test_no_program_is_constant(cases: list[SampledCase]):
     choice = random.Random(0)
-    for case in cases:
-        inputs = [choice.choices(case.vocab, k=case.max_seq_len - 1) for _ in range(300)]
+    for case in cases[:12]:
+        inputs = [choice.choices(case.vocab, k=case.max_seq_len - 1) for _ in range(200)]
         outputs = {str(evaluate(case.program, xs, causal=case.causal)) for xs in inputs}
         assert len(outputs) > 1, describe(case.program)
 
