@@ -9,14 +9,15 @@ For every subject, on fresh inputs, with corrupted values from other inputs:
    component that carries the same value on every input of full length, such as the length, cannot
    be missed.
 
-    python -m graphcircuits.benchmark.audit [--json]
+    python -m graphcircuits.benchmark.audit [--subjects DIR] [--json]
 """
 
 import argparse
 import json
-import logging
 import sys
 from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
 from statistics import quantiles
 
 import torch
@@ -26,9 +27,11 @@ from torch import Tensor
 from graphcircuits.benchmark import case_ids, load_case
 from graphcircuits.benchmark.case import Case
 from graphcircuits.intervene import masked_logits
+from graphcircuits.store import load_transformer
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 
+SHIPPED = Path(str(files("graphcircuits").joinpath("data/subjects")))
 PAIRS = 128
 BROKEN = 0.05
 """A component counts as needed if corrupting it costs at least this share of the answers."""
@@ -92,17 +95,18 @@ def _right(
     return (right & pairs.scored).sum((1, 2)) / pairs.scored.sum()
 
 
-def audit_all(ids: list[str], seed: int = 12345) -> list[Audit]:
-    """Audits of the cases that have a subject."""
-    audits = []
-    for id in ids:
-        case = load_case(id)
-        try:
-            subject = case.subject()
-        except FileNotFoundError:
-            continue
-        audits.append(audit(case, subject, case.pairs(PAIRS, seed=seed)))
-    return audits
+def audit_all(ids: list[str], directory: Path = SHIPPED, seed: int = 12345) -> list[Audit]:
+    """Audits of the cases that have a subject in the directory."""
+    paths = {id: directory / f"{id}.safetensors" for id in ids}
+    return [
+        audit(
+            load_case(id),
+            load_transformer(path).to(torch.float32),
+            load_case(id).pairs(PAIRS, seed=seed),
+        )
+        for id, path in paths.items()
+        if path.exists()
+    ]
 
 
 def summary(audits: list[Audit]) -> dict[str, object]:
@@ -131,9 +135,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("cases", nargs="*", help="cases to audit; all of them if none is named")
+    parser.add_argument("--subjects", type=Path, default=SHIPPED, help="directory of a build")
     parser.add_argument("--json", action="store_true", help="everything, for machines")
     options = parser.parse_args()
-    audits = audit_all(options.cases or case_ids())
+    audits = audit_all(options.cases or case_ids(), options.subjects)
     if options.json:
         record = {"summary": summary(audits), "subjects": [vars(a) for a in audits]}
         sys.stdout.write(json.dumps(record) + "\n")
@@ -143,5 +148,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO)
     main()

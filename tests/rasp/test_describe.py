@@ -1,0 +1,38 @@
+"""Programs as text: every kind of expression, numbered breadth first, inputs first."""
+
+from graphcircuits import rasp
+
+
+def is_x(x: str) -> int:
+    return int(x == "x")
+
+
+def test_every_kind_of_expression_is_written_out():
+    flag = rasp.numerical(rasp.Map(is_x, rasp.tokens)).named("flag")
+    so_far = rasp.Select(rasp.indices, rasp.indices, rasp.Comparison.LEQ)
+    share = rasp.numerical(rasp.Aggregate(so_far, flag, default=0))
+    other = rasp.numerical(rasp.Aggregate(so_far, flag, default=0)).named("other")
+    program = rasp.numerical(rasp.LinearSequenceMap(share, other, 1, -0.5))
+    assert sorted(rasp.describe(program)) == [
+        "aggregate_2 = numerical Aggregate(select_4, flag_5, default=0)",
+        "flag_5 = numerical Map(is_x, tokens)",
+        "linear_sequence_map_1 = numerical LinearSequenceMap(aggregate_2, other_3, 1, -0.5)",
+        "other_3 = numerical Aggregate(select_4, flag_5, default=0)",
+        "select_4 = Select(indices, indices, Comparison.LEQ)",
+    ]
+
+
+def test_inputs_come_first():
+    width = rasp.SelectorWidth(rasp.Select(rasp.tokens, rasp.Full(1), rasp.Comparison.GT))
+    lines = rasp.describe(rasp.SequenceMap(max, width, rasp.indices))
+    assert lines == [
+        "full_4 = Full(1)",
+        "select_3 = Select(tokens, full_4, Comparison.GT)",
+        "selector_width_2 = SelectorWidth(select_3)",
+        "sequence_map_1 = SequenceMap(max, selector_width_2, indices)",
+    ]
+
+
+def test_fused_maps_show_both_functions():
+    fused = rasp.Map(abs, rasp.Map(is_x, rasp.tokens))
+    assert rasp.describe(fused) == ["map_1 = Map(abs of is_x, tokens)"]
