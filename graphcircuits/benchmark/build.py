@@ -6,7 +6,7 @@
    passes stays, with its report in the file; one that fails is set aside under `failed/`, from
    where a later build takes it up again.
 
-Every finished subject is written at once, so that a build that is stopped goes on where it was.
+A subject that passes is written at once, so that a build that is stopped goes on where it was.
 """
 
 import logging
@@ -32,10 +32,14 @@ from graphcircuits.transformer import Transformer, TransformerConfig
 
 log = logging.getLogger(__name__)
 
-WIDTHS = (16, 64, 1024)
-"""Subjects up to the same of these widths share a fleet: padding costs less than another fleet."""
+WIDTHS = (16, 64)
+"""Subjects between the same of these widths share a fleet: padding costs less than another one."""
 LONG = 16
 """Contexts beyond this have a fleet of their own."""
+
+
+class ConstantOutputError(ValueError):
+    """A program whose output does not depend on the input has nothing to train."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +101,7 @@ def case_exchange(case: Case, inputs: int, pairs: int, seed: int) -> Exchange:
     codes = draw(case.sampler, case.tables.vocab, length, inputs, generator).numpy()
     drawn = exchange(case.tables, case.layout, codes, pairs, generator)
     if (drawn.targets == drawn.targets[:1]).all():
-        raise ValueError(
+        raise ConstantOutputError(
             f"case {case.id!r}: the output is the same for every input of {length} tokens, "
             "so there is nothing to train; use another vocabulary, length or program."
         )
@@ -108,7 +112,7 @@ def fleets(configs: Sequence[TransformerConfig]) -> list[list[int]]:
     """Which subjects train side by side: equal layers and heads, similar sizes."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for i, config in enumerate(configs):
-        width = next(w for w in WIDTHS if config.d_model <= w)
+        width = next((w for w in WIDTHS if config.d_model <= w), math.inf)
         key = (width, config.n_layers, config.n_heads, config.n_ctx > LONG)
         groups.setdefault(key, []).append(i)
     return [groups[key] for key in sorted(groups, key=str)]
@@ -128,37 +132,64 @@ def build(
     progress: Progress | None = None,
     deadline: float = math.inf,
 ) -> Iterator[Built]:
-    """Build the cases that the directory has no passing subject for; yields each as it is done."""
-    todo = [case for case in cases if not subject_path(directory, case.id).exists()]
-    prepared = _prepare(todo, config)
+    """Build the cases that the directory has no passing subject for; yields them fleet by fleet.
+
+    Cases that nothing can be trained for are refused, by an error after all others are done.
+    """
+    by_id = {case.id: case for case in cases if not subject_path(directory, case.id).exists()}
+    prepared = dict(zip(by_id, _prepare(list(by_id.values()), config), strict=True))
+    refused = [data for data in prepared.values() if isinstance(data, str)]
+    todo = [case for id, case in by_id.items() if not isinstance(prepared[id], str)]
     starts = [_start(case, directory, config) for case in todo]
     for members in fleets([subject.config for subject in starts]):
-        generator = torch.Generator(device=device).manual_seed(config.seed)
-        began = time.monotonic()
-        if began >= deadline:
+        if time.monotonic() >= deadline:
             log.warning("out of time: %d cases left untrained", len(members))
             continue
-        trained = train_fleet(
-            [starts[i] for i in members],
-            [prepared[i][0] for i in members],
-            [prepared[i][1] for i in members],
-            config.siit,
-            generator,
-            progress,
-            deadline,
-        )
-        seconds = time.monotonic() - began
-        log.info("fleet of %d: %.0f s", len(members), seconds)
-        for i, result in zip(members, trained, strict=True):
-            yield _finish(
-                todo[i], result, directory, config, device, command, seconds / len(members)
-            )
+        fleet = [(todo[i], starts[i], prepared[todo[i].id]) for i in members]
+        yield from _build_fleet(fleet, directory, config, device, command, progress, deadline)
+    if refused:
+        raise ValueError("\n".join(refused))
 
 
-def _prepare(cases: Sequence[Case], config: BuildConfig) -> list[tuple[Exchange, Exchange]]:
-    """Training and checking data of every case; listed cases by worker processes if wanted."""
+def _build_fleet(
+    fleet: Sequence[tuple[Case, Transformer, Any]],
+    directory: Path,
+    config: BuildConfig,
+    device: str,
+    command: str | None,
+    progress: Progress | None,
+    deadline: float,
+) -> list[Built]:
+    """Train cases side by side; each is written when it passes, the others at the end."""
+    cases, starts, data = zip(*fleet, strict=True)
+    began = time.monotonic()
+    built: dict[int, Built] = {}
+
+    def keep(place: int, result: Trained) -> None:
+        seconds = (time.monotonic() - began) / len(cases)
+        case = cases[place]
+        built[place] = _finish(case, result, directory, config, device, command, seconds)
+
+    generator = torch.Generator(device=device).manual_seed(config.seed)
+    exchanges, checks = zip(*data, strict=True)
+    trained = train_fleet(
+        starts, exchanges, checks, config.siit, generator, progress, deadline, keep
+    )
+    log.info("fleet of %d: %.0f s", len(cases), time.monotonic() - began)
+    for place, result in enumerate(trained):
+        if place not in built:
+            keep(place, result)
+    return [built[place] for place in range(len(cases))]
+
+
+Prepared = tuple[Exchange, Exchange] | str
+"""Training and checking data, or why there is none."""
+
+
+def _prepare(cases: Sequence[Case], config: BuildConfig) -> list[Prepared]:
+    """The data of every case; of listed ones by worker processes if wanted."""
     listed = {case.id for case in cases if case.family in FAMILIES}
-    made: dict[str, tuple[Exchange, Exchange]] = {}
+    made: dict[str, Prepared] = {}
     if config.processes > 1 and len(listed) > 1:
         jobs = [(id, config) for id in sorted(listed)]
         # A program's functions cannot be sent to another process, but its id can.
@@ -167,29 +198,32 @@ def _prepare(cases: Sequence[Case], config: BuildConfig) -> list[tuple[Exchange,
     return [made[case.id] if case.id in made else _prepare_case(case, config) for case in cases]
 
 
-def _prepare_id(id: str, config: BuildConfig) -> tuple[Exchange, Exchange]:
+def _prepare_id(id: str, config: BuildConfig) -> Prepared:
     torch.set_num_threads(1)
     return _prepare_case(load_case(id), config)
 
 
-def _prepare_case(case: Case, config: BuildConfig) -> tuple[Exchange, Exchange]:
+def _prepare_case(case: Case, config: BuildConfig) -> Prepared:
     seed = 1000 * config.seed
-    return (
-        case_exchange(case, config.inputs, config.pairs, seed + 1),
-        case_exchange(case, config.verify_inputs, config.verify_pairs, seed + 2),
-    )
+    try:
+        return (
+            case_exchange(case, config.inputs, config.pairs, seed + 1),
+            case_exchange(case, config.verify_inputs, config.verify_pairs, seed + 2),
+        )
+    except ConstantOutputError as error:
+        return str(error)
 
 
 def _start(case: Case, directory: Path, config: BuildConfig) -> Transformer:
-    """Random weights, or those of a build that did not pass, if it has the size wanted."""
-    wanted = subject_config(case, config.widen)
+    """Random weights, or those of a build that did not pass, if size and symbols are the same."""
+    wanted, codec = subject_config(case, config.widen), subject_codec(case)
     failed = subject_path(directory / "failed", case.id)
     if failed.exists():
         subject = load_transformer(failed).to(torch.float32)
-        if subject.config == wanted:
+        if (subject.config, subject.codec) == (wanted, codec):
             return subject
     generator = torch.Generator().manual_seed(config.seed)
-    return Transformer.random(wanted, generator, subject_codec(case))
+    return Transformer.random(wanted, generator, codec)
 
 
 def _finish(

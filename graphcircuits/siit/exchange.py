@@ -58,21 +58,23 @@ def exchange(
     clean = _in_batches(tables, codes, {})
     written = written_variables(tables, layout)
     drawn = torch.randint(len(codes), (len(written), 2, pairs), generator=generator)
-    swapped, scored = [], []
-    for (base, source), sops in zip(drawn.numpy(), written.values(), strict=True):
+    targets = _targets(tables, clean)
+    swapped = np.zeros((len(written), pairs, codes.shape[1]), targets.dtype)
+    scored = np.zeros(swapped.shape, dtype=bool)
+    for row, ((base, source), sops) in enumerate(zip(drawn.numpy(), written.values(), strict=True)):
         overrides = {sop: clean.columns[sop][source] for sop in sops}
         trace = _in_batches(tables, codes[base], overrides)
-        swapped.append(_targets(tables, trace))
-        scored.append(~undefined(tables, codes[base], trace, overrides))
+        swapped[row] = _targets(tables, trace)
+        scored[row] = ~undefined(tables, codes[base], trace, overrides)
     bos = np.zeros((len(codes), 1), dtype=np.int64)
     return Exchange(
         tokens=torch.from_numpy(np.hstack([bos, codes + FIRST_TOKEN])),
-        targets=torch.from_numpy(_targets(tables, clean)),
+        targets=torch.from_numpy(targets),
         components=tuple(written),
         base=drawn[:, 0],
         source=drawn[:, 1],
-        swapped=torch.from_numpy(np.stack(swapped)),
-        scored=torch.from_numpy(np.stack(scored)),
+        swapped=torch.from_numpy(swapped),
+        scored=torch.from_numpy(scored),
         edges=complete_edges(layout),
     )
 

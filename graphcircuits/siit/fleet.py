@@ -22,6 +22,17 @@ from graphcircuits.transformer import Transformer, TransformerConfig, weight_sha
 
 Weights = dict[str, Tensor]
 SIZES = ("d_model", "d_head", "d_mlp", "n_ctx", "d_vocab", "d_vocab_out")
+PLAIN = {
+    "positions": "learned",
+    "norm": "none",
+    "activation": "gelu",
+    "gated_mlp": False,
+    "parallel": False,
+    "tied_unembedding": False,
+    "biases": True,
+    "logit_scale": 1.0,
+}
+"""The architecture that `forward` computes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +78,8 @@ def form(members: Sequence[TransformerConfig]) -> Fleet:
     shapes = {(member.n_layers, member.n_heads) for member in members}
     if len(shapes) != 1:
         raise ValueError(f"a fleet has one number of layers and heads, got {sorted(shapes)}.")
+    for member in members:
+        _require_plain(member)
     config = replace(
         members[0], **{name: max(getattr(m, name) for m in members) for name in SIZES}, causal=False
     )
@@ -77,6 +90,18 @@ def form(members: Sequence[TransformerConfig]) -> Fleet:
         [torch.arange(config.d_vocab_out) < member.d_vocab_out for member in members]
     )
     return Fleet(config, tuple(members), attends, scale, outputs)
+
+
+def _require_plain(member: TransformerConfig) -> None:
+    """Refuse what `forward` would compute as something else."""
+    wanted = PLAIN | {"n_groups": member.n_heads}
+    problems = [
+        f"{name} must be {value!r}, got {getattr(member, name)!r}"
+        for name, value in wanted.items()
+        if getattr(member, name) != value
+    ]
+    if problems:
+        raise ValueError(f"a fleet is of plain subjects: {'; '.join(problems)}.")
 
 
 def _attends(member: TransformerConfig, place: Int[Tensor, " pos"]) -> Bool[Tensor, "query key"]:

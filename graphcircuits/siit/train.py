@@ -56,7 +56,7 @@ class SiitConfig:
     edge_weight: float = 1.0
     """Of the loss with edges cut outside the circuit; 0 gives the public procedure."""
     cut_rows: int = 64
-    """Inputs of a step and subject with cut edges."""
+    """Inputs of a step and subject with cut edges; no more than `rows` are used."""
     check_every: int = 250
     check_rows: int = 256
     enough_accuracy: float = 0.999
@@ -67,9 +67,11 @@ class SiitConfig:
     """How far a numerical answer may be off and still count as right."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "rows", "check_every", "check_rows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        # Half of the rows exchange inside the circuit, half outside.
+        least = {"steps": 1, "rows": 2, "cut_rows": 1, "check_every": 1, "check_rows": 1}
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise ValueError(f"{name} must be at least {low}, got {getattr(self, name)}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +87,8 @@ class Trained:
 
 Progress = Callable[[int, int, int], None]
 """Called with the step, subjects that passed, subjects in all."""
+OnPass = Callable[[int, Trained], None]
+"""Called with the place of a subject and what it became, as soon as it passes."""
 
 
 def train_fleet(
@@ -95,6 +99,7 @@ def train_fleet(
     generator: torch.Generator,
     progress: Progress | None = None,
     deadline: float = math.inf,
+    on_pass: OnPass | None = None,
 ) -> list[Trained]:
     """Train subjects of equal layers and heads side by side, from the weights that they have.
 
@@ -109,13 +114,13 @@ def train_fleet(
     alive = list(range(len(subjects)))
     best: dict[int, Trained] = {}
     step, run_step = 0, None
+    cut_rows = min(config.cut_rows, config.rows)
     while alive and step < config.steps and time.monotonic() < deadline:
         if run_step is None:
             run_step = _stepper(fleet, state, data.numerical, data.exists, config)
         for _ in range(min(config.check_every, config.steps - step)):
-            run_step(
-                draw_rows(data, errors, config.rows, config.cut_rows, generator), _lr(config, step)
-            )
+            rows = draw_rows(data, errors, config.rows, cut_rows, generator)
+            run_step(rows, _lr(config, step))
             step += 1
         scores = check(
             fleet, state.weights, check_data, config.check_rows, config.tolerance, generator
@@ -130,6 +135,9 @@ def train_fleet(
         )
         if progress is not None:
             progress(step, len(subjects) - len(alive) + len(done), len(subjects))
+        if on_pass is not None:
+            for which in done:
+                on_pass(which, best[which])
         if done:
             kept = [i for i in range(len(alive)) if alive[i] not in done]
             alive = [alive[i] for i in kept]
@@ -138,7 +146,8 @@ def train_fleet(
                 fleet, state, data, check_data, errors, run_step = _fewer(
                     fleet, state, data, check_data, errors, chosen, [subjects[i] for i in alive]
                 )
-    return [best[i] for i in range(len(subjects))]
+    # No time for a single check leaves a subject as it came.
+    return [best.get(i, Trained(s, 0.0, 0, passed=False)) for i, s in enumerate(subjects)]
 
 
 def _fewer(
@@ -326,7 +335,9 @@ def _note_best(
             and strict >= config.enough_strict
             and (config.edge_weight == 0 or circuit >= config.enough_circuit)
         )
-        merit = min(accuracy - 0.02, interchange, strict, circuit)
+        merit = min(accuracy - 0.02, interchange, strict)
+        if config.edge_weight > 0:
+            merit = min(merit, circuit)
         if passed or which not in best or merit > best[which].merit:
             own = {n: w.detach().cpu() for n, w in unstack(fleet, state.weights, place).items()}
             subject = Transformer(subjects[which].config, own, subjects[which].codec)
