@@ -4,6 +4,7 @@ import random
 import re
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 import torch
@@ -27,6 +28,10 @@ from graphcircuits.rasp import (
 from graphcircuits.rasp.compile import compile_program
 from graphcircuits.rasp.language import SelectorAnd, walk
 from tests.rasp import fuzz
+
+
+# Drawing programs makes millions of small calls.
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -55,8 +60,13 @@ def test_many_more_random_programs_compile_to_what_the_interpreter_says(seed: in
     assert "450 programs, 0 failures" in done.stdout
 
 
-@pytest.fixture(scope="module")
-def cases() -> list[SampledCase]:
+@pytest.fixture
+def cases(unchecked: None) -> list[SampledCase]:
+    return _cases()
+
+
+@cache
+def _cases() -> list[SampledCase]:
     return [sample_case(seeded(seed)) for seed in range(24)]
 
 
