@@ -1,8 +1,20 @@
-"""One Hypothesis profile for every test: no deadlines, and the same examples each time in CI."""
+"""One Hypothesis profile for every test (no deadlines, the same examples each time in CI), and a
+fixture that switches argument checks off."""
 
 import os
+from collections.abc import Iterator
 
+import jaxtyping
+import pytest
 from hypothesis import settings
 
 settings.register_profile("graphcircuits", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("graphcircuits")
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Annotations as users run them, not checked: for wrong arguments and for long loops."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

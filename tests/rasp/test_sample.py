@@ -29,7 +29,6 @@ from graphcircuits.rasp.compile import compile_program
 from graphcircuits.rasp.language import SelectorAnd, walk
 from tests.rasp import fuzz
 
-
 # Drawing programs makes millions of small calls.
 pytestmark = pytest.mark.usefixtures("unchecked")
 
