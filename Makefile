@@ -54,10 +54,11 @@ test-fast: $(READY) ## run the tests that take seconds
 test: lint types ## check everything: style, types, fast and slow tests
 	$(PYTEST) -m "not gpu"
 
-demo: $(READY) ## list the cases, compile one to a transformer, and draw its circuit
+demo: $(READY) ## find the circuit of a shipped subject, and compile the program it was trained on
 	@mkdir -p build/demo
-	$(BIN)/graphcircuits cases
-	$(BIN)/graphcircuits compile ib-3 --dot build/demo/ib-3.dot --html build/demo/ib-3.html
+	$(BIN)/graphcircuits compile ib-13 --html build/demo/ib-13-true.html
+	$(BIN)/graphcircuits localize ib-13 --edges 10 --out build/demo/ib-13.json --html build/demo/ib-13.html
+	@echo "open build/demo/ib-13.html beside build/demo/ib-13-true.html"
 
 fuzz: $(READY) ## compare compiler and interpreter on 20,000 random programs
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.rasp.fuzz --programs 20000

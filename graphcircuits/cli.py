@@ -1,6 +1,5 @@
 """The `graphcircuits` command: parsing and printing; the work is in the package."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,8 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import graphcircuits
+from graphcircuits.commands.bench import bench
+from graphcircuits.commands.localize import localize
+from graphcircuits.commands.output import Json, print_json, print_table, shown, write
 
 if TYPE_CHECKING:
+    from graphcircuits.benchmark.case import Case
+    from graphcircuits.rasp import SOp, Value
     from graphcircuits.rasp.compile import CompiledModel
 
 app = typer.Typer(
@@ -20,22 +24,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
+app.command()(bench)
+app.command()(localize)
 
 
 def main() -> None:
     """Entry point: a caller's mistake is one line on standard error and exit code 2."""
     try:
         app()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         print(graphcircuits.__version__)
         raise typer.Exit
+    return wanted
 
 
 @app.callback()
@@ -74,10 +80,10 @@ def cases(
             }
         )
     if as_json:
-        _print_json(rows)
+        print_json(rows)
         return
     columns = ["id", "split", "layers", "output", "vocab", "max_seq_len", "task"]
-    _print_table(columns, [[_shown(row[column]) for column in columns] for row in rows])
+    print_table(columns, [[shown(row[column]) for column in columns] for row in rows])
 
 
 @app.command("compile")
@@ -108,14 +114,14 @@ def compile_(
     circuit = model.labels(labels)  # pyright: ignore[reportArgumentType]
     notes = {part.name: ", ".join(part.writes) for part in model.components}
     if dot:
-        _write(dot, circuit.to_dot())
+        write(dot, circuit.to_dot())
     if html:
         from graphcircuits.viewer.circuit import circuit_page
 
         about = f"The true circuit ({labels} labels) of the compiled program."
-        _write(html, circuit_page(circuit, title=title, text=about, notes=notes))
+        write(html, circuit_page(circuit, title=title, text=about, notes=notes))
     if as_json:
-        _print_json(_compiled_record(model, title, labels))
+        print_json(_compiled_record(model, title, labels))
         return
     config = model.transformer.config
     print(title)
@@ -136,7 +142,7 @@ def compile_(
         ]
         for part in model.components
     ]
-    _print_table(["component", "reads", "computes"], rows)
+    print_table(["component", "reads", "computes"], rows)
     print(f"circuit ({labels}), {len(circuit)} of {circuit.graph.n_edges} edges:")
     for edge in circuit:
         print(f"  {edge}")
@@ -144,21 +150,153 @@ def compile_(
         print(f"wrote {path}")
 
 
+@app.command()
+def build(
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Cases to build; all of them if none is named.")
+    ] = None,
+    family: Annotated[str | None, typer.Option(help="Only one family, such as ib.")] = None,
+    program: Annotated[
+        str | None, typer.Option(help="Your own program instead, as path/to/file.py:name.")
+    ] = None,
+    vocab: Annotated[str | None, typer.Option(help="Its tokens, as for compile.")] = None,
+    max_seq_len: Annotated[int | None, typer.Option(help="Its longest input, with BOS.")] = None,
+    causal: Annotated[bool, typer.Option("--causal", help="Give it causal attention.")] = False,
+    out: Annotated[Path, typer.Option(help="Directory to write subjects to.")] = Path("subjects"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the subjects that are there and go on.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    steps: Annotated[int, typer.Option(help="Training steps at most.")] = 6000,
+    rows: Annotated[int, typer.Option(help="Inputs a step and subject.")] = 256,
+    lr: Annotated[float, typer.Option(help="Adam's highest learning rate.")] = 3e-3,
+    strict_weight: Annotated[float, typer.Option(help="Weight of the strict loss.")] = 1.0,
+    edge_weight: Annotated[
+        float, typer.Option(help="Weight of the edge loss; 0 is the public procedure.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of inputs and weights.")] = 0,
+    widen: Annotated[float, typer.Option(help="Factor on the subjects' width.")] = 1.0,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop after so long, with what is there.")
+    ] = None,
+    processes: Annotated[int, typer.Option(help="Workers that prepare the data.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Train a subject for each case: a transformer with the program's circuit planted in it.
+
+    Every finished subject is written at once; a build that was stopped goes on with --resume.
+    Exit code 1 if a subject did not pass.
+    """
+    import time
+
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    from graphcircuits.benchmark import build as builder
+    from graphcircuits.siit.train import SiitConfig
+
+    if program is None:
+        cases = _listed_cases(ids, family)
+    else:
+        cases = [_own_case(program, vocab, max_seq_len, causal)]
+    there = [case.id for case in cases if builder.subject_path(out, case.id).exists()]
+    if there and not resume:
+        raise ValueError(
+            f"{out} already holds {len(there)} of these subjects, such as {there[0]}; "
+            "add --resume to keep them and build the others, or name another --out."
+        )
+    config = builder.BuildConfig(
+        siit=SiitConfig(
+            steps=steps, rows=rows, lr=lr, strict_weight=strict_weight, edge_weight=edge_weight
+        ),
+        seed=seed,
+        widen=widen,
+        processes=processes,
+    )
+    deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
+    command = " ".join(["graphcircuits", *sys.argv[1:]])
+    columns = (TextColumn("{task.description}"), TimeElapsedColumn())
+    wide = None if sys.stderr.isatty() else 160
+    with Progress(*columns, console=Console(stderr=True, width=wide)) as bar:
+        task = bar.add_task("computing the programs' answers", total=None)
+
+        def show(step: int, passed: int, total: int) -> None:
+            bar.update(task, description=f"step {step}: {passed} of {total} in this fleet pass")
+
+        built = []
+        for one in builder.build(
+            cases, out, config, device=device, command=command, progress=show, deadline=deadline
+        ):
+            built.append(one)
+            bar.console.print(_build_line(one.report), markup=False, highlight=False)
+    missing = [case.id for case in cases if not builder.subject_path(out, case.id).exists()]
+    if as_json:
+        print_json([one.report for one in built])
+    else:
+        print(f"{len(cases) - len(missing)} of {len(cases)} subjects in {out}")
+    if missing:
+        print(f"not passed: {', '.join(missing)}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _listed_cases(ids: list[str] | None, family: str | None) -> "list[Case]":
+    """The cases named; or all of a family, but for those with nothing to train."""
+    from graphcircuits.benchmark import case_ids, load_case
+    from graphcircuits.benchmark.split import is_constant
+
+    if ids:
+        return [load_case(id) for id in ids]
+    return [case for case in map(load_case, case_ids(family=family)) if not is_constant(case)]
+
+
+def _own_case(program: str, vocab: str | None, max_seq_len: int | None, causal: bool) -> "Case":
+    from graphcircuits.benchmark.case import Case
+
+    loaded, tokens = _own_program(program, vocab, max_seq_len)
+    path, _, name = program.rpartition(":")
+    assert max_seq_len is not None
+    return Case(
+        id=name,
+        name=name,
+        task=f"{name} of {path}",
+        build=lambda: loaded,
+        vocab=tokens,
+        max_seq_len=max_seq_len,
+        causal=causal,
+    )
+
+
+def _own_program(
+    target: str, vocab: str | None, max_seq_len: int | None
+) -> "tuple[SOp, tuple[Value, ...]]":
+    from graphcircuits.rasp.load import load_program, parse_vocab
+
+    path, colon, name = target.rpartition(":")
+    if not colon:
+        raise ValueError(f"your own program is path/to/file.py:name, got {target!r}.")
+    if vocab is None or max_seq_len is None:
+        raise ValueError("your own program needs --vocab and --max-seq-len.")
+    return load_program(Path(path), name), parse_vocab(vocab)
+
+
+def _build_line(report: dict[str, Any]) -> str:
+    return (
+        f"{report['case']:28} {'passed' if report['passed'] else 'FAILED'}  "
+        f"accuracy {report['accuracy']:.4f}  interchange {report['worst_interchange']:.4f}  "
+        f"strict {report['worst_strict']:.4f}  {report['steps']} steps"
+    )
+
+
 def _compiled(
     target: str, vocab: str | None, max_seq_len: int | None, causal: bool
 ) -> tuple["CompiledModel", str]:
     from graphcircuits.rasp.compile import compile_program
 
-    path, colon, name = target.rpartition(":")
-    if colon:
-        from graphcircuits.rasp.load import load_program, parse_vocab
-
-        if vocab is None or max_seq_len is None:
-            raise ValueError("your own program needs --vocab and --max-seq-len.")
-        program = load_program(Path(path), name)
-        model = compile_program(
-            program, vocab=parse_vocab(vocab), max_seq_len=max_seq_len, causal=causal
-        )
+    if ":" in target:
+        program, tokens = _own_program(target, vocab, max_seq_len)
+        assert max_seq_len is not None
+        model = compile_program(program, vocab=tokens, max_seq_len=max_seq_len, causal=causal)
+        path, _, name = target.rpartition(":")
         return model, f"{name} ({path})"
     if vocab is not None or max_seq_len is not None or causal:
         raise ValueError(
@@ -194,29 +332,5 @@ def _compiled_record(model: "CompiledModel", title: str, labels: str) -> dict[st
     }
 
 
-def _print_table(columns: list[str], rows: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    # A pipe has no width of its own: give lines room instead of folding them at 80.
-    Console(width=None if sys.stdout.isatty() else 160, markup=False).print(table)
-
-
-def _print_json(record: object) -> None:
-    print(json.dumps(record, indent=1, ensure_ascii=False))
-
-
-def _shown(value: object) -> str:
-    return "" if value is None else str(value)
-
-
-def _write(path: Path, text: str) -> None:
-    from graphcircuits.store import write_atomic
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, text.encode())
+if __name__ == "__main__":
+    main()

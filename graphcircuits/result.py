@@ -2,7 +2,7 @@
 
 1. `Result` holds the scores in the graph's edge order, larger meaning more likely in the circuit,
    and what they were computed for.
-2. `top`, `circuit` and `head_level` are views; ties are broken by edge order.
+2. `top`, `circuit` and `head_level` are views, `show` a picture; ties are broken by edge order.
 3. `save` and `load` use the JSON that EAP-IG and the MIB leaderboard read and write, with our
    fields under one key of our own, or safetensors; `save` also writes CSV and Graphviz.
 
@@ -36,7 +36,10 @@ from graphcircuits.store import (
     write_atomic,
     write_json,
 )
+from graphcircuits.viewer.circuit import circuit_page
 
+SUFFIXES = (".json", ".safetensors", ".csv", ".dot")
+"""What a result can be saved as."""
 _ABOUT = ("subject", "task", "method", "options", "seed", "seconds")
 _SCORES = (float, int, type(None))
 _DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
@@ -180,6 +183,27 @@ class Result:
             lines += [f'  "{source}" -> "{head}" [{style}];' for head in heads or ["logits"]]
         return "\n".join(["digraph circuit {", *lines, "}"]) + "\n"
 
+    def show(self, path: str | Path, *, circuit: Circuit | None = None) -> None:
+        """Write a picture of a circuit as one HTML page that opens from disk.
+
+        By default of the chosen circuit or, if none is, of the 20 best edges.
+        """
+        if circuit is None:
+            best = self.circuit(edges=min(20, self.graph.n_edges))
+            circuit = best if self.chosen is None else self.chosen
+        if Path(path).suffix not in (".html", ".htm"):
+            raise ValueError(f"a picture is written as .html, got {path}.")
+        scores = self.scores[circuit.on(self.graph).mask].tolist()
+        page = circuit_page(
+            circuit,
+            title=f"Circuit of {self.subject or 'a subject'}",
+            text=f"{len(circuit)} of {self.graph.n_edges} edges"
+            + (f", scored by {self.method}." if self.method else ".")
+            + (f" Task: {self.task}" if self.task else ""),
+            scores=dict(zip(circuit, scores, strict=True)),
+        )
+        write_atomic(path, page.encode())
+
     # Files
 
     def save(self, path: str | Path, *, circuit: Circuit | None = None) -> None:
@@ -189,16 +213,16 @@ class Result:
         """
         circuit = self.chosen if circuit is None else circuit
         suffix = Path(path).suffix
+        if suffix not in SUFFIXES:
+            raise ValueError(f"a result is saved as .json, .safetensors, .csv or .dot, got {path}.")
         if suffix == ".json":
             write_json(path, self._to_eap_ig(circuit))
         elif suffix == ".safetensors":
             self._save_tensors(path, circuit)
         elif suffix == ".csv":
             write_atomic(path, self.to_csv().encode())
-        elif suffix == ".dot":
-            write_atomic(path, self.to_dot(circuit).encode())
         else:
-            raise ValueError(f"a result is saved as .json, .safetensors, .csv or .dot, got {path}.")
+            write_atomic(path, self.to_dot(circuit).encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "Result":

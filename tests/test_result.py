@@ -1,6 +1,7 @@
 """Results: views against plain sorting, files of ours and of EAP-IG, damage, refusals."""
 
 import csv
+import html
 import io
 import json
 import os
@@ -374,6 +375,33 @@ def test_unknown_width_is_written_as_zero(tmp_path: Path) -> None:
     make(d_model=None).save(tmp_path / "circuit.json")
     assert json.loads((tmp_path / "circuit.json").read_text())["cfg"]["d_model"] == 0
     assert Result.load(tmp_path / "circuit.json").d_model is None
+
+
+# The picture
+
+
+@graphs
+def test_show(graph: ComponentGraph, tmp_path: Path) -> None:
+    path, result = tmp_path / "new" / "circuit.html", make(graph)
+    result.show(path)
+    page = path.read_text()
+    assert "Circuit of ib-3" in page
+    best = result.circuit(edges=min(20, graph.n_edges))
+    assert f"{len(best)} of {graph.n_edges} edges, scored by eap-ig. Task: prefix fraction" in page
+    for name, score in result.top(len(best)):
+        assert f"<title>{html.escape(name)} {score:.4g}</title>" in page
+    chosen = result.circuit(edges=2)
+    make(graph, chosen=chosen).show(path)
+    assert f"2 of {graph.n_edges} edges" in path.read_text()
+    result.show(path, circuit=result.circuit(edges=1))
+    assert f"1 of {graph.n_edges} edges" in path.read_text()
+    make(graph, subject="", method="", task="").show(path)
+    assert "Circuit of a subject" in path.read_text()
+
+
+def test_show_refuses_other_files(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a picture is written as \.html, got .*circuit\.png"):
+        make().show(tmp_path / "circuit.png")
 
 
 # Damage and refusals

@@ -1,14 +1,15 @@
 """A circuit as one self-contained HTML page: components by layer, edges as curves, no script.
 
 Columns run left to right in the order the model computes: input, then a layer at a time its heads
-and its MLP, then logits. Query, key and value edges of a head have their own colours.
+and its MLP, then logits. Query, key and value edges of a head have their own colours. Where scores
+are given, better edges are thicker, and pointing at one shows its score.
 """
 
 import math
 from collections.abc import Mapping
 from html import escape
 
-from graphcircuits.graph import Circuit
+from graphcircuits.graph import Circuit, ComponentGraph
 
 COLUMN, ROW, WIDTH, HEIGHT, MARGIN = 150, 74, 112, 44, 60
 COLOURS = {"q": "#0173b2", "k": "#de8f05", "v": "#029e73", "": "#56565e"}
@@ -20,7 +21,7 @@ h1 { font-size: 1.3rem; margin: 0 0 .2rem; } p { margin: .2rem 0 1rem; max-width
 svg { max-width: 100%; height: auto; }
 rect { fill: #f4f4f6; stroke: #9a9aa4; rx: 7px; } .used rect { fill: #fff; stroke: #1c1c22; }
 text { font-size: 13px; text-anchor: middle; fill: #8a8a94; } .used text { fill: #1c1c22; }
-text.note { font-size: 10px; } path { fill: none; stroke-width: 1.8; opacity: .85; }
+text.note { font-size: 10px; } path { fill: none; opacity: .85; }
 .legend span { margin-right: 1.2rem; } .legend i { display: inline-block; width: 1.6rem;
   height: .2rem; vertical-align: middle; margin-right: .4rem; }
 @media (prefers-color-scheme: dark) { body { background: #18181c; color: #ececf1; }
@@ -30,14 +31,30 @@ text.note { font-size: 10px; } path { fill: none; stroke-width: 1.8; opacity: .8
 
 
 def circuit_page(
-    circuit: Circuit, *, title: str, text: str = "", notes: Mapping[str, str] | None = None
+    circuit: Circuit,
+    *,
+    title: str,
+    text: str = "",
+    notes: Mapping[str, str] | None = None,
+    scores: Mapping[str, float] | None = None,
 ) -> str:
-    """The page; `notes` gives a word to write under a component, such as its variable."""
+    """The page; `notes` gives a word to write under a component, such as its variable.
+
+    `scores` gives a number for each edge of the circuit.
+    """
     place = _places(circuit)
     width = max(x for x, _ in place.values()) + WIDTH + MARGIN
     height = max(y for _, y in place.values()) + HEIGHT + MARGIN
-    used = {component for edge in circuit for component in _ends(edge)[:2]}
-    drawn = [_curve(edge, place) for edge in circuit]
+    used, drawn = set(), []
+    low, high = (min(scores.values()), max(scores.values())) if scores else (0.0, 0.0)
+    for edge in circuit:
+        source, slot = _source_and_slot(edge)
+        score = None if scores is None else scores[edge]
+        stroke = 1.8 if score is None else 0.8 + 3 * (score - low) / (high - low or 1.0)
+        hint = edge if score is None else f"{edge} {score:.4g}"
+        for dest in _dests(circuit.graph, edge):
+            used |= {source, dest}
+            drawn.append(_curve(place[source], place[dest], slot, stroke, hint))
     drawn += [
         _box(name, spot, name in used, (notes or {}).get(name, "")) for name, spot in place.items()
     ]
@@ -54,7 +71,7 @@ def circuit_page(
     )
 
 
-def _places(circuit: Circuit) -> dict[str, tuple[float, float]]:
+def _places(circuit: Circuit) -> dict[str, tuple[int, float]]:
     """The upper left corner of every component, heads of a layer in one column, centred."""
     graph = circuit.graph
     columns = [["input"]]
@@ -70,16 +87,22 @@ def _places(circuit: Circuit) -> dict[str, tuple[float, float]]:
     }
 
 
-def _ends(edge: str) -> tuple[str, str, str]:
-    """Writer, component of the reader, and `q`, `k`, `v` or nothing."""
+def _source_and_slot(edge: str) -> tuple[str, str]:
+    """The writer, and `q`, `k`, `v` or nothing."""
     source, _, reader = edge.partition("->")
-    component, _, slot = reader.partition("<")
-    return source, component, slot.rstrip(">")
+    return source, reader.partition("<")[2].rstrip(">")
 
 
-def _curve(edge: str, place: Mapping[str, tuple[float, float]]) -> str:
-    source, dest, slot = _ends(edge)
-    (x1, y1), (x2, y2) = place[source], place[dest]
+def _dests(graph: ComponentGraph, edge: str) -> list[str]:
+    """The components that read an edge: every head of a group that shares keys and values."""
+    reader = int(graph.edge_dests[graph.edge_index(edge)])
+    return [graph.writer_names[writer] for writer in graph.components_of(reader)] or ["logits"]
+
+
+def _curve(
+    start: tuple[int, float], end: tuple[int, float], slot: str, width: float, hint: str
+) -> str:
+    (x1, y1), (x2, y2) = start, end
     x1, y1 = x1 + WIDTH, y1 + HEIGHT / 2
     y2 += HEIGHT / 2 + {"q": -12, "k": 0, "v": 12, "": 0}[slot]
     # Long edges bend away from the row they would otherwise run through.
@@ -87,12 +110,12 @@ def _curve(edge: str, place: Mapping[str, tuple[float, float]]) -> str:
     reach = max(30.0, (x2 - x1) / 3)
     return (
         f'<path d="M{x1:.0f} {y1:.0f} C{x1 + reach:.0f} {y1 + lift:.0f} {x2 - reach:.0f} '
-        f'{y2 + lift:.0f} {x2:.0f} {y2:.0f}" stroke="{COLOURS[slot]}">'
-        f"<title>{escape(edge)}</title></path>"
+        f'{y2 + lift:.0f} {x2:.0f} {y2:.0f}" stroke="{COLOURS[slot]}" stroke-width="{width:.2f}">'
+        f"<title>{escape(hint)}</title></path>"
     )
 
 
-def _box(name: str, spot: tuple[float, float], used: bool, note: str) -> str:
+def _box(name: str, spot: tuple[int, float], used: bool, note: str) -> str:
     x, y = spot
     shown = note if len(note) <= 18 else note[:17] + "…"
     lines = (

@@ -1,0 +1,181 @@
+"""`graphcircuits bench`: all methods on all cases of a split, in one resumable run."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphcircuits.commands.output import (
+    Json,
+    late_progress,
+    parse_options,
+    print_json,
+    print_table,
+    write,
+)
+
+if TYPE_CHECKING:
+    from graphcircuits.bench import BenchConfig, Report
+
+INTERRUPTED = 130
+
+
+def bench(
+    methods: Annotated[
+        str | None, typer.Option(help="Methods with commas between; all of them if left out.")
+    ] = None,
+    cases: Annotated[
+        str,
+        typer.Option(
+            help="test, pool, deep (four layers and more, test cases left out), all, or ids with "
+            "commas between."
+        ),
+    ] = "test",
+    seeds: Annotated[
+        int, typer.Option(help="How many seeds; each draws prompts and seeds the methods.")
+    ] = 1,
+    pairs: Annotated[int, typer.Option(help="Prompt pairs of a case.")] = 64,
+    labels: Annotated[
+        str, typer.Option(help="Circuit labeling: interpbench (official), complete or paper.")
+    ] = "interpbench",
+    level: Annotated[str, typer.Option(help="By head (official), or with q, k, v apart: qkv.")] = (
+        "head"
+    ),
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="An option, METHOD.NAME=VALUE; may be given several times."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the results, tables and plot.")] = Path(
+        "bench"
+    ),
+    markdown: Annotated[
+        Path | None, typer.Option(help="Write the Markdown table here as well.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare methods on subjects whose circuit is known: AUROC, time and memory.
+
+    Results that are already in the folder are kept, so an interrupted bench goes on where it was.
+    Exit code 1 if a case or a method failed.
+    """
+    from graphcircuits.bench import SELECTIONS, BenchConfig, select_cases
+    from graphcircuits.methods import METHODS
+
+    ids, left_out = select_cases(cases)
+    listed = tuple(METHODS) if methods is None else tuple(methods.replace(" ", "").split(","))
+    config = BenchConfig(
+        cases=tuple(ids),
+        methods=listed,
+        seeds=tuple(range(seeds)),
+        pairs=pairs,
+        labels=labels,
+        level=level,
+        options=_by_method(option or []),
+    )
+    if left_out:
+        typer.echo(f"left out, no subject is shipped: {', '.join(left_out)}", err=True)
+    split = f" ({cases})" if cases in SELECTIONS else ""
+    title = f"{_count(len(listed), 'method')} on {_count(len(ids), 'case')}{split}"
+    report = _run(config, out, title)
+    written = list(report.write(out).values()) if report.runs else []
+    if markdown is not None and report.runs:
+        write(markdown, report.markdown())
+        written.append(markdown)
+    if report.runs:
+        try:
+            report.plot(out / "boxplot.svg")
+            written.append(out / "boxplot.svg")
+        except ImportError as error:
+            typer.echo(f"no box plot: {error}", err=True)
+    if as_json:
+        print_json(_record(report))
+    else:
+        _show(report)
+        for path in written:
+            typer.echo(f"wrote {path}")
+    if report.failures:
+        for failure in report.failures:
+            typer.echo(f"failed: {failure}", err=True)
+        typer.echo(f"{len(report.runs)} of {config.n_runs} results are in {out}", err=True)
+        raise typer.Exit(1)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _by_method(given: list[str]) -> dict[str, dict[str, Any]]:
+    """`["eap-ig.steps=10"]` as options by method."""
+    by_method: dict[str, list[str]] = {}
+    for text in given:
+        method, dot, rest = text.partition(".")
+        if not dot:
+            raise ValueError(f"an option of bench is METHOD.NAME=VALUE, got {text!r}.")
+        by_method.setdefault(method, []).append(rest)
+    return {method: parse_options(texts) for method, texts in by_method.items()}
+
+
+def _run(config: "BenchConfig", out: Path, title: str) -> "Report":
+    from graphcircuits.bench import Failure, Report, Run, run
+
+    runs: list[Run] = []
+    failures: list[Failure] = []
+    try:
+        with late_progress() as bar:
+            overall = bar.add_task("bench", total=config.n_runs)
+            current = bar.add_task("method", total=1, visible=False)
+
+            def step(done: int, total: int) -> None:
+                bar.update(current, completed=done, total=total, visible=True)
+
+            for one in run(config, out, step=step):
+                bar.update(current, visible=False)
+                bar.update(overall, description=f"{one.case} {one.method or ''}")
+                if isinstance(one, Run):
+                    runs.append(one)
+                else:
+                    failures.append(one)
+                # A case that cannot be loaded takes all its runs with it.
+                bar.advance(overall, 1 if one.method else config.n_runs // len(config.cases))
+    except KeyboardInterrupt:
+        typer.echo(
+            f"interrupted: {len(runs)} of {config.n_runs} results are kept in {out}; "
+            "the same command goes on from there.",
+            err=True,
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    command = shlex.join(["graphcircuits", *sys.argv[1:]])
+    return Report(
+        config=config, title=title, runs=tuple(runs), failures=tuple(failures), command=command
+    )
+
+
+def _show(report: "Report") -> None:
+    from graphcircuits import figures
+
+    typer.echo(
+        f"{report.title}, AUROC ({report.config.labels} labels, {report.config.level} level)"
+    )
+    rows = [figures.cells(row, plus_minus="±") for row in report.rows()]
+    print_table(list(figures.HEADER), rows, numbers=len(figures.HEADER) - 1)
+    published = [figures.cells(row, plus_minus="±")[:6] for row in report.published()]
+    if published:
+        typer.echo(f"\n{figures.PUBLISHED_TITLE}:")
+        print_table(list(figures.HEADER[:6]), published, numbers=5)
+
+
+def _record(report: "Report") -> dict[str, Any]:
+    from dataclasses import asdict
+
+    rows = [asdict(row) for row in report.rows()]
+    return {
+        "title": report.title,
+        "labels": report.config.labels,
+        "level": report.config.level,
+        "cases": list(report.config.cases),
+        "methods": rows,
+        "published": [asdict(row) for row in report.published()],
+        "failures": [asdict(failure) for failure in report.failures],
+    }

@@ -1,0 +1,246 @@
+"""How good scores are: against a known circuit, and by ablation on any pairs.
+
+1. `auroc`, `auprc` and `precision_recall` compare scores with a true circuit, at head level (the
+   official InterpBench reading: the best of q, k and v counts, `input->logits` is left out) or with
+   q, k and v apart. Ties are never broken: they get half or shared credit.
+2. `summarize` gives minimum, quartiles and maximum over cases, after averaging seeds in each case,
+   and how far each of the five varies from seed to seed, as in the paper's table.
+3. `faithfulness` ablates everything outside a circuit and says which part of the gap between the
+   corrupted and the clean run is closed. `faithfulness_curve` does so for the best edges at ten
+   sizes; its areas are MIB's CPR (larger is better) and CMD (smaller is better).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from graphcircuits.graph import Circuit
+from graphcircuits.intervene import ablated_writers, masked_logits
+from graphcircuits.result import Result
+from graphcircuits.task import Pairs
+from graphcircuits.transformer import Transformer
+
+Level = Literal["head", "qkv"]
+LEVELS: tuple[str, ...] = get_args(Level)
+QUANTILES = ("min", "q1", "median", "q3", "max")
+FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""MIB's circuit sizes, as parts of all edges."""
+
+Scores = Result | Float[Tensor, " edge"]
+
+
+# Against a known circuit
+
+
+def auroc(scores: Scores, circuit: Circuit, level: str = "head") -> float:
+    """The chance that an edge of the circuit outscores one outside it; a tie counts one half."""
+    values, truth = _items(scores, circuit, level)
+    _, group, sizes = values.unique(return_inverse=True, return_counts=True)
+    # Tied items share the mean of their ranks. All sums stay below 2^53, so they are exact.
+    mean_rank = sizes.cumsum(0).double() - (sizes - 1) / 2
+    n_true = int(truth.sum())
+    n_false = len(truth) - n_true
+    wins = mean_rank[group][truth].sum() - n_true * (n_true + 1) / 2
+    return float(wins) / (n_true * n_false)
+
+
+def auprc(scores: Scores, circuit: Circuit, level: str = "head") -> float:
+    """Average precision: precision at every distinct score, weighted by the recall it adds."""
+    found, taken = _cumulative(*_items(scores, circuit, level))
+    added = found.diff(prepend=found.new_zeros(1))
+    return float((added * found / taken).sum() / found[-1])
+
+
+def precision_recall(
+    scores: Scores, circuit: Circuit, level: str = "head", *, size: int | None = None
+) -> tuple[float, float]:
+    """Precision and recall of the `size` best edges, by default as many as the circuit has.
+
+    At the true size the two are equal. Where the cut falls into a tie, the expectation over the
+    orders of the tied edges is returned.
+    """
+    values, truth = _items(scores, circuit, level)
+    n_true = int(truth.sum())
+    size = n_true if size is None else size
+    if not 1 <= size <= len(values):
+        raise ValueError(f"size must be in 1..{len(values)}, got {size}.")
+    found, taken = _cumulative(values, truth)
+    # Between two distinct scores the expected number of true edges grows linearly.
+    hits = float(np.interp(size, [0, *taken.tolist()], [0, *found.tolist()]))
+    return hits / size, hits / n_true
+
+
+def _items(
+    scores: Scores, circuit: Circuit, level: str
+) -> tuple[Float[Tensor, " item"], Bool[Tensor, " item"]]:
+    """Scores in float64 and membership, of the edges that the level counts."""
+    graph = circuit.graph
+    if level not in LEVELS:
+        raise ValueError(f"level must be one of {', '.join(LEVELS)}, got {level!r}.")
+    if isinstance(scores, Result):
+        if scores.graph != graph:
+            raise ValueError(
+                f"the scores are of {scores.graph}, the circuit of {graph}; "
+                "bring it over with circuit.on(graph)."
+            )
+        scores = scores.scores
+    if scores.shape != (graph.n_edges,):
+        raise ValueError(
+            f"scores must be one number for each of {graph.n_edges} edges, "
+            f"got shape {tuple(scores.shape)}."
+        )
+    values, truth = scores.detach().to("cpu", torch.float64), circuit.mask
+    if level == "head":
+        values, truth = graph.promote(values), graph.promote(truth)
+    if values.isnan().any():
+        raise ValueError(f"scores must be numbers, got {int(values.isnan().sum())} NaN.")
+    n_true = int(truth.sum())
+    if n_true in (0, len(truth)):
+        raise ValueError(
+            f"the true circuit must have some and not all of the {len(truth)} edges at the "
+            f"{level} level to be told apart, got {n_true}."
+        )
+    return values, truth
+
+
+def _cumulative(
+    values: Float[Tensor, " item"], truth: Bool[Tensor, " item"]
+) -> tuple[Float[Tensor, " distinct"], Int[Tensor, " distinct"]]:
+    """True edges and edges that score at least so much, from the largest distinct score down."""
+    _, group, sizes = values.unique(return_inverse=True, return_counts=True)
+    true_sizes = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, group, truth.double())
+    return true_sizes.flip(0).cumsum(0), sizes.flip(0).cumsum(0)
+
+
+# Over cases and seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Five quantiles over cases, in the order of QUANTILES."""
+
+    quantiles: tuple[float, ...]
+    spread: tuple[float, ...] | None
+    """Standard deviation of each quantile over seeds (n - 1); None below two common seeds."""
+    n_cases: int
+    n_seeds: int
+    """Seeds that every case has."""
+
+
+def summarize(values: Mapping[str, Mapping[int, float]]) -> Summary:
+    """Quantiles over cases of `values[case][seed]`, seeds averaged within a case first.
+
+    Quantiles between two cases are interpolated.
+    """
+    if not values or not all(values.values()):
+        empty = [case for case, by_seed in values.items() if not by_seed]
+        raise ValueError(f"every case needs a value, and there must be a case; empty: {empty}.")
+    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in values.values())))
+    means = [float(np.mean(list(by_seed.values()))) for by_seed in values.values()]
+    spread = None
+    if len(seeds) > 1:
+        by_seed = [_quantiles([values[case][seed] for case in values]) for seed in seeds]
+        spread = tuple(np.std(by_seed, axis=0, ddof=1).tolist())
+    return Summary(
+        quantiles=_quantiles(means), spread=spread, n_cases=len(values), n_seeds=len(seeds)
+    )
+
+
+def _quantiles(values: Sequence[float]) -> tuple[float, ...]:
+    return tuple(np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist())
+
+
+# By ablation
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaithfulnessCurve:
+    """Faithfulness of circuits of growing size."""
+
+    fractions: tuple[float, ...]
+    n_edges: tuple[int, ...]
+    """Edges that were kept at each size, after pruning."""
+    values: tuple[float, ...]
+
+    @property
+    def cpr(self) -> float:
+        """Circuit performance ratio: the area under the curve over the part of edges kept."""
+        return _area(self.fractions, self.values)
+
+    @property
+    def cmd(self) -> float:
+        """Circuit-model distance: the area between the curve and 1, on either side."""
+        return _area(self.fractions, [abs(1 - value) for value in self.values])
+
+
+def _area(x: Sequence[float], y: Sequence[float]) -> float:
+    """By the trapezoid rule."""
+    points = torch.tensor([x, y], dtype=torch.float64)
+    return float(torch.trapezoid(points[1], points[0]))
+
+
+def faithfulness(
+    subject: Transformer, pairs: Pairs, circuits: Sequence[Circuit], *, ablation: str = "corrupted"
+) -> list[float]:
+    """(loss of the ablated run - loss of the circuit) / (loss of the ablated - of the clean run).
+
+    1 where the circuit alone does as well as the whole subject, 0 where it does as badly as with
+    every edge cut. Losses are means over the pairs. Cut edges carry what `ablation` says.
+    """
+    masks = [circuit.on(subject.graph).mask for circuit in circuits]
+    return _faithfulness(subject, pairs, masks, ablation)
+
+
+def faithfulness_curve(
+    scores: Scores,
+    subject: Transformer,
+    pairs: Pairs,
+    *,
+    fractions: Sequence[float] = FRACTIONS,
+    prune: bool = True,
+    ablation: str = "corrupted",
+) -> FaithfulnessCurve:
+    """Faithfulness of the best edges; `prune` drops those on no path from input to logits."""
+    if list(fractions) != sorted(set(fractions)) or len(fractions) < 2:
+        raise ValueError(f"fractions must be two or more and grow, got {tuple(fractions)}.")
+    graph = subject.graph
+    result = scores if isinstance(scores, Result) else Result(graph=graph, scores=scores)
+    if result.graph != graph:
+        raise ValueError(f"the scores are of {result.graph}, the subject of {graph}.")
+    masks = []
+    for fraction in fractions:
+        circuit = result.circuit(fraction=fraction)
+        # Nothing can be pruned from the whole graph, and on a large one it takes long to find out.
+        whole = len(circuit) == graph.n_edges
+        masks.append(circuit.mask if whole or not prune else circuit.pruned().mask)
+    return FaithfulnessCurve(
+        fractions=tuple(fractions),
+        n_edges=tuple(int(mask.sum()) for mask in masks),
+        values=tuple(_faithfulness(subject, pairs, masks, ablation)),
+    )
+
+
+@torch.no_grad()
+def _faithfulness(
+    subject: Transformer, pairs: Pairs, masks: Sequence[Bool[Tensor, " edge"]], ablation: str
+) -> list[float]:
+    pairs = pairs.to(subject.device)
+    if pairs.needs_targets:
+        pairs = pairs.with_targets_from(subject.logits(pairs.clean))
+    none = torch.zeros(subject.graph.n_edges, dtype=torch.bool)
+    stacked = torch.stack([none, ~none, *masks]).to(subject.device, subject.dtype)
+    cut = ablated_writers(subject, pairs.corrupted, ablation)
+    losses = masked_logits(subject, pairs.clean, stacked, cut, metric=pairs.loss).double().mean(-1)
+    empty, clean, *circuits = losses.tolist()
+    gap = empty - clean
+    if not abs(gap) > 1e-9 * max(1.0, abs(empty)):
+        raise ValueError(
+            f"faithfulness needs a clean and an ablated run that differ, got losses {clean:.6g} "
+            f"and {empty:.6g}; give pairs whose corruption changes the output."
+        )
+    return [(empty - loss) / gap for loss in circuits]

@@ -1,0 +1,275 @@
+"""The bench: resuming, failing, comparing; its tables against the numbers they are made from."""
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphcircuits import bench, methods
+from graphcircuits.bench import BenchConfig, Failure, Report, Run, run, select_cases
+from graphcircuits.benchmark import case_ids, load_case
+from graphcircuits.evaluate import auroc
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.task import Pairs
+from graphcircuits.transformer import Transformer
+
+Calls = list[tuple[int, int]]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """Adds a method `fast` of random scores that notes prompts and tilt of every call."""
+    noted: Calls = []
+
+    def fast(
+        subject: Transformer,
+        graph: ComponentGraph,
+        pairs: Pairs,
+        *,
+        generator: torch.Generator,
+        tilt: int = 0,
+    ) -> Tensor:
+        noted.append((int(pairs.clean.sum()), tilt))
+        return torch.rand(graph.n_edges, generator=generator) + tilt
+
+    add_method(monkeypatch, "fast", fast)
+    return noted
+
+
+def add_method(monkeypatch: pytest.MonkeyPatch, name: str, method: Callable[..., Tensor]) -> None:
+    monkeypatch.setitem(cast(dict[str, Any], methods.METHODS), name, method)
+
+
+def config(**changes: Any) -> BenchConfig:
+    given: dict[str, Any] = {"cases": ("ib-3", "ib-8"), "methods": ("fast",), "pairs": 2}
+    return BenchConfig(**(given | changes))
+
+
+def finished(config: BenchConfig, out: Path) -> tuple[list[Run], list[Failure]]:
+    found = list(run(config, out))
+    return (
+        [one for one in found if isinstance(one, Run)],
+        [one for one in found if isinstance(one, Failure)],
+    )
+
+
+def report(config: BenchConfig, out: Path) -> Report:
+    runs, failures = finished(config, out)
+    return Report(
+        config=config,
+        title="a_title & more",
+        runs=tuple(runs),
+        failures=tuple(failures),
+        command="graphcircuits bench",
+    )
+
+
+# Running
+
+
+def test_finished_runs_are_not_run_again(calls: Calls, tmp_path: Path) -> None:
+    first, _ = finished(config(seeds=(0, 1)), tmp_path)
+    assert len(calls) == len(first) == 4
+    assert not any(one.reused for one in first)
+    again, failures = finished(config(seeds=(0, 1)), tmp_path)
+    assert len(calls) == 4
+    assert failures == []
+    assert all(one.reused for one in again)
+    for one, other in zip(first, again, strict=True):
+        assert torch.equal(one.scores, other.scores)
+        assert (one.case, one.seed, one.seconds) == (other.case, other.seed, other.seconds)
+    # Other labels and another level read the same runs.
+    finished(config(seeds=(0, 1), labels="complete", level="qkv"), tmp_path)
+    assert len(calls) == 4
+
+
+@pytest.mark.parametrize(
+    "changes", [{"seeds": (2,)}, {"pairs": 3}, {"options": {"fast": {"tilt": 1}}}]
+)
+def test_what_a_run_depends_on(calls: Calls, tmp_path: Path, changes: dict[str, Any]) -> None:
+    finished(config(), tmp_path)
+    finished(config(**changes), tmp_path)
+    assert len(calls) == 4
+    assert len(set(calls)) == 4
+
+
+def test_changed_defaults_and_weights_are_run_again(
+    calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished(config(cases=("ib-3",)), tmp_path)
+    fast = cast(Any, methods.METHODS["fast"])
+    monkeypatch.setitem(fast.__kwdefaults__, "tilt", 5)
+    finished(config(cases=("ib-3",)), tmp_path)
+    assert [tilt for _, tilt in calls] == [0, 5]
+    subject = load_case("ib-3").subject()
+    moved = Transformer(
+        subject.config,
+        {name: 2 * weight for name, weight in subject.weights.items()},
+        subject.codec,
+    )
+    monkeypatch.setattr("graphcircuits.benchmark.case.Case.subject", lambda case: moved)
+    finished(config(cases=("ib-3",)), tmp_path)
+    assert len(calls) == 3
+
+
+def test_cases_do_not_share_their_luck(calls: Calls, tmp_path: Path) -> None:
+    (one, other), _ = finished(config(), tmp_path)
+    assert one.scores.shape == other.scores.shape
+    assert not torch.equal(one.scores, other.scores)
+
+
+def test_an_interrupted_bench_keeps_what_is_finished(
+    calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = bench.save_artifact
+
+    def interrupted(*args: Any, **named: Any) -> str:
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return save(*args, **named)
+
+    monkeypatch.setattr(bench, "save_artifact", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        finished(config(), tmp_path)
+    assert len(list(tmp_path.rglob("*.json"))) == 1
+    monkeypatch.setattr(bench, "save_artifact", save)
+    runs, _ = finished(config(), tmp_path)
+    assert [one.reused for one in runs] == [True, False]
+
+
+def test_damaged_files_are_made_again(calls: Calls, tmp_path: Path) -> None:
+    finished(config(cases=("ib-3",)), tmp_path)
+    (path,) = tmp_path.rglob("*.json")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    finished(config(cases=("ib-3",)), tmp_path)
+    assert len(calls) == 2
+    assert len(path.read_bytes()) > len(whole) // 2
+
+
+def test_a_failing_method_costs_only_itself(
+    calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(subject: Transformer, graph: ComponentGraph, pairs: Pairs) -> Tensor:
+        raise RuntimeError("out of luck")
+
+    def empty(subject: Transformer, graph: ComponentGraph, pairs: Pairs) -> Tensor:
+        return torch.full((graph.n_edges,), torch.nan)
+
+    add_method(monkeypatch, "broken", broken)
+    add_method(monkeypatch, "empty", empty)
+    made = report(config(methods=("broken", "fast", "empty")), tmp_path)
+    assert [one.method for one in made.runs] == ["fast", "fast"]
+    texts = [str(failure) for failure in made.failures]
+    assert len(texts) == 4
+    assert texts[0].startswith("ib-3, broken, seed 0: RuntimeError: out of luck (test_bench.py, l")
+    assert "ib-3, empty, seed 0: ValueError: scores must be finite" in texts[1]
+    assert [row.method for row in made.rows()] == ["fast"]
+    assert "- failed: ib-8, broken, seed 0: RuntimeError" in made.markdown()
+
+
+def test_a_failing_case_costs_only_itself(calls: Calls, tmp_path: Path) -> None:
+    # One has no subject, the other no published labels.
+    runs, failures = finished(
+        config(cases=("tb-length", "ib-18", "ib-3"), labels="paper"), tmp_path
+    )
+    assert [one.case for one in runs] == ["ib-3"]
+    assert [failure.case for failure in failures] == ["tb-length", "ib-18"]
+    assert "build it with: graphcircuits build tb-length" in str(failures[0])
+    assert "published edge list is not part of the package" in str(failures[1])
+
+
+# Choosing
+
+
+def test_selections() -> None:
+    assert select_cases("test") == (case_ids(split="test"), [])
+    deep, _ = select_cases("deep")
+    everything, left_out = select_cases("all")
+    assert deep
+    for id in deep:
+        assert load_case(id).graph.n_layers >= 4
+        assert load_case(id).split != "test"
+    shallow = set(everything) - set(deep) - set(case_ids(split="test"))
+    assert all(load_case(id).graph.n_layers < 4 for id in shallow)
+    assert sorted(everything + left_out) == sorted(case_ids())
+    assert "tb-length" in left_out
+    assert select_cases("ib-3, tb-length") == (["ib-3", "tb-length"], [])
+    with pytest.raises(ValueError, match="unknown case 'ib-3333'"):
+        select_cases("ib-3,ib-3333")
+    with pytest.raises(ValueError, match="cases must be one of test, pool, deep, all, or ids"):
+        select_cases(",")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": ("fats",)}, r"unknown method 'fats'; did you mean 'fast'\?"),
+        ({"methods": ()}, r"methods must be distinct, at least one, got \[\]"),
+        ({"seeds": (1, 1)}, r"seeds must be distinct, at least one, got \[1, 1\]"),
+        ({"labels": "x", "level": "y"}, "labels must be one of .*, got 'x'; level must be one of"),
+        ({"pairs": 0}, "pairs must be at least 1, got 0"),
+        ({"options": {"eap": {}}}, "options are given for methods that do not run: eap"),
+        ({"options": {"fast": {"tlit": 1}}}, "fast has no option tlit; it has: tilt"),
+    ],
+)
+def test_bad_configs(calls: Calls, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(**changes)
+
+
+# Reading
+
+
+def test_rows_summarize_the_runs(calls: Calls, tmp_path: Path) -> None:
+    made = report(config(seeds=(0, 1, 2)), tmp_path)
+    (row,) = made.rows()
+    expected = [
+        mean(auroc(one.scores, load_case(id).circuit) for one in made.runs if one.case == id)
+        for id in ("ib-3", "ib-8")
+    ]
+    assert row.case_means == pytest.approx(expected)
+    assert row.summary.quantiles[0] == pytest.approx(min(expected))
+    assert row.summary.quantiles[2] == pytest.approx(mean(expected))
+    assert row.summary.spread is not None
+    assert (row.summary.n_cases, row.summary.n_seeds) == (2, 3)
+
+
+def test_files(calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def perfect(subject: Transformer, graph: ComponentGraph, pairs: Pairs) -> Tensor:
+        return load_case("ib-3").circuit.mask.float()
+
+    add_method(monkeypatch, "perfect", perfect)
+    made = report(config(cases=("ib-3",), methods=("fast", "perfect")), tmp_path)
+    written = made.write(tmp_path / "new" / "folder")
+    assert [row.method for row in made.rows()] == ["perfect", "fast"]
+    table = list(csv.DictReader(io.StringIO(written["table.csv"].read_text())))
+    assert [line["method"] for line in table] == ["perfect", "fast"]
+    assert float(table[0]["median"]) == float(table[0]["precision_at_size"]) == 1.0
+    cases = list(csv.DictReader(io.StringIO(written["cases.csv"].read_text())))
+    assert [(line["case"], line["method"], line["edges"]) for line in cases] == [
+        ("ib-3", "fast", "110"),
+        ("ib-3", "perfect", "110"),
+    ]
+    assert float(cases[0]["auroc"]) == auroc(made.runs[0].scores, load_case("ib-3").circuit)
+    markdown = written["table.md"].read_text()
+    assert "| perfect | 1.000 | 1.000 | 1.000 | 1.000 | 1.000 | 1.000 | 1.000 | " in markdown
+    assert "Made with `graphcircuits bench`." in markdown
+    assert r"\caption{a\_title \& more}" in written["table.tex"].read_text()
+
+
+def test_published_figures_only_beside_the_same_cases() -> None:
+    test = tuple(case_ids(split="test"))
+    for cases, level, shown in (
+        (test, "head", True),
+        (test[1:], "head", False),
+        (test, "qkv", False),
+    ):
+        given = BenchConfig(cases=cases, methods=("random",), level=level)
+        assert bool(Report(config=given, title="", runs=()).published()) == shown
