@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from graphcircuits import rasp
     from graphcircuits.benchmark import case_ids, load_case
+    from graphcircuits.evaluate import auroc
     from graphcircuits.graph import Circuit, ComponentGraph
+    from graphcircuits.methods import METHODS, localize
     from graphcircuits.rasp.compile import compile_program
     from graphcircuits.result import Result
     from graphcircuits.task import Pairs
@@ -19,15 +21,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "METHODS",
     "Circuit",
     "ComponentGraph",
     "Pairs",
     "Result",
     "Transformer",
     "TransformerConfig",
+    "auroc",
     "case_ids",
     "compile_program",
     "load_case",
+    "localize",
     "rasp",
 ]
 
@@ -35,13 +40,16 @@ __all__ = [
 _EXPORTS = {
     "Circuit": "graphcircuits.graph",
     "ComponentGraph": "graphcircuits.graph",
+    "METHODS": "graphcircuits.methods",
     "Pairs": "graphcircuits.task",
     "Result": "graphcircuits.result",
     "Transformer": "graphcircuits.transformer",
     "TransformerConfig": "graphcircuits.transformer",
+    "auroc": "graphcircuits.evaluate",
     "case_ids": "graphcircuits.benchmark",
     "compile_program": "graphcircuits.rasp.compile",
     "load_case": "graphcircuits.benchmark",
+    "localize": "graphcircuits.methods",
     "rasp": "graphcircuits.rasp",
 }
 

@@ -1,0 +1,101 @@
+"""Gates between 0 and 1 that gradients can open and close, and the loop that trains them.
+
+1. A gate has one parameter, its location. A sample is a stretched logistic, cut off at 0 and 1, so
+   that it is exactly 0 or 1 with positive probability (Louizos et al. 2018).
+2. `probability_open` is the chance that a sample is not 0.
+3. `fit` trains locations with Adam on sampled gates: each step draws prompts and gates, runs the
+   subject with the gates as edge masks, and adds a penalty on the locations to the loss.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from graphcircuits.intervene import masked_logits
+from graphcircuits.methods.prepare import Progress, Stop, check_positive
+from graphcircuits.task import Pairs
+from graphcircuits.transformer import Transformer
+
+TEMPERATURE = 2 / 3
+LOW, HIGH = -0.1, 1.1
+"""The ends of the stretched interval."""
+
+_SHIFT = TEMPERATURE * math.log(-LOW / HIGH)
+
+Locations = Float[Tensor, " gate"]
+
+
+def sample(
+    locations: Locations, n: int, generator: torch.Generator
+) -> Float[Tensor, "sample gate"]:
+    """`n` independent samples of every gate."""
+    # The generator is on the CPU, so that every device sees the same draws.
+    uniform = torch.rand(n, len(locations), generator=generator, dtype=torch.float64)
+    noise = uniform.clamp(1e-7, 1 - 1e-7).logit().to(locations)
+    return ((noise + locations) / TEMPERATURE).sigmoid().mul(HIGH - LOW).add(LOW).clamp(0, 1)
+
+
+def probability_open(locations: Locations) -> Locations:
+    """The chance that a sample is above 0."""
+    return (locations - _SHIFT).sigmoid()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How gates are trained."""
+
+    steps: int
+    learning_rate: float
+    prompts: int
+    """Prompts a step, drawn without repetition until all have been used; at most all."""
+    samples: int
+    """Samples of all gates a step."""
+    generator: torch.Generator | None
+    """None draws with seed 0."""
+    progress: Progress | None
+
+    def __post_init__(self) -> None:
+        names = ("steps", "learning_rate", "prompts", "samples")
+        check_positive(**{name: getattr(self, name) for name in names})
+
+
+def fit(
+    subject: Transformer,
+    pairs: Pairs,
+    start: Locations,
+    to_masks: Callable[[Float[Tensor, "sample gate"]], Float[Tensor, "sample edge"]],
+    penalty: Callable[[Locations, int], Float[Tensor, ""]],
+    training: Training,
+) -> Locations:
+    """The locations after training from `start`.
+
+    `to_masks` turns gates into edge masks; `penalty` is given the locations and the step.
+    """
+    generator = training.generator or torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        corrupted = subject.run(pairs.corrupted).writers
+    locations = start.to(subject.weights["W_E"]).clone().requires_grad_()
+    optimizer = torch.optim.Adam([locations], lr=training.learning_rate)
+    prompts = min(training.prompts, len(pairs))
+    order = torch.empty(0, dtype=torch.int64)
+    for step in range(training.steps):
+        if len(order) < prompts:
+            order = torch.randperm(len(pairs), generator=generator)
+        rows, order = order[:prompts].to(subject.device), order[prompts:]
+        part = pairs[rows]
+        masks = to_masks(sample(locations, training.samples, generator))
+        losses = masked_logits(subject, part.clean, masks, corrupted[rows], metric=part.loss)
+        objective = losses.mean() + penalty(locations, step)
+        optimizer.zero_grad()
+        objective.backward()
+        optimizer.step()
+        try:
+            if training.progress is not None:
+                training.progress(step + 1, training.steps)
+        except Stop:
+            break
+    return locations.detach()

@@ -1,0 +1,131 @@
+"""Attribution: equal to its definitions where those can be computed."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphcircuits.intervene import MEMORY_LIMIT, masked_logits
+from graphcircuits.methods.eap import eap, eap_ig, effects
+from graphcircuits.methods.exact import exact
+from graphcircuits.methods.prepare import prepare
+from graphcircuits.task import Pairs
+from graphcircuits.transformer import Transformer
+from tests.methods.tasks import make_pairs, output_sum
+from tests.subjects import ARCHITECTURES, make_subject
+
+AT_CLEAN = (torch.ones(1),)
+
+
+def close(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> None:
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def midpoints(steps: int) -> tuple[Tensor, ...]:
+    return ((torch.arange(steps, dtype=torch.float64) + 0.5) / steps,)
+
+
+def linear_subject() -> Transformer:
+    """Attention that is the same everywhere and an MLP that is never cut off by its relu."""
+    subject = make_subject("relu")
+    weights = dict(subject.weights)
+    weights["W_Q"] = torch.zeros_like(weights["W_Q"])
+    weights["b_Q"] = torch.zeros_like(weights["b_Q"])
+    weights["b_in"] = torch.full_like(weights["b_in"], 1000.0)
+    return Transformer(subject.config, weights)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_eap_is_the_gradient_of_the_mask(architecture: str) -> None:
+    subject = make_subject(architecture)
+    pairs = make_pairs(subject, "cross-entropy")
+    masks = torch.ones(subject.graph.n_edges, dtype=torch.float64, requires_grad=True)
+    corrupted = subject.run(pairs.corrupted).writers
+    losses = pairs.loss(masked_logits(subject, pairs.clean, masks, corrupted))
+    slopes = torch.stack(
+        [torch.autograd.grad(loss, masks, retain_graph=True)[0] for loss in losses]
+    )
+    close(effects(subject, pairs, "inputs", AT_CLEAN), -slopes)
+    close(eap(subject, subject.graph, pairs, pool="sum"), slopes.mean(0).abs())
+    close(eap(subject, subject.graph, pairs, pool="abs"), slopes.abs().mean(0))
+
+
+@pytest.mark.parametrize("pool", ["abs", "sum"])
+def test_eap_and_every_path_are_exact_on_a_linear_subject(pool: str) -> None:
+    subject = linear_subject()
+    pairs = make_pairs(subject, output_sum)
+    patched = exact(subject, subject.graph, pairs, pool=pool)
+    assert (patched > 1e-6).sum() > 20
+    close(eap(subject, subject.graph, pairs, pool=pool), patched, 1e-7)
+    for over in ("inputs", "activations"):
+        close(eap_ig(subject, subject.graph, pairs, over=over, pool=pool), patched, 1e-7)
+
+
+@pytest.mark.parametrize("over", ["inputs", "activations"])
+@pytest.mark.parametrize("architecture", ["plain", "parallel", "llama", "gpt-2"])
+def test_edges_leaving_the_input_add_up_to_the_gap(architecture: str, over: str) -> None:
+    subject = make_subject(architecture)
+    pairs = prepare(subject, subject.graph, make_pairs(subject, "kl"))
+    gaps = pairs.loss(subject.logits(pairs.corrupted)) - pairs.loss(subject.logits(pairs.clean))
+    leaving = subject.graph.edge_sources == 0
+    errors = []
+    for steps in (16, 64, 256):
+        found = effects(subject, pairs, over, midpoints(steps))
+        errors.append(float((found[:, leaving].sum(1) - gaps).abs().max()))
+    assert errors[2] < 2e-3 * float(gaps.abs().max())
+    # The midpoint rule: four times the steps, about a sixteenth of the error.
+    assert errors[2] < errors[1] / 8
+
+
+@pytest.mark.parametrize("architecture", ["plain", "parallel", "llama", "gpt-2"])
+def test_over_activations_integrates_each_group_of_writers(architecture: str) -> None:
+    """What leaves one group adds up to the change of the loss when that group is corrupted."""
+    subject = make_subject(architecture)
+    graph = subject.graph
+    pairs = make_pairs(subject, "cross-entropy")
+    found = effects(subject, pairs, "activations", midpoints(60))
+    corrupted = subject.run(pairs.corrupted).writers
+    before = pairs.loss(subject.logits(pairs.clean))
+    heads = [1 + graph.writers_per_layer + head for head in range(graph.n_heads)]
+    for group in ([0], heads, [heads[-1] + 1], [graph.n_writers - 1]):
+        leaving = torch.isin(graph.edge_sources, torch.tensor(group))
+        logits = masked_logits(subject, pairs.clean, (~leaving).double(), corrupted)
+        close(found[:, leaving].sum(1), pairs.loss(logits) - before, 1e-3)
+
+
+@pytest.mark.parametrize(("over", "pool"), [("inputs", "abs"), ("activations", "sum")])
+def test_chunks_change_nothing(over: str, pool: str) -> None:
+    subject = make_subject("gpt-2", n_layers=2)
+    pairs = make_pairs(subject, "cross-entropy", batch=3)
+    whole, *parts = (
+        eap_ig(subject, subject.graph, pairs, over=over, pool=pool, steps=3, memory_limit=limit)
+        for limit in (MEMORY_LIMIT, 200_000, 1)
+    )
+    for scores in parts:
+        close(scores, whole)
+
+
+def test_a_loss_that_is_flat_at_the_clean_run() -> None:
+    subject = make_subject()
+    pairs: Pairs = make_pairs(subject, "l1")
+    config = replace(subject.config, d_vocab_out=1)
+    weights = subject.weights | {
+        "W_U": subject.weights["W_U"][:, :1],
+        "b_U": subject.weights["b_U"][:1],
+    }
+    numeric = Transformer(config, weights)
+    with pytest.raises(ValueError, match=r"gradient of the loss is zero .*: use eap-ig"):
+        eap(numeric, numeric.graph, pairs)
+    assert (eap_ig(numeric, numeric.graph, pairs) > 0).any()
+
+
+def test_options_are_checked() -> None:
+    subject = make_subject()
+    pairs = make_pairs(subject)
+    with pytest.raises(ValueError, match="pool must be one of abs, sum, got 'mean'"):
+        eap(subject, subject.graph, pairs, pool="mean")
+    with pytest.raises(ValueError, match="over must be one of inputs, activations, got 'edges'"):
+        eap_ig(subject, subject.graph, pairs, over="edges")
+    with pytest.raises(ValueError, match="steps must be above 0, got 0"):
+        eap_ig(subject, subject.graph, pairs, steps=0)

@@ -1,0 +1,107 @@
+"""Trained gates: their distribution, the lifting of node scores, the sparsity they reach."""
+
+import pytest
+import torch
+
+from graphcircuits.methods.hard_concrete import probability_open, sample
+from graphcircuits.methods.prepare import Stop
+from graphcircuits.methods.probing import START, lifted, sp_edge
+from graphcircuits.methods.pruning import edge_pruning
+from tests.methods.tasks import make_pairs
+from tests.subjects import make_subject
+
+
+def test_the_chance_of_being_open_by_sampling() -> None:
+    locations = torch.linspace(-4, 4, 9, dtype=torch.float64)
+    gates = sample(locations, 40_000, torch.Generator().manual_seed(0))
+    assert gates.min() == 0
+    assert gates.max() == 1
+    share = (gates > 0).double().mean(0)
+    torch.testing.assert_close(share, probability_open(locations), rtol=0, atol=0.01)
+
+
+def test_gates_follow_their_gradient() -> None:
+    locations = torch.zeros(5, requires_grad=True)
+    sample(locations, 2000, torch.Generator().manual_seed(0)).mean().backward()
+    assert locations.grad is not None
+    assert (locations.grad > 0).all()
+
+
+@pytest.mark.parametrize("architecture", ["plain", "one-key", "parallel"])
+def test_an_edge_scores_the_smaller_of_its_ends(architecture: str) -> None:
+    graph = make_subject(architecture).graph
+    readers = torch.randn(graph.n_readers - 1, generator=torch.Generator().manual_seed(0))
+    score = dict(zip(graph.reader_names, readers.tolist(), strict=False))
+    heads = {
+        f"a{layer}.h{head}": max(
+            score[name]
+            for reader, name in enumerate(graph.reader_names)
+            if 1 + layer * graph.writers_per_layer + head in graph.components_of(reader)
+        )
+        for layer in range(graph.n_layers)
+        for head in range(graph.n_heads)
+    }
+    ends = heads | {name: value for name, value in score.items() if name.startswith("m")}
+    best = float(readers.max())
+    for name, value in zip(graph.edge_names, lifted(graph, readers).tolist(), strict=True):
+        source, dest = name.split("->")
+        assert value == min(ends.get(source, best), score.get(dest, best)), name
+
+
+def test_pruning_reaches_its_sparsity() -> None:
+    subject = make_subject(n_layers=1, n_heads=2)
+    pairs = make_pairs(subject)
+    for sparsity in (0.6, 0.9):
+        scores = edge_pruning(
+            subject,
+            subject.graph,
+            pairs,
+            sparsity=sparsity,
+            steps=200,
+            samples=1,
+            multiplier_rate=1.0,
+        )
+        assert float(1 - probability_open(scores).mean()) == pytest.approx(sparsity, abs=0.15)
+
+
+def test_more_weight_on_sparsity_closes_more() -> None:
+    subject = make_subject(n_layers=1, n_heads=2)
+    pairs = make_pairs(subject)
+    shares = []
+    for weight in (0.0, 1.0, 100.0):
+        scores = sp_edge(subject, subject.graph, pairs, sparsity=weight, steps=40, samples=1)
+        shares.append(float(probability_open(scores).mean()))
+    assert shares[0] > shares[1] > shares[2]
+
+
+def test_the_generator_decides() -> None:
+    subject = make_subject(n_layers=1)
+    pairs = make_pairs(subject)
+    runs = [
+        sp_edge(subject, subject.graph, pairs, steps=3, generator=torch.Generator().manual_seed(s))
+        for s in (0, 0, 1)
+    ]
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2])
+
+
+def test_stopped_early_it_returns_the_gates_so_far() -> None:
+    subject = make_subject(n_layers=1)
+    pairs = make_pairs(subject)
+
+    def stop_at_two(done: int, total: int) -> None:
+        if done == 2:
+            raise Stop
+
+    stopped = sp_edge(subject, subject.graph, pairs, steps=50, progress=stop_at_two)
+    assert torch.equal(stopped, sp_edge(subject, subject.graph, pairs, steps=2))
+    assert not torch.equal(stopped, torch.full_like(stopped, START))
+
+
+def test_options_are_checked() -> None:
+    subject = make_subject()
+    pairs = make_pairs(subject)
+    with pytest.raises(ValueError, match=r"steps must be above 0, got 0; prompts must be above 0"):
+        sp_edge(subject, subject.graph, pairs, steps=0, prompts=-1)
+    with pytest.raises(ValueError, match=r"sparsity must be in 0\.\.1, got 2"):
+        edge_pruning(subject, subject.graph, pairs, sparsity=2.0)

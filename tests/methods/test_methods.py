@@ -1,0 +1,134 @@
+"""All methods alike: one protocol, one way to refuse, better than chance."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import graphcircuits
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.methods import METHODS, localize, options_of
+from graphcircuits.methods.exact import exact
+from graphcircuits.task import Pairs
+from tests.methods.tasks import make_pairs, planted, ranks_right
+from tests.subjects import make_subject
+
+NAMES = ("acdc", "eap", "eap-ig", "edge-pruning", "exact", "random", "sp-edge", "sp-node")
+EVERY = pytest.mark.parametrize("name", NAMES)
+
+
+def test_the_table() -> None:
+    assert tuple(METHODS) == NAMES
+    assert graphcircuits.METHODS is METHODS
+
+
+@EVERY
+def test_every_method_beats_chance_on_a_planted_circuit(name: str) -> None:
+    subject, circuit = planted(make_subject())
+    # At the clean run the distance to it is flat, which says nothing to eap.
+    pairs = make_pairs(subject, "cross-entropy" if name == "eap" else "kl", batch=8)
+    trained = "steps" in options_of(name) and name != "eap-ig"
+    options = {"steps": 60, "samples": 1} if trained else {}
+    scores = METHODS[name](subject, subject.graph, pairs, **options)
+    assert scores.shape == (subject.graph.n_edges,)
+    share = ranks_right(scores.double(), circuit)
+    assert 0.2 < share < 0.8 if name == "random" else share > 0.85
+
+
+@EVERY
+def test_every_method_refuses_identical_prompts(name: str) -> None:
+    subject = make_subject()
+    pairs = make_pairs(subject)
+    same = replace(pairs, corrupted=pairs.clean.clone())
+    with pytest.raises(ValueError, match="identical, so all scores would be zero"):
+        METHODS[name](subject, subject.graph, same)
+
+
+@EVERY
+def test_every_method_refuses_a_constant_or_broken_loss(name: str) -> None:
+    subject = make_subject()
+
+    def constant(logits: Tensor, pairs: Pairs) -> Tensor:
+        return 0 * logits.sum((1, 2)) + 0.25
+
+    def broken(logits: Tensor, pairs: Pairs) -> Tensor:
+        losses = logits.sum((1, 2))
+        return torch.cat([losses[:1], losses[1:] * torch.nan])
+
+    with pytest.raises(ValueError, match=r"loss is constant.*\(0\.25 on average\)"):
+        METHODS[name](subject, subject.graph, make_pairs(subject, constant))
+    with pytest.raises(ValueError, match="finite, but on clean prompts 1, 2 it is nan"):
+        METHODS[name](subject, subject.graph, make_pairs(subject, broken))
+
+
+@EVERY
+def test_every_method_refuses_another_graph(name: str) -> None:
+    subject = make_subject()
+    with pytest.raises(ValueError, match="graph must be the subject's own"):
+        METHODS[name](subject, ComponentGraph(3, 4), make_pairs(subject))
+
+
+def test_targets_come_from_the_clean_run() -> None:
+    subject = make_subject()
+    pairs = make_pairs(subject, "kl")
+    given = pairs.with_targets_from(subject.logits(pairs.clean))
+    found = exact(subject, subject.graph, pairs)
+    assert torch.equal(found, exact(subject, subject.graph, given))
+
+
+def test_denoising_differs_from_noising() -> None:
+    subject, circuit = planted(make_subject())
+    pairs = make_pairs(subject, "kl")
+    noising = exact(subject, subject.graph, pairs)
+    denoising = exact(subject, subject.graph, pairs, direction="denoising")
+    assert not torch.allclose(noising, denoising)
+    assert ranks_right(denoising, circuit) > 0.9
+    with pytest.raises(ValueError, match="direction must be one of noising, denoising, got 'up'"):
+        exact(subject, subject.graph, pairs, direction="up")
+
+
+def test_localize_fills_in_the_result() -> None:
+    subject = make_subject()
+    pairs = make_pairs(subject)
+    result = localize(subject, pairs, "eap-ig", seed=3, steps=2)
+    assert (result.method, result.seed, result.d_model) == ("eap-ig", 3, 8)
+    assert result.options == options_of("eap-ig") | {"steps": 2}
+    assert result.graph == subject.graph
+    assert result.seconds is not None
+    assert result.seconds > 0
+    assert torch.equal(result.scores, METHODS["eap-ig"](subject, subject.graph, pairs, steps=2))
+
+
+def test_localize_hands_on_seed_and_progress() -> None:
+    subject = make_subject(n_layers=1)
+    pairs = make_pairs(subject)
+    scores = [localize(subject, pairs, "random", seed=seed).scores for seed in (0, 0, 1)]
+    assert torch.equal(scores[0], scores[1])
+    assert not torch.equal(scores[0], scores[2])
+    seen: list[tuple[int, int]] = []
+    localize(subject, pairs, "sp-node", steps=2, progress=lambda *step: seen.append(step))
+    assert seen == [(1, 2), (2, 2)]
+    # Methods that take one pass have nothing to report.
+    localize(subject, pairs, "exact", progress=lambda *step: seen.append(step))
+    assert len(seen) == 2
+
+
+@EVERY
+def test_options_are_json_values(name: str) -> None:
+    options = options_of(name)
+    assert options.keys().isdisjoint({"generator", "progress"})
+    assert json.loads(json.dumps(options)).keys() == options.keys()
+
+
+def test_unknown_names_are_refused() -> None:
+    subject = make_subject()
+    pairs = make_pairs(subject)
+    with pytest.raises(ValueError, match=r"unknown method 'eapig'; did you mean 'eap-ig'\? \(acdc"):
+        localize(subject, pairs, "eapig")
+    message = r"unknown option of eap-ig 'step'; did you mean 'steps'\? \(memory_limit, over, pool"
+    with pytest.raises(ValueError, match=message):
+        localize(subject, pairs, "eap-ig", step=3)
+    with pytest.raises(ValueError, match=r"unknown option of random 'steps'; \(it has none\)"):
+        localize(subject, pairs, "random", steps=3)
