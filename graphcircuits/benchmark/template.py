@@ -1,7 +1,7 @@
 """Program templates: what is left of a program when names and literal values are taken out.
 
 1. A Python function becomes the tree of its syntax. Bound names are numbered in the order they are
-   bound; string and numeric literals become one placeholder; docstrings, decorators, annotations
+   bound; string and numeric literals become one mark; docstrings, decorators, annotations
    and the names given with `.named` go. A name from outside stands for what it refers to: a
    function for its own template, a value for a literal, anything of a library for its name.
 2. `source_template` is that of the function which builds a program, helpers included: two cases
