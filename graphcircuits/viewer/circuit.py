@@ -105,8 +105,11 @@ def _curve(
     (x1, y1), (x2, y2) = start, end
     x1, y1 = x1 + WIDTH, y1 + HEIGHT / 2
     y2 += HEIGHT / 2 + {"q": -12, "k": 0, "v": 12, "": 0}[slot]
-    # Long edges bend away from the row they would otherwise run through.
-    lift = 0 if x2 - x1 < COLUMN else -ROW * 0.45 * math.log2((x2 - x1) / COLUMN + 1)
+    # Long edges bend away from the row they would otherwise run through; past one column of heads
+    # there is a gap between two of them where their number is even.
+    between_heads = y1 == y2 and x2 - x1 < 2 * COLUMN and (start[1] - MARGIN) % ROW != 0
+    straight = x2 - x1 < COLUMN or between_heads
+    lift = 0 if straight else -ROW * 0.45 * math.log2((x2 - x1) / COLUMN + 1)
     reach = max(30.0, (x2 - x1) / 3)
     return (
         f'<path d="M{x1:.0f} {y1:.0f} C{x1 + reach:.0f} {y1 + lift:.0f} {x2 - reach:.0f} '
