@@ -65,7 +65,7 @@ def refused(ended: Ended, text: str) -> None:
 # The program
 
 
-@pytest.mark.parametrize("name", ["bench", "build", "cases", "compile", "localize"])
+@pytest.mark.parametrize("name", ["bench", "build", "cases", "compile", "interact", "localize"])
 def test_every_command_has_help(name: str) -> None:
     done = CliRunner().invoke(cli.app, [name, "--help"])
     assert done.exit_code == 0

@@ -1,7 +1,7 @@
 """`graphcircuits localize`: the circuit of a case, or of a subject and prompts of your own."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from graphcircuits.commands.output import (
     print_json,
     print_table,
 )
+from graphcircuits.commands.subjects import own_subject, tokenizer_of
 
 if TYPE_CHECKING:
     from graphcircuits.graph import Circuit
@@ -168,39 +169,7 @@ def _given(
     assert subject is not None
     if pairs_file is None:
         raise ValueError("your own subject needs prompts: give --pairs-file pairs.csv or .jsonl.")
-    transformer, truth = _own_subject(subject)
-    tokenizer = _tokenizer(subject, transformer) if words else None
+    transformer, truth = own_subject(subject)
+    tokenizer = tokenizer_of(subject, transformer) if words else None
     prompts = Pairs.load(pairs_file, tokenizer=tokenizer)
     return transformer, prompts, truth, subject.stem, ""
-
-
-def _own_subject(path: Path) -> tuple["Transformer", "Circuit | None"]:
-    """A subject, and its circuit where the folder holds one."""
-    if path.is_file():
-        from graphcircuits.store import load_transformer
-
-        return load_transformer(path), None
-    if (path / "ll_model.pth").is_file():
-        from graphcircuits.adapters.interpbench import import_interpbench
-
-        imported = import_interpbench(path)
-        return imported.transformer, imported.circuit
-    if (path / "config.json").is_file():
-        from graphcircuits.adapters.hf import from_hf
-
-        return from_hf(str(path)), None
-    raise FileNotFoundError(
-        f"no subject at {path}: expected a .safetensors file, or a folder with ll_model.pth "
-        "(InterpBench) or config.json (Hugging Face)."
-    )
-
-
-def _tokenizer(path: Path, transformer: "Transformer") -> Any:
-    """What turns words into the subject's tokens: its codec, or the folder's own tokenizer."""
-    if transformer.codec is not None:
-        return transformer.codec
-    if (path / "tokenizer_config.json").is_file():
-        from graphcircuits.adapters.hf_families import load_transformers
-
-        return load_transformers().AutoTokenizer.from_pretrained(str(path))
-    raise ValueError(f"{path} has no vocabulary to read words with; give token ids, not --words.")

@@ -1,0 +1,314 @@
+"""`graphcircuits interact`: which edges act together, and how much."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphcircuits.commands.output import Json, late_progress, print_json, print_table, write
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from graphcircuits.interactions import Effects, Integral, SharedRead
+    from graphcircuits.task import Pairs
+    from graphcircuits.transformer import Transformer
+
+STRONGEST = 12
+"""Edges that are paired where none are named."""
+
+
+def interact(
+    subject: Annotated[
+        str,
+        typer.Argument(help="A case such as ib-13, or your own subject: a file or a folder."),
+    ],
+    pairs: Annotated[
+        Path | None,
+        typer.Argument(help="Prompt pairs, .csv or .jsonl; a case draws its own if left out."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="All edges into one reader, such as m1 or 'a1.h0<q>'.")
+    ] = None,
+    edges: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these edges: 'input->m1,a0.h0->m1', or given several times."),
+    ] = None,
+    draw: Annotated[int, typer.Option(help="Prompt pairs to draw for a case.")] = 32,
+    seed: Annotated[int, typer.Option(help="Draws a case's prompts.")] = 0,
+    words: Annotated[
+        bool, typer.Option("--words", help="The pairs file holds words, not token ids.")
+    ] = False,
+    top: Annotated[int, typer.Option(help="Pairs of edges to list.")] = 10,
+    integrals: Annotated[
+        int, typer.Option(help="Pairs of edges whose exact integral is computed as well.")
+    ] = 0,
+    order: Annotated[int, typer.Option(help="Order of the integral's quadrature.")] = 8,
+    decay: Annotated[
+        bool, typer.Option("--decay", help="Fit how fast the local form becomes right.")
+    ] = False,
+    by_position: Annotated[
+        bool, typer.Option("--by-position", help="With --json: the matrices at each position.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write heat maps as a page.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write heat maps as a picture.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Interactions of edges: how far their joint effect is from the sum of their single effects.
+
+    Edges into one reader are also compared at each position of what it reads: by the definition
+    (finite), its Hessian (local) and, for some pairs, the exact integral. Numbers are averages over
+    prompts, and at a read over positions as well. Without --target and --edges the edges with the
+    largest single effects are paired.
+    """
+    import torch
+
+    _check(target, edges, top, integrals, html, svg)
+    transformer, prompts, title, task = _given(subject, pairs, draw, seed, words)
+    with late_progress() as bar:
+        step = bar.add_task(f"interactions in {title}", total=2)
+        report = _Report.of(transformer.to(torch.float64), prompts, target, _listed(edges))
+        bar.update(step, completed=1)
+        record = report.record(top, integrals, order, decay=decay, by_position=by_position)
+    record = {"subject": title, "task": task, "pairs": len(prompts), **record}
+    about = f"{title}: edge interactions" + (f" at {report.target}" if report.target else "")
+    if html is not None or svg is not None:
+        from graphcircuits.viewer.heatmap import heat_map_page, heat_maps
+
+        labels, panels = report.labels, {name: x.tolist() for name, x in report.panels.items()}
+        if svg is not None:
+            write(svg, heat_maps(labels, panels, title=about))
+        if html is not None:
+            text = " ".join([task, *report.remarks])
+            write(html, heat_map_page(labels, panels, title=about, text=text))
+    if as_json:
+        print_json(record)
+        return
+    typer.echo(f"{about}, {len(prompts)} pairs of prompts")
+    _print(record)
+    for line in report.remarks:
+        typer.echo(line)
+    for path in filter(None, (svg, html)):
+        typer.echo(f"wrote {path}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Report:
+    """All that is printed about some edges of a subject."""
+
+    target: str | None
+    """The reader that all edges share, if there is one; what follows is None if there is none."""
+    whole: "Effects"
+    read: "SharedRead | None" = None
+    finite: "Tensor | None" = None
+    local: "Tensor | None" = None
+    """None where it does not apply."""
+
+    @classmethod
+    def of(
+        cls,
+        subject: "Transformer",
+        pairs: "Pairs",
+        target: str | None,
+        edges: Sequence[str] | None,
+    ) -> "_Report":
+        from graphcircuits.interactions import SharedRead, edge_interactions, finite, local
+
+        if edges is None and target is None:
+            edges = _strongest(subject, pairs)
+        elif edges is None:
+            assert target is not None
+            edges = SharedRead.of(subject, pairs, target).edges
+        whole = edge_interactions(subject, pairs, edges)
+        first, *others = (edge.partition("->")[2] for edge in edges)
+        if any(other != first for other in others):
+            return cls(target=None, whole=whole)
+        read = SharedRead.of(subject, pairs, first, edges=edges)
+        return cls(
+            target=first,
+            whole=whole,
+            read=read,
+            finite=finite(read).interaction,
+            local=None if read.kinks else local(read),
+        )
+
+    @property
+    def edges(self) -> tuple[str, ...]:
+        return self.whole.edges
+
+    @property
+    def labels(self) -> list[str]:
+        """Sources alone, where all edges have one target."""
+        return [edge.partition("->")[0] if self.target else edge for edge in self.edges]
+
+    @property
+    def panels(self) -> "dict[str, Tensor]":
+        """Averages over prompts and positions, by the names of the heat maps."""
+        panels = {"whole edges": self.whole.interaction.mean(-1)}
+        if self.finite is not None:
+            panels["one position, finite"] = self.finite.mean((-1, -2))
+        if self.local is not None:
+            panels["one position, local"] = self.local.mean((-1, -2))
+        return panels
+
+    @property
+    def remarks(self) -> list[str]:
+        if self.read is None:
+            return ["These edges have several readers; --target shows the edges into one of them."]
+        if self.read.kinks:
+            return [
+                f"The local and integral forms do not apply: downstream of {self.target} there is "
+                f"{' and '.join(self.read.kinks)}, which has kinks."
+            ]
+        return []
+
+    def record(
+        self, top: int, integrals: int, order: int, *, decay: bool, by_position: bool
+    ) -> dict[str, Any]:
+        """What --json prints; the table and the lines below it are made of it."""
+        import torch
+
+        from graphcircuits import interactions
+
+        smooth = self.read is not None and not self.read.kinks
+        if (integrals or decay) and not smooth:
+            raise ValueError(f"--integrals and --decay do not apply. {self.remarks[0]}")
+        sizes = self.whole.interaction.abs().mean(-1)
+        first, second = torch.triu_indices(len(self.edges), len(self.edges), 1)
+        ranked = sizes[first, second].argsort(descending=True).tolist()
+        best = [(int(first[rank]), int(second[rank])) for rank in ranked[: max(top, integrals)]]
+        record: dict[str, Any] = {
+            "target": self.target,
+            "edges": list(self.edges),
+            "kinks": [] if self.read is None else list(self.read.kinks),
+            "interactions": [self._row(one, other) for one, other in best[:top]],
+            "matrices": {name: values.tolist() for name, values in self.panels.items()},
+        }
+        if by_position and self.finite is not None:
+            forms = {"finite": self.finite, "local": self.local}
+            record["by_position"] = {
+                name: None if values is None else values.mean(-1).permute(2, 0, 1).tolist()
+                for name, values in forms.items()
+            }
+        if integrals:
+            assert self.read is not None
+            chosen = [(self.edges[one], self.edges[other]) for one, other in best[:integrals]]
+            found = interactions.integral(self.read, chosen, order=order)
+            record["integrals"] = self._integrals(found)
+        if decay:
+            assert self.read is not None
+            fit = interactions.decay(self.read)
+            record["decay"] = {"scales": fit.scales, "errors": fit.errors, "slope": fit.slope}
+        return record
+
+    def _row(self, one: int, other: int) -> dict[str, Any]:
+        whole = self.whole
+        return {
+            "edges": [self.edges[one], self.edges[other]],
+            "single": [whole.single[one].mean().item(), whole.single[other].mean().item()],
+            "joint": whole.joint[one, other].mean().item(),
+            "interaction": whole.interaction[one, other].mean().item(),
+            "size": whole.interaction[one, other].abs().mean().item(),
+            "finite": None if self.finite is None else self.finite[one, other].mean().item(),
+            "local": None if self.local is None else self.local[one, other].mean().item(),
+        }
+
+    def _integrals(self, found: "Integral") -> list[dict[str, Any]]:
+        assert self.finite is not None
+        rows = []
+        for pair, value, error in zip(found.pairs, found.value, found.error, strict=True):
+            one, other = (self.edges.index(edge) for edge in pair)
+            rows.append(
+                {
+                    "edges": list(pair),
+                    "integral": value.mean().item(),
+                    "error": error.mean().item(),
+                    "finite": self.finite[one, other].mean().item(),
+                }
+            )
+        return rows
+
+
+def _print(record: dict[str, Any]) -> None:
+    columns = ["edge", "edge", "single", "single", "joint", "interaction", "mean |.|"]
+    at_read = [name for name in ("finite", "local") if record["interactions"][0][name] is not None]
+    rows = []
+    for row in record["interactions"]:
+        values = [*row["single"], row["joint"], row["interaction"], row["size"]]
+        values += [row[name] for name in at_read]
+        rows.append([*row["edges"], *(f"{value:.4g}" for value in values)])
+    titles = [*columns, *(f"{name} at a position" for name in at_read)]
+    print_table(titles, rows, numbers=len(titles) - 2)
+    for row in record.get("integrals", []):
+        typer.echo(
+            f"integral of {' and '.join(row['edges'])}: {row['integral']:.6g} "
+            f"(error about {row['error']:.1e}; finite {row['finite']:.6g})"
+        )
+    if "decay" in record:
+        typer.echo(
+            f"the error of the local form falls with power {record['decay']['slope']:.3f} "
+            "of the message size"
+        )
+
+
+def _strongest(subject: "Transformer", pairs: "Pairs") -> list[str]:
+    from graphcircuits.methods.exact import exact
+
+    graph = subject.graph
+    scores = exact(subject, graph, pairs)
+    best = scores.topk(min(STRONGEST, graph.n_edges)).indices.sort().values
+    return [graph.edge_name(edge) for edge in best.tolist()]
+
+
+def _listed(edges: list[str] | None) -> list[str] | None:
+    return None if edges is None else [name.strip() for text in edges for name in text.split(",")]
+
+
+def _check(
+    target: str | None,
+    edges: list[str] | None,
+    top: int,
+    integrals: int,
+    html: Path | None,
+    svg: Path | None,
+) -> None:
+    """Refuse what would only fail once everything has run."""
+    problems = []
+    if target is not None and edges is not None:
+        problems.append("give --target or --edges, not both")
+    if top < 1:
+        problems.append(f"--top must be at least 1, got {top}")
+    if integrals < 0:
+        problems.append(f"--integrals must be at least 0, got {integrals}")
+    if html is not None and html.suffix not in (".html", ".htm"):
+        problems.append(f"--html must end in .html, got {html}")
+    if svg is not None and svg.suffix != ".svg":
+        problems.append(f"--svg must end in .svg, got {svg}")
+    if problems:
+        raise ValueError("; ".join(problems) + ".")
+
+
+def _given(
+    subject: str, pairs: Path | None, draw: int, seed: int, words: bool
+) -> tuple["Transformer", "Pairs", str, str]:
+    """Subject, prompts, and what to call subject and task."""
+    from graphcircuits.commands.subjects import own_subject, tokenizer_of
+    from graphcircuits.task import Pairs
+
+    path = Path(subject)
+    if path.exists():
+        transformer, _ = own_subject(path)
+        title, task = path.stem, ""
+    else:
+        from graphcircuits.benchmark import load_case
+
+        case = load_case(subject)
+        transformer, title, task = case.subject(), case.id, case.task
+        if pairs is None:
+            return transformer, case.pairs(draw, seed=seed), title, task
+    if pairs is None:
+        raise ValueError("your own subject needs prompts: name a .csv or .jsonl file after it.")
+    tokenizer = tokenizer_of(path, transformer) if words else None
+    return transformer, Pairs.load(pairs, tokenizer=tokenizer), title, task

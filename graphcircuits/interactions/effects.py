@@ -1,0 +1,98 @@
+"""What corrupting edges does, alone and two at a time.
+
+1. The effect of a set of edges is the loss when they are corrupted minus that of the clean run.
+2. The interaction of two edges is their joint effect minus the two single effects.
+3. For whole edges, corrupted at every position, masked runs give all of that: one for the clean
+   run, one an edge and one a pair.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from graphcircuits.intervene import MEMORY_LIMIT, masked_logits
+from graphcircuits.methods.prepare import prepare
+from graphcircuits.task import Pairs
+from graphcircuits.transformer import Transformer
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Effects:
+    """What corrupting edges does to the loss, alone and two at a time; above zero is worse.
+
+    Whole edges have the axis batch after the edges, edges at a shared read place and batch.
+    """
+
+    edges: tuple[str, ...]
+    single: Float[Tensor, " source *rest"]
+    joint: Float[Tensor, "source source *rest"]
+    """Of an edge with itself: the single effect."""
+
+    @cached_property
+    def interaction(self) -> Float[Tensor, "source source *rest"]:
+        """Joint minus single effects; zero on the diagonal, where there is no pair."""
+        return without_diagonal(self.joint - self.single[:, None] - self.single[None])
+
+
+@torch.no_grad()
+def edge_interactions(
+    subject: Transformer,
+    pairs: Pairs,
+    edges: Sequence[str],
+    *,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Effects:
+    """Effects on each prompt (axis batch) of corrupting these edges at every position."""
+    graph = subject.graph
+    check_edges(edges)
+    indices = graph.edge_indices(edges)
+    pairs = prepare(subject, graph, pairs)
+    first, second = torch.triu_indices(len(edges), len(edges), 1)
+    rows = torch.arange(1 + len(edges) + len(first))
+    masks = torch.ones(len(rows), graph.n_edges, dtype=subject.dtype)
+    masks[rows[1 : 1 + len(edges)], indices] = 0
+    for one in (first, second):
+        masks[rows[1 + len(edges) :], indices[one]] = 0
+    losses = masked_logits(
+        subject,
+        pairs.clean,
+        masks.to(subject.device),
+        subject.run(pairs.corrupted).writers,
+        metric=pairs.loss,
+        memory_limit=memory_limit,
+    )
+    effects = losses[1:] - losses[0]
+    single, joint = effects[: len(edges)], effects[len(edges) :]
+    return Effects(edges=tuple(edges), single=single, joint=square(single, joint))
+
+
+def square(
+    single: Float[Tensor, " source *rest"], joint: Float[Tensor, " pair *rest"]
+) -> Float[Tensor, "source source *rest"]:
+    """Values of the pairs above the diagonal on both sides of it, single ones on it."""
+    first, second = torch.triu_indices(len(single), len(single), 1)
+    values = single.new_zeros(len(single), *single.shape)
+    values[first, second] = joint
+    values[second, first] = joint
+    values[range(len(single)), range(len(single))] = single
+    return values
+
+
+def without_diagonal(
+    values: Float[Tensor, "source source *rest"],
+) -> Float[Tensor, "source source *rest"]:
+    """The same with zeros where an edge would be paired with itself."""
+    diagonal = torch.eye(len(values), dtype=torch.bool, device=values.device)
+    return values.masked_fill(diagonal.view(*diagonal.shape, *[1] * (values.ndim - 2)), 0.0)
+
+
+def check_edges(edges: Sequence[str]) -> None:
+    """Refuse fewer than two edges, and repeated ones."""
+    if len(set(edges)) < 2 or len(set(edges)) < len(edges):
+        raise ValueError(
+            f"an interaction needs two or more different edges, got {', '.join(edges) or 'none'}."
+        )

@@ -1,0 +1,242 @@
+"""The interaction of edges at a shared read, in three forms, and how they agree.
+
+With the read input u, the changes d1 and d2 of two edges, and L from `SharedRead`:
+
+1. `finite` is the definition, L(u + d1 + d2) - L(u + d1) - L(u + d2) + L(u).
+2. `local` is d1 . Hessian(u) . d2. One Hessian-vector product an edge gives all pairs.
+3. `integral` averages d1 . Hessian(u + s d1 + r d2) . d2 over the unit square of s and r.
+4. `interaction_matrix` averages one form over prompts and positions.
+5. `decay` shrinks d1 and d2 and fits the power with which the error of `local` falls.
+
+Hessians are never written out. `first_order` is what is left of the effects without them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor
+
+from graphcircuits.interactions.effects import Effects, square, without_diagonal
+from graphcircuits.interactions.read import SharedRead
+from graphcircuits.intervene import MEMORY_LIMIT, chunk_size
+from graphcircuits.methods.prepare import check_choice
+from graphcircuits.task import Pairs
+from graphcircuits.transformer import Transformer
+
+FORMS = ("finite", "local")
+SCALES = (0.02, 0.01, 0.005, 0.0025, 0.00125)
+"""Shares of the message changes at which `decay` measures."""
+
+
+def first_order(
+    read: SharedRead, *, memory_limit: int = MEMORY_LIMIT
+) -> Float[Tensor, "source place batch"]:
+    """d . gradient(u): the effect of each edge as EAP sees it, which adds up without interactions.
+
+    Its sum over places is EAP's effect of the whole edge.
+    """
+    found = []
+    for part, _ in _parts(read, memory_limit, derivatives=1):
+        _, gradient = _gradient(part, part.inputs)
+        found.append((part.changes * gradient.detach()).sum(-1))
+    return torch.cat(found, dim=-1)
+
+
+@torch.no_grad()
+def finite(read: SharedRead, *, memory_limit: int = MEMORY_LIMIT) -> Effects:
+    """Effects (axes place and batch) of changing the read input at one position; any downstream."""
+    pairs = torch.triu_indices(len(read.edges), len(read.edges), 1)
+    singles, joints = [], []
+    for part, at_once in _parts(read, memory_limit, derivatives=0):
+        u, d = part.inputs, part.changes
+        clean = part.losses(u)
+        singles.append(torch.cat([part.losses(u + some) - clean for some in d.split(at_once)]))
+        chunks = pairs.split(at_once, dim=1)
+        joints.append(torch.cat([part.losses(u + d[i] + d[j]) - clean for i, j in chunks]))
+    single = torch.cat(singles, dim=-1)
+    return Effects(edges=read.edges, single=single, joint=square(single, torch.cat(joints, dim=-1)))
+
+
+def local(
+    read: SharedRead, *, memory_limit: int = MEMORY_LIMIT
+) -> Float[Tensor, "source source place batch"]:
+    """d1 . Hessian(u) . d2 for all pairs, with one Hessian-vector product an edge.
+
+    Zero on the diagonal, where there is no pair.
+    """
+    _check_smooth(read, "local")
+    found = []
+    for part, _ in _parts(read, memory_limit, derivatives=2):
+        u, gradient = _gradient(part, part.inputs)
+        products = torch.stack([_product(gradient, u, change) for change in part.changes])
+        inner = "one place batch d, other place batch d -> one other place batch"
+        found.append(einsum(products, part.changes, inner))
+    return without_diagonal(torch.cat(found, dim=-1))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Integral:
+    """The interaction of some pairs of edges by quadrature."""
+
+    pairs: tuple[tuple[str, str], ...]
+    value: Float[Tensor, "pair place batch"]
+    error: Float[Tensor, "pair place batch"]
+    """The distance to the rule of lower order: an estimate that errs on the large side."""
+
+
+def integral(
+    read: SharedRead,
+    pairs: Sequence[tuple[str, str]],
+    *,
+    order: int = 8,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Integral:
+    """The exact form for some pairs of the read's edges, by Gauss-Legendre quadrature.
+
+    The tensor rule has `order` x `order` points; one of two orders less gives the error estimate.
+    """
+    _check_smooth(read, "integral")
+    if order < 3:
+        raise ValueError(f"order must be at least 3, got {order}.")
+    unknown = sorted({edge for pair in pairs for edge in pair} - set(read.edges))
+    if unknown or not pairs:
+        raise ValueError(
+            f"pairs must be one or more of the edges {', '.join(read.edges)}, "
+            f"got {', '.join(unknown) or 'none'}."
+        )
+    points, weights = _rules(order, order - 2)
+    points, weights = points.to(read.inputs), weights.to(read.inputs)
+    sums = []
+    for part, at_once in _parts(read, memory_limit, derivatives=2):
+        by_pair = []
+        for d1, d2 in (part.changes[[part.edges.index(edge) for edge in pair]] for pair in pairs):
+            mixed = []
+            for some in points.split(at_once):
+                s, r = some.T[:, :, None, None, None]
+                u, gradient = _gradient(part, part.inputs + s * d1 + r * d2)
+                mixed.append((_product(gradient, u, d2.expand_as(u)) * d1).sum(-1))
+            by_pair.append(einsum(weights, torch.cat(mixed), "rule point, point ... -> rule ..."))
+        sums.append(torch.stack(by_pair, dim=1))
+    value, coarse = torch.cat(sums, dim=-1)
+    return Integral(pairs=tuple(pairs), value=value, error=(value - coarse).abs())
+
+
+def interaction_matrix(
+    subject: Transformer,
+    pairs: Pairs,
+    target: str,
+    *,
+    edges: Sequence[str] | None = None,
+    form: str = "local",
+    per_position: bool = False,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Float[Tensor, "source source *pos"]:
+    """All pairs of edges into a reader, `local` or `finite`, averaged over prompts and positions.
+
+    `per_position` keeps the positions apart.
+    """
+    check_choice("form", form, FORMS)
+    read = SharedRead.of(subject, pairs, target, edges=edges)
+    if form == "local":
+        values = local(read, memory_limit=memory_limit)
+    else:
+        values = finite(read, memory_limit=memory_limit).interaction
+    return values.mean(-1) if per_position else values.mean((-1, -2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decay:
+    """How the error of the local form falls with the size of the message changes."""
+
+    scales: tuple[float, ...]
+    errors: tuple[float, ...]
+    """Mean of |finite - local| over pairs of edges, positions and prompts."""
+    slope: float
+    """Fitted power of the scale: 3 where the paper's proposition holds and is tight."""
+
+
+def decay(
+    read: SharedRead, scales: Sequence[float] = SCALES, *, memory_limit: int = MEMORY_LIMIT
+) -> Decay:
+    """The error of the local form at several shares of the message changes; needs float64."""
+    _check_smooth(read, "local")
+    if read.subject.dtype != torch.float64:
+        raise ValueError(
+            f"small differences need a float64 subject, got {read.subject.dtype}; "
+            "call .to(torch.float64) on it."
+        )
+    if len(scales) < 2 or min(scales) <= 0:
+        raise ValueError(f"scales must be two or more numbers above 0, got {[*scales]}.")
+    at_full = local(read, memory_limit=memory_limit)
+    errors = []
+    for scale in scales:
+        shrunk = replace(read, scale=read.scale * scale)
+        gap = finite(shrunk, memory_limit=memory_limit).interaction - scale**2 * at_full
+        errors.append(gap.abs().mean().item())
+    if min(errors) == 0:
+        raise ValueError(
+            f"finite and local form agree to the last digit at {read.target}: no error to fit."
+        )
+    slope = float(np.polyfit(np.log(scales), np.log(errors), 1)[0])
+    return Decay(scales=tuple(scales), errors=tuple(errors), slope=slope)
+
+
+# Parts
+
+
+def _gradient(read: SharedRead, inputs: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
+    """The inputs, and the gradient of L there as a function of them.
+
+    Prompts and places do not touch each other, so the sum of their losses has all gradients.
+    """
+    with torch.enable_grad():
+        u = inputs.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(read.losses(u).sum(), u, create_graph=True)
+    return u, gradient
+
+
+def _product(gradient: Tensor, u: Tensor, vector: Tensor) -> Tensor:
+    """The Hessian at u times a vector; zero where the gradient does not depend on u."""
+    if not gradient.requires_grad:
+        return torch.zeros_like(u)
+    return torch.autograd.grad(gradient, u, vector, retain_graph=True, materialize_grads=True)[0]
+
+
+def _rules(*orders: int) -> tuple[Float[Tensor, "point 2"], Float[Tensor, "rule point"]]:
+    """The points of several tensor rules on the unit square, and each rule's weights on them."""
+    points, weights = [], []
+    for order in orders:
+        nodes, parts = (torch.from_numpy(x) / 2 for x in np.polynomial.legendre.leggauss(order))
+        points.append(torch.cartesian_prod(nodes + 0.5, nodes + 0.5))
+        weights.append(torch.outer(parts, parts).flatten())
+    return torch.cat(points), torch.block_diag(*weights)
+
+
+def _parts(
+    read: SharedRead, memory_limit: int, *, derivatives: int
+) -> Iterator[tuple[SharedRead, int]]:
+    """The prompts some at a time, and how many alternative inputs fit into memory at once."""
+    config = read.subject.config
+    rows = len(read.positions) * read.pairs.clean.shape[1]
+    per_row = 5 * config.d_model + 3 * (config.n_heads + 2 * config.n_groups) * config.d_head
+    per_row += (5 if config.gated_mlp else 3) * config.d_mlp + 3 * config.d_vocab_out
+    per_row += 4 * config.n_heads * read.pairs.clean.shape[1]
+    # Derivatives keep every layer, and each adds about as much again as the pass it differentiates.
+    kept = (1 + derivatives) * config.n_layers if derivatives else 1
+    numbers = rows * per_row * kept
+    fit = chunk_size(read.subject, numbers, rows * config.d_mlp, memory_limit)
+    size = min(fit, len(read.pairs))
+    for start in range(0, len(read.pairs), size):
+        yield replace(read, pairs=read.pairs[start : start + size]), fit // size
+
+
+def _check_smooth(read: SharedRead, form: str) -> None:
+    if read.kinks:
+        raise ValueError(
+            f"the {form} form does not apply: downstream of {read.target} there is "
+            f"{' and '.join(read.kinks)}, which has kinks; use the finite form."
+        )

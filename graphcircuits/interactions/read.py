@@ -1,0 +1,190 @@
+"""Edges that end in one reader, and the loss as a function of what that reader reads.
+
+1. The clean run gives the reader's input u at each position; the corrupted run gives the change d
+   that each edge would bring: corrupted minus clean output of its writer.
+2. L(u): the reader reads u at one position and the clean input elsewhere; other readers of its
+   layer read the clean run; its component computes, and everything later follows. Plain PyTorch,
+   differentiable, many alternatives of u at once.
+3. `kinks` says where the way from u to the loss is not smooth.
+
+u is the residual stream before the reader's norm, for every reader, so that a norm is part of L.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from graphcircuits.interactions.effects import check_edges
+from graphcircuits.layers import attend
+from graphcircuits.methods.prepare import prepare
+from graphcircuits.task import Pairs
+from graphcircuits.transformer import Run, Transformer
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SharedRead:
+    """Edges into one reader, and the loss as a function of what it reads at one position.
+
+    The axis `place` follows `positions`; `source` follows `edges`.
+    """
+
+    subject: Transformer
+    pairs: Pairs
+    target: str
+    edges: tuple[str, ...]
+    positions: tuple[int, ...]
+    scale: float = 1.0
+    """The share of the message changes that is applied."""
+
+    @classmethod
+    def of(
+        cls,
+        subject: Transformer,
+        pairs: Pairs,
+        target: str,
+        *,
+        edges: Sequence[str] | None = None,
+        positions: Sequence[int] | None = None,
+    ) -> "SharedRead":
+        """Some edges into a reader such as `m1` or `a1.h0<q>` (all if None), at some positions."""
+        graph = subject.graph
+        if target not in graph.reader_names:
+            near = get_close_matches(target, graph.reader_names, n=3, cutoff=0.4)
+            raise ValueError(
+                f"unknown reader {target!r} (near: {', '.join(near) or 'none'}) in a graph of "
+                f"{graph.n_layers} layers x {graph.n_heads} heads."
+            )
+        if edges is None:
+            reads = int(graph.reads[graph.reader_names.index(target)])
+            edges = [f"{writer}->{target}" for writer in graph.writer_names[:reads]]
+        graph.edge_indices(edges)
+        check_edges(edges)
+        elsewhere = [edge for edge in edges if edge.partition("->")[2] != target]
+        if elsewhere:
+            raise ValueError(f"edges must end in {target}, got {', '.join(elsewhere)}.")
+        length = pairs.clean.shape[1]
+        positions = range(length) if positions is None else positions
+        if not positions or min(positions) < 0 or max(positions) >= length:
+            raise ValueError(f"positions must be some of 0..{length - 1}, got {[*positions]}.")
+        return cls(
+            subject=subject,
+            pairs=prepare(subject, graph, pairs),
+            target=target,
+            edges=tuple(edges),
+            positions=tuple(positions),
+        )
+
+    @cached_property
+    def reader(self) -> int:
+        return self.subject.graph.reader_names.index(self.target)
+
+    @cached_property
+    def kinks(self) -> tuple[str, ...]:
+        """Why the loss is not a smooth function of the read input; empty where it is.
+
+        A loss function of the user's own is taken to be smooth.
+        """
+        config, graph = self.subject.config, self.subject.graph
+        layer, kind = int(graph.reader_layer[self.reader]), graph.reader_kinds[self.reader]
+        first = layer + (config.parallel and kind in "qkv")
+        mlps = [f"m{later}" for later in range(first, config.n_layers)]
+        reasons = []
+        if config.activation == "relu" and mlps:
+            reasons.append(f"relu in {', '.join(mlps)}")
+        if self.pairs.kind == "l1":
+            reasons.append("an l1 loss")
+        return tuple(reasons)
+
+    @cached_property
+    def _base(self) -> Run:
+        with torch.no_grad():
+            return self.subject.run(self.pairs.clean)
+
+    @cached_property
+    def _stream(self) -> Float[Tensor, "batch pos d_model"]:
+        return self._base.streams[self.subject.graph.reader_stream[self.reader]]
+
+    @cached_property
+    def inputs(self) -> Float[Tensor, "place batch d_model"]:
+        """What the reader reads in the clean run."""
+        chosen = self._stream[:, list(self.positions)]
+        return rearrange(chosen, "batch place d_model -> place batch d_model")
+
+    @cached_property
+    def changes(self) -> Float[Tensor, "source place batch d_model"]:
+        """Corrupted minus clean message of each edge, times `scale`."""
+        graph = self.subject.graph
+        writers = graph.edge_sources[graph.edge_indices(self.edges)].tolist()
+        with torch.no_grad():
+            corrupted = self.subject.run(self.pairs.corrupted).writers
+        change = (corrupted - self._base.writers)[:, list(self.positions)][:, :, writers]
+        return self.scale * rearrange(change, "batch place source d -> source place batch d")
+
+    def losses(
+        self, inputs: Float[Tensor, "*alternative place batch d_model"]
+    ) -> Float[Tensor, "*alternative place batch"]:
+        """L(u): the losses when the reader reads `inputs`, at one position and in turn at each."""
+        pos = torch.arange(self._stream.shape[1], device=inputs.device)
+        here = pos == torch.tensor(self.positions, device=inputs.device)[:, None]
+        read = inputs[..., None, :].where(here[:, None, :, None], self._stream)
+        return self.pairs.loss(self._downstream(read))
+
+    def _downstream(
+        self, read: Float[Tensor, "*lead batch pos d_model"]
+    ) -> Float[Tensor, "*lead batch pos d_vocab_out"]:
+        """Logits when the reader reads this; other readers of its layer read the clean run."""
+        subject, graph, streams = self.subject, self.subject.graph, self._base.streams
+        kind, layer = graph.reader_kinds[self.reader], int(graph.reader_layer[self.reader])
+        if kind == "logits":
+            return subject.unembed(read)
+        if kind == "mlp":
+            change = self._mlp_change(read, layer)
+        else:
+            change = self._head_change(read, layer, kind)
+            if not subject.config.parallel:
+                change = change + self._mlp_change(streams[2 * layer + 1] + change, layer)
+        stream = streams[2 * layer + 2] + change
+        for later in range(layer + 1, subject.config.n_layers):
+            stream = subject.layer(stream, later)
+        return subject.unembed(stream)
+
+    def _mlp_change(
+        self, read: Float[Tensor, "*lead d_model"], layer: int
+    ) -> Float[Tensor, "*lead d_model"]:
+        """How the MLP's output differs from the clean run."""
+        *_, hidden = self.subject.mlp(read, layer)
+        return (hidden - self._base.states.hidden[layer]) @ self.subject.weights["W_out"][layer]
+
+    def _head_change(
+        self, read: Float[Tensor, "*lead batch pos d_model"], layer: int, kind: str
+    ) -> Float[Tensor, "*lead batch pos d_model"]:
+        """How the output of the head, or of a group's heads, differs from the clean run."""
+        subject, config, states = self.subject, self.subject.config, self._base.states
+        components = subject.graph.components_of(self.reader)
+        first = (components[0] - 1) % subject.graph.writers_per_layer
+        heads, group = slice(first, first + len(components)), first // config.heads_per_group
+        own = first if kind == "q" else group
+        new = subject.normalize("attn_norm", read, layer)
+        new = new @ subject.weights[f"W_{kind.upper()}"][layer, own]
+        bias = subject.bias(f"b_{kind.upper()}", layer)
+        new = new if bias is None else new + bias[own]
+        vectors = {
+            "q": states.q[layer][:, :, heads].transpose(1, 2),
+            "k": states.k[layer][:, None, :, group],
+            "v": states.v[layer][:, None, :, group],
+            kind: new[..., None, :, :],
+        }
+        shape = (*read.shape[:-2], len(components), read.shape[-2], config.d_head)
+        z = attend(config, *(vectors[name].expand(shape) for name in "qkv"))
+        z_change = z - states.z[layer][:, :, heads].transpose(1, 2)
+        return einsum(
+            z_change,
+            subject.weights["W_O"][layer, heads],
+            "... head pos d_head, head d_head d_model -> ... pos d_model",
+        )
