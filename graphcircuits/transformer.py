@@ -12,7 +12,7 @@ Weights are stacked over layers and multiply from the right (x @ W). Norms belon
 b_O and b_out belong to no edge: they are constants of the stream.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -385,11 +385,17 @@ class Run:
     @cached_property
     def reader_gradients(self) -> Float[Tensor, "batch pos reader d_model"]:
         """Gradient of the loss at each reader's input, before its norm."""
-        layers = [self.layer_gradients(layer) for layer in range(self.subject.config.n_layers)]
+        return torch.cat(list(self.gradient_blocks()), dim=2)
+
+    def gradient_blocks(self) -> Iterator[Float[Tensor, "batch pos reader d_model"]]:
+        """`reader_gradients` for readers that see the same writers: heads, MLP, ..., `logits`."""
         subject, gradients = self.subject, self._gradients()
+        for layer in range(subject.config.n_layers):
+            of_layer = self.layer_gradients(layer)
+            yield of_layer[:, :, :-1]
+            yield of_layer[:, :, -1:]
         read = gradients.logits @ subject.unembedding.T * subject.config.logit_scale
-        logits = subject.pull_through_norm("final_norm", self.streams[-1], read)
-        return torch.cat([*layers, logits[:, :, None]], dim=2)
+        yield subject.pull_through_norm("final_norm", self.streams[-1], read)[:, :, None]
 
     def layer_gradients(self, layer: int) -> Float[Tensor, "batch pos reader d_model"]:
         """`reader_gradients` of one layer, for graphs whose whole does not fit in memory."""
