@@ -1,0 +1,332 @@
+"""The graphs the predictor learns on: directed line graph and incidence graph.
+
+1. An edge e1 precedes an edge e2 when e1 arrives at a reader of the component that e2 leaves. Read
+   and write of a component are nodes apart, so the reader *feeds* the writer; with grouped keys one
+   key or value reader feeds every head of its group.
+2. Line graph: a node an edge, an arc from e1 to e2 where e1 precedes e2. Incidence graph: a node a
+   writer, a reader and an edge, in that order, and three relations: `source` (writer to edge),
+   `target` (edge to reader), `next` (edge to edge, as in the line graph).
+3. The predecessors of an edge depend on its source alone. `Neighbourhoods` holds each such set once
+   and the set every node reads, so its size is linear in the edges where the arcs are not.
+4. Sums over predecessors and successors go through these sets: gather into the sets, hand back to
+   the nodes. `line_graph` and `incidence_graph` list the arcs one by one, to look at and to test.
+
+Connectivity: `observed` keeps these arcs, `none` has no arcs at all, `complete` joins every node to
+all later ones of a topological order (reader by reader: the edges that arrive there, the reader
+itself, the writers it completes).
+
+Paper: Graph Transformations, and the connectivity conditions in Graph Learning Models.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from graphcircuits.graph import ComponentGraph
+
+Transformation = Literal["line", "incidence"]
+Connectivity = Literal["observed", "none", "complete"]
+
+TRANSFORMATIONS: tuple[Transformation, ...] = ("line", "incidence")
+CONNECTIVITIES: tuple[Connectivity, ...] = ("observed", "none", "complete")
+RELATIONS = ("source", "target", "next")
+
+
+@dataclass(frozen=True, eq=False)
+class Endpoints:
+    """A component graph as arrays, in any numbering of its writers, readers and edges."""
+
+    n_writers: int
+    n_readers: int
+    sources: Int[Tensor, " edge"]
+    """The writer of each edge."""
+    dests: Int[Tensor, " edge"]
+    """The reader of each edge."""
+    feeding: Int[Tensor, " feed"]
+    """A reader, and in `fed` at the same place a writer that computes from it."""
+    fed: Int[Tensor, " feed"]
+    writer_rank: Int[Tensor, " writer"]
+    """The place of each writer in the order of computation: 0, 1, ... without gaps."""
+    reader_rank: Int[Tensor, " reader"]
+
+    @classmethod
+    def of(cls, graph: ComponentGraph) -> "Endpoints":
+        """The graph's own numbering, which is already the order of computation."""
+        components = [graph.components_of(reader) for reader in range(graph.n_readers)]
+        counts = torch.tensor([len(writers) for writers in components])
+        return cls(
+            n_writers=graph.n_writers,
+            n_readers=graph.n_readers,
+            sources=graph.edge_sources,
+            dests=graph.edge_dests,
+            feeding=torch.arange(graph.n_readers).repeat_interleave(counts),
+            fed=torch.tensor([writer for writers in components for writer in writers]),
+            writer_rank=torch.arange(graph.n_writers),
+            reader_rank=torch.arange(graph.n_readers),
+        )
+
+    def __post_init__(self) -> None:
+        problems = list(self._malformed()) or list(self._cyclic())
+        if problems:
+            raise ValueError("these arrays are no component graph: " + "; ".join(problems) + ".")
+
+    def _malformed(self) -> Iterator[str]:
+        writers, readers = self.n_writers, self.n_readers
+        for name, other in (("sources", "dests"), ("feeding", "fed")):
+            lengths = len(getattr(self, name)), len(getattr(self, other))
+            if lengths[0] != lengths[1]:
+                yield f"{name} and {other} must be equally long, got {lengths[0]} and {lengths[1]}"
+        indices = {"sources": writers, "dests": readers, "feeding": readers, "fed": writers}
+        for name, bound in indices.items():
+            values: Tensor = getattr(self, name)
+            if len(values) and not 0 <= int(values.min()) <= int(values.max()) < bound:
+                yield f"{name} must be in 0..{bound - 1}, got {values.min()}..{values.max()}"
+        for name, count in (("writer_rank", writers), ("reader_rank", readers)):
+            if getattr(self, name).sort().values.tolist() != list(range(count)):
+                yield f"{name} must hold each of 0..{count - 1} once"
+        feeds = list(zip(self.feeding.tolist(), self.fed.tolist(), strict=False))
+        if len(set(feeds)) < len(feeds):
+            yield "a reader is said to feed the same writer twice"
+
+    def _cyclic(self) -> Iterator[str]:
+        early = self.reader_rank[self.dests] <= self.last_read[self.sources]
+        for edge in early.nonzero().flatten()[:1].tolist():
+            yield (
+                f"edge {edge} leaves writer {self.sources[edge]} for reader {self.dests[edge]}, "
+                "which must rank after every reader that feeds that writer"
+            )
+
+    @cached_property
+    def last_read(self) -> Int[Tensor, " writer"]:
+        """The rank of the last reader that feeds each writer; -1 where none does."""
+        last = torch.full((self.n_writers,), -1)
+        return last.scatter_reduce(0, self.fed, self.reader_rank[self.feeding], "amax")
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """Predecessor sets of one shape: every reader of a row attends to every member of that row."""
+
+    members: Int[Tensor, "group member"]
+    readers: Int[Tensor, "group reader"]
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbourhoods:
+    """Predecessor sets, each held once and shared by the nodes that read it."""
+
+    n_nodes: int
+    n_groups: int
+    member_node: Int[Tensor, " member"]
+    """Node j is in a predecessor set, and in `member_group` at the same place which one; sorted by
+    set."""
+    member_group: Int[Tensor, " member"]
+    group_of: Int[Tensor, " node"]
+    """The set that holds the predecessors of a node, or -1 where it has none."""
+    order: Int[Tensor, " node"] | None
+    """Set only for the complete DAG: every node before i in this order precedes i, and there are
+    no groups."""
+    edge_nodes: Int[Tensor, " edge"]
+    """The node of each edge of the component graph."""
+
+    def to(self, device: torch.device | str) -> "Neighbourhoods":
+        return replace(
+            self,
+            member_node=self.member_node.to(device),
+            member_group=self.member_group.to(device),
+            group_of=self.group_of.to(device),
+            order=None if self.order is None else self.order.to(device),
+            edge_nodes=self.edge_nodes.to(device),
+        )
+
+    def check(self, h: Tensor, axis: int = -2) -> None:
+        """Refuse states of another graph, which a gather would take without a word."""
+        if h.shape[axis] != self.n_nodes:
+            raise ValueError(
+                f"expected states of {self.n_nodes} nodes, got {h.shape[axis]}; "
+                "build the neighbourhoods from the graph the states belong to."
+            )
+
+    @cached_property
+    def degrees(self) -> tuple[Float[Tensor, "node 1"], Float[Tensor, "node 1"]]:
+        """How many predecessors and how many successors each node has."""
+        ones = torch.ones(self.n_nodes, 1, device=self.group_of.device)
+        return sum_over_predecessors(ones, self), sum_over_successors(ones, self)
+
+    @cached_property
+    def reading(self) -> Int[Tensor, " node"]:
+        """`group_of` with an extra, empty set in place of -1."""
+        return self.group_of.where(self.group_of >= 0, self.n_groups)
+
+    @cached_property
+    def tiles(self) -> tuple[Tile, ...]:
+        """The sets that somebody reads, those of one shape together: for a component graph a few
+        tiles a layer, because heads of one layer see the same number of edges."""
+        sizes = torch.bincount(self.member_group, minlength=self.n_groups)
+        audiences = torch.bincount(self.reading, minlength=self.n_groups + 1)[:-1]
+        by_group = self.reading.argsort(stable=True)
+        first_member, first_reader = sizes.cumsum(0) - sizes, audiences.cumsum(0) - audiences
+        shapes, shape_of = torch.stack([sizes, audiences]).unique(dim=1, return_inverse=True)
+        tiles = []
+        for shape, (size, audience) in enumerate(shapes.T.tolist()):
+            if not size or not audience:
+                continue
+            groups = (shape_of == shape).nonzero()
+            members = first_member[groups] + torch.arange(size, device=groups.device)
+            readers = first_reader[groups] + torch.arange(audience, device=groups.device)
+            tiles.append(Tile(self.member_node[members], by_group[readers]))
+        return tuple(tiles)
+
+    @cached_property
+    def tiled_members(self) -> Int[Tensor, " member"]:
+        """The members of all tiles, one after the other."""
+        return torch.cat([self.group_of[:0], *(tile.members.flatten() for tile in self.tiles)])
+
+    @cached_property
+    def tiled_readers(self) -> Int[Tensor, " reader"]:
+        """The readers of all tiles, one after the other."""
+        return torch.cat([self.group_of[:0], *(tile.readers.flatten() for tile in self.tiles)])
+
+    @cached_property
+    def place(self) -> Int[Tensor, " node"]:
+        """Where each node stands in `tiled_readers`, or behind them all where it has no set."""
+        listed = self.tiled_readers
+        place = torch.full_like(self.group_of, len(listed))
+        place[listed] = torch.arange(len(listed), device=listed.device)
+        return place
+
+
+def neighbourhoods(
+    graph: ComponentGraph | Endpoints,
+    transformation: Transformation = "line",
+    connectivity: Connectivity = "observed",
+) -> Neighbourhoods:
+    """The predecessor sets of a transformed graph, in time and memory linear in the edges."""
+    for name, value, known in (
+        ("transformation", transformation, TRANSFORMATIONS),
+        ("connectivity", connectivity, CONNECTIVITIES),
+    ):
+        if value not in known:
+            raise ValueError(f"unknown {name} {value!r}; choose one of {', '.join(known)}.")
+    ends = graph if isinstance(graph, Endpoints) else Endpoints.of(graph)
+    n_components = ends.n_writers + ends.n_readers if transformation == "incidence" else 0
+    n_edges = len(ends.sources)
+    n_nodes = n_components + n_edges
+    edge_nodes = torch.arange(n_components, n_nodes)
+    nobody = torch.empty(0, dtype=torch.int64)
+    if connectivity != "observed":
+        return Neighbourhoods(
+            n_nodes=n_nodes,
+            n_groups=0,
+            member_node=nobody,
+            member_group=nobody,
+            group_of=torch.full((n_nodes,), -1),
+            order=_order(ends, transformation) if connectivity == "complete" else None,
+            edge_nodes=edge_nodes,
+        )
+    arriving, fed = _arrivals(ends)
+    nodes, groups, group_of, n_groups = edge_nodes[arriving], fed, ends.sources, ends.n_writers
+    if transformation == "incidence":
+        # Sets of writers first (read by the edges that leave), then sets of readers.
+        writers, into = torch.arange(ends.n_writers), ends.n_writers + ends.dests
+        nodes, groups = torch.cat([writers, nodes, edge_nodes]), torch.cat([writers, groups, into])
+        n_groups = ends.n_writers + ends.n_readers
+        reader_sets = torch.arange(ends.n_writers, n_groups)
+        group_of = torch.cat([torch.full_like(writers, -1), reader_sets, group_of])
+    # A set without members is no set: such nodes have no predecessors.
+    filled = torch.bincount(groups, minlength=n_groups) > 0
+    group_of = group_of.where((group_of >= 0) & filled[group_of], -1)
+    by_group = groups.argsort(stable=True)
+    return Neighbourhoods(
+        n_nodes=n_nodes,
+        n_groups=n_groups,
+        member_node=nodes[by_group],
+        member_group=groups[by_group],
+        group_of=group_of,
+        order=None,
+        edge_nodes=edge_nodes,
+    )
+
+
+def _arrivals(ends: Endpoints) -> tuple[Int[Tensor, " member"], Int[Tensor, " member"]]:
+    """Each edge once for every writer that its reader feeds: the edge, and that writer."""
+    by_dest = ends.dests.argsort(stable=True)
+    count = torch.bincount(ends.dests, minlength=ends.n_readers)
+    first = count.cumsum(0) - count
+    repeats = count[ends.feeding]
+    shift = first[ends.feeding] - (repeats.cumsum(0) - repeats)
+    places = torch.arange(int(repeats.sum())) + shift.repeat_interleave(repeats)
+    return by_dest[places], ends.fed.repeat_interleave(repeats)
+
+
+def _order(ends: Endpoints, transformation: Transformation) -> Int[Tensor, " node"]:
+    """A topological order by the ranks of components, so that it follows them when renumbered."""
+    rank, step = ends.reader_rank, ends.n_writers
+    edges = rank[ends.dests] * 3 * step + ends.writer_rank[ends.sources]
+    if transformation == "line":
+        return edges.argsort(stable=True)
+    readers = (rank * 3 + 1) * step
+    writers = (ends.last_read * 3 + 2) * step + ends.writer_rank
+    return torch.cat([writers, readers, edges]).argsort(stable=True)
+
+
+def line_graph(graph: ComponentGraph | Endpoints) -> Int[Tensor, "2 arc"]:
+    """Every arc of the directed line graph, edge before edge, sorted; not for large graphs."""
+    ends = graph if isinstance(graph, Endpoints) else Endpoints.of(graph)
+    arcs = [
+        torch.cartesian_prod(
+            (ends.dests == reader).nonzero().flatten(), (ends.sources == writer).nonzero().flatten()
+        )
+        for reader, writer in zip(ends.feeding.tolist(), ends.fed.tolist(), strict=True)
+    ]
+    return torch.cat([*arcs, torch.empty(0, 2, dtype=torch.int64)]).unique(dim=0).T
+
+
+def incidence_graph(graph: ComponentGraph | Endpoints) -> dict[str, Int[Tensor, "2 arc"]]:
+    """Every arc of the incidence graph by relation; nodes are writers, readers, then edges."""
+    ends = graph if isinstance(graph, Endpoints) else Endpoints.of(graph)
+    first = ends.n_writers + ends.n_readers
+    edges = first + torch.arange(len(ends.sources))
+    arcs = (
+        torch.stack([ends.sources, edges]),
+        torch.stack([edges, ends.n_writers + ends.dests]),
+        line_graph(ends) + first,
+    )
+    return dict(zip(RELATIONS, arcs, strict=True))
+
+
+def sum_over_predecessors(
+    h: Float[Tensor, "*context node width"], n: Neighbourhoods
+) -> Float[Tensor, "*context node width"]:
+    """At every node the sum of `h` over its predecessors, in linear time."""
+    n.check(h)
+    if n.order is not None:
+        return _sum_of_earlier(h, n.order)
+    sums = h.new_zeros(*h.shape[:-2], n.n_groups + 1, h.shape[-1])
+    sums = sums.index_add(-2, n.member_group, h.index_select(-2, n.member_node))
+    return sums.index_select(-2, n.reading)
+
+
+def sum_over_successors(
+    h: Float[Tensor, "*context node width"], n: Neighbourhoods
+) -> Float[Tensor, "*context node width"]:
+    """At every node the sum of `h` over the nodes it precedes: the transpose of the above."""
+    n.check(h)
+    if n.order is not None:
+        return _sum_of_earlier(h, n.order.flip(0))
+    sums = h.new_zeros(*h.shape[:-2], n.n_groups + 1, h.shape[-1]).index_add(-2, n.reading, h)
+    return torch.zeros_like(h).index_add(-2, n.member_node, sums.index_select(-2, n.member_group))
+
+
+def _sum_of_earlier(
+    h: Float[Tensor, "*context node width"], order: Int[Tensor, " node"]
+) -> Float[Tensor, "*context node width"]:
+    """The sum over all nodes that stand before each one in the order."""
+    sums = h.index_select(-2, order).cumsum(-2)
+    before = torch.cat([torch.zeros_like(sums[..., :1, :]), sums[..., :-1, :]], dim=-2)
+    return before.index_select(-2, order.argsort())
