@@ -359,3 +359,21 @@ def _pick(
     """The logit of each position's class; unscored positions read class 0, which always exists."""
     index = classes.long().where(scored, 0).expand(outputs.shape[:-1])
     return outputs.gather(-1, index[..., None]).squeeze(-1)
+
+
+def check_losses(clean: Float[Tensor, " batch"], corrupted: Float[Tensor, " batch"]) -> None:
+    """Refuse losses that are not finite, or that corruption leaves as they are."""
+    for name, losses in (("clean", clean), ("corrupted", corrupted)):
+        bad = (~losses.isfinite()).nonzero().flatten().tolist()
+        if bad:
+            prompts = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+            raise ValueError(
+                f"the loss must be finite, but on {name} prompts {prompts} it is "
+                f"{losses[bad[0]].item()}; look at the subject's logits and the targets there."
+            )
+    if torch.equal(clean, corrupted):
+        raise ValueError(
+            "the loss is constant: every prompt has the same loss on its clean and its corrupted "
+            f"run ({clean.mean().item():.4g} on average), so all scores would be zero; "
+            "check the loss, the scored positions and the corrupted prompts."
+        )

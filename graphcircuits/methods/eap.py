@@ -10,23 +10,29 @@
    of a layer, an MLP) with everything below it clean.
 3. A score pools an edge's effects on the prompts.
 
-Plain passes give all that is needed. Gradients are made a layer at a time, and prompts and steps
-go in chunks, so that memory bounds neither the number of edges nor of prompts.
+Plain passes give all that is needed, and none is made twice: the gradients of EAP come from its
+clean run. Values stay in lists by layer, gradients are taken to the stream a layer at a time, and
+prompts and steps go in chunks, so that memory bounds neither the number of edges nor of prompts.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.intervene import MEMORY_LIMIT, keep_freed_memory
-from graphcircuits.layers import weight_shapes
-from graphcircuits.methods.prepare import POOLS, check_choice, check_positive, prepare
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Run, Transformer
+from graphcircuits.methods.prepare import (
+    POOLS,
+    check_choice,
+    check_positive,
+    placed,
+)
+from graphcircuits.task import Pairs, check_losses
+from graphcircuits.transformer import Transformer
 
 PATHS = ("inputs", "activations")
 
@@ -81,15 +87,20 @@ def _attribute(
 ) -> Float[Tensor, " edge"]:
     """Pooled effects, with gradients averaged over these shares of clean on the path."""
     check_choice("pool", pool, POOLS)
-    pairs = prepare(subject, graph, pairs)
+    pairs = placed(subject, graph, pairs)
     dtype = torch.promote_types(subject.dtype, torch.float32)
     total = torch.zeros(graph.n_edges, dtype=dtype, device=subject.device)
     prompts, steps = _chunks(subject, pairs, len(shares), memory_limit)
     keep_freed_memory()
+    losses = []
     for start in range(0, len(pairs), prompts):
-        part = pairs[start : start + prompts]
-        found = effects(subject, part, over, shares.split(steps))
-        total += (found.abs() if pool == "abs" else found).sum(0)
+        part = pairs if prompts >= len(pairs) else pairs[start : start + prompts]
+        by_prompt = pool == "abs"
+        found, *both = _effects(subject, part, over, shares.split(steps), by_prompt=by_prompt)
+        total += found.abs_().sum(0) if by_prompt else found[0]
+        losses.append(both)
+    clean, corrupted = (torch.cat(each) for each in zip(*losses, strict=True))
+    check_losses(clean, corrupted)
     if not total.any():
         raise ValueError(
             "the gradient of the loss is zero at every edge, so all scores would be zero; a loss "
@@ -108,26 +119,134 @@ def effects(
 
     Gradients are averaged over the shares of clean, one pass for each tensor of them.
     """
+    return _effects(subject, pairs, over, shares, by_prompt=True)[0]
+
+
+def _effects(
+    subject: Transformer,
+    pairs: Pairs,
+    over: str,
+    shares: tuple[Float[Tensor, " _"], ...],
+    *,
+    by_prompt: bool,
+) -> tuple[Float[Tensor, "batch_or_1 edge"], Float[Tensor, " batch"], Float[Tensor, " batch"]]:
+    """Signed effects, summed over prompts unless told, and the clean and the corrupted losses."""
     graph = subject.graph
+    at_clean = over == "inputs" and all(some.tolist() == [1.0] for some in shares)
+    embedded = subject.embed(pairs.clean).detach()
     with torch.no_grad():
-        clean, corrupted = subject.run(pairs.clean), subject.run(pairs.corrupted)
-        # Writer by writer for each prompt: a prefix of the writers is a slice.
-        deltas = (corrupted.writers - clean.writers).transpose(1, 2).contiguous()
+        corrupted = _forward(subject, subject.embed(pairs.corrupted))
+        if pairs.needs_targets:
+            pairs = pairs.with_targets_from(subject.logits(pairs.clean))
+        clean = None if at_clean else _forward(subject, embedded)
+    clean = clean or _with_gradients(subject, embedded, pairs)
+    deltas = _deltas(subject, clean, corrupted)
     dtype = torch.promote_types(subject.dtype, torch.float32)
-    found = deltas.new_zeros(len(pairs), graph.n_edges, dtype=dtype)
-    steps = sum(len(some) for some in shares)
-    for path in _paths(clean, deltas, over):
+    found = deltas.new_zeros(len(pairs) if by_prompt else 1, graph.n_edges, dtype=dtype)
+    for path in _paths(subject, clean, deltas, over):
         for some in shares:
-            run = path.run(pairs, 1 - some.to(deltas))
-            _add_effects(found, graph, path, run, deltas, steps)
-    return found
+            run = clean if at_clean else path.run(pairs, 1 - some.to(deltas))
+            _add_effects(found, graph, path, run, deltas)
+    found /= 1 if at_clean else sum(len(some) for some in shares)
+    before = pairs.loss(clean.logits) if clean.losses is None else clean.losses[0]
+    return found, before, pairs.loss(corrupted.logits)
+
+
+# Passes
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """What a layer read and computed, or gradients there."""
+
+    at_heads: Float[Tensor, "run pos d_model"]
+    at_mlp: Float[Tensor, "run pos d_model"]
+    readers: tuple[Tensor, ...]
+    """q, k, v, the MLP's pre-activation and, if there is one, that of its gate."""
+    z: Float[Tensor, "run pos head d_head"]
+    hidden: Float[Tensor, "run pos d_mlp"]
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A plain run; its values stay where they were computed, since stacking them is a copy."""
+
+    subject: Transformer
+    layers: list[_Layer]
+    stream: Float[Tensor, "run pos d_model"]
+    """What `logits` reads."""
+    logits: Float[Tensor, "run pos d_vocab_out"]
+    gradients: tuple[Tensor, ...] = ()
+    """Of the loss at the readers of all layers in order, then at the logits."""
+    losses: Float[Tensor, "step batch"] | None = None
+
+
+def _forward(subject: Transformer, stream: Float[Tensor, "run pos d_model"]) -> _Pass:
+    config, weights = subject.config, subject.weights
+    layers = []
+    for layer in range(config.n_layers):
+        q, k, v, z = subject.attention(stream, layer)
+        W_O = weights["W_O"][layer].flatten(0, 1)
+        after = stream + F.linear(z.flatten(-2), W_O.T, subject.bias("b_O", layer))
+        at_mlp = stream if config.parallel else after
+        pre, gate, hidden = subject.mlp(at_mlp, layer)
+        readers = (q, k, v, pre) if gate is None else (q, k, v, pre, gate)
+        layers.append(_Layer(stream, at_mlp, readers, z, hidden))
+        out = F.linear(hidden, weights["W_out"][layer].T, subject.bias("b_out", layer))
+        stream = after + out
+    return _Pass(subject, layers, stream, subject.unembed(stream))
+
+
+def _with_gradients(
+    subject: Transformer, streams: Float[Tensor, "run pos d_model"], pairs: Pairs
+) -> _Pass:
+    """A run on each prompt, once or for several steps in a row, with gradients of its loss."""
+    with torch.enable_grad():
+        # All follows from the stream, so it alone has to ask for gradients.
+        run = _forward(subject, streams.requires_grad_())
+        losses = pairs.loss(run.logits.unflatten(0, (-1, len(pairs))))
+    wanted = [reader for layer in run.layers for reader in layer.readers]
+    gradients = torch.autograd.grad(losses.sum(), [*wanted, run.logits])
+    layers = [
+        _Layer(
+            layer.at_heads.detach(),
+            layer.at_mlp.detach(),
+            (),
+            layer.z.detach(),
+            layer.hidden.detach(),
+        )
+        for layer in run.layers
+    ]
+    last, logits = run.stream.detach(), run.logits.detach()
+    return _Pass(subject, layers, last, logits, gradients, losses.detach())
+
+
+@torch.no_grad()
+def _deltas(
+    subject: Transformer, clean: _Pass, corrupted: _Pass
+) -> Float[Tensor, "writer batch pos d_model"]:
+    """Corrupted minus clean output of every writer."""
+    graph, weights = subject.graph, subject.weights
+    first = corrupted.layers[0].at_heads - clean.layers[0].at_heads
+    deltas = first.new_empty(graph.n_writers, *first.shape)
+    deltas[0] = first
+    for layer, (own, other) in enumerate(zip(clean.layers, corrupted.layers, strict=True)):
+        low = 1 + layer * graph.writers_per_layer
+        mlp = low + graph.n_heads
+        by_head = (other.z - own.z).permute(2, 0, 1, 3).flatten(1, 2)
+        torch.matmul(by_head, weights["W_O"][layer], out=deltas[low:mlp].flatten(1, 2))
+        torch.matmul(other.hidden - own.hidden, weights["W_out"][layer], out=deltas[mlp])
+    return deltas
+
+
+# Paths
 
 
 @dataclass(frozen=True)
 class _Path:
     """A line from corrupted to clean on which one group of writers moves.
 
-    `suffix` is what follows the group, as a subject that reads a stream in place of embeddings.
+    `suffix` is what follows the group, as a subject of its own.
     """
 
     suffix: Transformer
@@ -140,35 +259,34 @@ class _Path:
     change: Float[Tensor, "batch pos d_model"]
     """What full corruption of the group adds to the stream."""
 
-    def run(self, pairs: Pairs, shares: Float[Tensor, " step"]) -> Run:
+    def run(self, pairs: Pairs, shares: Float[Tensor, " step"]) -> _Pass:
         """One run on all prompts for each share of corruption, step by step, with gradients."""
         streams = self.stream + shares[:, None, None, None] * self.change
-        subject, tokens = reading_streams(self.suffix, streams.flatten(0, 1))
-
-        def loss(logits: Float[Tensor, "run pos d_vocab_out"]) -> Float[Tensor, ""]:
-            return pairs.loss(logits.unflatten(0, (len(shares), -1))).sum()
-
-        return subject.run(tokens, loss)
+        return _with_gradients(self.suffix, streams.flatten(0, 1), pairs)
 
 
 def _paths(
-    clean: Run, deltas: Float[Tensor, "batch writer pos d_model"], over: str
+    subject: Transformer,
+    clean: _Pass,
+    deltas: Float[Tensor, "writer batch pos d_model"],
+    over: str,
 ) -> Iterator[_Path]:
-    subject, graph = clean.subject, clean.subject.graph
+    graph = subject.graph
+    embedded = clean.layers[0].at_heads
     if over == "inputs":
-        yield _Path(subject, 0, (0, graph.n_writers), clean.streams[0], deltas[:, 0])
+        yield _Path(subject, 0, (0, graph.n_writers), embedded, deltas[0])
         return
-    yield _Path(subject, 0, (0, 1), clean.streams[0], deltas[:, 0])
-    for layer in range(graph.n_layers):
+    yield _Path(subject, 0, (0, 1), embedded, deltas[0])
+    ends = [*(layer.at_heads for layer in clean.layers[1:]), clean.stream]
+    for layer, end in enumerate(ends):
         first = 1 + layer * graph.writers_per_layer
         mlp = first + graph.n_heads
         # In parallel the layer's MLP does not read its heads, which then come after it.
-        behind = 2 * layer + (2 if graph.parallel else 1)
+        behind = end if graph.parallel else clean.layers[layer].at_mlp
         suffix = _suffix(subject, layer, with_mlp=not graph.parallel)
-        heads = deltas[:, first:mlp].sum(1)
-        yield _Path(suffix, layer, (first, mlp), clean.streams[behind], heads)
+        yield _Path(suffix, layer, (first, mlp), behind, deltas[first:mlp].sum(0))
         suffix = _suffix(subject, layer, with_mlp=False)
-        yield _Path(suffix, layer, (mlp, mlp + 1), clean.streams[2 * layer + 2], deltas[:, mlp])
+        yield _Path(suffix, layer, (mlp, mlp + 1), end, deltas[mlp])
 
 
 def _suffix(subject: Transformer, layer: int, *, with_mlp: bool) -> Transformer:
@@ -189,56 +307,69 @@ def _suffix(subject: Transformer, layer: int, *, with_mlp: bool) -> Transformer:
     return Transformer(config, weights)
 
 
-def reading_streams(
-    subject: Transformer, streams: Float[Tensor, "batch pos d_model"]
-) -> tuple[Transformer, Int[Tensor, "batch pos"]]:
-    """A subject whose embeddings are the given vectors, and the tokens that stand for them."""
-    config = replace(
-        subject.config,
-        d_vocab=streams.shape[0] * streams.shape[1],
-        positions="none" if subject.config.positions == "learned" else subject.config.positions,
-        tied_unembedding=False,
-    )
-    own = subject.weights | {"W_E": streams.flatten(0, 1), "W_U": subject.unembedding}
-    weights = {name: own[name] for name in weight_shapes(config)}
-    tokens = torch.arange(config.d_vocab, device=streams.device)
-    return Transformer(config, weights), tokens.view(streams.shape[:2])
+# Effects
 
 
 def _add_effects(
-    found: Float[Tensor, "batch edge"],
+    found: Float[Tensor, "batch_or_1 edge"],
     graph: ComponentGraph,
     path: _Path,
-    run: Run,
-    deltas: Float[Tensor, "batch writer pos d_model"],
-    steps: int,
+    run: _Pass,
+    deltas: Float[Tensor, "writer batch pos d_model"],
 ) -> None:
-    """Add the part of a run, some of `steps`, to the effects of the path's writers."""
+    """Add the effects of the path's writers in a run, summed over its steps."""
     low, high = path.writers
     reader = path.first_layer * graph.readers_per_layer
-    for gradients in _gradient_blocks(run):
-        count = gradients.shape[2]
+    # One row holds everything that is summed: a prompt, or all of them.
+    writers = deltas.view(len(deltas), len(found), -1)
+    for gradients in _gradient_blocks(run, deltas.shape[1]):
+        count = len(gradients)
         start, reads = int(graph.offsets[reader]), int(graph.reads[reader])
         reader += count
         seen = min(high, reads)
         if seen <= low:
             continue
-        over_steps = gradients.unflatten(0, (-1, len(found))).sum(0).transpose(1, 2)
-        block = over_steps.flatten(2) @ deltas[:, low:seen].flatten(2).transpose(1, 2)
+        readers = gradients.reshape(count, len(found), -1).transpose(0, 1)
+        block = readers @ writers[low:seen].permute(1, 2, 0)
         edges = found[:, start : start + count * reads].view(-1, count, reads)
-        edges[:, :, low:seen] += block / steps
+        edges[:, :, low:seen] += block
 
 
-def _gradient_blocks(run: Run) -> Iterator[Float[Tensor, "run pos reader d_model"]]:
-    """Gradients at readers that read the same writers: a layer's heads, its MLP, ..., `logits`."""
-    subject = run.subject
-    for layer in range(subject.config.n_layers):
-        gradients = run.layer_gradients(layer)
-        yield gradients[:, :, :-1]
-        yield gradients[:, :, -1:]
-    assert run.gradients is not None
-    read = run.gradients.logits @ subject.unembedding.T * subject.config.logit_scale
-    yield subject.pull_through_norm("final_norm", run.streams[-1], read)[:, :, None]
+def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader batch pos d_model"]]:
+    """Gradients at readers that read the same writers: a layer's heads, its MLP, ..., `logits`.
+
+    They are summed over the steps of the run, before they are taken to the stream if no norm
+    stands in between: that map is then the same in every step.
+    """
+    subject, weights = run.subject, run.subject.weights
+    early = subject.config.norm == "none"
+
+    def summed(values: Float[Tensor, "*reader run pos d"], axis: int) -> Tensor:
+        if values.shape[axis] == batch:
+            return values
+        return values.unflatten(axis, (-1, batch)).sum(axis)
+
+    def taken(norm: str, stream: Tensor, gradient: Tensor, layer: int | None) -> Tensor:
+        if early:
+            return gradient
+        return summed(subject.pull_through_norm(norm, stream, gradient, layer), 1)
+
+    def at_stream(gradient: Tensor, W: Float[Tensor, "d_model d"]) -> Tensor:
+        return (summed(gradient, 0) if early else gradient) @ W.T
+
+    gradients = iter(run.gradients)
+    for layer, own in enumerate(run.layers):
+        vectors = torch.cat([next(gradients) for _ in "qkv"], dim=2)
+        vectors = (summed(vectors, 0) if early else vectors).permute(2, 0, 1, 3)
+        W = torch.cat([weights[name][layer] for name in ("W_Q", "W_K", "W_V")])
+        heads = vectors.flatten(1, 2) @ W.transpose(1, 2)
+        yield taken("attn_norm", own.at_heads, heads.unflatten(1, vectors.shape[1:3]), layer)
+        mlp = at_stream(next(gradients), weights["W_in"][layer])
+        if subject.config.gated_mlp:
+            mlp = mlp + at_stream(next(gradients), weights["W_gate"][layer])
+        yield taken("mlp_norm", own.at_mlp, mlp[None], layer)
+    read = at_stream(next(gradients), subject.unembedding) * subject.config.logit_scale
+    yield taken("final_norm", run.stream, read[None], None)
 
 
 def _chunks(subject: Transformer, pairs: Pairs, steps: int, memory_limit: int) -> tuple[int, int]:

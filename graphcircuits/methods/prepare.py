@@ -1,7 +1,8 @@
 """What every method does before it starts, and what the methods share.
 
 1. `prepare` refuses pairs that would score every edge zero, and a loss that cannot rank edges;
-   targets that are still missing are taken from the clean run.
+   targets that are still missing are taken from the clean run. Its parts, `placed` and
+   `task.check_losses`, are for methods that run the subject on all prompts anyway.
 2. `from_clean_run` measures the distance to the clean run instead of the right answer.
 3. `pooled` makes one number an edge of its effects on the prompts.
 4. A `Progress` callback hears of every step of an iterative method; by raising `Stop` it ends the
@@ -17,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.task import Pairs
+from graphcircuits.task import Pairs, check_losses
 from graphcircuits.transformer import Transformer
 
 POOLS = ("abs", "sum")
@@ -33,6 +34,16 @@ class Stop(Exception):
 @torch.no_grad()
 def prepare(subject: Transformer, graph: ComponentGraph, pairs: Pairs) -> Pairs:
     """The pairs on the subject's device, with targets; an error where no method can use them."""
+    pairs = placed(subject, graph, pairs)
+    clean_logits = subject.logits(pairs.clean)
+    if pairs.needs_targets:
+        pairs = pairs.with_targets_from(clean_logits)
+    check_losses(pairs.loss(clean_logits), pairs.loss(subject.logits(pairs.corrupted)))
+    return pairs
+
+
+def placed(subject: Transformer, graph: ComponentGraph, pairs: Pairs) -> Pairs:
+    """The pairs on the subject's device; what `prepare` can refuse without running the subject."""
     if graph != subject.graph:
         raise ValueError(f"the graph must be the subject's own, {subject.graph}, got {graph}.")
     if pairs.identical:
@@ -40,26 +51,8 @@ def prepare(subject: Transformer, graph: ComponentGraph, pairs: Pairs) -> Pairs:
             "clean and corrupted prompts are identical, so all scores would be zero; "
             "give corrupted prompts that differ from the clean ones."
         )
-    pairs = pairs.to(subject.device)
-    clean_logits = subject.logits(pairs.clean)
-    if pairs.needs_targets:
-        pairs = pairs.with_targets_from(clean_logits)
-    clean, corrupted = pairs.loss(clean_logits), pairs.loss(subject.logits(pairs.corrupted))
-    for name, losses in (("clean", clean), ("corrupted", corrupted)):
-        bad = (~losses.isfinite()).nonzero().flatten().tolist()
-        if bad:
-            prompts = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-            raise ValueError(
-                f"the loss must be finite, but on {name} prompts {prompts} it is "
-                f"{losses[bad[0]].item()}; look at the subject's logits and the targets there."
-            )
-    if torch.equal(clean, corrupted):
-        raise ValueError(
-            "the loss is constant: every prompt has the same loss on its clean and its corrupted "
-            f"run ({clean.mean().item():.4g} on average), so all scores would be zero; "
-            "check the loss, the scored positions and the corrupted prompts."
-        )
-    return pairs
+    # Moving pairs checks them once more.
+    return pairs if pairs.clean.device == subject.device else pairs.to(subject.device)
 
 
 @torch.no_grad()
