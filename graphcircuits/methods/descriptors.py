@@ -1,0 +1,287 @@
+"""A fixed description of the linear map of every edge, from the parameters alone.
+
+1. Every writer has a write factor A (rank, d_model) and every reader a read factor B (d_model,
+   rank), cut down to their ranks by QR; the edge map is A B, a small core.
+2. From the cores of an edge come the size and shape of its map, and from those of its neighbours
+   its share in what its source sends and its target receives (`DESCRIPTORS` lists all).
+3. Kinds of both ends and their depth say where the edge stands.
+
+The maps are those that do not depend on the basis a head happens to use inside. Its v can be
+multiplied by any invertible matrix, if W_O is multiplied by the inverse, and so can q against k;
+singular values of W_O W_Q would change with that. So a head writes by W_V W_O and is read by W_V
+W_O at v, by W_Q W_K^T at q and by its transpose at k: the virtual weights of Elhage et al. (2021),
+whose composition score is one of the descriptors. A reader that serves a group of heads has the
+maps of all of them side by side. MLP neurons, tokens and outputs are fixed up to their order, which
+singular values do not see, so their maps are the plain weights: W_out; W_in and W_gate; the
+unembedding. The input writes token and position embeddings, each divided by the root of its number
+of rows, so that a large vocabulary does not look like a strong writer.
+
+A norm's weight (and the centring of LayerNorm) is folded into the maps that read through it. Its
+scale is left out: it depends on the prompt, and is common to all edges of a reader. So is rotation:
+with rotary positions the map at q and k is the one at distance 0.
+
+Numbers are comparable across widths: norms are logarithms, singular values shares of the norm.
+Sizes are floored at `FLOOR` of the largest in the subject, so that a map of zeros has a description
+too. Everything is computed in float64, reader by reader; no (width, width) map is ever formed for
+two MLPs that are wider than the stream.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.transformer import Transformer
+
+N_SINGULAR = 4
+"""How many of the largest singular values describe a map; missing ones are 0."""
+FLOOR = 1e-6
+
+SOURCE_KINDS = ("input", "head", "mlp")
+DEST_KINDS = ("q", "k", "v", "mlp", "logits")
+DESCRIPTORS = (
+    "log_norm",  # log of the Frobenius norm of the map
+    *(f"singular_{i}" for i in range(N_SINGULAR)),  # divided by the Frobenius norm
+    "log_rank",  # log of the effective rank, (sum of squares)^2 / sum of fourth powers
+    "composition",  # norm of the map divided by the norms of its two factors
+    "log_write",  # log of the norm of the write factor
+    "log_read",  # log of the norm of the read factor
+    "log_share_of_source",  # of the squared norms of all maps from the source; log, 0 = average
+    "log_share_of_dest",  # of the squared norms of all maps into the target; log, 0 = average
+    "beside_source",  # cosine to the sum of all maps from the source, as forms on its side
+    "beside_dest",  # cosine to the sum of all maps into the target, as forms on its side
+    "upstream",  # largest composition into the source; 1 for the input
+    "downstream",  # largest composition out of the target's components; 1 for the logits
+    "source_depth",  # 0 for the input, then (layer + 1) / (layers + 1)
+    "dest_depth",  # (layer + 1) / (layers + 1), 1 for the logits
+    *(f"from_{kind}" for kind in SOURCE_KINDS),
+    *(f"to_{kind}" for kind in DEST_KINDS),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """Write and read factors in float64, in the order of the graph's writers and readers."""
+
+    writers: tuple[Float[Tensor, "_ d_model"], ...]
+    readers: tuple[Float[Tensor, "d_model _"], ...]
+
+
+@torch.no_grad()
+def describe(subject: Transformer) -> Float[Tensor, "edge descriptor"]:
+    """The `DESCRIPTORS` of every edge, in edge order, in float64 on the subject's device."""
+    graph, factors = subject.graph, factors_of(subject)
+    maps = _maps(graph, factors)
+    sources, dests = (ends.to(subject.device) for ends in (graph.edge_sources, graph.edge_dests))
+    writes = torch.stack([A.norm() for A in factors.writers])
+    reads = torch.stack([B.norm() for B in factors.readers])
+    composition = maps.norm * _inverse(writes[sources] * reads[dests])
+    upstream, downstream = _neighbours(graph, composition)
+    depths = (graph.writer_layer[graph.edge_sources], graph.reader_layer[graph.edge_dests])
+    columns = [
+        _log(maps.norm),
+        *(maps.singular * _inverse(maps.norm)[:, None]).T,
+        # A map of zeros counts as rank one, the smallest.
+        (maps.norm**4 * _inverse(maps.fourth)).clamp(min=1).log(),
+        composition,
+        _log(writes)[sources],
+        _log(reads)[dests],
+        _log_share(maps.norm.square(), sources, len(writes)),
+        _log_share(maps.norm.square(), dests, len(reads)),
+        maps.beside_source,
+        maps.beside_dest,
+        upstream[sources],
+        downstream[dests],
+        *((depth.to(composition) + 1) / (graph.n_layers + 1) for depth in depths),
+        *_kinds(graph).to(composition).T,
+    ]
+    return torch.stack(columns, dim=1)
+
+
+def standardized(described: Float[Tensor, "edge descriptor"]) -> Float[Tensor, "edge descriptor"]:
+    """Each descriptor with mean 0 and deviation 1 over the edges; 0 where it does not vary."""
+    centred = described - described.mean(0)
+    deviation = centred.square().mean(0).sqrt()
+    # Rounding alone leaves a constant descriptor a deviation of about 1e-16.
+    constant = deviation <= 1e-9 * described.abs().amax(0)
+    return centred / deviation.masked_fill(constant, 1.0) * ~constant
+
+
+# The factors
+
+
+def factors_of(subject: Transformer) -> Factors:
+    """The write factor of every writer and the read factor of every reader."""
+    config = subject.config
+    w = {name: weight.double() for name, weight in subject.weights.items()}
+    tables = [w["W_E"], w["W_pos"]] if config.positions == "learned" else [w["W_E"]]
+    writers = [_cut(torch.cat([table / len(table) ** 0.5 for table in tables]))]
+    readers: list[Tensor] = []
+    for layer in range(config.n_layers):
+        W_Q, W_K, W_V = (
+            _through_norm(subject, "attn_norm", w[f"W_{name}"][layer], layer) for name in "QKV"
+        )
+        W_O = w["W_O"][layer]
+        # Side by side: the outputs, or the queries, of all heads that a group serves.
+        W_O_group = W_O.unflatten(0, (config.n_groups, -1)).transpose(1, 2).flatten(2)
+        W_Q_group = W_Q.unflatten(0, (config.n_groups, -1)).flatten(1, 2)
+        readers += W_Q @ _cut(subject.expand_groups(W_K, dim=0)).mT
+        readers += W_K @ _cut(W_Q_group).mT
+        readers += W_V @ _cut(W_O_group.mT).mT
+        read = [w["W_in"][layer], w["W_gate"][layer]] if config.gated_mlp else [w["W_in"][layer]]
+        W_read = _through_norm(subject, "mlp_norm", torch.cat(read, dim=1), layer)
+        readers.append(_cut(W_read.mT).mT)
+        writers += _cut(subject.expand_groups(W_V, dim=0)) @ W_O
+        writers.append(_cut(w["W_out"][layer]))
+    W_U = subject.unembedding.double() * config.logit_scale
+    readers.append(_cut(_through_norm(subject, "final_norm", W_U).mT).mT)
+    return Factors(tuple(writers), tuple(readers))
+
+
+def _cut(tall: Float[Tensor, "*lead row column"]) -> Float[Tensor, "*lead rank column"]:
+    """R with R^T R = M^T M: the same map up to a rotation of its rows, of which few are left."""
+    return torch.linalg.qr(tall, mode="r").R
+
+
+def _through_norm(
+    subject: Transformer,
+    name: str,
+    W: Float[Tensor, "*lead d_model d_out"],
+    layer: int | None = None,
+) -> Float[Tensor, "*lead d_model d_out"]:
+    """The linear part of a norm, without its scale, followed by W."""
+    weight = subject.weights.get(f"{name}_w")
+    if weight is None:
+        return W
+    scaled = (weight if layer is None else weight[layer]).double()[:, None] * W
+    return scaled - scaled.mean(-2, keepdim=True) if subject.config.norm == "layer" else scaled
+
+
+# The edge maps
+
+
+@dataclass(frozen=True, eq=False)
+class _Maps:
+    """What is kept of the edge maps."""
+
+    norm: Float[Tensor, " edge"]
+    fourth: Float[Tensor, " edge"]
+    """Sum of the fourth powers of the singular values."""
+    singular: Float[Tensor, "edge singular"]
+    beside_source: Float[Tensor, " edge"]
+    beside_dest: Float[Tensor, " edge"]
+
+
+def _maps(graph: ComponentGraph, factors: Factors) -> _Maps:
+    """The edge maps, reader by reader, of all writers of one kind at once."""
+    received, sent = _stream_sums(graph, factors)
+    first_stream = torch.searchsorted(graph.stream_reads, torch.arange(graph.n_writers), right=True)
+    rows: list[Tensor] = []
+    for reader, B in enumerate(factors.readers):
+        total = B.mT @ received[int(graph.reader_stream[reader])] @ B
+        found = B.new_zeros(int(graph.reads[reader]), 4 + N_SINGULAR)
+        for kind in _writers_by_kind(graph):
+            chosen = kind[kind < len(found)]
+            if len(chosen):
+                A = torch.stack([factors.writers[writer] for writer in chosen])
+                beside = A @ sent[first_stream[chosen]] @ A.mT
+                found[chosen] = _summary(A @ B, beside, total)
+        rows.append(found)
+    norm, fourth, beside_source, beside_dest, *singular = torch.cat(rows).T
+    return _Maps(norm, fourth, torch.stack(singular, dim=1), beside_source, beside_dest)
+
+
+def _summary(
+    cores: Float[Tensor, "writer write read"],
+    source_total: Float[Tensor, "writer write write"],
+    dest_total: Float[Tensor, "read read"],
+) -> Float[Tensor, "writer number"]:
+    """The fields of `_Maps`, one row a map; the totals are the sums of the forms beside it."""
+    singular = torch.linalg.svdvals(cores)
+    fourth = singular**4
+    columns = [singular.square().sum(1).sqrt(), fourth.sum(1)]
+    for form, total in ((cores @ cores.mT, source_total), (cores.mT @ cores, dest_total)):
+        lengths = fourth.sum(1).sqrt() * total.square().sum((-2, -1)).sqrt()
+        columns.append((form * total).sum((-2, -1)) * _inverse(lengths))
+    top = F.pad(singular[:, :N_SINGULAR], (0, max(0, N_SINGULAR - singular.shape[1])))
+    return torch.cat([torch.stack(columns, dim=1), top], dim=1)
+
+
+def _stream_sums(
+    graph: ComponentGraph, factors: Factors
+) -> tuple[Float[Tensor, "stream d_model d_model"], Float[Tensor, "stream d_model d_model"]]:
+    """Of each stream: sum of A^T A over the writers in it, of B B^T over its and later readers."""
+    ends = graph.stream_reads.tolist()
+    read = factors.readers[0].new_zeros(len(ends), *factors.readers[0].shape[:1] * 2)
+    written = torch.zeros_like(read)
+    for stream, (start, end) in enumerate(pairwise([0, *ends])):
+        for A in factors.writers[start:end]:
+            written[stream] += A.mT @ A
+    for stream, B in zip(graph.reader_stream.tolist(), factors.readers, strict=True):
+        read[stream] += B @ B.mT
+    return written.cumsum(0), read.flip(0).cumsum(0).flip(0)
+
+
+def _writers_by_kind(graph: ComponentGraph) -> list[Int[Tensor, " writer"]]:
+    """The writers of each kind in SOURCE_KINDS; those of a kind have factors of one shape."""
+    writers = torch.arange(graph.n_writers)
+    is_mlp = (writers > 0) & (writers % graph.writers_per_layer == 0)
+    return [writers[:1], writers[(writers > 0) & ~is_mlp], writers[is_mlp]]
+
+
+def _kinds(graph: ComponentGraph) -> Float[Tensor, "edge kind"]:
+    """Ones at the kinds of source and target."""
+    source_kinds = torch.zeros(graph.n_writers, len(SOURCE_KINDS))
+    for kind, writers in enumerate(_writers_by_kind(graph)):
+        source_kinds[writers, kind] = 1
+    places = torch.tensor([DEST_KINDS.index(kind) for kind in graph.reader_kinds])
+    dest_kinds = F.one_hot(places, len(DEST_KINDS)).float()
+    return torch.cat([source_kinds[graph.edge_sources], dest_kinds[graph.edge_dests]], dim=1)
+
+
+def _neighbours(
+    graph: ComponentGraph, composition: Float[Tensor, " edge"]
+) -> tuple[Float[Tensor, " writer"], Float[Tensor, " reader"]]:
+    """The largest composition into each writer's component, and out of each reader's."""
+    sources, dests = (
+        ends.to(composition.device) for ends in (graph.edge_sources, graph.edge_dests)
+    )
+    into = composition.new_zeros(graph.n_readers).scatter_reduce(0, dests, composition, "amax")
+    out_of = composition.new_zeros(graph.n_writers).scatter_reduce(0, sources, composition, "amax")
+    upstream = composition.new_zeros(graph.n_writers)
+    downstream = composition.new_zeros(graph.n_readers)
+    upstream[0] = downstream[-1] = 1.0
+    for reader in range(graph.n_readers - 1):
+        served = graph.components_of(reader)
+        part = upstream[served.start : served.stop]
+        upstream[served.start : served.stop] = torch.maximum(part, into[reader])
+        downstream[reader] = out_of[served.start : served.stop].max()
+    return upstream, downstream
+
+
+# Numbers that may be zero
+
+
+def _inverse(values: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
+    """1 / x, and 0 for 0."""
+    return values.masked_fill(values == 0, torch.inf).reciprocal()
+
+
+def _log(values: Float[Tensor, " any"]) -> Float[Tensor, " any"]:
+    """Logarithm, floored at FLOOR of the largest value; 0 if all are 0."""
+    floor = FLOOR * values.max()
+    return values.clamp(min=floor).log() if floor > 0 else torch.zeros_like(values)
+
+
+def _log_share(
+    values: Float[Tensor, " edge"], group: Int[Tensor, " edge"], n_groups: int
+) -> Float[Tensor, " edge"]:
+    """log(value / mean value of its group), floored at FLOOR."""
+    zeros = values.new_zeros(n_groups)
+    sums = zeros.index_add(0, group, values)
+    counts = zeros.index_add(0, group, torch.ones_like(values))
+    return (values * (counts * _inverse(sums))[group]).clamp(min=FLOOR).log()

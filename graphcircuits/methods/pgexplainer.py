@@ -1,0 +1,230 @@
+"""PGExplainer for circuits: an MLP that scores edges by what their linear maps are like.
+
+1. Every edge is described by numbers from the parameters alone (`descriptors`), standardized over
+   the edges of the subject.
+2. An MLP turns them into one logit an edge. An edge is kept with probability sigmoid(logit); a
+   sample is a concrete (relaxed Bernoulli) variable, sigmoid((logit + logistic noise) /
+   temperature), and the temperature falls from hot to cold.
+3. The subject runs on clean prompts with the sample as its edge masks: as far as an edge is
+   dropped, it carries its corrupted value.
+4. Adam fits the MLP to
+   distance / distance of the corrupted run
+   + size * mean probability + entropy * mean entropy of keeping an edge.
+   The distance is that of the output to the clean run's: KL divergence, or the absolute difference
+   where the output is one number. Divided so, it is 0 for the clean run and 1 for the corrupted one
+   in every task, and one size weight serves tasks of all kinds.
+5. An edge's score is its logit after the last step.
+
+This is the paper's adaptation of PGExplainer (Luo et al. 2020): one MLP a subject and task, fitted
+without labels. Size and entropy are of the probabilities, not of the samples that stand for them,
+which only adds noise. All edges start as almost surely kept, so that the fit leaves from the whole
+subject and not from one in which every edge is half corrupted.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.intervene import masked_logits
+from graphcircuits.methods.descriptors import describe, standardized
+from graphcircuits.methods.prepare import Progress, Stop, check_positive, prepare
+from graphcircuits.task import Pairs
+from graphcircuits.transformer import Transformer
+
+START = 3.0
+"""Logit of every edge before the first step: kept with a probability of 0.95."""
+
+Distance = Callable[[Float[Tensor, "sample edge"], Int[Tensor, " prompt"]], Float[Tensor, ""]]
+"""How far outputs under these masks are from the clean ones, on these prompts; 1 = corrupted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How an explainer is fitted; the defaults are the method's."""
+
+    size: float = 0.03
+    entropy: float = 0.01
+    learning_rate: float = 0.005
+    hot: float = 5.0
+    """Temperature of the first step; it falls geometrically."""
+    cold: float = 1.0
+    """Temperature of the last step."""
+    steps: int = 300
+    prompts: int = 8
+    """Prompts a step, drawn without repetition until all have been used; at most all."""
+    samples: int = 8
+    """Masks a step. Many masks on few prompts cost as much as few masks on many, and tell more: the
+    noise is mostly that of the masks."""
+    width: int = 64
+    """Of both hidden layers."""
+
+    def __post_init__(self) -> None:
+        names = ("learning_rate", "hot", "cold", "steps", "prompts", "samples", "width")
+        check_positive(**{name: getattr(self, name) for name in names})
+        negative = [name for name in ("size", "entropy") if getattr(self, name) < 0]
+        if negative:
+            found = ", ".join(f"{name}={getattr(self, name)}" for name in negative)
+            raise ValueError(
+                f"size and entropy weigh penalties and cannot be negative, got {found}."
+            )
+
+    def temperature(self, step: int) -> float:
+        return self.hot * (self.cold / self.hot) ** (step / max(1, self.steps - 1))
+
+
+def pgexplainer(
+    subject: Transformer,
+    graph: ComponentGraph,
+    pairs: Pairs,
+    *,
+    size: float = Fit.size,
+    entropy: float = Fit.entropy,
+    learning_rate: float = Fit.learning_rate,
+    hot: float = Fit.hot,
+    cold: float = Fit.cold,
+    steps: int = Fit.steps,
+    prompts: int = Fit.prompts,
+    samples: int = Fit.samples,
+    width: int = Fit.width,
+    generator: torch.Generator | None = None,
+    progress: Progress | None = None,
+) -> Float[Tensor, " edge"]:
+    """Logits of keeping each edge.
+
+    `size` and `entropy` weigh the two penalties; the temperature falls from `hot` to `cold`. Each
+    of `steps` draws `prompts` prompts and `samples` masks; `width` is that of the MLP's two hidden
+    layers. Without a generator the seed is 0.
+    """
+    options = Fit(
+        size=size,
+        entropy=entropy,
+        learning_rate=learning_rate,
+        hot=hot,
+        cold=cold,
+        steps=steps,
+        prompts=prompts,
+        samples=samples,
+        width=width,
+    )
+    pairs = to_clean_output(subject, prepare(subject, graph, pairs))
+    described = standardized(describe(subject)).to(subject.dtype)
+    distance = engine_distance(subject, pairs)
+    return fit(described, distance, len(pairs), options, generator=generator, progress=progress)
+
+
+@torch.no_grad()
+def to_clean_output(subject: Transformer, pairs: Pairs) -> Pairs:
+    """The same prompts, with the distance to the clean run's output as their loss."""
+    kind = pairs.kind
+    if kind not in ("kl", "l1"):
+        kind = "l1" if subject.config.d_vocab_out == 1 else "kl"
+    bare = replace(pairs, kind=kind, targets=None, incorrect=None)
+    return bare.with_targets_from(subject.logits(pairs.clean))
+
+
+@torch.no_grad()
+def corrupted_distance(subject: Transformer, pairs: Pairs) -> Float[Tensor, ""]:
+    """The mean distance of the corrupted runs from the clean ones."""
+    distance = pairs.loss(subject.logits(pairs.corrupted)).mean()
+    if distance <= 0:
+        raise ValueError(
+            "the corrupted runs have the outputs of the clean ones at all scored positions, so no "
+            "edge is needed to preserve them; check the scored positions and corrupted prompts."
+        )
+    return distance
+
+
+def engine_distance(subject: Transformer, pairs: Pairs) -> Distance:
+    """What a fit minimizes, for pairs from `to_clean_output`: all sampled masks in one call."""
+    whole = corrupted_distance(subject, pairs)
+    with torch.no_grad():
+        corrupted = subject.run(pairs.corrupted).writers
+
+    def distance(
+        masks: Float[Tensor, "sample edge"], rows: Int[Tensor, " prompt"]
+    ) -> Float[Tensor, ""]:
+        part = pairs[rows]
+        losses = masked_logits(subject, part.clean, masks, corrupted[rows], metric=part.loss)
+        return losses.mean() / whole
+
+    return distance
+
+
+def fit(
+    described: Float[Tensor, "edge descriptor"],
+    distance: Distance,
+    n_prompts: int,
+    options: Fit,
+    *,
+    generator: torch.Generator | None = None,
+    progress: Progress | None = None,
+) -> Float[Tensor, " edge"]:
+    """The logits after fitting an MLP on the descriptions."""
+    generator = generator or torch.Generator().manual_seed(0)
+    weights = initial_weights(described, options.width, generator)
+    optimizer = torch.optim.Adam(weights, lr=options.learning_rate)
+    prompts = min(options.prompts, n_prompts)
+    order = torch.empty(0, dtype=torch.int64)
+    for step in range(options.steps):
+        if len(order) < prompts:
+            order = torch.randperm(n_prompts, generator=generator)
+        rows, order = order[:prompts].to(described.device), order[prompts:]
+        logits = edge_logits(weights, described)
+        masks = sample(logits, options.samples, options.temperature(step), generator)
+        objective = distance(masks, rows) + penalty(logits, options)
+        optimizer.zero_grad()
+        objective.backward()
+        optimizer.step()
+        try:
+            if progress is not None:
+                progress(step + 1, options.steps)
+        except Stop:
+            break
+    with torch.no_grad():
+        return edge_logits(weights, described)
+
+
+def initial_weights(
+    described: Float[Tensor, "edge descriptor"], width: int, generator: torch.Generator
+) -> list[Float[Tensor, "..."]]:
+    """Weights and biases of the three layers; the last one starts at zero, so all logits do."""
+    weights = []
+    for d_in, d_out in ((described.shape[1], width), (width, width)):
+        # The generator is on the CPU, so that every device sees the same draws.
+        normal = torch.randn(d_in, d_out, generator=generator, dtype=torch.float64)
+        weights += [normal * math.sqrt(2 / d_in), torch.zeros(d_out)]
+    weights += [torch.zeros(width, 1), torch.zeros(1)]
+    return [weight.to(described).requires_grad_() for weight in weights]
+
+
+def edge_logits(
+    weights: list[Float[Tensor, "..."]], described: Float[Tensor, "edge descriptor"]
+) -> Float[Tensor, " edge"]:
+    """The MLP's output, above where every edge starts."""
+    W_1, b_1, W_2, b_2, W_3, b_3 = weights
+    hidden = F.relu(described @ W_1 + b_1)
+    hidden = F.relu(hidden @ W_2 + b_2)
+    return START + (hidden @ W_3 + b_3).squeeze(1)
+
+
+def sample(
+    logits: Float[Tensor, " edge"], n: int, temperature: float, generator: torch.Generator
+) -> Float[Tensor, "sample edge"]:
+    """`n` independent concrete masks; a value is above 0.5 with probability sigmoid(logit)."""
+    uniform = torch.rand(n, len(logits), generator=generator, dtype=torch.float64)
+    noise = uniform.clamp(1e-7, 1 - 1e-7).logit().to(logits)
+    return ((logits + noise) / temperature).sigmoid()
+
+
+def penalty(logits: Float[Tensor, " edge"], options: Fit) -> Float[Tensor, ""]:
+    """size * mean probability + entropy * mean entropy (in nats) of keeping an edge."""
+    probability = logits.sigmoid()
+    # -p log p - (1 - p) log(1 - p), finite for any logit.
+    entropy = F.softplus(logits) - probability * logits
+    return options.size * probability.mean() + options.entropy * entropy.mean()
