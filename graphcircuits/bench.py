@@ -4,7 +4,9 @@
 2. `run` goes through cases, seeds and methods. A seed draws the prompts of a case and, mixed with
    the case, seeds the method. Each result is a JSON file of its own, written whole or not at all
    and named after the content of subject, prompts, options and seed, so a run that was stopped goes
-   on where it was. It holds the scores: other labels or another level need no new run.
+   on where it was. It holds the scores: other labels or another level need no new run. A learned
+   method never sees a case that its predictor was trained on: cases of the pool get the shipped
+   predictor that was trained without their fold.
 3. `Report.rows` summarizes AUROC as the paper does; `Report.write` writes the tables and the plot.
 
 A result that fails is reported and tried again by the next run; the others are kept.
@@ -30,6 +32,7 @@ from graphcircuits.evaluate import LEVELS, auprc, auroc, precision_recall, summa
 from graphcircuits.graph import Circuit
 from graphcircuits.measure import measure
 from graphcircuits.methods import METHODS, localize, options_of
+from graphcircuits.predictor.ensemble import blind_to, find_ensemble
 from graphcircuits.store import StoreError, content_hash, load_artifact, save_artifact, write_atomic
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
@@ -186,9 +189,10 @@ def _run_one(
     pairs: Pairs,
     step: Callable[[int, int], None] | None,
 ) -> Run:
-    given = dict(config.options.get(method, {}))
+    given = own_options(case, method, config.options.get(method, {}))
     options = options_of(method) | given
-    key = content_hash(__version__, case, subject, pairs, method, options, seed)
+    made_by = [find_ensemble(options["predictor"]).sha256] if method == "gcl" else []
+    key = content_hash(__version__, case, subject, pairs, method, options, seed, *made_by)
     path = run_path(out, case, method, seed, key)
     about = {"case": case, "method": method, "options": options, "pairs": len(pairs), "key": key}
     stored = _stored(path)
@@ -210,6 +214,14 @@ def _run_one(
     scores = torch.tensor(stored["scores"], dtype=torch.float64)
     rest = {name: stored[name] for name in ("seconds", "peak_bytes")}
     return Run(case=case, method=method, seed=seed, scores=scores, reused=reused, **rest)
+
+
+def own_options(case: str, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a method on a case: no case is given to a predictor that was trained on it."""
+    if method != "gcl" or "predictor" in given:
+        return dict(given)
+    loaded = load_case(case)
+    return {**given, "predictor": blind_to(loaded.split, loaded.fold)}
 
 
 def method_seed(case: str, seed: int) -> int:

@@ -11,6 +11,7 @@ from graphcircuits.commands.bench import bench
 from graphcircuits.commands.interact import interact
 from graphcircuits.commands.localize import localize
 from graphcircuits.commands.output import Json, print_json, print_table, shown, write
+from graphcircuits.commands.train import train
 
 if TYPE_CHECKING:
     from graphcircuits.benchmark.case import Case
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.command()(bench)
 app.command()(interact)
 app.command()(localize)
+app.command()(train)
 
 
 def main() -> None:

@@ -144,14 +144,15 @@ def summarize(values: Mapping[str, Mapping[int, float]]) -> Summary:
     means = [float(np.mean(list(by_seed.values()))) for by_seed in values.values()]
     spread = None
     if len(seeds) > 1:
-        by_seed = [_quantiles([values[case][seed] for case in values]) for seed in seeds]
+        by_seed = [quantiles([values[case][seed] for case in values]) for seed in seeds]
         spread = tuple(np.std(by_seed, axis=0, ddof=1).tolist())
     return Summary(
-        quantiles=_quantiles(means), spread=spread, n_cases=len(values), n_seeds=len(seeds)
+        quantiles=quantiles(means), spread=spread, n_cases=len(values), n_seeds=len(seeds)
     )
 
 
-def _quantiles(values: Sequence[float]) -> tuple[float, ...]:
+def quantiles(values: Sequence[float]) -> tuple[float, ...]:
+    """Minimum, quartiles and maximum."""
     return tuple(np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist())
 
 

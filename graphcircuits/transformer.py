@@ -388,12 +388,10 @@ class Run:
         return torch.cat(list(self.gradient_blocks()), dim=2)
 
     def gradient_blocks(self) -> Iterator[Float[Tensor, "batch pos reader d_model"]]:
-        """`reader_gradients` for readers that see the same writers: heads, MLP, ..., `logits`."""
+        """`reader_gradients` a layer at a time, then those of `logits`."""
         subject, gradients = self.subject, self._gradients()
         for layer in range(subject.config.n_layers):
-            of_layer = self.layer_gradients(layer)
-            yield of_layer[:, :, :-1]
-            yield of_layer[:, :, -1:]
+            yield self.layer_gradients(layer)
         read = gradients.logits @ subject.unembedding.T * subject.config.logit_scale
         yield subject.pull_through_norm("final_norm", self.streams[-1], read)[:, :, None]
 

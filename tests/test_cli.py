@@ -39,8 +39,11 @@ Command = Callable[..., Ended]
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs the entry point as a shell would."""
+def command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Command:
+    """Runs the entry point as a shell would, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
 
     def call(*args: str | Path) -> Ended:
         monkeypatch.setattr("sys.argv", ["graphcircuits", *map(str, args)])
@@ -65,7 +68,9 @@ def refused(ended: Ended, text: str) -> None:
 # The program
 
 
-@pytest.mark.parametrize("name", ["bench", "build", "cases", "compile", "interact", "localize"])
+@pytest.mark.parametrize(
+    "name", ["bench", "build", "cases", "compile", "interact", "localize", "train"]
+)
 def test_every_command_has_help(name: str) -> None:
     done = CliRunner().invoke(cli.app, [name, "--help"])
     assert done.exit_code == 0
@@ -141,11 +146,40 @@ def test_localize_a_case(command: Command, tmp_path: Path) -> None:
     assert [edge["edge"] for edge in record["ranking"][:4]] == [name for name, _ in direct.top(4)]
 
 
-def test_localize_needs_no_other_word(command: Command) -> None:
+def test_localize_needs_no_other_word(command: Command, tmp_path: Path) -> None:
     ended = command("localize", "ib-3")
     assert ended.code == 0
-    assert f"{methods.DEFAULT_METHOD}, 64 pairs, seed 0" in ended.out
-    assert "20 of 110 edges in the circuit" in ended.out
+    assert "gcl, 64 pairs, seed 0" in ended.out
+    # The circuit is what the predictor holds for likely, and the picture comes unasked.
+    case = load_case("ib-3")
+    result = methods.localize(case.subject(), case.pairs(64))
+    likely = int((result.scores > 0).sum())
+    assert f"{likely} of 110 edges in the circuit" in ended.out
+    assert "wrote circuit.html" in ended.out
+    assert (tmp_path / "circuit.html").is_file()
+    (tmp_path / "circuit.html").unlink()
+    assert command("localize", "ib-3", "--no-picture").code == 0
+    assert command("localize", "ib-3", "--json").code == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_case_meets_a_predictor_that_was_trained_on_it(command: Command) -> None:
+    assert load_case("ib-7").fold == 0
+    ended = command("localize", "ib-7", "--no-picture", "--pairs", "8")
+    assert "predictor fold-0, which was trained without this case" in ended.out
+    given = ["localize", "ib-7", "--pairs", "8", "--json", "--option", "predictor=default"]
+    assert json.loads(command(*given).out)["options"]["predictor"] == "default"
+    assert json.loads(command(*given[:5]).out)["options"]["predictor"] == "fold-0"
+
+
+def test_what_the_predictor_has_not_seen_is_said(command: Command, tmp_path: Path) -> None:
+    path, prompts = tmp_path / "mine.safetensors", tmp_path / "pairs.csv"
+    save_transformer(path, make_subject("gpt-2"))
+    prompts.write_text("clean,corrupted,correct_idx\n0 2 3 4,0 3 3 4,1\n0 4 2 2,0 2 2 2,2\n")
+    given = ["localize", "--subject", path, "--pairs-file", prompts, "--no-picture"]
+    ended = command(*given)
+    assert ended.code == 0, ended.err
+    assert "beyond what the predictor was trained on: norm layer" in ended.out
 
 
 def test_options_reach_the_method(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,7 @@ LAYERS = [
     "interactions",
     "figures",
     "measure",
+    "cost",
     "bench",
     "predictor.train",
     "predictor.select",

@@ -16,8 +16,12 @@ from graphcircuits.commands.subjects import own_subject, tokenizer_of
 
 if TYPE_CHECKING:
     from graphcircuits.graph import Circuit
+    from graphcircuits.result import Result
     from graphcircuits.task import Pairs
     from graphcircuits.transformer import Transformer
+
+EDGES = 20
+"""Of a circuit, where neither the user nor the method says how many."""
 
 
 def localize(
@@ -26,11 +30,20 @@ def localize(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="exact, eap, eap-ig, acdc, sp-edge, sp-node, edge-pruning or random."),
+        typer.Option(
+            help="gcl (the trained predictor, used by default), exact, eap, eap-ig, acdc, sp-edge, "
+            "sp-node, edge-pruning, pgexplainer or random."
+        ),
     ] = None,
     pairs: Annotated[int, typer.Option(help="Prompt pairs to draw for a case.")] = 64,
     seed: Annotated[int, typer.Option(help="Draws a case's prompts and seeds the method.")] = 0,
-    edges: Annotated[int, typer.Option(help="Edges of the circuit: the best ones.")] = 20,
+    edges: Annotated[
+        int | None,
+        typer.Option(
+            help="Edges of the circuit: the best ones. By default those that gcl holds for likely, "
+            "and 20 with other methods."
+        ),
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(help="An option of the method, NAME=VALUE; may be given several times."),
@@ -53,20 +66,28 @@ def localize(
         Path | None,
         typer.Option(help="Write all scores: .json (as EAP-IG and MIB), .csv, .dot, .safetensors."),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a picture of the circuit.")] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Where to write the picture; by default circuit.html, none with --json."),
+    ] = None,
+    no_picture: Annotated[bool, typer.Option("--no-picture", help="Write no picture.")] = False,
     as_json: Json = False,
 ) -> None:
     """Rank the edges of a transformer by how likely they are in the circuit of a task."""
     from dataclasses import replace
 
     from graphcircuits import methods
+    from graphcircuits.bench import own_options
     from graphcircuits.evaluate import auroc
 
+    html = _picture(html, wanted=not (no_picture or as_json))
     _check(level, edges, out, html)
     name = method or methods.DEFAULT_METHOD
     options = parse_options(option or [])
     methods.options_of(name)  # an unknown method is reported before anything is loaded
     transformer, prompts, truth, title, task = _given(case, pairs, seed, subject, pairs_file, words)
+    if case is not None:
+        options = own_options(case, name, options)
     with late_progress() as bar:
         step = bar.add_task(f"{name} on {title}", total=1)
         result = methods.localize(
@@ -78,7 +99,7 @@ def localize(
             **options,
         )
     result = replace(result, subject=title, task=task)
-    circuit = result.circuit(edges=min(edges, result.graph.n_edges))
+    circuit = result.circuit(edges=_size(result, edges))
     quality = None if truth is None else auroc(result, truth, level)
     if out is not None:
         result.save(out, circuit=circuit)
@@ -106,6 +127,8 @@ def localize(
         return
     typer.echo(f"{title}: {task}" if task else title)
     typer.echo(f"{name}, {len(prompts)} pairs, seed {seed}, {result.seconds:.2f} s")
+    for note in _notes(transformer, result):
+        typer.echo(note)
     rows = []
     for rank, (edge, score) in enumerate(result.top(len(circuit)), start=1):
         rows.append([str(rank), edge, f"{score:.4g}"])
@@ -122,7 +145,37 @@ def localize(
         typer.echo(f"wrote {path}")
 
 
-def _check(level: str, edges: int, out: Path | None, html: Path | None) -> None:
+def _picture(html: Path | None, *, wanted: bool) -> Path | None:
+    """Where the picture goes; a place that was named is used in any case."""
+    if html is not None or not wanted:
+        return html
+    return Path("circuit.html")
+
+
+def _size(result: "Result", edges: int | None) -> int:
+    """How many edges the circuit gets: at least one, at most all."""
+    if edges is None:
+        edges = int((result.scores > 0).sum()) if result.method == "gcl" else EDGES
+    return max(1, min(edges, result.graph.n_edges))
+
+
+def _notes(transformer: "Transformer", result: "Result") -> list[str]:
+    """What the user of a learned method should know about its predictor."""
+    from graphcircuits.predictor.ensemble import find_ensemble
+
+    if result.method != "gcl":
+        return []
+    predictor = result.options["predictor"]
+    notes = []
+    if predictor.startswith("fold-"):
+        notes.append(f"predictor {predictor}, which was trained without this case")
+    unseen = find_ensemble(predictor).unseen(transformer)
+    if unseen:
+        notes.append(f"beyond what the predictor was trained on: {', '.join(unseen)}")
+    return notes
+
+
+def _check(level: str, edges: int | None, out: Path | None, html: Path | None) -> None:
     """Refuse what would only fail once the method has run."""
     from graphcircuits.evaluate import LEVELS
     from graphcircuits.result import SUFFIXES
@@ -130,7 +183,7 @@ def _check(level: str, edges: int, out: Path | None, html: Path | None) -> None:
     problems = []
     if level not in LEVELS:
         problems.append(f"--level must be one of {', '.join(LEVELS)}, got {level!r}")
-    if edges < 1:
+    if edges is not None and edges < 1:
         problems.append(f"--edges must be at least 1, got {edges}")
     if out is not None and out.suffix not in SUFFIXES:
         problems.append(f"--out must end in {', '.join(SUFFIXES)}, got {out}")

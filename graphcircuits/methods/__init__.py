@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.methods import acdc, eap, exact, floor, probing, pruning
+from graphcircuits.methods import acdc, eap, exact, floor, learned, pgexplainer, probing, pruning
 from graphcircuits.methods.prepare import Progress, Stop
 from graphcircuits.result import Result
 from graphcircuits.task import Pairs
@@ -51,11 +51,13 @@ METHODS: Mapping[str, Method] = {
     "eap-ig": eap.eap_ig,
     "edge-pruning": pruning.edge_pruning,
     "exact": exact.exact,
+    "gcl": learned.gcl,
+    "pgexplainer": pgexplainer.pgexplainer,
     "random": floor.random_scores,
     "sp-edge": probing.sp_edge,
     "sp-node": probing.sp_node,
 }
-DEFAULT_METHOD = "eap-ig"
+DEFAULT_METHOD = "gcl"
 
 _SUPPLIED = ("generator", "progress")
 """Parameters that are not options: `localize` fills them in."""

@@ -51,14 +51,15 @@ def softmax_attention(
 ) -> Float[Tensor, "context head node d_head"]:
     """Softmax over the predecessors of each node, exactly zero where it has none."""
     n.check(q)
-    if n.order is None:
+    order = _alone(n)
+    if order is None:
         return _over_tiles(q, k, v, n, _softmax_block, q.shape[-1])
     if n.n_nodes > SOFTMAX_NODES:
         raise ValueError(
             f"softmax attention over the complete DAG takes at most {SOFTMAX_NODES} nodes, got "
             f"{n.n_nodes}; use attention='factorized', which takes linear time."
         )
-    return _along(q, k, v, n.order, _softmax_prefixes)
+    return _along(q, k, v, order, _softmax_prefixes)
 
 
 def factorized_attention(
@@ -73,10 +74,11 @@ def factorized_attention(
     # Half of 1 / sqrt(d) to each side.
     scale = q.shape[-1] ** -0.25
     q, k = q * scale, k * scale
-    if n.order is None:
+    order = _alone(n)
+    if order is None:
         block = partial(_factorized_block, projection=projection)
         return _over_tiles(q, k, v, n, block, len(projection))
-    return _along(q, k, v, n.order, partial(_factorized_prefixes, projection=projection))
+    return _along(q, k, v, order, partial(_factorized_prefixes, projection=projection))
 
 
 def _over_tiles(
@@ -107,6 +109,15 @@ def _over_tiles(
     # The last row is for the nodes without predecessors.
     parts.append(torch.zeros_like(v[:, :, :1]))
     return torch.cat(parts, dim=2).index_select(2, n.place)
+
+
+def _alone(n: Neighbourhoods) -> Tensor | None:
+    """The order of one complete DAG; attention along several side by side would mix them."""
+    if n.lengths:
+        raise ValueError(
+            f"attention over the complete DAG takes one case at a time, got {len(n.lengths)}."
+        )
+    return n.order
 
 
 def _along(

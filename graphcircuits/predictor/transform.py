@@ -133,6 +133,8 @@ class Neighbourhoods:
     no groups."""
     edge_nodes: Int[Tensor, " edge"]
     """The node of each edge of the component graph."""
+    lengths: tuple[int, ...] = ()
+    """Where several complete DAGs stand side by side: how many nodes of the order each one has."""
 
     def to(self, device: torch.device | str) -> "Neighbourhoods":
         return replace(
@@ -306,7 +308,7 @@ def sum_over_predecessors(
     """At every node the sum of `h` over its predecessors, in linear time."""
     n.check(h)
     if n.order is not None:
-        return _sum_of_earlier(h, n.order)
+        return _sum_of_earlier(h, n.order, n.lengths)
     sums = h.new_zeros(*h.shape[:-2], n.n_groups + 1, h.shape[-1])
     sums = sums.index_add(-2, n.member_group, h.index_select(-2, n.member_node))
     return sums.index_select(-2, n.reading)
@@ -318,15 +320,19 @@ def sum_over_successors(
     """At every node the sum of `h` over the nodes it precedes: the transpose of the above."""
     n.check(h)
     if n.order is not None:
-        return _sum_of_earlier(h, n.order.flip(0))
+        return _sum_of_earlier(h, n.order.flip(0), n.lengths[::-1])
     sums = h.new_zeros(*h.shape[:-2], n.n_groups + 1, h.shape[-1]).index_add(-2, n.reading, h)
     return torch.zeros_like(h).index_add(-2, n.member_node, sums.index_select(-2, n.member_group))
 
 
 def _sum_of_earlier(
-    h: Float[Tensor, "*context node width"], order: Int[Tensor, " node"]
+    h: Float[Tensor, "*context node width"],
+    order: Int[Tensor, " node"],
+    lengths: tuple[int, ...],
 ) -> Float[Tensor, "*context node width"]:
-    """The sum over all nodes that stand before each one in the order."""
-    sums = h.index_select(-2, order).cumsum(-2)
-    before = torch.cat([torch.zeros_like(sums[..., :1, :]), sums[..., :-1, :]], dim=-2)
-    return before.index_select(-2, order.argsort())
+    """The sum over all nodes of the same DAG that stand before each one in the order."""
+    before = []
+    for part in h.index_select(-2, order).split(lengths or (len(order),), dim=-2):
+        sums = part.cumsum(-2)
+        before += [torch.zeros_like(sums[..., :1, :]), sums[..., :-1, :]]
+    return torch.cat(before, dim=-2).index_select(-2, order.argsort())

@@ -15,7 +15,18 @@ from graphcircuits.task import Pairs
 from tests.methods.tasks import make_pairs, planted, ranks_right
 from tests.subjects import make_subject
 
-NAMES = ("acdc", "eap", "eap-ig", "edge-pruning", "exact", "random", "sp-edge", "sp-node")
+NAMES = (
+    "acdc",
+    "eap",
+    "eap-ig",
+    "edge-pruning",
+    "exact",
+    "gcl",
+    "pgexplainer",
+    "random",
+    "sp-edge",
+    "sp-node",
+)
 EVERY = pytest.mark.parametrize("name", NAMES)
 
 
@@ -27,8 +38,9 @@ def test_the_table() -> None:
 @EVERY
 def test_every_method_beats_chance_on_a_planted_circuit(name: str) -> None:
     subject, circuit = planted(make_subject())
-    # At the clean run the distance to it is flat, which says nothing to eap.
-    pairs = make_pairs(subject, "cross-entropy" if name == "eap" else "kl", batch=8)
+    # At the clean run the distance to it is flat, which says nothing to eap and gcl.
+    flat = name in ("eap", "gcl")
+    pairs = make_pairs(subject, "cross-entropy" if flat else "kl", batch=8)
     trained = "steps" in options_of(name) and name != "eap-ig"
     options = {"steps": 60, "samples": 1} if trained else {}
     scores = METHODS[name](subject, subject.graph, pairs, **options)

@@ -1,0 +1,161 @@
+"""`graphcircuits train`: a predictor from cases whose circuits are known."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphcircuits.commands.output import Json, late_progress, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from graphcircuits.predictor.train import TrainConfig
+
+
+def train(
+    out: Annotated[Path, typer.Option(help="Where to write the predictor, a .safetensors file.")],
+    cases: Annotated[
+        str, typer.Option(help="Cases to learn from: pool, or ids with commas between.")
+    ] = "pool",
+    without_fold: Annotated[
+        int | None,
+        typer.Option(help="Leave out the cases of this fold of the pool, and score them."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file of settings; the others keep their defaults.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Predictors to train; their logits are averaged.")] = 3,
+    steps: Annotated[int | None, typer.Option(help="Training steps, instead of the set ones.")] = (
+        None
+    ),
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(help="Folder of checkpoints; training goes on from what it holds."),
+    ] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Folder for TensorBoard logs; needs tensorboard.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a predictor; `graphcircuits localize --option predictor=FILE` uses it.
+
+    The test cases are refused: they are for measuring what was trained.
+    """
+    from statistics import mean
+
+    from graphcircuits.predictor import train as training
+    from graphcircuits.predictor.ensemble import save_ensemble
+
+    settings = _settings(config, steps)
+    ids, held_out = _cases(cases, without_fold)
+    _check(out, seeds, device)
+    with late_progress() as bar, ExitStack() as stack:
+        reading = bar.add_task("reading cases", total=len(ids) + len(held_out))
+        examples = training.read_examples(
+            ids, settings, progress=lambda done, _: bar.update(reading, completed=done)
+        )
+        validation = training.read_examples(
+            held_out,
+            settings,
+            views=1,
+            progress=lambda done, _: bar.update(reading, completed=len(ids) + done),
+        )
+        step = bar.add_task("training", total=seeds * settings.last)
+
+        def progress(seed: int, done: int, total: int) -> None:
+            bar.update(step, completed=seed * total + done)
+
+        ensemble = training.train_ensemble(
+            ids,
+            settings,
+            seeds=range(seeds),
+            examples=examples,
+            validation=validation,
+            checkpoints=checkpoints,
+            device=device,
+            progress=progress,
+            log=_tensorboard(tensorboard, stack),
+        )
+    found = training.validate(ensemble, validation)
+    save_ensemble(out, ensemble)
+    figures = {level: mean(x[level] for x in found.values()) for level in ("qkv", "head") if found}
+    if as_json:
+        record = {"out": str(out), "cases": len(ids), "seeds": seeds, "steps": settings.last}
+        print_json(record | {"auroc": figures, "held_out": found})
+        return
+    typer.echo(f"{seeds} predictors, {len(ids)} cases, {settings.last} steps each")
+    if found:
+        head, qkv = figures["head"], figures["qkv"]
+        typer.echo(f"{len(found)} held-out cases: mean AUROC {head:.4f} (head), {qkv:.4f} (q/k/v)")
+    typer.echo(f"wrote {out}")
+
+
+def _settings(config: Path | None, steps: int | None) -> "TrainConfig":
+    from dataclasses import replace
+
+    from graphcircuits.predictor.train import TrainConfig
+    from graphcircuits.store import load_config
+
+    settings = TrainConfig() if config is None else load_config(TrainConfig, config)
+    return settings if steps is None else replace(settings, steps=steps, stop=None)
+
+
+def _cases(cases: str, without_fold: int | None) -> tuple[list[str], list[str]]:
+    """Ids to learn from, and ids to score."""
+    from graphcircuits.bench import select_cases
+    from graphcircuits.benchmark import N_FOLDS, load_case
+
+    if cases in ("test", "deep", "all"):
+        raise ValueError(f"--cases must be pool or ids, got {cases}: that would hold test cases.")
+    ids, _ = select_cases(cases)
+    held = [id for id in ids if load_case(id).split == "test"]
+    if held:
+        raise ValueError(f"test cases are not for training: {', '.join(held)}.")
+    if without_fold is None:
+        return ids, []
+    if not 0 <= without_fold < N_FOLDS:
+        raise ValueError(f"--without-fold must be in 0..{N_FOLDS - 1}, got {without_fold}.")
+    held_out = [id for id in ids if load_case(id).fold == without_fold]
+    return [id for id in ids if id not in held_out], held_out
+
+
+def _check(out: Path, seeds: int, device: str) -> None:
+    """Refuse what would only fail after training."""
+    import torch
+
+    problems = []
+    if out.suffix != ".safetensors":
+        problems.append(f"--out must end in .safetensors, got {out}")
+    if seeds < 1:
+        problems.append(f"--seeds must be at least 1, got {seeds}")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        problems.append("--device cuda was asked for, but PyTorch finds no GPU here")
+    if problems:
+        raise ValueError("; ".join(problems) + ".")
+
+
+def _tensorboard(
+    folder: Path | None, stack: ExitStack
+) -> "Callable[[int, int, Mapping[str, float]], None] | None":
+    """What writes the figures of a seed and step to TensorBoard, if asked for."""
+    if folder is None:
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ImportError(
+            "TensorBoard logs need the package tensorboard: pip install tensorboard"
+        ) from error
+    writers: dict[int, Any] = {}
+
+    def log(seed: int, step: int, figures: "Mapping[str, float]") -> None:
+        if seed not in writers:
+            writers[seed] = SummaryWriter(str(folder / f"seed{seed}"))
+            stack.callback(writers[seed].close)
+        for name, value in figures.items():
+            writers[seed].add_scalar(name, value, step)
+
+    return log

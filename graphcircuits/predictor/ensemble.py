@@ -1,0 +1,156 @@
+"""Trained predictors: several of one shape whose logits are averaged, kept in one file.
+
+1. `Ensemble.scores` reads a case once and runs all members on it.
+2. `save_ensemble` and `load_ensemble` are its artifact: weights, configuration, and what it was
+   trained on.
+3. `shipped` gives the predictors in the package: `default` learned from every case of the pool,
+   `fold-0` to `fold-4` from all but those of one fold. `blind_to` names the one that has not seen a
+   given case.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, read_case
+from graphcircuits.store import StoreError, load_artifact, load_config, save_artifact
+from graphcircuits.task import Pairs
+from graphcircuits.transformer import Transformer
+
+KIND = "predictor"
+SHIPPED = ("default", *(f"fold-{fold}" for fold in range(5)))
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Predictors of one configuration, and where they came from."""
+
+    members: tuple[Predictor, ...]
+    origin: dict[str, Any]
+    """Training configuration, case ids, seeds, and what subjects it saw."""
+    sha256: str = ""
+    """Content of the file it was read from."""
+
+    @property
+    def config(self) -> PredictorConfig:
+        return self.members[0].config
+
+    @torch.no_grad()
+    def scores(
+        self, subject: Transformer, pairs: Pairs, *, generator: torch.Generator
+    ) -> Float[Tensor, " edge"]:
+        """The mean logit of every edge."""
+        reading = read_case(self.config, subject, pairs, generator=generator)
+        return self.logits(reading, generator=generator)
+
+    @torch.no_grad()
+    def logits(self, reading: Reading, *, generator: torch.Generator) -> Float[Tensor, " edge"]:
+        """The mean logit of every edge of a case that has been read."""
+        found = []
+        for member in self.members:
+            # Setting the mode visits every module, which takes as long as a small graph.
+            if member.training:
+                member.eval()
+            found.append(member(reading, generator=generator))
+        return torch.stack(found).mean(0)
+
+    def to(self, device: torch.device | str) -> "Ensemble":
+        """The same predictors on another device; these stay where they are."""
+        if self.members[0].readout.weight.device == torch.device(device):
+            return self
+        return replace(self, members=tuple(deepcopy(member).to(device) for member in self.members))
+
+    def unseen(self, subject: Transformer) -> list[str]:
+        """What the subject has that no subject of the training did, in words."""
+        seen, config = self.origin["subjects"], subject.config
+        notes = [
+            f"{name} {value}" for name, value in traits(subject).items() if value not in seen[name]
+        ]
+        if config.n_layers > seen["layers"]:
+            notes.append(f"{config.n_layers} layers, at most {seen['layers']} were seen")
+        return notes
+
+
+def traits(subject: Transformer) -> dict[str, Any]:
+    """What of a subject's architecture a predictor may not have met."""
+    config = subject.config
+    return {
+        "norm": config.norm,
+        "positions": config.positions,
+        "gated MLP": config.gated_mlp,
+        "parallel layers": config.parallel,
+        "grouped keys": config.n_groups < config.n_heads,
+    }
+
+
+def seen_of(subjects: Sequence[Transformer]) -> dict[str, Any]:
+    """The traits of training subjects, for `Ensemble.origin`."""
+    found = [traits(subject) for subject in subjects]
+    seen: dict[str, Any] = {name: sorted({trait[name] for trait in found}) for name in found[0]}
+    return seen | {"layers": max(subject.config.n_layers for subject in subjects)}
+
+
+def save_ensemble(path: str | Path, ensemble: Ensemble, *, seed: int | None = None) -> None:
+    """Write weights, configuration and origin as one artifact."""
+    tensors = {
+        f"{place}.{name}": tensor
+        for place, member in enumerate(ensemble.members)
+        for name, tensor in member.state_dict().items()
+    }
+    meta = {"members": len(ensemble.members), "origin": ensemble.origin}
+    save_artifact(path, kind=KIND, config=ensemble.config, seed=seed, tensors=tensors, meta=meta)
+
+
+def load_ensemble(path: str | Path) -> Ensemble:
+    """Read an ensemble; a file that this code cannot run is refused."""
+    artifact = load_artifact(path, KIND)
+    try:
+        config = load_config(PredictorConfig, artifact.config)
+        members = []
+        for place in range(artifact.meta["members"]):
+            member, prefix = Predictor(config), f"{place}."
+            own = {
+                name.removeprefix(prefix): tensor
+                for name, tensor in artifact.tensors.items()
+                if name.startswith(prefix)
+            }
+            member.load_state_dict(own)
+            members.append(member.eval().requires_grad_(False))
+        return Ensemble(tuple(members), dict(artifact.meta["origin"]), artifact.sha256)
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise StoreError(
+            f"{path} holds a predictor that does not match this version of the code: {error}; "
+            "train it again with: graphcircuits train"
+        ) from error
+
+
+def find_ensemble(name: str) -> Ensemble:
+    """A shipped predictor by name, or that of a file."""
+    if name in SHIPPED:
+        return shipped(name)
+    if not Path(name).is_file():
+        raise ValueError(
+            f"there is no predictor {name!r}: give the path of a file that graphcircuits train "
+            f"wrote, or one of {', '.join(SHIPPED)}."
+        )
+    return load_ensemble(name)
+
+
+@cache
+def shipped(name: str) -> Ensemble:
+    """A predictor of the package."""
+    with as_file(files("graphcircuits").joinpath(f"data/predictors/{name}.safetensors")) as path:
+        return load_ensemble(path)
+
+
+def blind_to(split: str | None, fold: int | None) -> str:
+    """The shipped predictor whose training held no case of this place in the split."""
+    return f"fold-{fold}" if split == "pool" and fold is not None else "default"

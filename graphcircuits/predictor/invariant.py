@@ -1,0 +1,346 @@
+"""Features that no change of basis inside a component touches.
+
+1. At every context and edge the six features are contracted, or measured in the residual stream:
+   clean = g . m_clean, corrupted = g . m_corrupted, effect = corrupted - clean (what noising the
+   edge does to first order), reach = |g| |change of the source's output|, and
+   bound = |g| |the source's clean output|; g is the gradient at the target's input in the stream.
+   With `both_ends` the effect is taken by the gradient at the corrupted run as well: where the
+   clean run saturates, as attention does, its gradient vanishes and the other one need not.
+2. `measure` pools them over contexts: means of absolute values, by context or summed over the
+   positions of a pair first. That is one pass over the prompts, chunked to a memory limit.
+3. `scaled` makes a subject's numbers comparable with another's: by the largest of the case, by the
+   largest and the sum at an edge's target and at its source, and by rank.
+4. `InvariantAligner` standardizes and projects them, with the kinds of source and target. It may
+   add a learned projection of single contexts, pooled after it.
+
+Unlike the paper's aligner nothing attends over coordinates, so the width of a subject does not
+matter, and contexts are pooled before graph learning instead of after it: the graph learner then
+runs once a case and not once a context.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.intervene import MEMORY_LIMIT, keep_freed_memory
+from graphcircuits.predictor.block import linear
+from graphcircuits.predictor.transform import Transformation
+from graphcircuits.task import Pairs, check_losses
+from graphcircuits.transformer import Transformer
+
+CONTRACTIONS = ("effect", "clean", "corrupted", "reach", "bound")
+STATISTICS = (*CONTRACTIONS, "effect_by_pair", "clean_by_pair")
+"""Mean absolute value of a contraction over contexts; over pairs, positions summed, at the end."""
+FAR_STATISTICS = ("far_effect", "far_effect_by_pair")
+"""The same of the effect by the gradient at the corrupted run."""
+SCALINGS = ("case", "target_share", "target_top", "source_share", "source_top", "rank")
+SOURCE_KINDS = ("input", "head", "mlp")
+TARGET_KINDS = ("q", "k", "v", "mlp", "logits")
+
+NEGLIGIBLE = 1e-6
+"""Below this share of the case's largest value, differences are rounding and do not count."""
+FLOOR = 1e-5
+"""Where logarithms of shares end."""
+TINY = 1e-30
+
+
+@dataclass(frozen=True, eq=False)
+class Invariants:
+    """Pooled invariants of a case, and those of some single contexts."""
+
+    graph: ComponentGraph
+    statistics: Float[Tensor, "statistic edge"]
+    """In the order of STATISTICS, then of FAR_STATISTICS if both ends were measured."""
+    written: Float[Tensor, "2 writer"]
+    """Mean norm of each writer's clean output, and of its change."""
+    received: Float[Tensor, " reader"]
+    """Mean norm of the gradient that each reader sends to the stream."""
+    sample: Float[Tensor, "context edge contraction"]
+    """Contractions at single contexts, in the order of CONTRACTIONS."""
+
+    def to(self, target: torch.device | torch.dtype | str) -> "Invariants":
+        names = ("statistics", "written", "received", "sample")
+        return replace(self, **{name: getattr(self, name).to(target) for name in names})
+
+
+@torch.no_grad()
+def measure(
+    subject: Transformer,
+    pairs: Pairs,
+    *,
+    both_ends: bool = False,
+    sample: int = 0,
+    generator: torch.Generator | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Invariants:
+    """The invariants of a subject's edges on a task, over all positions of all pairs.
+
+    Contractions of `sample` contexts, drawn by `generator`, are kept one by one.
+    """
+    if sample and generator is None:
+        raise ValueError("contexts are drawn at random; give a torch.Generator as generator.")
+    if pairs.clean.device != subject.device:
+        pairs = pairs.to(subject.device)
+    n_contexts = pairs.clean.numel()
+    drawn = torch.randperm(n_contexts, generator=generator)[:sample] if sample else torch.empty(0)
+    keep_freed_memory()
+    parts = []
+    chunk = _chunk(subject, pairs, memory_limit)
+    for start in range(0, len(pairs), chunk):
+        # Taking some of the pairs checks them once more.
+        part = pairs if chunk >= len(pairs) else pairs[start : start + chunk]
+        first, count = start * pairs.clean.shape[1], part.clean.numel()
+        here = drawn[(drawn >= first) & (drawn < first + count)].long() - first
+        parts.append(_measured(subject, part, here.to(subject.device), both_ends=both_ends))
+    names = ("statistics", "written", "received")
+    means = {
+        name: torch.stack([part[name] for part in parts]).sum(0) / n_contexts for name in names
+    }
+    kept = torch.cat([part["sample"] for part in parts])
+    found = Invariants(subject.graph, **means, sample=kept)
+    # Outputs first: a loss that is not finite may only be what followed from one of them.
+    _check_finite("output", found.graph.writer_names, found.written.sum(0))
+    check_losses(*(torch.cat([part[name] for part in parts]) for name in ("loss", "far_loss")))
+    _check_finite("gradient", found.graph.reader_names, found.received)
+    if not found.received.any():
+        raise ValueError(
+            "the gradient of the loss is zero at every component, so features would say nothing of "
+            "the task; a loss whose targets are the clean run's own outputs is flat there: give "
+            "the right answers as targets, or use eap-ig or exact."
+        )
+    return found
+
+
+def _check_finite(what: str, names: Sequence[str], values: Float[Tensor, " component"]) -> None:
+    broken = (~values.isfinite()).nonzero().flatten().tolist()
+    if broken:
+        raise ValueError(
+            f"features must be finite, but the {what} of {names[broken[0]]} is NaN or "
+            "infinite; look at the subject's weights and the targets."
+        )
+
+
+def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int) -> int:
+    """Pairs whose runs, stream vectors and contractions fit in memory, one at least."""
+    config, graph, pos = subject.config, subject.graph, pairs.clean.shape[1]
+    layer = (2 * config.n_heads + 2 * config.n_groups) * config.d_head + 3 * config.d_mlp
+    states = config.n_layers * (layer + 2 * config.d_model + 3 * config.n_heads * pos)
+    vectors = (5 * graph.n_writers + 3 * graph.readers_per_layer) * config.d_model
+    block = 6 * graph.n_writers * graph.readers_per_layer
+    numbers = pos * (5 * states + vectors + block) + 2 * graph.n_edges
+    return max(1, memory_limit // (numbers * subject.dtype.itemsize))
+
+
+def _measured(
+    subject: Transformer, pairs: Pairs, drawn: Int[Tensor, " context"], *, both_ends: bool
+) -> dict[str, Tensor]:
+    """Sums over contexts of the fields of `Invariants`, and the contractions at drawn contexts."""
+
+    def loss(logits: Float[Tensor, "batch pos d_vocab_out"]) -> Float[Tensor, ""]:
+        return pairs.loss(logits).sum()
+
+    run = subject.run(pairs.clean, loss)
+    other = subject.run(pairs.corrupted, loss if both_ends else None)
+    clean = _by_context(run.writers)
+    change = _by_context(other.writers) - clean
+    written = torch.stack([change.norm(dim=-1), clean.norm(dim=-1)])
+    clean, change = clean.transpose(1, 2), change.transpose(1, 2)
+    far = other.gradient_blocks() if both_ends else repeat(None)
+    statistics, received, sample = [], [], []
+    reader = 0
+    for gradients, far_gradients in zip(run.gradient_blocks(), far, strict=False):
+        gradients = _by_context(gradients)
+        first, reader = reader, reader + gradients.shape[1]
+        reads = subject.graph.reads[first:reader].tolist()
+        norms = gradients.norm(dim=-1)
+        received.append(norms.sum(0))
+        effect, on_clean = (gradients @ x[..., : reads[-1]] for x in (change, clean))
+        values = (effect, on_clean, effect + on_clean)
+        sums = [x.norm(p=1, dim=0) for x in values]
+        # Norms multiply, so their products need not be made at every context.
+        sums += [norms.T @ x[:, : reads[-1]] for x in written]
+        sums += [_by_pair(x, len(pairs)) for x in values[:2]]
+        if far_gradients is not None:
+            far_effect = _by_context(far_gradients) @ change[..., : reads[-1]]
+            sums += [far_effect.norm(p=1, dim=0), _by_pair(far_effect, len(pairs))]
+        statistics.append(_edges(torch.stack(sums), reads))
+        products = [norms[drawn, :, None] * x[drawn, None, : reads[-1]] for x in written]
+        some = torch.stack([*(x[drawn] for x in values), *products], dim=1)
+        sample.append(_edges(some, reads))
+    return {
+        "statistics": torch.cat(statistics, dim=1),
+        "written": written.flip(0).sum(1),
+        "received": torch.cat(received),
+        "sample": torch.cat(sample, dim=2).transpose(1, 2),
+        "loss": pairs.loss(run.logits),
+        "far_loss": pairs.loss(other.logits),
+    }
+
+
+def _by_context(
+    x: Float[Tensor, "batch pos item d_model"],
+) -> Float[Tensor, "context item d_model"]:
+    """In single precision at least: half precision is too narrow for what follows."""
+    return x.flatten(0, 1).to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _by_pair(x: Float[Tensor, "context reader writer"], n_pairs: int) -> Tensor:
+    """Absolute values of the sums over a pair's positions, counted once for every position."""
+    by_pair = x.unflatten(0, (n_pairs, -1))
+    return by_pair.sum(1).norm(p=1, dim=0) * by_pair.shape[1]
+
+
+def _edges(x: Float[Tensor, "*row reader writer"], reads: list[int]) -> Float[Tensor, "*row edge"]:
+    """Rows of a layer's readers in edge order. All but the last, the MLP, see the same writers."""
+    return torch.cat([x[..., :-1, : reads[0]].flatten(-2), x[..., -1, :]], dim=-1)
+
+
+# Scaling
+
+
+def scaled(
+    values: Float[Tensor, "statistic edge"], graph: ComponentGraph
+) -> Float[Tensor, "edge statistic scaling"]:
+    """Every statistic under every scaling, in the order of SCALINGS."""
+    sources, dests = graph.edge_sources.to(values.device), graph.edge_dests.to(values.device)
+    values, by_top = _by_top(values)
+    share_t, top_t = _of_component(values, dests, graph.n_readers)
+    share_s, top_s = _of_component(values, sources, graph.n_writers)
+    columns = (_log(by_top), share_t, top_t, share_s, top_s, _rank(values))
+    return torch.stack(columns, dim=-1).transpose(0, 1)
+
+
+def _by_top(values: Float[Tensor, "row item"]) -> tuple[Tensor, Tensor]:
+    """The values of each row with negligible ones set to zero, and their shares of the largest."""
+    top = values.amax(1, keepdim=True).clamp_min(TINY)
+    values = values.where(values > NEGLIGIBLE * top, 0.0)
+    return values, values / top
+
+
+def _of_component(
+    values: Float[Tensor, "statistic edge"], component: Int[Tensor, " edge"], count: int
+) -> tuple[Float[Tensor, "statistic edge"], Float[Tensor, "statistic edge"]]:
+    """Each value's share of the sum at its component, and the logarithm of that of the largest."""
+    index = component.expand_as(values)
+    start = values.new_zeros(len(values), count)
+    total = start.index_add(1, component, values)[:, component]
+    largest = start.scatter_reduce(1, index, values, "amax")[:, component]
+    return values / total.clamp_min(TINY), _log(values / largest.clamp_min(TINY))
+
+
+def _log(share: Float[Tensor, "row item"]) -> Float[Tensor, "row item"]:
+    return share.clamp_min(FLOOR).log()
+
+
+def _rank(values: Float[Tensor, "row item"]) -> Float[Tensor, "row item"]:
+    """The share of the row that is smaller, ties counted half."""
+    ordered = values.sort(dim=1).values
+    below = torch.searchsorted(ordered, values.contiguous())
+    upto = torch.searchsorted(ordered, values.contiguous(), right=True)
+    return (below + upto).to(values) / (2 * values.shape[1])
+
+
+# Tables of nodes
+
+
+def kinds(graph: ComponentGraph) -> tuple[Int[Tensor, " writer"], Int[Tensor, " reader"]]:
+    """The kind of every writer and reader, as its place in SOURCE_KINDS and TARGET_KINDS."""
+    layer = torch.tensor([1] * graph.n_heads + [2])
+    writers = torch.cat([torch.tensor([0]), layer.repeat(graph.n_layers)])
+    groups = graph.n_groups
+    layer = torch.tensor([0] * graph.n_heads + [1] * groups + [2] * groups + [3])
+    return writers, torch.cat([layer.repeat(graph.n_layers), torch.tensor([4])])
+
+
+def table_width(*, both_ends: bool) -> int:
+    """Columns of `table`."""
+    own = (len(STATISTICS) + both_ends * len(FAR_STATISTICS)) * len(SCALINGS)
+    return own + 3 * 2 + len(SOURCE_KINDS) + len(TARGET_KINDS)
+
+
+def table(found: Invariants, transformation: Transformation) -> Float[Tensor, "node column"]:
+    """What each node of the transformed graph knows, zeros where something is absent.
+
+    Columns: scaled statistics; norms at source (clean, change) and target (gradient), by the
+    largest of the case and as a rank; kinds of source and target. An edge has all of them. In the
+    incidence graph a component has its own norms and kind, and edges leave these to components.
+    """
+    graph, device = found.graph, found.statistics.device
+    writer_kind, reader_kind = (kind.to(device) for kind in kinds(graph))
+    writers = torch.cat([_norms(found.written), _one_hot(writer_kind, SOURCE_KINDS)], dim=1)
+    readers = torch.cat([_norms(found.received[None]), _one_hot(reader_kind, TARGET_KINDS)], dim=1)
+    writers, readers = writers.to(found.statistics), readers.to(found.statistics)
+    edges = scaled(found.statistics, graph).flatten(1)
+    if transformation == "line":
+        at_source = writers[graph.edge_sources.to(device)]
+        return torch.cat([edges, at_source, readers[graph.edge_dests.to(device)]], dim=1)
+    return torch.block_diag(edges, writers, readers).roll(-graph.n_edges, 0)
+
+
+def _norms(values: Float[Tensor, "norm component"]) -> Float[Tensor, "component column"]:
+    values, by_top = _by_top(values)
+    return torch.cat([_log(by_top), _rank(values)]).T
+
+
+def _one_hot(kind: Int[Tensor, " component"], names: tuple[str, ...]) -> Tensor:
+    return nn.functional.one_hot(kind, len(names))
+
+
+def context_table(found: Invariants) -> Float[Tensor, "context edge contraction"]:
+    """Contractions of single contexts by the case's largest mean, compressed."""
+    means = found.statistics[: len(CONTRACTIONS)].amax(1).clamp_min(TINY)
+    return torch.asinh(10 * found.sample / means) / 3
+
+
+class InvariantAligner(nn.Module):
+    """Node states from tables: standardized, projected, with single contexts added if there are."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        both_ends: bool = False,
+        context_width: int = 0,
+        generator: torch.Generator,
+    ) -> None:
+        """`both_ends` as in `measure`; `context_width` is that of the learned projection of single
+        contexts, 0 for none."""
+        super().__init__()
+        columns = table_width(both_ends=both_ends)
+        self.register_buffer("mean", torch.zeros(columns))
+        self.register_buffer("deviation", torch.ones(columns))
+        self.project = linear(columns, width, generator)
+        self.contexts = self.gather = None
+        if context_width:
+            self.contexts = nn.Sequential(
+                linear(len(CONTRACTIONS), 2 * context_width, generator),
+                nn.SiLU(),
+                linear(2 * context_width, context_width, generator),
+                nn.SiLU(),
+            )
+            self.gather = linear(context_width, width, generator, bias=False)
+
+    def standardize_by(self, nodes: Float[Tensor, "node column"]) -> None:
+        """Take mean and deviation from the tables of the training cases."""
+        self.mean.copy_(nodes.mean(0))
+        self.deviation.copy_(nodes.std(0).clamp_min(1e-3))
+
+    def forward(
+        self,
+        nodes: Float[Tensor, "node column"],
+        contexts: Float[Tensor, "context edge contraction"],
+        edge_nodes: Int[Tensor, " edge"],
+    ) -> Float[Tensor, "node width"]:
+        h = self.project((nodes - self.mean) / self.deviation)
+        if self.contexts is None or self.gather is None:
+            return h
+        pooled = self.gather(self.contexts(contexts).mean(0))
+        return h.index_add(0, edge_nodes, pooled)

@@ -1,0 +1,277 @@
+"""The predictor: from a subject and a task to one circuit-membership logit an edge.
+
+1. `read_case` makes what the aligner needs of a subject and its pairs: the six features at sampled
+   contexts (`tabpfn`), or pooled invariants (`invariant`). Nothing in it is learned.
+2. The aligner gives every node of the transformed graph a state of fixed width.
+3. The graph learner exchanges states between nodes: DirGNN, or DAGformer with softmax or factorized
+   attention, over the line or the incidence graph, with observed, no or complete connectivity.
+4. Deep Sets pooling joins the contexts of an edge (the invariant aligner has done so already), and
+   a linear readout gives the logit.
+
+`join` sets several cases side by side as one graph without arcs between them, so that a training
+step over all cases is one pass.
+
+Paper: the appendix "The Graph Circuit Learning Framework in Detail".
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from graphcircuits.features import Features, features
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.predictor import invariant
+from graphcircuits.predictor.align import TabpfnAligner
+from graphcircuits.predictor.block import linear
+from graphcircuits.predictor.dagformer import Dagformer
+from graphcircuits.predictor.dirgnn import DirGNN
+from graphcircuits.predictor.pool import DeepSets
+from graphcircuits.predictor.transform import (
+    CONNECTIVITIES,
+    TRANSFORMATIONS,
+    Connectivity,
+    Neighbourhoods,
+    Transformation,
+    neighbourhoods,
+)
+from graphcircuits.task import Pairs
+from graphcircuits.transformer import Transformer
+
+ALIGNERS = ("invariant", "tabpfn")
+LEARNERS = ("dirgnn", "dagformer", "factorized")
+AGGREGATIONS = ("mean", "sum")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PredictorConfig:
+    """Every choice that shapes a predictor; the defaults are those of the shipped one."""
+
+    aligner: Literal["invariant", "tabpfn"] = "invariant"
+    learner: Literal["dirgnn", "dagformer", "factorized"] = "dirgnn"
+    transformation: Transformation = "line"
+    connectivity: Connectivity = "observed"
+    aggregation: Literal["mean", "sum"] = "mean"
+    """How DirGNN joins neighbours; the paper sums."""
+    width: int = 64
+    layers: int = 2
+    """Rounds of message passing."""
+    heads: int = 4
+    """Of the attention in DAGformer."""
+    dropout: float = 0.1
+    contexts: int = 16
+    """Contexts a case that are looked at one by one: by `tabpfn`, and where `context_width` > 0."""
+    context_width: int = 0
+    """Width of the invariant aligner's learned projection of single contexts; 0 means none."""
+    both_ends: bool = False
+    """Whether the invariants also use the gradient at the corrupted run."""
+    d_align: int = 16
+    """Width of each aligned feature of `tabpfn`."""
+
+    def __post_init__(self) -> None:
+        choices = {
+            "aligner": ALIGNERS,
+            "learner": LEARNERS,
+            "transformation": TRANSFORMATIONS,
+            "connectivity": CONNECTIVITIES,
+            "aggregation": AGGREGATIONS,
+        }
+        problems = [
+            f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}"
+            for name, known in choices.items()
+            if getattr(self, name) not in known
+        ]
+        problems += [
+            f"{name} must be at least 1, got {getattr(self, name)}"
+            for name in ("width", "layers", "heads", "contexts", "d_align")
+            if getattr(self, name) < 1
+        ]
+        if not 0 <= self.dropout < 1:
+            problems.append(f"dropout must be in [0, 1), got {self.dropout}")
+        if self.context_width < 0:
+            problems.append(f"context_width must be at least 0, got {self.context_width}")
+        if self.learner != "dirgnn" and self.heads >= 1 and self.width % self.heads:
+            problems.append(f"width must be a multiple of heads={self.heads}, got {self.width}")
+        if problems:
+            raise ValueError("; ".join(problems) + ".")
+
+    @property
+    def sampled(self) -> int:
+        """Contexts that have to be kept one by one."""
+        return self.contexts if self.aligner == "tabpfn" or self.context_width else 0
+
+
+# What is read of a case
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """Invariants as the aligner takes them."""
+
+    nodes: Float[Tensor, "node column"]
+    contexts: Float[Tensor, "context edge contraction"]
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A case as the predictor reads it: a transformed graph and what its nodes know."""
+
+    structure: Neighbourhoods
+    content: Tables | Features
+
+    def to(self, device: torch.device | str) -> "Reading":
+        content = self.content
+        if isinstance(content, Features):
+            return Reading(self.structure.to(device), content.to(device))
+        moved = Tables(content.nodes.to(device), content.contexts.to(device))
+        return Reading(self.structure.to(device), moved)
+
+
+def read_case(
+    config: PredictorConfig, subject: Transformer, pairs: Pairs, *, generator: torch.Generator
+) -> Reading:
+    """What a predictor of this configuration needs of a subject and its prompts.
+
+    `generator` draws the contexts that are looked at one by one, where there are any.
+    """
+    structure = structure_of(subject.graph, config).to(subject.device)
+    if config.aligner == "tabpfn":
+        found = features(subject, pairs, contexts=config.contexts, generator=generator)
+        return Reading(structure, found)
+    measured = invariant.measure(
+        subject, pairs, both_ends=config.both_ends, sample=config.sampled, generator=generator
+    )
+    return Reading(structure, tables(measured, config))
+
+
+def structure_of(graph: ComponentGraph, config: PredictorConfig) -> Neighbourhoods:
+    """The transformed graph; it depends on sizes alone, and those of the last few are kept."""
+    return _structure(graph, config.transformation, config.connectivity)
+
+
+_structure = lru_cache(maxsize=8)(neighbourhoods)
+
+
+def tables(measured: invariant.Invariants, config: PredictorConfig) -> Tables:
+    """Invariants as tables of numbers that are comparable between cases."""
+    contexts = invariant.context_table(measured)
+    return Tables(invariant.table(measured, config.transformation), contexts)
+
+
+def join(readings: Sequence[Reading]) -> Reading:
+    """Cases side by side in one graph without arcs between them; for invariants only."""
+    contents = [reading.content for reading in readings]
+    kept = [content for content in contents if isinstance(content, Tables)]
+    if len(kept) < len(contents):
+        raise ValueError("only invariants can be joined; pass cases with features one at a time.")
+    contexts = min(len(content.contexts) for content in kept)
+    joined = Tables(
+        torch.cat([content.nodes for content in kept]),
+        torch.cat([content.contexts[:contexts] for content in kept], dim=1),
+    )
+    return Reading(_side_by_side([reading.structure for reading in readings]), joined)
+
+
+def _side_by_side(parts: Sequence[Neighbourhoods]) -> Neighbourhoods:
+    nodes = _starts([part.n_nodes for part in parts])
+    groups = _starts([part.n_groups for part in parts])
+
+    def shifted(name: str, starts: list[int]) -> Tensor:
+        values = [getattr(part, name) for part in parts]
+        # -1 stands for no group and stays.
+        moved = [x.where(x < 0, x + start) for x, start in zip(values, starts, strict=True)]
+        return torch.cat(moved)
+
+    complete = parts[0].order is not None
+    return Neighbourhoods(
+        n_nodes=sum(part.n_nodes for part in parts),
+        n_groups=sum(part.n_groups for part in parts),
+        member_node=shifted("member_node", nodes),
+        member_group=shifted("member_group", groups),
+        group_of=shifted("group_of", groups),
+        order=shifted("order", nodes) if complete else None,
+        edge_nodes=shifted("edge_nodes", nodes),
+        lengths=tuple(part.n_nodes for part in parts) if complete else (),
+    )
+
+
+def _starts(sizes: Sequence[int]) -> list[int]:
+    return [sum(sizes[:place]) for place in range(len(sizes))]
+
+
+# The network
+
+
+class Predictor(nn.Module):
+    """Aligner, graph learner, pooling and readout."""
+
+    def __init__(
+        self, config: PredictorConfig, *, generator: torch.Generator | None = None
+    ) -> None:
+        """Weights are drawn by the generator; without one the seed is 0."""
+        super().__init__()
+        generator = generator or torch.Generator().manual_seed(0)
+        self.config = config
+        width = config.width
+        if config.aligner == "tabpfn":
+            self.align = TabpfnAligner(config.d_align, generator=generator)
+            self.embed = linear(self.align.width, width, generator)
+            self.pool = DeepSets(width, generator=generator)
+        else:
+            self.align = invariant.InvariantAligner(
+                width,
+                both_ends=config.both_ends,
+                context_width=config.context_width,
+                generator=generator,
+            )
+            self.embed, self.pool = nn.Identity(), None
+        self.drop = nn.Dropout(config.dropout)
+        if config.learner == "dirgnn":
+            self.learner = DirGNN(
+                width,
+                config.layers,
+                aggregation=config.aggregation,
+                dropout=config.dropout,
+                generator=generator,
+            )
+        else:
+            attention = "softmax" if config.learner == "dagformer" else "factorized"
+            self.learner = Dagformer(
+                width,
+                config.layers,
+                config.heads,
+                attention=attention,
+                dropout=config.dropout,
+                generator=generator,
+            )
+        self.norm = nn.LayerNorm(width)
+        self.readout = linear(width, 1, generator)
+
+    def forward(self, reading: Reading, *, generator: torch.Generator) -> Float[Tensor, " edge"]:
+        """One logit an edge. `generator` draws coordinate identifiers, for `tabpfn` only."""
+        structure, content = reading.structure, reading.content
+        nodes = self._aligned(reading, generator)
+        states = self.learner(self.drop(self.embed(nodes)), structure)
+        edges = states[..., structure.edge_nodes, :]
+        if self.pool is not None:
+            assert isinstance(content, Features)
+            edges = self.pool(edges, content.pair)
+        return self.readout(self.norm(edges)).squeeze(-1)
+
+    def _aligned(
+        self, reading: Reading, generator: torch.Generator
+    ) -> Float[Tensor, "*context node width"]:
+        content, dtype = reading.content, self.readout.weight.dtype
+        # Subjects come in any precision, the predictor has its own.
+        if isinstance(self.align, TabpfnAligner):
+            if not isinstance(content, Features):
+                raise ValueError("the tabpfn aligner needs features, got invariants.")
+            return self.align(content.to(dtype), generator, self.config.transformation)
+        if not isinstance(content, Tables):
+            raise ValueError("the invariant aligner needs invariants, got features.")
+        nodes, contexts = content.nodes.to(dtype), content.contexts.to(dtype)
+        return self.align(nodes, contexts, reading.structure.edge_nodes)

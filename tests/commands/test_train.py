@@ -1,0 +1,104 @@
+"""`graphcircuits train`: the file it writes is a predictor, what it says, what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner, Result
+
+from graphcircuits import localize
+from graphcircuits.benchmark import load_case
+from graphcircuits.commands.train import train
+from graphcircuits.predictor.ensemble import load_ensemble
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(train)
+
+SMALL = """
+steps = 3
+views = 1
+pairs = 4
+batch = 0
+[predictor]
+width = 8
+layers = 1
+"""
+
+
+def run(*args: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_predictor_that_localize_takes(tmp_path: Path, config: Path) -> None:
+    out = tmp_path / "mine.safetensors"
+    given = ["--cases", "ib-7,ib-2", "--config", config, "--seeds", "2", "--out", out]
+    done = run(*given, "--checkpoints", tmp_path / "checkpoints", "--json")
+    assert done.exit_code == 0, done.output
+    record = json.loads(done.stdout)
+    assert (record["cases"], record["seeds"], record["steps"]) == (2, 2, 3)
+    assert (record["held_out"], record["auroc"]) == ({}, {})
+    ensemble = load_ensemble(out)
+    assert len(ensemble.members) == 2
+    assert ensemble.config.width == 8
+    assert ensemble.origin["cases"] == ["ib-7", "ib-2"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "seed0.safetensors",
+        "seed1.safetensors",
+    ]
+    case = load_case("ib-3")
+    pairs = case.pairs(4)
+    result = localize(case.subject(), pairs, "gcl", predictor=str(out))
+    generator = torch.Generator().manual_seed(0)
+    assert torch.equal(result.scores, ensemble.scores(case.subject(), pairs, generator=generator))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_fold_is_held_out_and_scored(tmp_path: Path, config: Path) -> None:
+    out = tmp_path / "mine.safetensors"
+    given = ["--cases", "ib-7,ib-2", "--config", config, "--seeds", "1", "--out", out]
+    done = run(*given, "--without-fold", "4", "--steps", "1", "--json")
+    record = json.loads(done.stdout)
+    assert list(record["held_out"]) == ["ib-2"]
+    assert (record["cases"], record["steps"]) == (1, 1)
+    assert load_ensemble(out).origin["cases"] == ["ib-7"]
+    said = run(*given, "--without-fold", "4", "--steps", "1").stdout
+    assert f"1 held-out cases: mean AUROC {record['auroc']['head']:.4f} (head)" in said
+    assert f"wrote {out}" in said.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (["--cases", "test"], "--cases must be pool or ids, got test"),
+        (["--cases", "ib-3,ib-7"], "test cases are not for training: ib-3"),
+        (["--without-fold", "5"], "--without-fold must be in 0..4, got 5"),
+        (["--out", "mine.pt"], "--out must end in .safetensors, got mine.pt"),
+        (["--seeds", "0"], "--seeds must be at least 1, got 0"),
+        (["--steps", "0"], "steps must be at least 1, got 0"),
+    ],
+)
+def test_refusals(given: list[str], text: str, tmp_path: Path) -> None:
+    start = [] if "--out" in given else ["--out", str(tmp_path / "mine.safetensors")]
+    done = run(*start, *given)
+    assert done.exit_code == 1
+    assert isinstance(done.exception, ValueError)
+    assert text in str(done.exception)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_setting_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text("stepps = 3\n")
+    done = run("--out", tmp_path / "mine.safetensors", "--config", path)
+    assert isinstance(done.exception, ValueError)
+    assert "stepps" in str(done.exception)

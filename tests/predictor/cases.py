@@ -1,0 +1,172 @@
+"""Small cases for the predictor's tests, subjects that are the same in another guise, and slow
+twins of their invariants."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from graphcircuits.features import features
+from graphcircuits.graph import Circuit, ComponentGraph
+from graphcircuits.methods.eap import eap
+from graphcircuits.predictor.invariant import Invariants
+from graphcircuits.predictor.model import PredictorConfig, Reading, read_case
+from graphcircuits.predictor.train import Example, TrainConfig
+from graphcircuits.task import Pairs
+from graphcircuits.transformer import Transformer
+from tests.methods.tasks import make_pairs
+from tests.predictor.graphs import seeded
+from tests.subjects import make_subject
+
+SMALL: dict[str, Any] = {"width": 8, "layers": 2, "heads": 2, "d_align": 4, "dropout": 0.0}
+"""Options of a predictor that is quick to run."""
+
+
+def small(**options: Any) -> PredictorConfig:
+    return PredictorConfig(**(SMALL | options))
+
+
+def make_task(architecture: str = "plain", batch: int = 3, **options: Any) -> tuple[Any, Pairs]:
+    """A subject in float64 and pairs whose loss has a gradient."""
+    subject = make_subject(architecture, **options)
+    return subject, make_pairs(subject, "cross-entropy", batch=batch)
+
+
+def make_reading(config: PredictorConfig, architecture: str = "plain", seed: int = 0) -> Reading:
+    """A case in float64; another seed is another subject."""
+    subject, pairs = make_task(architecture, seed=seed)
+    return read_case(config, subject, pairs, generator=seeded(0))
+
+
+def make_example(config: PredictorConfig, name: str, seed: int, architecture: str) -> Example:
+    """A case in single precision; the quarter of its edges with the largest effect is its circuit,
+    so that there is something to learn."""
+    subject, pairs = make_task(architecture, seed=seed)
+    reading = read_case(config, subject.to(torch.float32), pairs, generator=seeded(0))
+    effects = eap(subject, subject.graph, pairs)
+    mask = effects > effects.quantile(0.75)
+    return Example(name, reading, Circuit.from_mask(subject.graph, mask))
+
+
+def make_examples(config: PredictorConfig) -> list[Example]:
+    """Three cases of three graphs."""
+    architectures = ("plain", "one-layer", "grouped-keys")
+    return [
+        make_example(config, f"case-{seed}", seed, architecture)
+        for seed, architecture in enumerate(architectures)
+    ]
+
+
+def training(predictor: PredictorConfig | None = None, **options: Any) -> TrainConfig:
+    """A short training."""
+    given: dict[str, Any] = {"steps": 6, "every": 2, "lr": 1e-2}
+    return TrainConfig(predictor=predictor or small(), **(given | options))
+
+
+# The same subject in another guise
+
+
+def rotated(subject: Transformer, seed: int = 0) -> Transformer:
+    """The residual stream in another orthonormal basis; for subjects without norms."""
+    size = subject.config.d_model
+    noise = torch.randn(size, size, generator=seeded(seed), dtype=torch.float64)
+    R = torch.linalg.qr(noise).Q
+    weights = dict(subject.weights)
+    for name in ("W_E", "W_pos", "W_O", "W_out", "b_O", "b_out"):
+        if name in weights:
+            weights[name] = weights[name] @ R
+    for name in ("W_Q", "W_K", "W_V", "W_in", "W_gate", "W_U"):
+        if name in weights:
+            weights[name] = R.T @ weights[name]
+    return Transformer(subject.config, weights)
+
+
+def reordered(subject: Transformer, layer: int, order: list[int]) -> Transformer:
+    """Heads of one layer renumbered: `order` is the old number of each; groups stay together."""
+    per_group = subject.config.heads_per_group
+    groups = [head // per_group for head in order[::per_group]]
+    weights = {name: weight.clone() for name, weight in subject.weights.items()}
+    for name in ("W_Q", "b_Q", "W_O"):
+        weights[name][layer] = weights[name][layer, order]
+    for name in ("W_K", "b_K", "W_V", "b_V"):
+        weights[name][layer] = weights[name][layer, groups]
+    return Transformer(subject.config, weights)
+
+
+def old_edges(graph: ComponentGraph, layer: int, order: list[int]) -> Int[Tensor, " edge"]:
+    """The number each edge had before `reordered`, by name."""
+    per_group = graph.n_heads // graph.n_groups
+    old = {"h": order, "g": [head // per_group for head in order[::per_group]]}
+
+    def renamed(match: re.Match[str]) -> str:
+        return f"a{layer}.{match[1]}{old[match[1]][int(match[2])]}"
+
+    names = [re.sub(rf"a{layer}\.([hg])(\d+)", renamed, name) for name in graph.edge_names]
+    return graph.edge_indices(names)
+
+
+def with_positions(pairs: Pairs, order: Tensor) -> Pairs:
+    """The positions of every prompt in another order."""
+    targets = None if pairs.targets is None else pairs.targets[:, order]
+    moved = {name: getattr(pairs, name)[:, order] for name in ("clean", "corrupted", "scored")}
+    return replace(pairs, **moved, targets=targets)
+
+
+# Slow twins
+
+
+def pooled(contractions: Tensor, pair: Tensor) -> Tensor:
+    """Statistics from contractions [context, edge, contraction], a pair at a time."""
+    by_pair = torch.stack([contractions[pair == name].sum(0) for name in pair.unique()])
+    means = [contractions.abs().mean(0), by_pair[..., :2].abs().mean(0)]
+    return torch.cat(means, dim=-1).T.contiguous()
+
+
+def edge_by_edge(subject: Transformer, pairs: Pairs) -> tuple[Tensor, Tensor]:
+    """Contractions [context, edge, contraction] and statistics, from the six features.
+
+    `input` writes straight to the stream, so the gradient that its edge transports is the one
+    that the target sends there.
+    """
+    made = features(subject, pairs, positions="all")
+    graph, columns = made.graph, []
+    for edge in range(graph.n_edges):
+        found = made.edge(edge)
+        write = made.factors.write(graph, int(graph.edge_sources[edge]))
+        first = made.edge(int(graph.offsets[graph.edge_dests[edge]]))["transported_gradient"]
+        clean, corrupted = (
+            (found["target_gradient"] * found[f"message_{run}"]).sum(-1)
+            for run in ("clean", "corrupted")
+        )
+        output = found["source_clean"] @ write
+        change = found["source_corrupted"] @ write - output
+        norm = first.norm(dim=-1)
+        of_norms = (norm * change.norm(dim=-1), norm * output.norm(dim=-1))
+        columns.append(torch.stack([corrupted - clean, clean, corrupted, *of_norms], dim=-1))
+    contractions = torch.stack(columns, dim=1)
+    return contractions, pooled(contractions, made.pair)
+
+
+def dense(subject: Transformer, pairs: Pairs) -> Invariants:
+    """Everything from the written vectors and the gradients at all readers, norms included."""
+    run = subject.run(pairs.clean, lambda logits: pairs.loss(logits).sum())
+    graph = subject.graph
+    clean, gradient = run.writers.flatten(0, 1), run.reader_gradients.flatten(0, 1)
+    corrupted = subject.run(pairs.corrupted).writers.flatten(0, 1)
+    change = corrupted - clean
+    sources, dests = graph.edge_sources, graph.edge_dests
+    products = [(gradient[:, dests] * x[:, sources]).sum(-1) for x in (change, clean, corrupted)]
+    norms = gradient.norm(dim=-1)[:, dests]
+    products += [norms * x.norm(dim=-1)[:, sources] for x in (change, clean)]
+    contractions = torch.stack(products, dim=-1)
+    pair = torch.arange(len(pairs)).repeat_interleave(pairs.clean.shape[1])
+    return Invariants(
+        graph,
+        statistics=pooled(contractions, pair),
+        written=torch.stack([x.norm(dim=-1).mean(0) for x in (clean, change)]),
+        received=gradient.norm(dim=-1).mean(0),
+        sample=contractions,
+    )

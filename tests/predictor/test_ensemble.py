@@ -1,0 +1,165 @@
+"""Ensembles: the mean of their members, the same from a file, and files that are refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphcircuits.predictor.ensemble import (
+    KIND,
+    SHIPPED,
+    Ensemble,
+    blind_to,
+    find_ensemble,
+    load_ensemble,
+    save_ensemble,
+    seen_of,
+)
+from graphcircuits.predictor.model import Predictor, PredictorConfig, read_case
+from graphcircuits.store import StoreError, load_artifact, save_artifact
+from graphcircuits.task import Pairs
+from graphcircuits.transformer import Transformer
+from tests.predictor.cases import make_task, small
+from tests.predictor.graphs import seeded
+from tests.subjects import make_subject
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+def make_ensemble(config: PredictorConfig | None = None, members: int = 3) -> Ensemble:
+    origin = {"cases": ["ib-3"], "seeds": [0, 1, 2], "subjects": seen_of([make_subject()])}
+    drawn = (Predictor(config or small(), generator=seeded(seed)) for seed in range(members))
+    return Ensemble(tuple(drawn), origin)
+
+
+def make_case() -> tuple[Transformer, Pairs]:
+    subject, pairs = make_task("one-layer")
+    return subject.to(torch.float32), pairs
+
+
+@pytest.mark.parametrize("aligner", ["invariant", "tabpfn"])
+def test_scores_are_the_mean_of_the_members(aligner: str) -> None:
+    config = small(aligner=aligner, contexts=2, dropout=0.5)
+    ensemble = make_ensemble(config)
+    subject, pairs = make_case()
+    generator = seeded(3)
+    reading = read_case(config, subject, pairs, generator=generator)
+    with torch.no_grad():
+        alone = [member.eval()(reading, generator=generator) for member in ensemble.members]
+    assert not torch.allclose(alone[0], alone[1])
+    # Dropout is for training, whatever state the members were left in.
+    ensemble.members[1].train()
+    found = ensemble.scores(subject, pairs, generator=seeded(3))
+    torch.testing.assert_close(found, sum(alone[1:], alone[0]) / 3)
+    assert not found.requires_grad
+    again = ensemble.logits(reading, generator=seeded(3))
+    assert again.shape == (subject.graph.n_edges,)
+
+
+@pytest.mark.parametrize("learner", ["dirgnn", "factorized"])
+def test_a_file_brings_it_back(learner: str, tmp_path: Path) -> None:
+    config = small(learner=learner, context_width=2, contexts=4, both_ends=True)
+    ensemble = make_ensemble(config)
+    aligner = ensemble.members[0].align
+    aligner.get_buffer("mean").fill_(0.3)
+    path = tmp_path / "own.safetensors"
+    save_ensemble(path, ensemble, seed=7)
+    loaded = load_ensemble(path)
+    assert loaded.config == config
+    assert loaded.origin == ensemble.origin
+    assert load_artifact(path, KIND).seed == 7
+    one, other = (x.scores(*make_case(), generator=seeded(0)) for x in (ensemble, loaded))
+    assert torch.equal(one, other)
+    for member in loaded.members:
+        assert not member.training
+        assert not any(parameter.requires_grad for parameter in member.parameters())
+    assert torch.equal(find_ensemble(str(path)).scores(*make_case(), generator=seeded(0)), one)
+
+
+def test_moving_leaves_the_original_where_it_was() -> None:
+    ensemble = make_ensemble()
+    moved = ensemble.to("meta")
+    assert {p.device.type for p in moved.members[0].parameters()} == {"meta"}
+    assert {p.device.type for p in ensemble.members[0].parameters()} == {"cpu"}
+    assert moved.origin == ensemble.origin
+
+
+# Files that are refused
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.safetensors"
+    save_ensemble(path, make_ensemble())
+    data = path.read_bytes()
+    path.write_bytes(data[:-9])
+    with pytest.raises(StoreError, match="not a whole safetensors file"):
+        load_ensemble(path)
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(StoreError, match="has changed since it was written"):
+        load_ensemble(path)
+    save_artifact(path, kind="transformer", config={}, seed=None)
+    with pytest.raises(StoreError, match="holds a 'transformer' artifact; expected 'predictor'"):
+        load_ensemble(path)
+
+
+def test_predictors_of_another_code_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.safetensors"
+    save_ensemble(path, make_ensemble(members=1))
+    whole = load_artifact(path, KIND)
+    config, tensors, meta = dict(whole.config), dict(whole.tensors), dict(whole.meta)
+    fewer = {name: tensor for name, tensor in tensors.items() if name != "0.readout.bias"}
+    others = [
+        (config | {"width": 12}, tensors, meta, "size mismatch"),
+        (config | {"depth": 2}, tensors, meta, "unknown key 'depth'"),
+        (config | {"learner": "mlp"}, tensors, meta, "learner"),
+        (config, fewer, meta, "readout.bias"),
+        (config, tensors | {"0.extra": torch.ones(1)}, meta, "extra"),
+        (config, tensors, meta | {"members": 2}, "Missing key"),
+        (config, tensors, {"members": 1}, "origin"),
+    ]
+    for other_config, other_tensors, other_meta, text in others:
+        save_artifact(
+            path,
+            kind=KIND,
+            config=other_config,
+            seed=None,
+            tensors=other_tensors,
+            meta=other_meta,
+        )
+        with pytest.raises(StoreError, match="does not match this version of the code") as caught:
+            load_ensemble(path)
+        assert text in str(caught.value)
+        assert str(caught.value).endswith("train it again with: graphcircuits train")
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="there is no predictor 'defalt'") as caught:
+        find_ensemble("defalt")
+    assert str(caught.value).endswith("one of default, fold-0, fold-1, fold-2, fold-3, fold-4.")
+
+
+# What it was trained on
+
+
+def test_the_blind_predictor_has_not_seen_the_case() -> None:
+    assert blind_to("pool", 3) == "fold-3"
+    for split, fold in (("test", None), ("discarded", None), (None, None), ("pool", None)):
+        assert blind_to(split, fold) == "default"
+    assert {blind_to("pool", fold) for fold in range(5)} | {"default"} == set(SHIPPED)
+
+
+def test_what_no_training_subject_had_is_named() -> None:
+    plain = make_ensemble()
+    assert plain.unseen(make_subject()) == []
+    assert plain.unseen(make_subject("one-layer")) == []
+    assert plain.unseen(make_subject("llama", n_layers=3)) == [
+        "norm rms",
+        "positions rotary",
+        "gated MLP True",
+        "grouped keys True",
+        "3 layers, at most 2 were seen",
+    ]
+    assert plain.unseen(make_subject("parallel")) == ["parallel layers True"]
+    both = Ensemble(plain.members, {"subjects": seen_of([make_subject(), make_subject("gpt-2")])})
+    assert both.unseen(make_subject("gpt-2")) == []
+    assert both.unseen(make_subject("neox")) == ["positions rotary", "parallel layers True"]

@@ -1,0 +1,423 @@
+"""Invariants: against slow twins and EAP, under symmetries, and their scalings by hand."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.methods.eap import eap
+from graphcircuits.predictor.invariant import (
+    CONTRACTIONS,
+    FAR_STATISTICS,
+    FLOOR,
+    NEGLIGIBLE,
+    SCALINGS,
+    SOURCE_KINDS,
+    STATISTICS,
+    TARGET_KINDS,
+    InvariantAligner,
+    Invariants,
+    context_table,
+    kinds,
+    measure,
+    scaled,
+    table,
+    table_width,
+)
+from graphcircuits.predictor.transform import TRANSFORMATIONS, Transformation, neighbourhoods
+from graphcircuits.task import Pairs
+from graphcircuits.transformer import Transformer
+from tests.predictor.cases import (
+    dense,
+    edge_by_edge,
+    make_task,
+    old_edges,
+    reordered,
+    rotated,
+    with_positions,
+)
+from tests.predictor.graphs import seeded, states
+from tests.subjects import make_subject
+from tests.test_features import rebased
+
+FIELDS = ("statistics", "written", "received")
+
+
+def assert_same(one: Invariants, other: Invariants, rtol: float = 1e-9) -> None:
+    for name in FIELDS:
+        torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=rtol, atol=1e-14)
+    for transformation in TRANSFORMATIONS:
+        tables = (table(found, transformation) for found in (one, other))
+        torch.testing.assert_close(*tables, rtol=1e-7, atol=1e-9)
+
+
+def in_order(rows: Tensor) -> Tensor:
+    """Contexts in an order of their own, so that samples can be compared."""
+    return rows[rows.sum((1, 2)).argsort()]
+
+
+# Measuring
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "architecture", ["plain", "bidirectional", "grouped-keys", "gated", "parallel", "logit-scale"]
+)
+def test_statistics_are_those_of_the_six_features(architecture: str) -> None:
+    subject, pairs = make_task(architecture)
+    contractions, statistics = edge_by_edge(subject, pairs)
+    found = measure(subject, pairs, sample=pairs.clean.numel(), generator=seeded(0))
+    torch.testing.assert_close(found.statistics, statistics, rtol=1e-9, atol=1e-14)
+    torch.testing.assert_close(in_order(found.sample), in_order(contractions))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("architecture", ["plain", "gpt-2", "neox", "llama", "parallel"])
+def test_statistics_are_those_of_written_vectors_and_gradients(architecture: str) -> None:
+    subject, pairs = make_task(architecture)
+    assert_same(measure(subject, pairs), dense(subject, pairs))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("architecture", ["plain", "gpt-2", "llama", "grouped-keys"])
+def test_the_effect_by_pair_is_edge_attribution_patching(architecture: str) -> None:
+    subject, pairs = make_task(architecture)
+    found = measure(subject, pairs).statistics[STATISTICS.index("effect_by_pair")]
+    torch.testing.assert_close(found, eap(subject, subject.graph, pairs), rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("architecture", ["plain", "gpt-2", "llama"])
+def test_the_far_effect_is_that_of_prompts_in_exchanged_roles(architecture: str) -> None:
+    """The targets stay; the sign of the change does not show in absolute values."""
+    subject, pairs = make_task(architecture)
+    exchanged = replace(pairs, clean=pairs.corrupted, corrupted=pairs.clean)
+    both, near, far = (
+        measure(subject, pairs, both_ends=True),
+        measure(subject, pairs),
+        measure(subject, exchanged),
+    )
+    assert len(both.statistics) == len(STATISTICS) + len(FAR_STATISTICS)
+    torch.testing.assert_close(both.statistics[: len(STATISTICS)], near.statistics)
+    for name, found in zip(FAR_STATISTICS, both.statistics[len(STATISTICS) :], strict=True):
+        expected = far.statistics[STATISTICS.index(name.removeprefix("far_"))]
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-14)
+    assert_same(measure(subject, pairs, both_ends=True, memory_limit=1), both)
+
+
+def test_positions_that_are_not_scored_count_too() -> None:
+    """A loss at the last position reaches back to the others."""
+    subject, pairs = make_task()
+    scored = torch.zeros_like(pairs.scored)
+    scored[:, -1] = True
+    pairs = replace(pairs, scored=scored)
+    assert_same(measure(subject, pairs), dense(subject, pairs))
+
+
+@pytest.mark.parametrize("architecture", ["plain", "llama"])
+def test_chunks_change_nothing(architecture: str) -> None:
+    subject, pairs = make_task(architecture, batch=4)
+    whole, chunked = (
+        measure(subject, pairs, sample=7, generator=seeded(0), memory_limit=limit)
+        for limit in (2**30, 1)
+    )
+    assert_same(chunked, whole)
+    torch.testing.assert_close(in_order(chunked.sample), in_order(whole.sample))
+
+
+def test_a_sample_is_some_of_the_contexts() -> None:
+    subject, pairs = make_task()
+    every = dense(subject, pairs).sample
+    assert measure(subject, pairs).sample.shape == (0, subject.graph.n_edges, len(CONTRACTIONS))
+    drawn = []
+    for seed in (0, 0, 1):
+        sample = measure(subject, pairs, sample=4, generator=seeded(seed)).sample
+        near = (sample[:, None] - every).abs().amax((2, 3)) < 1e-12
+        assert near.sum(1).tolist() == [1] * 4
+        drawn.append(near.any(0).nonzero().flatten().tolist())
+    assert len(drawn[0]) == 4
+    assert drawn[0] == drawn[1] != drawn[2]
+    more = measure(subject, pairs, sample=100, generator=seeded(0))
+    torch.testing.assert_close(in_order(more.sample), in_order(every))
+
+
+def test_what_says_nothing_is_refused() -> None:
+    subject, pairs = make_task()
+    with pytest.raises(ValueError, match=r"drawn at random; give a torch\.Generator"):
+        measure(subject, pairs, sample=2)
+    weights = {name: weight.clone() for name, weight in subject.weights.items()}
+    weights["W_O"][1, 2] = torch.inf
+    with pytest.raises(ValueError, match=r"output of a1\.h2 is NaN or infinite"):
+        measure(Transformer(subject.config, weights), pairs)
+    constant = replace(pairs, kind=lambda logits, _: 0 * logits.sum((1, 2)))
+    with pytest.raises(ValueError, match="loss is constant"):
+        measure(subject, constant)
+    flat = replace(pairs, kind=lambda logits, _: (logits.detach() + 0 * logits).sum((1, 2)))
+    with pytest.raises(ValueError, match="gradient of the loss is zero at every component"):
+        measure(subject, flat)
+
+
+def test_moving_moves_everything() -> None:
+    moved = measure(*make_task(), sample=2, generator=seeded(0)).to(torch.float32)
+    assert {getattr(moved, name).dtype for name in (*FIELDS, "sample")} == {torch.float32}
+
+
+# Symmetries
+
+
+def both(subject: Transformer, other: Transformer, pairs: Pairs) -> list[Invariants]:
+    """Everything that can be measured, of two subjects."""
+    return [
+        measure(x, pairs, both_ends=True, sample=3, generator=seeded(0)) for x in (subject, other)
+    ]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("options", [{}, {"n_kv_heads": 2}, {"norm": "layer"}])
+def test_a_change_of_basis_inside_components_is_not_seen(options: dict[str, Any]) -> None:
+    subject, pairs = make_task("relu", **options)
+    other, *_ = rebased(subject, stream=False)
+    assert not torch.allclose(other.weights["W_V"], subject.weights["W_V"])
+    one, same = both(subject, other, pairs)
+    assert_same(same, one)
+    torch.testing.assert_close(context_table(same), context_table(one))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("architecture", ["plain", "gated", "grouped-keys"])
+def test_a_rotation_of_the_stream_is_not_seen(architecture: str) -> None:
+    subject, pairs = make_task(architecture)
+    other = rotated(subject)
+    torch.testing.assert_close(other.logits(pairs.clean), subject.logits(pairs.clean))
+    assert not torch.allclose(other.weights["W_E"], subject.weights["W_E"])
+    one, same = both(subject, other, pairs)
+    assert_same(same, one)
+    torch.testing.assert_close(context_table(same), context_table(one))
+
+
+def test_the_order_of_pairs_does_not_matter() -> None:
+    subject, pairs = make_task("llama", batch=4)
+    assert_same(measure(subject, pairs[[2, 0, 3, 1]]), measure(subject, pairs))
+
+
+def test_the_order_of_positions_does_not_matter() -> None:
+    """To a subject that cannot tell positions apart."""
+    subject, pairs = make_task("no-positions", causal=False)
+    moved = with_positions(pairs, torch.tensor([3, 1, 4, 0, 2]))
+    assert_same(measure(subject, moved), measure(subject, pairs))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("architecture", "order"), [("plain", [2, 0, 3, 1]), ("grouped-keys", [3, 2, 0, 1])]
+)
+def test_heads_may_be_renumbered(architecture: str, order: list[int]) -> None:
+    subject, pairs = make_task(architecture)
+    other = reordered(subject, 0, order)
+    torch.testing.assert_close(other.logits(pairs.clean), subject.logits(pairs.clean))
+    one, same = both(subject, other, pairs)
+    old = old_edges(subject.graph, 0, order)
+    torch.testing.assert_close(same.statistics, one.statistics[:, old])
+    torch.testing.assert_close(table(same, "line"), table(one, "line")[old])
+    torch.testing.assert_close(context_table(same), context_table(one)[:, old])
+
+
+def test_the_size_of_the_loss_is_not_seen() -> None:
+    subject, pairs = make_task()
+
+    def smaller(logits: Tensor, own: Pairs) -> Tensor:
+        return 1e-4 * replace(own, kind="cross-entropy").loss(logits)
+
+    one, other = (measure(subject, x) for x in (pairs, replace(pairs, kind=smaller)))
+    torch.testing.assert_close(other.statistics, 1e-4 * one.statistics)
+    for transformation in TRANSFORMATIONS:
+        torch.testing.assert_close(table(other, transformation), table(one, transformation))
+
+
+# Scaling
+
+SMALLEST = ComponentGraph(1, 1)
+"""Edges: input to q, k, v, m0; a0.h0 to m0; input, a0.h0 and m0 to logits."""
+VALUES = torch.tensor(
+    [8.0, 4.0, 4.0, 1.0, 3.0, 0.0, 5.0, 0.5 * NEGLIGIBLE * 8], dtype=torch.float64
+)
+BY_HAND = {
+    "case": [1, 1 / 2, 1 / 2, 1 / 8, 3 / 8, FLOOR, 5 / 8, FLOOR],
+    "target_share": [1, 1, 1, 1 / 4, 3 / 4, 0, 1, 0],
+    "target_top": [1, 1, 1, 1 / 3, 1, FLOOR, 1, FLOOR],
+    "source_share": [8 / 17, 4 / 17, 4 / 17, 1 / 17, 3 / 8, 0, 5 / 8, 0],
+    "source_top": [1, 1 / 2, 1 / 2, 1 / 8, 3 / 5, FLOOR, 1, FLOOR],
+    "rank": [15 / 16, 10 / 16, 10 / 16, 5 / 16, 7 / 16, 2 / 16, 13 / 16, 2 / 16],
+}
+
+
+def test_scalings_by_hand() -> None:
+    """All but shares and ranks are logarithms; what is negligible is zero; ties count half."""
+    found = scaled(torch.stack([VALUES, 100 * VALUES]), SMALLEST)
+    assert found.shape == (SMALLEST.n_edges, 2, len(SCALINGS))
+    assert tuple(BY_HAND) == SCALINGS
+    for place, (name, values) in enumerate(BY_HAND.items()):
+        expected = torch.tensor(values, dtype=torch.float64)
+        if name not in ("target_share", "source_share", "rank"):
+            expected = expected.log()
+        for row in range(2):
+            torch.testing.assert_close(found[:, row, place], expected)
+
+
+def test_ranks_count_smaller_values_and_half_of_the_ties() -> None:
+    graph = ComponentGraph(2, 2)
+    values = torch.randint(5, (3, graph.n_edges), generator=seeded(0)).double()
+    ranks = scaled(values, graph)[..., SCALINGS.index("rank")].T
+    for row, found in zip(values, ranks, strict=True):
+        gaps = row[:, None] - row
+        expected = ((gaps > 0).double() + 0.5 * (gaps == 0)).mean(1)
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nothing_to_measure_gives_numbers(dtype: torch.dtype) -> None:
+    """No gradient at all, no change at all, or values at the edge of what can be held."""
+    graph = ComponentGraph(2, 2)
+    for size in (0.0, 1e-37, 1e37):
+        found = Invariants(
+            graph,
+            statistics=size * states(len(STATISTICS), graph.n_edges).abs().to(dtype),
+            written=size * states(2, graph.n_writers).abs().to(dtype),
+            received=torch.zeros(graph.n_readers, dtype=dtype),
+            sample=size * states(2, graph.n_edges, len(CONTRACTIONS)).to(dtype),
+        )
+        for transformation in TRANSFORMATIONS:
+            nodes = table(found, transformation)
+            assert nodes.isfinite().all()
+            assert nodes.abs().max() <= -math.log(FLOOR) + 1e-4
+        assert context_table(found).isfinite().all()
+
+
+def test_rounding_below_the_largest_does_not_count() -> None:
+    """Differences that only rounding makes must not become ranks."""
+    subject, pairs = make_task()
+    weights = {name: weight.clone() for name, weight in subject.weights.items()}
+    weights["W_O"][0, 1] *= 1e-12
+    silent = measure(Transformer(subject.config, weights), pairs)
+    weights["W_O"][0, 1] = 0
+    gone = measure(Transformer(subject.config, weights), pairs)
+    torch.testing.assert_close(table(silent, "line"), table(gone, "line"), rtol=1e-6, atol=1e-8)
+
+
+# Tables
+
+
+@pytest.mark.parametrize("architecture", ["plain", "grouped-keys", "parallel"])
+def test_kinds_are_those_of_the_names(architecture: str) -> None:
+    graph = make_subject(architecture).graph
+    writers, readers = kinds(graph)
+    letters = {"i": "input", "a": "head", "m": "mlp"}
+    assert [SOURCE_KINDS[kind] for kind in writers] == [
+        letters[name[0]] for name in graph.writer_names
+    ]
+    assert [TARGET_KINDS[kind] for kind in readers] == list(graph.reader_kinds)
+
+
+@pytest.mark.parametrize("both_ends", [False, True])
+@pytest.mark.parametrize("architecture", ["plain", "grouped-keys"])
+def test_an_edge_of_the_line_graph_knows_what_three_nodes_of_the_incidence_graph_know(
+    architecture: str, both_ends: bool
+) -> None:
+    subject, pairs = make_task(architecture)
+    found, graph = measure(subject, pairs, both_ends=both_ends), subject.graph
+    line, incidence = (table(found, transformation) for transformation in TRANSFORMATIONS)
+    width = table_width(both_ends=both_ends)
+    assert line.shape == (graph.n_edges, width)
+    assert incidence.shape == (graph.n_nodes + graph.n_edges, width)
+    edge_nodes = neighbourhoods(graph, "incidence").edge_nodes
+    at_source = incidence[graph.edge_sources]
+    at_target = incidence[graph.n_writers + graph.edge_dests]
+    torch.testing.assert_close(incidence[edge_nodes] + at_source + at_target, line)
+    own = len(found.statistics) * len(SCALINGS)
+    torch.testing.assert_close(
+        incidence[edge_nodes, :own], scaled(found.statistics, graph).flatten(1)
+    )
+    assert not incidence[edge_nodes, own:].any()
+    assert not incidence[: graph.n_nodes, :own].any()
+
+
+def test_columns_of_components_by_hand() -> None:
+    graph = SMALLEST
+    found = Invariants(
+        graph,
+        statistics=VALUES.expand(len(STATISTICS), -1),
+        written=torch.tensor([[4.0, 2.0, 1.0], [0.0, 3.0, 3.0]], dtype=torch.float64),
+        received=torch.tensor([1.0, 0.0, 2.0, 2.0, 5.0], dtype=torch.float64),
+        sample=torch.zeros(0, graph.n_edges, len(CONTRACTIONS), dtype=torch.float64),
+    )
+    nodes = table(found, "incidence")[: graph.n_nodes, len(STATISTICS) * len(SCALINGS) :]
+    log, kind = math.log, [0.0] * 5
+    # Logarithms of clean norm and change, their ranks, then the kind: input, head, mlp.
+    writers = [
+        [0, log(FLOOR), 5 / 6, 1 / 6, 1, 0, 0, *[0.0] * 7],
+        [log(1 / 2), 0, 3 / 6, 4 / 6, 0, 1, 0, *[0.0] * 7],
+        [log(1 / 4), 0, 1 / 6, 4 / 6, 0, 0, 1, *[0.0] * 7],
+    ]
+    norms = [(1, 3), (None, 1), (2, 6), (2, 6), (5, 9)]
+    readers = []
+    for place, (norm, rank) in enumerate(norms):
+        one_hot = [*kind[:place], 1.0, *kind[place + 1 :]]
+        logarithm = log(FLOOR) if norm is None else log(norm / 5)
+        readers.append([*[0.0] * 7, logarithm, rank / 10, *one_hot])
+    expected = torch.tensor([*writers, *readers], dtype=torch.float64)
+    torch.testing.assert_close(nodes, expected)
+
+
+def test_single_contexts_by_hand() -> None:
+    graph = SMALLEST
+    sample = states(2, graph.n_edges, len(CONTRACTIONS))
+    found = Invariants(
+        graph,
+        statistics=VALUES.expand(len(STATISTICS), -1),
+        written=torch.ones(2, graph.n_writers, dtype=torch.float64),
+        received=torch.ones(graph.n_readers, dtype=torch.float64),
+        sample=sample,
+    )
+    made = context_table(found)
+    for context, edge, kind in ((0, 0, 0), (1, 4, 2), (0, 7, 4)):
+        expected = math.asinh(10 * float(sample[context, edge, kind]) / 8) / 3
+        assert float(made[context, edge, kind]) == pytest.approx(expected)
+
+
+# The aligner
+
+
+def test_training_tables_are_standardized() -> None:
+    nodes = torch.cat([table(measure(*make_task(seed=seed)), "line") for seed in (0, 1)])
+    aligner = InvariantAligner(3, generator=seeded(0)).double()
+    none = torch.zeros(0, len(nodes), len(CONTRACTIONS), dtype=torch.float64)
+    edges = torch.arange(len(nodes))
+    raw = aligner(nodes, none, edges)
+    torch.testing.assert_close(raw, aligner.project(nodes))
+    aligner.standardize_by(nodes)
+    found = aligner(nodes, none, edges)
+    # Columns that never vary must not explode.
+    assert found.abs().max() < 100
+    torch.testing.assert_close(found.mean(0), aligner.project.bias)
+    centred = (nodes - nodes.mean(0)) / nodes.std(0).clamp_min(1e-3)
+    torch.testing.assert_close(found, centred @ aligner.project.weight.T + aligner.project.bias)
+    assert {"mean", "deviation"} <= aligner.state_dict().keys()
+
+
+@pytest.mark.parametrize("transformation", TRANSFORMATIONS)
+def test_single_contexts_reach_their_edges_in_any_order(transformation: Transformation) -> None:
+    subject, pairs = make_task()
+    found = measure(subject, pairs, sample=5, generator=seeded(0))
+    nodes, contexts = table(found, transformation), context_table(found)
+    edge_nodes = neighbourhoods(subject.graph, transformation).edge_nodes
+    aligner = InvariantAligner(4, context_width=3, generator=seeded(0)).double()
+    one = aligner(nodes, contexts, edge_nodes)
+    torch.testing.assert_close(aligner(nodes, contexts[[3, 0, 4, 2, 1]], edge_nodes), one)
+    changed = contexts.clone()
+    changed[1, 7] += 1
+    moved = (aligner(nodes, changed, edge_nodes) - one).abs().amax(1) > 1e-9
+    assert moved.nonzero().flatten().tolist() == [int(edge_nodes[7])]

@@ -1,0 +1,309 @@
+"""The predictor: symmetries of its scores, cases side by side, and what it refuses."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphcircuits.features import Features
+from graphcircuits.predictor.model import (
+    LEARNERS,
+    Predictor,
+    PredictorConfig,
+    Reading,
+    Tables,
+    join,
+    read_case,
+)
+from graphcircuits.predictor.transform import CONNECTIVITIES, TRANSFORMATIONS, Transformation
+from graphcircuits.task import Pairs
+from graphcircuits.transformer import Transformer
+from tests.predictor.cases import (
+    make_reading,
+    make_task,
+    old_edges,
+    reordered,
+    rotated,
+    small,
+    with_positions,
+)
+from tests.predictor.graphs import seeded
+from tests.test_features import rebased
+
+JOINABLE = [
+    {"learner": learner, "transformation": transformation}
+    for learner in LEARNERS
+    for transformation in TRANSFORMATIONS
+]
+ALL = 10**6
+"""More contexts than there are: all of them, in order."""
+
+
+def predictor_of(config: PredictorConfig, seed: int = 0) -> Predictor:
+    """In float64 and with branches at full strength, so that neighbours matter."""
+    predictor = Predictor(config, generator=seeded(seed)).double().eval()
+    with torch.no_grad():
+        for name, parameter in predictor.named_parameters():
+            if name.endswith(".scale"):
+                parameter.fill_(1.0)
+    return predictor
+
+
+@torch.no_grad()
+def score(config: PredictorConfig, subject: Transformer, pairs: Pairs) -> Tensor:
+    reading = read_case(config, subject, pairs, generator=seeded(0))
+    return predictor_of(config)(reading, generator=seeded(1))
+
+
+def assert_close(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-8)
+    assert one.std() > 1e-3
+
+
+# Symmetries
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("options", [{}, {"transformation": "incidence", "context_width": 3}])
+def test_scores_see_no_change_of_basis(options: dict[str, Any]) -> None:
+    config = small(both_ends=True, contexts=5, **options)
+    subject, pairs = make_task("relu")
+    scores = score(config, subject, pairs)
+    assert_close(score(config, rebased(subject, stream=False)[0], pairs), scores)
+    assert_close(score(config, rotated(subject), pairs), scores)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("connectivity", ["observed", "none"])
+@pytest.mark.parametrize("options", JOINABLE)
+def test_renumbered_heads_permute_the_scores(options: dict[str, Any], connectivity: str) -> None:
+    config = small(connectivity=connectivity, context_width=2, contexts=3, **options)
+    for architecture, order in (("plain", [2, 0, 3, 1]), ("grouped-keys", [3, 2, 0, 1])):
+        subject, pairs = make_task(architecture)
+        scores = score(config, subject, pairs)
+        old = old_edges(subject.graph, 1, order)
+        assert not torch.allclose(scores[old], scores)
+        assert_close(score(config, reordered(subject, 1, order), pairs), scores[old])
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("context_width", [0, 3])
+def test_the_order_of_prompts_does_not_matter(context_width: int) -> None:
+    config = small(context_width=context_width, contexts=ALL)
+    subject, pairs = make_task("llama")
+    scores = score(config, subject, pairs)
+    assert_close(score(config, subject, pairs[[2, 0, 1]]), scores)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("context_width", [0, 3])
+def test_the_order_of_positions_does_not_matter(context_width: int) -> None:
+    """To a subject that cannot tell positions apart."""
+    config = small(context_width=context_width, contexts=ALL)
+    subject, pairs = make_task("no-positions", causal=False)
+    moved = with_positions(pairs, torch.tensor([3, 1, 4, 0, 2]))
+    assert_close(score(config, subject, moved), score(config, subject, pairs))
+
+
+# The paper's aligner
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("transformation", TRANSFORMATIONS)
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_single_features_in_any_order(learner: str, transformation: Transformation) -> None:
+    config = small(
+        aligner="tabpfn", learner=learner, transformation=transformation, contexts=ALL, width=6
+    )
+    subject, pairs = make_task("one-layer")
+    scores = score(config, subject, pairs)
+    assert scores.shape == (subject.graph.n_edges,)
+    assert_close(score(config, subject, pairs[[2, 0, 1]]), scores)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_features_are_of_so_many_contexts() -> None:
+    config = small(aligner="tabpfn", contexts=4)
+    reading = make_reading(config, "one-layer")
+    assert isinstance(reading.content, Features)
+    assert len(reading.content) == 4
+    predictor = predictor_of(config)
+    one, same, other = (predictor(reading, generator=seeded(seed)) for seed in (0, 0, 1))
+    assert torch.equal(one, same)
+    # Other identifiers of coordinates are another reading of the same features.
+    assert not torch.allclose(one, other)
+
+
+def test_connectivity_decides_what_an_edge_sees() -> None:
+    for connectivity, alone in (("none", True), ("observed", False), ("complete", False)):
+        config = small(connectivity=connectivity)
+        reading, predictor = make_reading(config), predictor_of(config)
+        assert isinstance(reading.content, Tables)
+        nodes = reading.content.nodes.clone()
+        # a0.h1->m0, which the edges out of m0 follow.
+        nodes[make_task()[0].graph.edge_index("a0.h1->m0")] += 1
+        changed = Reading(reading.structure, replace(reading.content, nodes=nodes))
+        scores = [predictor(x, generator=seeded(0)) for x in (reading, changed)]
+        moved = int(((scores[0] - scores[1]).abs() > 1e-9).sum())
+        assert (moved == 1) == alone
+
+
+# Cases side by side
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("connectivity", CONNECTIVITIES)
+@pytest.mark.parametrize("options", JOINABLE)
+def test_joined_cases_score_as_each_alone(options: dict[str, Any], connectivity: str) -> None:
+    if connectivity == "complete" and options.get("learner", "dirgnn") != "dirgnn":
+        pytest.skip("attention along a complete DAG takes one case at a time")
+    config = small(connectivity=connectivity, context_width=2, contexts=3, **options)
+    names = ("plain", "one-layer", "grouped-keys")
+    readings = [make_reading(config, name, seed) for seed, name in enumerate(names)]
+    predictor = predictor_of(config)
+    alone = [predictor(reading, generator=seeded(0)) for reading in readings]
+    together = predictor(join(readings), generator=seeded(0))
+    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-10, atol=1e-10)
+
+
+def test_one_case_joined_is_itself() -> None:
+    reading = make_reading(small())
+    joined = join([reading])
+    for name, values in vars(reading.structure).items():
+        found = getattr(joined.structure, name)
+        assert torch.equal(found, values) if isinstance(values, Tensor) else found == values
+    assert isinstance(reading.content, Tables)
+    assert isinstance(joined.content, Tables)
+    assert torch.equal(joined.content.nodes, reading.content.nodes)
+
+
+def test_what_cannot_stand_side_by_side_is_refused() -> None:
+    config = small(connectivity="complete", learner="factorized")
+    complete = make_reading(config)
+    with pytest.raises(ValueError, match="complete DAG takes one case at a time, got 2"):
+        predictor_of(config)(join([complete, complete]), generator=seeded(0))
+    single = make_reading(small(aligner="tabpfn", contexts=1), "one-layer")
+    with pytest.raises(ValueError, match="only invariants can be joined; pass cases with features"):
+        join([make_reading(small()), single])
+
+
+# The network
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "options",
+    [*JOINABLE, {"context_width": 3, "contexts": 4}, {"aligner": "tabpfn", "contexts": 2}],
+)
+def test_every_parameter_gets_a_gradient(options: dict[str, Any]) -> None:
+    config = small(**options)
+    predictor = predictor_of(config)
+    scores = predictor(make_reading(config), generator=seeded(0))
+    weights = torch.randn(len(scores), generator=seeded(2), dtype=torch.float64)
+    (scores @ weights).backward()
+    # A shift of all keys leaves a softmax as it is, and so nearly does it random features.
+    useless = [
+        name for name, p in predictor.named_parameters() if p.grad is None or not p.grad.any()
+    ]
+    assert not [name for name in useless if not name.endswith("keys.bias")]
+
+
+def test_weights_come_from_the_generator_alone() -> None:
+    before = torch.get_rng_state()
+    config = small(learner="factorized", context_width=2)
+    one, same, other = (
+        Predictor(config, generator=seeded(seed)).state_dict() for seed in (1, 1, 2)
+    )
+    Predictor(config)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(value, same[name]) for name, value in one.items())
+    assert not torch.equal(one["readout.weight"], other["readout.weight"])
+
+
+@pytest.mark.parametrize("aligner", ["invariant", "tabpfn"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_subjects_of_any_precision_are_scored(aligner: str, dtype: torch.dtype) -> None:
+    """The predictor stays in single precision."""
+    config = small(aligner=aligner, contexts=2)
+    subject, pairs = make_task("one-layer")
+    predictor = Predictor(config).eval()
+    found = {}
+    for kind in (dtype, torch.float32):
+        reading = read_case(config, subject.to(kind), pairs, generator=seeded(0))
+        found[kind] = predictor(reading, generator=seeded(0))
+        assert found[kind].dtype == torch.float32
+    near = 1e-4 if dtype == torch.float64 else 0.5
+    torch.testing.assert_close(found[dtype], found[torch.float32], rtol=near, atol=near)
+
+
+def test_readings_move_whole() -> None:
+    for config in (small(), small(aligner="tabpfn", contexts=1)):
+        reading = make_reading(config, "one-layer")
+        moved = reading.to("meta")
+        assert moved.structure.edge_nodes.device.type == "meta"
+        content = moved.content
+        tensor = content.nodes if isinstance(content, Tables) else content.scale
+        assert tensor.device.type == "meta"
+
+
+# What is refused
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_all_problems_of_a_configuration_are_listed() -> None:
+    with pytest.raises(ValueError, match="must be") as caught:
+        PredictorConfig(
+            aligner="rows",  # pyright: ignore[reportArgumentType]
+            learner="gnn",  # pyright: ignore[reportArgumentType]
+            transformation="dual",  # pyright: ignore[reportArgumentType]
+            connectivity="some",  # pyright: ignore[reportArgumentType]
+            aggregation="max",  # pyright: ignore[reportArgumentType]
+            width=0,
+            layers=0,
+            contexts=0,
+            d_align=0,
+            dropout=1.0,
+            context_width=-1,
+        )
+    text = str(caught.value)
+    for part in (
+        "aligner must be one of invariant, tabpfn, got 'rows'",
+        "learner must be one of dirgnn, dagformer, factorized, got 'gnn'",
+        "transformation must be one of line, incidence, got 'dual'",
+        "connectivity must be one of observed, none, complete, got 'some'",
+        "aggregation must be one of mean, sum, got 'max'",
+        "width must be at least 1, got 0",
+        "layers must be at least 1, got 0",
+        "contexts must be at least 1, got 0",
+        "d_align must be at least 1, got 0",
+        "dropout must be in [0, 1), got 1.0",
+        "context_width must be at least 0, got -1",
+    ):
+        assert part in text
+
+
+def test_attention_needs_heads_that_divide_the_width() -> None:
+    with pytest.raises(ValueError, match="width must be a multiple of heads=3, got 8"):
+        small(learner="dagformer", heads=3)
+    with pytest.raises(ValueError, match="heads must be at least 1, got 0"):
+        small(learner="dagformer", heads=0)
+    assert small(heads=3).heads == 3
+
+
+def test_contexts_are_kept_only_where_they_are_looked_at() -> None:
+    assert small(contexts=7).sampled == 0
+    assert small(contexts=7, context_width=1).sampled == 7
+    assert small(contexts=7, aligner="tabpfn").sampled == 7
+    reading = make_reading(small(contexts=7, context_width=1))
+    assert isinstance(reading.content, Tables)
+    assert len(reading.content.contexts) == 7
+
+
+def test_a_reading_of_another_aligner_is_refused() -> None:
+    pooled, single = small(), small(aligner="tabpfn", contexts=1)
+    with pytest.raises(ValueError, match="tabpfn aligner needs features, got invariants"):
+        predictor_of(single)(make_reading(pooled, "one-layer"), generator=seeded(0))
+    with pytest.raises(ValueError, match="invariant aligner needs invariants, got features"):
+        predictor_of(pooled)(make_reading(single, "one-layer"), generator=seeded(0))
