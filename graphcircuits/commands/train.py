@@ -26,7 +26,7 @@ def train(
     config: Annotated[
         Path | None, typer.Option(help="A TOML file of settings; the others keep their defaults.")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Predictors to train; their logits are averaged.")] = 3,
+    seeds: Annotated[int, typer.Option(help="Predictors to train; their logits are averaged.")] = 2,
     steps: Annotated[int | None, typer.Option(help="Training steps, instead of the set ones.")] = (
         None
     ),

@@ -169,14 +169,17 @@ def _measured(
             far_effect = _by_context(far_gradients) @ change[..., : reads[-1]]
             sums += [far_effect.norm(p=1, dim=0), _by_pair(far_effect, len(pairs))]
         statistics.append(_edges(torch.stack(sums), reads))
-        products = [norms[drawn, :, None] * x[drawn, None, : reads[-1]] for x in written]
-        some = torch.stack([*(x[drawn] for x in values), *products], dim=1)
-        sample.append(_edges(some, reads))
+        if len(drawn):
+            products = [norms[drawn, :, None] * x[drawn, None, : reads[-1]] for x in written]
+            some = torch.stack([*(x[drawn] for x in values), *products], dim=1)
+            sample.append(_edges(some, reads))
+    sums = torch.cat(statistics, dim=1)
+    none = sums.new_zeros(0, sums.shape[1], len(CONTRACTIONS))
     return {
-        "statistics": torch.cat(statistics, dim=1),
+        "statistics": sums,
         "written": written.flip(0).sum(1),
         "received": torch.cat(received),
-        "sample": torch.cat(sample, dim=2).transpose(1, 2),
+        "sample": torch.cat(sample, dim=2).transpose(1, 2) if sample else none,
         "loss": pairs.loss(run.logits),
         "far_loss": pairs.loss(other.logits),
     }
