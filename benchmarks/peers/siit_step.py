@@ -22,27 +22,23 @@ import argparse
 import os
 import pickle
 import string
-import subprocess
 import sys
 import tempfile
-import time
-import venv
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = ROOT / "build" / "peers" / "tl"
+from benchmarks.peers.environment import STEADY, Peer, environment, now
+
+MODULE = "benchmarks.peers.siit_step"
 REQUIREMENT = "transformer-lens==3.9.*"
 ROWS = 256
 TARGET = 5.0
 """How many times faster a step of ours has to be."""
-STEADY = 2.0
-"""Largest ratio of the slowest to the fastest repeat at which a comparison means something."""
 
 
 # TransformerLens: runs in its own environment, which does not have graphcircuits
@@ -70,11 +66,6 @@ def serve(folder: Path) -> None:
         for step in range(int(steps)):
             hooked_step(model, optimizer, rows, step, summed=mode == "summed")
         print(*((now() - start) / int(steps)).tolist(), flush=True)
-
-
-def now() -> Tensor:
-    """Seconds on the wall, and of CPU."""
-    return torch.tensor([time.perf_counter(), time.process_time()], dtype=torch.float64)
 
 
 def hooked_step(
@@ -122,56 +113,20 @@ def hooked_step(
             update(part())
 
 
-def environment() -> Path:
-    """The Python of TransformerLens's environment, which is made if it is not there."""
-    python = ENVIRONMENT / "bin" / "python"
-    ready = ENVIRONMENT / ".ready"
-    if not ready.exists():
-        print(f"making {ENVIRONMENT.relative_to(ROOT)} with {REQUIREMENT}", flush=True)
-        venv.create(ENVIRONMENT, with_pip=True, clear=True)
-        constraints = ENVIRONMENT / "constraints.txt"
-        constraints.write_text(f"torch=={torch.__version__.split('+')[0]}\n")
-        install = [python, "-m", "pip", "install", "--quiet", "-c", constraints, REQUIREMENT]
-        subprocess.run(install, check=True)
-        ready.touch()
-    return python
+def start_peer(folder: Path, threads: int) -> Peer:
+    """TransformerLens in another process, once its logits were found to be ours."""
+    arguments = ["--serve", folder, "--threads", str(threads)]
+    python = environment("tl", [REQUIREMENT])
+    peer = Peer(python, MODULE, arguments, {"WANDB_MODE": "disabled"})
+    gap = float(peer.answer())
+    if gap > 1e-4:
+        raise SystemExit(f"the two subjects differ: logits are {gap:.2g} apart")
+    return peer
 
 
-class Peer:
-    """TransformerLens in another process."""
-
-    def __init__(self, folder: Path, threads: int) -> None:
-        options = ["--serve", folder, "--threads", str(threads)]
-        self.process = subprocess.Popen(
-            [environment(), "-W", "ignore", __file__, *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"WANDB_MODE": "disabled"},
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.ask: IO[str] = self.process.stdin
-        self.answers: IO[str] = self.process.stdout
-        gap = float(self.answer())
-        if gap > 1e-4:
-            raise SystemExit(f"the two subjects differ: logits are {gap:.2g} apart")
-
-    def answer(self) -> str:
-        line = self.answers.readline()
-        if not line:
-            raise SystemExit("TransformerLens stopped; its error is above")
-        return line
-
-    def step(self, mode: str, steps: int) -> Tensor:
-        """Time of a step."""
-        self.ask.write(f"{mode} {steps}\n")
-        self.ask.flush()
-        return torch.tensor([float(seconds) for seconds in self.answer().split()])
-
-    def close(self) -> None:
-        self.ask.close()
-        self.process.wait()
+def peer_step(peer: Peer, mode: str, steps: int) -> Tensor:
+    """Time of a step."""
+    return torch.tensor([float(seconds) for seconds in peer.ask(f"{mode} {steps}").split()])
 
 
 # Ours
@@ -250,10 +205,10 @@ def main() -> int:
     same = {"rows": 2 * ROWS, "edge_weight": 0.0}
     with tempfile.TemporaryDirectory() as directory:
         ours = prepare(Path(directory))
-        peer = Peer(Path(directory), options.threads)
+        peer = start_peer(Path(directory), options.threads)
         work: dict[str, Callable[[int], Tensor]] = {
-            "TransformerLens, one summed loss": lambda n: peer.step("summed", n),
-            "TransformerLens, a loss at a time": lambda n: peer.step("separate", n),
+            "TransformerLens, one summed loss": lambda n: peer_step(peer, "summed", n),
+            "TransformerLens, a loss at a time": lambda n: peer_step(peer, "separate", n),
             "ours, 256 rows a loss": lambda n: ours(same, 1, n),
             "ours, default settings": lambda n: ours({}, 1, n),
             "ours, 256 rows a loss, one of a fleet of 8": lambda n: ours(same, 8, n) / 8,

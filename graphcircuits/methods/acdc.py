@@ -26,7 +26,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.graph import Circuit, ComponentGraph
-from graphcircuits.intervene import MEMORY_LIMIT, chunk_size, keep_freed_memory
+from graphcircuits.intervene import MEMORY_LIMIT, keep_freed_memory
 from graphcircuits.layers import attend
 from graphcircuits.methods.prepare import Progress, Stop, from_clean_run, prepare
 from graphcircuits.task import Pairs
@@ -57,8 +57,7 @@ def acdc(
         raise ValueError("thresholds must be above 0, got 0; acdc_circuit takes a threshold of 0.")
     rows = _search(subject, graph, pairs, ordered, memory_limit, progress)
     largest = torch.tensor([ordered[high - 1] for _, high in rows.spans], dtype=torch.float64)
-    survived = largest.to(rows.masks)[:, None].where(rows.masks > 0, 0.0)
-    return survived.amax(0)
+    return largest.to(rows.masks)[:, None].where(rows.masks > 0, 0.0).amax(0)
 
 
 @torch.no_grad()
@@ -197,8 +196,7 @@ def _search(
 
 def _first_row(setting: _Setting, n_thresholds: int) -> _Rows:
     """All edges in place, for all thresholds."""
-    clean, subject = setting.clean, setting.subject
-    like = setting.differences
+    clean, subject, like = setting.clean, setting.subject, setting.differences
     return _Rows(
         spans=[(0, n_thresholds)],
         losses=setting.pairs.loss(clean.logits).mean().double()[None],
@@ -268,25 +266,28 @@ def _logits_from(
     masks = rows.masks[some]
     if kind == "mlp":
         moved = _mlp_difference(setting, read[:, None], layer)
-        return _finish(setting, masks, mlp, moved, 2 * layer + 2)
+        return _finish(setting, masks, mlp, [moved], 2 * layer + 2)
     served = graph.components_of(reader)
     low, high = served.start - first, served.stop - first
     changed = _head_differences(setting, rows, some, reader, _vector(setting, reader, read))
-    heads = rows.heads[some]
-    moved = torch.cat([heads[:, :low], changed, heads[:, high:]], dim=1)
-    return _finish(setting, masks, first, moved, 2 * layer + 1)
+    written = [rows.heads[some, :low], changed, rows.heads[some, high:]]
+    return _finish(setting, masks, first, written, 2 * layer + 1)
 
 
 def _finish(
     setting: _Setting,
     masks: Float[Tensor, "part edge"],
     fixed: int,
-    moved: Float[Tensor, "part writer batch pos d_model"],
+    written: list[Float[Tensor, "part _ batch pos d_model"]],
     stream: int,
 ) -> Float[Tensor, "part batch pos d_vocab_out"]:
     """Logits from a stream on: the first `fixed` writers are clean, the next ones have moved."""
     subject, graph = setting.subject, setting.subject.graph
     shape = setting.differences.shape[1:]
+    # With room for all that follow: to append is to copy once.
+    moved = masks.new_empty(len(masks), graph.n_writers - fixed, *shape)
+    done = sum(each.shape[1] for each in written)
+    torch.cat(written, dim=1, out=moved[:, :done])
     known = setting.differences[:fixed].flatten(1)
     while True:
         layer, is_mlp = divmod(stream, 2)
@@ -307,7 +308,8 @@ def _finish(
             out = _mlp_difference(setting, read, layer)
         else:
             out = _attention_difference(setting, read, layer)
-        moved = torch.cat([moved, out], dim=1)
+        moved[:, done : done + out.shape[1]] = out
+        done += out.shape[1]
         stream += 1
 
 
@@ -365,7 +367,7 @@ def _vector(
 def _head_differences(
     setting: _Setting,
     rows: _Rows,
-    some: Int[Tensor, " part"],
+    some: Int[Tensor, " part"] | slice,
     reader: int,
     vector: Float[Tensor, "part 1 batch pos d_head"],
 ) -> Float[Tensor, "part served batch pos d_model"]:
@@ -390,8 +392,7 @@ def _with_new_heads(setting: _Setting, rows: _Rows, reader: int) -> _Rows:
     graph = setting.subject.graph
     kind, index = graph.reader_kinds[reader], _index_in_kind(graph, reader)
     vector = _vector(setting, reader, rows.read)
-    everything = torch.arange(len(rows.spans), device=vector.device)
-    changed = _head_differences(setting, rows, everything, reader, vector)
+    changed = _head_differences(setting, rows, slice(None), reader, vector)
     served = graph.components_of(reader)
     first = 1 + int(graph.reader_layer[reader]) * graph.writers_per_layer
     low, high = served.start - first, served.stop - first
@@ -408,11 +409,11 @@ def _index_in_kind(graph: ComponentGraph, reader: int) -> int:
 
 
 def _rows_at_once(setting: _Setting) -> int:
+    """As many as fit in memory: unlike masked runs, visits gain nothing from smaller tensors."""
     subject, config = setting.subject, setting.subject.config
     batch, pos = setting.pairs.clean.shape
     readers = subject.graph.readers_per_layer
     attention = readers * 3 * (config.d_model + config.d_head) + 4 * config.n_heads * pos
     writers = 2 * subject.graph.n_writers * config.d_model
     numbers = batch * pos * (attention + writers + 4 * config.d_mlp + 3 * config.d_vocab_out)
-    largest = batch * pos * max(readers * config.d_model, config.d_mlp)
-    return chunk_size(subject, numbers, largest, setting.memory_limit)
+    return max(1, setting.memory_limit // (numbers * subject.dtype.itemsize))

@@ -7,10 +7,12 @@
 
 A node of `sp_node` is a reader: q, k and v of each head, and each MLP. Closing it cuts all its
 incoming edges, and so gives it the value of the corrupted run; `input` and `logits` have no gate.
-Node scores are lifted to edges as InterpBench does when it removes every edge that touches a
+Node scores are lifted to edges by InterpBench's rule, which removes every edge that touches a
 masked node, where a head counts as masked once its q, k and v all are: an edge scores the smaller
-of its ends, a head as a source scoring the largest of its q, k and v. `input->logits`, with no gate
-at either end, scores as much as the best gate.
+of its ends, a head as a source scoring the largest of its q, k and v. (The published code looks for
+the input of a masked MLP under a name that newer graphs do not have, and so leaves the edges into
+it in place; we follow the rule.) `input->logits`, with no gate at either end, scores as much as the
+best gate.
 """
 
 import torch

@@ -1,0 +1,242 @@
+"""How time and memory of every method grow with the number of edges.
+
+python -m benchmarks.growth --out FOLDER [--methods eap gcl] [--largest EDGES] [--repeats 3]
+
+1. Shipped subjects of the training pool, one of each depth from 2 to 7 layers, 64 prompt pairs,
+   every method: 110 to 1,520 edges.
+2. Transformers with random weights, 4 prompt pairs, only methods whose number of passes does not
+   depend on the edges: up to --largest edges.
+
+A measurement is of calls with default options: the median time and the largest rise of memory over
+the repeats. After a call that took longer than --budget seconds a method is not measured on larger
+graphs of the same part, and once is enough on that one. The folder gets growth.csv, growth.md and
+growth.png (both axes logarithmic).
+"""
+
+import argparse
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from graphcircuits import load_case
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.measure import measure
+from graphcircuits.methods import METHODS, localize
+from graphcircuits.task import Pairs
+from graphcircuits.transformer import Transformer, TransformerConfig
+
+CASES = ("ib-44", "ib-58", "ib-82", "tb-check-palindrome", "new-forward-fill", "ib-113")
+"""Of the training pool: 2, 3, 4, 5, 6 and 7 layers of four heads."""
+PAIRS = 64
+SHAPES = ((8, 8), (12, 12), (16, 16), (24, 16), (24, 24), (32, 32))
+"""Layers and heads of the random transformers, up to 1.6 million edges."""
+RANDOM_PAIRS = 4
+SCALABLE = ("eap", "eap-ig", "gcl")
+"""Methods that need a fixed number of passes, whatever the number of edges."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """What one method took on one subject; None where it was not run."""
+
+    subject: str
+    layers: int
+    d_model: int
+    edges: int
+    method: str
+    seconds: float | None
+    mebibytes: float | None
+    """Rise of resident memory; None also where the system cannot tell."""
+
+
+def trained() -> Iterator[tuple[str, Transformer, Pairs]]:
+    for case_id in CASES:
+        case = load_case(case_id)
+        yield case_id, case.subject(), case.pairs(PAIRS, seed=0)
+
+
+def random(largest: int) -> Iterator[tuple[str, Transformer, Pairs]]:
+    """Random weights of small width: edges are many, activations few."""
+    for n_layers, n_heads in SHAPES:
+        if ComponentGraph(n_layers, n_heads).n_edges > largest:
+            return
+        config = TransformerConfig(
+            n_layers=n_layers,
+            n_heads=n_heads,
+            d_model=64,
+            d_head=4,
+            d_mlp=128,
+            n_ctx=8,
+            d_vocab=16,
+            d_vocab_out=16,
+            norm="layer",
+        )
+        generator = torch.Generator().manual_seed(0)
+        subject = Transformer.random(config, generator)
+        clean, corrupted = torch.randint(16, (2, RANDOM_PAIRS, 8), generator=generator)
+        pairs = Pairs(
+            clean=clean,
+            corrupted=corrupted,
+            scored=torch.ones(clean.shape, dtype=torch.bool),
+            kind="cross-entropy",
+            targets=torch.arange(RANDOM_PAIRS),
+        )
+        yield f"random {n_layers}x{n_heads}", subject, pairs
+
+
+def grow(
+    subjects: Iterator[tuple[str, Transformer, Pairs]],
+    methods: Sequence[str],
+    repeats: int,
+    budget: float,
+) -> Iterator[Point]:
+    """Every method on every subject, smallest first, until it takes too long."""
+    spent: dict[str, float] = {}
+    for name, subject, pairs in subjects:
+        for method in methods:
+            if method not in spent:
+                # What a first call loads is not what the method takes.
+                localize(subject, pairs, method)
+            skipped = spent.setdefault(method, 0.0) > budget
+            took = [] if skipped else calls(subject, pairs, method, repeats, budget)
+            times = [seconds for seconds, _ in took]
+            peaks = [peak for _, peak in took if peak is not None]
+            spent[method] = max([spent[method], *times[-1:]])
+            yield Point(
+                subject=name,
+                layers=subject.config.n_layers,
+                d_model=subject.config.d_model,
+                edges=subject.graph.n_edges,
+                method=method,
+                seconds=median(times) if times else None,
+                mebibytes=max(peaks) / 2**20 if peaks else None,
+            )
+
+
+def calls(
+    subject: Transformer, pairs: Pairs, method: str, repeats: int, budget: float
+) -> list[tuple[float, int | None]]:
+    """Seconds and bytes of several calls, or of one that took too long."""
+    took = []
+    for _ in range(repeats):
+        found = measure(lambda: localize(subject, pairs, method))
+        took.append((found.seconds, found.peak_bytes))
+        if found.seconds > budget:
+            break
+    return took
+
+
+# Reports
+
+
+def table(points: Sequence[Point], methods: Sequence[str]) -> str:
+    """Markdown: a row a subject, a column a method."""
+    by_place = {(point.subject, point.method): point for point in points}
+    subjects = dict.fromkeys((p.subject, p.layers, p.d_model, p.edges) for p in points)
+    lines = ["| subject | layers | d_model | edges | " + " | ".join(methods) + " |"]
+    lines.append("| --- | --- | --- | --- |" + " --- |" * len(methods))
+    for subject, layers, d_model, edges in subjects:
+        cells = [cell(by_place.get((subject, method))) for method in methods]
+        lines.append(f"| {subject} | {layers} | {d_model} | {edges:,} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def cell(point: Point | None) -> str:
+    if point is None:
+        return ""
+    if point.seconds is None:
+        return "skipped"
+    memory = "" if point.mebibytes is None else f", {point.mebibytes:,.0f} MiB"
+    return f"{point.seconds:.3g} s{memory}"
+
+
+def report(parts: Sequence[Sequence[Point]], options: argparse.Namespace) -> str:
+    first, second = parts
+    lines = [
+        "# Growth",
+        "",
+        "![Time and memory against edges](growth.png)",
+        "",
+        f"`python -m benchmarks.growth --repeats {options.repeats} --budget {options.budget:g}`, "
+        f"torch {torch.__version__}, {options.threads} CPU thread(s): time, and rise of resident "
+        "memory, of one call with default options.",
+        "",
+        f"Trained subjects of the pool, four heads a layer, {PAIRS} prompt pairs. A method is "
+        f"skipped once a call on a smaller graph took more than {options.budget:g} s.",
+        "",
+        table(first, list(dict.fromkeys(point.method for point in first))),
+        "",
+        f"Random weights, d_model 64, {RANDOM_PAIRS} prompt pairs of 8 tokens.",
+        "",
+        table(second, list(dict.fromkeys(point.method for point in second))),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def as_csv(points: Sequence[Point]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Point.__dataclass_fields__)
+    writer.writerows([*vars(point).values()] for point in points)
+    return text.getvalue()
+
+
+def plot(parts: Sequence[Sequence[Point]], path: Path) -> None:
+    """Time and memory against edges; trained subjects solid, random ones dashed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4.2), constrained_layout=True)
+    methods = list(dict.fromkeys(point.method for part in parts for point in part))
+    titles = {"seconds": "seconds", "mebibytes": "rise of memory, MiB"}
+    for axis, (name, title) in zip(axes, titles.items(), strict=True):
+        for part, style in zip(parts, ("o-", "s--"), strict=True):
+            for i, method in enumerate(methods):
+                own = [point for point in part if point.method == method]
+                known = [(p.edges, getattr(p, name)) for p in own if getattr(p, name) is not None]
+                label = method if style == "o-" else None
+                edges, values = [x for x, _ in known], [y for _, y in known]
+                axis.plot(edges, values, style, color=f"C{i}", label=label, ms=4, lw=1.2)
+        axis.set(xscale="log", yscale="log", xlabel="edges", ylabel=title)
+        axis.grid(alpha=0.3, which="both", lw=0.4)
+    axes[0].legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Growth of time and memory with the edges.")
+    parser.add_argument("--out", type=Path, required=True, help="folder for table, CSV and plot")
+    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), help="default: all")
+    parser.add_argument("--largest", type=int, default=2_000_000, help="edges of random graphs")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds a measurement may take")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    methods = options.methods or [name for name in METHODS if name != "random"]
+    scalable = [name for name in methods if name in SCALABLE]
+    parts: list[list[Point]] = []
+    for subjects, chosen in ((trained(), methods), (random(options.largest), scalable)):
+        parts.append([])
+        for point in grow(subjects, chosen, options.repeats, options.budget):
+            parts[-1].append(point)
+            place = f"{point.subject:24} {point.edges:9,} {point.method:14}"
+            print(place, cell(point), flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "growth.csv").write_text(as_csv([*parts[0], *parts[1]]))
+    (options.out / "growth.md").write_text(report(parts, options))
+    plot(parts, options.out / "growth.png")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
