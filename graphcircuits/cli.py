@@ -8,6 +8,7 @@ import typer
 
 import graphcircuits
 from graphcircuits.commands.bench import bench
+from graphcircuits.commands.cost import cost
 from graphcircuits.commands.interact import interact
 from graphcircuits.commands.localize import localize
 from graphcircuits.commands.output import Json, print_json, print_table, shown, write
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 
 app.command()(bench)
+app.command()(cost)
 app.command()(interact)
 app.command()(localize)
 app.command()(train)

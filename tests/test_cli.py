@@ -69,7 +69,7 @@ def refused(ended: Ended, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["bench", "build", "cases", "compile", "interact", "localize", "train"]
+    "name", ["bench", "build", "cases", "compile", "cost", "interact", "localize", "train"]
 )
 def test_every_command_has_help(name: str) -> None:
     done = CliRunner().invoke(cli.app, [name, "--help"])

@@ -1,0 +1,223 @@
+"""`graphcircuits cost`: what each method takes on a subject, counted and measured."""
+
+import shlex
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphcircuits.commands.output import Json, late_progress, print_json, print_table, write
+
+if TYPE_CHECKING:
+    from graphcircuits.cost import Cost
+    from graphcircuits.methods import Progress
+    from graphcircuits.task import Pairs
+    from graphcircuits.transformer import Transformer
+
+HEADER = (
+    "Method",
+    "Forward",
+    "Backward",
+    "Edge runs",
+    "Steps",
+    "Span",
+    "Span in passes",
+    "Target GFLOP",
+    "Own GFLOP",
+    "Work in passes",
+    "Seconds",
+    "Memory (MiB)",
+)
+ABOUT = (
+    "Forward and backward passes and edge runs are for each prompt pair. Steps follow one another "
+    "by the method's nature; span is the longest chain of matrix products. A pass, as the unit of "
+    "span and of work, is a plain forward one on all pairs. Target GFLOP are products with the "
+    "subject's weights and its attention, own GFLOP all others, on all pairs. Seconds and memory "
+    "are of one run without counting."
+)
+
+
+def cost(
+    subject: Annotated[
+        str,
+        typer.Argument(
+            help="A case such as ib-3, or several with commas between, or your own subject: a file "
+            "or a folder."
+        ),
+    ],
+    pairs: Annotated[
+        Path | None,
+        typer.Argument(help="Prompt pairs, .csv or .jsonl; a case draws its own if left out."),
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Methods with commas between; all of them if left out.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="An option, METHOD.NAME=VALUE; may be given several times."),
+    ] = None,
+    draw: Annotated[int, typer.Option(help="Prompt pairs to draw for a case.")] = 64,
+    seed: Annotated[int, typer.Option(help="Draws a case's prompts and seeds the methods.")] = 0,
+    words: Annotated[
+        bool, typer.Option("--words", help="The pairs file holds words, not token ids.")
+    ] = False,
+    markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Count the work and the span of methods on a subject, and measure their time and memory.
+
+    Every method runs twice, once to be counted and once to be measured. Exit code 1 if a method
+    failed on a subject; the others are reported.
+    """
+    from graphcircuits.commands.bench import _by_method
+    from graphcircuits.methods import METHODS, options_of
+
+    listed = list(METHODS) if methods is None else methods.replace(" ", "").split(",")
+    options = _by_method(option or [])
+    for name in (*listed, *options):
+        options_of(name)  # an unknown method is reported before anything is loaded
+    idle = sorted(options.keys() - set(listed))
+    if idle:
+        raise ValueError(f"options are given for methods that do not run: {', '.join(idle)}.")
+    given = _given(subject, pairs, draw, seed, words)
+    reports = []
+    with late_progress() as bar:
+        overall = bar.add_task("cost", total=len(given) * len(listed))
+        current = bar.add_task("step", total=1, visible=False)
+
+        def step(done: int, total: int) -> None:
+            bar.update(current, completed=done, total=total, visible=True)
+
+        for title, transformer, prompts in given:
+            report = _Report(title=title, subject=transformer, pairs=prompts)
+            for name in listed:
+                bar.update(overall, description=f"{name} on {title}")
+                report = report.with_cost(name, seed, step, options.get(name, {}))
+                bar.update(current, visible=False)
+                bar.advance(overall)
+            reports.append(report)
+    if markdown is not None:
+        command = shlex.join(["graphcircuits", *sys.argv[1:]])
+        write(markdown, _markdown(reports, command))
+    if as_json:
+        print_json([report.record() for report in reports])
+    else:
+        for report in reports:
+            typer.echo(report.about)
+            print_table(list(HEADER), report.rows(), numbers=len(HEADER) - 1)
+        if markdown is not None:
+            typer.echo(f"wrote {markdown}")
+    failures = [failure for report in reports for failure in report.failures]
+    for failure in failures:
+        typer.echo(f"failed: {failure}", err=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Report:
+    """The costs on one subject."""
+
+    title: str
+    subject: "Transformer"
+    pairs: "Pairs"
+    costs: "tuple[Cost, ...]" = ()
+    failures: tuple[str, ...] = ()
+
+    def with_cost(
+        self, method: str, seed: int, step: "Progress", options: dict[str, Any]
+    ) -> "_Report":
+        from graphcircuits.cost import cost
+
+        try:
+            found = cost(self.subject, self.pairs, method, seed=seed, progress=step, **options)
+        except (ValueError, OSError) as error:
+            failure = f"{method} on {self.title}: {error}"
+            return replace(self, failures=(*self.failures, failure))
+        return replace(self, costs=(*self.costs, found))
+
+    @property
+    def about(self) -> str:
+        config, graph = self.subject.config, self.subject.graph
+        return (
+            f"{self.title}: {config.n_layers} layers x {config.n_heads} heads, d_model "
+            f"{config.d_model}, {graph.n_edges} edges, {len(self.pairs)} pairs of "
+            f"{self.pairs.clean.shape[1]} tokens"
+        )
+
+    def rows(self) -> list[list[str]]:
+        """One row a method, under HEADER."""
+        rows = []
+        for cost in self.costs:
+            counts = cost.counts
+            passes = (counts.forwards, counts.backwards, counts.evaluations)
+            peak = "" if cost.peak_bytes is None else f"{cost.peak_bytes / 2**20:.1f}"
+            rows.append(
+                [
+                    cost.method,
+                    *(f"{number:.6g}" for number in passes),
+                    str(counts.steps),
+                    str(counts.span),
+                    f"{counts.span_in_passes:.1f}",
+                    f"{counts.target_flops / 1e9:.4g}",
+                    f"{counts.own_flops / 1e9:.4g}",
+                    f"{counts.work_in_passes:.1f}",
+                    f"{cost.seconds:.3f}",
+                    peak,
+                ]
+            )
+        return rows
+
+    def record(self) -> dict[str, Any]:
+        """What --json prints."""
+        graph = self.subject.graph
+        return {
+            "subject": self.title,
+            "layers": graph.n_layers,
+            "edges": graph.n_edges,
+            "pairs": len(self.pairs),
+            "tokens": self.pairs.clean.shape[1],
+            "methods": [asdict(cost) for cost in self.costs],
+            "failures": list(self.failures),
+        }
+
+
+def _markdown(reports: list[_Report], command: str) -> str:
+    """A table a subject, what is in it, and how to make it again."""
+    parts = []
+    for report in reports:
+        lines = [f"## {report.about}", ""]
+        lines += [f"| {' | '.join(HEADER)} |", "| --- |" + " ---: |" * (len(HEADER) - 1)]
+        lines += [f"| {' | '.join(row)} |" for row in report.rows()]
+        if report.failures:
+            lines += ["", *(f"- failed: {failure}" for failure in report.failures)]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join([*parts, f"{ABOUT}\n", f"Made with `{command}`.\n"])
+
+
+def _given(
+    subject: str, pairs: Path | None, draw: int, seed: int, words: bool
+) -> "list[tuple[str, Transformer, Pairs]]":
+    """What to call each subject, the subject, and its prompts."""
+    from graphcircuits.commands.subjects import own_subject, tokenizer_of
+    from graphcircuits.task import Pairs
+
+    path = Path(subject)
+    if path.exists():
+        if pairs is None:
+            raise ValueError("your own subject needs prompts: name a .csv or .jsonl file after it.")
+        transformer, _ = own_subject(path)
+        tokenizer = tokenizer_of(path, transformer) if words else None
+        return [(path.stem, transformer, Pairs.load(pairs, tokenizer=tokenizer))]
+    from graphcircuits.benchmark import load_case
+
+    cases = [load_case(id.strip()) for id in subject.split(",")]
+    if pairs is None:
+        return [(case.id, case.subject(), case.pairs(draw, seed=seed)) for case in cases]
+    if len(cases) > 1:
+        raise ValueError(f"one file of prompts cannot serve {len(cases)} cases; name one case.")
+    transformer = cases[0].subject()
+    tokenizer = tokenizer_of(path, transformer) if words else None
+    return [(cases[0].id, transformer, Pairs.load(pairs, tokenizer=tokenizer))]
