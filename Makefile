@@ -57,7 +57,7 @@ test: lint types ## check everything: style, types, fast and slow tests
 demo: $(READY) ## find the circuit of a shipped subject, and compile the program it was trained on
 	@mkdir -p build/demo
 	$(BIN)/graphcircuits compile ib-13 --html build/demo/ib-13-true.html
-	$(BIN)/graphcircuits localize ib-13 --edges 10 --out build/demo/ib-13.json --html build/demo/ib-13.html
+	$(BIN)/graphcircuits localize ib-13 --out build/demo/ib-13.json --html build/demo/ib-13.html
 	@echo "open build/demo/ib-13.html beside build/demo/ib-13-true.html"
 
 fuzz: $(READY) ## compare compiler and interpreter on 20,000 random programs

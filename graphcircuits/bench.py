@@ -91,7 +91,7 @@ def select_cases(selection: str) -> tuple[list[str], list[str]]:
     """Ids to run, and ids left out because no subject of theirs is shipped.
 
     `test` is held out. `pool` is for training. `deep` is every case outside the test split whose
-    subject has four layers or more, discarded ones included: nothing is trained here. `all` is all.
+    subject has four layers or more, discarded ones included. `all` is all.
     Anything else is read as ids with commas between; none of those is left out.
     """
     if selection not in SELECTIONS:

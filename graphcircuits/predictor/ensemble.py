@@ -72,7 +72,9 @@ class Ensemble:
         """What the subject has that no subject of the training did, in words."""
         seen, config = self.origin["subjects"], subject.config
         notes = [
-            f"{name} {value}" for name, value in traits(subject).items() if value not in seen[name]
+            name if value is True else f"{name} {value}"
+            for name, value in traits(subject).items()
+            if value not in seen[name]
         ]
         if config.n_layers > seen["layers"]:
             notes.append(f"{config.n_layers} layers, at most {seen['layers']} were seen")

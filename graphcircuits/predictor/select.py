@@ -92,14 +92,20 @@ def search(
     seed: int = 0,
     folds: Sequence[int] = tuple(range(N_FOLDS)),
     device: torch.device | str = "cpu",
+    stored: bool = False,
 ) -> Iterator[tuple[TrainConfig, int, dict[int, dict[str, Any]]]]:
-    """Yield setting, held-out fold and history, training what the folder does not hold."""
+    """Yield setting, held-out fold and history, training what the folder does not hold.
+
+    With `stored` nothing is trained, and what the folder does not hold is left out.
+    """
     ids, _ = select_cases("pool")
     readings: dict[str, list[Example]] = {}
     for config, fold in product(grid, folds):
         about = {"train": asdict(config), "fold": fold, "seed": seed}
         path = Path(out) / f"{content_hash(about)[:16]}.json"
         history = _stored(path)
+        if history is None and stored:
+            continue
         if history is None:
             # Settings that read cases alike share what was read.
             key = content_hash(_read_by(config))
@@ -234,17 +240,23 @@ def main() -> None:
     parser.add_argument("--grid", choices=list(GRIDS), default="settings")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--stored", action="store_true", help="train nothing, report what is there")
     given = parser.parse_args()
-    histories: dict[TrainConfig, dict[int, Any]] = {}
-    grid = GRIDS[given.grid]
-    for config, fold, history in search(grid, given.out, seed=given.seed, device=given.device):
-        histories.setdefault(config, {})[fold] = history
+    found: dict[TrainConfig, dict[int, Any]] = {}
+    grid, own = GRIDS[given.grid], {"seed": given.seed, "device": given.device}
+    for config, fold, history in search(grid, given.out, stored=given.stored, **own):
+        found.setdefault(config, {})[fold] = history
+    histories = {config: folds for config, folds in found.items() if len(folds) == N_FOLDS}
+    if not histories:
+        raise SystemExit(f"{given.out} holds no setting that was trained on all folds")
     scores = {config: score(by_fold) for config, by_fold in histories.items()}
     text = report(scores, histories)
     if given.grid == "settings":
         choice = choose(scores)
         write_atomic(given.out / "choice.toml", to_toml(choice.final).encode())
-        text += f"\nChosen: {_named(choice.config)}, step {choice.step}.\n"
+        text += (
+            f"\nChosen of {len(scores)} settings: {_named(choice.config)}, step {choice.step}.\n"
+        )
     sys.stdout.write(text)
 
 

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,18 @@ import pytest
 from graphcircuits.benchmark import case_ids, load_case
 from graphcircuits.predictor import select as module
 from graphcircuits.predictor.model import Predictor, PredictorConfig
-from graphcircuits.predictor.select import GRID, KIND, Choice, choose, score, search, to_toml
+from graphcircuits.predictor.select import (
+    GRID,
+    GRIDS,
+    KIND,
+    Choice,
+    choose,
+    main,
+    report,
+    score,
+    search,
+    to_toml,
+)
 from graphcircuits.predictor.train import Example, TrainConfig, Trained
 from graphcircuits.store import load_artifact, load_config
 from tests.predictor.cases import make_examples, small, training
@@ -184,3 +195,42 @@ def test_the_search_reads_the_pool_alone(monkeypatch: pytest.MonkeyPatch, tmp_pa
         next(search(GRID, tmp_path))
     assert {load_case(id).split for id in seen} == {"pool"}
     assert set(seen) <= set(case_ids(split="pool"))
+
+
+def test_comparisons_change_one_thing() -> None:
+    for name in ("connectivity", "parts"):
+        first, *others = GRIDS[name]
+        for config in others:
+            changed = [
+                field.name
+                for field in fields(PredictorConfig)
+                if getattr(config.predictor, field.name) != getattr(first.predictor, field.name)
+            ]
+            assert len(changed) == 1
+            assert replace(config, predictor=first.predictor) == first
+
+
+def test_the_report_is_of_the_best_step() -> None:
+    deep, flat = "ib-2", "ib-7"
+    assert load_case(deep).graph.n_layers >= 4 > load_case(flat).graph.n_layers
+    histories = {
+        GRID[0]: {0: {5: record(**{flat: 0.2, deep: 0.4}), 9: record(**{flat: 1, deep: 0})}}
+    }
+    scores = {GRID[0]: {5: 0.25, 9: 0.75}}
+    row = report(scores, histories).splitlines()[-1]
+    # Heads have the opposite order: 0 and 1 at step 9, and the deep case has 1.
+    assert row == (
+        "| width 32, 2 layers, dropout 0.0 | 0.7500 | 9 "
+        "| 0.000 | 0.250 | 0.500 | 0.750 | 1.000 | 1.000 |"
+    )
+
+
+def test_what_is_stored_is_reported_without_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "read_examples", None)
+    assert list(search(GRID, tmp_path, stored=True)) == []
+    given = ["select", "--out", str(tmp_path), "--stored"]
+    monkeypatch.setattr("sys.argv", given)
+    with pytest.raises(SystemExit, match="holds no setting that was trained on all folds"):
+        main()
