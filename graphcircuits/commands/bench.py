@@ -10,7 +10,7 @@ import typer
 from graphcircuits.commands.output import (
     Json,
     late_progress,
-    parse_options,
+    options_by_method,
     print_json,
     print_table,
     write,
@@ -72,7 +72,7 @@ def bench(
         pairs=pairs,
         labels=labels,
         level=level,
-        options=_by_method(option or []),
+        options=options_by_method(option or []),
     )
     if left_out:
         typer.echo(f"left out, no subject is shipped: {', '.join(left_out)}", err=True)
@@ -104,17 +104,6 @@ def bench(
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _by_method(given: list[str]) -> dict[str, dict[str, Any]]:
-    """`["eap-ig.steps=10"]` as options by method."""
-    by_method: dict[str, list[str]] = {}
-    for text in given:
-        method, dot, rest = text.partition(".")
-        if not dot:
-            raise ValueError(f"an option of bench is METHOD.NAME=VALUE, got {text!r}.")
-        by_method.setdefault(method, []).append(rest)
-    return {method: parse_options(texts) for method, texts in by_method.items()}
 
 
 def _run(config: "BenchConfig", out: Path, title: str) -> "Report":

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcircuits.commands.output import Json, late_progress, print_json, print_table, write
+from graphcircuits.commands.output import (
+    Json,
+    late_progress,
+    options_by_method,
+    print_json,
+    print_table,
+    write,
+)
 
 if TYPE_CHECKING:
     from graphcircuits.cost import Cost
@@ -71,11 +78,10 @@ def cost(
     Every method runs twice, once to be counted and once to be measured. Exit code 1 if a method
     failed on a subject; the others are reported.
     """
-    from graphcircuits.commands.bench import _by_method
     from graphcircuits.methods import METHODS, options_of
 
     listed = list(METHODS) if methods is None else methods.replace(" ", "").split(",")
-    options = _by_method(option or [])
+    options = options_by_method(option or [])
     for name in (*listed, *options):
         options_of(name)  # an unknown method is reported before anything is loaded
     idle = sorted(options.keys() - set(listed))

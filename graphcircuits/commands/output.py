@@ -64,6 +64,17 @@ def parse_options(given: Sequence[str]) -> dict[str, Any]:
     return options
 
 
+def options_by_method(given: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """`["eap-ig.steps=10"]` as options by method."""
+    by_method: dict[str, list[str]] = {}
+    for text in given:
+        method, dot, rest = text.partition(".")
+        if not dot:
+            raise ValueError(f"an option of a method is METHOD.NAME=VALUE, got {text!r}.")
+        by_method.setdefault(method, []).append(rest)
+    return {method: parse_options(texts) for method, texts in by_method.items()}
+
+
 @contextmanager
 def late_progress() -> Iterator["Progress"]:
     """A progress bar on standard error that appears only if the work takes a while."""
