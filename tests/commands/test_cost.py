@@ -70,7 +70,7 @@ def test_table_and_markdown_of_several_cases(tmp_path: Path) -> None:
     assert text.count(f"| {' | '.join(HEADER)} |") == 2
     assert text.count("\n| random | 2 | 0 | ") == 2
     assert ABOUT in text
-    assert "Made with `graphcircuits " in text
+    assert "Made with `graphcircuits" in text
 
 
 def test_a_method_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> None:

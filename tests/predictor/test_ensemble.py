@@ -155,8 +155,8 @@ def test_what_no_training_subject_had_is_named() -> None:
     assert plain.unseen(make_subject("llama", n_layers=3)) == [
         "norm rms",
         "positions rotary",
-        "gated MLP True",
-        "grouped keys True",
+        "gated MLP",
+        "grouped keys",
         "3 layers, at most 2 were seen",
     ]
     assert plain.unseen(make_subject("parallel")) == ["parallel layers True"]
