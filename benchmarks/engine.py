@@ -9,8 +9,6 @@
 python -m benchmarks.engine [--device cuda] [--threads 1] [--repeats 5] [--json]
 """
 
-import argparse
-import json
 import multiprocessing
 import resource
 import statistics
@@ -20,7 +18,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from benchmarks import Measurement, best_of
+from benchmarks import Measurement, best_of, run_alone
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.intervene import masked_logits
 from graphcircuits.single_edge import single_edge
@@ -159,23 +157,5 @@ def measure(device: str = "cpu", repeats: int = 5) -> Iterator[Measurement]:
     yield from graphs()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    found = list(measure(options.device, options.repeats))
-    if options.json:
-        print(json.dumps([vars(each) | {"kept": each.kept} for each in found], indent=1))
-    else:
-        for each in found:
-            limit = "" if each.limit is None else f"  (limit {each.limit:g})"
-            print(f"{each.value:10.3g} {each.unit:<4}{each.what}{limit}")
-    return 0 if all(each.kept for each in found) else 1
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_alone(measure, __doc__))

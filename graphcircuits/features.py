@@ -333,8 +333,7 @@ def _concatenate(parts: list[Features]) -> Features:
 def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int) -> int:
     """Pairs a chunk whose runs fit in memory, one at least."""
     config, pos = subject.config, pairs.clean.shape[1]
-    layer = (2 * config.n_heads + 2 * config.n_groups) * config.d_head + 3 * config.d_mlp
-    states = config.n_layers * (layer + 2 * config.d_model) + config.d_vocab_out
+    states = config.n_layers * (config.layer_states + 2 * config.d_model) + config.d_vocab_out
     patterns = config.n_layers * config.n_heads * pos
     # States and gradients of the clean run, each once more while they are stacked.
     numbers = pos * (6 * states + 3 * patterns)

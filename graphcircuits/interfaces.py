@@ -2,7 +2,8 @@
 
 1. `blocks` groups a graph's readers by layer and kind: readers of a block share writers and width.
 2. `Interfaces` holds one vector for every writer and reader at every context, grouped by kind.
-3. `Factors` holds the write factor of every writer and the read factor of every reader.
+3. `kinds` numbers what components there are.
+4. `Factors` holds the write factor of every writer and the read factor of every reader.
 
 A context is one position of one prompt. Weights multiply from the right (x @ W).
 """
@@ -16,6 +17,16 @@ from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.transformer import States, Transformer
+
+SOURCE_KINDS = ("input", "head", "mlp")
+TARGET_KINDS = ("q", "k", "v", "mlp", "logits")
+
+
+def kinds(graph: ComponentGraph) -> tuple[Int[Tensor, " writer"], Int[Tensor, " reader"]]:
+    """The kind of every writer and reader, as its place in SOURCE_KINDS and TARGET_KINDS."""
+    layer = torch.tensor([1] * graph.n_heads + [2])
+    writers = torch.cat([torch.tensor([0]), layer.repeat(graph.n_layers)])
+    return writers, torch.tensor([TARGET_KINDS.index(kind) for kind in graph.reader_kinds])
 
 
 @dataclass(frozen=True)

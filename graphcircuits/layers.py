@@ -92,6 +92,11 @@ class TransformerConfig:
         return self.n_heads // self.n_groups
 
     @property
+    def layer_states(self) -> int:
+        """Numbers that a layer computes at a position: q, k, v, z, and thrice the MLP's width."""
+        return (2 * self.n_heads + 2 * self.n_groups) * self.d_head + 3 * self.d_mlp
+
+    @property
     def rotary_size(self) -> int:
         return self.d_head if self.rotary_dim is None else self.rotary_dim
 

@@ -35,14 +35,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.interfaces import SOURCE_KINDS, TARGET_KINDS, kinds
 from graphcircuits.transformer import Transformer
 
 N_SINGULAR = 4
 """How many of the largest singular values describe a map; missing ones are 0."""
 FLOOR = 1e-6
 
-SOURCE_KINDS = ("input", "head", "mlp")
-DEST_KINDS = ("q", "k", "v", "mlp", "logits")
 DESCRIPTORS = (
     "log_norm",  # log of the Frobenius norm of the map
     *(f"singular_{i}" for i in range(N_SINGULAR)),  # divided by the Frobenius norm
@@ -59,7 +58,7 @@ DESCRIPTORS = (
     "source_depth",  # 0 for the input, then (layer + 1) / (layers + 1)
     "dest_depth",  # (layer + 1) / (layers + 1), 1 for the logits
     *(f"from_{kind}" for kind in SOURCE_KINDS),
-    *(f"to_{kind}" for kind in DEST_KINDS),
+    *(f"to_{kind}" for kind in TARGET_KINDS),
 )
 
 
@@ -228,19 +227,16 @@ def _stream_sums(
 
 def _writers_by_kind(graph: ComponentGraph) -> list[Int[Tensor, " writer"]]:
     """The writers of each kind in SOURCE_KINDS; those of a kind have factors of one shape."""
-    writers = torch.arange(graph.n_writers)
-    is_mlp = (writers > 0) & (writers % graph.writers_per_layer == 0)
-    return [writers[:1], writers[(writers > 0) & ~is_mlp], writers[is_mlp]]
+    kind, _ = kinds(graph)
+    return [(kind == place).nonzero().flatten() for place in range(len(SOURCE_KINDS))]
 
 
 def _kinds(graph: ComponentGraph) -> Float[Tensor, "edge kind"]:
     """Ones at the kinds of source and target."""
-    source_kinds = torch.zeros(graph.n_writers, len(SOURCE_KINDS))
-    for kind, writers in enumerate(_writers_by_kind(graph)):
-        source_kinds[writers, kind] = 1
-    places = torch.tensor([DEST_KINDS.index(kind) for kind in graph.reader_kinds])
-    dest_kinds = F.one_hot(places, len(DEST_KINDS)).float()
-    return torch.cat([source_kinds[graph.edge_sources], dest_kinds[graph.edge_dests]], dim=1)
+    writers, readers = kinds(graph)
+    sources = F.one_hot(writers, len(SOURCE_KINDS))[graph.edge_sources]
+    dests = F.one_hot(readers, len(TARGET_KINDS))[graph.edge_dests]
+    return torch.cat([sources, dests], dim=1).float()
 
 
 def _neighbours(

@@ -375,8 +375,7 @@ def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader b
 def _chunks(subject: Transformer, pairs: Pairs, steps: int, memory_limit: int) -> tuple[int, int]:
     """Prompts a chunk and steps a pass whose numbers fit in memory, one each at least."""
     config, graph, pos = subject.config, subject.graph, pairs.clean.shape[1]
-    layer = (2 * config.n_heads + 2 * config.n_groups) * config.d_head + 3 * config.d_mlp
-    states = config.n_layers * (layer + 2 * config.d_model) + config.d_vocab_out
+    states = config.n_layers * (config.layer_states + 2 * config.d_model) + config.d_vocab_out
     patterns = config.n_layers * config.n_heads * pos
     run = pos * (4 * states + 3 * patterns + 3 * graph.readers_per_layer * config.d_model)
     writers = 5 * pos * graph.n_writers * config.d_model

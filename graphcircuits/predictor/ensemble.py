@@ -20,13 +20,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from graphcircuits.benchmark import N_FOLDS
 from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, read_case
 from graphcircuits.store import StoreError, load_artifact, load_config, save_artifact
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 
 KIND = "predictor"
-SHIPPED = ("default", *(f"fold-{fold}" for fold in range(5)))
+SHIPPED = ("default", *(f"fold-{fold}" for fold in range(N_FOLDS)))
 
 
 @dataclass(frozen=True, eq=False)

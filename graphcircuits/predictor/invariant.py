@@ -27,6 +27,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.interfaces import SOURCE_KINDS, TARGET_KINDS, kinds
 from graphcircuits.intervene import MEMORY_LIMIT, keep_freed_memory
 from graphcircuits.predictor.block import linear
 from graphcircuits.predictor.transform import Transformation
@@ -39,8 +40,6 @@ STATISTICS = (*CONTRACTIONS, "effect_by_pair", "clean_by_pair")
 FAR_STATISTICS = ("far_effect", "far_effect_by_pair")
 """The same of the effect by the gradient at the corrupted run."""
 SCALINGS = ("case", "target_share", "target_top", "source_share", "source_top", "rank")
-SOURCE_KINDS = ("input", "head", "mlp")
-TARGET_KINDS = ("q", "k", "v", "mlp", "logits")
 
 NEGLIGIBLE = 1e-6
 """Below this share of the case's largest value, differences are rounding and do not count."""
@@ -128,8 +127,7 @@ def _check_finite(what: str, names: Sequence[str], values: Float[Tensor, " compo
 def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int) -> int:
     """Pairs whose runs, stream vectors and contractions fit in memory, one at least."""
     config, graph, pos = subject.config, subject.graph, pairs.clean.shape[1]
-    layer = (2 * config.n_heads + 2 * config.n_groups) * config.d_head + 3 * config.d_mlp
-    states = config.n_layers * (layer + 2 * config.d_model + 3 * config.n_heads * pos)
+    states = config.n_layers * (config.layer_states + 2 * config.d_model + 3 * config.n_heads * pos)
     vectors = (5 * graph.n_writers + 3 * graph.readers_per_layer) * config.d_model
     block = 6 * graph.n_writers * graph.readers_per_layer
     numbers = pos * (5 * states + vectors + block) + 2 * graph.n_edges
@@ -249,15 +247,6 @@ def _rank(values: Float[Tensor, "row item"]) -> Float[Tensor, "row item"]:
 
 
 # Tables of nodes
-
-
-def kinds(graph: ComponentGraph) -> tuple[Int[Tensor, " writer"], Int[Tensor, " reader"]]:
-    """The kind of every writer and reader, as its place in SOURCE_KINDS and TARGET_KINDS."""
-    layer = torch.tensor([1] * graph.n_heads + [2])
-    writers = torch.cat([torch.tensor([0]), layer.repeat(graph.n_layers)])
-    groups = graph.n_groups
-    layer = torch.tensor([0] * graph.n_heads + [1] * groups + [2] * groups + [3])
-    return writers, torch.cat([layer.repeat(graph.n_layers), torch.tensor([4])])
 
 
 def table_width(*, both_ends: bool) -> int:

@@ -29,7 +29,7 @@ from graphcircuits.predictor import invariant
 from graphcircuits.predictor.align import TabpfnAligner
 from graphcircuits.predictor.block import linear
 from graphcircuits.predictor.dagformer import Dagformer
-from graphcircuits.predictor.dirgnn import DirGNN
+from graphcircuits.predictor.dirgnn import AGGREGATIONS, DirGNN
 from graphcircuits.predictor.pool import DeepSets
 from graphcircuits.predictor.transform import (
     CONNECTIVITIES,
@@ -44,7 +44,6 @@ from graphcircuits.transformer import Transformer
 
 ALIGNERS = ("invariant", "tabpfn")
 LEARNERS = ("dirgnn", "dagformer", "factorized")
-AGGREGATIONS = ("mean", "sum")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

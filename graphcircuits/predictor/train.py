@@ -139,9 +139,14 @@ def circuit_loss(
     logits: Float[Tensor, " edge"], labels: Bool[Tensor, " edge"]
 ) -> Float[Tensor, ""]:
     """The paper's loss of one case: circuit edges weigh more where they are the fewer."""
-    return F.binary_cross_entropy_with_logits(
-        logits, labels.to(logits), reduction="none"
-    ) @ _weights(labels).to(logits)
+    return _weighted_loss(logits, labels, _weights(labels))
+
+
+def _weighted_loss(
+    logits: Float[Tensor, " edge"], labels: Bool[Tensor, " edge"], weights: Float[Tensor, " edge"]
+) -> Float[Tensor, ""]:
+    losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="none")
+    return losses @ weights.to(logits)
 
 
 def _weights(labels: Bool[Tensor, " edge"]) -> Float[Tensor, " edge"]:
@@ -279,8 +284,7 @@ def _step(
         identifiers = torch.Generator().manual_seed(own)
         for reading, labels, weights in batches.at(step):
             logits = predictor(reading, generator=identifiers)
-            losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="none")
-            loss = losses @ weights.to(logits)
+            loss = _weighted_loss(logits, labels, weights)
             loss.backward()
             total += loss.item()
         torch.nn.utils.clip_grad_norm_(predictor.parameters(), 1.0)

@@ -1,7 +1,9 @@
 """`graphcircuits train`: the file it writes is a predictor, what it says, what it refuses."""
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -102,3 +104,52 @@ def test_an_unknown_setting_is_refused(tmp_path: Path) -> None:
     done = run("--out", tmp_path / "mine.safetensors", "--config", path)
     assert isinstance(done.exception, ValueError)
     assert "stepps" in str(done.exception)
+
+
+def test_a_gpu_that_is_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    done = run("--out", tmp_path / "mine.safetensors", "--device", "cuda")
+    assert isinstance(done.exception, ValueError)
+    assert "PyTorch finds no GPU here" in str(done.exception)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_figures_go_to_tensorboard_if_it_is_there(
+    tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[str, str, float, int]] = []
+    closed: list[str] = []
+
+    class SummaryWriter:
+        def __init__(self, folder: str) -> None:
+            self.folder = folder
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            written.append((self.folder, name, value, step))
+
+        def close(self) -> None:
+            closed.append(self.folder)
+
+    given = [
+        "--cases",
+        "ib-7",
+        "--config",
+        config,
+        "--seeds",
+        "1",
+        "--tensorboard",
+        tmp_path / "tb",
+    ]
+    given += ["--out", tmp_path / "mine.safetensors"]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    missing = run(*given)
+    assert isinstance(missing.exception, ImportError)
+    assert "pip install tensorboard" in str(missing.exception)
+    fake = SimpleNamespace(SummaryWriter=SummaryWriter)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
+    assert run(*given).exit_code == 0
+    folder = str(tmp_path / "tb" / "seed0")
+    assert [(place, name, step) for place, name, _, step in written] == [(folder, "loss", 3)]
+    assert closed == [folder]

@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphcircuits.interfaces import SOURCE_KINDS, TARGET_KINDS
 from graphcircuits.methods.descriptors import (
     DESCRIPTORS,
-    DEST_KINDS,
     FLOOR,
     N_SINGULAR,
-    SOURCE_KINDS,
     describe,
     standardized,
 )
@@ -139,7 +138,7 @@ def slow_describe(subject: Transformer) -> Tensor:
                 max(after, default=1.0),
                 *((layer + 1) / (n_layers + 1) for layer in layers),
                 *(kind == kinds[0] for kind in SOURCE_KINDS),
-                *(kind == kinds[1] for kind in DEST_KINDS),
+                *(kind == kinds[1] for kind in TARGET_KINDS),
             ]
         )
     return torch.tensor(rows, dtype=torch.float64)

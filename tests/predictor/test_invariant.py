@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.interfaces import SOURCE_KINDS, TARGET_KINDS, kinds
 from graphcircuits.methods.eap import eap
 from graphcircuits.predictor.invariant import (
     CONTRACTIONS,
@@ -16,13 +17,10 @@ from graphcircuits.predictor.invariant import (
     FLOOR,
     NEGLIGIBLE,
     SCALINGS,
-    SOURCE_KINDS,
     STATISTICS,
-    TARGET_KINDS,
     InvariantAligner,
     Invariants,
     context_table,
-    kinds,
     measure,
     scaled,
     table,

@@ -273,7 +273,7 @@ def test_all_problems_of_a_configuration_are_listed() -> None:
         "learner must be one of dirgnn, dagformer, factorized, got 'gnn'",
         "transformation must be one of line, incidence, got 'dual'",
         "connectivity must be one of observed, none, complete, got 'some'",
-        "aggregation must be one of mean, sum, got 'max'",
+        "aggregation must be one of sum, mean, got 'max'",
         "width must be at least 1, got 0",
         "layers must be at least 1, got 0",
         "contexts must be at least 1, got 0",
