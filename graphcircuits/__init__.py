@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from graphcircuits import rasp
     from graphcircuits.benchmark import case_ids, load_case
+    from graphcircuits.circuit import Circuit
     from graphcircuits.evaluate import auroc
-    from graphcircuits.graph import Circuit, ComponentGraph
+    from graphcircuits.graph import ComponentGraph
     from graphcircuits.methods import METHODS, localize
     from graphcircuits.rasp.compile import compile_program
     from graphcircuits.result import Result
@@ -38,7 +39,7 @@ __all__ = [
 
 # Public name -> the module that defines it; a subpackage stands for itself.
 _EXPORTS = {
-    "Circuit": "graphcircuits.graph",
+    "Circuit": "graphcircuits.circuit",
     "ComponentGraph": "graphcircuits.graph",
     "METHODS": "graphcircuits.methods",
     "Pairs": "graphcircuits.task",

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from graphcircuits.graph import Circuit
+from graphcircuits.circuit import Circuit
 from graphcircuits.intervene import ablated_writers, masked_logits
 from graphcircuits.result import Result
 from graphcircuits.task import Pairs

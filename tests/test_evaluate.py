@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import graphcircuits
+from graphcircuits.circuit import Circuit
 from graphcircuits.evaluate import (
     FRACTIONS,
     FaithfulnessCurve,
@@ -23,7 +24,7 @@ from graphcircuits.evaluate import (
     precision_recall,
     summarize,
 )
-from graphcircuits.graph import Circuit, ComponentGraph
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.intervene import masked_logits
 from graphcircuits.result import Result
 from graphcircuits.task import Pairs
