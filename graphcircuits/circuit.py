@@ -3,11 +3,13 @@
 1. A `Circuit` is a mask over the edge order of its graph. Set algebra, comparison and pruning work
    on the mask, whatever the size of the graph.
 2. Names, components and pictures are views of it, made when they are asked for.
+3. `save` and `load` are its artifact: JSON with the names, or safetensors with the mask.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import networkx as nx
 import torch
@@ -15,7 +17,10 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.store import StoreError, load_artifact, load_config, save_artifact
 
+JSON_EDGES, JSON_NODES = 2**28, 2**18
+"""The largest graph whose circuits are kept as names; a small file must not ask for much memory."""
 _SHOWN = 10
 """How many edges an error or a printed circuit lists."""
 
@@ -193,6 +198,57 @@ class Circuit:
             label = f' [label="{kind}"]' if kind else ""
             lines.append(f'  "{source}" -> "{dest}"{label};')
         return "\n".join(["digraph circuit {", *lines, "}"]) + "\n"
+
+    # Files
+
+    def save(self, path: str | Path) -> None:
+        """Write the names as `.json`, or the mask as `.safetensors`: the one for large circuits."""
+        suffix = Path(path).suffix
+        if suffix not in (".json", ".safetensors"):
+            raise ValueError(f"a circuit is saved as .json or .safetensors, got {path}.")
+        if suffix == ".safetensors":
+            tensors, meta = {"mask": self.mask}, {}
+        else:
+            if problem := _too_large(self.graph):
+                raise ValueError(f"{problem}; save it as .safetensors, got {path}.")
+            tensors, meta = {}, {"edges": list(self)}
+        config = self.graph
+        save_artifact(path, kind="circuit", config=config, seed=None, tensors=tensors, meta=meta)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Circuit":
+        """Read what `save` wrote."""
+        suffix = Path(path).suffix
+        if suffix not in (".json", ".safetensors"):
+            raise ValueError(f"a circuit is read from .json or .safetensors, got {path}.")
+        artifact = load_artifact(path, "circuit")
+        try:
+            graph = load_config(ComponentGraph, artifact.config)
+            if suffix == ".json":
+                return cls._from_list(graph, artifact.meta.get("edges"))
+            mask = artifact.tensors.get("mask")
+            if mask is None or mask.dtype != torch.bool:
+                raise ValueError("it must hold a tensor 'mask' of booleans.")
+            return cls(graph, mask)
+        except ValueError as error:
+            raise StoreError(f"{path} is not a whole circuit: {error}") from error
+
+    @classmethod
+    def _from_list(cls, graph: ComponentGraph, names: object) -> "Circuit":
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("its meta must hold 'edges', a list of names.")
+        if problem := _too_large(graph):
+            raise ValueError(f"{problem}.")
+        return cls.from_names(graph, names)
+
+
+def _too_large(graph: ComponentGraph) -> str | None:
+    if graph.n_edges <= JSON_EDGES and graph.n_nodes <= JSON_NODES:
+        return None
+    return (
+        f"names are kept for graphs of up to {JSON_NODES:,} nodes and {JSON_EDGES:,} edges, "
+        f"this one has {graph.n_nodes:,} and {graph.n_edges:,}"
+    )
 
 
 def _reason(graph: ComponentGraph, name: str) -> str:

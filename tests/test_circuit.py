@@ -1,6 +1,9 @@
 """Circuits against sets of names: algebra, views, pruning; and their files."""
 
 import itertools
+import json
+from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import pytest
@@ -8,9 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcircuits.circuit import Circuit
+import graphcircuits
+from graphcircuits.circuit import JSON_EDGES, Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result import Result
+from graphcircuits.store import StoreError, load_artifact, save_artifact
 from tests.graphs import graphs
 
 GRAPH = ComponentGraph(2, 4)
@@ -235,3 +240,119 @@ def test_isomorphism_keeps_kinds_apart() -> None:
     assert not one.is_isomorphic(circuit("input->a0.h1<k>", "a0.h1->m1", "m1->logits"))
     assert not one.is_isomorphic(circuit("input->a0.h1<q>", "a0.h1->m1"))
     assert not circuit("input->m0").is_isomorphic(circuit("input->logits"))
+
+
+# Files
+
+CIRCUITS = {
+    "some": Circuit.from_names(GRAPH, ["input->a0.h1<q>", "a0.h1->m1", "m1->logits"]),
+    "empty": Circuit.from_names(GRAPH, []),
+    "all": Circuit.from_names(GRAPH, GRAPH.edge_names),
+    "grouped": Circuit.from_names(ComponentGraph(2, 4, n_kv_heads=2), ["input->a1.g0<k>"]),
+    "parallel": Circuit.from_names(ComponentGraph(3, 1, parallel=True), ["m0->m2"]),
+}
+SUFFIXES = pytest.mark.parametrize("suffix", [".json", ".safetensors"])
+
+
+@SUFFIXES
+@pytest.mark.parametrize("name", CIRCUITS)
+def test_files_round_trip(name: str, suffix: str, tmp_path: Path) -> None:
+    circuit, path = CIRCUITS[name], tmp_path / f"circuit{suffix}"
+    circuit.save(path)
+    assert graphcircuits.Circuit.load(path) == circuit
+    assert load_artifact(path, "circuit").config["n_heads"] == circuit.graph.n_heads
+
+
+def test_the_json_holds_names_in_order(tmp_path: Path) -> None:
+    CIRCUITS["some"].save(tmp_path / "circuit.json")
+    content = json.loads((tmp_path / "circuit.json").read_text())
+    assert content["meta"] == {"edges": ["input->a0.h1<q>", "a0.h1->m1", "m1->logits"]}
+    assert content["config"] == {"n_layers": 2, "n_heads": 4, "n_kv_heads": 4, "parallel": False}
+
+
+@SUFFIXES
+def test_changed_files_are_refused(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"circuit{suffix}"
+    CIRCUITS["some"].save(path)
+    data = path.read_bytes()
+    for changed in (data.replace(b"graphcircuits", b"graphcircuitz"), data[:-20], b""):
+        path.write_bytes(changed)
+        with pytest.raises(StoreError, match=str(path)):
+            Circuit.load(path)
+    other = data.replace(b"a0.h1", b"a0.h2") if suffix == ".json" else data[:-1] + b"\x00"
+    assert other != data
+    path.write_bytes(other)
+    with pytest.raises(StoreError, match="has changed since it was written"):
+        Circuit.load(path)
+
+
+@SUFFIXES
+def test_other_files_are_refused(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"other{suffix}"
+    save_artifact(path, kind="report", config={}, seed=0)
+    with pytest.raises(StoreError, match="holds a 'report' artifact; expected 'circuit'"):
+        Circuit.load(path)
+    with pytest.raises(ValueError, match=r"is saved as \.json or \.safetensors, got .*\.dot"):
+        CIRCUITS["some"].save(tmp_path / "circuit.dot")
+    with pytest.raises(ValueError, match=r"is read from \.json or \.safetensors, got .*\.pt"):
+        Circuit.load(tmp_path / "circuit.pt")
+
+
+SMALL = {"n_layers": 2, "n_heads": 4, "n_kv_heads": 4, "parallel": False}
+
+
+@pytest.mark.parametrize(
+    ("config", "meta", "words"),
+    [
+        (SMALL, {}, "its meta must hold 'edges', a list of names"),
+        (SMALL, {"edges": "input->m0"}, "its meta must hold 'edges', a list of names"),
+        (SMALL, {"edges": [7]}, "its meta must hold 'edges', a list of names"),
+        (SMALL, {"edges": ["input->m9"]}, "1 of 1 edges are not in the graph: unknown edge 'inp"),
+        ({"n_layers": 2}, {"edges": []}, "missing key 'n_heads'"),
+        (SMALL | {"n_layers": "2"}, {"edges": []}, "'n_layers' must be int, got '2'"),
+        (SMALL | {"n_kv_heads": 3}, {"edges": []}, "n_kv_heads must divide n_heads=4, got 3"),
+        (SMALL | {"n_layers": 10**12}, {"edges": []}, "names are kept for graphs of up to 262,144"),
+        (
+            SMALL | {"n_heads": 10**9, "n_kv_heads": 1},
+            {"edges": []},
+            f"nodes and {JSON_EDGES:,} edges, this one has",
+        ),
+    ],
+)
+def test_whole_files_with_wrong_content(
+    config: dict[str, Any], meta: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "circuit.json"
+    save_artifact(path, kind="circuit", config=config, seed=None, meta=meta)
+    with pytest.raises(StoreError, match="is not a whole circuit") as caught:
+        Circuit.load(path)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "words"),
+    [
+        (SMALL, {}, "it must hold a tensor 'mask' of booleans"),
+        (SMALL, {"mask": torch.zeros(110)}, "it must hold a tensor 'mask' of booleans"),
+        (SMALL, {"mask": torch.zeros(9) > 0}, "mask must have shape (110,), got (9,)"),
+        (SMALL | {"n_layers": 10**12}, {"mask": torch.zeros(110) > 0}, "got (110,)"),
+    ],
+)
+def test_whole_tensors_with_wrong_content(
+    config: dict[str, Any], tensors: dict[str, torch.Tensor], words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "circuit.safetensors"
+    save_artifact(path, kind="circuit", config=config, seed=None, tensors=tensors)
+    with pytest.raises(StoreError, match="is not a whole circuit") as caught:
+        Circuit.load(path)
+    assert words in str(caught.value)
+
+
+def test_circuits_of_very_large_graphs_are_kept_as_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphcircuits.circuit.JSON_EDGES", 109)
+    with pytest.raises(ValueError, match=r"this one has 38 and 110; save it as \.safetensors"):
+        CIRCUITS["some"].save(tmp_path / "circuit.json")
+    CIRCUITS["some"].save(tmp_path / "circuit.safetensors")
+    assert Circuit.load(tmp_path / "circuit.safetensors") == CIRCUITS["some"]
