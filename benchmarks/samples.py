@@ -11,7 +11,7 @@ from collections import Counter
 import networkx as nx
 import torch
 
-from graphcircuits.graph import Circuit
+from graphcircuits.circuit import Circuit
 from graphcircuits.rasp.compile import compile_program
 from graphcircuits.rasp.sample import sample_case
 

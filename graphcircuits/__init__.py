@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from graphcircuits import rasp
     from graphcircuits.benchmark import case_ids, load_case
-    from graphcircuits.evaluate import auroc
-    from graphcircuits.graph import Circuit, ComponentGraph
+    from graphcircuits.circuit import Circuit
+    from graphcircuits.evaluate import auroc, faithfulness, faithfulness_curve
+    from graphcircuits.graph import ComponentGraph
     from graphcircuits.methods import METHODS, localize
     from graphcircuits.rasp.compile import compile_program
     from graphcircuits.result import Result
+    from graphcircuits.store import load_transformer
     from graphcircuits.task import Pairs
     from graphcircuits.transformer import Transformer, TransformerConfig
 
@@ -31,14 +33,17 @@ __all__ = [
     "auroc",
     "case_ids",
     "compile_program",
+    "faithfulness",
+    "faithfulness_curve",
     "load_case",
+    "load_transformer",
     "localize",
     "rasp",
 ]
 
 # Public name -> the module that defines it; a subpackage stands for itself.
 _EXPORTS = {
-    "Circuit": "graphcircuits.graph",
+    "Circuit": "graphcircuits.circuit",
     "ComponentGraph": "graphcircuits.graph",
     "METHODS": "graphcircuits.methods",
     "Pairs": "graphcircuits.task",
@@ -48,7 +53,10 @@ _EXPORTS = {
     "auroc": "graphcircuits.evaluate",
     "case_ids": "graphcircuits.benchmark",
     "compile_program": "graphcircuits.rasp.compile",
+    "faithfulness": "graphcircuits.evaluate",
+    "faithfulness_curve": "graphcircuits.evaluate",
     "load_case": "graphcircuits.benchmark",
+    "load_transformer": "graphcircuits.store",
     "localize": "graphcircuits.methods",
     "rasp": "graphcircuits.rasp",
 }

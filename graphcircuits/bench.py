@@ -28,8 +28,8 @@ from torch import Tensor
 from graphcircuits import __version__, figures
 from graphcircuits.benchmark import case_ids, load_case
 from graphcircuits.benchmark.case import LABELINGS
+from graphcircuits.circuit import Circuit
 from graphcircuits.evaluate import LEVELS, auprc, auroc, precision_recall, summarize
-from graphcircuits.graph import Circuit
 from graphcircuits.measure import measure
 from graphcircuits.methods import METHODS, localize, options_of
 from graphcircuits.predictor.ensemble import blind_to, find_ensemble

@@ -6,8 +6,8 @@
 2. `summarize` gives minimum, quartiles and maximum over cases, after averaging seeds in each case,
    and how far each of the five varies from seed to seed, as in the paper's table.
 3. `faithfulness` ablates everything outside a circuit and says which part of the gap between the
-   corrupted and the clean run is closed. `faithfulness_curve` does so for the best edges at ten
-   sizes; its areas are MIB's CPR (larger is better) and CMD (smaller is better).
+   corrupted and the clean run is closed. `faithfulness_curve` does so for the best edges at growing
+   sizes, MIB's or log-spaced; its areas are CPR (larger is better) and CMD (smaller is better).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from graphcircuits.graph import Circuit
+from graphcircuits.circuit import Circuit
 from graphcircuits.intervene import ablated_writers, masked_logits
 from graphcircuits.result import Result
 from graphcircuits.task import Pairs
@@ -30,6 +30,8 @@ LEVELS: tuple[str, ...] = get_args(Level)
 QUANTILES = ("min", "q1", "median", "q3", "max")
 FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """MIB's circuit sizes, as parts of all edges."""
+LOG_SIZES = 20
+"""Log-spaced sizes, before those that round to one number of edges are merged."""
 
 Scores = Result | Float[Tensor, " edge"]
 
@@ -161,22 +163,25 @@ def quantiles(values: Sequence[float]) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class FaithfulnessCurve:
-    """Faithfulness of circuits of growing size."""
+    """Faithfulness of the best edges, from few of them to many."""
 
     fractions: tuple[float, ...]
-    n_edges: tuple[int, ...]
-    """Edges that were kept at each size, after pruning."""
-    values: tuple[float, ...]
+    """The part of all edges that each circuit takes: the axis of the areas."""
+    sizes: tuple[int, ...]
+    """That part in edges."""
+    kept: tuple[int, ...]
+    """Those of them that lie on a path from input to logits, if the circuits were pruned."""
+    faithfulness: tuple[float, ...]
 
     @property
     def cpr(self) -> float:
-        """Circuit performance ratio: the area under the curve over the part of edges kept."""
-        return _area(self.fractions, self.values)
+        """Circuit performance ratio: the area under the curve."""
+        return _area(self.fractions, self.faithfulness)
 
     @property
     def cmd(self) -> float:
         """Circuit-model distance: the area between the curve and 1, on either side."""
-        return _area(self.fractions, [abs(1 - value) for value in self.values])
+        return _area(self.fractions, [abs(1 - value) for value in self.faithfulness])
 
 
 def _area(x: Sequence[float], y: Sequence[float]) -> float:
@@ -193,8 +198,9 @@ def faithfulness(
     1 where the circuit alone does as well as the whole subject, 0 where it does as badly as with
     every edge cut. Losses are means over the pairs. Cut edges carry what `ablation` says.
     """
-    masks = [circuit.on(subject.graph).mask for circuit in circuits]
-    return _faithfulness(subject, pairs, masks, ablation)
+    return _faithfulness(
+        subject, pairs, [circuit.on(subject.graph) for circuit in circuits], ablation
+    )
 
 
 def faithfulness_curve(
@@ -202,46 +208,73 @@ def faithfulness_curve(
     subject: Transformer,
     pairs: Pairs,
     *,
-    fractions: Sequence[float] = FRACTIONS,
+    sizes: str | Sequence[int] = "mib",
     prune: bool = True,
     ablation: str = "corrupted",
 ) -> FaithfulnessCurve:
-    """Faithfulness of the best edges; `prune` drops those on no path from input to logits."""
-    if list(fractions) != sorted(set(fractions)) or len(fractions) < 2:
-        raise ValueError(f"fractions must be two or more and grow, got {tuple(fractions)}.")
+    """Faithfulness of the best edges; `prune` drops those on no path from input to logits.
+
+    `sizes` is "mib", which takes the FRACTIONS of all edges, rounded down, "log", which takes
+    numbers of edges from one to all in equal ratios and suits small graphs, or growing numbers of
+    edges.
+    """
     graph = subject.graph
     result = scores if isinstance(scores, Result) else Result(graph=graph, scores=scores)
     if result.graph != graph:
         raise ValueError(f"the scores are of {result.graph}, the subject of {graph}.")
-    masks = []
-    for fraction in fractions:
-        circuit = result.circuit(fraction=fraction)
-        # Nothing can be pruned from the whole graph, and on a large one it takes long to find out.
-        whole = len(circuit) == graph.n_edges
-        masks.append(circuit.mask if whole or not prune else circuit.pruned().mask)
+    if sizes == "mib":
+        circuits = [result.circuit(fraction=fraction) for fraction in FRACTIONS]
+    else:
+        counts = _log_sizes(graph.n_edges) if sizes == "log" else _own_sizes(sizes, graph.n_edges)
+        circuits = [result.circuit(edges=count) for count in counts]
+    taken = tuple(map(len, circuits))
+    circuits = [circuit.pruned() for circuit in circuits] if prune else circuits
     return FaithfulnessCurve(
-        fractions=tuple(fractions),
-        n_edges=tuple(int(mask.sum()) for mask in masks),
-        values=tuple(_faithfulness(subject, pairs, masks, ablation)),
+        fractions=FRACTIONS if sizes == "mib" else tuple(size / graph.n_edges for size in taken),
+        sizes=taken,
+        kept=tuple(map(len, circuits)),
+        faithfulness=tuple(_faithfulness(subject, pairs, circuits, ablation)),
     )
+
+
+def _log_sizes(n_edges: int) -> list[int]:
+    return np.unique(np.geomspace(1, n_edges, LOG_SIZES).round().astype(int)).tolist()
+
+
+def _own_sizes(sizes: str | Sequence[int], n_edges: int) -> list[int]:
+    counts = [] if isinstance(sizes, str) else list(sizes)
+    if (
+        not all(isinstance(count, int) and 0 <= count <= n_edges for count in counts)
+        or counts != sorted(set(counts))
+        or len(counts) < 2
+    ):
+        raise ValueError(
+            f"sizes must be 'mib', 'log' or two or more growing numbers in 0..{n_edges}, "
+            f"got {sizes!r}."
+        )
+    return counts
 
 
 @torch.no_grad()
 def _faithfulness(
-    subject: Transformer, pairs: Pairs, masks: Sequence[Bool[Tensor, " edge"]], ablation: str
+    subject: Transformer, pairs: Pairs, circuits: Sequence[Circuit], ablation: str
 ) -> list[float]:
     pairs = pairs.to(subject.device)
     if pairs.needs_targets:
         pairs = pairs.with_targets_from(subject.logits(pairs.clean))
     none = torch.zeros(subject.graph.n_edges, dtype=torch.bool)
-    stacked = torch.stack([none, ~none, *masks]).to(subject.device, subject.dtype)
+    nothing, everything = (Circuit.from_mask(subject.graph, mask) for mask in (none, ~none))
+    # On small graphs several sizes give one circuit.
+    distinct = list(dict.fromkeys([nothing, everything, *circuits]))
+    masks = torch.stack([circuit.mask for circuit in distinct]).to(subject.device, subject.dtype)
     cut = ablated_writers(subject, pairs.corrupted, ablation)
-    losses = masked_logits(subject, pairs.clean, stacked, cut, metric=pairs.loss).double().mean(-1)
-    empty, clean, *circuits = losses.tolist()
+    found = masked_logits(subject, pairs.clean, masks, cut, metric=pairs.loss).double().mean(-1)
+    losses = dict(zip(distinct, found.tolist(), strict=True))
+    empty, clean = losses[nothing], losses[everything]
     gap = empty - clean
     if not abs(gap) > 1e-9 * max(1.0, abs(empty)):
         raise ValueError(
             f"faithfulness needs a clean and an ablated run that differ, got losses {clean:.6g} "
             f"and {empty:.6g}; give pairs whose corruption changes the output."
         )
-    return [(empty - loss) / gap for loss in circuits]
+    return [(empty - losses[circuit]) / gap for circuit in circuits]

@@ -1,4 +1,4 @@
-"""The component graph of a transformer, its one edge order, and circuits as sets of its edges.
+"""The component graph of a transformer, and the one order of its edges.
 
 1. `ComponentGraph` lists writers and readers in topological order. Writers: `input`, then a layer
    at a time its heads `a0.h0`, `a0.h1`, ... and its MLP `m0`. Readers: a layer at a time the
@@ -7,7 +7,7 @@
    the group: `a0.g0<k>`, `a0.g0<v>`.
 2. Every reader reads a prefix of the writers, so edges are numbered reader by reader and writer by
    writer: edge = offsets[reader] + writer. Every tensor with an `edge` axis uses that order.
-3. `Circuit` is a set of edges of one graph, with set algebra and views.
+3. Names are a view: made from edge numbers, and parsed to them, when they are asked for.
 
 The graph knows sizes, not weights. Nothing loops over edges until names are asked for.
 
@@ -16,20 +16,15 @@ heads that share keys and values), source, dest, node, edge, head_edge, feature,
 writer, reader, d_mlp, d_vocab, d_vocab_out.
 """
 
-import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 
-import networkx as nx
 import torch
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Int, Shaped
 from torch import Tensor
-
-_WRITER = re.compile(r"input|a(\d+)\.h(\d+)|m(\d+)")
-_READER = re.compile(r"logits|a(\d+)\.([hg])(\d+)<([qkv])>|m(\d+)")
 
 
 @dataclass(frozen=True)
@@ -84,9 +79,13 @@ class ComponentGraph:
         """Reads and writes counted apart, as in the paper."""
         return self.n_writers + self.n_readers
 
-    @cached_property
+    @property
     def n_edges(self) -> int:
-        return int(self.reads.sum())
+        # Counted without tensors: files of unknown origin are checked against it first.
+        layers = self.n_layers
+        before = layers + self.writers_per_layer * (layers * (layers - 1) // 2)
+        own_heads = 0 if self.parallel else layers * self.n_heads
+        return self.readers_per_layer * before + own_heads + self.n_writers
 
     # Readers and writers
 
@@ -135,6 +134,13 @@ class ComponentGraph:
         groups = self.n_groups
         layer = ["q"] * self.n_heads + ["k"] * groups + ["v"] * groups + ["mlp"]
         return (*(layer * self.n_layers), "logits")
+
+    @cached_property
+    def head_slots(self) -> Int[Tensor, "head 3"]:
+        """The query, key and value reader of each head, counted from the first of its layer."""
+        heads = torch.arange(self.n_heads)
+        keys = self.n_heads + heads // (self.n_heads // self.n_groups)
+        return torch.stack([heads, keys, keys + self.n_groups], dim=1)
 
     @cached_property
     def reader_component(self) -> Int[Tensor, " reader"]:
@@ -208,61 +214,68 @@ class ComponentGraph:
     def _starts(self) -> list[int]:
         return self.offsets.tolist()
 
-    def edge_index(self, name: str) -> int:
-        """The number of a named edge, by parsing the name."""
-        source, arrow, dest = name.partition("->")
-        writer, reader = self._writer_index(source), self._reader_index(dest)
-        if not arrow or writer is None or reader is None:
-            raise ValueError(f"unknown edge {name!r}; {self._near_misses(source, dest)}")
-        layer, slot = divmod(reader, self.readers_per_layer)
-        reads = 1 + layer * self.writers_per_layer
-        if slot == self.readers_per_layer - 1 and not self.parallel:
-            reads += self.n_heads
-        if writer >= reads:
-            raise ValueError(
-                f"unknown edge {name!r}; {dest} reads only the writers up to "
-                f"{self.writer_names[reads - 1]}, and {source} comes after them."
+    def ends(
+        self, edges: Int[Tensor, " chosen"]
+    ) -> tuple[Int[Tensor, " chosen"], Int[Tensor, " chosen"]]:
+        """The writers and the readers of some edges, without a table of all edges."""
+        readers = torch.searchsorted(self.offsets, edges, right=True) - 1
+        return edges - self.offsets[readers], readers
+
+    def names_of(self, edges: Int[Tensor, " chosen"]) -> list[str]:
+        """The names of some edges, in the order given."""
+        if len(edges) and not 0 <= int(edges.min()) <= int(edges.max()) < self.n_edges:
+            raise IndexError(
+                f"edges must be in 0..{self.n_edges - 1}, "
+                f"got {int(edges.min())}..{int(edges.max())}."
             )
+        writers, readers = self.writer_names, self.reader_names
+        ends = zip(*(side.tolist() for side in self.ends(edges)), strict=True)
+        return [f"{writers[writer]}->{readers[reader]}" for writer, reader in ends]
+
+    def find_edge(self, name: str) -> int | None:
+        """The number of a named edge; None if the graph has no such edge."""
+        source, _, dest = name.partition("->")
+        writer, reader = self._writer_number.get(source), self._reader_number.get(dest)
+        if writer is None or reader is None or writer >= self._read_counts[reader]:
+            return None
         return self._starts[reader] + writer
+
+    def edge_index(self, name: str) -> int:
+        """The number of a named edge; an unknown name is an error that says what is near."""
+        edge = self.find_edge(name)
+        if edge is not None:
+            return edge
+        source, _, dest = name.partition("->")
+        if source not in self._writer_number or dest not in self._reader_number:
+            raise ValueError(f"unknown edge {name!r}; {self._near_misses(source, dest)}")
+        last = self._read_counts[self._reader_number[dest]] - 1
+        raise ValueError(
+            f"unknown edge {name!r}; {dest} reads only the writers up to "
+            f"{self.writer_names[last]}, and {source} comes after them."
+        )
 
     def edge_indices(self, names: Iterable[str]) -> Int[Tensor, " chosen"]:
         """The numbers of named edges, in the order given."""
         return torch.tensor([self.edge_index(name) for name in names], dtype=torch.int64)
 
-    def _writer_index(self, name: str) -> int | None:
-        match = _WRITER.fullmatch(name)
-        if match is None:
-            return None
-        head_layer, head, mlp_layer = match.groups()
-        index = 0
-        if head is not None and int(head) < self.n_heads:
-            index = 1 + int(head_layer) * self.writers_per_layer + int(head)
-        elif mlp_layer is not None:
-            index = (int(mlp_layer) + 1) * self.writers_per_layer
-        # Comparing the names refuses `a00.h1` and heads out of range.
-        known = index < self.n_writers and self.writer_names[index] == name
-        return index if known else None
+    @cached_property
+    def _read_counts(self) -> list[int]:
+        return self.reads.tolist()
 
-    def _reader_index(self, name: str) -> int | None:
-        match = _READER.fullmatch(name)
-        if match is None:
-            return None
-        head_layer, _, head, kind, mlp_layer = match.groups()
-        index = self.n_readers - 1
-        if kind is not None:
-            block = {"q": 0, "k": self.n_heads, "v": self.n_heads + self.n_groups}[kind]
-            index = int(head_layer) * self.readers_per_layer + block + int(head)
-        elif mlp_layer is not None:
-            index = (int(mlp_layer) + 1) * self.readers_per_layer - 1
-        known = index < self.n_readers and self.reader_names[index] == name
-        return index if known else None
+    @cached_property
+    def _writer_number(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.writer_names)}
+
+    @cached_property
+    def _reader_number(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.reader_names)}
 
     def _near_misses(self, source: str, dest: str) -> str:
         hints = []
-        if self._writer_index(source) is None:
+        if source not in self._writer_number:
             near = get_close_matches(source, self.writer_names, n=3, cutoff=0.4)
             hints.append(f"no writer {source!r} (near: {', '.join(near) or 'none'})")
-        if self._reader_index(dest) is None:
+        if dest not in self._reader_number:
             near = get_close_matches(dest, self.reader_names, n=3, cutoff=0.4)
             hints.append(f"no reader {dest!r} (near: {', '.join(near) or 'none'})")
         return "; ".join(hints) + f" in a graph of {self.n_layers} layers x {self.n_heads} heads."
@@ -274,8 +287,7 @@ class ComponentGraph:
         """Names such as `input->a0.h1` and `a0.h0->m1`; `input->logits` is left out."""
         names = []
         for dest in (*self.writer_names[1:], "logits"):
-            reader = self._reader_index(f"{dest}<q>" if dest.startswith("a") else dest)
-            assert reader is not None
+            reader = self._reader_number[f"{dest}<q>" if dest.startswith("a") else dest]
             names += [f"{source}->{dest}" for source in self.writer_names[: self.reads[reader]]]
         names.remove("input->logits")
         return tuple(names)
@@ -283,11 +295,8 @@ class ComponentGraph:
     @cached_property
     def _promotion(self) -> Int[Tensor, "head_edge 3"]:
         """The q, k and v edge of every head-level edge; other edges stand three times."""
-        heads = torch.arange(self.n_heads)
-        groups = heads // (self.n_heads // self.n_groups)
-        keys = self.n_heads + groups
         mlp = torch.full((1, 3), self.readers_per_layer - 1)
-        slots = torch.cat([torch.stack([heads, keys, keys + self.n_groups], dim=1), mlp])
+        slots = torch.cat([self.head_slots, mlp])
         layers = torch.arange(self.n_layers)[:, None, None] * self.readers_per_layer
         logits = torch.full((1, 3), self.n_readers - 1)
         readers = torch.cat([(layers + slots).flatten(0, 1), logits])
@@ -302,145 +311,3 @@ class ComponentGraph:
         """Head-level scores in the order of `head_edges`: the maximum over q, k and v."""
         by_kind = scores[..., self._promotion.to(scores.device)]
         return by_kind.any(-1) if scores.dtype == torch.bool else by_kind.amax(-1)
-
-
-@dataclass(frozen=True)
-class Circuit:
-    """A set of edges of one graph."""
-
-    graph: ComponentGraph
-    edges: frozenset[str]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "edges", frozenset(self.edges))
-        unknown = []
-        for name in self.edges:
-            try:
-                self.graph.edge_index(name)
-            except ValueError as error:
-                unknown.append(str(error))
-        if unknown:
-            raise ValueError(
-                f"{len(unknown)} of {len(self.edges)} edges are not in the graph: "
-                + " | ".join(sorted(unknown))
-            )
-
-    @classmethod
-    def from_names(cls, graph: ComponentGraph, names: Iterable[str]) -> "Circuit":
-        return cls(graph, frozenset(names))
-
-    @classmethod
-    def from_mask(cls, graph: ComponentGraph, mask: Bool[Tensor, " edge"]) -> "Circuit":
-        if mask.shape != (graph.n_edges,):
-            raise ValueError(f"mask must have shape ({graph.n_edges},), got {tuple(mask.shape)}.")
-        chosen = mask.nonzero().flatten().tolist()
-        return cls(graph, frozenset(graph.edge_name(edge) for edge in chosen))
-
-    @cached_property
-    def mask(self) -> Bool[Tensor, " edge"]:
-        mask = torch.zeros(self.graph.n_edges, dtype=torch.bool)
-        mask[self.graph.edge_indices(self.edges)] = True
-        return mask
-
-    def __len__(self) -> int:
-        return len(self.edges)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.edges
-
-    def __iter__(self) -> Iterator[str]:
-        """Names in edge order."""
-        return iter(sorted(self.edges, key=self.graph.edge_index))
-
-    def __or__(self, other: "Circuit") -> "Circuit":
-        return Circuit(self.graph, self.edges | self._same_graph(other).edges)
-
-    def __and__(self, other: "Circuit") -> "Circuit":
-        return Circuit(self.graph, self.edges & self._same_graph(other).edges)
-
-    def __sub__(self, other: "Circuit") -> "Circuit":
-        return Circuit(self.graph, self.edges - self._same_graph(other).edges)
-
-    def __xor__(self, other: "Circuit") -> "Circuit":
-        return Circuit(self.graph, self.edges ^ self._same_graph(other).edges)
-
-    def __le__(self, other: "Circuit") -> bool:
-        return self.edges <= self._same_graph(other).edges
-
-    def _same_graph(self, other: "Circuit") -> "Circuit":
-        if other.graph != self.graph:
-            raise ValueError(
-                f"circuits live on different graphs: {self.graph} and {other.graph}; "
-                "bring one over with .on(graph)."
-            )
-        return other
-
-    def on(self, graph: ComponentGraph) -> "Circuit":
-        """The same names on another graph."""
-        return Circuit(graph, self.edges)
-
-    @property
-    def nodes(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The endpoints: names of writers, names of readers."""
-        ends = [name.split("->") for name in self.edges]
-        return frozenset(source for source, _ in ends), frozenset(dest for _, dest in ends)
-
-    @property
-    def components(self) -> frozenset[str]:
-        """Components that an edge of the circuit touches."""
-        return frozenset(self.to_networkx().nodes)
-
-    def head_level(self) -> frozenset[str]:
-        """The head-level edges that hold a circuit edge; `input->logits` is left out."""
-        promoted = self.graph.promote(self.mask).tolist()
-        names = zip(self.graph.head_edges, promoted, strict=True)
-        return frozenset(name for name, chosen in names if chosen)
-
-    def pruned(self) -> "Circuit":
-        """Without the edges that lie on no path from `input` to `logits`."""
-        graph = nx.DiGraph(self.to_networkx())
-        from_input = {"input"} | (nx.descendants(graph, "input") if "input" in graph else set())
-        to_logits = {"logits"} | (nx.ancestors(graph, "logits") if "logits" in graph else set())
-        kept = [
-            name
-            for name in self.edges
-            if name.split("->")[0] in from_input and to_logits.intersection(self._dests(name))
-        ]
-        return Circuit(self.graph, frozenset(kept))
-
-    def _dests(self, name: str) -> list[str]:
-        """The components an edge arrives at: every head of the group for a grouped reader."""
-        reader = int(self.graph.edge_dests[self.graph.edge_index(name)])
-        writers = self.graph.components_of(reader)
-        return [self.graph.writer_names[writer] for writer in writers] or ["logits"]
-
-    def to_networkx(self) -> nx.MultiDiGraph:
-        """Nodes with `kind` input, head, mlp or logits; edges with `kind` q, k, v or ''."""
-        kinds = {"i": "input", "a": "head", "m": "mlp", "l": "logits"}
-        graph = nx.MultiDiGraph()
-        for name in self:
-            source = name.split("->")[0]
-            kind = name[-2] if name.endswith(">") else ""
-            for dest in self._dests(name):
-                graph.add_node(source, kind=kinds[source[0]])
-                graph.add_node(dest, kind=kinds[dest[0]])
-                graph.add_edge(source, dest, kind=kind)
-        return graph
-
-    def is_isomorphic(self, other: "Circuit") -> bool:
-        """Equal up to renaming components of one kind; q, k and v edges are told apart."""
-        return nx.is_isomorphic(
-            self.to_networkx(),
-            other.to_networkx(),
-            node_match=nx.isomorphism.categorical_node_match("kind", None),
-            edge_match=nx.isomorphism.categorical_multiedge_match("kind", None),
-        )
-
-    def to_dot(self) -> str:
-        """Graphviz source: components as boxes, edges labelled q, k or v."""
-        graph = self.to_networkx()
-        lines = [f'  "{node}" [shape=box];' for node in graph.nodes]
-        for source, dest, kind in graph.edges(data="kind"):
-            label = f' [label="{kind}"]' if kind else ""
-            lines.append(f'  "{source}" -> "{dest}"{label};')
-        return "\n".join(["digraph circuit {", *lines, "}"]) + "\n"

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import graphcircuits
+from graphcircuits.circuit import Circuit
 from graphcircuits.evaluate import (
     FRACTIONS,
+    LOG_SIZES,
     FaithfulnessCurve,
     auprc,
     auroc,
@@ -23,10 +25,11 @@ from graphcircuits.evaluate import (
     precision_recall,
     summarize,
 )
-from graphcircuits.graph import Circuit, ComponentGraph
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.intervene import masked_logits
 from graphcircuits.result import Result
 from graphcircuits.task import Pairs
+from graphcircuits.transformer import Transformer
 from tests.subjects import make_subject, make_tokens
 
 GRAPH = ComponentGraph(1, 2)
@@ -209,16 +212,25 @@ def task(kind: str = "kl", **options: Any) -> tuple[Any, Pairs]:
     scored = torch.ones(3, 5, dtype=torch.bool)
     clean, corrupted = make_tokens(subject, seed=1), make_tokens(subject, seed=2)
     targets = None if kind == "kl" else torch.tensor([0, 1, 2])
+    incorrect = torch.tensor([1, 2, 0]) if kind == "logit-diff" else None
     return subject, Pairs(
-        clean=clean, corrupted=corrupted, scored=scored, kind=kind, targets=targets
+        clean=clean,
+        corrupted=corrupted,
+        scored=scored,
+        kind=kind,
+        targets=targets,
+        incorrect=incorrect,
     )
 
 
 def test_a_curve_computed_by_hand() -> None:
-    curve = FaithfulnessCurve(fractions=(0.0, 0.5, 1.0), n_edges=(0, 5, 10), values=(0.0, 1.5, 1.0))
+    curve = FaithfulnessCurve(
+        fractions=(0.0, 0.5, 1.0), sizes=(0, 5, 10), kept=(0, 4, 10), faithfulness=(0.0, 1.5, 1.0)
+    )
     assert curve.cpr == pytest.approx(0.5 * 0.75 + 0.5 * 1.25)
     assert curve.cmd == pytest.approx(0.5 * 0.75 + 0.5 * 0.25)
-    straight = FaithfulnessCurve(fractions=FRACTIONS, n_edges=(0,) * 10, values=FRACTIONS)
+    none = (0,) * 10
+    straight = FaithfulnessCurve(fractions=FRACTIONS, sizes=none, kept=none, faithfulness=FRACTIONS)
     assert straight.cpr == pytest.approx((1 - 0.001**2) / 2)
     assert straight.cpr + straight.cmd == pytest.approx(1 - 0.001)
 
@@ -248,22 +260,91 @@ def test_the_curve_takes_the_best_edges() -> None:
     graph = subject.graph
     scores = torch.randn(graph.n_edges, generator=torch.Generator().manual_seed(0)).double()
     curve = faithfulness_curve(scores, subject, pairs, prune=False)
-    assert curve.n_edges == tuple(int(f * graph.n_edges) for f in FRACTIONS)
+    assert curve.fractions == FRACTIONS
+    assert curve.sizes == curve.kept == tuple(int(f * graph.n_edges) for f in FRACTIONS)
     result = Result(graph=graph, scores=scores)
-    one_by_one = [faithfulness(subject, pairs, [result.circuit(edges=n)])[0] for n in curve.n_edges]
-    assert curve.values == pytest.approx(one_by_one)
-    pruned = faithfulness_curve(result, subject, pairs)
-    assert pruned.n_edges[-1] == graph.n_edges
-    assert pruned.n_edges[-2] == len(result.circuit(fraction=0.5, prune=True))
+    one_by_one = [faithfulness(subject, pairs, [result.circuit(edges=n)])[0] for n in curve.sizes]
+    assert curve.faithfulness == pytest.approx(one_by_one)
+    pruned = graphcircuits.faithfulness_curve(result, subject, pairs)
+    assert pruned.sizes == curve.sizes
+    assert pruned.kept[-1] == graph.n_edges
+    assert pruned.kept[-2] == len(result.circuit(fraction=0.5, prune=True)) < curve.kept[-2]
     # Edges on no path change nothing.
-    assert pruned.values[-2] == pytest.approx(curve.values[-2])
+    assert pruned.faithfulness == pytest.approx(curve.faithfulness)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5])
+def test_log_sizes_run_from_one_edge_to_all(layers: int) -> None:
+    subject, pairs = task(n_layers=layers)
+    n = subject.graph.n_edges
+    scores = torch.randn(n, generator=torch.Generator().manual_seed(0)).double()
+    curve = faithfulness_curve(scores, subject, pairs, sizes="log")
+    ratio = n ** (1 / (LOG_SIZES - 1))
+    assert curve.sizes == tuple(sorted({round(ratio**step) for step in range(LOG_SIZES)}))
+    assert (curve.sizes[0], curve.sizes[-1], curve.faithfulness[-1]) == (1, n, 1.0)
+    assert curve.fractions == tuple(size / n for size in curve.sizes)
+    assert curve == faithfulness_curve(scores, subject, pairs, sizes=curve.sizes)
+
+
+def additive() -> tuple[Any, Pairs, dict[str, float]]:
+    """A subject whose heads attend evenly and whose MLP is silent, and the share of each path.
+
+    The logit difference is then the sum of what `input` and the heads write; all shares are made
+    positive by the signs of the heads.
+    """
+    subject, pairs = task("logit-diff", n_layers=1)
+    weights = dict(subject.weights)
+    for name in ("W_Q", "b_Q", "W_out"):
+        weights[name] = torch.zeros_like(weights[name])
+    assert pairs.targets is not None
+    assert pairs.incorrect is not None
+    correct, incorrect = pairs.targets[:, 0], pairs.incorrect[:, 0]
+    direction = weights["W_U"][:, correct] - weights["W_U"][:, incorrect]
+
+    def written(weights: dict[str, Tensor]) -> Tensor:
+        tuned = Transformer(subject.config, weights)
+        change = tuned.run(pairs.clean).writers - tuned.run(pairs.corrupted).writers
+        return torch.einsum("bpwm,mb->w", change, direction)
+
+    signs = written(weights)[:-1].sign()
+    weights["W_O"] = weights["W_O"] * (signs[1:] * signs[0])[None, :, None, None]
+    parts = written(weights)
+    shares = dict(zip(subject.graph.writer_names, (parts / parts.sum()).tolist(), strict=True))
+    return Transformer(subject.config, weights), pairs, shares
+
+
+def test_the_curve_of_an_additive_subject_climbs_by_shares() -> None:
+    subject, pairs, shares = additive()
+    assert min(shares[name] for name in shares if name != "m0") > 0
+    scores = torch.zeros(subject.graph.n_edges, dtype=torch.float64)
+    expected, reached = [0.0], 0.0
+    heads = sorted((name for name in shares if name[0] == "a"), key=lambda name: -shares[name])
+    for rank, name in enumerate(["input", *heads]):
+        # A head counts from the second of its edges on.
+        path = [f"input->{name}<v>", f"{name}->logits"] if rank else ["input->logits"]
+        scores[subject.graph.edge_indices(path)] = 10.0 - rank
+        expected += [reached] * (len(path) - 1)
+        reached += shares[name]
+        expected.append(reached)
+    sizes = [*range(len(expected)), subject.graph.n_edges]
+    expected.append(1.0)
+    curve = faithfulness_curve(scores, subject, pairs, sizes=sizes)
+    assert curve.faithfulness == pytest.approx(expected)
+    assert all(a <= b + 1e-12 for a, b in itertools.pairwise(curve.faithfulness))
+    assert curve.kept == (0, 1, 1, 3, 3, 5, 5, 7, 7, 9, subject.graph.n_edges)
+    # The areas strip by strip: the mean of two sides times the part of the edges between them.
+    strips = itertools.pairwise(zip(sizes, expected, strict=True))
+    cpr = sum((a + b) / 2 * (n - m) / subject.graph.n_edges for (m, a), (n, b) in strips)
+    assert curve.cpr == pytest.approx(cpr)
+    assert curve.cmd == pytest.approx(1 - cpr)
 
 
 def test_bad_curves() -> None:
     subject, pairs = task()
     scores = torch.zeros(subject.graph.n_edges)
-    with pytest.raises(ValueError, match="fractions must be two or more and grow"):
-        faithfulness_curve(scores, subject, pairs, fractions=[0.5, 0.1])
+    for sizes in ("linear", [5], [5, 1], [1, 1], [1, 999], [-1, 3]):
+        with pytest.raises(ValueError, match=r"sizes must be 'mib', 'log' or .* in 0\.\.110, got"):
+            faithfulness_curve(scores, subject, pairs, sizes=sizes)
     other = ComponentGraph(1, 1)
     with pytest.raises(ValueError, match=r"the scores are of .*, the subject of "):
         faithfulness_curve(Result(graph=other, scores=torch.zeros(other.n_edges)), subject, pairs)

@@ -1,35 +1,14 @@
-"""The component graph: counts, names, order; circuits: algebra, views, pruning."""
+"""The component graph: counts, names, order."""
 
 import itertools
 
-import networkx as nx
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcircuits.graph import Circuit, ComponentGraph
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> ComponentGraph:
-    n_kv_heads = draw(st.integers(1, 3))
-    n_heads = n_kv_heads * draw(st.integers(1, 3))
-    return ComponentGraph(
-        draw(st.integers(1, 4)), n_heads, n_kv_heads=n_kv_heads, parallel=draw(st.booleans())
-    )
-
-
-# A graph and some of its edges. The type checker of the test session draws random numbers where
-# it checks names, which a strategy must not do: the tests make the circuit themselves.
-CHOICES = graphs().flatmap(
-    lambda graph: st.tuples(st.just(graph), st.sets(st.integers(0, graph.n_edges - 1), max_size=30))
-)
-
-
-def circuit_of(choice: tuple[ComponentGraph, set[int]]) -> Circuit:
-    graph, edges = choice
-    return Circuit.from_names(graph, [graph.edge_name(edge) for edge in edges])
+from graphcircuits.graph import ComponentGraph
+from tests.graphs import graphs
 
 
 def component(name: str) -> tuple[int, int]:
@@ -70,6 +49,8 @@ def test_edges_are_those_of_the_definition(graph: ComponentGraph) -> None:
 def test_names_round_trip(graph: ComponentGraph) -> None:
     everything = range(graph.n_edges)
     assert [graph.edge_name(edge) for edge in everything] == graph.edge_names
+    assert graph.names_of(torch.arange(graph.n_edges).flip(0)) == graph.edge_names[::-1]
+    assert [graph.find_edge(name) for name in graph.edge_names] == list(everything)
     assert graph.edge_indices(graph.edge_names).tolist() == list(everything)
 
 
@@ -80,6 +61,8 @@ def test_endpoints_agree_with_names_and_offsets(graph: ComponentGraph) -> None:
     names = [f"{graph.writer_names[source]}->{graph.reader_names[dest]}" for source, dest in ends]
     assert names == graph.edge_names
     assert torch.equal(graph.offsets[dests] + sources, torch.arange(graph.n_edges))
+    some = torch.arange(graph.n_edges)[::3].flip(0)
+    assert all(map(torch.equal, graph.ends(some), (sources[some], dests[some])))
 
 
 @given(graphs())
@@ -118,6 +101,7 @@ def test_every_head_its_own_keys_is_the_same_graph() -> None:
 def test_a_graph_of_forty_million_edges_stays_lazy() -> None:
     graph = ComponentGraph(80, 64)
     assert graph.n_edges == 39_667_961
+    assert "reads" not in vars(graph)
     name = "a40.h3->m77"
     assert graph.edge_name(graph.edge_index(name)) == name
     assert "edge_sources" not in vars(graph)
@@ -143,11 +127,15 @@ def test_unknown_edges_are_explained(name: str, hint: str) -> None:
     with pytest.raises(ValueError, match=f"unknown edge '{name}'") as caught:
         ComponentGraph(2, 4).edge_index(name)
     assert hint in str(caught.value)
+    assert ComponentGraph(2, 4).find_edge(name) is None
 
 
 def test_numbers_out_of_range() -> None:
     with pytest.raises(IndexError, match=r"edge must be in 0\.\.109, got 110"):
         ComponentGraph(2, 4).edge_name(110)
+    with pytest.raises(IndexError, match=r"edges must be in 0\.\.109, got -1\.\.3"):
+        ComponentGraph(2, 4).names_of(torch.tensor([3, -1]))
+    assert ComponentGraph(2, 4).names_of(torch.tensor([], dtype=torch.int64)) == []
     with pytest.raises(ValueError, match="must be at least 1, got n_layers=0"):
         ComponentGraph(0, 4)
     with pytest.raises(ValueError, match="n_kv_heads must divide n_heads=4, got 3"):
@@ -183,95 +171,3 @@ def test_head_level_counts() -> None:
         "input->m0",
         "a0.h0->m0",
     )
-
-
-# Circuits
-
-
-@given(CHOICES)
-def test_a_circuit_is_its_mask(choice: tuple[ComponentGraph, set[int]]) -> None:
-    circuit = circuit_of(choice)
-    assert Circuit.from_mask(circuit.graph, circuit.mask) == circuit
-    assert list(circuit) == [n for n in circuit.graph.edge_names if n in circuit]
-    assert len(circuit) == int(circuit.mask.sum()) == len(list(circuit))
-
-
-@given(st.data())
-def test_circuit_algebra_is_mask_algebra(data: st.DataObject) -> None:
-    graph = data.draw(graphs())
-    names = st.sets(st.sampled_from(graph.edge_names))
-    a = Circuit.from_names(graph, data.draw(names))
-    b = Circuit.from_names(graph, data.draw(names))
-    assert torch.equal((a | b).mask, a.mask | b.mask)
-    assert torch.equal((a & b).mask, a.mask & b.mask)
-    assert torch.equal((a - b).mask, a.mask & ~b.mask)
-    assert torch.equal((a ^ b).mask, a.mask ^ b.mask)
-    assert (a <= b) == bool((a.mask <= b.mask).all())
-    assert a & b <= a <= a | b
-
-
-@given(CHOICES)
-def test_pruning_keeps_the_edges_on_paths(choice: tuple[ComponentGraph, set[int]]) -> None:
-    circuit = circuit_of(choice)
-    graph = circuit.to_networkx()
-    on_paths = set()
-    if "input" in graph and "logits" in graph:
-        for path in nx.all_simple_paths(nx.DiGraph(graph), "input", "logits"):
-            on_paths.update(itertools.pairwise(path))
-    kept = circuit.pruned()
-    for name in circuit.edges:
-        one = Circuit.from_names(circuit.graph, [name]).to_networkx()
-        assert (name in kept) == any(edge in on_paths for edge in nx.DiGraph(one).edges)
-
-
-def test_circuit_views() -> None:
-    graph = ComponentGraph(2, 4)
-    edges = ["input->a0.h1<q>", "input->a0.h1<v>", "a0.h1->m1", "m1->logits", "input->logits"]
-    circuit = Circuit.from_names(graph, edges)
-    writers = frozenset({"input", "a0.h1", "m1"})
-    assert circuit.nodes == (writers, frozenset({"a0.h1<q>", "a0.h1<v>", "m1", "logits"}))
-    assert circuit.components == {"input", "a0.h1", "m1", "logits"}
-    assert circuit.head_level() == {"input->a0.h1", "a0.h1->m1", "m1->logits"}
-    assert circuit.on(ComponentGraph(3, 4)).edges == circuit.edges
-    assert '"input" -> "a0.h1" [label="q"];' in circuit.to_dot()
-    assert '"m1" -> "logits";' in circuit.to_dot()
-
-
-def test_a_group_edge_arrives_at_every_head() -> None:
-    graph = ComponentGraph(1, 4, n_kv_heads=2)
-    circuit = Circuit.from_names(graph, ["input->a0.g1<k>", "a0.h3->logits"])
-    assert circuit.components == {"input", "a0.h2", "a0.h3", "logits"}
-    assert circuit.head_level() == {"input->a0.h2", "input->a0.h3", "a0.h3->logits"}
-    assert circuit.pruned() == circuit
-
-
-def test_isomorphism_keeps_kinds_apart() -> None:
-    graph = ComponentGraph(2, 4)
-
-    def circuit(*edges: str) -> Circuit:
-        return Circuit.from_names(graph, edges)
-
-    one = circuit("input->a0.h1<q>", "a0.h1->m1", "m1->logits")
-    assert one.is_isomorphic(circuit("input->a0.h3<q>", "a0.h3->m0", "m0->logits"))
-    assert not one.is_isomorphic(circuit("input->a0.h1<k>", "a0.h1->m1", "m1->logits"))
-    assert not one.is_isomorphic(circuit("input->a0.h1<q>", "a0.h1->m1"))
-    assert not circuit("input->m0").is_isomorphic(circuit("input->logits"))
-
-
-def test_unknown_circuit_edges_are_all_listed() -> None:
-    graph = ComponentGraph(2, 4)
-    with pytest.raises(ValueError, match="2 of 3 edges are not in the graph") as caught:
-        Circuit.from_names(graph, ["input->m0", "input->m7", "a9.h0->m0"])
-    assert "'input->m7'" in str(caught.value)
-    assert "'a9.h0->m0'" in str(caught.value)
-
-
-def test_circuits_of_different_graphs_do_not_mix() -> None:
-    one = Circuit.from_names(ComponentGraph(2, 4), ["input->m0"])
-    two = Circuit.from_names(ComponentGraph(3, 4), ["input->m0"])
-    with pytest.raises(ValueError, match=r"different graphs.*\.on\(graph\)"):
-        _ = one | two
-    with pytest.raises(ValueError, match="1 of 1 edges are not in the graph"):
-        Circuit.from_names(ComponentGraph(3, 4), ["m2->logits"]).on(ComponentGraph(2, 4))
-    with pytest.raises(ValueError, match=r"mask must have shape \(110,\), got \(109,\)"):
-        Circuit.from_mask(ComponentGraph(2, 4), torch.zeros(109, dtype=torch.bool))

@@ -26,6 +26,7 @@ LAYERS = [
     "intervene",
     "single_edge",
     "store",
+    "circuit",
     "prompts",
     "task",
     "viewer",
@@ -135,7 +136,7 @@ def test_imports_point_upward(module: str) -> None:
     [
         ("import graphcircuits.rasp.language", "graph", {"rasp.language"}),
         ("from graphcircuits import rasp", "graph", {"rasp"}),
-        ("from graphcircuits import load_case, Circuit", "codec", {"benchmark", "graph"}),
+        ("from graphcircuits import load_case, Circuit", "codec", {"benchmark", "circuit"}),
         ("from graphcircuits.rasp import language", "graph", {"rasp.language"}),
         ("from graphcircuits.rasp.language import tokens", "graph", {"rasp.language"}),
         ("from .rasp.language import tokens", "graph", {"rasp.language"}),

@@ -13,7 +13,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphcircuits.graph import Circuit, ComponentGraph
+from graphcircuits.circuit import Circuit
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.result import Result
 from graphcircuits.store import StoreError
 

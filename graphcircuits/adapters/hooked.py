@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphcircuits.graph import Circuit, ComponentGraph
+from graphcircuits.circuit import Circuit
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.transformer import Transformer, TransformerConfig, weight_shapes
 
 # Settings

@@ -26,8 +26,8 @@ from torch import Tensor
 from graphcircuits import store
 from graphcircuits.adapters import hooked
 from graphcircuits.adapters.plain_pickle import Made, read_pickle
+from graphcircuits.circuit import Circuit
 from graphcircuits.codec import Codec
-from graphcircuits.graph import Circuit
 from graphcircuits.store import StoreError
 from graphcircuits.transformer import Transformer, TransformerConfig
 

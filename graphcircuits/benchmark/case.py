@@ -23,6 +23,7 @@ from graphcircuits.rasp.tabulate import Tables, tabulate
 if TYPE_CHECKING:
     import torch
 
+    import graphcircuits.circuit
     import graphcircuits.graph
     import graphcircuits.rasp.compile
     import graphcircuits.task
@@ -224,18 +225,18 @@ class Case:
         return ComponentGraph(max(2, self.layout.n_layers), max(4, self.layout.n_heads))
 
     @property
-    def circuit(self) -> "graphcircuits.graph.Circuit":
+    def circuit(self) -> "graphcircuits.circuit.Circuit":
         """The true circuit in the subject's graph, labeled by the benchmark's official rule."""
         return self.labels("interpbench")
 
-    def labels(self, labeling: str = "interpbench") -> "graphcircuits.graph.Circuit":
+    def labels(self, labeling: str = "interpbench") -> "graphcircuits.circuit.Circuit":
         """The true circuit in the subject's graph, under one of three labelings.
 
         `interpbench`, the official rule, leaves out a read that another source passes on;
         `complete` has every read that the program makes; `paper` is the list published with the
         subject, whose known defects only the paper's own tables need.
         """
-        from graphcircuits.graph import Circuit
+        from graphcircuits.circuit import Circuit
 
         if labeling not in LABELINGS:
             raise ValueError(f"unknown labeling {labeling!r}; choose from {', '.join(LABELINGS)}.")

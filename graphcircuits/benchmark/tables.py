@@ -20,7 +20,7 @@ import numpy as np
 
 from graphcircuits.benchmark import FAMILIES, N_FOLDS, case_ids, load_case, split_records
 from graphcircuits.benchmark.case import Case
-from graphcircuits.graph import Circuit
+from graphcircuits.circuit import Circuit
 from graphcircuits.rasp import SelectorWidth
 
 FAMILY_NAMES = {"ib": "InterpBench", "tb": "TracrBench", "new": "new"}

@@ -15,7 +15,7 @@ from graphcircuits.commands.output import (
 from graphcircuits.commands.subjects import own_subject, tokenizer_of
 
 if TYPE_CHECKING:
-    from graphcircuits.graph import Circuit
+    from graphcircuits.circuit import Circuit
     from graphcircuits.result import Result
     from graphcircuits.task import Pairs
     from graphcircuits.transformer import Transformer

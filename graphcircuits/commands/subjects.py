@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graphcircuits.graph import Circuit
+    from graphcircuits.circuit import Circuit
     from graphcircuits.transformer import Transformer
 
 

@@ -25,7 +25,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from graphcircuits.graph import Circuit, ComponentGraph
+from graphcircuits.circuit import Circuit
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.intervene import MEMORY_LIMIT, keep_freed_memory
 from graphcircuits.layers import attend
 from graphcircuits.methods.prepare import Progress, Stop, from_clean_run, prepare

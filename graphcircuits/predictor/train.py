@@ -24,8 +24,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from graphcircuits.benchmark import load_case
+from graphcircuits.circuit import Circuit
 from graphcircuits.evaluate import auroc
-from graphcircuits.graph import Circuit
 from graphcircuits.predictor.ensemble import Ensemble, seen_of
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import (

@@ -13,8 +13,9 @@ from typing import Literal
 import numpy as np
 import torch
 
+from graphcircuits.circuit import Circuit
 from graphcircuits.codec import Codec
-from graphcircuits.graph import Circuit, ComponentGraph
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.rasp.language import RaspError, SOp, Value
 from graphcircuits.rasp.layout import (
     Component,

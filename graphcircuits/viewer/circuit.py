@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from html import escape
 
-from graphcircuits.graph import Circuit, ComponentGraph
+from graphcircuits.circuit import Circuit
 
 COLUMN, ROW, WIDTH, HEIGHT, MARGIN = 150, 74, 112, 44, 60
 COLOURS = {"q": "#0173b2", "k": "#de8f05", "v": "#029e73", "": "#56565e"}
@@ -47,14 +47,14 @@ def circuit_page(
     height = max(y for _, y in place.values()) + HEIGHT + MARGIN
     used, drawn = set(), []
     low, high = (min(scores.values()), max(scores.values())) if scores else (0.0, 0.0)
-    for edge in circuit:
-        source, slot = _source_and_slot(edge)
+    for edge, writer, dests in circuit.links():
+        slot = edge[-2] if edge.endswith(">") else ""
         score = None if scores is None else scores[edge]
         stroke = 1.8 if score is None else 0.8 + 3 * (score - low) / (high - low or 1.0)
         hint = edge if score is None else f"{edge} {score:.4g}"
-        for dest in _dests(circuit.graph, edge):
-            used |= {source, dest}
-            drawn.append(_curve(place[source], place[dest], slot, stroke, hint))
+        for dest in dests:
+            used |= {writer, dest}
+            drawn.append(_curve(place[writer], place[dest], slot, stroke, hint))
     drawn += [
         _box(name, spot, name in used, (notes or {}).get(name, "")) for name, spot in place.items()
     ]
@@ -85,18 +85,6 @@ def _places(circuit: Circuit) -> dict[str, tuple[int, float]]:
         for i, column in enumerate(columns)
         for row, name in enumerate(column)
     }
-
-
-def _source_and_slot(edge: str) -> tuple[str, str]:
-    """The writer, and `q`, `k`, `v` or nothing."""
-    source, _, reader = edge.partition("->")
-    return source, reader.partition("<")[2].rstrip(">")
-
-
-def _dests(graph: ComponentGraph, edge: str) -> list[str]:
-    """The components that read an edge: every head of a group that shares keys and values."""
-    reader = int(graph.edge_dests[graph.edge_index(edge)])
-    return [graph.writer_names[writer] for writer in graph.components_of(reader)] or ["logits"]
 
 
 def _curve(

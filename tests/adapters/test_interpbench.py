@@ -25,8 +25,9 @@ from graphcircuits.adapters.interpbench import (
     export_interpbench,
     import_interpbench,
 )
+from graphcircuits.circuit import Circuit
 from graphcircuits.codec import Codec
-from graphcircuits.graph import Circuit, ComponentGraph
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.store import StoreError
 from graphcircuits.transformer import Transformer, TransformerConfig
 

@@ -17,7 +17,8 @@ from graphcircuits.benchmark.tables import (
     tables,
     worked_out,
 )
-from graphcircuits.graph import Circuit, ComponentGraph
+from graphcircuits.circuit import Circuit
+from graphcircuits.graph import ComponentGraph
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmark.md"
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from graphcircuits.graph import Circuit
+from graphcircuits.circuit import Circuit
 from graphcircuits.task import LossFunction, Pairs
 from graphcircuits.transformer import Transformer
 from tests.subjects import make_tokens

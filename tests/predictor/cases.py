@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from graphcircuits.circuit import Circuit
 from graphcircuits.features import features
-from graphcircuits.graph import Circuit, ComponentGraph
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import eap
 from graphcircuits.predictor.invariant import Invariants
 from graphcircuits.predictor.model import PredictorConfig, Reading, read_case

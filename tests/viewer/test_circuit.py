@@ -5,7 +5,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from graphcircuits.graph import Circuit, ComponentGraph
+from graphcircuits.circuit import Circuit
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.viewer.circuit import circuit_page
 
 GRAPH = ComponentGraph(2, 4)

@@ -1,0 +1,293 @@
+"""Circuits: sets of edges of one component graph.
+
+1. A `Circuit` is a mask over the edge order of its graph. Set algebra, comparison and pruning work
+   on the mask, whatever the size of the graph.
+2. Names, components and pictures are views of it, made when they are asked for.
+3. `save` and `load` are its artifact: JSON with the names, or safetensors with the mask.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import networkx as nx
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.store import StoreError, load_artifact, load_config, save_artifact
+
+JSON_EDGES, JSON_NODES = 2**28, 2**18
+"""The largest graph whose circuits are kept as names; a small file must not ask for much memory."""
+_SHOWN = 10
+"""How many edges an error or a printed circuit lists."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Circuit:
+    """A set of edges of one graph."""
+
+    graph: ComponentGraph
+    mask: Bool[Tensor, " edge"]
+    """True at the edges of the circuit, in edge order. Kept as a copy on the CPU."""
+
+    def __post_init__(self) -> None:
+        mask = self.mask.detach().to("cpu", copy=True)
+        if mask.shape != (self.graph.n_edges,):
+            raise ValueError(
+                f"mask must have shape ({self.graph.n_edges},), got {tuple(mask.shape)}."
+            )
+        object.__setattr__(self, "mask", mask)
+
+    @classmethod
+    def from_mask(cls, graph: ComponentGraph, mask: Bool[Tensor, " edge"]) -> "Circuit":
+        return cls(graph, mask)
+
+    @classmethod
+    def from_names(cls, graph: ComponentGraph, names: Iterable[str]) -> "Circuit":
+        names = list(dict.fromkeys(names))
+        edges = [graph.find_edge(name) for name in names]
+        if unknown := sorted(n for n, edge in zip(names, edges, strict=True) if edge is None):
+            reasons = [_reason(graph, name) for name in unknown[:_SHOWN]]
+            if len(unknown) > _SHOWN:
+                reasons.append(f"and {len(unknown) - _SHOWN} more")
+            raise ValueError(
+                f"{len(unknown)} of {len(names)} edges are not in the graph: {' | '.join(reasons)}"
+            )
+        mask = torch.zeros(graph.n_edges, dtype=torch.bool)
+        mask[torch.tensor(edges, dtype=torch.int64)] = True
+        return cls(graph, mask)
+
+    @cached_property
+    def edges(self) -> frozenset[str]:
+        """The names of the edges."""
+        return frozenset(self)
+
+    def __repr__(self) -> str:
+        count = len(self)
+        shown = self.graph.names_of(self.mask.nonzero().flatten()[:_SHOWN])
+        more = [f"and {count - _SHOWN} more"] if count > _SHOWN else []
+        return f"Circuit({self.graph}, {count} edges: {', '.join([*shown, *more]) or 'none'})"
+
+    # A set
+
+    def __len__(self) -> int:
+        return int(self.mask.count_nonzero())
+
+    def __contains__(self, name: object) -> bool:
+        edge = self.graph.find_edge(name) if isinstance(name, str) else None
+        return edge is not None and bool(self.mask[edge])
+
+    def __iter__(self) -> Iterator[str]:
+        """Names in edge order."""
+        return iter(self.graph.names_of(self.mask.nonzero().flatten()))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Circuit):
+            return NotImplemented
+        return self.graph == other.graph and torch.equal(self.mask, other.mask)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.graph, self.mask.numpy().tobytes()))
+
+    def __or__(self, other: "Circuit") -> "Circuit":
+        return Circuit(self.graph, self.mask | self._same_graph(other).mask)
+
+    def __and__(self, other: "Circuit") -> "Circuit":
+        return Circuit(self.graph, self.mask & self._same_graph(other).mask)
+
+    def __sub__(self, other: "Circuit") -> "Circuit":
+        return Circuit(self.graph, self.mask & ~self._same_graph(other).mask)
+
+    def __xor__(self, other: "Circuit") -> "Circuit":
+        return Circuit(self.graph, self.mask ^ self._same_graph(other).mask)
+
+    def __le__(self, other: "Circuit") -> bool:
+        return not bool((self.mask & ~self._same_graph(other).mask).any())
+
+    def _same_graph(self, other: "Circuit") -> "Circuit":
+        if other.graph != self.graph:
+            raise ValueError(
+                f"circuits live on different graphs: {self.graph} and {other.graph}; "
+                "bring one over with .on(graph)."
+            )
+        return other
+
+    def on(self, graph: ComponentGraph) -> "Circuit":
+        """The same names on another graph."""
+        return self if graph == self.graph else Circuit.from_names(graph, self)
+
+    # Views
+
+    @property
+    def nodes(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The endpoints: names of writers, names of readers."""
+        writers, readers = self._ends
+        graph = self.graph
+        return (
+            frozenset(graph.writer_names[writer] for writer in writers.unique().tolist()),
+            frozenset(graph.reader_names[reader] for reader in readers.unique().tolist()),
+        )
+
+    @property
+    def components(self) -> frozenset[str]:
+        """Components that an edge of the circuit touches."""
+        writers, readers = (ends.unique().tolist() for ends in self._ends)
+        names = (self.graph.writer_names[writer] for writer in writers)
+        return frozenset(names).union(*map(self._components_of, readers))
+
+    def links(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+        """For every edge, in order: its name, its writer, and the components it arrives at.
+
+        These are all heads of the group for a reader that serves a group.
+        """
+        writers, readers = self._ends
+        dests = {reader: self._components_of(reader) for reader in readers.unique().tolist()}
+        for name, writer, reader in zip(self, writers.tolist(), readers.tolist(), strict=True):
+            yield name, self.graph.writer_names[writer], dests[reader]
+
+    @property
+    def _ends(self) -> tuple[Int[Tensor, " chosen"], Int[Tensor, " chosen"]]:
+        return self.graph.ends(self.mask.nonzero().flatten())
+
+    def _components_of(self, reader: int) -> tuple[str, ...]:
+        served = self.graph.components_of(reader)
+        return tuple(self.graph.writer_names[writer] for writer in served) or ("logits",)
+
+    def head_level(self) -> frozenset[str]:
+        """The head-level edges that hold a circuit edge; `input->logits` is left out."""
+        pairs = {f"{writer}->{dest}" for _, writer, dests in self.links() for dest in dests}
+        return frozenset(pairs - {"input->logits"})
+
+    def pruned(self) -> "Circuit":
+        """Without the edges that lie on no path from `input` to `logits`."""
+        return Circuit(self.graph, on_paths(self.graph, self.mask))
+
+    def to_networkx(self) -> nx.MultiDiGraph:
+        """Nodes with `kind` input, head, mlp or logits; edges with `kind` q, k, v or ''."""
+        kinds = {"i": "input", "a": "head", "m": "mlp", "l": "logits"}
+        graph = nx.MultiDiGraph()
+        for name, writer, dests in self.links():
+            kind = name[-2] if name.endswith(">") else ""
+            for dest in dests:
+                graph.add_node(writer, kind=kinds[writer[0]])
+                graph.add_node(dest, kind=kinds[dest[0]])
+                graph.add_edge(writer, dest, kind=kind)
+        return graph
+
+    def is_isomorphic(self, other: "Circuit") -> bool:
+        """Equal up to renaming components of one kind; q, k and v edges are told apart."""
+        return nx.is_isomorphic(
+            self.to_networkx(),
+            other.to_networkx(),
+            node_match=nx.isomorphism.categorical_node_match("kind", None),
+            edge_match=nx.isomorphism.categorical_multiedge_match("kind", None),
+        )
+
+    def to_dot(self) -> str:
+        """Graphviz source: components as boxes, edges labelled q, k or v."""
+        graph = self.to_networkx()
+        lines = [f'  "{node}" [shape=box];' for node in graph.nodes]
+        for source, dest, kind in graph.edges(data="kind"):
+            label = f' [label="{kind}"]' if kind else ""
+            lines.append(f'  "{source}" -> "{dest}"{label};')
+        return "\n".join(["digraph circuit {", *lines, "}"]) + "\n"
+
+    # Files
+
+    def save(self, path: str | Path) -> None:
+        """Write the names as `.json`, or the mask as `.safetensors`: the one for large circuits."""
+        suffix = Path(path).suffix
+        if suffix not in (".json", ".safetensors"):
+            raise ValueError(f"a circuit is saved as .json or .safetensors, got {path}.")
+        if suffix == ".safetensors":
+            tensors, meta = {"mask": self.mask}, {}
+        else:
+            if problem := _too_large(self.graph):
+                raise ValueError(f"{problem}; save it as .safetensors, got {path}.")
+            tensors, meta = {}, {"edges": list(self)}
+        config = self.graph
+        save_artifact(path, kind="circuit", config=config, seed=None, tensors=tensors, meta=meta)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Circuit":
+        """Read what `save` wrote."""
+        suffix = Path(path).suffix
+        if suffix not in (".json", ".safetensors"):
+            raise ValueError(f"a circuit is read from .json or .safetensors, got {path}.")
+        artifact = load_artifact(path, "circuit")
+        try:
+            graph = load_config(ComponentGraph, artifact.config)
+            if suffix == ".json":
+                return cls._from_list(graph, artifact.meta.get("edges"))
+            mask = artifact.tensors.get("mask")
+            if mask is None or mask.dtype != torch.bool:
+                raise ValueError("it must hold a tensor 'mask' of booleans.")
+            return cls(graph, mask)
+        except ValueError as error:
+            raise StoreError(f"{path} is not a whole circuit: {error}") from error
+
+    @classmethod
+    def _from_list(cls, graph: ComponentGraph, names: object) -> "Circuit":
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("its meta must hold 'edges', a list of names.")
+        if problem := _too_large(graph):
+            raise ValueError(f"{problem}.")
+        return cls.from_names(graph, names)
+
+
+def _too_large(graph: ComponentGraph) -> str | None:
+    if graph.n_edges <= JSON_EDGES and graph.n_nodes <= JSON_NODES:
+        return None
+    return (
+        f"names are kept for graphs of up to {JSON_NODES:,} nodes and {JSON_EDGES:,} edges, "
+        f"this one has {graph.n_nodes:,} and {graph.n_edges:,}"
+    )
+
+
+def _reason(graph: ComponentGraph, name: str) -> str:
+    try:
+        graph.edge_index(name)
+    except ValueError as error:
+        return str(error)
+    raise AssertionError(f"{name} is an edge")
+
+
+def on_paths(graph: ComponentGraph, mask: Bool[Tensor, " edge"]) -> Bool[Tensor, " edge"]:
+    """The edges of a mask that lie on a path from `input` to `logits` inside it.
+
+    Readers of one stream read the same writers, so their edges are a matrix (reader, writer). Going
+    through the streams in order says which writers the input reaches; going back says which readers
+    are of use, and which of their edges come from a reached writer.
+    """
+    widths = graph.stream_reads.tolist()
+    counts = [graph.readers_per_layer - 1, 1] * graph.n_layers + [1]
+    sizes = [count * width for count, width in zip(counts, widths, strict=True)]
+    blocks = [part.view(-1, width) for part, width in zip(mask.split(sizes), widths, strict=True)]
+    # The components that compute from each stream but the last, and their readers in it.
+    served = []
+    for heads in range(1, graph.n_writers, graph.writers_per_layer):
+        mlp = heads + graph.n_heads
+        served.append((slice(heads, mlp), graph.head_slots))
+        served.append((slice(mlp, mlp + 1), torch.tensor([[0]])))
+    reached = torch.zeros(graph.n_writers, dtype=torch.bool)
+    reached[0] = True
+    for block, (components, slots) in zip(blocks[:-1], served, strict=True):
+        arrives = (block & reached[: block.shape[1]]).any(1)
+        reached[components] = arrives[slots].any(1)
+    useful = torch.zeros(graph.n_writers, dtype=torch.bool)
+    last = blocks[-1] & reached
+    useful |= last[0]
+    kept = [last]
+    for block, (components, slots) in zip(blocks[-2::-1], served[::-1], strict=True):
+        readers = torch.zeros(len(block), 1, dtype=torch.bool)
+        readers[slots[useful[components]].flatten()] = True
+        kept.append(block & reached[: block.shape[1]] & readers)
+        useful[: block.shape[1]] |= kept[-1].any(0)
+    return torch.cat([block.flatten() for block in reversed(kept)])
