@@ -57,6 +57,7 @@ LAYERS = [
     "figures",
     "measure",
     "cost",
+    "sources",
     "bench",
     "predictor.train",
     "predictor.select",
