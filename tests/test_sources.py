@@ -46,7 +46,7 @@ def test_a_method_depends_on_all_it_imports(name: str) -> None:
 
 def test_a_changed_dependency_changes_the_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     before = source_hash(eap.eap), source_hash(floor.random_scores)
-    assert source_hash(eap.eap_ig) == before[0] == source_hash(partial(eap.eap, steps=3))
+    assert source_hash(eap.eap_ig) == before[0] == source_hash(partial(eap.eap, pool="sum"))
     assert before[0] != before[1]
     read = sources.text_of
 
