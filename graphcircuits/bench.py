@@ -3,20 +3,21 @@
 1. `select_cases` turns a word (test, pool, deep, all) or ids into cases.
 2. `run` goes through cases, seeds and methods. A seed draws the prompts of a case and, mixed with
    the case, seeds the method. Each result is a JSON file of its own, written whole or not at all
-   and named after the content of subject, prompts, options and seed, so a run that was stopped goes
-   on where it was. It holds the scores: other labels or another level need no new run. A learned
-   method never sees a case that its predictor was trained on: cases of the pool get the shipped
-   predictor that was trained without their fold.
+   and named after the content of subject, prompts, options, seed and the method's code, so a run
+   that was stopped goes on where it was; a file that is damaged, or that says of itself that it is
+   another run's, is made again. It holds the scores: other labels or another level need no new run.
 3. `Report.rows` summarizes AUROC as the paper does; `Report.write` writes the tables and the plot.
 
-A result that fails is reported and tried again by the next run; the others are kept.
+A result that fails is reported and tried again by the next run; the others are kept. A store that
+cannot be read or written ends the bench, since all that follows would be lost as well.
 """
 
+import json
+import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -28,11 +29,13 @@ from torch import Tensor
 from graphcircuits import __version__, figures
 from graphcircuits.benchmark import case_ids, load_case
 from graphcircuits.benchmark.case import LABELINGS
+from graphcircuits.benchmark.recognize import shipped_ids
 from graphcircuits.circuit import Circuit
 from graphcircuits.evaluate import LEVELS, auprc, auroc, precision_recall, summarize
 from graphcircuits.measure import measure
-from graphcircuits.methods import METHODS, localize, options_of
-from graphcircuits.predictor.ensemble import blind_to, find_ensemble
+from graphcircuits.methods import METHODS, localize, options_of, settle_options
+from graphcircuits.predictor.ensemble import find_ensemble
+from graphcircuits.sources import source_hash
 from graphcircuits.store import StoreError, content_hash, load_artifact, save_artifact, write_atomic
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
@@ -104,8 +107,7 @@ def select_cases(selection: str) -> tuple[list[str], list[str]]:
         ids = [c.id for c in cases if c.split != "test" and c.graph.n_layers >= DEEP]
     else:
         ids = case_ids(split=None if selection == "all" else selection)
-    folder = files("graphcircuits").joinpath("data/subjects")
-    shipped = {entry.name.removesuffix(".safetensors") for entry in folder.iterdir()}
+    shipped = set(shipped_ids())
     return [id for id in ids if id in shipped], [id for id in ids if id not in shipped]
 
 
@@ -140,11 +142,20 @@ class Failure:
         return f"{where}: {self.error}"
 
 
+class StoreUnusable(OSError):
+    """The files of a bench cannot be read or written, so that it has to end."""
+
+
 def run(
-    config: BenchConfig, out: str | Path, *, step: Callable[[int, int], None] | None = None
+    config: BenchConfig,
+    out: str | Path,
+    *,
+    fresh: bool = False,
+    step: Callable[[int, int], None] | None = None,
 ) -> Iterator[Run | Failure]:
     """Yield the runs, case by case, computing those that are not in the store `out`.
 
+    `fresh` computes all of them, whatever the store holds, and writes them over what is there.
     `step` hears how far the current method is: steps done, steps in all.
     """
     for id in config.cases:
@@ -158,7 +169,9 @@ def run(
         for seed, pairs in zip(config.seeds, prompts, strict=True):
             for method in config.methods:
                 try:
-                    yield _run_one(config, Path(out), id, method, seed, subject, pairs, step)
+                    yield _run_one(config, Path(out), id, method, seed, subject, pairs, fresh, step)
+                except StoreUnusable:
+                    raise
                 except Exception as error:  # noqa: BLE001  nor one method the others
                     yield Failure(case=id, method=method, seed=seed, error=_told(error))
 
@@ -187,19 +200,21 @@ def _run_one(
     seed: int,
     subject: Transformer,
     pairs: Pairs,
+    fresh: bool,
     step: Callable[[int, int], None] | None,
 ) -> Run:
-    given = own_options(case, method, config.options.get(method, {}))
-    options = options_of(method) | given
+    options = settle_options(method, subject, pairs, config.options.get(method, {}))
     made_by = [find_ensemble(options["predictor"]).sha256] if method == "gcl" else []
-    key = content_hash(__version__, case, subject, pairs, method, options, seed, *made_by)
+    code = source_hash(METHODS[method])
+    key = content_hash(__version__, case, subject, pairs, method, options, seed, code, *made_by)
     path = run_path(out, case, method, seed, key)
     about = {"case": case, "method": method, "options": options, "pairs": len(pairs), "key": key}
-    stored = _stored(path)
+    stored = None if fresh else _stored(path, about, seed, subject.graph.n_edges)
+    reused = stored is not None
     if stored is None:
         own_seed = method_seed(case, seed)
         measured = measure(
-            lambda: localize(subject, pairs, method, seed=own_seed, progress=step, **given),
+            lambda: localize(subject, pairs, method, seed=own_seed, progress=step, **options),
             subject.device,
         )
         stored = {
@@ -207,21 +222,16 @@ def _run_one(
             "seconds": measured.seconds,
             "peak_bytes": measured.peak_bytes,
         }
-        save_artifact(path, kind=KIND, config=about, seed=seed, meta=stored)
-        reused = False
-    else:
-        reused = True
+        try:
+            save_artifact(path, kind=KIND, config=about, seed=seed, meta=stored)
+        except OSError as error:
+            raise StoreUnusable(
+                f"{path} cannot be written ({error.strerror or error}); the bench ends here and "
+                "keeps what is finished: make room or name another --out, and run it again."
+            ) from error
     scores = torch.tensor(stored["scores"], dtype=torch.float64)
     rest = {name: stored[name] for name in ("seconds", "peak_bytes")}
     return Run(case=case, method=method, seed=seed, scores=scores, reused=reused, **rest)
-
-
-def own_options(case: str, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a method on a case: no case is given to a predictor that was trained on it."""
-    if method != "gcl" or "predictor" in given:
-        return dict(given)
-    loaded = load_case(case)
-    return {**given, "predictor": blind_to(loaded.split, loaded.fold)}
 
 
 def method_seed(case: str, seed: int) -> int:
@@ -234,12 +244,33 @@ def run_path(out: Path, case: str, method: str, seed: int, key: str) -> Path:
     return out / "runs" / method / f"{case}-seed{seed}-{key[:12]}.json"
 
 
-def _stored(path: Path) -> dict[str, Any] | None:
-    """What a run left; None where there is none, or where it is damaged and must be made again."""
+def _stored(path: Path, about: Mapping[str, Any], seed: int, n_edges: int) -> dict[str, Any] | None:
+    """What a run left; None where it must be made: absent, damaged, or that of another run."""
     try:
-        return dict(load_artifact(path, KIND).meta)
-    except (FileNotFoundError, StoreError):
+        found = load_artifact(path, KIND)
+    except (FileNotFoundError, StoreError, RecursionError):
         return None
+    except OSError as error:
+        raise StoreUnusable(
+            f"{path} cannot be read ({error.strerror or error}); the bench ends here: make it "
+            "readable, remove it, or name another --out."
+        ) from error
+    # What was written is JSON, in which a tuple is a list.
+    same = found.config == json.loads(json.dumps(about)) and found.seed == seed
+    return dict(found.meta) if same and _is_whole(found.meta, n_edges) else None
+
+
+def _is_whole(meta: Mapping[str, Any], n_edges: int) -> bool:
+    """Whether there is a number for each edge, a time, and memory where it is known."""
+    if meta.keys() != {"scores", "seconds", "peak_bytes"}:
+        return False
+    scores, rest = meta["scores"], (meta["seconds"], meta["peak_bytes"])
+    if not isinstance(scores, list) or len(scores) != n_edges:
+        return False
+    numbers = [*scores, *(value for value in rest if value is not None)]
+    return rest[0] is not None and all(
+        type(value) in (int, float) and math.isfinite(value) for value in numbers
+    )
 
 
 # Reading

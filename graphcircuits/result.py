@@ -14,7 +14,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from graphcircuits.viewer.circuit import circuit_page
 
 SUFFIXES = (".json", ".safetensors", ".csv", ".dot")
 """What a result can be saved as."""
-_ABOUT = ("subject", "task", "method", "options", "seed", "seconds")
+_ABOUT = ("subject", "task", "method", "options", "seed", "seconds", "notes")
 _SCORES = (float, int, type(None))
 _DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 
@@ -65,6 +65,8 @@ class Result:
     """Width of the subject, which EAP-IG wants to know."""
     chosen: Circuit | None = None
     """A circuit that was already picked; files mark its edges `in_graph`."""
+    notes: Sequence[str] = ()
+    """What a reader of the scores should know, such as why the method was chosen."""
 
     def __post_init__(self) -> None:
         scores = self.scores.detach().to("cpu", copy=True)
@@ -91,6 +93,9 @@ class Result:
             raise TypeError(f"options must be JSON values, got {self.options}: {error}.") from error
         object.__setattr__(self, "scores", scores)
         object.__setattr__(self, "options", options)
+        if not isinstance(self.notes, list | tuple) or any(type(x) is not str for x in self.notes):
+            raise TypeError(f"notes must be a list of texts, got {self.notes!r}.")
+        object.__setattr__(self, "notes", tuple(self.notes))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Result):
@@ -207,7 +212,8 @@ class Result:
             title=f"Circuit of {self.subject or 'a subject'}",
             text=f"{len(circuit)} of {self.graph.n_edges} edges"
             + (f", scored by {self.method}." if self.method else ".")
-            + (f" Task: {self.task}" if self.task else ""),
+            + (f" Task: {self.task}" if self.task else "")
+            + "".join(f" Note: {note}." for note in self.notes),
             scores=dict(zip(circuit, scores, strict=True)),
         )
         write_atomic(path, page.encode())

@@ -136,8 +136,9 @@ def _plain(value: object) -> object:
 def content_hash(*parts: object) -> str:
     """sha256 of plain values, dataclasses, bytes and tensors, nested at will, in hexadecimal.
 
-    Equal contents hash equally: a tuple as a list, a dataclass as the mapping of its fields, a
-    tensor whatever its device or strides. Tensors of different dtype or shape differ.
+    Equal contents hash equally: a tuple as a list, a dataclass as the mapping of its fields (but
+    those that are not compared), a tensor whatever its device or strides. Tensors of different
+    dtype or shape differ.
     """
     digest = hashlib.sha256()
     for part in parts:
@@ -155,7 +156,8 @@ def _pieces(part: object) -> Iterator[bytes | memoryview]:
     elif isinstance(part, bytes):
         yield f"bytes {len(part)}\n".encode() + part
     elif is_dataclass(part) and not isinstance(part, type):
-        yield from _pieces({field.name: getattr(part, field.name) for field in fields(part)})
+        compared = [field.name for field in fields(part) if field.compare]
+        yield from _pieces({name: getattr(part, name) for name in compared})
     elif isinstance(part, Mapping):
         if any(not isinstance(name, str) for name in part):
             raise TypeError(f"keys must be text to be hashed, got {list(part)}.")
@@ -416,11 +418,17 @@ def save_transformer(
 
 
 def load_transformer(path: str | Path) -> Transformer:
-    """Read what `save_transformer` wrote; its meta is in `load_artifact(path, "transformer")`."""
+    """Read what `save_transformer` wrote; its meta is in `load_artifact(path, "transformer")`.
+
+    A subject that was built for a case knows it: the report in its meta says so.
+    """
     artifact = load_artifact(path, "transformer")
     config = load_config(TransformerConfig, artifact.config["transformer"])
     codec = artifact.config["codec"]
     if codec is not None:
         outputs = None if codec["outputs"] is None else tuple(codec["outputs"])
         codec = Codec(tuple(codec["vocab"]), outputs)
-    return Transformer(config, dict(artifact.tensors), codec)
+    report = artifact.meta.get("report")
+    case = report.get("case") if isinstance(report, Mapping) else None
+    case = case if isinstance(case, str) else None
+    return Transformer(config, dict(artifact.tensors), codec, case)

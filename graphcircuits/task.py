@@ -11,7 +11,7 @@
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -50,13 +50,18 @@ class Pairs:
     and l1, until they are taken from the clean run. Values at unscored positions are not read."""
     incorrect: Tensor | None = None
     """logit-diff: the classes (batch pos) or (batch) to be told apart from the targets."""
+    case: str | None = field(default=None, compare=False)
+    """The case that drew the prompts, where one did. It is no part of their content."""
 
     def __post_init__(self) -> None:
         odd = [
             f"{field.name} must be a tensor, got {type(getattr(self, field.name)).__name__}"
             for field in fields(self)
-            if field.name != "kind" and not isinstance(getattr(self, field.name), Tensor | None)
+            if field.name not in ("kind", "case")
+            and not isinstance(getattr(self, field.name), Tensor | None)
         ]
+        if not isinstance(self.kind, str) and not callable(self.kind):
+            odd.append(f"kind must be one of {', '.join(LOSSES)}, or a function, got {self.kind!r}")
         if odd:
             raise TypeError("; ".join(odd) + ".")
         for name in ("targets", "incorrect"):
@@ -67,6 +72,13 @@ class Pairs:
         problems = _problems(self)
         if problems:
             raise ValueError("; ".join(problems) + ".")
+
+    def __repr__(self) -> str:
+        """What they are in one line, without the prompts."""
+        count, length = self.clean.shape
+        kind = self.kind if isinstance(self.kind, str) else getattr(self.kind, "__name__", "own")
+        case = "" if self.case is None else f", case={self.case!r}"
+        return f"Pairs({count} pairs of {length} tokens, {kind} loss, {self.clean.device}{case})"
 
     def __len__(self) -> int:
         return self.clean.shape[0]
@@ -100,7 +112,8 @@ class Pairs:
         joined = {
             name: torch.cat([part._tensors()[name] for part in parts]) for name in first._tensors()
         }
-        return replace(first, **joined)
+        case = first.case if all(part.case == first.case for part in parts) else None
+        return replace(first, **joined, case=case)
 
     @property
     def identical(self) -> bool:

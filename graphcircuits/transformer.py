@@ -13,7 +13,7 @@ b_O and b_out belong to no edge: they are constants of the stream.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import torch
@@ -44,6 +44,9 @@ class Transformer:
     config: TransformerConfig
     weights: dict[str, Tensor]
     codec: Codec | None = None
+    case: str | None = field(default=None, compare=False)
+    """The case whose program it was trained to follow, where its file says so. It says where the
+    weights come from and is no part of their content."""
 
     def __post_init__(self) -> None:
         problems = weight_problems(self.config, self.weights)
@@ -56,6 +59,19 @@ class Transformer:
             ]
         if problems:
             raise ValueError("; ".join(problems) + ".")
+
+    def __repr__(self) -> str:
+        """What it is in one line, without the weights."""
+        config = self.config
+        parts = [
+            f"{field.name}={value!r}"
+            for field in fields(config)
+            if (value := getattr(config, field.name)) != field.default
+        ]
+        parts += [] if self.case is None else [f"case={self.case!r}"]
+        count = sum(weight.numel() for weight in self.weights.values())
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"Transformer({', '.join(parts)}; {count:,} parameters, {dtype}, {self.device})"
 
     @classmethod
     def random(
@@ -100,7 +116,7 @@ class Transformer:
     def to(self, target: torch.device | torch.dtype | str) -> "Transformer":
         """The same subject on another device or in another dtype."""
         moved = {name: weight.to(target) for name, weight in self.weights.items()}
-        return Transformer(self.config, moved, self.codec)
+        return Transformer(self.config, moved, self.codec, self.case)
 
     def apply(self, sequence: Sequence[Hashable]) -> list[Hashable]:
         """Run on one sequence of symbols and decode the outputs, BOS left out."""

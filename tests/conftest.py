@@ -1,5 +1,5 @@
-"""One Hypothesis profile for every test (no deadlines, the same examples each time in CI), a fixture
-that switches argument checks off, and matrix products that run on every machine."""
+"""One Hypothesis profile for every test (no deadlines, the same examples each time in CI), a
+fixture that switches argument checks off, and matrix products that run on every machine."""
 
 import os
 from collections.abc import Iterator

@@ -1,6 +1,7 @@
 """The bench: resuming, failing, comparing; its tables against the numbers they are made from."""
 
 import csv
+import errno
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -151,6 +152,140 @@ def test_damaged_files_are_made_again(calls: Calls, tmp_path: Path) -> None:
     finished(config(cases=("ib-3",)), tmp_path)
     assert len(calls) == 2
     assert len(path.read_bytes()) > len(whole) // 2
+
+
+def test_files_that_nest_too_deep_are_made_again(calls: Calls, tmp_path: Path) -> None:
+    finished(config(cases=("ib-3",)), tmp_path)
+    (path,) = tmp_path.rglob("*.json")
+    path.write_text("[" * 100_000)
+    (one,), failures = finished(config(cases=("ib-3",)), tmp_path)
+    assert (one.reused, failures, len(calls)) == (False, [], 2)
+    (one,), _ = finished(config(cases=("ib-3",)), tmp_path)
+    assert one.reused
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cases": ("ib-8",)},
+        {"methods": ("random",)},
+        {"seeds": (1,)},
+        {"options": {"fast": {"tilt": 1}}},
+        {"pairs": 3},
+    ],
+)
+def test_files_of_other_runs_are_made_again(
+    calls: Calls, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """Copied over from another run: whole, but not what is asked for."""
+    asked = config(cases=("ib-3",))
+    (right,), _ = finished(asked, tmp_path / "asked")
+    finished(config(**({"cases": ("ib-3",)} | changes)), tmp_path / "other")
+    (path,), (other,) = ((tmp_path / name).rglob("*.json") for name in ("asked", "other"))
+    path.write_bytes(other.read_bytes())
+    (one,), failures = finished(asked, tmp_path / "asked")
+    assert (one.reused, failures) == (False, [])
+    assert torch.equal(one.scores, right.scores)
+    assert finished(asked, tmp_path / "asked")[0][0].reused
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scores": [0.5] * 109},
+        {"scores": ["0.5"] * 110},
+        {"scores": 3},
+        {"seconds": None},
+        {"seconds": "1"},
+        {"peak_bytes": [1]},
+        {"extra": 1},
+    ],
+)
+def test_files_with_another_content_are_made_again(
+    calls: Calls, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    finished(config(cases=("ib-3",)), tmp_path)
+    (path,) = tmp_path.rglob("*.json")
+    found = bench.load_artifact(path, bench.KIND)
+    bench.save_artifact(
+        path, kind=bench.KIND, config=found.config, seed=found.seed, meta={**found.meta, **change}
+    )
+    (one,), failures = finished(config(cases=("ib-3",)), tmp_path)
+    assert (one.reused, failures, len(calls)) == (False, [], 2)
+
+
+def test_a_method_whose_code_has_changed_is_run_again(
+    calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished(config(methods=("fast", "random")), tmp_path)
+    fast = methods.METHODS["fast"]
+    hashed = bench.source_hash
+    monkeypatch.setattr(
+        bench, "source_hash", lambda method: "edited" if method is fast else hashed(method)
+    )
+    runs, _ = finished(config(methods=("fast", "random")), tmp_path)
+    assert [(one.method, one.reused) for one in runs] == [
+        ("fast", False),
+        ("random", True),
+        ("fast", False),
+        ("random", True),
+    ]
+
+
+def test_a_fresh_bench_runs_everything_and_keeps_it(calls: Calls, tmp_path: Path) -> None:
+    finished(config(), tmp_path)
+    (path, _) = sorted(tmp_path.rglob("*.json"))
+    before = path.stat().st_mtime_ns
+    runs = [one for one in run(config(), tmp_path, fresh=True) if isinstance(one, Run)]
+    assert [one.reused for one in runs] == [False, False]
+    assert len(calls) == 4
+    assert path.stat().st_mtime_ns > before
+    again, _ = finished(config(), tmp_path)
+    assert all(one.reused for one in again)
+
+
+def test_a_full_disk_ends_the_bench_and_names_the_file(
+    calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = bench.save_artifact
+
+    def full(path: Path, **named: Any) -> str:
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return save(path, **named)
+
+    monkeypatch.setattr(bench, "save_artifact", full)
+    found = []
+    with pytest.raises(bench.StoreUnusable) as caught:
+        found += run(config(seeds=(0, 1, 2)), tmp_path)
+    assert len(calls) == 2
+    text = str(caught.value)
+    assert text.startswith(str(tmp_path / "runs" / "fast" / "ib-3-seed1-"))
+    assert "cannot be written (No space left on device); the bench ends here" in text
+    assert len(list(tmp_path.rglob("*.json"))) == 1
+
+
+def test_a_store_that_cannot_be_read_ends_the_bench(calls: Calls, tmp_path: Path) -> None:
+    finished(config(cases=("ib-3",)), tmp_path)
+    (path,) = tmp_path.rglob("*.json")
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(bench.StoreUnusable, match=r"cannot be read \(Is a directory\)"):
+        finished(config(cases=("ib-3",)), tmp_path)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_case_of_the_pool_meets_a_blind_predictor(tmp_path: Path) -> None:
+    (one,), _ = finished(config(cases=("ib-7",), methods=("gcl",)), tmp_path)
+    (path,) = tmp_path.rglob("*.json")
+    assert bench.load_artifact(path, bench.KIND).config["options"] == {"predictor": "fold-0"}
+    case = load_case("ib-7")
+    direct = methods.localize(case.subject(), case.pairs(2), "gcl")
+    torch.testing.assert_close(one.scores.float(), direct.scores)
+    asked = config(cases=("ib-7",), methods=("gcl",), options={"gcl": {"predictor": "default"}})
+    runs, (failure,) = finished(asked, tmp_path)
+    assert runs == []
+    assert "the predictor 'default' was trained on ib-7 itself" in str(failure)
 
 
 def test_a_failing_method_costs_only_itself(

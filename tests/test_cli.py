@@ -168,8 +168,13 @@ def test_no_case_meets_a_predictor_that_was_trained_on_it(command: Command) -> N
     ended = command("localize", "ib-7", "--no-picture", "--pairs", "8")
     assert "predictor fold-0, which was trained without this case" in ended.out
     given = ["localize", "ib-7", "--pairs", "8", "--json", "--option", "predictor=default"]
-    assert json.loads(command(*given).out)["options"]["predictor"] == "default"
-    assert json.loads(command(*given[:5]).out)["options"]["predictor"] == "fold-0"
+    refused(command(*given), "the predictor 'default' was trained on ib-7 itself")
+    record = json.loads(command(*given[:5]).out)
+    assert record["options"]["predictor"] == "fold-0"
+    assert record["notes"] == [
+        "no method was named: gcl, because this is a planted subject (ib-7)",
+        "predictor fold-0, which was trained without this case (ib-7)",
+    ]
 
 
 def test_what_the_predictor_has_not_seen_is_said(command: Command, tmp_path: Path) -> None:
@@ -177,9 +182,16 @@ def test_what_the_predictor_has_not_seen_is_said(command: Command, tmp_path: Pat
     save_transformer(path, make_subject("gpt-2"))
     prompts.write_text("clean,corrupted,correct_idx\n0 2 3 4,0 3 3 4,1\n0 4 2 2,0 2 2 2,2\n")
     given = ["localize", "--subject", path, "--pairs-file", prompts, "--no-picture"]
-    ended = command(*given)
+    ended = command(*given, "--method", "gcl")
     assert ended.code == 0, ended.err
-    assert "beyond what the predictor was trained on: norm layer" in ended.out
+    note = "beyond what the predictor was trained on: norm layer"
+    assert note in ended.out
+    (said,) = json.loads(command(*given, "--method", "gcl", "--json").out)["notes"]
+    assert said.startswith(note)
+    # Without a method, a subject that nobody planted gets one that needs no training.
+    ended = command(*given)
+    assert "eap-ig, 2 pairs, seed 0" in ended.out
+    assert "no method was named: eap-ig, because this is not known to be a planted" in ended.out
 
 
 def test_options_reach_the_method(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,7 @@ LAYERS = [
     "figures",
     "measure",
     "cost",
+    "sources",
     "bench",
     "predictor.train",
     "predictor.select",

@@ -40,6 +40,7 @@ def make(graph: ComponentGraph = GRAPHS[0], seed: int = 0, **changes: Any) -> Re
         "seed": seed,
         "seconds": 0.25,
         "d_model": 12,
+        "notes": ["chosen by hand", "beyond <all>"],
     }
     return Result(**(given | changes))
 
@@ -398,6 +399,25 @@ def test_show(graph: ComponentGraph, tmp_path: Path) -> None:
     assert f"1 of {graph.n_edges} edges" in path.read_text()
     make(graph, subject="", method="", task="").show(path)
     assert "Circuit of a subject" in path.read_text()
+
+
+def test_notes_are_on_the_page_and_in_files(tmp_path: Path) -> None:
+    result = make()
+    assert result.notes == ("chosen by hand", "beyond <all>")
+    result.show(tmp_path / "circuit.html")
+    page = (tmp_path / "circuit.html").read_text()
+    assert "prefix fraction Note: chosen by hand. Note: beyond &lt;all&gt;." in page
+    for name in ("a.json", "a.safetensors"):
+        result.save(tmp_path / name)
+        assert Result.load(tmp_path / name).notes == result.notes
+    assert make(notes=()) != result
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("notes", ["one", 3, [3], None])
+def test_notes_are_texts(notes: Any) -> None:
+    with pytest.raises(TypeError, match="notes must be a list of texts, got "):
+        make(notes=notes)
 
 
 def test_show_refuses_other_files(tmp_path: Path) -> None:

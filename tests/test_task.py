@@ -1,5 +1,6 @@
 """Pairs: losses against slow twins, batching over masks, and every refusal by its text."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from graphcircuits.benchmark import load_case
 from graphcircuits.store import content_hash
 from graphcircuits.task import LOSSES, Pairs
 
@@ -394,3 +396,25 @@ def test_own_function_with_a_file(tmp_path: Path) -> None:
     assert pairs.loss(torch.arange(10.0).reshape(1, 2, 5)).tolist() == [9.0]
     with pytest.raises(ValueError, match="a loss function cannot be written to a file"):
         pairs.save(path)
+
+
+# What they are
+
+
+def test_pairs_print_in_one_line() -> None:
+    pairs = load_case("ib-3").pairs(6)
+    assert repr(pairs) == "Pairs(6 pairs of 5 tokens, l1 loss, cpu, case='ib-3')"
+
+    def distance(logits: Tensor, pairs: Pairs) -> Tensor:
+        return logits.sum((1, 2))
+
+    own = replace(pairs, kind=distance, case=None)
+    assert repr(own) == "Pairs(6 pairs of 5 tokens, distance loss, cpu)"
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_loss_is_a_name_or_a_function() -> None:
+    wrong: Any = 3
+    message = "kind must be one of cross-entropy, kl, l1, logit-diff, or a function, got 3"
+    with pytest.raises(TypeError, match=message):
+        replace(load_case("ib-3").pairs(2), kind=wrong)

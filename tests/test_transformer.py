@@ -401,3 +401,19 @@ def test_every_weight_is_read() -> None:
             # unless positions rotate it.
             rotary = subject.config.positions == "rotary"
             assert bool(grad.abs().max() > 1e-12) or (name == "b_K" and not rotary), name
+
+
+def test_a_subject_prints_in_one_line() -> None:
+    subject = make_subject("llama")
+    sizes = (
+        "n_layers=2, n_heads=4, d_model=8, d_head=4, d_mlp=12, n_ctx=6, d_vocab=5, d_vocab_out=3"
+    )
+    options = "n_kv_heads=2, positions='rotary', norm='rms', activation='silu', gated_mlp=True"
+    count = sum(shape.numel() for shape in map(torch.Size, weight_shapes(subject.config).values()))
+    assert count == 1448
+    assert str(subject) == (
+        f"Transformer({sizes}, {options}, biases=False; 1,448 parameters, float64, cpu)"
+    )
+    marked = replace(make_subject(), case="ib-3").to(torch.float16)
+    assert str(marked).startswith(f"Transformer({sizes}, case='ib-3'; ")
+    assert str(marked).endswith(" parameters, float16, cpu)")

@@ -87,6 +87,12 @@ class Case:
                 f"got min_seq_len={self.min_seq_len}, max_seq_len={self.max_seq_len}."
             )
 
+    def __repr__(self) -> str:
+        """Which case it is, in one line."""
+        place = "" if self.split is None else f", split={self.split!r}"
+        fold = "" if self.fold is None else f", fold={self.fold}"
+        return f"Case({self.id!r}, {self.name!r}{place}{fold})"
+
     # The program
 
     @cached_property
@@ -188,6 +194,10 @@ class Case:
         several classes, the absolute difference where it is a number. All positions but BOS count.
         A None answer is the first class, as in training.
         """
+        if not isinstance(n, int):
+            raise TypeError(f"n must be a whole number of pairs, got {n!r}.")
+        if n < 1:
+            raise ValueError(f"n must be at least 1 pair, got {n}.")
         import torch
 
         from graphcircuits.codec import Codec
@@ -212,6 +222,7 @@ class Case:
             scored=scored,
             kind="kl" if self.categorical else "l1",
             targets=targets if self.categorical else targets[..., 0],
+            case=self.id,
         )
 
     @cached_property

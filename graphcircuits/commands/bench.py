@@ -50,6 +50,9 @@ def bench(
     out: Annotated[Path, typer.Option(help="Folder of the results, tables and plot.")] = Path(
         "bench"
     ),
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Run everything anew, also what is in the folder.")
+    ] = False,
     markdown: Annotated[
         Path | None, typer.Option(help="Write the Markdown table here as well.")
     ] = None,
@@ -57,7 +60,8 @@ def bench(
 ) -> None:
     """Compare methods on subjects whose circuit is known: AUROC, time and memory.
 
-    Results that are already in the folder are kept, so an interrupted bench goes on where it was.
+    Results that are already in the folder are kept, so an interrupted bench goes on where it was;
+    those of a method whose code has changed since are made again.
     Exit code 1 if a case or a method failed.
     """
     from graphcircuits.bench import SELECTIONS, BenchConfig, select_cases
@@ -78,7 +82,7 @@ def bench(
         typer.echo(f"left out, no subject is shipped: {', '.join(left_out)}", err=True)
     split = f" ({cases})" if cases in SELECTIONS else ""
     title = f"{_count(len(listed), 'method')} on {_count(len(ids), 'case')}{split}"
-    report = _run(config, out, title)
+    report = _run(config, out, title, fresh=fresh)
     written = list(report.write(out).values()) if report.runs else []
     if markdown is not None and report.runs:
         write(markdown, report.markdown())
@@ -106,7 +110,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _run(config: "BenchConfig", out: Path, title: str) -> "Report":
+def _run(config: "BenchConfig", out: Path, title: str, *, fresh: bool) -> "Report":
     from graphcircuits.bench import Failure, Report, Run, run
 
     runs: list[Run] = []
@@ -119,7 +123,7 @@ def _run(config: "BenchConfig", out: Path, title: str) -> "Report":
             def step(done: int, total: int) -> None:
                 bar.update(current, completed=done, total=total, visible=True)
 
-            for one in run(config, out, step=step):
+            for one in run(config, out, fresh=fresh, step=step):
                 bar.update(current, visible=False)
                 bar.update(overall, description=f"{one.case} {one.method or ''}")
                 if isinstance(one, Run):
@@ -131,7 +135,7 @@ def _run(config: "BenchConfig", out: Path, title: str) -> "Report":
     except KeyboardInterrupt:
         typer.echo(
             f"interrupted: {len(runs)} of {config.n_runs} results are kept in {out}; "
-            "the same command goes on from there.",
+            f"the same command{' without --fresh' if fresh else ''} goes on from there.",
             err=True,
         )
         raise typer.Exit(INTERRUPTED) from None

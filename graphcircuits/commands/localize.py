@@ -31,8 +31,9 @@ def localize(
     method: Annotated[
         str | None,
         typer.Option(
-            help="gcl (the trained predictor, used by default), exact, eap, eap-ig, acdc, sp-edge, "
-            "sp-node, edge-pruning, pgexplainer or random."
+            help="gcl (the trained predictor), exact, eap, eap-ig, acdc, sp-edge, sp-node, "
+            "edge-pruning, pgexplainer or random. By default gcl for planted subjects, such as "
+            "those of cases, and eap-ig for all others."
         ),
     ] = None,
     pairs: Annotated[int, typer.Option(help="Prompt pairs to draw for a case.")] = 64,
@@ -74,26 +75,25 @@ def localize(
     as_json: Json = False,
 ) -> None:
     """Rank the edges of a transformer by how likely they are in the circuit of a task."""
+    import warnings
     from dataclasses import replace
 
     from graphcircuits import methods
-    from graphcircuits.bench import own_options
     from graphcircuits.evaluate import auroc
 
     html = _picture(html, wanted=not (no_picture or as_json))
     _check(level, edges, out, html)
-    name = method or methods.DEFAULT_METHOD
     options = parse_options(option or [])
-    methods.options_of(name)  # an unknown method is reported before anything is loaded
+    if method is not None:
+        methods.options_of(method)  # an unknown method is reported before anything is loaded
     transformer, prompts, truth, title, task = _given(case, pairs, seed, subject, pairs_file, words)
-    if case is not None:
-        options = own_options(case, name, options)
-    with late_progress() as bar:
-        step = bar.add_task(f"{name} on {title}", total=1)
+    with late_progress() as bar, warnings.catch_warnings():
+        warnings.simplefilter("ignore", methods.BeyondTraining)  # the notes below say it
+        step = bar.add_task(f"{method or 'localize'} on {title}", total=1)
         result = methods.localize(
             transformer,
             prompts,
-            name,
+            method,
             seed=seed,
             progress=lambda done, total: bar.update(step, completed=done, total=total),
             **options,
@@ -110,8 +110,9 @@ def localize(
             {
                 "subject": title,
                 "task": task,
-                "method": name,
+                "method": result.method,
                 "options": dict(result.options),
+                "notes": list(result.notes),
                 "seed": seed,
                 "pairs": len(prompts),
                 "seconds": result.seconds,
@@ -126,8 +127,8 @@ def localize(
         )
         return
     typer.echo(f"{title}: {task}" if task else title)
-    typer.echo(f"{name}, {len(prompts)} pairs, seed {seed}, {result.seconds:.2f} s")
-    for note in _notes(transformer, result):
+    typer.echo(f"{result.method}, {len(prompts)} pairs, seed {seed}, {result.seconds:.2f} s")
+    for note in result.notes:
         typer.echo(note)
     rows = []
     for rank, (edge, score) in enumerate(result.top(len(circuit)), start=1):
@@ -157,22 +158,6 @@ def _size(result: "Result", edges: int | None) -> int:
     if edges is None:
         edges = int((result.scores > 0).sum()) if result.method == "gcl" else EDGES
     return max(1, min(edges, result.graph.n_edges))
-
-
-def _notes(transformer: "Transformer", result: "Result") -> list[str]:
-    """What the user of a learned method should know about its predictor."""
-    from graphcircuits.predictor.ensemble import find_ensemble
-
-    if result.method != "gcl":
-        return []
-    predictor = result.options["predictor"]
-    notes = []
-    if predictor.startswith("fold-"):
-        notes.append(f"predictor {predictor}, which was trained without this case")
-    unseen = find_ensemble(predictor).unseen(transformer)
-    if unseen:
-        notes.append(f"beyond what the predictor was trained on: {', '.join(unseen)}")
-    return notes
 
 
 def _check(level: str, edges: int | None, out: Path | None, html: Path | None) -> None:

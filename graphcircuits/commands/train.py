@@ -40,9 +40,10 @@ def train(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Train a predictor; `graphcircuits localize --option predictor=FILE` uses it.
+    """Train a predictor; `graphcircuits localize --method gcl --option predictor=FILE` uses it.
 
-    The test cases are refused: they are for measuring what was trained.
+    Only cases of the pool are taken: test cases are for measuring what was trained, and discarded
+    ones are related to them. Cases of the pool whose subject is not shipped are named.
     """
     from statistics import mean
 
@@ -50,8 +51,10 @@ def train(
     from graphcircuits.predictor.ensemble import save_ensemble
 
     settings = _settings(config, steps)
-    ids, held_out = _cases(cases, without_fold)
+    ids, held_out, left_out = _cases(cases, without_fold)
     _check(out, seeds, device)
+    if left_out:
+        typer.echo(f"left out, no subject is shipped: {', '.join(left_out)}", err=True)
     with late_progress() as bar, ExitStack() as stack:
         reading = bar.add_task("reading cases", total=len(ids) + len(held_out))
         examples = training.read_examples(
@@ -84,9 +87,10 @@ def train(
     figures = {level: mean(x[level] for x in found.values()) for level in ("qkv", "head") if found}
     if as_json:
         record = {"out": str(out), "cases": len(ids), "seeds": seeds, "steps": settings.last}
-        print_json(record | {"auroc": figures, "held_out": found})
+        print_json(record | {"auroc": figures, "held_out": found, "left_out": left_out})
         return
-    typer.echo(f"{seeds} predictors, {len(ids)} cases, {settings.last} steps each")
+    without = f" ({len(left_out)} without a subject left out)" if left_out else ""
+    typer.echo(f"{seeds} predictors, {len(ids)} cases{without}, {settings.last} steps each")
     if found:
         head, qkv = figures["head"], figures["qkv"]
         typer.echo(f"{len(found)} held-out cases: mean AUROC {head:.4f} (head), {qkv:.4f} (q/k/v)")
@@ -103,23 +107,28 @@ def _settings(config: Path | None, steps: int | None) -> "TrainConfig":
     return settings if steps is None else replace(settings, steps=steps, stop=None)
 
 
-def _cases(cases: str, without_fold: int | None) -> tuple[list[str], list[str]]:
-    """Ids to learn from, and ids to score."""
+def _cases(cases: str, without_fold: int | None) -> tuple[list[str], list[str], list[str]]:
+    """Ids to learn from, ids to score, and ids of the pool that have no subject to learn from."""
     from graphcircuits.bench import select_cases
     from graphcircuits.benchmark import N_FOLDS, load_case
+    from graphcircuits.benchmark.recognize import shipped_ids
 
     if cases in ("test", "deep", "all"):
-        raise ValueError(f"--cases must be pool or ids, got {cases}: that would hold test cases.")
-    ids, _ = select_cases(cases)
-    held = [id for id in ids if load_case(id).split == "test"]
-    if held:
-        raise ValueError(f"test cases are not for training: {', '.join(held)}.")
+        raise ValueError(f"--cases must be pool or ids, got {cases}: that may hold other cases.")
+    ids, left_out = select_cases(cases)
+    places = {id: load_case(id).split or "in no split" for id in ids}
+    forbidden = [f"{id} ({place})" for id, place in places.items() if place != "pool"]
+    if forbidden:
+        raise ValueError(f"only cases of the pool are for training, not {', '.join(forbidden)}.")
+    absent = sorted(set(ids).difference(shipped_ids()))
+    if absent:
+        raise ValueError(f"no subject is shipped to learn from: {', '.join(absent)}.")
     if without_fold is None:
-        return ids, []
+        return ids, [], left_out
     if not 0 <= without_fold < N_FOLDS:
         raise ValueError(f"--without-fold must be in 0..{N_FOLDS - 1}, got {without_fold}.")
     held_out = [id for id in ids if load_case(id).fold == without_fold]
-    return [id for id in ids if id not in held_out], held_out
+    return [id for id in ids if id not in held_out], held_out, left_out
 
 
 def _check(out: Path, seeds: int, device: str) -> None:

@@ -3,17 +3,26 @@
 One clean and one corrupted run of the subject and one backward pass give every edge its features;
 the predictor, trained on subjects whose circuits are known, turns them into scores. The shipped
 one is in `graphcircuits.predictor.ensemble`; `graphcircuits train` makes others.
+
+No case is scored by a predictor that was trained on it, or on one related to it: `choose_predictor`
+takes a shipped one that was not, and any other is refused. `benchmark.recognize` says how a case is
+recognized, and what is not.
 """
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from graphcircuits.benchmark.recognize import case_of
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.prepare import placed
-from graphcircuits.predictor.ensemble import find_ensemble
+from graphcircuits.predictor.ensemble import Ensemble, blind_to, find_ensemble
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
+
+
+class BeyondTraining(UserWarning):
+    """The subject has what no subject of the predictor's training had."""
 
 
 def gcl(
@@ -21,14 +30,14 @@ def gcl(
     graph: ComponentGraph,
     pairs: Pairs,
     *,
-    predictor: str = "default",
+    predictor: str | None = None,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, " edge"]:
     """The predictor's logit of every edge: above 0 where it holds the edge for likely.
 
     `predictor` is `default`, `fold-0` to `fold-4` (trained without the cases of a fold), or a file
-    that `graphcircuits train` wrote. `generator` draws the contexts of predictors that look at
-    single ones; without it the seed is 0.
+    that `graphcircuits train` wrote; None takes `default`, or the fold that is blind to the case.
+    `generator` draws the contexts of predictors that look at single ones; without it the seed is 0.
     """
     pairs = placed(subject, graph, pairs)
     if pairs.needs_targets:
@@ -37,6 +46,41 @@ def gcl(
             "have no targets of their own: their loss is the distance to that very run, and flat "
             "there; give the right answers as targets, or use eap-ig or exact."
         )
-    ensemble = find_ensemble(predictor).to(subject.device)
+    name = choose_predictor(subject, pairs, predictor)
+    ensemble = find_ensemble(name)
+    _refuse_leak(name, ensemble, case_of(subject, pairs))
     generator = generator or torch.Generator().manual_seed(0)
-    return ensemble.scores(subject, pairs, generator=generator)
+    return ensemble.to(subject.device).scores(subject, pairs, generator=generator)
+
+
+def choose_predictor(subject: Transformer, pairs: Pairs, given: str | None = None) -> str:
+    """The predictor that was named, or else a shipped one that is blind to the case."""
+    if given is not None:
+        return given
+    case = case_of(subject, pairs)
+    return "default" if case is None else blind_to(case)
+
+
+def _refuse_leak(name: str, ensemble: Ensemble, case: str | None) -> None:
+    seen = [] if case is None else ensemble.seen_of_case(case)
+    if case is None or not seen:
+        return
+    what = f"{case} itself" if case in seen else f"{seen[0]}, which is related to it"
+    raise ValueError(
+        f"this is case {case}, and the predictor {name!r} was trained on {what}: its scores would "
+        f"say nothing about a new subject; use {blind_to(case)!r}, which was not, or name none."
+    )
+
+
+def blindness(subject: Transformer, pairs: Pairs, predictor: str) -> str | None:
+    """A note where the predictor is one that was kept from the case."""
+    case = case_of(subject, pairs)
+    if case is None or not predictor.startswith("fold-"):
+        return None
+    return f"predictor {predictor}, which was trained without this case ({case})"
+
+
+def beyond_training(subject: Transformer, predictor: str) -> str | None:
+    """A note where the subject has what no subject of the predictor's training had."""
+    unseen = find_ensemble(predictor).unseen(subject)
+    return f"beyond what the predictor was trained on: {', '.join(unseen)}" if unseen else None

@@ -4,8 +4,8 @@
 2. `save_ensemble` and `load_ensemble` are its artifact: weights, configuration, and what it was
    trained on.
 3. `shipped` gives the predictors in the package: `default` learned from every case of the pool,
-   `fold-0` to `fold-4` from all but those of one fold. `blind_to` names the one that has not seen a
-   given case.
+   `fold-0` to `fold-4` from all but those of one fold. `blind_to` names the one that has seen
+   neither a given case nor one related to it; `Ensemble.seen_of_case` tells for any predictor.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.benchmark import N_FOLDS
+from graphcircuits.benchmark import N_FOLDS, split_records
+from graphcircuits.benchmark.recognize import related
 from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, read_case
 from graphcircuits.store import StoreError, load_artifact, load_config, save_artifact
 from graphcircuits.task import Pairs
@@ -69,8 +70,17 @@ class Ensemble:
             return self
         return replace(self, members=tuple(deepcopy(member).to(device) for member in self.members))
 
+    def seen_of_case(self, case: str) -> list[str]:
+        """What training saw of a case: itself or cases related to it, in order; none if blind."""
+        return sorted(related(case).intersection(self.origin.get("cases", ())))
+
     def unseen(self, subject: Transformer) -> list[str]:
-        """What the subject has that no subject of the training did, in words."""
+        """What the subject has that no subject of the training did, in words.
+
+        Nothing where the predictor does not say what subjects it saw.
+        """
+        if "subjects" not in self.origin:
+            return []
         seen, config = self.origin["subjects"], subject.config
         notes = [
             name if value is True else f"{name} {value}"
@@ -154,6 +164,9 @@ def shipped(name: str) -> Ensemble:
         return load_ensemble(path)
 
 
-def blind_to(split: str | None, fold: int | None) -> str:
-    """The shipped predictor whose training held no case of this place in the split."""
-    return f"fold-{fold}" if split == "pool" and fold is not None else "default"
+def blind_to(case: str) -> str:
+    """The shipped predictor whose training held neither the case nor one related to it."""
+    places = (split_records().get(id, {}) for id in sorted(related(case)))
+    # No fold divides a group, so the first that has one speaks for all.
+    fold = next((place["fold"] for place in places if "fold" in place), None)
+    return "default" if fold is None else f"fold-{fold}"

@@ -86,7 +86,11 @@ def measure(
     if pairs.clean.device != subject.device:
         pairs = pairs.to(subject.device)
     n_contexts = pairs.clean.numel()
-    drawn = torch.randperm(n_contexts, generator=generator)[:sample] if sample else torch.empty(0)
+    drawn = torch.empty(0)
+    if sample and generator is not None:
+        # On the generator's device, and from there to where chunks are counted.
+        order = torch.randperm(n_contexts, generator=generator, device=generator.device)
+        drawn = order[:sample].cpu()
     keep_freed_memory()
     parts = []
     chunk = _chunk(subject, pairs, memory_limit)

@@ -241,3 +241,25 @@ def test_a_sampler_that_cannot_work_says_why():
         draw("even-or-one-odd", (0, 1, 2), 4, 1, seeded())
     with pytest.raises(ValueError, match=r"n must be at least 0, got -1"):
         draw("uniform", "ab", 3, -1, seeded())
+
+
+# As values to look at
+
+
+def test_a_case_prints_in_one_line() -> None:
+    assert repr(load_case("ib-7")) == "Case('ib-7', 'histogram', split='pool', fold=0)"
+    assert repr(own_case()) == "Case('mine', 'double')"
+
+
+def test_pairs_are_counted_from_one() -> None:
+    for n in (0, -3):
+        with pytest.raises(ValueError, match=f"n must be at least 1 pair, got {n}"):
+            load_case("ib-3").pairs(n)
+    assert load_case("ib-3").pairs(1).case == "ib-3"
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_pairs_are_whole() -> None:
+    wrong: Any = "8"
+    with pytest.raises(TypeError, match="n must be a whole number of pairs, got '8'"):
+        load_case("ib-3").pairs(wrong)

@@ -11,8 +11,9 @@ import typer
 from typer.testing import CliRunner, Result
 
 from graphcircuits import localize
+from graphcircuits.bench import select_cases
 from graphcircuits.benchmark import load_case
-from graphcircuits.commands.train import train
+from graphcircuits.commands.train import _cases, train
 from graphcircuits.predictor.ensemble import load_ensemble
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -78,11 +79,45 @@ def test_a_fold_is_held_out_and_scored(tmp_path: Path, config: Path) -> None:
     assert f"wrote {out}" in said.replace("\n", "")
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_cases_without_a_subject_are_named(
+    tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, absent = select_cases("pool")
+    assert absent
+    # Two cases stand for the whole pool.
+    monkeypatch.setattr("graphcircuits.bench.select_cases", lambda _: (["ib-7", "ib-2"], absent))
+    given = [
+        "--config",
+        config,
+        "--seeds",
+        "1",
+        "--steps",
+        "1",
+        "--out",
+        tmp_path / "a.safetensors",
+    ]
+    done = run(*given)
+    assert done.exit_code == 0, done.output
+    assert f"left out, no subject is shipped: {', '.join(absent)}" in done.stderr
+    assert f"1 predictors, 2 cases ({len(absent)} without a subject left out), 1 st" in done.stdout
+    assert json.loads(run(*given, "--json").stdout)["left_out"] == absent
+    monkeypatch.undo()
+    assert _cases("pool", None)[2] == absent
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [
         (["--cases", "test"], "--cases must be pool or ids, got test"),
-        (["--cases", "ib-3,ib-7"], "test cases are not for training: ib-3"),
+        (
+            ["--cases", "ib-3,ib-7,ib-25"],
+            "only cases of the pool are for training, not ib-3 (test), ib-25 (discarded).",
+        ),
+        (
+            ["--cases", "ib-7,new-sorted-run-count"],
+            "no subject is shipped to learn from: new-sorted-run-count.",
+        ),
         (["--without-fold", "5"], "--without-fold must be in 0..4, got 5"),
         (["--out", "mine.pt"], "--out must end in .safetensors, got mine.pt"),
         (["--seeds", "0"], "--seeds must be at least 1, got 0"),

@@ -1,5 +1,6 @@
 """The learned method: with a predictor from a file, and with those of the package."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from graphcircuits.benchmark import case_ids, load_case
 from graphcircuits.evaluate import auroc
-from graphcircuits.methods import localize
+from graphcircuits.methods import BeyondTraining, localize
 from graphcircuits.methods.learned import gcl
 from graphcircuits.predictor.ensemble import (
     SHIPPED,
@@ -108,6 +109,78 @@ def test_localize_a_case() -> None:
     assert result.method == "gcl"
     assert dict(result.options) == {"predictor": "default"}
     assert auroc(result, case.circuit) > 0.8
+
+
+def without_marks(id: str, n: int = 8) -> tuple[Transformer, Pairs]:
+    """Subject and prompts of a case as someone else's code would make them."""
+    case = load_case(id)
+    subject = case.subject()
+    return Transformer(subject.config, dict(subject.weights)), replace(case.pairs(n), case=None)
+
+
+@pytest.mark.parametrize("given", ["both", "subject", "pairs", "weights"])
+def test_localize_is_blind_to_a_case_of_the_pool(given: str) -> None:
+    case, (subject, pairs) = load_case("ib-7"), without_marks("ib-7")
+    # Without marks the weights give it away, until they are changed.
+    changed = {name: weight * 1.001 for name, weight in subject.weights.items()}
+    subject = {
+        "both": case.subject(),
+        "subject": case.subject(),
+        "pairs": Transformer(subject.config, changed),
+        "weights": subject.to(torch.float64),
+    }[given]
+    pairs = case.pairs(8) if given in ("both", "pairs") else pairs
+    result = localize(subject, pairs, "gcl")
+    assert case.fold == 0
+    assert result.options == {"predictor": "fold-0"}
+    assert "predictor fold-0, which was trained without this case (ib-7)" in result.notes
+    expected = shipped("fold-0").scores(subject, pairs, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(result.scores, expected)
+    assert torch.equal(gcl(subject, subject.graph, pairs), result.scores)
+
+
+def test_nothing_is_said_of_subjects_that_no_predictor_has_seen() -> None:
+    subject, pairs = without_marks("ib-3")
+    assert localize(subject, pairs, "gcl").notes == ()
+    changed = {name: weight * 1.001 for name, weight in subject.weights.items()}
+    assert localize(Transformer(subject.config, changed), pairs, "gcl").notes == ()
+
+
+def test_a_predictor_that_saw_the_case_is_refused(tmp_path: Path) -> None:
+    subject, pairs = without_marks("ib-7")
+    message = (
+        r"this is case ib-7, and the predictor 'default' was trained on ib-7 itself: its scores "
+        r"would say nothing about a new subject; use 'fold-0', which was not, or name none\."
+    )
+    with pytest.raises(ValueError, match=message):
+        localize(subject, pairs, "gcl", predictor="default")
+    with pytest.raises(ValueError, match="the predictor 'fold-1' was trained on ib-7 itself"):
+        gcl(subject, subject.graph, pairs, predictor="fold-1")
+    # ib-14 is related to ib-7 and in the same fold.
+    config = PredictorConfig(width=8, layers=1)
+    origin = {"cases": ["ib-2", "ib-14"]}
+    path = str(tmp_path / "own.safetensors")
+    save_ensemble(path, Ensemble((Predictor(config),), origin))
+    with pytest.raises(ValueError, match="trained on ib-14, which is related to it"):
+        localize(subject, pairs, "gcl", predictor=path)
+    other = load_case("ib-15")
+    assert localize(other.subject(), other.pairs(4), "gcl", predictor=path).options == {
+        "predictor": path
+    }
+
+
+def test_what_no_training_had_is_a_warning_and_a_note() -> None:
+    subject = make_subject("llama")
+    pairs = make_pairs(subject, "cross-entropy")
+    text = "beyond what the predictor was trained on: norm rms, positions rotary, gated MLP, "
+    with pytest.warns(BeyondTraining, match=text) as caught:
+        result = localize(subject, pairs, "gcl")
+    assert str(caught[0].message).endswith(
+        "grouped keys; how good the scores are there has not been measured."
+    )
+    assert result.notes == (f"{text}grouped keys",)
+    # Other methods have no training, and warnings are errors in this session.
+    assert localize(subject, pairs, "eap").notes == ()
 
 
 @pytest.mark.parametrize("name", SHIPPED)

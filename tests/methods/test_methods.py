@@ -2,14 +2,17 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import graphcircuits
+from graphcircuits.benchmark import load_case
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.methods import METHODS, localize, options_of
+from graphcircuits.methods import METHODS, default_method, localize, options_of
 from graphcircuits.methods.exact import exact
 from graphcircuits.task import Pairs
 from tests.methods.tasks import make_pairs, planted, ranks_right
@@ -144,3 +147,69 @@ def test_unknown_names_are_refused() -> None:
         localize(subject, pairs, "eap-ig", step=3)
     with pytest.raises(ValueError, match=r"unknown option of random 'steps'; \(it has none\)"):
         localize(subject, pairs, "random", steps=3)
+
+
+# Without a method
+
+
+def test_a_planted_subject_gets_the_predictor() -> None:
+    case = load_case("ib-3")
+    marked, pairs = case.subject(), case.pairs(8)
+    # Known by its weights as well as by its file.
+    for subject in (marked, replace(marked, case=None)):
+        result = localize(subject, pairs)
+        assert result.method == "gcl"
+        text = "no method was named: gcl, because this is a planted subject (ib-3)"
+        assert result.notes == (text,)
+        assert torch.equal(result.scores, localize(subject, pairs, "gcl").scores)
+    flat = localize(marked, replace(pairs, targets=None))
+    assert flat.method == "eap-ig"
+    assert flat.notes == ("no method was named: eap-ig, because gcl needs pairs with targets",)
+
+
+def test_any_other_subject_gets_eap_ig() -> None:
+    subject = make_subject()
+    pairs = make_pairs(subject, "cross-entropy")
+    result = localize(subject, pairs, steps=2)
+    assert (result.method, result.options["steps"]) == ("eap-ig", 2)
+    (note,) = result.notes
+    assert note == (
+        "no method was named: eap-ig, because this is not known to be a planted subject, and gcl "
+        "has been measured on those only"
+    )
+    assert torch.equal(result.scores, localize(subject, pairs, "eap-ig", steps=2).scores)
+    # Prompts of a case do not make a subject a planted one.
+    assert default_method(subject, replace(pairs, case="ib-3"))[0] == "eap-ig"
+    message = "unknown option of eap-ig 'predictor'.*; no method was named: eap-ig, because"
+    with pytest.raises(ValueError, match=message):
+        localize(subject, pairs, predictor="mine.safetensors")
+
+
+# Wrong arguments
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_wrong_types_are_refused_with_what_to_do() -> None:
+    subject = make_subject()
+    pairs, case = make_pairs(subject), load_case("ib-3")
+    wrong: list[tuple[Any, Any, Any, str]] = [
+        (pairs, subject, "eap", r"subject comes first: call localize\(subject, pairs\)"),
+        ("ib-3", pairs, "eap", r"a Transformer, got str: load_case\(id\)\.subject\(\) is that of"),
+        (Path("a"), pairs, "eap", r"got \w*Path: .*store\.load_transformer\(path\) reads a file"),
+        (case, pairs, "eap", r"must be a Transformer, got Case: give case\.subject\(\)"),
+        (case.compiled, pairs, "eap", r"got CompiledModel: give its \.transformer"),
+        (
+            torch.nn.Linear(1, 1),
+            pairs,
+            "eap",
+            r"got Linear: .* graphcircuits\.adapters\.hf\.from_hf",
+        ),
+        (subject, "pairs.csv", "eap", r"pairs must be Pairs, got str: read .* Pairs\.load\(path\)"),
+        (subject, case, "eap", r"pairs must be Pairs, got Case: give case\.pairs\(64\)"),
+        (subject, [[1, 2]], "eap", r"pairs must be Pairs, got list: draw those of a case with"),
+        (subject, pairs, exact, "method must be a name of METHODS, got <function exact"),
+        (None, None, "eap", "subject must be a Transformer, got NoneType: .*; pairs must be Pairs"),
+    ]
+    for given, prompts, method, message in wrong:
+        with pytest.raises(TypeError, match=message):
+            localize(given, prompts, method)

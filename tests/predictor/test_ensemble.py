@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from graphcircuits.benchmark import case_ids, load_case
 from graphcircuits.predictor.ensemble import (
     KIND,
     SHIPPED,
@@ -14,6 +15,7 @@ from graphcircuits.predictor.ensemble import (
     load_ensemble,
     save_ensemble,
     seen_of,
+    shipped,
 )
 from graphcircuits.predictor.model import Predictor, PredictorConfig, read_case
 from graphcircuits.store import StoreError, load_artifact, save_artifact
@@ -141,11 +143,26 @@ def test_unknown_names_are_refused() -> None:
 # What it was trained on
 
 
-def test_the_blind_predictor_has_not_seen_the_case() -> None:
-    assert blind_to("pool", 3) == "fold-3"
-    for split, fold in (("test", None), ("discarded", None), (None, None), ("pool", None)):
-        assert blind_to(split, fold) == "default"
-    assert {blind_to("pool", fold) for fold in range(5)} | {"default"} == set(SHIPPED)
+def test_the_blind_predictor_has_seen_nothing_related_to_the_case() -> None:
+    for id in case_ids():
+        assert shipped(blind_to(id)).seen_of_case(id) == []
+        if load_case(id).split != "pool":
+            continue
+        assert blind_to(id) == f"fold-{load_case(id).fold}"
+    assert {blind_to(id) for id in case_ids()} == set(SHIPPED)
+    assert blind_to("ib-3") == blind_to("of nobody") == "default"
+    # Discarded since its output is constant, but of a group that is in the pool.
+    assert load_case("tb-length").split == "discarded"
+    assert blind_to("tb-length") == blind_to("ib-7") == "fold-0"
+
+
+def test_what_training_saw_of_a_case() -> None:
+    assert make_ensemble().seen_of_case("ib-3") == ["ib-3"]
+    assert make_ensemble().seen_of_case("ib-4") == []
+    assert "ib-7" in shipped("default").seen_of_case("tb-length")
+    assert "tb-length" not in shipped("default").seen_of_case("tb-length")
+    silent = Ensemble(make_ensemble().members, {})
+    assert silent.seen_of_case("ib-3") == silent.unseen(make_subject("llama")) == []
 
 
 def test_what_no_training_subject_had_is_named() -> None:

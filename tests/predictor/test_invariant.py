@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,6 +106,46 @@ def test_the_far_effect_is_that_of_prompts_in_exchanged_roles(architecture: str)
         expected = far.statistics[STATISTICS.index(name.removeprefix("far_"))]
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-14)
     assert_same(measure(subject, pairs, both_ends=True, memory_limit=1), both)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_contexts_are_drawn_on_the_device_of_the_generator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subject, pairs = make_task()
+    expected = measure(subject, pairs, sample=3, generator=seeded(4))
+    remote: Any = SimpleNamespace(device="elsewhere")
+    draw = torch.randperm
+
+    def randperm(n: int, *, generator: Any, device: str = "cpu") -> Tensor:
+        """As PyTorch does it: the generator must be on the device of the result."""
+        assert (generator, device) == (remote, "elsewhere")
+        return draw(n, generator=seeded(4))
+
+    monkeypatch.setattr("torch.randperm", randperm)
+    found = measure(subject, pairs, sample=3, generator=remote)
+    assert torch.equal(found.sample, expected.sample)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("memory_limit", [1, 2**30])
+def test_generators_and_subjects_may_be_on_different_devices(memory_limit: int) -> None:
+    subject, pairs = make_task()
+    subject = subject.to(torch.float32)
+    for device, place in (("cuda", "cpu"), ("cpu", "cuda"), ("cuda", "cuda")):
+        near, far = (
+            measure(
+                subject.to(where),
+                pairs,
+                sample=4,
+                generator=torch.Generator(device=device).manual_seed(3),
+                memory_limit=memory_limit,
+            )
+            for where in (place, "cpu")
+        )
+        assert near.sample.device.type == place
+        # One seed on one device draws the same contexts wherever the subject is.
+        torch.testing.assert_close(near.sample.cpu(), far.sample, rtol=1e-3, atol=1e-5)
 
 
 def test_positions_that_are_not_scored_count_too() -> None:

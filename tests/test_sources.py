@@ -1,0 +1,77 @@
+"""Hashes of sources: which modules a method depends on, and what changes the hash."""
+
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from graphcircuits import sources
+from graphcircuits.methods import METHODS, eap, floor
+from graphcircuits.sources import source_hash, sources_of
+from tests.test_package import module_path, package_imports
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Hashes are kept for the life of a process, in which texts do not change; here they do."""
+    for clear in (sources._hash.cache_clear, sources._imports.cache_clear):
+        clear()
+    yield
+    for clear in (sources._hash.cache_clear, sources._imports.cache_clear):
+        clear()
+
+
+def reachable(module: str) -> set[str]:
+    """What a module imports directly or through others, by the test of the layers."""
+    found, waiting = {module}, [module]
+    while waiting:
+        name = waiting.pop()
+        path = module_path(name)
+        is_package = path.name == "__init__.py"
+        new = package_imports(path.read_text(), name, is_package=is_package) - found
+        found |= new
+        waiting += new
+    return {f"graphcircuits.{name}" for name in found}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_depends_on_all_it_imports(name: str) -> None:
+    module = METHODS[name].__module__
+    found = set(sources_of(module))
+    assert found == reachable(module.removeprefix("graphcircuits."))
+    assert "graphcircuits.transformer" in found
+
+
+def test_a_changed_dependency_changes_the_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = source_hash(eap.eap), source_hash(floor.random_scores)
+    assert source_hash(eap.eap_ig) == before[0] == source_hash(partial(eap.eap, pool="sum"))
+    assert before[0] != before[1]
+    read = sources.text_of
+
+    def edited(module: str) -> str:
+        text = read(module)
+        return text + "\n" if module == "graphcircuits.intervene" else text
+
+    monkeypatch.setattr(sources, "text_of", edited)
+    sources._hash.cache_clear()
+    assert source_hash(eap.eap) != before[0]
+    assert source_hash(floor.random_scores) == before[1]
+
+
+def test_a_method_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "own_method_for_sources.py"
+    path.write_text("from graphcircuits.methods import exact\ndef method(): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import own_method_for_sources as own  # pyright: ignore[reportMissingImports]
+
+    found = sources_of(own.__name__)
+    assert {"own_method_for_sources", "graphcircuits.methods.exact"} < set(found)
+    assert "graphcircuits.single_edge" in found
+    before = source_hash(own.method)
+    path.write_text(path.read_text() + "# other\n")
+    assert source_hash(own.method) == before
+    sources._hash.cache_clear()
+    assert source_hash(own.method) != before
+    del sys.modules[own.__name__]
