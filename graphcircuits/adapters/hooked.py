@@ -11,12 +11,12 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from reprlib import repr as short
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphcircuits.files import short
 from graphcircuits.graph import Circuit, ComponentGraph
 from graphcircuits.transformer import Transformer, TransformerConfig, weight_shapes
 

@@ -101,9 +101,11 @@ def test_a_name_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model("gpt2")
     asked: list[str] = []
 
-    def load(name: str) -> Any:
+    def load(name: str, *, trust_remote_code: bool, **options: Any) -> Any:
+        assert not trust_remote_code
+        assert options["output_loading_info"]
         asked.append(name)
-        return model
+        return model, dict.fromkeys(("missing_keys", "unexpected_keys", "mismatched_keys"), ())
 
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", load)
     assert torch.equal(from_hf("someone/model").logits(tokens()), from_hf(model).logits(tokens()))
