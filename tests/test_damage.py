@@ -8,6 +8,7 @@ import pickle
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,13 @@ from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.predictor.select import to_toml
 from graphcircuits.predictor.train import TrainConfig
 from graphcircuits.result import Result
-from graphcircuits.store import load_artifact, load_transformer, save_artifact, save_transformer
+from graphcircuits.store import (
+    StoreError,
+    load_artifact,
+    load_transformer,
+    save_artifact,
+    save_transformer,
+)
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 from tests.damage import (
@@ -38,6 +45,7 @@ from tests.damage import (
     bend,
     forge,
     join_artifact,
+    limits,
     nested,
     rehashed,
     rehashed_result,
@@ -48,7 +56,7 @@ from tests.subjects import make_config, make_subject
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unchecked")]
 
-TRIES = 300
+TRIES = 200
 """Of each kind of damage to a file."""
 
 
@@ -67,7 +75,7 @@ def make_result() -> Result:
     graph = ComponentGraph(1, 2)
     scores = torch.randn(graph.n_edges, generator=torch.Generator().manual_seed(0))
     result = Result(graph=graph, scores=scores, method="gcl", options={"a": [1]}, seconds=0.5)
-    return Result(**(vars(result) | {"chosen": result.circuit(edges=3)}))
+    return replace(result, chosen=result.circuit(edges=3))
 
 
 def forged_artifact(path: Path, seed: int = 1) -> Iterator[None]:
@@ -106,9 +114,9 @@ def test_result_json(tmp_path: Path) -> None:
 
     for ours in (True, False):
         taken, refused = survives(lambda: Result.load(path), forged(ours))
-        assert refused > 100
+        assert refused > 0.3 * TRIES
         # What nobody reads may change, in files that say nothing of their hash.
-        assert taken < 100
+        assert taken < 0.4 * TRIES
 
 
 def test_result_safetensors(tmp_path: Path) -> None:
@@ -173,7 +181,9 @@ def test_configurations(tmp_path: Path) -> None:
             yield
 
     for writes in (bent(path), forged()):
-        assert survives(lambda: load_config(TrainConfig, path), writes, (ValueError,))[1] > 100
+        assert (
+            survives(lambda: load_config(TrainConfig, path), writes, (ValueError,))[1] > 0.3 * TRIES
+        )
 
 
 def pairs() -> Pairs:
@@ -198,9 +208,8 @@ def test_pairs_in_jsonl(tmp_path: Path, words: bool) -> None:
             yield
 
     for writes in (bent(path), forged()):
-        taken, refused = survives(lambda: Pairs.load(path, tokenizer=codec, pad=0), writes)
-        assert refused > 100
-        assert taken > 0
+        found = survives(lambda: Pairs.load(path, tokenizer=codec, pad=0), writes)
+        assert found[1] > 0.3 * TRIES
 
 
 def test_pairs_in_csv(tmp_path: Path) -> None:
@@ -221,9 +230,7 @@ def test_pairs_in_csv(tmp_path: Path) -> None:
             yield
 
     for writes in (bent(path), forged()):
-        taken, refused = survives(lambda: Pairs.load(path, pad=0), writes)
-        assert refused > 100
-        assert taken > 0
+        assert survives(lambda: Pairs.load(path, pad=0), writes)[1] > 0.3 * TRIES
 
 
 @pytest.fixture
@@ -283,3 +290,28 @@ def _forged_state(state: dict[str, Any], rng: random.Random) -> Any:
     if rng.random() < 0.2:
         changed[rng.choice(["blocks.x.attn.W_Q", "embed.W_E2", ""])] = changed.pop(name)
     return changed
+
+
+def test_a_small_folder_that_asks_for_terabytes(folder: Path) -> None:
+    settings = pickle.loads((folder / CONFIG).read_bytes())
+    (folder / CONFIG).write_bytes(pickle.dumps(settings | {"d_model": 10**6, "d_mlp": 10**6}))
+    state = torch.load(folder / MODEL, weights_only=True)
+    wide = {8: 10**6, 12: 10**6}
+    vast = {
+        name: weight[(0,) * weight.ndim].clone().expand([wide.get(n, n) for n in weight.shape])
+        for name, weight in state.items()
+    }
+    torch.save(vast, folder / MODEL)
+    assert (folder / MODEL).stat().st_size < 40_000
+    with limits(), pytest.raises(StoreError, match=r"on exceeds 1 numbers"):
+        import_interpbench(folder)
+
+
+def test_many_wrong_edges_are_refused_at_once(folder: Path) -> None:
+    wrong = [("hook_embed", f"blocks.{n}.hook_mlp_in") for n in range(5, 20_000)]
+    (folder / EDGES).write_bytes(pickle.dumps(wrong))
+    with limits(), pytest.raises(StoreError, match=r"edges\.pkl: unknown edge 'input->m10'"):
+        import_interpbench(folder)
+    (folder / EDGES).write_bytes(pickle.dumps([("x", "y")] * 1000))
+    with pytest.raises(StoreError, match=r"1000 of 1000 entries .*; \.\.\.; expected such as"):
+        import_interpbench(folder)

@@ -14,6 +14,7 @@ import re
 import sys
 import zipfile
 from pathlib import Path
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -33,6 +34,8 @@ _STORAGES = {
     "Byte": torch.uint8,
     "Bool": torch.bool,
 }
+_EMPTY = 2**40
+"""How large the sides of a tensor without numbers may be."""
 _TENSOR, _PARAMETER = "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_parameter"
 _ALLOWED = re.compile(
     rf"collections\.OrderedDict|{re.escape(_TENSOR)}|{re.escape(_PARAMETER)}"
@@ -97,36 +100,29 @@ def _members(data: bytes) -> dict[str, bytes]:
 def _tensor(made: Made, storages: dict[str, bytes]) -> Tensor:
     while made.name == _PARAMETER and made.arguments and isinstance(made.arguments[0], Made):
         made = made.arguments[0]
-    match made:
-        case Made(
-            name=name,
-            arguments=(Stored(id=("storage", Named(name=kind), str(key), str(), count)), *layout),
-        ) if name == _TENSOR and len(layout) >= 3:
-            offset, shape, strides = layout[:3]
+    match made.arguments:
+        case (
+            Stored(id=("storage", Named(name=kind), str(key), str(), int(count))),
+            int(offset), tuple(shape), tuple(strides), *_,
+        ) if made.name == _TENSOR:  # fmt: skip
+            pass
         case _:
             raise ValueError(f"it is a {short(made)}")
     dtype = _STORAGES.get(kind.removeprefix("torch.").removesuffix("Storage"))
     if dtype is None or key not in storages:
         raise ValueError(f"there is no storage {short(key)} of type {short(kind)}")
     content = storages[key]
-    if not _is_size(count) or count * dtype.itemsize != len(content):
+    if count * dtype.itemsize != len(content):
         raise ValueError(f"{short(count)} numbers of {dtype} are not {len(content)} bytes")
     if not (_are_sizes(shape) and _are_sizes(strides) and len(shape) == len(strides)):
         raise ValueError(f"its shape is {short(shape)}, its strides {short(strides)}")
-    size = math.prod(shape)
     last = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
-    if not _is_size(offset) or size > count or max(shape, default=0) > max(count, 1):
-        raise ValueError(f"shape {short(shape)} from {short(offset)} on exceeds {count} numbers")
-    if size == 0:
+    if 0 in shape and math.prod(n or 1 for n in shape) <= _EMPTY:
         return torch.zeros(shape, dtype=dtype)
-    if offset + last >= count:
+    if 0 in shape or math.prod(shape) > count or not 0 <= offset <= offset + last < count:
         raise ValueError(f"shape {short(shape)} from {short(offset)} on exceeds {count} numbers")
     return torch.frombuffer(bytearray(content), dtype=dtype).as_strided(shape, strides, offset)
 
 
-def _is_size(value: object) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _are_sizes(values: object) -> bool:
-    return isinstance(values, tuple) and len(values) <= 16 and all(map(_is_size, values))
+def _are_sizes(values: tuple[object, ...]) -> TypeGuard[tuple[int, ...]]:
+    return len(values) <= 16 and all(type(value) is int and value >= 0 for value in values)
