@@ -11,13 +11,15 @@ Other columns are let be. Lists are JSON lists or text with spaces between. Wher
 are scored, a column holds one value for all of them or one for each, in the order of `scored`.
 
 1. `read_prompts` reads the lines, turns prompts into ids, brings them to one length, and spreads
-   the values over the scored positions. Every error names the file and the line.
+   the values over the scored positions. Every error is a StoreError and names the file and the
+   line; what it quotes is escaped, so that no file can steer a terminal.
 2. `write_prompts` writes the same table with token ids.
 """
 
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -29,7 +31,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.codec import Codec
-from graphcircuits.store import read_text, write_atomic
+from graphcircuits.disk import write_atomic
+from graphcircuits.files import StoreError, parse_json, read_text
+from graphcircuits.files import short as quoted
+
+MAX_CELLS = 2**26
+"""Numbers in one column of a table: half a GiB. A short line can ask for a wide table, since every
+prompt is as long as the longest, and every position has room for a distribution."""
 
 COLUMNS = ("clean", "corrupted", "correct_idx", "incorrect_idx", "target", "scored", "loss")
 
@@ -64,10 +72,10 @@ def read_prompts(
     for number, cells in lines:
         try:
             rows.append(_row(cells, tokenizer))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{path}, line {number}: {error}") from error
+        except (ValueError, TypeError, OverflowError) as error:
+            raise StoreError(f"{path}, line {number}: {error}") from error
         if rows[-1]["classes"] != rows[0]["classes"]:
-            raise ValueError(
+            raise StoreError(
                 f"{path}, line {number}: target must be of the same form in all lines: numbers, "
                 "or distributions over the same classes."
             )
@@ -75,10 +83,17 @@ def read_prompts(
     length = max(lengths)
     if pad is None and min(lengths) < length:
         short, long = lengths.index(min(lengths)), lengths.index(length)
-        raise ValueError(
+        raise StoreError(
             f"{path}: prompts must have one length, but line {lines[short][0]} has "
             f"{lengths[short]} tokens and line {lines[long][0]} has {length}; split the file by "
             "length or, for a causal subject, give pad=."
+        )
+    cells = len(rows) * length * (rows[0]["classes"] or 1)
+    if cells > MAX_CELLS:
+        raise StoreError(
+            f"{path}: {len(rows)} prompts of {length} tokens"
+            + (f" with {rows[0]['classes']} classes" if rows[0]["classes"] else "")
+            + f" make a table of {cells} numbers, at most {MAX_CELLS} are read; split the file."
         )
     filled = {
         side: torch.tensor([row[side] + [pad] * (length - len(row[side])) for row in rows])
@@ -138,22 +153,22 @@ def _lines(path: str | Path) -> list[tuple[int, dict[str, Any]]]:
     """The pairs of a file as (line number, known columns)."""
     suffix = Path(path).suffix
     if suffix not in (".csv", ".jsonl"):
-        raise ValueError(f"pairs are read from .csv or .jsonl files, got {path}.")
+        raise StoreError(f"pairs are read from .csv or .jsonl files, got {path}.")
     text = read_text(path)
     lines = _csv_lines(path, text) if suffix == ".csv" else _jsonl_lines(path, text)
     if not lines:
-        raise ValueError(f"{path} holds no pairs.")
+        raise StoreError(f"{path} holds no pairs.")
     first, columns = lines[0][0], _known_columns(path, lines[0][1])
     for number, cells in lines[1:]:
         if (found := [name for name in COLUMNS if name in cells]) != columns:
-            raise ValueError(
+            raise StoreError(
                 f"{path}, line {number}: has the columns {', '.join(found)}, "
                 f"line {first} has {', '.join(columns)}."
             )
         if cells.get("loss") != lines[0][1].get("loss"):
-            raise ValueError(
-                f"{path}, line {number}: the loss is {cells['loss']!r}, in line {first} it is "
-                f"{lines[0][1]['loss']!r}; split the file."
+            raise StoreError(
+                f"{path}, line {number}: the loss is {quoted(cells['loss'])}, in line {first} it "
+                f"is {quoted(lines[0][1]['loss'])}; split the file."
             )
     return lines
 
@@ -163,17 +178,22 @@ def _csv_lines(path: str | Path, text: str) -> list[tuple[int, dict[str, Any]]]:
     try:
         header = next(reader, [])
         _known_columns(path, header)
+        if twice := [name for name, count in Counter(header).items() if count > 1]:
+            raise StoreError(
+                f"{path}: the header names {', '.join(map(quoted, twice[:5]))} more than once; "
+                "keep one column of each name."
+            )
         lines = []
         for cells in reader:
             if cells and len(cells) != len(header):
-                raise ValueError(
+                raise StoreError(
                     f"{path}, line {reader.line_num}: has {len(cells)} cells, "
                     f"the header {len(header)}; quote cells that hold commas."
                 )
             if cells:
                 lines.append((reader.line_num, dict(zip(header, cells, strict=True))))
     except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.line_num}: {error}.") from error
+        raise StoreError(f"{path}, line {reader.line_num}: {error}.") from error
     return lines
 
 
@@ -183,11 +203,13 @@ def _jsonl_lines(path: str | Path, text: str) -> list[tuple[int, dict[str, Any]]
         if not line.strip():
             continue
         try:
-            cells = json.loads(line)
+            cells = parse_json(line)
         except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: is not JSON ({error}).") from error
+            raise StoreError(f"{path}, line {number}: is not JSON ({error}).") from error
+        except StoreError as error:
+            raise StoreError(f"{path}, line {number}: {error}") from error
         if not isinstance(cells, dict):
-            raise ValueError(f"{path}, line {number}: must be a JSON object, got {line[:40]}.")
+            raise StoreError(f"{path}, line {number}: must be a JSON object, got {quoted(cells)}.")
         lines.append((number, cells))
     return lines
 
@@ -197,16 +219,19 @@ def _known_columns(path: str | Path, names: Sequence[str] | Mapping[str, Any]) -
     found = [name for name in COLUMNS if name in names]
     absent = [name for name in COLUMNS if name not in names]
     for name in names:
-        # Misspelling an optional column would quietly change the loss.
-        if name not in COLUMNS and (near := get_close_matches(name, absent, n=1, cutoff=0.85)):
-            raise ValueError(f"{path}: unknown column {name!r}; did you mean {near[0]!r}?")
+        # Misspelling an optional column would quietly change the loss. Longer names are no
+        # misspellings, and comparing them takes long.
+        known = name in COLUMNS or len(name) > 20
+        if not known and (near := get_close_matches(name, absent, n=1, cutoff=0.85)):
+            raise StoreError(f"{path}: unknown column {name!r}; did you mean {near[0]!r}?")
     missing = [name for name in ("clean", "corrupted") if name in absent]
     if missing:
-        raise ValueError(
-            f"{path}: no column {' and '.join(missing)}; found {', '.join(names) or 'none'}."
+        raise StoreError(
+            f"{path}: no column {' and '.join(missing)}; "
+            f"found {', '.join(list(names)[:20]) or 'none'}."
         )
     if "incorrect_idx" in found and "correct_idx" not in found:
-        raise ValueError(f"{path}: incorrect_idx needs a column correct_idx beside it.")
+        raise StoreError(f"{path}: incorrect_idx needs a column correct_idx beside it.")
     return found
 
 
@@ -227,12 +252,11 @@ def _row(cells: Mapping[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any
     positions = _numbers("scored", cells["scored"], int) if "scored" in cells else [-1]
     outside = [position for position in positions if not -length <= position < length]
     if outside or not positions:
-        raise ValueError(
-            f"scored must name positions in {-length}..{length - 1}, got {outside or 'none'}."
-        )
+        got = quoted(outside) if outside else "none"
+        raise ValueError(f"scored must name positions in {-length}..{length - 1}, got {got}.")
     row["scored"] = [position % length for position in positions]
     if len(set(row["scored"])) < len(positions):
-        raise ValueError(f"scored names a position twice: {positions}.")
+        raise ValueError(f"scored names a position twice: {quoted(positions)}.")
     for name, kind in (("correct_idx", int), ("incorrect_idx", int), ("target", float)):
         if name in cells:
             values = _numbers(name, cells[name], kind)
@@ -245,7 +269,7 @@ def _row(cells: Mapping[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any
     row["classes"] = _classes(row.get("target", [0.0]))
     if "loss" in cells:
         if not isinstance(cells["loss"], str):
-            raise ValueError(f"loss must be a name, got {cells['loss']!r}.")
+            raise ValueError(f"loss must be a name, got {quoted(cells['loss'])}.")
         row["loss"] = cells["loss"]
     return row
 
@@ -261,10 +285,12 @@ def _tokens(side: str, cell: Any, tokenizer: Tokenizer | None) -> list[int]:
         if len(symbols) < len(tokenizer.vocab):
             raise ValueError("two symbols of the codec read the same as text; use token ids.")
         words = cell.split() if isinstance(cell, str) else cell
+        if not isinstance(words, list) or any(isinstance(word, list | dict) for word in words):
+            raise ValueError(f"{side} must be symbols, got {quoted(cell)}.")
         ids = tokenizer.encode([symbols.get(str(word), word) for word in words]).tolist()
     else:
         if not isinstance(cell, str):
-            raise ValueError(f"{side} must be text for the tokenizer, got {cell!r}.")
+            raise ValueError(f"{side} must be text for the tokenizer, got {quoted(cell)}.")
         encoded = tokenizer(cell)
         encoded = encoded["input_ids"] if isinstance(encoded, Mapping) else encoded
         ids = [int(token) for token in encoded]
@@ -278,15 +304,24 @@ def _numbers(name: str, cell: Any, kind: type) -> list[Any]:
     items = cell.split() if isinstance(cell, str) else cell
     items = items if isinstance(items, list) else [items]
     if kind is float and any(isinstance(item, list) for item in items):
-        return [_numbers(name, x, float) if isinstance(x, list) else x for x in items]
-    words = "whole numbers" if kind is int else "numbers"
+        return [_flat_numbers(name, x, x, float) if isinstance(x, list) else x for x in items]
+    return _flat_numbers(name, cell, items, kind)
+
+
+def _flat_numbers(name: str, cell: Any, items: list[Any], kind: type) -> list[Any]:
     try:
         # int() would cut 2.5 and read True as 1.
         if any(isinstance(x, bool) or (kind is int and isinstance(x, float)) for x in items):
             raise ValueError
-        return [kind(item) for item in items]
+        numbers = [kind(item) for item in items]
+        if kind is int and any(not -(2**63) <= number < 2**63 for number in numbers):
+            raise OverflowError
+        return numbers
     except (ValueError, TypeError):
-        raise ValueError(f"{name} must be {words}, got {cell!r}.") from None
+        words = "whole numbers" if kind is int else "numbers"
+        raise ValueError(f"{name} must be {words}, got {quoted(cell)}.") from None
+    except OverflowError:
+        raise ValueError(f"{name} holds a number that is too large: {quoted(cell)}.") from None
 
 
 def _spread(rows: list[dict[str, Any]], name: str, length: int) -> Tensor | None:
@@ -306,4 +341,6 @@ def _classes(values: list[Any]) -> int | None:
     sizes = {len(value) if isinstance(value, list) else None for value in values}
     if len(sizes) > 1:
         raise ValueError("target mixes distributions of different length, or with numbers.")
+    if sizes == {0}:
+        raise ValueError("target holds a distribution over no classes.")
     return sizes.pop()

@@ -4,10 +4,8 @@
    and what they were computed for.
 2. `top`, `circuit` and `head_level` are views, `show` a picture; ties are broken by edge order.
 3. `save` and `load` use the JSON that EAP-IG and the MIB leaderboard read and write, with our
-   fields under one key of our own, or safetensors; `save` also writes CSV and Graphviz.
-
-EAP-IG gives every head its own keys and values. A graph with grouped ones is written with the
-group's score at each of its heads, and read back from that.
+   fields under one key of our own, or safetensors (`result_files`); `save` also writes CSV and
+   Graphviz.
 """
 
 import csv
@@ -25,25 +23,18 @@ from torch import Tensor
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.store import (
-    FORMAT,
-    StoreError,
-    check_version,
-    load_artifact,
-    load_config,
-    origin,
-    read_json,
-    save_artifact,
-    write_atomic,
-    write_json,
+from graphcircuits.result_files import (
+    ABOUT,
+    components,
+    from_json_file,
+    from_tensor_file,
+    to_json_file,
 )
+from graphcircuits.store import StoreError, save_artifact, write_atomic, write_json
 from graphcircuits.viewer.circuit import circuit_page
 
 SUFFIXES = (".json", ".safetensors", ".csv", ".dot")
 """What a result can be saved as."""
-_ABOUT = ("subject", "task", "method", "options", "seed", "seconds", "notes")
-_SCORES = (float, int, type(None))
-_DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,7 +91,7 @@ class Result:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Result):
             return NotImplemented
-        names = ("graph", "d_model", "chosen", *_ABOUT)
+        names = ("graph", "d_model", "chosen", *ABOUT)
         return torch.equal(self.scores, other.scores) and all(
             getattr(self, name) == getattr(other, name) for name in names
         )
@@ -188,7 +179,7 @@ class Result:
         circuit = circuit.on(graph)
         scores = self.scores[circuit.mask]
         low, high = (scores.min().item(), scores.max().item()) if len(scores) else (0.0, 0.0)
-        lines = [f'  "{name}" [shape=box];' for name in _components(graph, circuit)]
+        lines = [f'  "{name}" [shape=box];' for name in components(graph, circuit)]
         for (name, writer, dests), score in zip(circuit.links(), scores.tolist(), strict=True):
             width = 0.5 + 3.5 * (score - low) / (high - low or 1.0)
             label = f'label="{name[-2]}", ' if name.endswith(">") else ""
@@ -230,7 +221,10 @@ class Result:
         if suffix not in SUFFIXES:
             raise ValueError(f"a result is saved as .json, .safetensors, .csv or .dot, got {path}.")
         if suffix == ".json":
-            write_json(path, self._to_eap_ig(circuit))
+            content = to_json_file(
+                self.graph, self.scores, circuit, d_model=self.d_model, about=self._about()
+            )
+            write_json(path, content)
         elif suffix == ".safetensors":
             self._save_tensors(path, circuit)
         elif suffix == ".csv":
@@ -245,14 +239,14 @@ class Result:
         if suffix not in (".json", ".safetensors"):
             raise ValueError(f"a result is read from .json or .safetensors, got {path}.")
         try:
-            return _from_eap_ig(path, read_json(path)) if suffix == ".json" else _from_tensors(path)
+            return cls(**(from_json_file if suffix == ".json" else from_tensor_file)(path))
         except StoreError:
             raise
         except (ValueError, TypeError, OverflowError) as error:
             raise StoreError(f"{path}: {error}") from error
 
     def _about(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _ABOUT}
+        return {name: getattr(self, name) for name in ABOUT}
 
     def _save_tensors(self, path: str | Path, circuit: Circuit | None) -> None:
         tensors = {"scores": self.scores}
@@ -263,174 +257,3 @@ class Result:
         meta = about | {"d_model": self.d_model}
         config = self.graph
         save_artifact(path, kind="result", config=config, seed=seed, tensors=tensors, meta=meta)
-
-    def _to_eap_ig(self, circuit: Circuit | None) -> dict[str, Any]:
-        graph = self.graph
-        full, shared = _ungrouped(graph)
-        mask = torch.zeros(graph.n_edges, dtype=torch.bool)
-        touched: list[str] = []
-        if circuit is not None:
-            mask, touched = circuit.on(graph).mask, _components(graph, circuit)
-        edges = zip(
-            full.edge_names, self.scores[shared].tolist(), mask[shared].tolist(), strict=True
-        )
-        return {
-            "cfg": {
-                "n_layers": graph.n_layers,
-                "n_heads": graph.n_heads,
-                # EAP-IG needs a number here and, for scores of edges, does nothing with it.
-                "d_model": self.d_model or 0,
-                "parallel_attn_mlp": graph.parallel,
-            },
-            "nodes": {
-                # The logits are in every circuit, says EAP-IG.
-                name: {"in_graph": name in touched or name == "logits"}
-                for name in (*graph.writer_names, "logits")
-            },
-            "edges": {name: {"score": s, "in_graph": chosen} for name, s, chosen in edges},
-            FORMAT: origin("result")
-            | self._about()
-            | {
-                "n_kv_heads": graph.n_groups,
-                "dtype": str(self.scores.dtype).removeprefix("torch."),
-                "chosen": circuit is not None,
-            },
-        }
-
-
-def _components(graph: ComponentGraph, circuit: Circuit) -> list[str]:
-    """The components that a circuit touches, in the order of the graph."""
-    touched = circuit.components
-    return [name for name in (*graph.writer_names, "logits") if name in touched]
-
-
-def _ungrouped(graph: ComponentGraph) -> tuple[ComponentGraph, Int[Tensor, " edge"]]:
-    """The same graph with keys and values for each head, and the edge behind each of its edges."""
-    full = ComponentGraph(graph.n_layers, graph.n_heads, parallel=graph.parallel)
-    heads = torch.arange(graph.n_heads)
-    keys = graph.n_heads + heads // (graph.n_heads // graph.n_groups)
-    slots = torch.cat(
-        [heads, keys, keys + graph.n_groups, torch.tensor([graph.readers_per_layer - 1])]
-    )
-    layers = torch.arange(graph.n_layers)[:, None] * graph.readers_per_layer
-    readers = torch.cat([(layers + slots).flatten(), torch.tensor([graph.n_readers - 1])])
-    return full, graph.offsets[readers][full.edge_dests] + full.edge_sources
-
-
-# Reading
-
-
-def _from_tensors(path: str | Path) -> Result:
-    artifact = load_artifact(path, "result")
-    _expect(path, artifact.meta, {*_ABOUT, "d_model"} - {"seed"})
-    _expect(path, artifact.tensors, {"scores"} | artifact.tensors.keys() & {"chosen"})
-    graph = load_config(ComponentGraph, artifact.config)
-    chosen = artifact.tensors.get("chosen")
-    return Result(
-        graph=graph,
-        scores=artifact.tensors["scores"],
-        seed=artifact.seed,
-        chosen=None if chosen is None else Circuit.from_mask(graph, chosen),
-        **artifact.meta,
-    )
-
-
-def _from_eap_ig(path: str | Path, content: Any) -> Result:
-    """All of a file or an error: the values are checked before anything is built."""
-    ours = content.get(FORMAT) if isinstance(content, dict) else None
-    if ours is not None:
-        check_version(path, ours)
-        _expect(path, ours, {*origin(""), *_ABOUT, "n_kv_heads", "dtype", "chosen"})
-        if ours["dtype"] not in _DTYPES:
-            raise StoreError(f"{path}: dtype must be one of {', '.join(_DTYPES)}.")
-    parts = ("cfg", "nodes", "edges")
-    if not isinstance(content, dict) or any(type(content.get(part)) is not dict for part in parts):
-        raise StoreError(f"{path} is not a circuit: it must hold the objects cfg, nodes and edges.")
-    cfg: dict[str, Any] = content["cfg"]
-    n_layers, n_heads, d_model = (cfg.get(name) for name in ("n_layers", "n_heads", "d_model"))
-    if not (isinstance(n_layers, int) and isinstance(n_heads, int) and min(n_layers, n_heads) > 0):
-        raise StoreError(f"{path}: cfg must hold n_layers and n_heads, whole numbers from 1.")
-    if not isinstance(d_model, int | None):
-        raise StoreError(f"{path}: d_model in cfg must be a whole number, got {d_model!r}.")
-    if len(content["edges"]) < n_layers * n_heads:
-        # Checked ahead, so that absurd sizes do not build an absurd graph.
-        raise StoreError(f"{path}: there are too few edges for {n_layers} x {n_heads} heads.")
-    graph = ComponentGraph(
-        n_layers,
-        n_heads,
-        n_kv_heads=ours["n_kv_heads"] if ours else None,
-        parallel=bool(cfg.get("parallel_attn_mlp", False)),
-    )
-    full, shared = _ungrouped(graph)
-    scores, marked = _edge_values(path, content, full)
-    if ours is None:
-        chosen = Circuit.from_mask(graph, marked) if marked.any() else None
-        return Result(graph=graph, scores=scores, d_model=d_model or None, chosen=chosen)
-    grouped = torch.zeros(graph.n_edges, dtype=scores.dtype)
-    mask = torch.zeros(graph.n_edges, dtype=torch.bool)
-    grouped[shared], mask[shared] = scores, marked
-    agree = grouped[shared].isclose(scores, rtol=0, atol=0, equal_nan=True)
-    differ = ~agree | (mask[shared] != marked)
-    if differ.any():
-        name = full.edge_name(int(differ.nonzero()[0]))
-        raise StoreError(
-            f"{path}: {name} differs from another head of its group, but the header says that "
-            f"{graph.n_heads} heads share {graph.n_groups} keys and values."
-        )
-    return Result(
-        graph=graph,
-        scores=grouped.to(_DTYPES[ours["dtype"]]),
-        d_model=d_model or None,
-        chosen=Circuit.from_mask(graph, mask) if ours["chosen"] else None,
-        **{name: ours[name] for name in _ABOUT},
-    )
-
-
-def _edge_values(
-    path: str | Path, content: dict[str, Any], graph: ComponentGraph
-) -> tuple[Float[Tensor, " edge"], Bool[Tensor, " edge"]]:
-    """Scores and `in_graph` in our edge order. A file without any scores scores its circuit 1."""
-    edges = content["edges"]
-    names = graph.edge_names
-    unknown = sorted(edges.keys() - set(names))
-    missing = [name for name in names if name not in edges]
-    if unknown or missing:
-        parts = [
-            f"{len(group)} {words}: {', '.join(group[:3])}{', ...' if len(group) > 3 else ''}"
-            for group, words in ((unknown, "not in the graph"), (missing, "missing"))
-            if group
-        ]
-        raise StoreError(
-            f"{path}: the edges are not those of {graph.n_layers} layers x {graph.n_heads} heads"
-            f"{', attention and MLP in parallel' if graph.parallel else ''}; {'; '.join(parts)}."
-        )
-    scores, marked = [], []
-    for name in names:
-        info = edges[name]
-        values = (info.get("score"), info.get("in_graph", False)) if type(info) is dict else ()
-        if not values or type(values[0]) not in _SCORES or type(values[1]) is not bool:
-            raise StoreError(
-                f'{path}: {name} must hold {{"score": number, "in_graph": true or false}}, '
-                f"got {info!r}."
-            )
-        scores.append(values[0])
-        marked.append(values[1])
-    marked = torch.tensor(marked)
-    unscored = scores.count(None)
-    if unscored == len(names):
-        return marked.double(), marked
-    if unscored:
-        first = names[scores.index(None)]
-        raise StoreError(f"{path}: {unscored} of {len(names)} edges have no score, first {first}.")
-    scores = torch.tensor(scores, dtype=torch.float64)
-    nodes = content["nodes"].values()
-    if not scores.any() and any(isinstance(node, dict) and node.get("score") for node in nodes):
-        raise StoreError(f"{path} scores nodes, not edges; a result needs a score for each edge.")
-    return scores, marked
-
-
-def _expect(path: str | Path, found: Mapping[str, Any], expected: set[str]) -> None:
-    problems = [f"no {name!r}" for name in sorted(expected - found.keys())]
-    problems += [f"unknown key {name!r}" for name in sorted(found.keys() - expected)]
-    if problems:
-        raise StoreError(f"{path} is not a whole result: {', '.join(problems)}.")

@@ -1,29 +1,22 @@
-"""Files that are whole or absent, and that say where they came from.
+"""Artifacts: files that say where they came from, and that are checked when they are read.
 
-1. `write_atomic` writes beside the target, syncs, and renames: a crash leaves the old file.
-2. `read_json` and `write_json` hold plain values; `content_hash` names a value by its content.
-3. `save_artifact` and `load_artifact` hold tensors (safetensors) or plain values (JSON) under a
+1. `content_hash` names a value by its content.
+2. `save_artifact` and `load_artifact` hold tensors (safetensors) or plain values (JSON) under a
    header: kind of artifact, format version, config, seed, package version, the command that wrote
    it, and a sha256 over all of it that is checked when the file is read. Pickles are refused.
-4. `load_config` builds frozen dataclasses from TOML files and mappings.
-5. `save_transformer` and `load_transformer` are the artifact of a subject.
+3. `save_transformer` and `load_transformer` are the artifact of a subject.
+
+A hash tells damage, not intent: whoever writes a file can hash it. So the types are checked too.
 """
 
 import hashlib
 import json
-import os
-import secrets
 import shlex
 import sys
-import tomllib
-import types
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -33,104 +26,48 @@ from torch import Tensor
 
 from graphcircuits import __version__
 from graphcircuits.codec import Codec
+from graphcircuits.config import build_config, load_config
+from graphcircuits.disk import write_atomic
+from graphcircuits.files import (
+    StoreError,
+    parse_json,
+    read_bytes,
+    read_json,
+    read_text,
+    refuse_pickle,
+    short,
+    to_json,
+    write_json,
+)
 from graphcircuits.transformer import Transformer, TransformerConfig
+
+__all__ = [
+    "FORMAT",
+    "FORMAT_VERSION",
+    "Artifact",
+    "StoreError",
+    "check_types",
+    "check_version",
+    "content_hash",
+    "load_artifact",
+    "load_config",
+    "load_transformer",
+    "origin",
+    "read_json",
+    "read_text",
+    "save_artifact",
+    "save_transformer",
+    "write_atomic",
+    "write_json",
+]
 
 FORMAT = "graphcircuits"
 FORMAT_VERSION = 1
-
-Config = TypeVar("Config")
-
-
-class StoreError(ValueError):
-    """A file that is damaged, of another kind, or not ours to read."""
+DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
+"""What weights and scores are stored as."""
 
 
-# Bytes and JSON
-
-
-def write_atomic(path: str | Path, data: bytes) -> None:
-    """Make `path` hold exactly `data`, or leave it as it was. Missing folders are created."""
-    target = Path(path).resolve()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-    # The rename itself reaches the disk with the folder; some systems cannot open folders.
-    with suppress(OSError):
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def read_text(path: str | Path) -> str:
-    """The text of a UTF-8 file, without a byte order mark."""
-    data = Path(path).read_bytes()
-    _refuse_pickle(path, data)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise StoreError(f"{path} is not a text file: byte {error.start} is not UTF-8.") from error
-
-
-def _refuse_pickle(path: str | Path, data: bytes) -> None:
-    # Protocol 2 and later, also the old torch.save; the new torch.save and .npz are zip files.
-    if (data[:1] == b"\x80" and data[1:2] in b"\x02\x03\x04\x05") or data[:4] == b"PK\x03\x04":
-        raise StoreError(
-            f"{path} is a pickle or a zip of pickles (torch.save, pickle.dump, numpy.savez), and "
-            "reading one can run code; convert it with safetensors.torch.save_file or to JSON."
-        )
-
-
-def read_json(path: str | Path) -> Any:
-    """The value in a JSON file; incomplete files and repeated keys are errors."""
-    try:
-        return json.loads(read_text(path), object_pairs_hook=_unique_keys)
-    except json.JSONDecodeError as error:
-        raise StoreError(
-            f"{path} is not complete JSON ({error.msg}, line {error.lineno} column "
-            f"{error.colno}); it may be cut short: write it again."
-        ) from error
-    except KeyError as error:
-        raise StoreError(f"{path} holds the key {error} twice in one object.") from error
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        raise KeyError(Counter(name for name, _ in pairs).most_common(1)[0][0])
-    return value
-
-
-def write_json(path: str | Path, value: object) -> None:
-    """Write a plain value or a dataclass as one line of JSON."""
-    write_atomic(path, _to_json(value) + b"\n")
-
-
-def _to_json(value: object) -> bytes:
-    try:
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=_plain)
-    except ValueError as error:
-        raise ValueError(f"{error}; JSON has no NaN or infinity: write null instead.") from error
-    return text.encode()
-
-
-def _plain(value: object) -> object:
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(
-        f"cannot store a {type(value).__name__}: {value!r}; give numbers, text, booleans, None, "
-        "lists, mappings or dataclasses of them."
-    )
+# Hashes
 
 
 def content_hash(*parts: object) -> str:
@@ -227,33 +164,42 @@ def save_artifact(
     }
     header = origin(kind, command) | {"config": config, "seed": seed, "meta": meta or {}}
     # Through JSON once, so that the hash is of what a reader will see.
-    header = json.loads(_to_json(header))
+    header = json.loads(to_json(header))
     header["sha256"] = content_hash(header, held)
     if suffix == ".json":
         write_json(path, header)
     else:
-        metadata = {FORMAT: _to_json(header).decode()}
+        metadata = {FORMAT: to_json(header).decode()}
         write_atomic(path, tensor_bytes(held, metadata))
     return header["sha256"]
+
+
+_HEADER: Mapping[str, tuple[type, ...]] = {
+    "format": (str,),
+    "version": (int,),
+    "kind": (str,),
+    "config": (dict,),
+    "seed": (int, type(None)),
+    "meta": (dict,),
+    "package": (str,),
+    "command": (str,),
+    "sha256": (str,),
+}
 
 
 def load_artifact(path: str | Path, kind: str) -> Artifact:
     """Read an artifact of the given kind; anything else, or a changed file, is an error."""
     header, tensors = _read_parts(path)
     check_version(path, header)
-    expected = {field.name for field in fields(Artifact)} - {"tensors"} | {"format", "version"}
-    problems = [f"no {name!r}" for name in sorted(expected - header.keys())]
-    problems += [f"unknown key {name!r}" for name in sorted(header.keys() - expected)]
-    if problems:
-        raise StoreError(f"{path} is not a whole artifact: {', '.join(problems)}.")
+    check_types(path, header, _HEADER, "artifact")
     if header["kind"] != kind:
-        raise StoreError(f"{path} holds a {header['kind']!r} artifact; expected {kind!r}.")
+        raise StoreError(f"{path} holds a {short(header['kind'])} artifact; expected {kind!r}.")
     stated = header.pop("sha256")
     found = content_hash(header, tensors)
     if found != stated:
         raise StoreError(
             f"{path} has changed since it was written: its content has sha256 {found[:12]}..., "
-            f"its header says {str(stated)[:12]}...; restore it or make it again with: "
+            f"its header says {stated[:12]}...; restore it or make it again with: "
             f"{header['command']}"
         )
     del header["format"], header["version"]
@@ -264,22 +210,43 @@ def _read_parts(path: str | Path) -> tuple[Any, dict[str, Tensor]]:
     """The header, whatever it is, and the tensors."""
     if Path(path).suffix == ".json":
         return read_json(path), {}
-    data = Path(path).read_bytes()
+    data = read_bytes(path)
     try:
+        # Checks that the tensors fill the file, neither more nor less, before it makes any.
         tensors = read_tensors(data)
     except (SafetensorError, KeyError) as error:
         # Only now: a header of 640 bytes begins like a pickle.
-        _refuse_pickle(path, data)
+        refuse_pickle(path, data)
         raise StoreError(
             f"{path} is not a whole safetensors file ({error}); it may be cut short: make it again."
         ) from error
     # The layout has been checked by now: eight bytes of length, then JSON.
     length = int.from_bytes(data[:8], "little")
-    metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
     try:
-        return json.loads(metadata.get(FORMAT, "null")), tensors
+        metadata = parse_json(data[8 : 8 + length].decode()).get("__metadata__") or {}
+        return parse_json(metadata.get(FORMAT, "null")), tensors
     except json.JSONDecodeError as error:
         raise StoreError(f"{path} has a damaged {FORMAT} header: {error}.") from error
+    except StoreError as error:
+        raise StoreError(f"{path}: its header {error}") from error
+
+
+def check_types(
+    path: str | Path, found: Mapping[str, Any], expected: Mapping[str, tuple[type, ...]], noun: str
+) -> None:
+    """Refuse a mapping whose keys are not the expected ones, or whose values have other types."""
+    problems = [f"no {name!r}" for name in sorted(expected.keys() - found.keys())]
+    problems += [f"unknown key {name!r}" for name in sorted(found.keys() - expected.keys())]
+    if problems:
+        raise StoreError(f"{path} is not a whole {noun}: {', '.join(problems)}.")
+    problems = [
+        f"{name!r} must be {' or '.join(kind.__name__ for kind in kinds)}, got {short(found[name])}"
+        for name, kinds in expected.items()
+        # By identity: True is an int to Python.
+        if type(found[name]) not in kinds
+    ]
+    if problems:
+        raise StoreError(f"{path} is not a whole {noun}: {'; '.join(problems)}.")
 
 
 def check_version(path: str | Path, header: object) -> None:
@@ -287,11 +254,13 @@ def check_version(path: str | Path, header: object) -> None:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise StoreError(f"{path} was not written by graphcircuits: it has no {FORMAT} header.")
     version = header.get("version")
-    if not isinstance(version, int) or version < 1:
-        raise StoreError(f"{path} has format version {version!r}; expected a whole number from 1.")
+    if type(version) is not int or version < 1:
+        raise StoreError(
+            f"{path} has format version {short(version)}; expected a whole number from 1."
+        )
     if version > FORMAT_VERSION:
         raise StoreError(
-            f"{path} has format version {version}, written by graphcircuits "
+            f"{path} has format version {short(version)}, written by graphcircuits "
             f"{header.get('package')}; this is {__version__}, which reads up to version "
             f"{FORMAT_VERSION}: upgrade with pip install -U graphcircuits."
         )
@@ -307,85 +276,6 @@ def origin(kind: str, command: str | None = None) -> dict[str, Any]:
         # Without the folder of the program: that is nobody else's business.
         "command": command or shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
-
-
-# Configuration
-
-
-def load_config(cls: type[Config], source: str | Path | Mapping[str, Any]) -> Config:
-    """Build a dataclass from a TOML file or a mapping; all problems are reported at once."""
-    if isinstance(source, Mapping):
-        label, values = cls.__name__, source
-    else:
-        label = str(source)
-        try:
-            values = tomllib.loads(read_text(source))
-        except tomllib.TOMLDecodeError as error:
-            raise StoreError(f"{source} is not TOML: {error}.") from error
-    problems: list[str] = []
-    config = _build(cls, values, "", problems)
-    if problems:
-        raise ValueError(f"{label}: {'; '.join(problems)}.")
-    return config
-
-
-def _build(cls: type, values: Mapping[str, Any], prefix: str, problems: list[str]) -> Any:
-    known = {field.name: field for field in fields(cls) if field.init}
-    start = len(problems)
-    for name in values.keys() - known.keys():
-        near = get_close_matches(str(name), known, n=3)
-        hint = (
-            f"did you mean {', '.join(map(repr, near))}?" if near else f"known: {', '.join(known)}"
-        )
-        problems.append(f"unknown key '{prefix}{name}' ({hint})")
-    for name, field in known.items():
-        if name not in values and field.default is MISSING and field.default_factory is MISSING:
-            problems.append(f"missing key '{prefix}{name}'")
-    hints = get_type_hints(cls)
-    given = {
-        name: _convert(hints[name], values[name], prefix + name, problems)
-        for name in known
-        if name in values
-    }
-    if len(problems) == start:
-        try:
-            return cls(**given)
-        except ValueError as error:
-            problems.append(f"{prefix.rstrip('.')}: {error}".removeprefix(": ").rstrip("."))
-    return None
-
-
-def _convert(hint: Any, value: Any, name: str, problems: list[str]) -> Any:
-    """The value as the hinted type; a mismatch becomes a problem."""
-    origin, args = get_origin(hint), get_args(hint)
-    if is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
-        return _build(hint, value, f"{name}.", problems)
-    if origin in (Union, types.UnionType):
-        for option in args:
-            attempt: list[str] = []
-            converted = _convert(option, value, name, attempt)
-            if not attempt:
-                return converted
-    elif origin is Literal and value in args:
-        return value
-    elif origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
-        items = args[:1] * len(value) if args[1:] == (...,) else args
-        if len(items) == len(value):
-            pairs = enumerate(zip(items, value, strict=True))
-            return tuple(_convert(h, v, f"{name}[{i}]", problems) for i, (h, v) in pairs)
-    elif hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    elif hint is Any:
-        return value
-    elif hint is Path and isinstance(value, str):
-        return Path(value)
-    elif hint is int and isinstance(value, bool):
-        pass  # True is an int to Python, and a mistake to us
-    elif isinstance(base := origin or hint, type) and isinstance(value, base):
-        return value
-    words = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)
-    problems.append(f"'{name}' must be {words}, got {value!r}")
-    return None
 
 
 # Subjects
@@ -423,12 +313,22 @@ def load_transformer(path: str | Path) -> Transformer:
     A subject that was built for a case knows it: the report in its meta says so.
     """
     artifact = load_artifact(path, "transformer")
-    config = load_config(TransformerConfig, artifact.config["transformer"])
-    codec = artifact.config["codec"]
-    if codec is not None:
-        outputs = None if codec["outputs"] is None else tuple(codec["outputs"])
-        codec = Codec(tuple(codec["vocab"]), outputs)
+    found = artifact.config
+    other = {str(weight.dtype) for weight in artifact.tensors.values()} - set(
+        map(str, DTYPES.values())
+    )
     report = artifact.meta.get("report")
     case = report.get("case") if isinstance(report, Mapping) else None
-    case = case if isinstance(case, str) else None
-    return Transformer(config, dict(artifact.tensors), codec, case)
+    try:
+        if found.keys() != {"transformer", "codec"}:
+            keys = short(sorted(found))
+            raise ValueError(f"its config must hold transformer and codec, got {keys}")
+        if other:
+            raise ValueError(f"weights must be one of {', '.join(DTYPES)}, got {sorted(other)}")
+        config = build_config(TransformerConfig, found["transformer"])
+        codec = None if found["codec"] is None else build_config(Codec, found["codec"])
+        # Shapes are compared before anything is computed from a size.
+        weights, case = dict(artifact.tensors), case if isinstance(case, str) else None
+        return Transformer(config, weights, codec, case)
+    except ValueError as error:
+        raise StoreError(f"{path}: {str(error).rstrip('.')}.") from error

@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.codec import Codec
+from graphcircuits.files import StoreError, short
 from graphcircuits.prompts import PromptTable, read_prompts, write_prompts
 
 LOSSES = ("cross-entropy", "kl", "l1", "logit-diff")
@@ -260,14 +261,17 @@ class Pairs:
             targets = None if table.target is None or table.target.ndim != axes else table.target
         else:
             targets = table.target if table.correct is None else table.correct
-        return cls(
-            clean=table.clean,
-            corrupted=table.corrupted,
-            scored=table.scored,
-            kind=kind,
-            targets=targets,
-            incorrect=None if kind in ("cross-entropy", "kl", "l1") else table.incorrect,
-        )
+        try:
+            return cls(
+                clean=table.clean,
+                corrupted=table.corrupted,
+                scored=table.scored,
+                kind=kind,
+                targets=targets,
+                incorrect=None if kind in ("cross-entropy", "kl", "l1") else table.incorrect,
+            )
+        except ValueError as error:
+            raise StoreError(f"{path}: {error}") from error
 
 
 def _problems(pairs: Pairs) -> list[str]:
@@ -275,9 +279,11 @@ def _problems(pairs: Pairs) -> list[str]:
     clean, corrupted, scored = pairs.clean, pairs.corrupted, pairs.scored
     problems = []
     if isinstance(pairs.kind, str) and pairs.kind not in LOSSES:
-        near = get_close_matches(pairs.kind.lower(), LOSSES, n=1)
+        near = get_close_matches(pairs.kind[:50].lower(), LOSSES, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        problems.append(f"unknown loss {pairs.kind!r}; {hint}({', '.join(LOSSES)}, or a function)")
+        problems.append(
+            f"unknown loss {short(pairs.kind)}; {hint}({', '.join(LOSSES)}, or a function)"
+        )
     for name, tokens in (("clean", clean), ("corrupted", corrupted)):
         if not _is_integer(tokens):
             problems.append(f"{name} must hold whole token ids, got {tokens.dtype}")

@@ -18,6 +18,9 @@ HEAVY = {"matplotlib", "networkx", "numpy", "ray", "torch", "transformers"}
 # First the nouns, then the stages in pipeline order: a module may import what stands above it, or
 # on its own line. A package name covers those of its modules that are not listed by themselves.
 LAYERS = [
+    "disk",
+    "files",
+    "config",
     "codec",
     "graph",
     "layers",
@@ -30,6 +33,7 @@ LAYERS = [
     "prompts",
     "task",
     "viewer",
+    "result_files",
     "result",
     "rasp.language rasp.interpret",  # calling a program on a list interprets it
     "rasp.values",

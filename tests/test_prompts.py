@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphcircuits.codec import Codec
+from graphcircuits.files import StoreError
 from graphcircuits.prompts import PromptTable, read_prompts, write_prompts
+from tests.damage import limits
 
 
 def write(folder: Path, text: str, suffix: str = ".csv") -> Path:
@@ -258,3 +260,77 @@ def test_not_text(tmp_path: Path) -> None:
     torch.save([1], path)
     with pytest.raises(ValueError, match="is a pickle or a zip of pickles"):
         read_prompts(path)
+
+
+# Files that lie
+
+
+@pytest.mark.parametrize("name", ["clean", "correct_idx", "note"])
+def test_a_column_that_is_there_twice(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, f"clean,corrupted,correct_idx,note,{name}\n1,2,3,4,5\n")
+    message = rf"pairs\.csv: the header names '{name}' more than once; keep one column"
+    with pytest.raises(StoreError, match=message):
+        read_prompts(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("clean,\x1b[2Jx\n1,2\n", r"found clean, \x1b[2Jx."),
+        ("clean,corrupted,correct_\x9bidx\n1,2,3\n", r"unknown column 'correct_\x9bidx'; did"),
+        ("clean,corrupted,a\x1b[2J,a\x1b[2J\n1,2,3,4\n", r"names 'a\x1b[2J' more than once"),
+        ("clean,corrupted\n\x1b[2J,2\n", r"clean must be whole numbers, got '\x1b[2J'."),
+        ("clean,corrupted,loss\n1,2,kl\n1,2,\x1b[2J\n", r"the loss is '\x1b[2J', in line 2 it"),
+    ],
+)
+def test_escape_sequences_are_shown_as_text(tmp_path: Path, text: str, shown: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        read_prompts(write(tmp_path, text))
+    assert shown in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+def test_escape_sequences_in_what_a_tokenizer_says(tmp_path: Path) -> None:
+    def tokenizer(text: str) -> list[int]:
+        raise ValueError(f"no word {text}")
+
+    path = write(tmp_path, "clean,corrupted\n\x1b[2J,2\n")
+    with pytest.raises(StoreError, match=r"line 2: no word \\x1b\[2J$"):
+        read_prompts(path, tokenizer=tokenizer)
+
+
+def test_deep_lines_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"clean": [1], "corrupted": [2]}\n' + "[" * 100_000, ".jsonl")
+    with pytest.raises(StoreError, match=r"jsonl, line 2: is nested deeper than 100 levels"):
+        read_prompts(path)
+
+
+def test_wide_tables_are_refused_unbuilt(tmp_path: Path) -> None:
+    ids, shares = list(range(20_000)), [1.0] * 20_000
+    path = jsonl(tmp_path, {"clean": ids, "corrupted": ids, "target": [shares]})
+    message = "1 prompts of 20000 tokens with 20000 classes make a table of 400000000 numbers"
+    with limits(), pytest.raises(StoreError, match=message):
+        read_prompts(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"clean": [2**63]}, r"clean holds a number that is too large: \[9223372036854775808\]"),
+        ({"target": [10**400]}, "target holds a number that is too large"),
+        ({"target": [[[1.0]]]}, r"target must be numbers, got \[\[1.0\]\]"),
+        ({"target": [[]]}, "target holds a distribution over no classes"),
+    ],
+)
+def test_numbers_and_shapes_beyond_a_tensor(
+    tmp_path: Path, row: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(StoreError, match=message):
+        read_prompts(jsonl(tmp_path, {"clean": [1], "corrupted": [2]} | row))
+
+
+@pytest.mark.parametrize("cell", [3, None, {"a": 1}, [["a"]]])
+def test_symbols_that_are_none(tmp_path: Path, cell: Any) -> None:
+    path = jsonl(tmp_path, {"clean": cell, "corrupted": "a"})
+    with pytest.raises(StoreError, match="clean must be symbols, got "):
+        read_prompts(path, tokenizer=Codec(("a",)))

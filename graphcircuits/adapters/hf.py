@@ -1,6 +1,7 @@
 """Subjects from Hugging Face `transformers` models, and back: GPT-2, GPT-NeoX and Llama.
 
-1. `from_hf` takes a model, or loads one by name, and picks the family by its `model_type`.
+1. `from_hf` takes a model, or loads one by name, and picks the family by its `model_type`. Weights
+   that the model needs and the files lack are refused: `transformers` would draw them at random.
 2. The family gives the configuration and the weights by our names, a layer at a time. What a
    subject cannot compute is refused, never left out.
 3. `to_hf` picks the first family that can hold a subject, builds a model of its configuration and
@@ -9,33 +10,35 @@
 `transformers` is an optional dependency; it is imported when one of the two is called.
 """
 
+import math
+import re
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
-from graphcircuits.adapters.hf_families import FAMILIES, load_transformers, norm_in, norm_out
-from graphcircuits.transformer import Transformer, TransformerConfig
+from graphcircuits.adapters.hf_families import (
+    FAMILIES,
+    Family,
+    load_transformers,
+    norm_in,
+    norm_out,
+)
+from graphcircuits.transformer import Transformer, TransformerConfig, weight_shapes
+
+_WEIGHTS = (".safetensors", ".bin")
+# Constants that old files carry along: masks, and the frequencies of rotary positions.
+_BUFFER = re.compile(r"\.(attn|attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$")
 
 
 def from_hf(model_or_name: Any) -> Transformer:
     """The subject that computes the logits of a causal language model, given or named."""
     transformers = load_transformers()
-    model = model_or_name
-    if isinstance(model, str):
-        model = transformers.AutoModelForCausalLM.from_pretrained(model)
-    family = FAMILIES.get(model.config.model_type)
-    if family is None:
-        raise ValueError(
-            f"cannot convert a model of type {model.config.model_type!r}; "
-            f"known types: {', '.join(FAMILIES)}."
-        )
+    model = _load(transformers, model_or_name) if isinstance(model_or_name, str) else model_or_name
+    family, config = _family(model.config), _config(model.config)
     head = model.get_output_embeddings()
-    config = TransformerConfig(
-        d_vocab=model.config.vocab_size,
-        d_vocab_out=model.config.vocab_size,
-        tied_unembedding=model.config.tie_word_embeddings,
-        **family.config_in(model.config),
-    )
     state = {name: weight.detach() for name, weight in model.base_model.state_dict().items()}
     weights = {"W_E": state[f"{family.embedding}.weight"].clone()}
     if family.positions is not None:
@@ -52,6 +55,68 @@ def from_hf(model_or_name: Any) -> Transformer:
     if config.biases:
         weights["b_U"] = weights["W_E"].new_zeros(config.d_vocab_out)
     return Transformer(config, weights)
+
+
+def _family(settings: Any) -> Family:
+    family = FAMILIES.get(settings.model_type)
+    if family is None:
+        raise ValueError(
+            f"cannot convert a model of type {settings.model_type!r}; "
+            f"known types: {', '.join(FAMILIES)}."
+        )
+    return family
+
+
+def _config(settings: Any) -> TransformerConfig:
+    return TransformerConfig(
+        d_vocab=settings.vocab_size,
+        d_vocab_out=settings.vocab_size,
+        tied_unembedding=settings.tie_word_embeddings,
+        **_family(settings).config_in(settings),
+    )
+
+
+def _load(transformers: ModuleType, name: str) -> Any:
+    """The model of a name or folder, with every weight from its files and none left out."""
+    if Path(name).is_dir():
+        _check_size(transformers, Path(name))
+    try:
+        model, found = transformers.AutoModelForCausalLM.from_pretrained(
+            name, trust_remote_code=False, ignore_mismatched_sizes=True, output_loading_info=True
+        )
+    except (RuntimeError, SafetensorError) as error:
+        raise ValueError(f"{name}: its weights cannot be read: {error}") from error
+    problems = []
+    if missing := sorted(found["missing_keys"]):
+        problems.append(f"its files lack {_few(missing)}")
+    if unexpected := sorted(x for x in found["unexpected_keys"] if not _BUFFER.search(x)):
+        problems.append(f"its configuration has no place for {_few(unexpected)}")
+    if other := sorted(found["mismatched_keys"]):
+        shapes = [f"{x[0]} of shape {tuple(x[1])}, not {tuple(x[2])}" for x in other]
+        problems.append(f"its files hold {_few(shapes)}")
+    if problems:
+        raise ValueError(
+            f"the weights of {name} do not fit its config.json: {'; '.join(problems)}."
+        )
+    return model
+
+
+def _check_size(transformers: ModuleType, folder: Path) -> None:
+    """Refuse a folder whose configuration has more weights than its files have bytes."""
+    config = _config(transformers.AutoConfig.from_pretrained(str(folder), trust_remote_code=False))
+    shapes = weight_shapes(config)
+    # Matrices alone: biases that a family lacks are made here, not read.
+    least = sum(math.prod(shape) for name, shape in shapes.items() if name.startswith("W_"))
+    held = sum(path.stat().st_size for path in folder.iterdir() if path.suffix in _WEIGHTS)
+    if least > held:
+        raise ValueError(
+            f"the weights of {folder} do not fit its config.json: that has {least} weights, and "
+            f"its files hold {held} bytes."
+        )
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def to_hf(subject: Transformer) -> Any:

@@ -11,13 +11,13 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from reprlib import repr as short
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
+from graphcircuits.files import short
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.transformer import Transformer, TransformerConfig, weight_shapes
 

@@ -4,7 +4,7 @@ A directory holds `ll_model.pth` (a TransformerLens state dict), `ll_model_cfg.p
 configuration), `edges.pkl` (the circuit, as pairs of hook names) and `meta.json` (how the subject
 was trained). `import_interpbench` reads one, `export_interpbench` writes one.
 
-No pickle is run: the weights are loaded as weights only, the other two are read as data.
+No pickle is run: all three are read as data.
 
 The layout does not say which symbol a token id stands for, only how many ids there are, BOS and
 PAD included. We keep the codec in `meta.json`; a subject without one there is imported without.
@@ -17,18 +17,18 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from reprlib import repr as short
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from graphcircuits import store
 from graphcircuits.adapters import hooked
 from graphcircuits.adapters.plain_pickle import Made, read_pickle
+from graphcircuits.adapters.plain_weights import read_weights
 from graphcircuits.circuit import Circuit
 from graphcircuits.codec import Codec
-from graphcircuits.store import StoreError
+from graphcircuits.config import build_config
+from graphcircuits.disk import write_atomic
+from graphcircuits.files import StoreError, read_json, short, write_json
 from graphcircuits.transformer import Transformer, TransformerConfig
 
 MODEL, CONFIG, EDGES, META = "ll_model.pth", "ll_model_cfg.pkl", "edges.pkl", "meta.json"
@@ -66,10 +66,13 @@ def import_interpbench(directory: str | Path) -> Imported:
         )
     codec, meta = _read_meta(folder / META)
     config = _read_config(folder / CONFIG)
-    weights, problems = hooked.stack_weights(config, _read_state(folder / MODEL))
+    weights, problems = hooked.stack_weights(config, read_weights(folder / MODEL))
     if problems:
         raise StoreError(f"{folder / MODEL} does not fit {CONFIG}: {'; '.join(problems)}.")
-    transformer = Transformer(config, weights, codec)
+    try:
+        transformer = Transformer(config, weights, codec)
+    except ValueError as error:
+        raise StoreError(f"{folder / META} does not fit {CONFIG}: {error}") from error
     return Imported(transformer, _read_circuit(folder / EDGES, transformer), meta)
 
 
@@ -94,10 +97,10 @@ def export_interpbench(
     edges = pickle.dumps(hooked.write_edges(circuit), protocol=4)
     state = io.BytesIO()
     torch.save(hooked.name_weights(transformer), state)
-    store.write_json(folder / META, notes)
-    store.write_atomic(folder / EDGES, edges)
-    store.write_atomic(folder / CONFIG, settings)
-    store.write_atomic(folder / MODEL, state.getvalue())
+    write_json(folder / META, notes)
+    write_atomic(folder / EDGES, edges)
+    write_atomic(folder / CONFIG, settings)
+    write_atomic(folder / MODEL, state.getvalue())
 
 
 def _storable(codec: Codec) -> Codec:
@@ -110,7 +113,7 @@ def _storable(codec: Codec) -> Codec:
 
 
 def _read_meta(path: Path) -> tuple[Codec | None, dict[str, Any]]:
-    meta = store.read_json(path)
+    meta = read_json(path)
     if not isinstance(meta, dict):
         raise StoreError(f"{path} must hold a JSON object, got {short(meta)}.")
     stored = meta.pop(CODEC_KEY, None)
@@ -118,7 +121,10 @@ def _read_meta(path: Path) -> tuple[Codec | None, dict[str, Any]]:
         return None, meta
     if not isinstance(stored, dict):
         raise StoreError(f"{path}: {CODEC_KEY!r} must be a JSON object, got {short(stored)}.")
-    return store.load_config(Codec, stored), meta
+    try:
+        return build_config(Codec, stored), meta
+    except ValueError as error:
+        raise StoreError(f"{path}: {error}") from error
 
 
 def _read_config(path: Path) -> TransformerConfig:
@@ -144,29 +150,6 @@ def _plain_number(value: object) -> object:
     return value
 
 
-def _read_state(path: Path) -> dict[str, Tensor]:
-    data = io.BytesIO(path.read_bytes())
-    try:
-        state = torch.load(data, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        # Torch's own words advise to run the file.
-        asked = re.search(r"GLOBAL (\S+)", str(error))
-        found = f"it asks for {asked[1]!r}" if asked else "it is damaged, or no file of weights"
-        raise StoreError(f"{path} is refused and nothing of it was run: {found}.") from None
-    except Exception as error:
-        # On damaged bytes torch raises whatever it trips over.
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise StoreError(
-            f"{path} is not a whole file of weights ({reason}); it may be cut short: "
-            "fetch it again."
-        ) from error
-    if not isinstance(state, Mapping) or not all(
-        isinstance(key, str) and isinstance(weight, Tensor) for key, weight in state.items()
-    ):
-        raise StoreError(f"{path} must hold weights by name, got {short(state)}.")
-    return dict(state)
-
-
 def _read_circuit(path: Path, transformer: Transformer) -> Circuit:
     found = read_pickle(path, _NOTHING)
     if not isinstance(found, list | tuple):
@@ -175,10 +158,13 @@ def _read_circuit(path: Path, transformer: Transformer) -> Circuit:
     if problems:
         raise StoreError(
             f"{path}: {len(problems)} of {len(found)} entries are not edges: "
-            f"{'; '.join(problems)}; expected such as "
+            f"{'; '.join(problems[:5])}{'; ...' if len(problems) > 5 else ''}; expected such as "
             "('blocks.0.hook_mlp_out', 'blocks.1.hook_q_input[2]')."
         )
-    try:
-        return Circuit.from_names(transformer.graph, names)
-    except ValueError as error:
-        raise StoreError(f"{path}: {error}") from error
+    for name in sorted(names):
+        # The first one alone: looking for names that are near takes a while.
+        try:
+            transformer.graph.edge_index(name)
+        except ValueError as error:
+            raise StoreError(f"{path}: {error}") from error
+    return Circuit.from_names(transformer.graph, names)

@@ -5,6 +5,8 @@ plain values: numbers, text, bytes, None, lists, tuples, and dictionaries with t
 the program names a class or a function it puts a `Named`, and where it would call one a `Made`: a
 record of the name, the arguments and the state. Names that the caller does not allow and
 instructions that plain values do not need are refused.
+
+A pickle can share its parts, so that a small file is an endless tree: nothing here walks values.
 """
 
 import pickletools
@@ -12,12 +14,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from graphcircuits.store import StoreError
+from graphcircuits.files import StoreError, read_bytes
 
 _VALUE = re.compile(
     r"INT|BININT[12]?|LONG|LONG[14]|FLOAT|BINFLOAT|UNICODE|(SHORT_)?BINUNICODE|BINUNICODE8"
     r"|(SHORT_)?BINBYTES|BINBYTES8"
 )
+_ORDERED = "collections.OrderedDict"
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 
 
@@ -28,7 +31,14 @@ class Named:
     name: str
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
+class Stored:
+    """What a pickle refers to outside of itself: a member of a file of weights."""
+
+    id: object
+
+
+@dataclass(eq=False, repr=False)
 class Made:
     """What a pickle would have made by calling something."""
 
@@ -36,17 +46,28 @@ class Made:
     arguments: tuple[object, ...]
     state: object = None
 
+    def __repr__(self) -> str:
+        """Without the arguments: shared ones, nested 40 deep, print for ever."""
+        return f"<made by {self.name}>"
+
 
 def read_pickle(path: str | Path, allowed: re.Pattern[str]) -> object:
     """The value in a pickle file; `allowed` matches the dotted names that may occur in it."""
+    return parse_pickle(path, read_bytes(path), allowed)
+
+
+def parse_pickle(
+    path: str | Path, data: bytes, allowed: re.Pattern[str], *, storages: bool = False
+) -> object:
+    """The value of a pickle that was found at `path`; with `storages` it may refer to such."""
     try:
-        return _follow(Path(path).read_bytes(), allowed)
+        return _follow(data, allowed, storages)
     except _Refused as refused:
         raise StoreError(
             f"{path} is refused and nothing of it was run: {refused}. A file of plain values needs "
             "no such thing; do not open this one with pickle."
         ) from None
-    except (ValueError, TypeError, LookupError) as error:
+    except (ValueError, TypeError, LookupError, OverflowError) as error:
         raise StoreError(
             f"{path} is not a whole pickle ({error}); it may be cut short: fetch it again."
         ) from error
@@ -56,7 +77,7 @@ class _Refused(Exception):
     """The pickle asks for something beyond plain values."""
 
 
-def _follow(data: bytes, allowed: re.Pattern[str]) -> object:
+def _follow(data: bytes, allowed: re.Pattern[str], storages: bool) -> object:
     stack: list[object] = []
     # The stacks below each mark that is still open.
     below: list[list[object]] = []
@@ -66,7 +87,7 @@ def _follow(data: bytes, allowed: re.Pattern[str]) -> object:
             case "PROTO" | "FRAME":
                 pass
             case name if _VALUE.fullmatch(name):
-                stack.append(argument)
+                stack.append(_bounded(argument))
             case name if name in _CONSTANTS:
                 stack.append(_CONSTANTS[name])
             case "EMPTY_LIST":
@@ -99,12 +120,21 @@ def _follow(data: bytes, allowed: re.Pattern[str]) -> object:
                 stack.append(_made(*_take(stack, 2)))
             case "BUILD":
                 _build(stack)
+            case "BINPERSID" if storages:
+                stack.append(Stored(*_take(stack, 1)))
             case "STOP":
                 (value,) = stack
                 return value
             case name:
                 raise _Refused(f"it holds the instruction {name}")
     raise ValueError("it does not end")
+
+
+def _bounded(value: object) -> object:
+    # Python refuses to print longer ones.
+    if isinstance(value, int) and value.bit_length() > 1024:
+        raise ValueError(f"a number of {value.bit_length()} bits")
+    return value
 
 
 def _whole(argument: object) -> int:
@@ -148,15 +178,20 @@ def _named(module: object, name: object, *, allowed: re.Pattern[str]) -> Named:
     return Named(f"{module}.{name}")
 
 
-def _made(what: object, arguments: object) -> Made:
+def _made(what: object, arguments: object) -> object:
     if not (isinstance(what, Named) and isinstance(arguments, tuple)):
         raise _Refused("it calls something that is not a name")
+    # A dictionary in all but name; the instructions that fill it expect one.
+    if what.name == _ORDERED and not arguments:
+        return {}
     return Made(what.name, arguments)
 
 
 def _build(stack: list[object]) -> None:
     (state,) = _take(stack, 1)
-    target = stack[-1]
-    if not isinstance(target, Made):
+    target = stack[-1] if stack else None
+    if isinstance(target, Made):
+        target.state = state
+    # An OrderedDict can have attributes: a state dict keeps the versions of its modules there.
+    elif not (isinstance(target, dict) and isinstance(state, dict)):
         raise _Refused(f"it sets the state of a {type(target).__name__}")
-    target.state = state

@@ -49,6 +49,8 @@ def write(path: Path, text: str) -> None:
 
 def parse_options(given: Sequence[str]) -> dict[str, Any]:
     """`["steps=10", "pool=sum"]` as names and values; a value that is JSON is read as JSON."""
+    from graphcircuits.files import StoreError, parse_json
+
     options: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -58,9 +60,11 @@ def parse_options(given: Sequence[str]) -> dict[str, Any]:
         if name in options:
             raise ValueError(f"the option {name} is given twice.")
         try:
-            options[name] = json.loads(value)
+            options[name] = parse_json(value)
         except json.JSONDecodeError:
             options[name] = value
+        except StoreError as error:
+            raise ValueError(f"the option {name} {error}") from error
     return options
 
 

@@ -36,5 +36,5 @@ def tokenizer_of(path: Path, transformer: "Transformer") -> Any:
     if (path / "tokenizer_config.json").is_file():
         from graphcircuits.adapters.hf_families import load_transformers
 
-        return load_transformers().AutoTokenizer.from_pretrained(str(path))
+        return load_transformers().AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
     raise ValueError(f"{path} has no vocabulary to read words with; give token ids, not --words.")

@@ -100,8 +100,8 @@ def train(
 def _settings(config: Path | None, steps: int | None) -> "TrainConfig":
     from dataclasses import replace
 
+    from graphcircuits.config import load_config
     from graphcircuits.predictor.train import TrainConfig
-    from graphcircuits.store import load_config
 
     settings = TrainConfig() if config is None else load_config(TrainConfig, config)
     return settings if steps is None else replace(settings, steps=steps, stop=None)

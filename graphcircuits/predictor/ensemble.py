@@ -8,7 +8,7 @@
    neither a given case nor one related to it; `Ensemble.seen_of_case` tells for any predictor.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,8 +22,10 @@ from torch import Tensor
 
 from graphcircuits.benchmark import N_FOLDS, split_records
 from graphcircuits.benchmark.recognize import related
+from graphcircuits.config import build_config
+from graphcircuits.files import short
 from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, read_case
-from graphcircuits.store import StoreError, load_artifact, load_config, save_artifact
+from graphcircuits.store import StoreError, load_artifact, save_artifact
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 
@@ -126,9 +128,12 @@ def load_ensemble(path: str | Path) -> Ensemble:
     """Read an ensemble; a file that this code cannot run is refused."""
     artifact = load_artifact(path, KIND)
     try:
-        config = load_config(PredictorConfig, artifact.config)
+        config = build_config(PredictorConfig, artifact.config)
+        origin = _checked_origin(artifact.meta["origin"])
+        count = artifact.meta["members"]
+        _check_sizes(config, count, artifact.tensors)
         members = []
-        for place in range(artifact.meta["members"]):
+        for place in range(count):
             member, prefix = Predictor(config), f"{place}."
             own = {
                 name.removeprefix(prefix): tensor
@@ -137,12 +142,40 @@ def load_ensemble(path: str | Path) -> Ensemble:
             }
             member.load_state_dict(own)
             members.append(member.eval().requires_grad_(False))
-        return Ensemble(tuple(members), dict(artifact.meta["origin"]), artifact.sha256)
+        return Ensemble(tuple(members), origin, artifact.sha256)
     except (KeyError, RuntimeError, ValueError) as error:
         raise StoreError(
             f"{path} holds a predictor that does not match this version of the code: {error}; "
             "train it again with: graphcircuits train"
         ) from error
+
+
+def _check_sizes(config: PredictorConfig, members: object, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse sizes of which the file does not hold the weights, before any are allocated."""
+    if type(members) is not int or members < 1:
+        raise ValueError(f"members must be a whole number from 1, got {short(members)}")
+    # The square matrices alone: at least one per layer, and those of the aligner.
+    least = config.layers * config.width**2
+    if config.aligner == "tabpfn":
+        least += config.d_align**2
+    else:
+        least += config.context_width * (config.context_width + config.width)
+    held = sum(tensor.numel() for tensor in tensors.values())
+    if members * least > held:
+        raise ValueError(
+            f"{short(members)} members of these sizes have at least {short(least)} weights each, "
+            f"and it holds {held} in all"
+        )
+
+
+def _checked_origin(origin: object) -> dict[str, Any]:
+    seen = origin.get("subjects", {}) if isinstance(origin, dict) else None
+    if not isinstance(origin, dict) or not isinstance(seen, dict):
+        raise ValueError(f"origin must be a mapping with one of subjects, got {short(origin)}")
+    wrong = [name for name, x in seen.items() if type(x) is not (int if name == "layers" else list)]
+    if wrong:
+        raise ValueError(f"the subjects of its origin must be lists, and layers a number: {wrong}")
+    return origin
 
 
 def find_ensemble(name: str) -> Ensemble:

@@ -26,6 +26,7 @@ import torch
 
 from graphcircuits.bench import DEEP, select_cases
 from graphcircuits.benchmark import N_FOLDS, load_case
+from graphcircuits.config import load_config
 from graphcircuits.evaluate import quantiles
 from graphcircuits.predictor.model import PredictorConfig
 from graphcircuits.predictor.train import Example, TrainConfig, read_examples, train
@@ -34,7 +35,6 @@ from graphcircuits.store import (
     StoreError,
     content_hash,
     load_artifact,
-    load_config,
     save_artifact,
     write_atomic,
 )

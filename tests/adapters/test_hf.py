@@ -1,7 +1,9 @@
 """Hugging Face models: the same logits both ways, and refusals."""
 
 import builtins
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 
 from graphcircuits.adapters.hf import from_hf, to_hf
 from graphcircuits.graph import ComponentGraph
+from tests.damage import limits
 from tests.subjects import make_subject
 
 transformers = pytest.importorskip("transformers")
@@ -101,13 +104,68 @@ def test_a_name_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model("gpt2")
     asked: list[str] = []
 
-    def load(name: str) -> Any:
+    def load(name: str, *, trust_remote_code: bool, **options: Any) -> Any:
+        assert not trust_remote_code
+        assert options["output_loading_info"]
         asked.append(name)
-        return model
+        return model, dict.fromkeys(("missing_keys", "unexpected_keys", "mismatched_keys"), ())
 
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", load)
     assert torch.equal(from_hf("someone/model").logits(tokens()), from_hf(model).logits(tokens()))
     assert asked == ["someone/model"]
+
+
+def saved(folder: Path, name: str = "gpt2", **changes: Any) -> str:
+    """A folder whose configuration says something else than its weights."""
+    make_model(name).save_pretrained(folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return str(folder)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "neox", "llama-tied"])
+def test_a_folder_is_loaded(tmp_path: Path, name: str) -> None:
+    loaded = from_hf(saved(tmp_path, name))
+    expected = from_hf(make_model(name))
+    assert loaded.config == expected.config
+    assert all(torch.equal(loaded.weights[x], w) for x, w in expected.weights.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_layer": 3}, r"its files lack transformer\.h\.2\.attn\.c_attn\.bias, .* and 9 more"),
+        ({"n_layer": 1}, r"its configuration has no place for transformer\.h\.1\.attn\."),
+        (
+            {"n_positions": 20},
+            r"its files hold transformer\.wpe\.weight of shape \(16, 32\), not",
+        ),
+        ({"n_layer": 10**9}, r"that has \d+ weights, and its files hold \d+ bytes"),
+        ({"n_embd": 10**6}, r"that has \d+ weights, and its files hold \d+ bytes"),
+    ],
+)
+def test_weights_that_do_not_fit_the_configuration(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    """Missing weights would be drawn at random, and the answer with them."""
+    folder = saved(tmp_path, **changes)
+    message = f"the weights of .* do not fit its config.json: {message}"
+    with limits(), pytest.raises(ValueError, match=message):
+        from_hf(folder)
+
+
+def test_biases_without_a_place_are_refused(tmp_path: Path) -> None:
+    folder = saved(tmp_path, "llama-biases", attention_bias=False)
+    with pytest.raises(ValueError, match=r"has no place for model\.layers\.0\.self_attn\.k_"):
+        from_hf(folder)
+
+
+def test_damaged_weights(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="its weights cannot be read: "):
+        from_hf(folder)
 
 
 @pytest.mark.parametrize(

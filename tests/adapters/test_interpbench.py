@@ -30,6 +30,7 @@ from graphcircuits.codec import Codec
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.store import StoreError
 from graphcircuits.transformer import Transformer, TransformerConfig
+from tests.damage import limits
 
 # The list that InterpBench publishes for its case 3, order included.
 PUBLISHED_CASE_3 = [
@@ -398,7 +399,30 @@ def test_weights_that_do_not_fit(
 
 def test_weights_that_are_none(folder: Path) -> None:
     torch.save([torch.ones(2)], folder / MODEL)
-    with pytest.raises(StoreError, match=r"must hold weights by name, got \[tensor"):
+    with pytest.raises(StoreError, match=r"must hold weights by name, got \[<made by torch\."):
+        import_interpbench(folder)
+
+
+class HookedTransformerConfig:
+    """Pickled as a nest of calls that share their arguments; its name is an allowed one."""
+
+    def __init__(self, inner: object) -> None:
+        self.inner = inner
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return HookedTransformerConfig, ((self.inner, self.inner),)
+
+
+def test_settings_that_print_for_ever(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("transformer_lens")
+    monkeypatch.setitem(sys.modules, "transformer_lens", module)
+    monkeypatch.setattr(HookedTransformerConfig, "__module__", "transformer_lens")
+    monkeypatch.setattr(module, "HookedTransformerConfig", HookedTransformerConfig, raising=False)
+    tree: object = None
+    for _ in range(40):
+        tree = HookedTransformerConfig(tree)
+    (folder / CONFIG).write_bytes(pickle.dumps(published_settings(d_model=tree)))
+    with limits(), pytest.raises(StoreError, match=r"d_model must be .*, got <made by transf"):
         import_interpbench(folder)
 
 

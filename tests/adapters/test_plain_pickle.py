@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from graphcircuits.adapters.plain_pickle import Made, Named, read_pickle
 from graphcircuits.store import StoreError
+from tests.damage import limits
 
 NOTHING = re.compile(r"(?!)")
 ANYTHING = re.compile(r".*")
@@ -161,4 +162,35 @@ def test_nonsense_is_not_a_whole_pickle(tmp_path: Path, data: bytes, reason: str
     target = tmp_path / "odd.pkl"
     target.write_bytes(data)
     with pytest.raises(StoreError, match=rf"not a whole pickle \(.*{reason}"):
+        read_pickle(target, NOTHING)
+
+
+class Node:
+    """Pickled as a call whose argument is there twice."""
+
+    def __init__(self, inner: object) -> None:
+        self.inner = inner
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Node, ((self.inner, self.inner),)
+
+
+def test_a_small_pickle_of_an_endless_tree(tmp_path: Path) -> None:
+    tree: object = "leaf"
+    for _ in range(40):
+        tree = Node(tree)
+    target = tmp_path / "tree.pkl"
+    target.write_bytes(pickle.dumps([tree], 4))
+    assert target.stat().st_size < 2_000
+    with limits():
+        found = read_pickle(target, ANYTHING)
+        assert "made by tests.adapters.test_plain_pickle.Node" in repr(found)
+
+
+def test_numbers_that_python_does_not_print(tmp_path: Path) -> None:
+    target = tmp_path / "number.pkl"
+    target.write_bytes(pickle.dumps(2**1023, 4))
+    assert read_pickle(target, NOTHING) == 2**1023
+    target.write_bytes(pickle.dumps(2**20_000, 4))
+    with pytest.raises(StoreError, match=r"not a whole pickle \(a number of 20001 bits\)"):
         read_pickle(target, NOTHING)
