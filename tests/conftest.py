@@ -1,12 +1,15 @@
-"""One Hypothesis profile for every test (no deadlines, the same examples each time in CI), and a
-fixture that switches argument checks off."""
+"""One Hypothesis profile for every test (no deadlines, the same examples each time in CI), a
+fixture that switches argument checks off, and one that runs the command."""
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import jaxtyping
 import pytest
 from hypothesis import settings
+
+from tests.shell import Command, Ended
 
 settings.register_profile("graphcircuits", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("graphcircuits")
@@ -18,3 +21,24 @@ def unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Command:
+    """Runs the entry point as a shell would, in a folder of its own."""
+    from graphcircuits import cli
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args: str | Path) -> Ended:
+        monkeypatch.setattr("sys.argv", ["graphcircuits", *map(str, args)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        captured = capsys.readouterr()
+        code = caught.value.code
+        return Ended(code if isinstance(code, int) else 0, captured.out, captured.err)
+
+    return call

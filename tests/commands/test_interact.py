@@ -141,7 +141,7 @@ def test_a_case_with_pairs_of_your_own(tmp_path: Path) -> None:
     ("args", "text"),
     [
         (["ib-13", "--top", "0", "--integrals", "-1"], "--top must be at least 1, got 0; --integ"),
-        (["ib-13", "--html", "a.svg"], "--html must end in .html, got a.svg"),
+        (["ib-13", "--html", "a.svg"], "--html must end in .html, .htm, got a.svg"),
         (["ib-13", "--svg", "a.png"], "--svg must end in .svg, got a.png"),
         (["ib-13", "--target", "m1", "--edges", "x"], "give --target or --edges, not both"),
         (["ib-13", "--target", "m7"], "unknown reader 'm7'"),

@@ -85,8 +85,8 @@ def test_a_fold_is_held_out_and_scored(tmp_path: Path, config: Path) -> None:
         (["--cases", "ib-3,ib-7"], "test cases are not for training: ib-3"),
         (["--without-fold", "5"], "--without-fold must be in 0..4, got 5"),
         (["--out", "mine.pt"], "--out must end in .safetensors, got mine.pt"),
-        (["--seeds", "0"], "--seeds must be at least 1, got 0"),
-        (["--steps", "0"], "steps must be at least 1, got 0"),
+        (["--seeds", "0"], "--seeds must be in 1..1000, got 0"),
+        (["--steps", "0"], "--steps must be at least 1, got 0"),
     ],
 )
 def test_refusals(given: list[str], text: str, tmp_path: Path) -> None:
