@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from graphcircuits.commands.output import reason
+
 MOST_PAIRS = 1_000_000
 MOST_SEEDS = 1000
 LARGEST_SEED = 2**32 - 1
@@ -96,7 +98,7 @@ def writable(files: Mapping[str, Path | None], *, read: Iterable[Path | None] = 
             else:
                 problems += _unwritable(flag, place.parent)
         except OSError as error:
-            problems.append(f"{flag} cannot be written: {path}: {error.strerror}")
+            problems.append(f"{flag} cannot be written: {path}: {reason(error)}")
         else:
             taken.setdefault(place, flag)
     return problems
@@ -111,7 +113,7 @@ def writable_folders(folders: Mapping[str, Path | None]) -> list[str]:
         try:
             problems += _unwritable(flag, folder.resolve())
         except OSError as error:
-            problems.append(f"{flag} cannot be written: {folder}: {error.strerror}")
+            problems.append(f"{flag} cannot be written: {folder}: {reason(error)}")
     return problems
 
 
@@ -128,4 +130,4 @@ def _unwritable(flag: str, folder: Path) -> list[str]:
         with TemporaryFile(dir=folder):
             return []
     except OSError as error:
-        return [f"{flag} cannot be written: {folder}: {error.strerror}"]
+        return [f"{flag} cannot be written: {folder}: {reason(error)}"]

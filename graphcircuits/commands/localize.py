@@ -100,6 +100,8 @@ def localize(
         suffix("--html", html, ".html", ".htm"),
         writable({"--out": out, "--html": html}, read=[subject, pairs_file]),
     )
+    if method is not None:
+        methods.options_of(method)  # the empty word is no method either
     name = method or methods.DEFAULT_METHOD
     options = method_options(name, option or [])
     transformer, prompts, truth, title, task = _given(case, pairs, seed, subject, pairs_file, words)

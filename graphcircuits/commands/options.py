@@ -1,6 +1,7 @@
 """Options of methods as they are typed: their names and values checked before any work starts."""
 
 import inspect
+import sys
 import types
 from collections.abc import Iterable, Sequence
 from typing import Any, Union, get_args, get_origin
@@ -8,7 +9,7 @@ from typing import Any, Union, get_args, get_origin
 from graphcircuits.commands.output import parse_options
 
 LARGEST = 2**63 - 1
-"""Numbers beyond this have no place in a tensor."""
+"""Whole numbers beyond this have no place in a tensor."""
 _WORDS = {
     int: "a whole number",
     float: "a number",
@@ -50,9 +51,7 @@ def method_options(method: str, given: Sequence[str], *, flag: str = "--option "
         if hint is str and not isinstance(value, str):
             options[name] = value = text.partition("=")[2]  # 5 may be the name of a file
         if not _fits(hint, value):
-            raise ValueError(
-                f"{flag}{text}: {_typed(text)} of {method} must be {_words(hint)}, got {value!r}."
-            )
+            raise ValueError(f"{flag}{text}: {_typed(text)} of {method} must be {_words(hint)}.")
     return options
 
 
@@ -96,8 +95,8 @@ def _fits(hint: Any, value: Any) -> bool:
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return isinstance(value, list) and all(_fits(inner[0], item) for item in value)
     if hint in (int, float):
-        kinds = int if hint is int else int | float
-        return isinstance(value, kinds) and not isinstance(value, bool) and abs(value) <= LARGEST
+        kinds, largest = (int, LARGEST) if hint is int else (int | float, sys.float_info.max)
+        return isinstance(value, kinds) and not isinstance(value, bool) and abs(value) <= largest
     return not isinstance(hint, type) or isinstance(value, hint)
 
 

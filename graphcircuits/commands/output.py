@@ -45,9 +45,15 @@ def say_error(text: object) -> None:
 
 def in_words(error: Exception) -> str:
     """What an error says; one of the system's without its number."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {reason(error)}"
+    return reason(error)
+
+
+def reason(error: Exception) -> str:
+    """What an error says, without the file it is about where the system raised it."""
     if isinstance(error, OSError) and error.strerror:
-        reason = error.strerror[0].lower() + error.strerror[1:]
-        return reason if error.filename is None else f"{error.filename}: {reason}"
+        return error.strerror[0].lower() + error.strerror[1:]
     return str(error)
 
 
@@ -114,8 +120,7 @@ def save(files: Mapping[Path | None, Callable[[Path], Iterable[Path] | None]]) -
             paths = write_to(path)
             written += [path] if paths is None else paths
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            failures.append(f"cannot write {path}: {reason}")
+            failures.append(f"cannot write {path}: {reason(error)}")
     return Saved(tuple(written), tuple(failures))
 
 

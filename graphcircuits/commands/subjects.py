@@ -23,7 +23,8 @@ def is_case(text: str) -> bool:
 def is_path(text: str) -> bool:
     """Whether the text means a file or a folder: no case, and there or written like a path."""
     path = Path(text)
-    return not is_case(text) and (path.exists() or len(path.parts) > 1 or path.suffix != "")
+    written = len(path.parts) > 1 or path.suffix != "" or (text != "" and path.exists())
+    return written and not is_case(text)
 
 
 def own_subject(path: Path) -> tuple["Transformer", "Circuit | None"]:
