@@ -9,6 +9,7 @@ import typer
 
 from graphcircuits.commands.checks import (
     MOST_SEEDS,
+    distinct,
     in_range,
     one_of,
     prompt_count,
@@ -86,6 +87,7 @@ def bench(
     listed = tuple(listed_methods(methods))
     options = options_by_method(option or [], listed)
     ids, left_out = select_cases(cases)
+    refuse(distinct("--cases", ids))
     config = BenchConfig(
         cases=tuple(ids),
         methods=listed,

@@ -56,6 +56,11 @@ def one_of(flag: str, value: str, known: Sequence[str]) -> list[str]:
     return [] if value in known else [f"{flag} must be one of {', '.join(known)}, got {value!r}"]
 
 
+def distinct(flag: str, names: Sequence[str]) -> list[str]:
+    twice = dict.fromkeys(name for name in names if names.count(name) > 1)
+    return [f"{flag} names {', '.join(twice)} twice"] if twice else []
+
+
 def suffix(flag: str, path: Path | None, *known: str) -> list[str]:
     if path is None or path.suffix in known:
         return []

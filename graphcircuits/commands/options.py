@@ -6,6 +6,7 @@ import types
 from collections.abc import Iterable, Sequence
 from typing import Any, Union, get_args, get_origin
 
+from graphcircuits.commands.checks import distinct, refuse
 from graphcircuits.commands.output import parse_options
 
 LARGEST = 2**63 - 1
@@ -26,9 +27,7 @@ def listed_methods(text: str | None) -> list[str]:
     names = list(METHODS) if text is None else text.replace(" ", "").split(",")
     for name in names:
         options_of(name)
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"--methods names {', '.join(twice)} twice.")
+    refuse(distinct("--methods", names))
     return names
 
 

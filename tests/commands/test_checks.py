@@ -9,6 +9,7 @@ import pytest
 from graphcircuits.commands.checks import (
     above,
     device_there,
+    distinct,
     in_range,
     one_of,
     refuse,
@@ -40,6 +41,8 @@ def test_all_problems_are_told_at_once() -> None:
 def test_words() -> None:
     assert one_of("--level", "head", ("head", "qkv")) == []
     assert one_of("--level", "", ("a", "b")) == ["--level must be one of a, b, got ''"]
+    assert distinct("--cases", ["b", "a"]) == []
+    assert distinct("--cases", ["b", "a", "c", "b", "a"]) == ["--cases names b, a twice"]
     assert suffix("--out", None, ".csv") == suffix("--out", Path("a.csv"), ".csv") == []
     assert suffix("--out", Path("a"), ".csv", ".dot") == ["--out must end in .csv, .dot, got a"]
 
