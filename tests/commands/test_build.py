@@ -1,9 +1,13 @@
 """`graphcircuits build`: what it refuses before it starts."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from graphcircuits.benchmark.case import Case
 from tests.shell import Command, refused
 
 
@@ -50,3 +54,33 @@ def test_a_program_needs_its_vocabulary(command: Command) -> None:
         command("build", "--program", "a.py"), "your own program needs --vocab and --max-seq-len"
     )
     refused(command("build", "--family", "IB"), "unknown family 'IB'; choose from ib, tb, new.")
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_program_of_your_own_is_built(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passed: bool
+) -> None:
+    (tmp_path / "prog.py").write_text(
+        "from graphcircuits import rasp\ndoubled = rasp.Map(lambda x: 2 * x, rasp.tokens)\n"
+    )
+    report = {"accuracy": 1.0, "worst_interchange": 0.9, "worst_strict": 0.8, "steps": 7}
+
+    def build(cases: list[Case], out: Path, *_: Any, **__: Any) -> Iterator[SimpleNamespace]:
+        (case,) = cases
+        assert (case.id, case.vocab, case.max_seq_len, case.causal) == ("doubled", (0, 1), 4, True)
+        assert case.evaluate([0, 1]) == [0, 2]
+        if passed:
+            out.mkdir()
+            (out / "doubled.safetensors").write_text("")
+        yield SimpleNamespace(report={"case": "a\x1b[31m", "passed": passed, **report})
+
+    monkeypatch.setattr("graphcircuits.benchmark.build.build", build)
+    own = ["--program", "prog.py", "--vocab", "0,1", "--max-seq-len", "4", "--causal"]
+    ended = command("build", *own)
+    assert ended.code == (0 if passed else 1)
+    assert ended.out == f"{int(passed)} of 1 subjects in subjects\n"
+    assert ("not passed: doubled" in ended.err) == (not passed)
+    assert "\x1b[31m" not in ended.err
+    assert f"{'passed' if passed else 'FAILED'}  accuracy 1.0000" in ended.err
+    if passed:
+        refused(command("build", *own), "subjects already holds 1 of these subjects, such as doubl")
