@@ -86,7 +86,7 @@ def read_prompts(
         raise StoreError(
             f"{path}: prompts must have one length, but line {lines[short][0]} has "
             f"{lengths[short]} tokens and line {lines[long][0]} has {length}; split the file by "
-            "length or, for a causal subject, give pad=."
+            "length or, in Python and for a causal subject, name a token to pad with."
         )
     cells = len(rows) * length * (rows[0]["classes"] or 1)
     if cells > MAX_CELLS:
@@ -279,7 +279,9 @@ def _tokens(side: str, cell: Any, tokenizer: Tokenizer | None) -> list[int]:
         try:
             ids = _numbers(side, cell, int)
         except ValueError as error:
-            raise ValueError(f"{error} For prompts in words give tokenizer=.") from error
+            raise ValueError(
+                f"{error} Prompts in words need a tokenizer; commands take --words."
+            ) from error
     elif isinstance(tokenizer, Codec):
         symbols = {str(symbol): symbol for symbol in tokenizer.vocab}
         if len(symbols) < len(tokenizer.vocab):

@@ -1,12 +1,16 @@
 """One Hypothesis profile for every test (no deadlines, the same examples each time in CI), a
-fixture that switches argument checks off, and matrix products that run on every machine."""
+fixture that switches argument checks off, one that runs the command, and matrix products that
+run on every machine."""
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import jaxtyping
 import pytest
 from hypothesis import settings
+
+from tests.shell import Command, Ended
 
 # Some virtual machines announce AMX and forbid it: PyTorch then dies of an illegal instruction in
 # the first bfloat16 product. Everything below AMX is allowed; set the variable to try the rest.
@@ -22,3 +26,24 @@ def unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Command:
+    """Runs the entry point as a shell would, in a folder of its own."""
+    from graphcircuits import cli
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args: str | Path) -> Ended:
+        monkeypatch.setattr("sys.argv", ["graphcircuits", *map(str, args)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        captured = capsys.readouterr()
+        code = caught.value.code
+        return Ended(code if isinstance(code, int) else 0, captured.out, captured.err)
+
+    return call

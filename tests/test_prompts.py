@@ -167,7 +167,10 @@ def test_only_the_two_forms(tmp_path: Path) -> None:
         ("clean,corrupted,incorrect_idx\n1,2,3\n", "incorrect_idx needs a column correct_idx"),
         ("clean,corrupted\n1,2\n1,2,3\n", "line 3: has 3 cells, the header 2; quote cells that"),
         ('clean,corrupted\n"1,2\n', "line 2: unexpected end of data"),
-        ("clean,corrupted\n1,2\n1 x,2 3\n", "line 3: clean must be whole numbers, got '1 x'. For "),
+        (
+            "clean,corrupted\n1,2\n1 x,2 3\n",
+            "line 3: clean must be whole numbers, got '1 x'. Prompts in words need a ",
+        ),
         ("clean,corrupted\n1 2,\n", "line 2: corrupted is empty"),
         ("clean,corrupted\n1 2,1\n", "line 2: the clean prompt has 2 tokens, the corrupted one 1;"),
         (

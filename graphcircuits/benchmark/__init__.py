@@ -101,13 +101,20 @@ def _require_choice(what: str, given: str | None, choices: tuple[str, ...]) -> N
 
 
 def _suggestion(wanted: str) -> str:
-    """Cases whose id or name is near to what was asked for, the nearest first."""
+    """Cases whose id or name is what was asked for but for its spelling, or else near to it."""
     known = [case for family in FAMILIES for case in _cases(family).values()]
     texts = dict.fromkeys(text for case in known for text in (case.id, case.name))
+    same = [text for text in texts if _letters(text) == _letters(wanted)]
     near = [
         f"{case.id} ({case.name})"
-        for text in get_close_matches(wanted, texts, n=3)
+        for text in same or get_close_matches(wanted.lower(), texts, n=3)
         for case in known
         if text in (case.id, case.name)
     ]
-    return f"did you mean {', '.join(near)}?" if near else "case_ids() lists all cases."
+    hint = f"did you mean {', '.join(near)}? " if near else ""
+    return f"{hint}`graphcircuits cases` lists all cases."
+
+
+def _letters(text: str) -> str:
+    """Letters and digits only: IB_3 and ib3 are ib-3."""
+    return "".join(filter(str.isalnum, text.lower()))

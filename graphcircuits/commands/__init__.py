@@ -1,1 +1,1 @@
-"""Commands too long for `cli`, one file each; nothing heavy is imported until they run."""
+"""The commands, one file each, and what they share; nothing heavy is imported until they run."""

@@ -7,12 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graphcircuits.commands.checks import (
+    MOST_SEEDS,
+    distinct,
+    in_range,
+    one_of,
+    prompt_count,
+    refuse,
+    writable,
+    writable_folders,
+)
+from graphcircuits.commands.options import listed_methods, options_by_method
 from graphcircuits.commands.output import (
     Json,
     late_progress,
-    options_by_method,
     print_json,
     print_table,
+    save,
+    say,
     write,
 )
 
@@ -65,10 +77,21 @@ def bench(
     Exit code 1 if a case or a method failed.
     """
     from graphcircuits.bench import SELECTIONS, BenchConfig, select_cases
-    from graphcircuits.methods import METHODS
+    from graphcircuits.benchmark.case import LABELINGS
+    from graphcircuits.evaluate import LEVELS
 
+    refuse(
+        in_range("--seeds", seeds, 1, MOST_SEEDS),
+        prompt_count("--pairs", pairs),
+        one_of("--labels", labels, LABELINGS),
+        one_of("--level", level, LEVELS),
+        writable_folders({"--out": out}),
+        writable({"--markdown": markdown}),
+    )
+    listed = tuple(listed_methods(methods))
+    options = options_by_method(option or [], listed)
     ids, left_out = select_cases(cases)
-    listed = tuple(METHODS) if methods is None else tuple(methods.replace(" ", "").split(","))
+    refuse(distinct("--cases", ids))
     config = BenchConfig(
         cases=tuple(ids),
         methods=listed,
@@ -76,34 +99,43 @@ def bench(
         pairs=pairs,
         labels=labels,
         level=level,
-        options=options_by_method(option or []),
+        options=options,
     )
     if left_out:
-        typer.echo(f"left out, no subject is shipped: {', '.join(left_out)}", err=True)
+        say(f"left out, no subject is shipped: {', '.join(left_out)}", err=True)
     split = f" ({cases})" if cases in SELECTIONS else ""
     title = f"{_count(len(listed), 'method')} on {_count(len(ids), 'case')}{split}"
     report = _run(config, out, title, fresh=fresh)
-    written = list(report.write(out).values()) if report.runs else []
-    if markdown is not None and report.runs:
-        write(markdown, report.markdown())
-        written.append(markdown)
-    if report.runs:
-        try:
-            report.plot(out / "boxplot.svg")
-            written.append(out / "boxplot.svg")
-        except ImportError as error:
-            typer.echo(f"no box plot: {error}", err=True)
+    saved = save(
+        {
+            out: lambda folder: report.write(folder).values(),
+            markdown: lambda path: write(path, report.markdown()),
+            out / "boxplot.svg": lambda path: _plot(report, path),
+        }
+        if report.runs
+        else {}
+    )
     if as_json:
         print_json(_record(report))
     else:
         _show(report)
-        for path in written:
-            typer.echo(f"wrote {path}")
+    for failure in report.failures:
+        say(f"failed: {failure}", err=True)
     if report.failures:
-        for failure in report.failures:
-            typer.echo(f"failed: {failure}", err=True)
-        typer.echo(f"{len(report.runs)} of {config.n_runs} results are in {out}", err=True)
+        say(f"{len(report.runs)} of {config.n_runs} results are in {out}", err=True)
+    saved.tell(quiet=as_json)
+    if report.failures:
         raise typer.Exit(1)
+
+
+def _plot(report: "Report", path: Path) -> tuple[Path, ...]:
+    """Draw the box plot if that can be done here."""
+    try:
+        report.plot(path)
+    except ImportError as error:
+        say(f"no box plot: {error}", err=True)
+        return ()
+    return (path,)
 
 
 def _count(number: int, noun: str) -> str:
@@ -133,7 +165,7 @@ def _run(config: "BenchConfig", out: Path, title: str, *, fresh: bool) -> "Repor
                 # A case that cannot be loaded takes all its runs with it.
                 bar.advance(overall, 1 if one.method else config.n_runs // len(config.cases))
     except KeyboardInterrupt:
-        typer.echo(
+        say(
             f"interrupted: {len(runs)} of {config.n_runs} results are kept in {out}; "
             f"the same command{' without --fresh' if fresh else ''} goes on from there.",
             err=True,
@@ -148,14 +180,13 @@ def _run(config: "BenchConfig", out: Path, title: str, *, fresh: bool) -> "Repor
 def _show(report: "Report") -> None:
     from graphcircuits import figures
 
-    typer.echo(
-        f"{report.title}, AUROC ({report.config.labels} labels, {report.config.level} level)"
-    )
+    say(f"{report.title}, AUROC ({report.config.labels} labels, {report.config.level} level)")
     rows = [figures.cells(row, plus_minus="±") for row in report.rows()]
     print_table(list(figures.HEADER), rows, numbers=len(figures.HEADER) - 1)
     published = [figures.cells(row, plus_minus="±")[:6] for row in report.published()]
     if published:
-        typer.echo(f"\n{figures.PUBLISHED_TITLE}:")
+        say("")
+        say(f"{figures.PUBLISHED_TITLE}:")
         print_table(list(figures.HEADER[:6]), published, numbers=5)
 
 

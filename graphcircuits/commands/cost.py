@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graphcircuits.commands.checks import prompt_count, refuse, seed_range, writable
+from graphcircuits.commands.options import listed_methods, options_by_method
 from graphcircuits.commands.output import (
     Json,
     late_progress,
-    options_by_method,
     print_json,
     print_table,
+    printable,
+    save,
+    say,
     write,
 )
 
@@ -78,15 +82,14 @@ def cost(
     Every method runs twice, once to be counted and once to be measured. Exit code 1 if a method
     failed on a subject; the others are reported.
     """
-    from graphcircuits.methods import METHODS, options_of
-
-    listed = list(METHODS) if methods is None else methods.replace(" ", "").split(",")
-    options = options_by_method(option or [])
-    for name in (*listed, *options):
-        options_of(name)  # an unknown method is reported before anything is loaded
-    idle = sorted(options.keys() - set(listed))
-    if idle:
-        raise ValueError(f"options are given for methods that do not run: {', '.join(idle)}.")
+    refuse(
+        prompt_count("--draw", draw),
+        seed_range(seed),
+        writable({"--markdown": markdown}, read=[Path(subject), pairs]),
+        ["--words goes with a file of prompts"] if words and pairs is None else [],
+    )
+    listed = listed_methods(methods)
+    options = options_by_method(option or [], listed)
     given = _given(subject, pairs, draw, seed, words)
     reports = []
     with late_progress() as bar:
@@ -104,20 +107,18 @@ def cost(
                 bar.update(current, visible=False)
                 bar.advance(overall)
             reports.append(report)
-    if markdown is not None:
-        command = shlex.join(["graphcircuits", *sys.argv[1:]])
-        write(markdown, _markdown(reports, command))
+    command = shlex.join(["graphcircuits", *sys.argv[1:]])
+    saved = save({markdown: lambda path: write(path, _markdown(reports, command))})
     if as_json:
         print_json([report.record() for report in reports])
     else:
         for report in reports:
-            typer.echo(report.about)
+            say(report.about)
             print_table(list(HEADER), report.rows(), numbers=len(HEADER) - 1)
-        if markdown is not None:
-            typer.echo(f"wrote {markdown}")
     failures = [failure for report in reports for failure in report.failures]
     for failure in failures:
-        typer.echo(f"failed: {failure}", err=True)
+        say(f"failed: {failure}", err=True)
+    saved.tell(quiet=as_json)
     if failures:
         raise typer.Exit(1)
 
@@ -207,16 +208,15 @@ def _given(
     subject: str, pairs: Path | None, draw: int, seed: int, words: bool
 ) -> "list[tuple[str, Transformer, Pairs]]":
     """What to call each subject, the subject, and its prompts."""
-    from graphcircuits.commands.subjects import own_subject, tokenizer_of
-    from graphcircuits.task import Pairs
+    from graphcircuits.commands.subjects import is_path, own_pairs, own_subject
 
     path = Path(subject)
-    if path.exists():
+    if is_path(subject):
+        transformer, _ = own_subject(path)
         if pairs is None:
             raise ValueError("your own subject needs prompts: name a .csv or .jsonl file after it.")
-        transformer, _ = own_subject(path)
-        tokenizer = tokenizer_of(path, transformer) if words else None
-        return [(path.stem, transformer, Pairs.load(pairs, tokenizer=tokenizer))]
+        prompts = own_pairs(pairs, path, transformer, words=words)
+        return [(printable(path.stem), transformer, prompts)]
     from graphcircuits.benchmark import load_case
 
     cases = [load_case(id.strip()) for id in subject.split(",")]
@@ -225,5 +225,4 @@ def _given(
     if len(cases) > 1:
         raise ValueError(f"one file of prompts cannot serve {len(cases)} cases; name one case.")
     transformer = cases[0].subject()
-    tokenizer = tokenizer_of(path, transformer) if words else None
-    return [(cases[0].id, transformer, Pairs.load(pairs, tokenizer=tokenizer))]
+    return [(cases[0].id, transformer, own_pairs(pairs, path, transformer, words=words))]

@@ -7,7 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcircuits.commands.output import Json, late_progress, print_json, print_table, write
+from graphcircuits.commands.checks import (
+    in_range,
+    prompt_count,
+    refuse,
+    seed_range,
+    suffix,
+    writable,
+)
+from graphcircuits.commands.output import (
+    Json,
+    late_progress,
+    print_json,
+    print_table,
+    printable,
+    save,
+    say,
+    write,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,6 +35,10 @@ if TYPE_CHECKING:
 
 STRONGEST = 12
 """Edges that are paired where none are named."""
+LEAST_ORDER, LARGEST_ORDER = 3, 100
+"""Of a quadrature: beyond, its points cost much and are no longer exact to the last digits."""
+LARGE_ERROR = 0.01
+"""Share of an integral from which on its error estimate is worth a word."""
 
 
 def interact(
@@ -65,7 +86,21 @@ def interact(
     """
     import torch
 
-    _check(target, edges, top, integrals, html, svg)
+    from graphcircuits.viewer.heatmap import heat_map_page, heat_maps
+
+    refuse(
+        ["give --target or --edges, not both"] if target is not None and edges is not None else [],
+        prompt_count("--draw", draw),
+        seed_range(seed),
+        in_range("--top", top, 1),
+        in_range("--integrals", integrals, 0),
+        in_range("--order", order, LEAST_ORDER, LARGEST_ORDER),
+        suffix("--html", html, ".html", ".htm"),
+        suffix("--svg", svg, ".svg"),
+        writable({"--html": html, "--svg": svg}, read=[Path(subject), pairs]),
+        ["--by-position goes with --json"] if by_position and not as_json else [],
+        ["--words goes with a file of prompts"] if words and pairs is None else [],
+    )
     transformer, prompts, title, task = _given(subject, pairs, draw, seed, words)
     with late_progress() as bar:
         step = bar.add_task(f"interactions in {title}", total=2)
@@ -74,24 +109,21 @@ def interact(
         record = report.record(top, integrals, order, decay=decay, by_position=by_position)
     record = {"subject": title, "task": task, "pairs": len(prompts), **record}
     about = f"{title}: edge interactions" + (f" at {report.target}" if report.target else "")
-    if html is not None or svg is not None:
-        from graphcircuits.viewer.heatmap import heat_map_page, heat_maps
-
-        labels, panels = report.labels, {name: x.tolist() for name, x in report.panels.items()}
-        if svg is not None:
-            write(svg, heat_maps(labels, panels, title=about))
-        if html is not None:
-            text = " ".join([task, *report.remarks])
-            write(html, heat_map_page(labels, panels, title=about, text=text))
+    labels, panels = report.labels, {name: x.tolist() for name, x in report.panels.items()}
+    text = " ".join([task, *record["remarks"]])
+    saved = save(
+        {
+            svg: lambda path: write(path, heat_maps(labels, panels, title=about)),
+            html: lambda path: write(path, heat_map_page(labels, panels, title=about, text=text)),
+        }
+    )
     if as_json:
         print_json(record)
+        saved.tell(quiet=True)
         return
-    typer.echo(f"{about}, {len(prompts)} pairs of prompts")
+    say(f"{about}, {len(prompts)} pairs of prompts")
     _print(record)
-    for line in report.remarks:
-        typer.echo(line)
-    for path in filter(None, (svg, html)):
-        typer.echo(f"wrote {path}")
+    saved.tell()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +207,8 @@ class _Report:
         smooth = self.read is not None and not self.read.kinks
         if (integrals or decay) and not smooth:
             raise ValueError(f"--integrals and --decay do not apply. {self.remarks[0]}")
+        if by_position and self.finite is None:
+            raise ValueError(f"--by-position does not apply. {self.remarks[0]}")
         sizes = self.whole.interaction.abs().mean(-1)
         first, second = torch.triu_indices(len(self.edges), len(self.edges), 1)
         ranked = sizes[first, second].argsort(descending=True).tolist()
@@ -183,10 +217,12 @@ class _Report:
             "target": self.target,
             "edges": list(self.edges),
             "kinks": [] if self.read is None else list(self.read.kinks),
+            "remarks": self.remarks,
             "interactions": [self._row(one, other) for one, other in best[:top]],
             "matrices": {name: values.tolist() for name, values in self.panels.items()},
         }
-        if by_position and self.finite is not None:
+        if by_position:
+            assert self.finite is not None
             forms = {"finite": self.finite, "local": self.local}
             record["by_position"] = {
                 name: None if values is None else values.mean(-1).permute(2, 0, 1).tolist()
@@ -197,6 +233,7 @@ class _Report:
             chosen = [(self.edges[one], self.edges[other]) for one, other in best[:integrals]]
             found = interactions.integral(self.read, chosen, order=order)
             record["integrals"] = self._integrals(found)
+            record["remarks"] += _doubts(record["integrals"], order)
         if decay:
             assert self.read is not None
             fit = interactions.decay(self.read)
@@ -224,6 +261,7 @@ class _Report:
                 {
                     "edges": list(pair),
                     "integral": value.mean().item(),
+                    "size": value.abs().mean().item(),
                     "error": error.mean().item(),
                     "finite": self.finite[one, other].mean().item(),
                 }
@@ -242,15 +280,29 @@ def _print(record: dict[str, Any]) -> None:
     titles = [*columns, *(f"{name} at a position" for name in at_read)]
     print_table(titles, rows, numbers=len(titles) - 2)
     for row in record.get("integrals", []):
-        typer.echo(
+        say(
             f"integral of {' and '.join(row['edges'])}: {row['integral']:.6g} "
             f"(error about {row['error']:.1e}; finite {row['finite']:.6g})"
         )
     if "decay" in record:
-        typer.echo(
+        say(
             f"the error of the local form falls with power {record['decay']['slope']:.3f} "
             "of the message size"
         )
+    for line in record["remarks"]:
+        say(line)
+
+
+def _doubts(integrals: list[dict[str, Any]], order: int) -> list[str]:
+    """What to do about integrals whose error estimate is large."""
+    shares = [row["error"] / row["size"] for row in integrals if row["size"] > 0]
+    if max(shares, default=0.0) <= LARGE_ERROR:
+        return []
+    said = f"The error estimate is up to {max(shares):.0%} of the integral: "
+    if order < LARGEST_ORDER:
+        better = min(2 * order, LARGEST_ORDER)
+        return [f"{said}raise --order, which is {order}, to {better} or more."]
+    return [f"{said}the read is too sharp for this quadrature; rely on the finite form."]
 
 
 def _strongest(subject: "Transformer", pairs: "Pairs") -> list[str]:
@@ -266,41 +318,16 @@ def _listed(edges: list[str] | None) -> list[str] | None:
     return None if edges is None else [name.strip() for text in edges for name in text.split(",")]
 
 
-def _check(
-    target: str | None,
-    edges: list[str] | None,
-    top: int,
-    integrals: int,
-    html: Path | None,
-    svg: Path | None,
-) -> None:
-    """Refuse what would only fail once everything has run."""
-    problems = []
-    if target is not None and edges is not None:
-        problems.append("give --target or --edges, not both")
-    if top < 1:
-        problems.append(f"--top must be at least 1, got {top}")
-    if integrals < 0:
-        problems.append(f"--integrals must be at least 0, got {integrals}")
-    if html is not None and html.suffix not in (".html", ".htm"):
-        problems.append(f"--html must end in .html, got {html}")
-    if svg is not None and svg.suffix != ".svg":
-        problems.append(f"--svg must end in .svg, got {svg}")
-    if problems:
-        raise ValueError("; ".join(problems) + ".")
-
-
 def _given(
     subject: str, pairs: Path | None, draw: int, seed: int, words: bool
 ) -> tuple["Transformer", "Pairs", str, str]:
     """Subject, prompts, and what to call subject and task."""
-    from graphcircuits.commands.subjects import own_subject, tokenizer_of
-    from graphcircuits.task import Pairs
+    from graphcircuits.commands.subjects import is_path, own_pairs, own_subject
 
     path = Path(subject)
-    if path.exists():
+    if is_path(subject):
         transformer, _ = own_subject(path)
-        title, task = path.stem, ""
+        title, task = printable(path.stem), ""
     else:
         from graphcircuits.benchmark import load_case
 
@@ -310,5 +337,4 @@ def _given(
             return transformer, case.pairs(draw, seed=seed), title, task
     if pairs is None:
         raise ValueError("your own subject needs prompts: name a .csv or .jsonl file after it.")
-    tokenizer = tokenizer_of(path, transformer) if words else None
-    return transformer, Pairs.load(pairs, tokenizer=tokenizer), title, task
+    return transformer, own_pairs(pairs, path, transformer, words=words), title, task

@@ -5,14 +5,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from graphcircuits.commands.checks import (
+    in_range,
+    one_of,
+    prompt_count,
+    refuse,
+    seed_range,
+    suffix,
+    writable,
+)
+from graphcircuits.commands.options import method_options
 from graphcircuits.commands.output import (
     Json,
     late_progress,
-    parse_options,
     print_json,
     print_table,
+    printable,
+    save,
+    say,
 )
-from graphcircuits.commands.subjects import own_subject, tokenizer_of
+from graphcircuits.commands.subjects import is_path, own_pairs, own_subject
 
 if TYPE_CHECKING:
     from graphcircuits.circuit import Circuit
@@ -68,10 +80,8 @@ def localize(
         typer.Option(help="Write all scores: .json (as EAP-IG and MIB), .csv, .dot, .safetensors."),
     ] = None,
     html: Annotated[
-        Path | None,
-        typer.Option(help="Where to write the picture; by default circuit.html, none with --json."),
+        Path | None, typer.Option(help="Write a picture of the circuit as a page: .html.")
     ] = None,
-    no_picture: Annotated[bool, typer.Option("--no-picture", help="Write no picture.")] = False,
     as_json: Json = False,
 ) -> None:
     """Rank the edges of a transformer by how likely they are in the circuit of a task."""
@@ -79,17 +89,26 @@ def localize(
     from dataclasses import replace
 
     from graphcircuits import methods
-    from graphcircuits.evaluate import auroc
+    from graphcircuits.evaluate import LEVELS, auroc
+    from graphcircuits.result import SUFFIXES
 
-    html = _picture(html, wanted=not (no_picture or as_json))
-    _check(level, edges, out, html)
-    options = parse_options(option or [])
+    refuse(
+        prompt_count("--pairs", pairs),
+        seed_range(seed),
+        one_of("--level", level, LEVELS),
+        in_range("--edges", edges, 1),
+        suffix("--out", out, *SUFFIXES),
+        suffix("--html", html, ".html", ".htm"),
+        writable({"--out": out, "--html": html}, read=[subject, pairs_file]),
+    )
     if method is not None:
-        methods.options_of(method)  # an unknown method is reported before anything is loaded
+        method_options(method, option or [])  # before anything is loaded
     transformer, prompts, truth, title, task = _given(case, pairs, seed, subject, pairs_file, words)
+    name = methods.default_method(transformer, prompts)[0] if method is None else method
+    options = method_options(name, option or [])
     with late_progress() as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", methods.BeyondTraining)  # the notes below say it
-        step = bar.add_task(f"{method or 'localize'} on {title}", total=1)
+        step = bar.add_task(f"{name} on {title}", total=1)
         result = methods.localize(
             transformer,
             prompts,
@@ -101,10 +120,12 @@ def localize(
     result = replace(result, subject=title, task=task)
     circuit = result.circuit(edges=_size(result, edges))
     quality = None if truth is None else auroc(result, truth, level)
-    if out is not None:
-        result.save(out, circuit=circuit)
-    if html is not None:
-        result.show(html, circuit=circuit)
+    saved = save(
+        {
+            out: lambda path: result.save(path, circuit=circuit),
+            html: lambda path: result.show(path, circuit=circuit),
+        }
+    )
     if as_json:
         print_json(
             {
@@ -125,11 +146,12 @@ def localize(
                 ],
             }
         )
+        saved.tell(quiet=True)
         return
-    typer.echo(f"{title}: {task}" if task else title)
-    typer.echo(f"{result.method}, {len(prompts)} pairs, seed {seed}, {result.seconds:.2f} s")
+    say(f"{title}: {task}" if task else title)
+    say(f"{result.method}, {len(prompts)} pairs, seed {seed}, {result.seconds:.2f} s")
     for note in result.notes:
-        typer.echo(note)
+        say(note)
     rows = []
     for rank, (edge, score) in enumerate(result.top(len(circuit)), start=1):
         rows.append([str(rank), edge, f"{score:.4g}"])
@@ -137,20 +159,12 @@ def localize(
             rows[-1].append("yes" if edge in truth else "")
     marks = [] if truth is None else ["in the true circuit"]
     print_table(["rank", "edge", "score", *marks], rows)
-    typer.echo(f"{len(circuit)} of {result.graph.n_edges} edges in the circuit")
+    say(f"{len(circuit)} of {result.graph.n_edges} edges in the circuit")
     if truth is not None:
         found = len(circuit & truth.on(result.graph))
-        typer.echo(f"{found} of the {len(truth)} true edges are among them")
-        typer.echo(f"AUROC {quality:.4f} ({level} level)")
-    for path in filter(None, (out, html)):
-        typer.echo(f"wrote {path}")
-
-
-def _picture(html: Path | None, *, wanted: bool) -> Path | None:
-    """Where the picture goes; a place that was named is used in any case."""
-    if html is not None or not wanted:
-        return html
-    return Path("circuit.html")
+        say(f"{found} of the {len(truth)} true edges are among them")
+        say(f"AUROC {quality:.4f} ({level} level)")
+    saved.tell()
 
 
 def _size(result: "Result", edges: int | None) -> int:
@@ -158,24 +172,6 @@ def _size(result: "Result", edges: int | None) -> int:
     if edges is None:
         edges = int((result.scores > 0).sum()) if result.method == "gcl" else EDGES
     return max(1, min(edges, result.graph.n_edges))
-
-
-def _check(level: str, edges: int | None, out: Path | None, html: Path | None) -> None:
-    """Refuse what would only fail once the method has run."""
-    from graphcircuits.evaluate import LEVELS
-    from graphcircuits.result import SUFFIXES
-
-    problems = []
-    if level not in LEVELS:
-        problems.append(f"--level must be one of {', '.join(LEVELS)}, got {level!r}")
-    if edges is not None and edges < 1:
-        problems.append(f"--edges must be at least 1, got {edges}")
-    if out is not None and out.suffix not in SUFFIXES:
-        problems.append(f"--out must end in {', '.join(SUFFIXES)}, got {out}")
-    if html is not None and html.suffix not in (".html", ".htm"):
-        problems.append(f"--html must end in .html, got {html}")
-    if problems:
-        raise ValueError("; ".join(problems) + ".")
 
 
 def _given(
@@ -199,15 +195,16 @@ def _given(
             raise ValueError(
                 "a case draws its own prompts; --pairs-file and --words go with --subject."
             )
+        if is_path(case):
+            raise ValueError(
+                f"{case} is a path, not a case; give it as --subject {case}, with --pairs-file."
+            )
         loaded = load_case(case)
         prompts = loaded.pairs(n_pairs, seed=seed)
         return loaded.subject(), prompts, loaded.circuit, loaded.id, loaded.task
-    from graphcircuits.task import Pairs
-
     assert subject is not None
     if pairs_file is None:
         raise ValueError("your own subject needs prompts: give --pairs-file pairs.csv or .jsonl.")
     transformer, truth = own_subject(subject)
-    tokenizer = tokenizer_of(subject, transformer) if words else None
-    prompts = Pairs.load(pairs_file, tokenizer=tokenizer)
-    return transformer, prompts, truth, subject.stem, ""
+    prompts = own_pairs(pairs_file, subject, transformer, words=words)
+    return transformer, prompts, truth, printable(subject.stem), ""

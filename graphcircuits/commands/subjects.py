@@ -1,11 +1,30 @@
-"""Subjects of a user's own: the files and folders that commands take; reading words for them."""
+"""Subjects of a user's own: the files and folders that commands take, and their prompts.
+
+What is the id of a case is the case, also where a file has that name; `./ib-3` is the file.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from graphcircuits.circuit import Circuit
+    from graphcircuits.task import Pairs
     from graphcircuits.transformer import Transformer
+
+
+def is_case(text: str) -> bool:
+    """Whether the text is the id of a case."""
+    from graphcircuits.benchmark import FAMILIES, case_ids
+
+    family = text.partition("-")[0]
+    return family in FAMILIES and text in case_ids(family=family)
+
+
+def is_path(text: str) -> bool:
+    """Whether the text means a file or a folder: no case, and there or written like a path."""
+    path = Path(text)
+    written = len(path.parts) > 1 or path.suffix != "" or (text != "" and path.exists())
+    return written and not is_case(text)
 
 
 def own_subject(path: Path) -> tuple["Transformer", "Circuit | None"]:
@@ -27,6 +46,13 @@ def own_subject(path: Path) -> tuple["Transformer", "Circuit | None"]:
         f"no subject at {path}: expected a .safetensors file, or a folder with ll_model.pth "
         "(InterpBench) or config.json (Hugging Face)."
     )
+
+
+def own_pairs(file: Path, path: Path, transformer: "Transformer", *, words: bool) -> "Pairs":
+    """The prompts in a file; `words` are read as the subject at `path` reads them."""
+    from graphcircuits.task import Pairs
+
+    return Pairs.load(file, tokenizer=tokenizer_of(path, transformer) if words else None)
 
 
 def tokenizer_of(path: Path, transformer: "Transformer") -> Any:

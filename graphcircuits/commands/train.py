@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcircuits.commands.output import Json, late_progress, print_json
+from graphcircuits.commands.checks import (
+    MOST_SEEDS,
+    device_there,
+    in_range,
+    refuse,
+    suffix,
+    writable,
+    writable_folders,
+)
+from graphcircuits.commands.output import Json, late_progress, print_json, save, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +39,7 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Training steps, instead of the set ones.")] = (
         None
     ),
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     checkpoints: Annotated[
         Path | None,
         typer.Option(help="Folder of checkpoints; training goes on from what it holds."),
@@ -50,11 +59,18 @@ def train(
     from graphcircuits.predictor import train as training
     from graphcircuits.predictor.ensemble import save_ensemble
 
+    refuse(
+        suffix("--out", out, ".safetensors"),
+        in_range("--seeds", seeds, 1, MOST_SEEDS),
+        in_range("--steps", steps, 1),
+        device_there(device),
+        writable({"--out": out}, read=[config]),
+        writable_folders({"--checkpoints": checkpoints, "--tensorboard": tensorboard}),
+    )
     settings = _settings(config, steps)
     ids, held_out, left_out = _cases(cases, without_fold)
-    _check(out, seeds, device)
     if left_out:
-        typer.echo(f"left out, no subject is shipped: {', '.join(left_out)}", err=True)
+        say(f"left out, no subject is shipped: {', '.join(left_out)}", err=True)
     with late_progress() as bar, ExitStack() as stack:
         reading = bar.add_task("reading cases", total=len(ids) + len(held_out))
         examples = training.read_examples(
@@ -83,18 +99,19 @@ def train(
             log=_tensorboard(tensorboard, stack),
         )
     found = training.validate(ensemble, validation)
-    save_ensemble(out, ensemble)
+    saved = save({out: lambda path: save_ensemble(path, ensemble)})
     figures = {level: mean(x[level] for x in found.values()) for level in ("qkv", "head") if found}
     if as_json:
         record = {"out": str(out), "cases": len(ids), "seeds": seeds, "steps": settings.last}
         print_json(record | {"auroc": figures, "held_out": found, "left_out": left_out})
+        saved.tell(quiet=True)
         return
     without = f" ({len(left_out)} without a subject left out)" if left_out else ""
-    typer.echo(f"{seeds} predictors, {len(ids)} cases{without}, {settings.last} steps each")
+    say(f"{seeds} predictors, {len(ids)} cases{without}, {settings.last} steps each")
     if found:
         head, qkv = figures["head"], figures["qkv"]
-        typer.echo(f"{len(found)} held-out cases: mean AUROC {head:.4f} (head), {qkv:.4f} (q/k/v)")
-    typer.echo(f"wrote {out}")
+        say(f"{len(found)} held-out cases: mean AUROC {head:.4f} (head), {qkv:.4f} (q/k/v)")
+    saved.tell()
 
 
 def _settings(config: Path | None, steps: int | None) -> "TrainConfig":
@@ -129,21 +146,6 @@ def _cases(cases: str, without_fold: int | None) -> tuple[list[str], list[str], 
         raise ValueError(f"--without-fold must be in 0..{N_FOLDS - 1}, got {without_fold}.")
     held_out = [id for id in ids if load_case(id).fold == without_fold]
     return [id for id in ids if id not in held_out], held_out, left_out
-
-
-def _check(out: Path, seeds: int, device: str) -> None:
-    """Refuse what would only fail after training."""
-    import torch
-
-    problems = []
-    if out.suffix != ".safetensors":
-        problems.append(f"--out must end in .safetensors, got {out}")
-    if seeds < 1:
-        problems.append(f"--seeds must be at least 1, got {seeds}")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        problems.append("--device cuda was asked for, but PyTorch finds no GPU here")
-    if problems:
-        raise ValueError("; ".join(problems) + ".")
 
 
 def _tensorboard(

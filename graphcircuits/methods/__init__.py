@@ -217,6 +217,6 @@ def _parameters(method: str) -> dict[str, inspect.Parameter]:
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), n=1)
+    near = get_close_matches(name.lower(), list(known), n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"unknown {what} {name!r}; {hint}({', '.join(sorted(known)) or 'it has none'})"

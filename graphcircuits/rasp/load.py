@@ -1,50 +1,120 @@
 """A user's own program, from a Python file and a name in it."""
 
+import inspect
 import json
+import reprlib
 import runpy
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
+from graphcircuits import rasp
 from graphcircuits.rasp.language import RaspError, SOp, Value
 
 
-def load_program(path: Path, name: str) -> SOp:
-    """The program called `name` in a Python file: a sequence expression, or a function giving one.
+def load_program(path: Path, name: str | None = None) -> tuple[str, SOp]:
+    """A program of a Python file and its name: a sequence expression, or a function giving one.
 
-    The file is run, as `python file.py` would: only load files that you trust.
+    Without a name the file must define exactly one. It is run, as `python file.py` would: only load
+    files that you trust.
     """
     if not path.is_file():
         raise FileNotFoundError(
             f"no Python file at {path}; give your program as path/to/file.py:name."
         )
-    try:
-        names = runpy.run_path(str(path))
-    except Exception as error:
-        raise RaspError(f"{path} raised {type(error).__name__}: {error}.") from error
+    names = _run(path)
+    if name is None:
+        name = _only(path, names)
     if name not in names:
         defined = [known for known in names if not known.startswith("_")]
         near = get_close_matches(name, defined, n=3) or sorted(defined)
         raise RaspError(f"{path} defines no {name!r}; did you mean {', '.join(near)}?")
     found = names[name]
     if callable(found) and not isinstance(found, SOp):
+        if _required(found):
+            raise RaspError(
+                f"{name!r} in {path} must be callable without arguments, "
+                f"but needs {', '.join(_required(found))}."
+            )
         try:
             found = found()
-        except TypeError as error:
+        except Exception as error:
             raise RaspError(
-                f"{name!r} in {path} must be callable without arguments: {error}."
+                f"{name!r} in {path} raised {type(error).__name__}: {error}."
             ) from error
     if not isinstance(found, SOp):
-        raise RaspError(f"{name!r} in {path} must be a sequence expression, got {found!r}.")
-    return found
+        raise RaspError(
+            f"{name!r} in {path} must be a sequence expression, got {reprlib.repr(found)}."
+        )
+    return name, found
+
+
+def _run(path: Path) -> dict[str, Any]:
+    """The names of a file that was run."""
+    try:
+        return runpy.run_path(str(path))
+    except SystemExit as error:
+        raise RaspError(f"{path} ends the program (exit {error.code}) when it is run.") from error
+    except Exception as error:
+        raise RaspError(f"{path} raised {type(error).__name__}: {error}.") from error
+
+
+def _only(path: Path, names: dict[str, Any]) -> str:
+    """The one name that may be a program."""
+    shared = {id(value) for value in vars(rasp).values()}  # tokens, indices, ...
+    found = [
+        name
+        for name, value in names.items()
+        if not name.startswith("_")
+        and id(value) not in shared
+        and (isinstance(value, SOp) or _is_recipe(value, names))
+    ]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise RaspError(
+            f"{path} defines no program: no sequence expression, and no function that needs no "
+            "arguments and could give one."
+        )
+    raise RaspError(
+        f"{path} defines several programs; choose one: "
+        + ", ".join(f"{path}:{name}" for name in found)
+        + "."
+    )
+
+
+def _is_recipe(value: Any, names: dict[str, Any]) -> bool:
+    """Whether it is a function of this very file that can be called as it stands."""
+    own = inspect.isfunction(value) and value.__module__ == names["__name__"]
+    return own and not _required(value)
+
+
+def _required(function: Any) -> list[str]:
+    """The arguments that a call must give; none where that cannot be known."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):
+        return []
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in variable]
 
 
 def parse_vocab(text: str) -> tuple[Value, ...]:
     """Tokens from a JSON list or a comma-separated one, in which numbers are numbers."""
     if text.lstrip().startswith("["):
         try:
-            return tuple(json.loads(text))
-        except json.JSONDecodeError as error:
-            raise RaspError(f"the vocabulary {text!r} is no JSON list: {error}.") from error
+            tokens = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise RaspError(
+                f"the vocabulary {reprlib.repr(text)} is no JSON list: {error}."
+            ) from error
+        for token in tokens:
+            if not isinstance(token, str | int | float):
+                raise RaspError(
+                    "the tokens of a vocabulary must be text, numbers, true or false, "
+                    f"got {reprlib.repr(token)}."
+                )
+        return tuple(tokens)
     return tuple(_token(part.strip()) for part in text.split(",") if part.strip())
 
 

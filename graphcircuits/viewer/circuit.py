@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from html import escape
 
 from graphcircuits.circuit import Circuit
+from graphcircuits.viewer.page import page
 
 COLUMN, ROW, WIDTH, HEIGHT, MARGIN = 150, 74, 112, 44, 60
 COLOURS = {"q": "#0173b2", "k": "#de8f05", "v": "#029e73", "": "#56565e"}
 LEGEND = {"q": "query", "k": "key", "v": "value", "": "MLP or logits input"}
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #1c1c22; background: #fff; }
-h1 { font-size: 1.3rem; margin: 0 0 .2rem; } p { margin: .2rem 0 1rem; max-width: 60rem; }
-svg { max-width: 100%; height: auto; }
 rect { fill: #f4f4f6; stroke: #9a9aa4; rx: 7px; } .used rect { fill: #fff; stroke: #1c1c22; }
 text { font-size: 13px; text-anchor: middle; fill: #8a8a94; } .used text { fill: #1c1c22; }
 text.note { font-size: 10px; } path { fill: none; opacity: .85; }
@@ -62,13 +60,12 @@ def circuit_page(
         f'<span><i style="background:{COLOURS[slot]}"></i>{word}</span>'
         for slot, word in LEGEND.items()
     )
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{_STYLE}</style><h1>{escape(title)}</h1><p>{escape(text)}</p>"
+    content = (
         f'<p class="legend">{legend}</p>'
         f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
-        f'aria-label="{escape(title)}">{"".join(drawn)}</svg></html>\n'
+        f'aria-label="{escape(title)}">{"".join(drawn)}</svg>'
     )
+    return page(content, title=title, text=text, style=_STYLE)
 
 
 def _places(circuit: Circuit) -> dict[str, tuple[int, float]]:

@@ -7,6 +7,8 @@ at a cell shows its two labels and its value. No script, nothing from outside.
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from graphcircuits.viewer.page import page
+
 CELL, GAP, LETTER, HEAD, FOOT = 46, 34, 7.2, 30, 26
 BELOW, ABOVE = (33, 102, 172), (178, 24, 43)
 WRITTEN = 12
@@ -21,11 +23,6 @@ _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#1c1c22}.name{font-weight:600}"
     ".value{font-size:9px;text-anchor:middle}.light{fill:#fff}"
 )
-_PAGE_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #1c1c22; background: #fff; }
-h1 { font-size: 1.3rem; margin: 0 0 .2rem; } p { margin: .2rem 0 1rem; max-width: 60rem; }
-svg { max-width: 100%; height: auto; }
-"""
 
 
 def heat_maps(labels: Sequence[str], panels: Mapping[str, Matrix], *, title: str) -> str:
@@ -51,11 +48,7 @@ def heat_map_page(
     labels: Sequence[str], panels: Mapping[str, Matrix], *, title: str, text: str = ""
 ) -> str:
     """The same as a self-contained HTML page."""
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{_PAGE_STYLE}</style><h1>{escape(title)}</h1><p>{escape(text)}</p>"
-        f"{heat_maps(labels, panels, title=title)}</html>\n"
-    )
+    return page(heat_maps(labels, panels, title=title), title=title, text=text)
 
 
 def _panel(labels: Sequence[str], name: str, matrix: Matrix, *, left: float, margin: float) -> str:

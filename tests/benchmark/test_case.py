@@ -88,7 +88,7 @@ def test_listing_cases_does_not_load_torch():
             lambda: load_case("ib103"),
             r"unknown case 'ib103'; did you mean ib-103 \(swap-consecutive\)",
         ),
-        (lambda: load_case("?"), r"unknown case '\?'; case_ids\(\) lists all cases"),
+        (lambda: load_case("?"), r"unknown case '\?'; `graphcircuits cases` lists all cases"),
         (lambda: case_ids(family="xx"), r"unknown family 'xx'; choose from ib"),
         (lambda: case_ids(split="train"), r"unknown split 'train'; choose from test, pool, disc"),
         (lambda: load_case("ib-2").labels("all"), r"unknown labeling 'all'; choose from interpb"),

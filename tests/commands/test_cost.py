@@ -110,6 +110,14 @@ def test_all_methods_are_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             "options are given for methods that do not run: eap-ig.",
         ),
         (["ib-1300"], "unknown case 'ib-1300'"),
+        (["ib-3", "--draw", "0", "--seed", "-1"], "--draw must be in 1..1000000, got 0; --seed mu"),
+        (["ib-3", "--methods", "eap,eap"], "--methods names eap twice."),
+        (["ib-3", "--option", "eap.pool=1", "--words"], "--words goes with a file of prompts"),
+        (
+            ["ib-3", "--option", "eap-ig.steps=x"],
+            "--option eap-ig.steps=x: steps of eap-ig must be a whole number.",
+        ),
+        (["ib-3", "--markdown", "/"], "--markdown must be a file, but / is a folder."),
         (["ib-3,ib-15", "pairs.csv"], "one file of prompts cannot serve 2 cases; name one case."),
     ],
 )

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from graphcircuits.benchmark import load_case
-from graphcircuits.commands.interact import STRONGEST, interact
+from graphcircuits.commands.interact import STRONGEST, _doubts, interact
 from graphcircuits.interactions import SharedRead, edge_interactions, finite, integral, local
 from graphcircuits.methods import METHODS
 from graphcircuits.store import save_transformer
@@ -97,6 +97,47 @@ def test_table_and_pictures(tmp_path: Path) -> None:
     assert "one position, local" in html.read_text()
 
 
+def test_a_large_error_estimate_says_what_to_raise(tmp_path: Path) -> None:
+    # Two digits of ib-13 meet in m0 across the sharp steps of a trained MLP.
+    given = ["ib-13", "--draw", "1", "--edges", "a0.h0->m0,a0.h1->m0", "--integrals", "1"]
+    record = printed(*given, "--order", "4")
+    (row,) = record["integrals"]
+    assert row["error"] > 0.01 * row["size"]
+    share = f"{row['error'] / row['size']:.0%}"
+    said = f"The error estimate is up to {share} of the integral: raise --order, which is 4, to 8"
+    assert record["remarks"] == [f"{said} or more."]
+    # A smooth random subject needs no such word.
+    path, prompts = own_subject(tmp_path)
+    record = printed(path, prompts, "--target", "m1", "--integrals", "1", "--order", "8")
+    assert record["remarks"] == []
+
+
+@pytest.mark.parametrize(
+    ("order", "advice"),
+    [
+        (8, "raise --order, which is 8, to 16 or more."),
+        (60, "raise --order, which is 60, to 100 or more."),
+        (100, "the read is too sharp for this quadrature; rely on the finite form."),
+    ],
+)
+def test_what_to_do_about_an_integral(order: int, advice: str) -> None:
+    rows = [{"error": 0.001, "size": 1.0}, {"error": 0.5, "size": 2.0}, {"error": 0, "size": 0}]
+    assert _doubts(rows, order) == [f"The error estimate is up to 25% of the integral: {advice}"]
+    assert _doubts(rows[:1], order) == _doubts([], order) == []
+
+
+def test_a_case_wins_over_a_file_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own, prompts = own_subject(tmp_path)
+    own.rename(tmp_path / "ib-13")
+    edges = ["--edges", "input->m1,a0.h1->m1", "--draw", "1"]
+    assert printed("ib-13", *edges)["subject"] == "ib-13"
+    assert printed("ib-13", *edges)["task"] != ""
+    assert printed("./ib-13", prompts, *edges)["task"] == ""
+
+
 def test_kinks_are_said(tmp_path: Path) -> None:
     path, prompts = own_subject(tmp_path, "relu")
     done = run(path, prompts, "--target", "m0")
@@ -141,8 +182,17 @@ def test_a_case_with_pairs_of_your_own(tmp_path: Path) -> None:
     ("args", "text"),
     [
         (["ib-13", "--top", "0", "--integrals", "-1"], "--top must be at least 1, got 0; --integ"),
-        (["ib-13", "--html", "a.svg"], "--html must end in .html, got a.svg"),
+        (["ib-13", "--html", "a.svg"], "--html must end in .html, .htm, got a.svg"),
         (["ib-13", "--svg", "a.png"], "--svg must end in .svg, got a.png"),
+        (["ib-13", "--svg", "/"], "--svg must be a file, but / is a folder"),
+        (["ib-13", "--draw", "0"], "--draw must be in 1..1000000, got 0"),
+        (["ib-13", "--order", "2"], "--order must be in 3..100, got 2"),
+        (["ib-13", "--words"], "--words goes with a file of prompts"),
+        (["ib-13", "--by-position"], "--by-position goes with --json"),
+        (
+            ["ib-13", "--by-position", "--json", "--draw", "1"],
+            "--by-position does not apply. These edges have several readers",
+        ),
         (["ib-13", "--target", "m1", "--edges", "x"], "give --target or --edges, not both"),
         (["ib-13", "--target", "m7"], "unknown reader 'm7'"),
         (["ib-13", "--edges", "input->m0"], "two or more different edges"),
@@ -155,6 +205,8 @@ def test_refusals(args: list[str], text: str) -> None:
     assert text in str(done.exception)
 
 
-def test_your_own_subject_needs_prompts(tmp_path: Path) -> None:
+def test_your_own_subject_must_be_there_and_needs_prompts(tmp_path: Path) -> None:
+    said = "no subject at absent.safetensors: expected a .safetensors file"
+    assert said in str(run("absent.safetensors").exception)
     path, _ = own_subject(tmp_path)
     assert "name a .csv or .jsonl file after it" in str(run(path).exception)

@@ -120,8 +120,14 @@ def test_cases_without_a_subject_are_named(
         ),
         (["--without-fold", "5"], "--without-fold must be in 0..4, got 5"),
         (["--out", "mine.pt"], "--out must end in .safetensors, got mine.pt"),
-        (["--seeds", "0"], "--seeds must be at least 1, got 0"),
-        (["--steps", "0"], "steps must be at least 1, got 0"),
+        (["--seeds", "0"], "--seeds must be in 1..1000, got 0"),
+        (["--device", "tpu"], "--device must be cpu, cuda or cuda:NUMBER, got 'tpu'"),
+        (["--out", "/"], "--out must be a file, but / is a folder"),
+        (
+            ["--checkpoints", "/dev/null"],
+            "--checkpoints cannot be written: /dev/null is not a f",
+        ),
+        (["--steps", "0"], "--steps must be at least 1, got 0"),
     ],
 )
 def test_refusals(given: list[str], text: str, tmp_path: Path) -> None:

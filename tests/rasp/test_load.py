@@ -19,7 +19,11 @@ def shifted():
 
 def needs(argument):
     return argument
+
+def fails():
+    raise KeyError("gone")
 """
+ONE = "from graphcircuits.rasp import *\nfrom graphcircuits import rasp\n"
 
 
 @pytest.fixture
@@ -30,8 +34,8 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_a_program_is_an_expression_or_a_function_that_gives_one(source: Path):
-    assert load_program(source, "doubled")([1, 2]) == [2, 4]
-    assert load_program(source, "shifted")(["a", "b"]) == [None, "a"]
+    assert load_program(source, "doubled")[1]([1, 2]) == [2, 4]
+    assert load_program(source, "shifted")[1](["a", "b"]) == [None, "a"]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +43,8 @@ def test_a_program_is_an_expression_or_a_function_that_gives_one(source: Path):
     [
         ("doubld", r"defines no 'doubld'; did you mean doubled\?"),
         ("number", r"'number' in .* must be a sequence expression, got 3"),
-        ("needs", r"'needs' in .* must be callable without arguments"),
+        ("needs", r"'needs' in .* must be callable without arguments, but needs argument\."),
+        ("fails", r"'fails' in .* raised KeyError: 'gone'\."),
     ],
 )
 def test_other_names_are_refused(source: Path, name: str, message: str):
@@ -57,6 +62,43 @@ def test_a_missing_or_failing_file_is_named(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "only = Map(lambda x: 2 * x, tokens)",
+        "def only():\n    return Map(lambda x: 2 * x, tokens)",
+        "def only(times=2):\n    return Map(lambda x: times * x, tokens)",
+        # Imported, private, with arguments or no sequence: none of these is a program.
+        "_part = tokens + 1\ndef make(n):\n    return tokens * n\nsame = tokens\nnumber = 3\n"
+        "choice = Select(tokens, tokens, Comparison.EQ)\nonly = Map(lambda x: 2 * x, tokens)",
+    ],
+)
+def test_the_only_program_of_a_file_needs_no_name(tmp_path: Path, line: str):
+    path = tmp_path / "one.py"
+    path.write_text(ONE + line)
+    name, program = load_program(path)
+    assert name == "only"
+    assert program([1, 2]) == [2, 4]
+
+
+def test_several_programs_are_listed_and_none_is_said(source: Path, tmp_path: Path):
+    with pytest.raises(RaspError) as caught:
+        load_program(source)
+    listed = ", ".join(f"{source}:{name}" for name in ("doubled", "shifted", "fails"))
+    assert str(caught.value) == f"{source} defines several programs; choose one: {listed}."
+    empty = tmp_path / "empty.py"
+    empty.write_text(ONE)
+    with pytest.raises(RaspError, match=r"empty\.py defines no program: no sequence expression"):
+        load_program(empty)
+
+
+def test_a_file_that_ends_the_program_is_named(tmp_path: Path):
+    path = tmp_path / "script.py"
+    path.write_text("import sys; sys.exit(3)")
+    with pytest.raises(RaspError, match=r"script\.py ends the program \(exit 3\) when it is run"):
+        load_program(path)
+
+
+@pytest.mark.parametrize(
     ("text", "tokens"),
     [
         ("a,b,c", ("a", "b", "c")),
@@ -71,5 +113,9 @@ def test_vocabularies(text: str, tokens: tuple[object, ...]):
 
 
 def test_a_broken_json_vocabulary_is_refused():
-    with pytest.raises(RaspError, match=r"is no JSON list"):
-        parse_vocab('["a", ')
+    for text in ('["a", ', "[" * 100_000):
+        with pytest.raises(RaspError, match=r"is no JSON list") as caught:
+            parse_vocab(text)
+        assert len(str(caught.value)) < 200
+    with pytest.raises(RaspError, match=r"must be text, numbers, true or false, got \[1\]\."):
+        parse_vocab("[[1]]")

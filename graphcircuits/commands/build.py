@@ -1,0 +1,176 @@
+"""`graphcircuits build`: subjects with a planted circuit, trained and verified."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphcircuits.commands.checks import (
+    above,
+    device_there,
+    in_range,
+    refuse,
+    seed_range,
+    writable_folders,
+)
+from graphcircuits.commands.output import Json, print_json, printable, say
+
+if TYPE_CHECKING:
+    from graphcircuits.benchmark.case import Case
+
+MOST_WORKERS = 1024
+WIDEST = 64.0
+
+
+def build(
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Cases to build; all of them if none is named.")
+    ] = None,
+    family: Annotated[
+        str | None, typer.Option(help="All cases of one family instead: ib, tb or new.")
+    ] = None,
+    program: Annotated[
+        str | None, typer.Option(help="Your own program instead, as path/to/file.py:name.")
+    ] = None,
+    vocab: Annotated[str | None, typer.Option(help="Its tokens, as for compile.")] = None,
+    max_seq_len: Annotated[int | None, typer.Option(help="Its longest input, with BOS.")] = None,
+    causal: Annotated[bool, typer.Option("--causal", help="Give it causal attention.")] = False,
+    out: Annotated[Path, typer.Option(help="Directory to write subjects to.")] = Path("subjects"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the subjects that are there and go on.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    steps: Annotated[int, typer.Option(help="Training steps at most.")] = 6000,
+    rows: Annotated[int, typer.Option(help="Inputs per step and subject.")] = 256,
+    lr: Annotated[float, typer.Option(help="Adam's highest learning rate.")] = 3e-3,
+    strict_weight: Annotated[float, typer.Option(help="Weight of the strict loss.")] = 1.0,
+    edge_weight: Annotated[
+        float, typer.Option(help="Weight of the edge loss; 0 is the public procedure.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of inputs and weights.")] = 0,
+    widen: Annotated[float, typer.Option(help="Factor on the subjects' width.")] = 1.0,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop after so long, with what is there.")
+    ] = None,
+    processes: Annotated[int, typer.Option(help="Workers that prepare the data.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Train a subject for each case: a transformer with the program's circuit planted in it.
+
+    Every finished subject is written at once; a build that was stopped goes on with --resume.
+    Exit code 1 if a subject did not pass.
+    """
+    import time
+
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    from graphcircuits.benchmark import build as builder
+    from graphcircuits.siit.train import SiitConfig
+
+    refuse(
+        in_range("--steps", steps, 1),
+        in_range("--rows", rows, 2),
+        above("--lr", lr, 0),
+        in_range("--strict-weight", strict_weight, 0),
+        in_range("--edge-weight", edge_weight, 0),
+        seed_range(seed),
+        above("--widen", widen, 0) or in_range("--widen", widen, 0, WIDEST),
+        in_range("--minutes", minutes, 0),
+        in_range("--processes", processes, 1, MOST_WORKERS),
+        device_there(device),
+        writable_folders({"--out": out}),
+        _idle(ids, family, program, own=vocab is not None or max_seq_len is not None or causal),
+    )
+    if program is None:
+        cases = _listed_cases(ids, family)
+    else:
+        cases = [_own_case(program, vocab, max_seq_len, causal)]
+    there = [case.id for case in cases if builder.subject_path(out, case.id).exists()]
+    if there and not resume:
+        raise ValueError(
+            f"{out} already holds {len(there)} of these subjects, such as {there[0]}; "
+            "add --resume to keep them and build the others, or name another --out."
+        )
+    config = builder.BuildConfig(
+        siit=SiitConfig(
+            steps=steps, rows=rows, lr=lr, strict_weight=strict_weight, edge_weight=edge_weight
+        ),
+        seed=seed,
+        widen=widen,
+        processes=processes,
+    )
+    deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
+    command = " ".join(["graphcircuits", *sys.argv[1:]])
+    columns = (TextColumn("{task.description}"), TimeElapsedColumn())
+    wide = None if sys.stderr.isatty() else 160
+    with Progress(*columns, console=Console(stderr=True, width=wide)) as bar:
+        task = bar.add_task("computing the programs' answers", total=None)
+
+        def show(step: int, passed: int, total: int) -> None:
+            bar.update(task, description=f"step {step}: {passed} of {total} in this fleet pass")
+
+        built = []
+        for one in builder.build(
+            cases, out, config, device=device, command=command, progress=show, deadline=deadline
+        ):
+            built.append(one)
+            line = printable(_line(one.report))
+            bar.console.print(line, markup=False, highlight=False, emoji=False)
+    missing = [case.id for case in cases if not builder.subject_path(out, case.id).exists()]
+    if as_json:
+        print_json([one.report for one in built])
+    else:
+        say(f"{len(cases) - len(missing)} of {len(cases)} subjects in {out}")
+    if missing:
+        say(f"not passed: {', '.join(missing)}", err=True)
+        raise typer.Exit(1)
+
+
+def _idle(
+    ids: list[str] | None, family: str | None, program: str | None, *, own: bool
+) -> list[str]:
+    """Words that would do nothing beside others."""
+    problems = []
+    if program is not None and (ids or family is not None):
+        problems.append("give cases, --family or --program, not several of them")
+    elif ids and family is not None:
+        problems.append("give cases or --family, not both")
+    if program is None and own:
+        problems.append("--vocab, --max-seq-len and --causal go with --program")
+    return problems
+
+
+def _listed_cases(ids: list[str] | None, family: str | None) -> "list[Case]":
+    """The cases named; or all of a family, but for those with nothing to train."""
+    from graphcircuits.benchmark import case_ids, load_case
+    from graphcircuits.benchmark.split import is_constant
+
+    if ids:
+        return [load_case(id) for id in dict.fromkeys(ids)]
+    return [case for case in map(load_case, case_ids(family=family)) if not is_constant(case)]
+
+
+def _own_case(program: str, vocab: str | None, max_seq_len: int | None, causal: bool) -> "Case":
+    from graphcircuits.benchmark.case import Case
+    from graphcircuits.commands.programs import own_program
+
+    own = own_program(program, vocab, max_seq_len)
+    return Case(
+        id=own.name,
+        name=own.name,
+        task=f"{own.name} of {own.path}",
+        build=lambda: own.program,
+        vocab=own.vocab,
+        max_seq_len=own.max_seq_len,
+        causal=causal,
+    )
+
+
+def _line(report: dict[str, Any]) -> str:
+    return (
+        f"{report['case']:28} {'passed' if report['passed'] else 'FAILED'}  "
+        f"accuracy {report['accuracy']:.4f}  interchange {report['worst_interchange']:.4f}  "
+        f"strict {report['worst_strict']:.4f}  {report['steps']} steps"
+    )

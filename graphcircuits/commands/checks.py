@@ -1,0 +1,138 @@
+"""What is wrong with what was typed, said before any work starts and all at once.
+
+Each check returns the problems it finds, in the words of the command line; `refuse` raises them.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from graphcircuits.commands.output import reason
+
+MOST_PAIRS = 1_000_000
+MOST_SEEDS = 1000
+LARGEST_SEED = 2**32 - 1
+
+
+def refuse(*problems: Iterable[str]) -> None:
+    """Raise the problems as one error, if there are any."""
+    found = [problem for some in problems for problem in some]
+    if found:
+        raise ValueError("; ".join(found) + ".")
+
+
+def in_range(
+    flag: str, value: int | float | None, least: int | float, most: int | float | None = None
+) -> list[str]:
+    """A number from `least` to `most`, both included; None is nothing to check."""
+    if value is None:
+        return []
+    if least <= value <= (math.inf if most is None else most):
+        return _finite(flag, value)
+    words = f"at least {least}" if most is None else f"in {least}..{most}"
+    return _finite(flag, value) or [f"{flag} must be {words}, got {value}"]
+
+
+def above(flag: str, value: int | float, bound: int | float) -> list[str]:
+    """A number larger than `bound`."""
+    wrong = value <= bound
+    return _finite(flag, value) or ([f"{flag} must be above {bound}, got {value}"] if wrong else [])
+
+
+def _finite(flag: str, value: int | float) -> list[str]:
+    return [] if math.isfinite(value) else [f"{flag} must be a finite number, got {value}"]
+
+
+def prompt_count(flag: str, value: int) -> list[str]:
+    """How many prompt pairs are drawn."""
+    return in_range(flag, value, 1, MOST_PAIRS)
+
+
+def seed_range(seed: int) -> list[str]:
+    return in_range("--seed", seed, 0, LARGEST_SEED)
+
+
+def one_of(flag: str, value: str, known: Sequence[str]) -> list[str]:
+    return [] if value in known else [f"{flag} must be one of {', '.join(known)}, got {value!r}"]
+
+
+def distinct(flag: str, names: Sequence[str]) -> list[str]:
+    twice = dict.fromkeys(name for name in names if names.count(name) > 1)
+    return [f"{flag} names {', '.join(twice)} twice"] if twice else []
+
+
+def suffix(flag: str, path: Path | None, *known: str) -> list[str]:
+    if path is None or path.suffix in known:
+        return []
+    return [f"{flag} must end in {', '.join(known)}, got {path}"]
+
+
+def device_there(device: str) -> list[str]:
+    """A device that PyTorch can compute on here."""
+    import torch
+
+    kind, _, number = device.partition(":")
+    if device != "cpu" and (kind != "cuda" or device.endswith(":") or not f"0{number}".isdecimal()):
+        return [f"--device must be cpu, cuda or cuda:NUMBER, got {device!r}"]
+    if kind == "cuda" and not torch.cuda.is_available():
+        return [f"--device {device} was asked for, but PyTorch finds no GPU here"]
+    if number and int(number) >= torch.cuda.device_count():
+        there = torch.cuda.device_count()
+        return [f"--device {device} was asked for, but PyTorch finds only {there} GPUs, from 0"]
+    return []
+
+
+def writable(files: Mapping[str, Path | None], *, read: Iterable[Path | None] = ()) -> list[str]:
+    """Files that can be written, by their flags: all different, and none of those that are read."""
+    problems: list[str] = []
+    inputs = {path.resolve() for path in read if path is not None}
+    taken: dict[Path, str] = {}
+    for flag, path in files.items():
+        if path is None:
+            continue
+        try:
+            place = path.resolve()
+            if place.is_dir():
+                problems.append(f"{flag} must be a file, but {path} is a folder")
+            elif place.exists() and not place.is_file():
+                problems.append(f"{flag} must be a file, but {path} is a device or a pipe")
+            elif place in inputs:
+                problems.append(f"{flag} would overwrite {path}, which is read")
+            elif place in taken:
+                problems.append(f"{taken[place]} and {flag} are the same file, {path}")
+            else:
+                problems += _unwritable(flag, place.parent)
+        except OSError as error:
+            problems.append(f"{flag} cannot be written: {path}: {reason(error)}")
+        else:
+            taken.setdefault(place, flag)
+    return problems
+
+
+def writable_folders(folders: Mapping[str, Path | None]) -> list[str]:
+    """Folders that files can be written into, there or yet to be made."""
+    problems: list[str] = []
+    for flag, folder in folders.items():
+        if folder is None:
+            continue
+        try:
+            problems += _unwritable(flag, folder.resolve())
+        except OSError as error:
+            problems.append(f"{flag} cannot be written: {folder}: {reason(error)}")
+    return problems
+
+
+def _unwritable(flag: str, folder: Path) -> list[str]:
+    """Why the folder, or else the nearest one above it that exists, takes no file."""
+    from tempfile import TemporaryFile
+
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        return [f"{flag} cannot be written: {folder} is not a folder"]
+    # Trying is the only sure test: permissions say nothing about read-only or remote disks.
+    try:
+        with TemporaryFile(dir=folder):
+            return []
+    except OSError as error:
+        return [f"{flag} cannot be written: {folder}: {reason(error)}"]

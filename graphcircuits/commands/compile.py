@@ -1,0 +1,145 @@
+"""`graphcircuits compile`: a program as a transformer, and the circuit it has."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphcircuits.commands.checks import one_of, refuse, suffix, writable
+from graphcircuits.commands.output import (
+    Json,
+    print_json,
+    print_table,
+    printable,
+    save,
+    say,
+    write,
+)
+
+if TYPE_CHECKING:
+    from graphcircuits.rasp.compile import CompiledModel
+
+LABELS = ("interpbench", "complete")
+
+
+def compile_(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="A case such as ib-3, or your own program as path/to/file.py:name; the name may "
+            "be left out where the file holds but one."
+        ),
+    ],
+    vocab: Annotated[
+        str | None,
+        typer.Option(help='Tokens of your own program: "a,b,c", "0,1,2", or a JSON list.'),
+    ] = None,
+    max_seq_len: Annotated[
+        int | None, typer.Option(help="Longest input of your own program, the BOS token counted.")
+    ] = None,
+    causal: Annotated[
+        bool, typer.Option("--causal", help="Compile your own program with causal attention.")
+    ] = False,
+    labels: Annotated[
+        str, typer.Option(help="Circuit labeling: interpbench (official) or complete.")
+    ] = "interpbench",
+    dot: Annotated[Path | None, typer.Option(help="Write the circuit as a DOT file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a picture of it as a page.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compile a RASP program to a transformer: layers, heads, what sits where, the true circuit."""
+    refuse(
+        one_of("--labels", labels, LABELS),
+        suffix("--html", html, ".html", ".htm"),
+        writable({"--dot": dot, "--html": html}),
+    )
+    model, title = _compiled(target, vocab, max_seq_len, causal)
+    circuit = model.labels(labels)  # pyright: ignore[reportArgumentType]
+
+    def write_page(path: Path) -> None:
+        from graphcircuits.viewer.circuit import circuit_page
+
+        about = f"The true circuit ({labels} labels) of the compiled program."
+        notes = {part.name: printable(", ".join(part.writes)) for part in model.components}
+        write(path, circuit_page(circuit, title=title, text=about, notes=notes))
+
+    saved = save({dot: lambda path: write(path, circuit.to_dot()), html: write_page})
+    if as_json:
+        print_json(_record(model, title, labels))
+    else:
+        _print(model, title, labels)
+    saved.tell(quiet=as_json)
+
+
+def _compiled(
+    target: str, vocab: str | None, max_seq_len: int | None, causal: bool
+) -> tuple["CompiledModel", str]:
+    """The model, and what to call it."""
+    from graphcircuits.commands.programs import is_program, own_program
+    from graphcircuits.rasp.compile import compile_program
+
+    if is_program(target):
+        own = own_program(target, vocab, max_seq_len)
+        model = compile_program(
+            own.program, vocab=own.vocab, max_seq_len=own.max_seq_len, causal=causal
+        )
+        return model, printable(f"{own.name} ({own.path})")
+    from graphcircuits.benchmark import load_case
+
+    case = load_case(target)
+    if vocab is not None or max_seq_len is not None or causal:
+        raise ValueError(
+            f"case {target!r} brings its own vocabulary, length and masking; "
+            "leave out --vocab, --max-seq-len and --causal."
+        )
+    return case.compiled, f"{case.id} {case.name}: {case.task}"
+
+
+def _print(model: "CompiledModel", title: str, labels: str) -> None:
+    config, circuit = model.transformer.config, model.labels(labels)  # pyright: ignore[reportArgumentType]
+    say(title)
+    say(
+        f"{config.n_layers} layers x {config.n_heads} heads, d_model {config.d_model}, "
+        f"d_head {config.d_head}, d_mlp {config.d_mlp}, "
+        f"{'causal' if config.causal else 'bidirectional'} attention"
+    )
+    rows = [
+        [
+            part.name,
+            "; ".join(
+                f"{slot}: {', '.join(read)}" if part.is_head else ", ".join(read)
+                for slot, read in part.reads.items()
+                if read
+            ),
+            ", ".join(part.writes),
+        ]
+        for part in model.components
+    ]
+    print_table(["component", "reads", "computes"], rows)
+    say(f"circuit ({labels}), {len(circuit)} of {circuit.graph.n_edges} edges:")
+    for edge in circuit:
+        say(f"  {edge}")
+
+
+def _record(model: "CompiledModel", title: str, labels: str) -> dict[str, Any]:
+    """What --json prints."""
+    config = model.transformer.config
+    return {
+        "title": title,
+        "n_layers": config.n_layers,
+        "n_heads": config.n_heads,
+        "d_model": config.d_model,
+        "d_head": config.d_head,
+        "d_mlp": config.d_mlp,
+        "causal": config.causal,
+        "components": [
+            {
+                "component": part.name,
+                "reads": {slot: list(read) for slot, read in part.reads.items()},
+                "writes": list(part.writes),
+            }
+            for part in model.components
+        ],
+        "labels": labels,
+        "circuit": list(model.labels(labels)),  # pyright: ignore[reportArgumentType]
+    }

@@ -1,0 +1,108 @@
+"""Options of methods as they are typed: their names and values checked before any work starts."""
+
+import inspect
+import sys
+import types
+from collections.abc import Iterable, Sequence
+from typing import Any, Union, get_args, get_origin
+
+from graphcircuits.commands.checks import distinct, refuse
+from graphcircuits.commands.output import parse_options
+
+LARGEST = 2**63 - 1
+"""Whole numbers beyond this have no place in a tensor."""
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    types.NoneType: "null",
+}
+
+
+def listed_methods(text: str | None) -> list[str]:
+    """Methods with commas between; all of them without a text. Unknown ones are refused."""
+    from graphcircuits.methods import METHODS, options_of
+
+    names = list(METHODS) if text is None else text.replace(" ", "").split(",")
+    for name in names:
+        options_of(name)
+    refuse(distinct("--methods", names))
+    return names
+
+
+def method_options(method: str, given: Sequence[str], *, flag: str = "--option ") -> dict[str, Any]:
+    """`["steps=10", "pool=sum"]` as options of a method: names it has, values that fit them.
+
+    `flag` is what stood before each of the texts.
+    """
+    from graphcircuits.methods import METHODS, options_of
+
+    parameters = inspect.signature(METHODS[method]).parameters if method in METHODS else {}
+    defaults, options = options_of(method), parse_options(given)
+    for text, (name, value) in zip(given, options.items(), strict=True):
+        if name not in defaults:
+            raise ValueError(
+                f"{flag}{text}: {method} has no option {_typed(text)!r}; {_known(name, defaults)}."
+            )
+        hint = parameters[name].annotation
+        hint = type(defaults[name]) if hint is inspect.Parameter.empty else hint
+        if hint is str and not isinstance(value, str):
+            options[name] = value = text.partition("=")[2]  # 5 may be the name of a file
+        if not _fits(hint, value):
+            raise ValueError(f"{flag}{text}: {_typed(text)} of {method} must be {_words(hint)}.")
+    return options
+
+
+def options_by_method(given: Sequence[str], methods: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """`["eap-ig.steps=10"]` as options of those of the methods that have any."""
+    by_method: dict[str, list[str]] = {}
+    for text in given:
+        method, dot, rest = text.partition(".")
+        if not dot or "=" in method:
+            raise ValueError(f"an option of a method is METHOD.NAME=VALUE, got {text!r}.")
+        by_method.setdefault(method, []).append(rest)
+    options = {
+        method: method_options(method, texts, flag=f"--option {method}.")
+        for method, texts in by_method.items()
+    }
+    idle = sorted(options.keys() - set(methods))
+    if idle:
+        raise ValueError(f"options are given for methods that do not run: {', '.join(idle)}.")
+    return options
+
+
+def _typed(text: str) -> str:
+    return text.partition("=")[0].strip()
+
+
+def _known(name: str, options: Iterable[str]) -> str:
+    """The options that there are, the nearest to what was typed first of all."""
+    from difflib import get_close_matches
+
+    spelled = [option.replace("_", "-") for option in options]
+    near = get_close_matches(name.lower().replace("_", "-"), spelled, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{hint}it has {', '.join(spelled) or 'none'}"
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    """Whether a value that was read as JSON is of an annotated type."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(one, value) for one in inner)
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return isinstance(value, list) and all(_fits(inner[0], item) for item in value)
+    if hint in (int, float):
+        kinds, largest = (int, LARGEST) if hint is int else (int | float, sys.float_info.max)
+        return isinstance(value, kinds) and not isinstance(value, bool) and abs(value) <= largest
+    return not isinstance(hint, type) or isinstance(value, hint)
+
+
+def _words(hint: Any) -> str:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(_words, inner))
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return f"a list, each item {_words(inner[0])}"
+    return _WORDS.get(hint, str(getattr(hint, "__name__", hint)))
