@@ -5,7 +5,8 @@ import runpy
 from difflib import get_close_matches
 from pathlib import Path
 
-from graphcircuits.rasp.language import RaspError, SOp, Value
+from graphcircuits.rasp.language import SOp
+from graphcircuits.rasp.values import RaspError, Value
 
 
 def load_program(path: Path, name: str) -> SOp:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from graphcircuits.rasp import (
     Aggregate,
     Comparison,
+    ConstantSelector,
+    ConstantSOp,
     Full,
     LinearSequenceMap,
     Map,
@@ -347,9 +349,15 @@ REFUSED: dict[str, tuple[Callable[[], SOp], str]] = {
         "'sequence_map_1': a combination takes and gives categorical sequences; "
         "for numerical ones there is LinearSequenceMap",
     ),
-    "numerical width": (
-        lambda: numerical(SelectorWidth(ALL)),
-        "'selector_width_1': a selector width is categorical; map it to get a numerical copy",
+    "constant of one input": (
+        lambda: ConstantSOp([1, 2]),
+        "'constant_sop_1': it is given for one input only, which the interpreter can run; "
+        "to compile it, make it from `indices`",
+    ),
+    "constant pattern": (
+        lambda: SelectorWidth(ConstantSelector([[True]])),
+        "'constant_selector_2': it is given for one input only, which the interpreter can run; "
+        "to compile it, make it from `indices`",
     ),
     "categorical mean": (
         lambda: Aggregate(ALL, marks()),
