@@ -179,6 +179,8 @@ MAYBE = Map(lambda x: None if x == "b" else x, tokens)
         (SelectorOr(PREVIOUS, SAME), False),
         (SelectorOr(SAME, PREVIOUS), False),
         (SelectorOr(PREVIOUS, NOTHING), True),
+        (SelectorNot(SelectorAnd(NOTHING, SAME)), False),
+        (SelectorNot(SAME), True),
         (Select(MAYBE, MAYBE, Comparison.EQ), True),
         (Select(tokens, MAYBE, Comparison.TRUE), True),
         (Select(tokens, indices, lambda key, query: key == "abc"[query]), True),
