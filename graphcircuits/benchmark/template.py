@@ -37,7 +37,8 @@ from graphcircuits.rasp import (
     indices,
     tokens,
 )
-from graphcircuits.rasp.language import Composition, walk
+from graphcircuits.rasp.expression import walk
+from graphcircuits.rasp.functions import Composition, Fixed, Junction
 
 Form = Any
 """Nested tuples of strings and numbers; equal forms are equal templates."""
@@ -103,6 +104,11 @@ def _of_value(value: Value, inside: tuple[FunctionType, ...]) -> Form:
             return f"Comparison.{value.name}"
         case Composition():
             return ("composition", _of_value(value.outer, inside), _of_value(value.inner, inside))
+        case Fixed():
+            constants = [(role, _of_value(x, inside)) for role, x in value.constants.items()]
+            return ("fixed", _of_value(value.predicate, inside), *constants)
+        case Junction():
+            return (value.joint, *(_of_value(part, inside) for part in value.parts))
         case None | bool():
             return repr(value)
     name = getattr(value, "__qualname__", getattr(value, "__name__", None))

@@ -4,17 +4,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from graphcircuits.rasp.describe import describe
+from graphcircuits.rasp.expression import Encoding, RASPExpr, annotate
+from graphcircuits.rasp.functions import Comparison, Predicate
 from graphcircuits.rasp.interpret import evaluate
 from graphcircuits.rasp.language import (
     Aggregate,
-    Comparison,
-    Encoding,
+    ConstantSelector,
+    ConstantSOp,
     Full,
     LinearSequenceMap,
     Map,
-    Predicate,
-    RaspError,
-    RASPExpr,
     Select,
     Selector,
     SelectorAnd,
@@ -24,16 +23,22 @@ from graphcircuits.rasp.language import (
     SelectorWidth,
     SequenceMap,
     SOp,
-    Value,
     categorical,
+    get_encoding,
     indices,
     is_categorical,
     is_numerical,
+    length,
     numerical,
+    selector_and,
+    selector_not,
+    selector_or,
+    sop_not,
     tokens,
 )
 from graphcircuits.rasp.tabulate import Problem
 from graphcircuits.rasp.validate import validate
+from graphcircuits.rasp.values import NumericValue, RaspError, Value
 
 if TYPE_CHECKING:
     from graphcircuits.rasp.compile import CompiledModel, compile_program
@@ -52,10 +57,13 @@ __all__ = [
     "Aggregate",
     "Comparison",
     "CompiledModel",
+    "ConstantSOp",
+    "ConstantSelector",
     "Encoding",
     "Full",
     "LinearSequenceMap",
     "Map",
+    "NumericValue",
     "Predicate",
     "Problem",
     "RASPExpr",
@@ -71,16 +79,23 @@ __all__ = [
     "SelectorWidth",
     "SequenceMap",
     "Value",
+    "annotate",
     "categorical",
     "compile_program",
     "describe",
     "evaluate",
+    "get_encoding",
     "indices",
     "is_categorical",
     "is_numerical",
+    "length",
     "numerical",
     "sample_case",
     "sample_program",
+    "selector_and",
+    "selector_not",
+    "selector_or",
+    "sop_not",
     "tokens",
     "validate",
 ]

@@ -16,7 +16,7 @@ import torch
 from graphcircuits.circuit import Circuit
 from graphcircuits.codec import Codec
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.rasp.language import RaspError, SOp, Value
+from graphcircuits.rasp.language import SOp
 from graphcircuits.rasp.layout import (
     Component,
     Layout,
@@ -26,11 +26,12 @@ from graphcircuits.rasp.layout import (
 )
 from graphcircuits.rasp.tabulate import Tables, Variable, tabulate
 from graphcircuits.rasp.validate import problems
+from graphcircuits.rasp.values import Input, RaspError, Value, checked_input
 from graphcircuits.rasp.weights import Stream, stream_of, write_weights
 from graphcircuits.transformer import Transformer, TransformerConfig
 
 CERTAIN = 0.01
-"""How far from 0 or 1 a direction of a one-hot variable may be."""
+"""How far from 0 or 1 a direction of a one-hot variable may be, at the most."""
 
 
 def compile_program(
@@ -88,21 +89,21 @@ class CompiledModel:
             raise ValueError(f"unknown labeling {labeling!r}; choose from {', '.join(rules)}.")
         return Circuit.from_names(self.graph, rules[labeling](self.layout))
 
-    def apply(self, sequence: Sequence[Value]) -> list[Value]:
+    def apply(self, sequence: Input) -> list[Value]:
         """Run the transformer on one input and decode its output: the program's answer."""
         return self.apply_batch([sequence])[0]
 
-    def apply_batch(self, sequences: Sequence[Sequence[Value]]) -> list[list[Value]]:
+    def apply_batch(self, sequences: Sequence[Input]) -> list[list[Value]]:
         """`apply` on many inputs; those of one length run together."""
         program = self.tables.program
         return [decoded[program] for decoded in self._decoded(sequences)]
 
-    def variables(self, sequence: Sequence[Value]) -> dict[str, list[Value]]:
+    def variables(self, sequence: Input) -> dict[str, list[Value]]:
         """Every variable of the program as the transformer holds it, by label."""
         decoded = self._decoded([sequence])[0]
         return {self.tables.labels[sop]: values for sop, values in decoded.items()}
 
-    def _decoded(self, sequences: Sequence[Sequence[Value]]) -> list[dict[SOp, list[Value]]]:
+    def _decoded(self, sequences: Sequence[Input]) -> list[dict[SOp, list[Value]]]:
         by_length: dict[int, list[int]] = defaultdict(list)
         encoded = [self._encode(sequence) for sequence in sequences]
         for i, ids in enumerate(encoded):
@@ -115,13 +116,12 @@ class CompiledModel:
                 decoded[i] = self._decode(stream)
         return [decoded[i] for i in range(len(sequences))]
 
-    def _encode(self, sequence: Sequence[Value]) -> torch.Tensor:
+    def _encode(self, sequence: Input) -> torch.Tensor:
         codec = self.transformer.codec
         assert codec is not None
-        if isinstance(sequence, str) or not isinstance(sequence, Sequence):
-            raise RaspError(f"the input must be a list of tokens, got {sequence!r}.")
+        tokens = checked_input(sequence)
         try:
-            return codec.encode(sequence, self.transformer.config.n_ctx)
+            return codec.encode(tokens, self.transformer.config.n_ctx)
         except TypeError as error:
             raise RaspError(f"the input holds a token that cannot be hashed: {error}.") from error
         except ValueError as error:
@@ -137,8 +137,10 @@ class CompiledModel:
         )
 
     def _decode(self, stream: np.ndarray) -> dict[SOp, list[Value]]:
+        # A value that is mixed in holds its share of the positions, which is 1 / length at least.
+        certain = min(CERTAIN, 1 / (4 * self.tables.max_length))
         return {
-            sop: _decode(variable, stream[:, self.stream.place[sop]])
+            sop: _decode(variable, stream[:, self.stream.place[sop]], certain)
             for sop, variable in self.tables.variables.items()
         }
 
@@ -162,12 +164,12 @@ def _transformer(tables: Tables, layout: Layout, weights: dict[str, np.ndarray])
     return Transformer(config, tensors, codec)
 
 
-def _decode(variable: Variable, held: np.ndarray) -> list[Value]:
+def _decode(variable: Variable, held: np.ndarray, certain: float) -> list[Value]:
     """Values from a variable's directions, a row a position; nothing at all is None."""
     if variable.numerical:
         return held[:, 0].tolist()
-    on = held > 1 - CERTAIN
-    if (~on & (np.abs(held) > CERTAIN)).any() or (on.sum(axis=1) > 1).any():
+    on = held > 1 - certain
+    if (~on & (np.abs(held) > certain)).any() or (on.sum(axis=1) > 1).any():
         raise RaspError(
             f"{variable.label!r} holds a mixture of values on this input: it aggregates several "
             "different ones, which its categorical encoding cannot represent."

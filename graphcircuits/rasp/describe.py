@@ -3,21 +3,30 @@
 from collections.abc import Callable
 from typing import Any
 
-from graphcircuits.rasp.language import (
-    Aggregate,
+from graphcircuits.rasp.expression import RASPExpr, walk
+from graphcircuits.rasp.functions import (
     Comparison,
     Composition,
+    Constants,
+    Fixed,
+    Joint,
+    Junction,
+    Predicate,
+    fold_predicate,
+)
+from graphcircuits.rasp.language import (
+    Aggregate,
+    ConstantSelector,
+    ConstantSOp,
     Full,
     LinearSequenceMap,
     Map,
-    RASPExpr,
     Select,
     SequenceMap,
     SOp,
     indices,
     is_numerical,
     tokens,
-    walk,
 )
 from graphcircuits.rasp.tabulate import breadth_first
 
@@ -44,6 +53,8 @@ def _expression(node: RASPExpr, labels: dict[RASPExpr, str]) -> str:
             arguments.append(_function(node.predicate))
         case Full():
             arguments = [repr(node.fill)]
+        case ConstantSOp() | ConstantSelector():
+            arguments = [repr(node.value)]
         case Aggregate():
             arguments.append(f"default={node.default!r}")
     encoding = "numerical " if isinstance(node, SOp) and is_numerical(node) else ""
@@ -54,5 +65,16 @@ def _function(function: Callable[..., Any]) -> str:
     if isinstance(function, Comparison):
         return f"Comparison.{function.name}"
     if isinstance(function, Composition):
-        return f"{_function(function.outer)} of {_function(function.inner)}"
+        return " of ".join(map(_function, function.chain))
+    if isinstance(function, Fixed | Junction):
+        return fold_predicate(function, _part, _joined)
     return getattr(function, "__name__", None) or repr(function)
+
+
+def _part(predicate: Predicate, constants: Constants) -> str:
+    fixed = [f"{role}={value!r}" for role, value in constants.items()]
+    return _function(predicate) + (f"[{', '.join(fixed)}]" if fixed else "")
+
+
+def _joined(joint: Joint, parts: list[str]) -> str:
+    return f"not {parts[0]}" if joint == "not" else f"({f' {joint} '.join(parts)})"

@@ -16,13 +16,15 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from graphcircuits.rasp.expression import RASPExpr, walk
 from graphcircuits.rasp.language import (
     Aggregate,
+    ConstantSelector,
+    ConstantSOp,
     Full,
     Map,
-    RaspError,
-    RASPExpr,
     Select,
+    Selector,
     SelectorAnd,
     SelectorNot,
     SelectorOr,
@@ -30,18 +32,16 @@ from graphcircuits.rasp.language import (
     SelectorWidth,
     SequenceMap,
     SOp,
-    Value,
     indices,
     is_numerical,
-    negated,
     tokens,
-    walk,
 )
+from graphcircuits.rasp.values import Input, RaspError, Value, checked_input, plain
 
 
 def evaluate(
     expr: RASPExpr,
-    xs: Sequence[Value],
+    xs: Input,
     *,
     causal: bool = False,
     overrides: Mapping[SOp, Sequence[Value]] | None = None,
@@ -50,83 +50,108 @@ def evaluate(
 
     `overrides` replaces the values of some sequence expressions before anything reads them.
     """
-    if isinstance(xs, str) or not isinstance(xs, Sequence):
-        raise RaspError(f"the input must be a list of tokens, got {xs!r}.")
-    length = len(xs)
-    values: dict[RASPExpr, Any] = {tokens: list(xs), indices: list(range(length))}
-    for sop, given in (overrides or {}).items():
-        if len(given) != length:
+    given = checked_input(xs)
+    length = len(given)
+    values: dict[RASPExpr, list[Any]] = {tokens: given, indices: list(range(length))}
+    patterns: dict[Selector, tuple[SelectorValue, SelectorValue]] = {}
+    for sop, column in (overrides or {}).items():
+        if len(column) != length:
             raise RaspError(
-                f"{sop.name!r}: the override has {len(given)} values, the input {length}."
+                f"{sop.name!r}: the override has {len(column)} values, the input {length}."
             )
-        values[sop] = list(given)
+        values[sop] = list(column)
     for node in walk(expr):
-        if node not in values:
-            values[node] = _value_of(node, values, length, causal)
+        if isinstance(node, Selector):
+            patterns[node] = _pattern(node, values, patterns, length, causal)
+            values[node] = patterns[node][0]
+        elif node not in values:
+            values[node] = _column(node, values, length)
     return values[expr]
 
 
-def _value_of(
-    node: RASPExpr, values: Mapping[RASPExpr, Any], length: int, causal: bool
-) -> list[Any]:
+def _column(node: RASPExpr, values: Mapping[RASPExpr, list[Any]], length: int) -> list[Any]:
+    # What does not check its length may be shorter or longer than the input: the rest is cut off.
     match node:
         case Full():
             return [node.fill] * length
+        case ConstantSOp():
+            return _given(node, length)
         case Map():
             return [_call(node, node.f, x) for x in values[node.inner]]
         case SequenceMap():
-            pairs = zip(values[node.fst], values[node.snd], strict=True)
+            pairs = zip(values[node.fst], values[node.snd], strict=False)
             return [_call(node, node.f, x, y) for x, y in pairs]
-        case Select():
-            keys, queries = values[node.keys], values[node.queries]
-            return [
-                [
-                    (not causal or k <= q) and bool(_call(node, node.predicate, key, query))
-                    for k, key in enumerate(keys)
-                ]
-                for q, query in enumerate(queries)
-            ]
-        case SelectorAnd():
-            return _elementwise(operator.and_, values[node.fst], values[node.snd])
-        case SelectorOr():
-            return _elementwise(operator.or_, values[node.fst], values[node.snd])
-        case SelectorNot():
-            return _negation(node.inner, values, length, causal)
         case SelectorWidth():
             return [sum(row) for row in values[node.selector]]
         case Aggregate():
             rows = values[node.selector]
             return [_aggregated(node, row, values[node.values]) for row in rows]
-    raise RaspError(
+    raise _unknown(node)
+
+
+def _pattern(
+    node: Selector,
+    values: Mapping[RASPExpr, list[Any]],
+    patterns: Mapping[Selector, tuple[SelectorValue, SelectorValue]],
+    length: int,
+    causal: bool,
+) -> tuple[SelectorValue, SelectorValue]:
+    """The pairs that a selector selects, and those that it leaves out: what its negation selects.
+
+    A pair with a None in it is neither, nor is one that causal masking hides.
+    """
+    match node:
+        case Select():
+            told = [
+                [
+                    None if causal and k > q else _call(node, node.holds, key, query)
+                    for k, key in enumerate(values[node.keys])
+                ]
+                for q, query in enumerate(values[node.queries])
+            ]
+        case ConstantSelector():
+            told = [
+                [None if causal and k > q else selected for k, selected in enumerate(row)]
+                for q, row in enumerate(_given(node, length))
+            ]
+        case SelectorAnd() | SelectorOr():
+            both, either = operator.and_, operator.or_
+            if isinstance(node, SelectorOr):
+                both, either = either, both
+            (fst, not_fst), (snd, not_snd) = patterns[node.fst], patterns[node.snd]
+            return _elementwise(both, fst, snd), _elementwise(either, not_fst, not_snd)
+        case SelectorNot():
+            selected, left_out = patterns[node.inner]
+            return left_out, selected
+        case _:
+            raise _unknown(node)
+    return (
+        [[x is True for x in row] for row in told],
+        [[x is False for x in row] for row in told],
+    )
+
+
+def _unknown(node: RASPExpr) -> RaspError:
+    return RaspError(
         f"{node.name!r} is a {type(node).__name__}, which the interpreter does not know."
     )
 
 
-def _negation(
-    node: RASPExpr, values: Mapping[RASPExpr, Any], length: int, causal: bool
-) -> list[Any]:
-    """The pairs that `node` leaves out, with the negation pushed down to the predicates."""
-    match node:
-        case Select():
-            return _value_of(negated(node), values, length, causal)
-        case SelectorNot():
-            return values[node.inner]
-        case SelectorAnd() | SelectorOr():
-            combine = operator.or_ if isinstance(node, SelectorAnd) else operator.and_
-            return _elementwise(
-                combine,
-                _negation(node.fst, values, length, causal),
-                _negation(node.snd, values, length, causal),
-            )
-    raise RaspError(f"{node.name!r} is a {type(node).__name__}, which has no negation.")
+def _given(node: ConstantSOp | ConstantSelector, length: int) -> list[Any]:
+    if node.check_length and len(node.value) != length:
+        raise RaspError(
+            f"{node.name!r}: it has {len(node.value)} values, the input {length}; "
+            "check_length=False would cut off what is left over."
+        )
+    return list(node.value)
 
 
 def _elementwise(
     combine: Callable[[bool, bool], bool], fst: SelectorValue, snd: SelectorValue
 ) -> SelectorValue:
     return [
-        [combine(x, y) for x, y in zip(first, second, strict=True)]
-        for first, second in zip(fst, snd, strict=True)
+        [combine(x, y) for x, y in zip(first, second, strict=False)]
+        for first, second in zip(fst, snd, strict=False)
     ]
 
 
@@ -134,7 +159,7 @@ def _call(node: RASPExpr, function: Callable[..., Value], *args: Value) -> Value
     if any(arg is None for arg in args):
         return None
     try:
-        return function(*args)
+        return plain(function(*args))
     except Exception as error:
         shown = ", ".join(map(repr, args))
         raise RaspError(
@@ -143,7 +168,7 @@ def _call(node: RASPExpr, function: Callable[..., Value], *args: Value) -> Value
 
 
 def _aggregated(node: Aggregate, row: Sequence[bool], values: Sequence[Value]) -> Value:
-    selected = [value for chosen, value in zip(row, values, strict=True) if chosen]
+    selected = [value for chosen, value in zip(row, values, strict=False) if chosen]
     if not selected:
         return node.default
     numbers = all(isinstance(value, int | float) for value in selected)

@@ -1,72 +1,30 @@
 """The RASP language: sequence expressions, and selectors of positions.
 
 A program is an expression graph that ends in one sequence expression (`SOp`). Names and call
-signatures are those of Tracr, so that a program written for it runs with only its import changed.
+signatures are those of Tracr, so that a program written for it runs with only its import changed;
+docs/rasp.md lists what differs.
 
 What the expressions mean is in `interpret`, which calling one goes to.
 """
 
-import enum
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
 
-Value = Any
-"""What stands at a position: a number, string, bool, tuple; anything hashable. None is no value."""
-Predicate = Callable[[Value, Value], bool]
-"""Whether a key (first) is selected by a query (second)."""
+from graphcircuits.rasp.expression import Encoding, ExprT, RASPExpr
+from graphcircuits.rasp.functions import (
+    Comparison,
+    Composition,
+    Fixed,
+    Joint,
+    Junction,
+    Predicate,
+)
+from graphcircuits.rasp.values import RaspError, Value, plain
+
 SelectorValue = list[list[bool]]
 """One row a query, one column a key."""
-
-
-class RaspError(ValueError):
-    """A program, or an input to one, that the language does not accept."""
-
-
-class Encoding(enum.Enum):
-    """How a sequence lies in the residual stream: a direction a value, or one direction in all."""
-
-    CATEGORICAL = "categorical"
-    NUMERICAL = "numerical"
-
-
-ExprT = TypeVar("ExprT", bound="RASPExpr")
-
-
-class RASPExpr:
-    """A node of a program. Compared by identity: a shared expression is one variable."""
-
-    default_name = "expression"
-    inputs: tuple[str, ...] = ()
-    """Attributes that hold the direct inputs, in the order that numbers variables and heads."""
-
-    def __init__(self) -> None:
-        self._name: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The name given with `named`, or one that says the kind of expression."""
-        return self._name or self.default_name
-
-    @property
-    def children(self) -> tuple["RASPExpr", ...]:
-        """Direct inputs."""
-        return tuple(getattr(self, name) for name in self.inputs)
-
-    def named(self: ExprT, name: str) -> ExprT:
-        """Set the name, in place, and return the expression. `tokens` and `indices` keep theirs."""
-        self._name = name
-        return self
-
-    def __call__(self, xs: Sequence[Value]) -> list[Any]:
-        """The expression on one input, without causal masking."""
-        from graphcircuits.rasp.interpret import evaluate
-
-        return evaluate(self, xs)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
 
 
 def _require(kind: type["RASPExpr"], owner: str, **given: object) -> None:
@@ -81,9 +39,10 @@ def _require_function(owner: str, function: object) -> None:
         raise RaspError(f"{owner}: expected a function, got {function!r}.")
 
 
-def _require_constant(owner: str, value: object) -> None:
+def _constant(owner: str, value: Value) -> Value:
     if isinstance(value, RASPExpr):
         raise RaspError(f"{owner}: expected a constant, got the expression {value!r}.")
+    return plain(value)
 
 
 # --- sequences -----------------------------------------------------------------------------------
@@ -93,8 +52,8 @@ def _operator(function: Callable[[Value, Value], Value]) -> Callable[["SOp", obj
     def method(self: "SOp", other: object) -> "SOp":
         if isinstance(other, SOp):
             return SequenceMap(function, self, other)
-        _require_constant("an operator on a sequence", other)
-        return Map(lambda x: function(x, other), self)
+        constant = _constant("an operator on a sequence", other)
+        return Map(lambda x: function(x, constant), self)
 
     return method
 
@@ -102,10 +61,17 @@ def _operator(function: Callable[[Value, Value], Value]) -> Callable[["SOp", obj
 class SOp(RASPExpr):
     """A sequence expression: a value at every position."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoding = Encoding.CATEGORICAL
+    @property
+    def encoding(self) -> Encoding:
+        """The one chosen with `numerical` or `categorical`; categorical where none was."""
+        return self._annotations.get("encoding", Encoding.CATEGORICAL)
 
+    @property
+    def annotations(self) -> Mapping[str, Any]:
+        return MappingProxyType({**super().annotations, "encoding": self.encoding})
+
+    # With a number of numpy on the left, numpy would otherwise take the sequence for an array.
+    __array_ufunc__ = None
     __hash__ = object.__hash__
 
     # A constant on the other side makes a map, a sequence a combination.
@@ -143,13 +109,23 @@ class SOp(RASPExpr):
 
 
 class _Primitive(SOp):
-    """What the embedding writes. One shared object each, so nothing about it can be changed."""
+    """What the embedding writes: one object each, in one encoding, of which there is no copy."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.default_name = name
 
-    def named(self: ExprT, name: str) -> ExprT:
+    @property
+    def label(self) -> str:
+        return self.name
+
+    def copy(self: ExprT) -> ExprT:
+        return self
+
+    def annotated(self, **annotations: Any) -> SOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Itself; where it is to be numerical, a map that gives the same values as numbers."""
+        if annotations.get("encoding") is Encoding.NUMERICAL:
+            return Map(lambda x: x, self).annotated(**{"name": self.name, **annotations})
         return self
 
 
@@ -173,18 +149,6 @@ class Map(SOp):
             f, inner = Composition(f, inner.f), inner.inner
         self.f = f
         self.inner = inner
-
-
-@dataclass(frozen=True)
-class Composition:
-    """The function of two fused maps; None after the first stays None."""
-
-    outer: Callable[[Value], Value]
-    inner: Callable[[Value], Value]
-
-    def __call__(self, x: Value) -> Value:
-        y = self.inner(x)
-        return None if y is None else self.outer(y)
 
 
 class SequenceMap(SOp):
@@ -220,8 +184,18 @@ class Full(SOp):
 
     def __init__(self, fill: Value) -> None:
         super().__init__()
-        _require_constant("Full", fill)
-        self.fill = fill
+        self.fill = _constant("Full", fill)
+
+
+class ConstantSOp(SOp):
+    """Given values, one a position, for trying out an expression; it has no transformer."""
+
+    default_name = "constant_sop"
+
+    def __init__(self, value: Sequence[Value], check_length: bool = True) -> None:
+        super().__init__()
+        self.value = [_constant("ConstantSOp", each) for each in value]
+        self.check_length = check_length
 
 
 class Aggregate(SOp):
@@ -230,14 +204,29 @@ class Aggregate(SOp):
     default_name = "aggregate"
     inputs = ("selector", "values")
 
-    def __init__(self, selector: "Selector", values: SOp, default: Value = None) -> None:
+    def __init__(
+        self,
+        selector: "Selector",
+        values: SOp | None = None,
+        default: Value = None,
+        *,
+        sop: SOp | None = None,
+    ) -> None:
         super().__init__()
+        if values is not None and sop is not None:
+            raise RaspError("Aggregate: `sop` is another name for `values`; give one of them.")
+        values = sop if values is None else values
         _require(Selector, "Aggregate", selector=selector)
         _require(SOp, "Aggregate", values=values)
-        _require_constant("Aggregate", default)
+        assert values is not None
         self.selector = selector
         self.values = values
-        self.default = default
+        self.default = _constant("Aggregate", default)
+
+    @property
+    def sop(self) -> SOp:
+        """Tracr's name for `values`."""
+        return self.values
 
 
 class SelectorWidth(SOp):
@@ -255,25 +244,29 @@ class SelectorWidth(SOp):
 SOpT = TypeVar("SOpT", bound=SOp)
 
 
+def sop_not(sop: SOp) -> SOp:
+    """True where the sequence holds something that counts as false."""
+    return ~sop
+
+
 def numerical(sop: SOpT) -> SOpT:
-    """Mark a sequence of numbers as numerically encoded, in place, and return it."""
+    """A copy of a sequence of numbers, numerically encoded."""
     return _encoded(sop, Encoding.NUMERICAL)
 
 
 def categorical(sop: SOpT) -> SOpT:
-    """Mark a sequence as categorically encoded (the default), in place, and return it."""
+    """A copy of a sequence, categorically encoded, which is the default."""
     return _encoded(sop, Encoding.CATEGORICAL)
 
 
 def _encoded(sop: SOpT, encoding: Encoding) -> SOpT:
     _require(SOp, encoding.value, argument=sop)
-    if isinstance(sop, _Primitive) and encoding is Encoding.NUMERICAL:
-        raise RaspError(
-            f"{sop.name!r} is always categorical; "
-            f"for a numerical copy write numerical(Map(lambda x: x, {sop.name}))."
-        )
-    sop.encoding = encoding
-    return sop
+    return sop.annotated(encoding=encoding)
+
+
+def get_encoding(sop: SOp) -> Encoding:
+    """How the sequence is encoded."""
+    return sop.encoding
 
 
 def is_numerical(sop: SOp) -> bool:
@@ -289,47 +282,17 @@ def is_categorical(sop: SOp) -> bool:
 # --- selectors -----------------------------------------------------------------------------------
 
 
-class Comparison(enum.Enum):
-    """The predicates of two values that have a name."""
-
-    EQ = "=="
-    NEQ = "!="
-    LT = "<"
-    LEQ = "<="
-    GT = ">"
-    GEQ = ">="
-    TRUE = "True"
-    FALSE = "False"
-
-    def __call__(self, key: Value, query: Value) -> bool:
-        if key is None or query is None:
-            raise ValueError(f"{self.name} compares two values, got key {key!r}, query {query!r}.")
-        return _COMPARISONS[self](key, query)
-
-
-_COMPARISONS: dict[Comparison, Callable[[Value, Value], bool]] = {
-    Comparison.EQ: operator.eq,
-    Comparison.NEQ: operator.ne,
-    Comparison.LT: operator.lt,
-    Comparison.LEQ: operator.le,
-    Comparison.GT: operator.gt,
-    Comparison.GEQ: operator.ge,
-    Comparison.TRUE: lambda key, query: True,
-    Comparison.FALSE: lambda key, query: False,
-}
-
-
 class Selector(RASPExpr):
     """Which keys every query selects: an attention pattern of zeros and ones."""
 
     def __and__(self, other: "Selector") -> "Selector":
-        return _merged(self, other, lambda x, y: x and y) or SelectorAnd(self, other)
+        return selector_and(self, other)
 
     def __or__(self, other: "Selector") -> "Selector":
-        return _merged(self, other, lambda x, y: x or y) or SelectorOr(self, other)
+        return selector_or(self, other)
 
     def __invert__(self) -> "Selector":
-        return negated(self) if isinstance(self, Select) else SelectorNot(self)
+        return selector_not(self)
 
 
 class Select(Selector):
@@ -345,6 +308,10 @@ class Select(Selector):
         self.keys = keys
         self.queries = queries
         self.predicate = predicate
+
+    def holds(self, key: Value, query: Value) -> bool:
+        """Whether the query selects the key, neither being None."""
+        return bool(self.predicate(key, query))
 
 
 class _SelectorPair(Selector):
@@ -381,12 +348,37 @@ class SelectorNot(Selector):
         self.inner = inner
 
 
-def negated(select: Select) -> Select:
-    """The select with its predicate turned around; None is still never selected."""
-    return Select(select.keys, select.queries, lambda k, q: not select.predicate(k, q))
+class ConstantSelector(Selector):
+    """Given rows, one a query, for trying out an expression; it has no transformer."""
+
+    default_name = "constant_selector"
+
+    def __init__(self, value: SelectorValue, check_length: bool = True) -> None:
+        super().__init__()
+        self.value = [[bool(selected) for selected in row] for row in value]
+        self.check_length = check_length
 
 
-def _merged(fst: Selector, snd: object, combine: Callable[[bool, bool], bool]) -> Select | None:
+def selector_not(inner: Selector, simplify: bool = True) -> Selector:
+    """Pairs that are not selected; a select stays one, with its predicate turned around."""
+    if simplify and isinstance(inner, Select):
+        return Select(inner.keys, inner.queries, Junction("not", (inner.predicate,)))
+    return SelectorNot(inner)
+
+
+def selector_and(fst: Selector, snd: Selector, simplify: bool = True) -> Selector:
+    """Pairs that both select; one select where they share keys and queries."""
+    merged = _merged(fst, snd, "and") if simplify else None
+    return merged or SelectorAnd(fst, snd)
+
+
+def selector_or(fst: Selector, snd: Selector, simplify: bool = True) -> Selector:
+    """Pairs that at least one selects; one select where they share keys and queries."""
+    merged = _merged(fst, snd, "or") if simplify else None
+    return merged or SelectorOr(fst, snd)
+
+
+def _merged(fst: Selector, snd: object, joint: Joint) -> Select | None:
     """One select that stands for both, where they share keys and queries.
 
     A `Full` on one side fits any sequence on the other: its value goes into the predicate.
@@ -397,8 +389,8 @@ def _merged(fst: Selector, snd: object, combine: Callable[[bool, bool], bool]) -
     queries = _common(fst.queries, snd.queries)
     if keys is None or queries is None:
         return None
-    first, second = _baked(fst, keys, queries), _baked(snd, keys, queries)
-    return Select(keys, queries, lambda k, q: combine(first(k, q), second(k, q)))
+    parts = (_fixed(fst, keys, queries), _fixed(snd, keys, queries))
+    return Select(keys, queries, Junction(joint, parts))
 
 
 def _common(x: SOp, y: SOp) -> SOp | None:
@@ -407,40 +399,14 @@ def _common(x: SOp, y: SOp) -> SOp | None:
     return y if isinstance(x, Full) else None
 
 
-def _baked(select: Select, keys: SOp, queries: SOp) -> Predicate:
-    def predicate(key: Value, query: Value) -> bool:
-        if isinstance(select.keys, Full) and select.keys is not keys:
-            key = select.keys.fill
-        if isinstance(select.queries, Full) and select.queries is not queries:
-            query = select.queries.fill
-        return select.predicate(key, query)
-
-    return predicate
+def _fixed(select: Select, keys: SOp, queries: SOp) -> Predicate:
+    constants: dict[Literal["key", "query"], Value] = {}
+    if isinstance(select.keys, Full) and select.keys is not keys:
+        constants["key"] = select.keys.fill
+    if isinstance(select.queries, Full) and select.queries is not queries:
+        constants["query"] = select.queries.fill
+    return Fixed(select.predicate, constants) if constants else select.predicate
 
 
-# --- walking a program ---------------------------------------------------------------------------
-
-
-def walk(expr: RASPExpr) -> Iterator[RASPExpr]:
-    """Every expression under `expr`, inputs before users, each once."""
-    if not isinstance(expr, RASPExpr):
-        raise RaspError(f"a program is a RASP expression, got {expr!r}.")
-    done: set[RASPExpr] = set()
-    open_: set[RASPExpr] = set()
-    stack: list[tuple[RASPExpr, bool]] = [(expr, False)]
-    while stack:
-        node, leaving = stack.pop()
-        if leaving:
-            open_.discard(node)
-            done.add(node)
-            yield node
-        elif node not in done:
-            open_.add(node)
-            stack.append((node, True))
-            for child in node.children:
-                if not isinstance(child, RASPExpr):
-                    raise RaspError(f"{node.name!r} reads {child!r}, which is no RASP expression.")
-                if child in open_:
-                    raise RaspError(f"{child.name!r} reads its own value: a program has no cycles.")
-                if child not in done:
-                    stack.append((child, False))
+length: SOp = SelectorWidth(Select(tokens, tokens, Comparison.TRUE)).named("length")
+"""How many tokens the input has; under causal masking, how many up to here."""

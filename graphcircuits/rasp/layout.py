@@ -11,8 +11,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from graphcircuits.rasp.language import Aggregate, Full, SelectorWidth, SOp, indices, tokens, walk
-from graphcircuits.rasp.tabulate import Tables, selector_leaves, sequence_inputs
+from graphcircuits.rasp.expression import walk
+from graphcircuits.rasp.language import Aggregate, Full, SelectorWidth, SOp, indices, tokens
+from graphcircuits.rasp.selectors import selector_leaves
+from graphcircuits.rasp.tabulate import Tables, sequence_inputs
 
 WIDTH_SUFFIX = "_selector_width_attn_output"
 """What the head of a selector width writes, 1 / (width + 1), for the MLP of its layer to decode."""
@@ -54,12 +56,12 @@ def lay_out(tables: Tables) -> Layout:
     """Allot every variable of a program to a layer, and to a head or the MLP there."""
     layer_of = layers_of(tables.program)
     n_layers = max(layer_of.values(), default=0) + 1
-    in_order = [sop for sop in tables.order if isinstance(sop, SOp)]
+    layers: list[list[SOp]] = [[] for _ in range(n_layers)]
+    for sop in tables.order:
+        if isinstance(sop, SOp):
+            layers[layer_of[sop]].append(sop)
     heads, functions = (
-        tuple(
-            tuple(sop for sop in in_order if layer_of[sop] == layer and belongs(sop))
-            for layer in range(n_layers)
-        )
+        tuple(tuple(filter(belongs, sops)) for sops in layers)
         for belongs in (_is_head, _is_function)
     )
     return Layout(
@@ -92,7 +94,9 @@ def layers_of(program: SOp) -> dict[SOp, int]:
         if isinstance(sop, SOp) and sop not in depth:
             depth[sop] = 1 + max(depth[source] for source in inputs_of(sop))
     computed = {sop: d for sop, d in depth.items() if d}
-    at = {d: [sop for sop in computed if computed[sop] == d] for d in sorted(computed.values())}
+    at: dict[int, list[SOp]] = {d: [] for d in sorted(computed.values())}
+    for sop, d in computed.items():
+        at[d].append(sop)
     layer, layer_at, heads_alone = -1, {}, False
     for d, sops in at.items():
         shares = heads_alone and not any(map(_is_head, sops))

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from graphcircuits import rasp
-from graphcircuits.rasp.language import RaspError, SOp, Value
+from graphcircuits.rasp.language import SOp
+from graphcircuits.rasp.values import RaspError, Value
 
 
 def load_program(path: Path, name: str | None = None) -> tuple[str, SOp]:

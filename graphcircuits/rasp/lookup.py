@@ -7,6 +7,7 @@ is how the program's side of an interchange is computed.
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,14 @@ from graphcircuits.rasp.language import (
     Map,
     Select,
     Selector,
-    SelectorAnd,
-    SelectorNot,
-    SelectorOr,
     SelectorWidth,
     SequenceMap,
     SOp,
     indices,
-    is_numerical,
     tokens,
 )
-from graphcircuits.rasp.tabulate import NONE, Tables, Variable, selector_leaves, sequence_inputs
+from graphcircuits.rasp.selectors import fold, selector_leaves
+from graphcircuits.rasp.tabulate import NONE, Tables, Variable, sequence_inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +50,7 @@ def run(
     conflicts: dict[Aggregate, np.ndarray] = {}
     present = codes != NONE
     visible = _visible(tables, codes)
-    for sop in tables.variables:
+    for sop, variable in tables.variables.items():
         if sop in overrides:
             columns[sop] = overrides[sop]
         elif sop is tokens:
@@ -61,7 +59,7 @@ def run(
             columns[sop] = np.where(present, np.arange(codes.shape[1]), NONE)
         else:
             column, conflict = _column(tables, sop, columns, visible)
-            columns[sop] = np.where(present, column, np.nan if is_numerical(sop) else NONE)
+            columns[sop] = np.where(present, column, np.nan if variable.numerical else NONE)
             if conflict is not None and isinstance(sop, Aggregate):
                 conflicts[sop] = conflict
     return Trace(columns, conflicts)
@@ -110,9 +108,10 @@ def _visible(tables: Tables, codes: np.ndarray) -> np.ndarray:
 def _column(
     tables: Tables, sop: SOp, columns: Mapping[SOp, np.ndarray], visible: np.ndarray
 ) -> tuple[Any, np.ndarray | None]:
+    numerical = tables.variables[sop].numerical
     match sop:
         case Full():
-            return (sop.fill if is_numerical(sop) else 0), None
+            return (sop.fill if numerical else 0), None
         case LinearSequenceMap():
             return sop.fst_fac * columns[sop.fst] + sop.snd_fac * columns[sop.snd], None
         case Map():
@@ -124,7 +123,7 @@ def _column(
             return _pattern(tables, sop.selector, columns, visible).sum(axis=-1), None
         case Aggregate():
             pattern = _pattern(tables, sop.selector, columns, visible)
-            if is_numerical(sop):
+            if numerical:
                 return _mean(sop, pattern, columns[sop.values]), None
             return _moved(tables, sop, pattern, columns[sop.values])
     raise AssertionError(f"no table for {sop!r}")
@@ -149,30 +148,20 @@ def _pattern(
     tables: Tables, selector: Selector, columns: Mapping[SOp, np.ndarray], visible: np.ndarray
 ) -> np.ndarray:
     """Which keys every query selects: (input, query, key)."""
-    return visible & _selected(tables, selector, columns, negate=False)
+    selected = partial(_selected, tables, columns)
+    return visible & fold(selector, selected, both=np.logical_and, either=np.logical_or)
 
 
 def _selected(
-    tables: Tables, selector: Selector, columns: Mapping[SOp, np.ndarray], negate: bool
+    tables: Tables, columns: Mapping[SOp, np.ndarray], node: Selector, negate: bool
 ) -> np.ndarray:
-    match selector:
-        case SelectorNot():
-            return _selected(tables, selector.inner, columns, not negate)
-        case SelectorAnd() | SelectorOr():
-            fst = _selected(tables, selector.fst, columns, negate)
-            snd = _selected(tables, selector.snd, columns, negate)
-            return fst & snd if isinstance(selector, SelectorAnd) != negate else fst | snd
-        case Select():
-            keys, queries = (
-                columns[selector.keys][:, None, :],
-                columns[selector.queries][:, :, None],
-            )
-            table = tables.selections[selector]
-            if negate:
-                table = ~table
-                table[-1, :] = table[:, -1] = False
-            return table[keys, queries]
-    raise AssertionError(f"no table for {selector!r}")
+    assert isinstance(node, Select)
+    keys, queries = columns[node.keys][:, None, :], columns[node.queries][:, :, None]
+    table = tables.selections[node]
+    if negate:
+        table = ~table
+        table[-1, :] = table[:, -1] = False
+    return table[keys, queries]
 
 
 def _mean(sop: Aggregate, pattern: np.ndarray, values: np.ndarray) -> np.ndarray:

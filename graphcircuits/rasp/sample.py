@@ -24,13 +24,11 @@ from graphcircuits.rasp.language import (
     Full,
     LinearSequenceMap,
     Map,
-    RaspError,
     Select,
     Selector,
     SelectorWidth,
     SequenceMap,
     SOp,
-    Value,
     indices,
     is_numerical,
     numerical,
@@ -40,6 +38,7 @@ from graphcircuits.rasp.layout import layers_of
 from graphcircuits.rasp.lookup import run
 from graphcircuits.rasp.tabulate import NONE, Tables, tabulate
 from graphcircuits.rasp.validate import problems, trial_inputs
+from graphcircuits.rasp.values import RaspError, Value
 
 MAX_LAYERS = 8
 MAX_VALUES = 40

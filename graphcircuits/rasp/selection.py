@@ -6,19 +6,14 @@ and queries become one table.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from graphcircuits.rasp.language import (
-    RaspError,
-    Select,
-    Selector,
-    SelectorAnd,
-    SelectorNot,
-    SelectorOr,
-    SOp,
-)
+from graphcircuits.rasp.language import Select, Selector, SOp
+from graphcircuits.rasp.selectors import fold
 from graphcircuits.rasp.tabulate import Tables
+from graphcircuits.rasp.values import RaspError
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,35 +28,26 @@ class Part:
 
 def conjunction(tables: Tables, selector: Selector) -> list[Part]:
     """The conditions that a selected pair meets, all of them; `RaspError` where none will do."""
-    return _parts(tables, selector, negate=False)
+    return fold(selector, partial(_part, tables), both=_all_of, either=_either)
 
 
-def _parts(tables: Tables, selector: Selector, negate: bool) -> list[Part]:
-    match selector:
-        case Select():
-            table = tables.selections[selector][:-1, :-1]
-            return [Part(selector.keys, selector.queries, ~table if negate else table)]
-        case SelectorNot():
-            return _parts(tables, selector.inner, not negate)
-        case SelectorAnd() | SelectorOr():
-            fst = _parts(tables, selector.fst, negate)
-            snd = _parts(tables, selector.snd, negate)
-            if isinstance(selector, SelectorAnd) != negate:
-                return _all_of(fst + snd)
-            return [_either(fst, snd)]
-    raise RaspError(f"{selector.name!r} is a {type(selector).__name__}, not a selector we know.")
+def _part(tables: Tables, node: Selector, negate: bool) -> list[Part]:
+    if not isinstance(node, Select):
+        raise RaspError(f"{node.name!r} is a {type(node).__name__}, not a selector we know.")
+    table = tables.selections[node][:-1, :-1]
+    return [Part(node.keys, node.queries, ~table if negate else table)]
 
 
-def _all_of(parts: list[Part]) -> list[Part]:
+def _all_of(fst: list[Part], snd: list[Part]) -> list[Part]:
     merged: dict[tuple[SOp, SOp], Part] = {}
-    for part in parts:
+    for part in fst + snd:
         sides = (part.keys, part.queries)
         table = part.table & merged[sides].table if sides in merged else part.table
         merged[sides] = Part(*sides, table)
     return list(merged.values())
 
 
-def _either(fst: list[Part], snd: list[Part]) -> Part:
+def _either(fst: list[Part], snd: list[Part]) -> list[Part]:
     first, second = fst[0], snd[0]
     same = first.keys is second.keys and first.queries is second.queries
     if len(fst) > 1 or len(snd) > 1 or not same:
@@ -69,4 +55,4 @@ def _either(fst: list[Part], snd: list[Part]) -> Part:
             "an `or` of selectors over different sequences has no single attention head; "
             "combine the sequences with SequenceMap and select on the combination"
         )
-    return Part(first.keys, first.queries, first.table | second.table)
+    return [Part(first.keys, first.queries, first.table | second.table)]

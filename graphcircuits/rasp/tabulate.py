@@ -10,33 +10,51 @@ The tables are what the compiler turns into weights, and what `lookup` evaluates
 
 import itertools
 import math
+import operator
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from graphcircuits.rasp.calls import (
+    Measured,
+    Unfit,
+    checked_value,
+    image,
+    predicate_value,
+    shown,
+    unknown,
+)
+from graphcircuits.rasp.expression import RASPExpr, walk
 from graphcircuits.rasp.language import (
     Aggregate,
     Full,
     LinearSequenceMap,
     Map,
-    RaspError,
-    RASPExpr,
     Select,
     Selector,
     SelectorAnd,
+    SelectorNot,
     SelectorOr,
     SelectorWidth,
     SequenceMap,
     SOp,
-    Value,
     indices,
     is_numerical,
     tokens,
-    walk,
 )
-from graphcircuits.rasp.values import BOS, checked_vocab, codes_of, sorted_values, twins_of
+from graphcircuits.rasp.selectors import fold, selector_leaves
+from graphcircuits.rasp.values import (
+    RaspError,
+    Value,
+    checked_length,
+    checked_vocab,
+    codes_of,
+    plain,
+    sorted_values,
+    twins_of,
+)
 
 MAX_TABLE = 4_000_000
 """Entries in the largest table we fill; a function over more pairs is refused, not waited for."""
@@ -67,10 +85,8 @@ class Variable:
     nullable: bool
     """Whether None may occur, as far as the program's text tells."""
     codes: Mapping[Value, int] = field(repr=False)
-
-    @property
-    def numerical(self) -> bool:
-        return is_numerical(self.sop)
+    numerical: bool
+    """Whether it lies in one direction of the stream, not in one a value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,18 +149,6 @@ def sequence_inputs(sop: SOp) -> list[SOp]:
     return list(found)
 
 
-def selector_leaves(selector: Selector) -> list[Select]:
-    """The selects of a selector, left to right."""
-    if isinstance(selector, Select):
-        return [selector]
-    return [
-        leaf
-        for child in selector.children
-        if isinstance(child, Selector)
-        for leaf in selector_leaves(child)
-    ]
-
-
 def tabulate(
     program: SOp, *, vocab: Iterable[Value], max_seq_len: int, causal: bool = False
 ) -> Tables:
@@ -156,18 +160,17 @@ def tabulate(
     labels: dict[RASPExpr, str] = {tokens: "tokens", indices: "indices"}
     labels |= {node: f"{node.name}_{i}" for i, node in enumerate(order, start=1)}
     checked = checked_vocab(vocab)
-    if max_seq_len < 2:
-        raise RaspError(
-            f"max_seq_len counts the {BOS} token and must be at least 2, got {max_seq_len}."
-        )
-    builder = _Builder(checked, max_seq_len - 1, labels)
+    max_length = checked_length(max_seq_len) - 1
+    if not isinstance(plain(causal), bool):
+        raise RaspError(f"causal must be True or False, got {causal!r}.")
+    builder = _Builder(checked, max_length, labels)
     for node in nodes:
         builder.visit(node)
     return Tables(
         program=program,
         vocab=checked,
-        max_length=max_seq_len - 1,
-        causal=causal,
+        max_length=max_length,
+        causal=bool(causal),
         order=tuple(order),
         labels=labels,
         variables=builder.variables,
@@ -175,10 +178,6 @@ def tabulate(
         selections=builder.selections,
         problems=tuple(builder.problems),
     )
-
-
-class _Unfit(Exception):
-    """One expression has a problem; its users are passed over."""
 
 
 class _Builder:
@@ -208,7 +207,9 @@ class _Builder:
                 self._check_encodings(node)
                 values, nullable = self._values(node)
                 self._add_variable(node, values, nullable)
-        except _Unfit as problem:
+            elif not isinstance(node, SelectorAnd | SelectorOr | SelectorNot):
+                raise unknown(node)
+        except Unfit as problem:
             self.unfit.add(node)
             self.problems.append(Problem(self.labels[node], str(problem)))
 
@@ -216,37 +217,35 @@ class _Builder:
         listed = list(values)
         distinct = sorted_values(listed)
         if not distinct:
-            raise _Unfit("it has no value but None on any input")
+            raise Unfit("it has no value but None on any input")
         if is_numerical(sop):
             odd = [v for v in distinct if not isinstance(v, int | float) or abs(v) > LARGEST]
             if odd:
-                raise _Unfit(
+                raise Unfit(
                     f"a numerical sequence holds finite numbers of size up to {LARGEST:g}, "
                     f"got {', '.join(map(reprlib.repr, odd[:4]))}"
                 )
         self.twins[sop] = twins_of(distinct, listed)
         self.variables[sop] = Variable(
-            sop, self.labels[sop], distinct, nullable, codes_of(distinct)
+            sop, self.labels[sop], distinct, nullable, codes_of(distinct), is_numerical(sop)
         )
 
     def _check_encodings(self, sop: SOp) -> None:
         """The combinations of encodings that weights exist for."""
         if isinstance(sop, LinearSequenceMap):
             if not all(map(is_numerical, (sop, sop.fst, sop.snd))):
-                raise _Unfit("a linear combination takes and gives numerical sequences")
+                raise Unfit("a linear combination takes and gives numerical sequences")
         elif isinstance(sop, SequenceMap) and any(map(is_numerical, (sop, sop.fst, sop.snd))):
-            raise _Unfit(
+            raise Unfit(
                 "a combination takes and gives categorical sequences; "
                 "for numerical ones there is LinearSequenceMap"
             )
-        elif isinstance(sop, SelectorWidth) and is_numerical(sop):
-            raise _Unfit("a selector width is categorical; map it to get a numerical copy")
         elif isinstance(sop, Aggregate) and is_numerical(sop) != is_numerical(sop.values):
-            raise _Unfit("an aggregate has the encoding of its values; convert with a map first")
+            raise Unfit("an aggregate has the encoding of its values; convert with a map first")
         for source in sequence_inputs(sop):
             variable = self.variables[source]
             if variable.numerical and variable.nullable:
-                raise _Unfit(
+                raise Unfit(
                     f"it reads {variable.label!r}, which is numerical and may be None; "
                     "in one direction None cannot be told from 0: give it a default"
                 )
@@ -260,8 +259,8 @@ class _Builder:
         match sop:
             case Full():
                 if sop.fill is None:
-                    raise _Unfit("it is None everywhere")
-                return [_checked_value(sop.fill, "it holds")], False
+                    raise Unfit("it is None everywhere")
+                return [checked_value(sop.fill, "it holds")], False
             case LinearSequenceMap():
                 return self._linear_values(sop), False
             case Map() | SequenceMap():
@@ -270,7 +269,7 @@ class _Builder:
                 return range(self.max_length + 1), False
             case Aggregate():
                 return self._aggregate_values(sop)
-        raise _Unfit(f"it is a {type(sop).__name__}, which the compiler does not know")
+        raise unknown(sop)
 
     def _called(
         self, call: Callable[..., Value], inputs: Sequence[SOp]
@@ -282,7 +281,7 @@ class _Builder:
         sides = [self.variables[sop].values for sop in inputs]
         if math.prod(map(len, sides)) > MAX_TABLE:
             sizes = " x ".join(str(len(side)) for side in sides)
-            raise _Unfit(f"{sizes} pairs of values are more than the {MAX_TABLE:,} we tabulate")
+            raise Unfit(f"{sizes} pairs of values are more than the {MAX_TABLE:,} we tabulate")
         results = [call(*args) for args in itertools.product(*sides)]
         further: list[Value] = []
         if any(self.twins[sop] for sop in inputs):
@@ -295,8 +294,8 @@ class _Builder:
                 for args in others:
                     further.append(call(*args))
                     if further[-1] != result:
-                        raise _Unfit(
-                            f"it tells {_shown(first)} from {_shown(args)}, which are equal: "
+                        raise Unfit(
+                            f"it tells {shown(first)} from {shown(args)}, which are equal: "
                             f"it gives {result!r} and {further[-1]!r}"
                         )
         return results, further
@@ -304,9 +303,9 @@ class _Builder:
     def _images(self, sop: Map | SequenceMap) -> tuple[Iterable[Value], bool]:
         """Call the function on everything, keep the table of codes, give the images."""
         inputs = [sop.inner] if isinstance(sop, Map) else [sop.fst, sop.snd]
-        images, further = self._called(lambda *args: _image(sop.f, args), inputs)
+        images, further = self._called(Measured(sop, self._sizes(inputs)), inputs)
         codes = codes_of(sorted_values(image for image in images if image is not None))
-        shape = [len(self.variables[source].values) for source in inputs]
+        shape = self._sizes(inputs)
         table = np.full([size + 1 for size in shape], NONE, dtype=np.int64)
         flat = [NONE if image is None else codes[image] for image in images]
         table[tuple(slice(size) for size in shape)] = np.array(flat).reshape(shape)
@@ -315,11 +314,14 @@ class _Builder:
         values = [image for image in images + further if image is not None]
         return values, nullable or len(values) < len(images + further)
 
+    def _sizes(self, sops: Iterable[SOp]) -> list[int]:
+        return [len(self.variables[sop].values) for sop in sops]
+
     def _linear_values(self, sop: LinearSequenceMap) -> Iterable[Value]:
         if sop.fst is sop.snd:
-            images, further = self._called(lambda x: _image(sop.f, (x, x)), [sop.fst])
+            images, further = self._called(lambda x: image(sop.f, (x, x)), [sop.fst])
         else:
-            images, further = self._called(lambda *args: _image(sop.f, args), [sop.fst, sop.snd])
+            images, further = self._called(lambda *args: image(sop.f, args), [sop.fst, sop.snd])
         return images + further
 
     def _aggregate_values(self, sop: Aggregate) -> tuple[Iterable[Value], bool]:
@@ -327,79 +329,38 @@ class _Builder:
         values = list(source.values)
         if is_numerical(sop):
             if not set(values) <= {0, 1}:
-                raise _Unfit(f"a numerical aggregate averages 0/1 values only, got {values[:6]}")
+                raise Unfit(f"a numerical aggregate averages 0/1 values only, got {values[:6]}")
             pairs = itertools.combinations_with_replacement(range(self.max_length + 1), 2)
             means = [a / b for a, b in pairs if b]
             values = means if len(values) == 2 else [float(values[0])]
         else:
             values += [twin for twins in self.twins[sop.values].values() for twin in twins]
         if sop.default is not None:
-            values.append(_checked_value(sop.default, "its default is"))
+            values.append(checked_value(sop.default, "its default is"))
         empty = sop.default is None and not self._always_selects(sop.selector)
         return values, source.nullable or empty
 
     def _always_selects(self, selector: Selector) -> bool:
         """Whether every query certainly selects at least its own position."""
-        match selector:
-            case SelectorAnd():
-                return self._always_selects(selector.fst) and self._always_selects(selector.snd)
-            case SelectorOr():
-                return self._always_selects(selector.fst) or self._always_selects(selector.snd)
-            case Select():
-                if any(self.variables[side].nullable for side in (selector.keys, selector.queries)):
-                    return False
-                table = self.selections[selector][:-1, :-1]
-                own = table.diagonal() if selector.keys is selector.queries else table
-                return bool(own.all())
-        return False
+        return fold(selector, self._selects_itself, both=operator.and_, either=operator.or_)
+
+    def _selects_itself(self, node: Selector, negate: bool) -> bool:
+        assert isinstance(node, Select)
+        if any(self.variables[side].nullable for side in (node.keys, node.queries)):
+            return False
+        table = self.selections[node][:-1, :-1] != negate
+        own = table.diagonal() if node.keys is node.queries else table
+        return bool(own.all())
 
     def _selection(self, select: Select) -> np.ndarray:
         sides = [self.variables[side] for side in (select.keys, select.queries)]
         for role, side in zip(("keys", "queries"), sides, strict=True):
             if side.numerical:
-                raise _Unfit(f"its {role} {side.label!r} are numerical; they must be categorical")
+                raise Unfit(f"its {role} {side.label!r} are numerical; they must be categorical")
         chosen, _ = self._called(
-            lambda key, query: _predicate_value(select, key, query), [select.keys, select.queries]
+            lambda key, query: predicate_value(select, key, query), [select.keys, select.queries]
         )
         shape = [len(side.values) for side in sides]
         table = np.zeros([size + 1 for size in shape], dtype=bool)
         table[:-1, :-1] = np.array(chosen).reshape(shape)
         return table
-
-
-def _predicate_value(select: Select, key: Value, query: Value) -> bool:
-    try:
-        return bool(select.predicate(key, query))
-    except Exception as error:
-        raise _Unfit(
-            f"its predicate raised {type(error).__name__}: {error} on key {key!r}, query {query!r}"
-        ) from error
-
-
-def _image(function: Callable[..., Value], args: tuple[Value, ...]) -> Value:
-    """The function's value; None where it raises an arithmetic error: such inputs are skipped."""
-    try:
-        image = function(*args)
-    except ArithmeticError:
-        return None
-    except Exception as error:
-        raise _Unfit(
-            f"its function raised {type(error).__name__}: {error} on {_shown(args)}"
-        ) from error
-    return _checked_value(image, f"on {_shown(args)} its function gave")
-
-
-def _checked_value(value: Value, where: str) -> Value:
-    try:
-        hash(value)
-    except TypeError as error:
-        raise _Unfit(f"{where} {value!r}, which is no hashable value") from error
-    if isinstance(value, RASPExpr):
-        raise _Unfit(f"{where} {value!r}, an expression where a value is due")
-    if value is not None and value != value:
-        raise _Unfit(f"{where} NaN, which equals nothing, itself included")
-    return value
-
-
-def _shown(args: Iterable[Value]) -> str:
-    return f"({', '.join(map(repr, args))})"

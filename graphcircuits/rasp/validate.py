@@ -1,12 +1,13 @@
 """Every reason why a program cannot be compiled exactly, found before any weight is written.
 
-The tables already know what cannot be tabulated. Left are the questions about attention:
+The tables already know what cannot be tabulated. Left are four questions:
 
 1. Is each selector an `and` of conditions, as one head can compute it?
 2. Does each categorical aggregate move one value, never a mixture? That is proved from the tables
    where possible, and otherwise tried on many inputs, all of them where they are few.
 3. Do rounding errors stay small beside the numbers of every numerical sequence, and beside their
    distances where a map tells them apart?
+4. Is the transformer small enough to be written at all?
 """
 
 import itertools
@@ -14,24 +15,23 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from graphcircuits.rasp.expression import RASPExpr
 from graphcircuits.rasp.language import (
     Aggregate,
     Full,
     LinearSequenceMap,
     Map,
-    RaspError,
-    RASPExpr,
     SelectorWidth,
     SequenceMap,
     SOp,
-    Value,
     indices,
-    is_numerical,
     tokens,
 )
 from graphcircuits.rasp.lookup import run
 from graphcircuits.rasp.selection import Part, conjunction
+from graphcircuits.rasp.size import size_problems
 from graphcircuits.rasp.tabulate import NONE, Problem, Tables, tabulate
+from graphcircuits.rasp.values import RaspError, Value
 
 TRIALS = 512
 """Random inputs on which an aggregate that is not proved right is tried, at the least."""
@@ -59,7 +59,7 @@ def problems(tables: Tables) -> list[Problem]:
     noise = _noise(tables)
     found = list(tables.problems)
     unproved: list[Aggregate] = []
-    for sop in tables.variables:
+    for sop, variable in tables.variables.items():
         if isinstance(sop, Aggregate | SelectorWidth):
             try:
                 parts = conjunction(tables, sop.selector)
@@ -68,11 +68,11 @@ def problems(tables: Tables) -> list[Problem]:
                 continue
             if isinstance(sop, Aggregate) and not _moves_one_value(tables, sop, parts):
                 unproved.append(sop)
-        elif isinstance(sop, Map) and is_numerical(sop.inner):
+        elif isinstance(sop, Map) and tables.variables[sop.inner].numerical:
             found += _resolution_problems(tables, sop, noise[sop.inner])
-        if is_numerical(sop):
+        if variable.numerical:
             found += _rounding_problems(tables, sop, noise[sop])
-    return found + list(_mixtures(tables, unproved))
+    return found + list(_mixtures(tables, unproved)) + list(size_problems(tables))
 
 
 def clusters(values: np.ndarray) -> np.ndarray:
@@ -88,8 +88,8 @@ def _numbers(tables: Tables, sop: SOp) -> np.ndarray:
 def _noise(tables: Tables) -> dict[SOp, float]:
     """How far rounding may move the numbers of each numerical sequence."""
     noise: dict[SOp, float] = {}
-    for sop in tables.variables:
-        if not is_numerical(sop):
+    for sop, variable in tables.variables.items():
+        if not variable.numerical:
             continue
         noise[sop] = ROUNDING * np.abs(_numbers(tables, sop)).max()
         match sop:
@@ -97,16 +97,22 @@ def _noise(tables: Tables) -> dict[SOp, float]:
                 for source, factor in ((sop.fst, sop.fst_fac), (sop.snd, sop.snd_fac)):
                     largest = np.abs(_numbers(tables, source)).max()
                     noise[sop] += abs(factor) * (noise[source] + ROUNDING * largest)
-            case Map() if is_numerical(sop.inner):
-                # Each step up or down is the difference of two units, large where steps are narrow.
-                values = _numbers(tables, sop.inner)
+            case Map() if tables.variables[sop.inner].numerical:
                 images = np.append(_numbers(tables, sop), 0.0)[tables.functions[sop][:-1]]
-                borders = np.flatnonzero(np.diff(clusters(values)))
-                units = 1 + 4 * np.abs(values).max() / np.diff(values)[borders]
-                noise[sop] += ROUNDING * (np.abs(np.diff(images)[borders]) * units).sum()
+                noise[sop] += _step_noise(_numbers(tables, sop.inner), images)
+            case SelectorWidth():
+                widths = _numbers(tables, sop)[::-1]
+                noise[sop] += _step_noise(1 / (widths + 1), widths)
             case Aggregate():
                 noise[sop] += noise[sop.values]
     return noise
+
+
+def _step_noise(values: np.ndarray, images: np.ndarray) -> float:
+    """How far a function in steps may be off: a step is two units apart, large where narrow."""
+    borders = np.flatnonzero(np.diff(clusters(values)))
+    units = 1 + 4 * np.abs(values).max() / np.diff(values)[borders]
+    return ROUNDING * (np.abs(np.diff(images)[borders]) * units).sum()
 
 
 def _rounding_problems(tables: Tables, sop: SOp, noise: float) -> Iterator[Problem]:
@@ -139,7 +145,7 @@ def _moves_one_value(tables: Tables, sop: Aggregate, parts: list[Part]) -> bool:
     source = tables.variables[sop.values]
     constant = len(source.values) == 1 and not source.nullable
     return (
-        is_numerical(sop)
+        tables.variables[sop].numerical
         or constant
         or any(
             part.table.sum(axis=0).max() <= 1 and _determined(sop.values, by=part.keys)

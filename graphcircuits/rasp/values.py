@@ -1,20 +1,66 @@
-"""Sets of values: which tokens a vocabulary may hold, in what order values stand, what equals what.
+"""Values: what an input or a vocabulary may hold, in what order values stand, what equals what.
 
 Equal values are one value, whatever their type: 1, True and 1.0 share a code. Those that look
 different are kept beside it as twins, so that functions can be asked whether they tell them apart.
+Numbers, bools and strings of numpy are taken as Python's.
 """
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from graphcircuits.rasp.language import RaspError, Value
+import numpy as np
 
+Value = Any
+"""What stands at a position: a number, string, bool, tuple; anything hashable. None is no value."""
+NumericValue = int | float
+Input = Sequence[Value] | np.ndarray
+"""Tokens in order: a list or tuple, a string of one-letter tokens, or an array with one axis."""
 BOS = "BOS"
 PAD = "PAD"
 
 
+class RaspError(ValueError):
+    """A program, or an input to one, that the language does not accept."""
+
+
+def plain(value: Value) -> Value:
+    """A scalar of numpy as the Python value that it stands for, anything else as it is."""
+    if isinstance(value, np.generic):
+        held = value.item()
+        return float(held) if isinstance(held, np.floating) else held
+    return value
+
+
+def checked_input(xs: Input) -> list[Value]:
+    """The tokens of one input."""
+    array = isinstance(xs, np.ndarray) and xs.ndim == 1
+    if not array and not isinstance(xs, Sequence):
+        raise RaspError(f"the input must be a list or string of tokens, got {xs!r}.")
+    return [plain(token) for token in xs]
+
+
+def checked_length(max_seq_len: int) -> int:
+    """The longest input, BOS counted."""
+    try:
+        length = operator.index(max_seq_len)
+    except TypeError as error:
+        raise RaspError(f"max_seq_len must be a whole number, got {max_seq_len!r}.") from error
+    if length < 2:
+        raise RaspError(
+            f"max_seq_len counts the {BOS} token and must be at least 2, got {max_seq_len}."
+        )
+    return length
+
+
 def checked_vocab(vocab: Iterable[Value]) -> tuple[Value, ...]:
     """The tokens in order; raises for a vocabulary that no transformer can have."""
-    listed = list(vocab)
+    try:
+        listed = [plain(token) for token in vocab]
+    except TypeError as error:
+        raise RaspError(
+            f"the vocabulary must be a set or list of tokens, got {vocab!r}."
+        ) from error
     try:
         distinct = sorted_values(listed)
     except TypeError as error:

@@ -30,11 +30,10 @@ from graphcircuits.rasp.language import (
     SequenceMap,
     SOp,
     indices,
-    is_numerical,
-    tokens,
 )
 from graphcircuits.rasp.layout import Layout
 from graphcircuits.rasp.selection import conjunction
+from graphcircuits.rasp.size import directions
 from graphcircuits.rasp.tabulate import NONE, Tables
 from graphcircuits.rasp.validate import clusters
 
@@ -68,11 +67,7 @@ def stream_of(tables: Tables) -> Stream:
     """Allot directions: 1, tokens with BOS and PAD, indices, variables, selector widths."""
     start = BOS + 2
     place: dict[SOp, slice] = {}
-    sizes: dict[SOp, int] = {tokens: len(tables.vocab), indices: tables.max_length}
-    for sop, variable in tables.variables.items():
-        if sop not in sizes:
-            sizes[sop] = 1 if variable.numerical else len(variable.values)
-    for sop, size in sizes.items():
+    for sop, size in directions(tables).items():
         place[sop] = slice(start, start + size)
         start += size
     widths = [sop for sop in tables.variables if isinstance(sop, SelectorWidth)]
@@ -118,7 +113,7 @@ class _Writer:
         place = self.stream.place[sop]
         held = np.zeros(place.stop - place.start)
         if isinstance(sop, Aggregate) and sop.default is not None:
-            numerical = is_numerical(sop)
+            numerical = self.tables.variables[sop].numerical
             held[0 if numerical else self.tables.variables[sop].codes[sop.default]] = (
                 sop.default if numerical else 1
             )
@@ -172,7 +167,7 @@ class _Writer:
             output = np.zeros((1, self.stream.width))
             value[BOS] = output[0, self.stream.width_place[sop]] = 1
             return value, output
-        if is_numerical(sop):
+        if self.tables.variables[sop].numerical:
             recode = np.ones((1, 1))
         else:
             source, own = self.tables.variables[sop.values], self.tables.variables[sop]
@@ -196,8 +191,9 @@ class _Writer:
                 return self.mapped(sop, indices, np.zeros(n, dtype=np.int64))
             case Map():
                 table = self.tables.functions[sop][:-1]
-                if is_numerical(sop.inner):
-                    values = np.array(self.tables.variables[sop.inner].values, dtype=np.float64)
+                source = self.tables.variables[sop.inner]
+                if source.numerical:
+                    values = np.array(source.values, dtype=np.float64)
                     place = self.stream.place[sop.inner].start
                     return self.stepped(sop, place, values, table)
                 return self.mapped(sop, sop.inner, table)

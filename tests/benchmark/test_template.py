@@ -160,6 +160,17 @@ def test_a_program_keeps_kinds_encodings_predicates_and_who_reads_whom():
     assert len(set(forms)) == len(programs)
 
 
+def test_a_program_keeps_how_predicates_are_joined():
+    def width_of(joined: rasp.Selector) -> object:
+        return program_template(SelectorWidth(joined))
+
+    equal, less = (Select(tokens, tokens, c) for c in (Comparison.EQ, Comparison.LT))
+    one, other = (Select(tokens, rasp.Full(n), Comparison.LT) for n in (1, 2))
+    joined = [equal & less, less & equal, equal | less, ~equal, equal & one, one & equal]
+    assert len({width_of(each) for each in joined}) == len(joined)
+    assert width_of(equal & one) == width_of(equal & other)
+
+
 def test_a_program_forgets_names_and_constants():
     one = rasp.Aggregate(Select(indices, indices, Comparison.EQ), tokens, default=0).named("one")
     other = rasp.Aggregate(Select(indices, indices, Comparison.EQ), tokens, default=7)

@@ -16,7 +16,7 @@ import torch
 
 from graphcircuits.rasp import RaspError, SOp, Value, describe, evaluate
 from graphcircuits.rasp.compile import compile_program
-from graphcircuits.rasp.language import walk
+from graphcircuits.rasp.expression import walk
 from graphcircuits.rasp.sample import SampledCase, sample_case
 
 INPUTS = 12

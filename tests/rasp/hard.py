@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from graphcircuits.rasp import (
     Aggregate,
     Comparison,
@@ -121,6 +123,28 @@ HARD: dict[str, tuple[Callable[[], SOp], tuple[Value, ...]]] = {
     "constants on both sides": (
         lambda: Aggregate(Select(Full("x"), Full("x"), Comparison.EQ), Full("v"), default="w"),
         ("a",),
+    ),
+    "a numerical width, read by a map and a linear combination": (
+        lambda: numerical(
+            LinearSequenceMap(
+                numerical(SelectorWidth(SAME)),
+                numerical(Map(lambda n: n * n, numerical(SelectorWidth(BEFORE)), simplify=False)),
+                2,
+                -0.5,
+            )
+        ),
+        ("a", "b"),
+    ),
+    "a numerical width": (lambda: numerical(SelectorWidth(SelectorNot(SAME))), ("a", "b", "c")),
+    "numbers of numpy": (
+        lambda: SequenceMap(
+            lambda x, n: np.int64(x) * n, Map(np.sign, tokens - np.int64(1)), indices
+        ),
+        tuple(np.arange(3)),
+    ),
+    "tokens and positions as numbers": (
+        lambda: numerical(LinearSequenceMap(numerical(tokens), numerical(indices), 2, -1)),
+        (-1, 0, 2.5),
     ),
     "nothing selected": (
         lambda: Aggregate(Select(tokens, tokens, Comparison.FALSE), tokens, default="never"),

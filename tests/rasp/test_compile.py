@@ -5,6 +5,7 @@ import math
 import random
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -264,6 +265,17 @@ def test_a_mixture_that_escaped_the_trials_is_refused_when_it_occurs(
         model.apply(["a", "b"])
 
 
+def test_a_value_that_is_rarely_mixed_in_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        sys.modules[validate.__module__], "trial_inputs", lambda *_: np.array([[0, 0]])
+    )
+    model = compile_program(Aggregate(ALL, tokens), vocab="ab", max_seq_len=301)
+    assert model.apply("a" * 300) == ["a"] * 300
+    for rare in ("a" * 149 + "b", "b" + "a" * 299):
+        with pytest.raises(RaspError, match="'aggregate_1' holds a mixture of values on this"):
+            model.apply(rare)
+
+
 # --- what is refused -----------------------------------------------------------------------------
 
 
@@ -274,8 +286,8 @@ def test_a_mixture_that_escaped_the_trials_is_refused_when_it_occurs(
         (["a", "z"], "symbols not in the vocabulary: 'z'; the vocabulary is 'a', 'b', 'c'."),
         ([], "the sequence is empty; give at least one symbol."),
         (list("aaaaa"), "the sequence has 5 symbols; with BOS at most n_ctx - 1 = 4 fit."),
-        ("abc", "the input must be a list of tokens, got 'abc'."),
-        (7, "the input must be a list of tokens, got 7."),
+        ("abz", "symbols not in the vocabulary: 'z'; the vocabulary is 'a', 'b', 'c'."),
+        (7, "the input must be a list or string of tokens, got 7."),
         ([["a"]], "the input holds a token that cannot be hashed: "),
         (["a", None], "symbols not in the vocabulary: None;"),
         ([math.nan], "symbols not in the vocabulary: nan;"),
@@ -303,6 +315,25 @@ def test_a_cycle_does_not_compile() -> None:
     loop.inner = loop
     with pytest.raises(RaspError, match="'loop' reads its own value: a program has no cycles"):
         compile_program(loop, vocab="ab", max_seq_len=4)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"max_seq_len": 2.0}, "max_seq_len must be a whole number, got 2.0."),
+        ({"max_seq_len": None}, "max_seq_len must be a whole number, got None."),
+        ({"max_seq_len": "4"}, "max_seq_len must be a whole number, got '4'."),
+        ({"vocab": None}, "the vocabulary must be a set or list of tokens, got None."),
+        ({"vocab": 3}, "the vocabulary must be a set or list of tokens, got 3."),
+        ({"causal": None}, "causal must be True or False, got None."),
+        ({"causal": "no"}, "causal must be True or False, got 'no'."),
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_named(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(RaspError) as raised:
+        compile_program(tokens, **({"vocab": "ab", "max_seq_len": 4} | given))
+    assert str(raised.value) == text
 
 
 def test_an_empty_vocabulary_does_not_compile() -> None:

@@ -33,6 +33,25 @@ def test_inputs_come_first():
     ]
 
 
+def test_joined_predicates_are_written_out():
+    same = rasp.Select(rasp.tokens, rasp.indices, rasp.Comparison.EQ)
+    first = rasp.Select(rasp.tokens, rasp.Full(3), rasp.Comparison.LT)
+    lines = rasp.describe(rasp.SelectorWidth((same & ~first) | same))
+    assert lines[0] == (
+        "select_2 = Select(tokens, indices, "
+        "((Comparison.EQ and not Comparison.LT[query=3]) or Comparison.EQ))"
+    )
+
+
+def test_constants_show_their_values():
+    program = rasp.Aggregate(rasp.ConstantSelector([[True]]), rasp.ConstantSOp([7]))
+    assert sorted(rasp.describe(program)) == [
+        "aggregate_1 = Aggregate(constant_selector_2, constant_sop_3, default=None)",
+        "constant_selector_2 = ConstantSelector([[True]])",
+        "constant_sop_3 = ConstantSOp([7])",
+    ]
+
+
 def test_fused_maps_show_both_functions():
     fused = rasp.Map(abs, rasp.Map(is_x, rasp.tokens))
     assert rasp.describe(fused) == ["map_1 = Map(abs of is_x, tokens)"]

@@ -211,10 +211,12 @@ def test_an_override_of_another_length_is_refused() -> None:
 # --- errors --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("xs", ["abc", 3, None, {"a"}, iter("abc")], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize(
+    "xs", [3, None, {"a"}, iter("abc"), np.ones((2, 2))], ids=lambda x: type(x).__name__
+)
 @pytest.mark.usefixtures("unchecked")
 def test_the_input_must_be_a_list(xs: Any) -> None:
-    with pytest.raises(RaspError, match="the input must be a list of tokens, got"):
+    with pytest.raises(RaspError, match="the input must be a list or string of tokens, got"):
         tokens(xs)
 
 

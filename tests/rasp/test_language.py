@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from graphcircuits.rasp import (
     Aggregate,
     Comparison,
+    Encoding,
     Full,
     LinearSequenceMap,
     Map,
@@ -27,13 +28,14 @@ from graphcircuits.rasp import (
     Value,
     categorical,
     evaluate,
+    get_encoding,
     indices,
     is_categorical,
     is_numerical,
     numerical,
     tokens,
 )
-from graphcircuits.rasp.language import walk
+from graphcircuits.rasp.expression import walk
 from tests.rasp.programs import EXAMPLES
 
 ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.truediv)
@@ -168,22 +170,17 @@ def test_fusing_leaves_the_inner_map_as_it_was() -> None:
 # --- names and encodings -------------------------------------------------------------------------
 
 
-def test_named_names_in_place_and_keeps_the_kind() -> None:
-    mapped = tokens + 1
-    assert mapped.named("next") is mapped
-    assert mapped.name == "next"
-    assert repr(mapped) == "<Map 'next'>"
-
-
 @pytest.mark.parametrize("primitive", [tokens, indices])
 def test_tokens_and_indices_keep_their_names_and_encoding(primitive: SOp) -> None:
     before = primitive.name
-    assert primitive.named("mine") is primitive
-    assert primitive.name == before
-    with pytest.raises(RaspError, match=rf"'{before}' is always categorical; .*numerical\(Map"):
-        numerical(primitive)
+    assert primitive.named("mine") is primitive.copy() is categorical(primitive) is primitive
+    assert primitive.name == primitive.label == before
+    numbers = numerical(primitive)
+    assert isinstance(numbers, Map)
+    assert is_numerical(numbers)
     assert is_categorical(primitive)
-    assert categorical(primitive) is primitive
+    assert numbers.name == before
+    assert numbers([3, 5]) == primitive([3, 5])
 
 
 def test_expressions_without_a_name_say_their_kind() -> None:
@@ -204,14 +201,15 @@ def test_expressions_without_a_name_say_their_kind() -> None:
     assert all(expression.name == kind for kind, expression in kinds.items())
 
 
-def test_encodings_are_set_in_place() -> None:
-    marks = tokens == "a"
+def test_an_encoding_is_of_the_copy() -> None:
+    marks = (tokens == "a").named("marks")
+    numbers = numerical(marks)
     assert is_categorical(marks)
-    assert not is_numerical(marks)
-    assert numerical(marks) is marks
-    assert is_numerical(marks)
-    assert categorical(marks) is marks
-    assert is_categorical(marks)
+    assert is_numerical(numbers)
+    assert get_encoding(categorical(numbers)) is Encoding.CATEGORICAL
+    assert get_encoding(numbers.named("other")) is Encoding.NUMERICAL
+    assert numbers.name == "marks"
+    assert numbers.children == marks.children
 
 
 # --- comparisons ---------------------------------------------------------------------------------
@@ -361,6 +359,18 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Aggregate(SELECT, tokens, default=indices),
         "Aggregate: expected a constant, got the expression <_Primitive 'indices'>.",
     ),
+    "aggregate of two sequences": (
+        lambda: Aggregate(SELECT, tokens, sop=indices),
+        "Aggregate: `sop` is another name for `values`; give one of them.",
+    ),
+    "aggregate of nothing": (
+        lambda: Aggregate(SELECT),
+        "Aggregate: values must be a sequence expression, got None.",
+    ),
+    "encoding as a string": (
+        lambda: (tokens + 1).annotated(encoding="numerical"),
+        "'map': an encoding is a rasp.Encoding, got 'numerical'.",
+    ),
     "numerical number": (
         lambda: numerical(3),  # pyright: ignore
         "numerical: argument must be a sequence expression, got 3.",
@@ -375,52 +385,3 @@ def test_wrong_arguments_are_named(what: str) -> None:
     with pytest.raises(RaspError) as raised:
         build()
     assert str(raised.value).startswith(text)
-
-
-# --- walking a program ---------------------------------------------------------------------------
-
-
-def test_walk_gives_every_expression_once_inputs_first() -> None:
-    select = Select(tokens, indices, Comparison.EQ)
-    shared = Aggregate(select, tokens)
-    program = SequenceMap(max, shared, Map(abs, shared))
-    nodes = list(walk(program))
-    assert len(set(nodes)) == len(nodes) == 6
-    place = {node: i for i, node in enumerate(nodes)}
-    assert all(place[child] < place[node] for node in nodes for child in node.children)
-
-
-def test_a_cycle_is_found() -> None:
-    inner = Map(abs, tokens)
-    loop = SequenceMap(max, inner, tokens).named("loop")
-    inner.inner = loop
-    with pytest.raises(RaspError, match="'loop' reads its own value: a program has no cycles"):
-        list(walk(loop))
-
-
-def test_a_cycle_through_a_selector_is_found() -> None:
-    select = Select(tokens, tokens, Comparison.EQ)
-    moved = Aggregate(select, tokens).named("moved")
-    select.queries = moved
-    with pytest.raises(RaspError, match="reads its own value"):
-        moved(["a"])
-
-
-def test_an_object_that_is_no_expression_is_named() -> None:
-    mapped = (tokens + 1).named("mine")
-    mapped.inner = 5  # pyright: ignore
-    with pytest.raises(RaspError, match="'mine' reads 5, which is no RASP expression"):
-        list(walk(mapped))
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_only_expressions_can_be_walked() -> None:
-    with pytest.raises(RaspError, match="a program is a RASP expression, got 'tokens'"):
-        list(walk("tokens"))  # pyright: ignore
-
-
-def test_a_long_chain_does_not_exhaust_the_stack() -> None:
-    program: SOp = tokens
-    for _ in range(5000):
-        program = Map(lambda x: x + 1, program, simplify=False)
-    assert program([0]) == [5000]

@@ -26,7 +26,8 @@ from graphcircuits.rasp import (
     validate,
 )
 from graphcircuits.rasp.compile import compile_program
-from graphcircuits.rasp.language import SelectorAnd, walk
+from graphcircuits.rasp.expression import walk
+from graphcircuits.rasp.language import SelectorAnd
 from tests.rasp import fuzz
 
 # Drawing programs makes millions of small calls.

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from graphcircuits.rasp import (
     Aggregate,
     Comparison,
+    ConstantSelector,
+    ConstantSOp,
     Full,
     LinearSequenceMap,
     Map,
@@ -177,6 +179,8 @@ MAYBE = Map(lambda x: None if x == "b" else x, tokens)
         (SelectorOr(PREVIOUS, SAME), False),
         (SelectorOr(SAME, PREVIOUS), False),
         (SelectorOr(PREVIOUS, NOTHING), True),
+        (SelectorNot(SelectorAnd(NOTHING, SAME)), False),
+        (SelectorNot(SAME), True),
         (Select(MAYBE, MAYBE, Comparison.EQ), True),
         (Select(tokens, MAYBE, Comparison.TRUE), True),
         (Select(tokens, indices, lambda key, query: key == "abc"[query]), True),
@@ -347,9 +351,15 @@ REFUSED: dict[str, tuple[Callable[[], SOp], str]] = {
         "'sequence_map_1': a combination takes and gives categorical sequences; "
         "for numerical ones there is LinearSequenceMap",
     ),
-    "numerical width": (
-        lambda: numerical(SelectorWidth(ALL)),
-        "'selector_width_1': a selector width is categorical; map it to get a numerical copy",
+    "constant of one input": (
+        lambda: ConstantSOp([1, 2]),
+        "'constant_sop_1': it is given for one input only, which the interpreter can run; "
+        "to compile it, make it from `indices`",
+    ),
+    "constant pattern": (
+        lambda: SelectorWidth(ConstantSelector([[True]])),
+        "'constant_selector_2': it is given for one input only, which the interpreter can run; "
+        "to compile it, make it from `indices`",
     ),
     "categorical mean": (
         lambda: Aggregate(ALL, marks()),

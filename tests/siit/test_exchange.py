@@ -12,7 +12,7 @@ import torch
 from graphcircuits.benchmark import Case, case_ids, load_case
 from graphcircuits.benchmark.build import case_exchange
 from graphcircuits.rasp import Aggregate, SOp, Value, evaluate, is_numerical, tokens
-from graphcircuits.rasp.language import walk
+from graphcircuits.rasp.expression import walk
 from graphcircuits.rasp.layout import lay_out
 from graphcircuits.rasp.tabulate import tabulate
 from graphcircuits.siit import exchange as module
