@@ -1,6 +1,6 @@
 """Files that are whole or absent, and that say where they came from.
 
-1. `write_atomic` writes beside the target, syncs, and renames: a crash leaves the old file.
+1. `write_atomic` (in `disk.py`): a crash leaves the old file.
 2. `read_json` and `write_json` hold plain values; `content_hash` names a value by its content.
 3. `save_artifact` and `load_artifact` hold tensors (safetensors) or plain values (JSON) under a
    header: kind of artifact, format version, config, seed, package version, the command that wrote
@@ -11,15 +11,12 @@
 
 import hashlib
 import json
-import os
-import secrets
 import shlex
 import sys
 import tomllib
 import types
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -33,6 +30,7 @@ from torch import Tensor
 
 from graphcircuits import __version__
 from graphcircuits.codec import Codec
+from graphcircuits.disk import write_atomic
 from graphcircuits.transformer import Transformer, TransformerConfig
 
 FORMAT = "graphcircuits"
@@ -46,28 +44,6 @@ class StoreError(ValueError):
 
 
 # Bytes and JSON
-
-
-def write_atomic(path: str | Path, data: bytes) -> None:
-    """Make `path` hold exactly `data`, or leave it as it was. Missing folders are created."""
-    target = Path(path).resolve()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-    # The rename itself reaches the disk with the folder; some systems cannot open folders.
-    with suppress(OSError):
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def read_text(path: str | Path) -> str:

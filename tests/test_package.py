@@ -25,6 +25,7 @@ LAYERS = [
     "interfaces",
     "intervene",
     "single_edge",
+    "disk",
     "store",
     "prompts",
     "task",
