@@ -170,7 +170,11 @@ def build(
     causal: Annotated[bool, typer.Option("--causal", help="Give it causal attention.")] = False,
     out: Annotated[Path, typer.Option(help="Directory to write subjects to.")] = Path("subjects"),
     resume: Annotated[
-        bool, typer.Option("--resume", help="Keep the subjects that are there and go on.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Keep the subjects that are there, and go on where it was cut off.",
+        ),
     ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     steps: Annotated[int, typer.Option(help="Training steps at most.")] = 6000,
@@ -190,26 +194,30 @@ def build(
 ) -> None:
     """Train a subject for each case: a transformer with the program's circuit planted in it.
 
-    Every finished subject is written at once; a build that was stopped goes on with --resume.
-    Exit code 1 if a subject did not pass.
+    Every finished subject is written at once. A build that was stopped or killed goes on with
+    --resume, given the same cases and settings, and ends with the same files. What did not pass
+    lies in failed/; the same settings give it again, others train it anew. Exit code 1 if a subject
+    did not pass.
     """
+    import shlex
     import time
 
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     from graphcircuits.benchmark import build as builder
+    from graphcircuits.benchmark.unfinished import begun, lasting
     from graphcircuits.siit.train import SiitConfig
 
     if program is None:
         cases = _listed_cases(ids, family)
     else:
         cases = [_own_case(program, vocab, max_seq_len, causal)]
-    there = [case.id for case in cases if builder.subject_path(out, case.id).exists()]
+    there = begun(out, [case.id for case in cases])
     if there and not resume:
         raise ValueError(
-            f"{out} already holds {len(there)} of these subjects, such as {there[0]}; "
-            "add --resume to keep them and build the others, or name another --out."
+            f"{out} already holds {len(there)} of these subjects, finished or in training, such as "
+            f"{there[0]}; add --resume to keep them and go on, or name another --out."
         )
     config = builder.BuildConfig(
         siit=SiitConfig(
@@ -220,7 +228,7 @@ def build(
         processes=processes,
     )
     deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
-    command = " ".join(["graphcircuits", *sys.argv[1:]])
+    command = shlex.join(["graphcircuits", *lasting(sys.argv[1:])])
     columns = (TextColumn("{task.description}"), TimeElapsedColumn())
     wide = None if sys.stderr.isatty() else 160
     with Progress(*columns, console=Console(stderr=True, width=wide)) as bar:
@@ -240,8 +248,14 @@ def build(
         print_json([one.report for one in built])
     else:
         print(f"{len(cases) - len(missing)} of {len(cases)} subjects in {out}")
+    failed = [one.id for one in built if not one.verdict.passed]
+    left = [id for id in missing if id not in failed]
+    if failed:
+        hint = "other settings, such as --seed, --steps or --widen, train them anew"
+        print(f"not passed: {', '.join(failed)}; {hint}", file=sys.stderr)
+    if left:
+        print(f"out of time: {', '.join(left)}; --resume goes on with them", file=sys.stderr)
     if missing:
-        print(f"not passed: {', '.join(missing)}", file=sys.stderr)
         raise typer.Exit(1)
 
 
