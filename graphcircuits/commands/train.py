@@ -1,6 +1,6 @@
 """`graphcircuits train`: a predictor from cases whose circuits are known."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,9 +9,11 @@ import typer
 from graphcircuits.commands.output import Json, late_progress, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from graphcircuits.predictor.train import TrainConfig
+
+INTERRUPTED = 130
 
 
 def train(
@@ -33,7 +35,10 @@ def train(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     checkpoints: Annotated[
         Path | None,
-        typer.Option(help="Folder of checkpoints; training goes on from what it holds."),
+        typer.Option(
+            help="Folder of checkpoints, which stay; without it they lie beside --out until that "
+            "is written."
+        ),
     ] = None,
     tensorboard: Annotated[
         Path | None, typer.Option(help="Folder for TensorBoard logs; needs tensorboard.")
@@ -42,7 +47,8 @@ def train(
 ) -> None:
     """Train a predictor; `graphcircuits localize --option predictor=FILE` uses it.
 
-    The test cases are refused: they are for measuring what was trained.
+    The test cases are refused: they are for measuring what was trained. A training that was
+    stopped or killed goes on when the same command is given again, and ends with the same file.
     """
     from statistics import mean
 
@@ -52,7 +58,8 @@ def train(
     settings = _settings(config, steps)
     ids, held_out = _cases(cases, without_fold)
     _check(out, seeds, device)
-    with late_progress() as bar, ExitStack() as stack:
+    kept = checkpoints or out.with_suffix(".checkpoints")
+    with _interruptible(kept), late_progress() as bar, ExitStack() as stack:
         reading = bar.add_task("reading cases", total=len(ids) + len(held_out))
         examples = training.read_examples(
             ids, settings, progress=lambda done, _: bar.update(reading, completed=done)
@@ -74,13 +81,15 @@ def train(
             seeds=range(seeds),
             examples=examples,
             validation=validation,
-            checkpoints=checkpoints,
+            checkpoints=kept,
             device=device,
             progress=progress,
             log=_tensorboard(tensorboard, stack),
         )
     found = training.validate(ensemble, validation)
     save_ensemble(out, ensemble)
+    if checkpoints is None:
+        training.remove_checkpoints(kept, range(seeds))
     figures = {level: mean(x[level] for x in found.values()) for level in ("qkv", "head") if found}
     if as_json:
         record = {"out": str(out), "cases": len(ids), "seeds": seeds, "steps": settings.last}
@@ -91,6 +100,17 @@ def train(
         head, qkv = figures["head"], figures["qkv"]
         typer.echo(f"{len(found)} held-out cases: mean AUROC {head:.4f} (head), {qkv:.4f} (q/k/v)")
     typer.echo(f"wrote {out}")
+
+
+@contextmanager
+def _interruptible(checkpoints: Path) -> "Iterator[None]":
+    """Say, after Ctrl-C, that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        where = f" from {checkpoints}" if checkpoints.exists() else ""
+        typer.echo(f"interrupted: the same command goes on{where}.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _settings(config: Path | None, steps: int | None) -> "TrainConfig":

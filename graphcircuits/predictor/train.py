@@ -15,6 +15,7 @@ and nothing global is touched, so trainings in several threads end where single 
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean
@@ -351,7 +352,7 @@ def train_ensemble(
             config,
             seed=seed,
             validation=validation,
-            checkpoint=Path(checkpoints) / f"seed{seed}.safetensors" if checkpoints else None,
+            checkpoint=_checkpoint_path(checkpoints, seed) if checkpoints else None,
             device=device,
             progress=(lambda done, n, seed=seed: progress(seed, done, n)) if progress else None,
             log=(lambda step, found, seed=seed: log(seed, step, found)) if log else None,
@@ -367,6 +368,18 @@ def train_ensemble(
 
 
 # Checkpoints
+
+
+def _checkpoint_path(folder: str | Path, seed: int) -> Path:
+    return Path(folder) / f"seed{seed}.safetensors"
+
+
+def remove_checkpoints(folder: str | Path, seeds: Iterable[int]) -> None:
+    """Remove the checkpoints of an ensemble, and the folder if nothing else is in it."""
+    for seed in seeds:
+        _checkpoint_path(folder, seed).unlink(missing_ok=True)
+    with suppress(OSError):
+        Path(folder).rmdir()
 
 
 def _save_checkpoint(
