@@ -128,14 +128,14 @@ def started(work: Work, folder: Path) -> int:
     process = os.fork()
     if process:
         return process
+    errors, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
-        null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
+        os.dup2(null, 2)
         work.run(folder)
         os._exit(0)
     except BaseException:  # noqa: BLE001  the child must not go on as its parent
-        traceback.print_exc()
-        sys.stderr.flush()
+        os.write(errors, traceback.format_exc().encode())
         os._exit(1)
 
 
@@ -168,12 +168,15 @@ def try_work(name: str, kills: int, folder: Path, chance: random.Random) -> str:
     expected, done, compared = work.read(whole), 0, 0
     while done < kills:
         broken = folder / name / f"broken{compared}"
+        began, before = time.monotonic(), done
         # Also moments after the end of an unbroken run, so that every run can end.
-        while killed(started(work, broken), chance.uniform(0, 1.1 * seconds)):
+        while done < kills and killed(started(work, broken), chance.uniform(0, 1.1 * seconds)):
             done += 1
-            if done == kills:
-                ended(started(work, broken))
-                break
+        if done == kills:
+            ended(started(work, broken))
+        elif done == before:
+            # The first run may have been slow by chance; then most moments would come too late.
+            seconds = min(seconds, time.monotonic() - began)
         found = work.read(broken)
         wrong = [path for path in expected | found if expected.get(path) != found.get(path)]
         if wrong or expected.keys() != found.keys():
