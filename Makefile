@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 # Two workers with one thread each; more threads only make the small tensors of the tests wait.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help setup lint types format test-fast test demo fuzz bench hooks clean
+.PHONY: help setup lint types format test-fast test demo fuzz kills bench hooks clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -62,6 +62,9 @@ demo: $(READY) ## find the circuit of a shipped subject, and compile the program
 
 fuzz: $(READY) ## compare compiler and interpreter on 20,000 random programs
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.rasp.fuzz --programs 20000
+
+kills: $(READY) ## kill build, bench and train 100 times and compare what is resumed
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.kills --kills 100
 
 bench: $(READY) ## measure speed and memory
 	$(BIN)/python -m benchmarks

@@ -1,9 +1,7 @@
 """Files are whole or absent, and say what they are: round trips, crashes, damage, refusals."""
 
 import json
-import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +26,6 @@ from graphcircuits.store import (
     read_json,
     save_artifact,
     save_transformer,
-    write_atomic,
     write_json,
 )
 from graphcircuits.transformer import Transformer, TransformerConfig
@@ -70,47 +67,7 @@ def rewrite_header(path: Path, change: Callable[[dict[str, Any]], object]) -> No
     path.write_bytes(safetensors.torch.save(safetensors.torch.load(data), metadata))
 
 
-# write_atomic
-
-
-def test_write_creates_folders_and_replaces(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "deep" / "file.bin"
-    write_atomic(path, b"one")
-    write_atomic(path, b"two")
-    assert path.read_bytes() == b"two"
-    assert names(path.parent) == ["file.bin"]
-
-
-def test_written_file_has_ordinary_permissions(tmp_path: Path) -> None:
-    write_atomic(tmp_path / "ours", b"")
-    (tmp_path / "plain").write_bytes(b"")
-    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
-
-
-def test_write_goes_through_a_link(tmp_path: Path) -> None:
-    (tmp_path / "target").write_bytes(b"old")
-    (tmp_path / "link").symlink_to(tmp_path / "target")
-    write_atomic(tmp_path / "link", b"new")
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "target").read_bytes() == b"new"
-
-
-@pytest.mark.parametrize("step", ["fsync", "replace"])
-@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
-def test_failed_write_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
-) -> None:
-    path = tmp_path / "file.bin"
-    write_atomic(path, b"old")
-
-    def fail(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(os, step, fail)
-    with pytest.raises(type(error)):
-        write_atomic(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert names(tmp_path) == ["file.bin"]
+# JSON and hashes
 
 
 def test_writer_that_fails_midway_writes_nothing(tmp_path: Path) -> None:
@@ -120,23 +77,6 @@ def test_writer_that_fails_midway_writes_nothing(tmp_path: Path) -> None:
         write_json(path, {"fine": 1, "broken": {1}})
     assert read_json(path) == {"old": 1}
     assert names(tmp_path) == ["value.json"]
-
-
-def test_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "file.bin"
-    write_atomic(path, b"old")
-    program = (
-        "import os, sys\n"
-        "from graphcircuits.store import write_atomic\n"
-        "os.replace = lambda *_: os._exit(9)\n"
-        "write_atomic(sys.argv[1], b'new' * 1000)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
-    assert done.returncode == 9
-    assert path.read_bytes() == b"old"
-
-
-# JSON and hashes
 
 
 @shared_folder

@@ -2,11 +2,13 @@
 
 1. For every case, inputs and the program's answers are computed ahead of training.
 2. Cases of equal depth and similar width form a fleet and train side by side.
-3. Each subject is written, read back, and verified on inputs that nothing has seen. One that
-   passes stays, with its report in the file; one that fails is set aside under `failed/`, from
-   where a later build takes it up again.
+3. Each subject is verified, as it is stored, on inputs that nothing has seen, and its file is read
+   back. One that passes stays, with its report in the file; one that fails is set aside under
+   `failed/`. The same settings would fail again, so it is only trained anew under others.
 
-A subject that passes is written at once, so that a build that is stopped goes on where it was.
+A subject that passes is written at once, and the state of a fleet in training is kept
+(`unfinished.py`): a build that was stopped or killed goes on from there, and ends with the files,
+byte for byte, of one that was not. So nothing about time is in them.
 """
 
 import logging
@@ -23,11 +25,13 @@ import torch
 from graphcircuits.benchmark import FAMILIES, load_case
 from graphcircuits.benchmark.case import Case
 from graphcircuits.benchmark.samplers import draw
+from graphcircuits.benchmark.unfinished import Job, subject_path, unfinished
 from graphcircuits.codec import Codec
+from graphcircuits.siit.checkpoint import Trained
 from graphcircuits.siit.exchange import Exchange, exchange
-from graphcircuits.siit.train import Progress, SiitConfig, Trained, train_fleet
+from graphcircuits.siit.train import Progress, SiitConfig, train_fleet
 from graphcircuits.siit.verify import Verdict, verify
-from graphcircuits.store import load_artifact, load_transformer, save_transformer
+from graphcircuits.store import content_hash, load_artifact, load_transformer, save_transformer
 from graphcircuits.transformer import Transformer, TransformerConfig
 
 log = logging.getLogger(__name__)
@@ -118,10 +122,6 @@ def fleets(configs: Sequence[TransformerConfig]) -> list[list[int]]:
     return [groups[key] for key in sorted(groups, key=str)]
 
 
-def subject_path(directory: Path, id: str) -> Path:
-    return directory / f"{id}.safetensors"
-
-
 def build(
     cases: Sequence[Case],
     directory: Path,
@@ -134,25 +134,47 @@ def build(
 ) -> Iterator[Built]:
     """Build the cases that the directory has no passing subject for; yields them fleet by fleet.
 
-    Cases that nothing can be trained for are refused, by an error after all others are done.
+    A build of the same settings that was cut off is gone on with; what failed under the same
+    settings is given again as it was. Cases that nothing can be trained for are refused, by an
+    error after all others are done.
     """
-    by_id = {case.id: case for case in cases if not subject_path(directory, case.id).exists()}
-    prepared = dict(zip(by_id, _prepare(list(by_id.values()), config), strict=True))
-    refused = [data for data in prepared.values() if isinstance(data, str)]
-    todo = [case for id, case in by_id.items() if not isinstance(prepared[id], str)]
-    starts = [_start(case, directory, config) for case in todo]
-    for members in fleets([subject.config for subject in starts]):
+    by_id = {case.id: case for case in cases}
+    for id in by_id:
+        if subject_path(directory, id).exists():
+            # It failed once, and passed since.
+            subject_path(directory / "failed", id).unlink(missing_ok=True)
+    settings = {**asdict(replace(config, processes=1)), "device": torch.device(device).type}
+    jobs = unfinished(directory, by_id, settings)
+    going_on = {id for job in jobs for id in job.ids}
+    wanted = [id for id in by_id if id in going_on or not subject_path(directory, id).exists()]
+    prepared = dict(zip(wanted, _prepare([by_id[id] for id in wanted], config), strict=True))
+    data = {id: found for id, found in prepared.items() if isinstance(found, Data)}
+    hashes = {id: found.sha256 for id, found in data.items()}
+    for job in jobs:
+        job.check_data(hashes)
+    new = []
+    for id in (id for id in data if id not in going_on):
+        failed = _failed(directory, id, settings, hashes[id])
+        if failed is None:
+            new.append(by_id[id])
+        else:
+            yield failed
+    for members in fleets([subject_config(case, config.widen) for case in new]):
+        jobs.append(Job.new(directory, settings, {new[i].id: hashes[new[i].id] for i in members}))
+    for job in jobs:
         if time.monotonic() >= deadline:
-            log.warning("out of time: %d cases left untrained", len(members))
+            log.warning("out of time: %d cases left untrained", len(job.ids))
             continue
-        fleet = [(todo[i], starts[i], prepared[todo[i].id]) for i in members]
-        yield from _build_fleet(fleet, directory, config, device, command, progress, deadline)
+        fleet = [(by_id[id], data[id]) for id in job.ids]
+        yield from _build_fleet(job, fleet, directory, config, device, command, progress, deadline)
+    refused = [found for found in prepared.values() if isinstance(found, str)]
     if refused:
         raise ValueError("\n".join(refused))
 
 
 def _build_fleet(
-    fleet: Sequence[tuple[Case, Transformer, Any]],
+    job: Job,
+    fleet: Sequence[tuple[Case, "Data"]],
     directory: Path,
     config: BuildConfig,
     device: str,
@@ -161,29 +183,53 @@ def _build_fleet(
     deadline: float,
 ) -> list[Built]:
     """Train cases side by side; each is written when it passes, the others at the end."""
-    cases, starts, data = zip(*fleet, strict=True)
     began = time.monotonic()
     built: dict[int, Built] = {}
 
-    def keep(place: int, result: Trained) -> None:
-        seconds = (time.monotonic() - began) / len(cases)
-        case = cases[place]
-        built[place] = _finish(case, result, directory, config, device, command, seconds)
+    def finish(place: int, result: Trained) -> None:
+        case, data = fleet[place]
+        if place not in built and not subject_path(directory, case.id).exists():
+            about = {"build": job.settings, "data": data.sha256}
+            built[place] = _finish(case, result, directory, config, device, about, command)
 
+    starts = [_start(case, config) for case, _ in fleet]
     generator = torch.Generator(device=device).manual_seed(config.seed)
-    exchanges, checks = zip(*data, strict=True)
     trained = train_fleet(
-        starts, exchanges, checks, config.siit, generator, progress, deadline, keep
+        starts,
+        [data.train for _, data in fleet],
+        [data.check for _, data in fleet],
+        config.siit,
+        generator,
+        progress,
+        deadline,
+        on_pass=finish,
+        keep=job.keeper(),
+        resume=job.snapshot(starts, generator.device),
     )
-    log.info("fleet of %d: %.0f s", len(cases), time.monotonic() - began)
+    log.info("fleet of %d: %.0f s", len(fleet), time.monotonic() - began)
     for place, result in enumerate(trained):
-        if place not in built:
-            keep(place, result)
-    return [built[place] for place in range(len(cases))]
+        if not result.cut_short:
+            finish(place, result)
+    left = sum(result.cut_short for result in trained)
+    if left:
+        log.warning("out of time: %d cases unfinished; the same build goes on with them", left)
+    else:
+        job.close()
+    return [built[place] for place in sorted(built)]
 
 
-Prepared = tuple[Exchange, Exchange] | str
-"""Training and checking data, or why there is none."""
+@dataclass(frozen=True, eq=False)
+class Data:
+    """What a case trains on, and what decides when it is done."""
+
+    train: Exchange
+    check: Exchange
+    sha256: str
+    """Content of both, the program's answers to the inputs drawn, and of their symbols."""
+
+
+Prepared = Data | str
+"""The data of a case, or why there is none."""
 
 
 def _prepare(cases: Sequence[Case], config: BuildConfig) -> list[Prepared]:
@@ -206,24 +252,38 @@ def _prepare_id(id: str, config: BuildConfig) -> Prepared:
 def _prepare_case(case: Case, config: BuildConfig) -> Prepared:
     seed = 1000 * config.seed
     try:
-        return (
-            case_exchange(case, config.inputs, config.pairs, seed + 1),
-            case_exchange(case, config.verify_inputs, config.verify_pairs, seed + 2),
-        )
+        train = case_exchange(case, config.inputs, config.pairs, seed + 1)
+        check = case_exchange(case, config.verify_inputs, config.verify_pairs, seed + 2)
+        symbols = subject_codec(case)
+        return Data(train, check, content_hash(_content(train), _content(check), symbols))
     except ConstantOutputError as error:
         return str(error)
 
 
-def _start(case: Case, directory: Path, config: BuildConfig) -> Transformer:
-    """Random weights, or those of a build that did not pass, if size and symbols are the same."""
-    wanted, codec = subject_config(case, config.widen), subject_codec(case)
-    failed = subject_path(directory / "failed", case.id)
-    if failed.exists():
-        subject = load_transformer(failed).to(torch.float32)
-        if (subject.config, subject.codec) == (wanted, codec):
-            return subject
+def _content(exchange: Exchange) -> dict[str, Any]:
+    return {**vars(exchange), "edges": sorted(exchange.edges)}
+
+
+def _start(case: Case, config: BuildConfig) -> Transformer:
     generator = torch.Generator().manual_seed(config.seed)
-    return Transformer.random(wanted, generator, codec)
+    return Transformer.random(subject_config(case, config.widen), generator, subject_codec(case))
+
+
+def _failed(directory: Path, id: str, settings: dict[str, Any], data: str) -> Built | None:
+    """A subject that failed under the same settings, on the same data."""
+    path = subject_path(directory / "failed", id)
+    if not path.exists():
+        return None
+    report = load_artifact(path, "transformer").meta.get("report", {})
+    if content_hash(report.get("build"), report.get("data")) != content_hash(settings, data):
+        return None
+    verdict = Verdict(
+        accuracy=report["accuracy"],
+        interchange=report["interchange"],
+        strict=report["strict"],
+        circuit=report["circuit_accuracy"],
+    )
+    return Built(id=id, path=path, verdict=verdict, steps=report["steps"], report=report)
 
 
 def _finish(
@@ -232,18 +292,14 @@ def _finish(
     directory: Path,
     config: BuildConfig,
     device: str,
+    about: dict[str, Any],
     command: str | None,
-    seconds: float,
 ) -> Built:
-    """Write, read back, verify on unseen inputs; keep or set aside."""
-    draft = subject_path(directory / "failed", case.id)
-    draft.parent.mkdir(parents=True, exist_ok=True)
+    """Verify on unseen inputs what will be stored, write it, read it back; keep or set aside."""
     stored = result.subject.to(torch.float16)
-    save_transformer(draft, stored, seed=config.seed, command=command)
     unseen = case_exchange(case, config.verify_inputs, config.verify_pairs, 1000 * config.seed + 3)
-    reloaded = load_transformer(draft).to(torch.float32)
     generator = torch.Generator(device=device).manual_seed(config.seed + 1)
-    verdict = verify(reloaded, unseen, generator, config.siit.tolerance)
+    verdict = verify(stored.to(torch.float32), unseen, generator, config.siit.tolerance)
     report = {
         "case": case.id,
         "passed": verdict.passed,
@@ -254,15 +310,17 @@ def _finish(
         "interchange": verdict.interchange,
         "strict": verdict.strict,
         "steps": result.steps,
-        "seconds": round(seconds, 2),
-        "widened": reloaded.config.d_model != case.subject_dims.d_model,
-        "build": {**asdict(replace(config, processes=1)), "device": torch.device(device).type},
+        "widened": stored.config.d_model != case.subject_dims.d_model,
+        **about,
     }
-    final = subject_path(directory, case.id) if verdict.passed else draft
-    save_transformer(final, stored, seed=config.seed, meta={"report": report}, command=command)
+    failed = subject_path(directory / "failed", case.id)
+    path = subject_path(directory, case.id) if verdict.passed else failed
+    save_transformer(path, stored, seed=config.seed, meta={"report": report}, command=command)
+    # The hash in the file says that what is there is what was verified.
+    load_transformer(path)
     if verdict.passed:
-        draft.unlink()
-    return Built(id=case.id, path=final, verdict=verdict, steps=result.steps, report=report)
+        failed.unlink(missing_ok=True)
+    return Built(id=case.id, path=path, verdict=verdict, steps=result.steps, report=report)
 
 
 def read_report(path: Path) -> dict[str, Any]:

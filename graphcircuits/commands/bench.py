@@ -19,6 +19,7 @@ from graphcircuits.commands.checks import (
 )
 from graphcircuits.commands.options import listed_methods, options_by_method
 from graphcircuits.commands.output import (
+    INTERRUPTED,
     Json,
     late_progress,
     print_json,
@@ -30,8 +31,6 @@ from graphcircuits.commands.output import (
 
 if TYPE_CHECKING:
     from graphcircuits.bench import BenchConfig, Report
-
-INTERRUPTED = 130
 
 
 def bench(

@@ -38,7 +38,11 @@ def build(
     causal: Annotated[bool, typer.Option("--causal", help="Give it causal attention.")] = False,
     out: Annotated[Path, typer.Option(help="Directory to write subjects to.")] = Path("subjects"),
     resume: Annotated[
-        bool, typer.Option("--resume", help="Keep the subjects that are there and go on.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Keep the subjects that are there, and go on where it was cut off.",
+        ),
     ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     steps: Annotated[int, typer.Option(help="Training steps at most.")] = 6000,
@@ -58,15 +62,19 @@ def build(
 ) -> None:
     """Train a subject for each case: a transformer with the program's circuit planted in it.
 
-    Every finished subject is written at once; a build that was stopped goes on with --resume.
-    Exit code 1 if a subject did not pass.
+    Every finished subject is written at once. A build that was stopped or killed goes on with
+    --resume, given the same cases and settings, and ends with the same files. What did not pass
+    lies in failed/; the same settings give it again, others train it anew. Exit code 1 if a subject
+    did not pass.
     """
+    import shlex
     import time
 
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     from graphcircuits.benchmark import build as builder
+    from graphcircuits.benchmark.unfinished import begun, lasting
     from graphcircuits.siit.train import SiitConfig
 
     refuse(
@@ -87,11 +95,11 @@ def build(
         cases = _listed_cases(ids, family)
     else:
         cases = [_own_case(program, vocab, max_seq_len, causal)]
-    there = [case.id for case in cases if builder.subject_path(out, case.id).exists()]
+    there = begun(out, [case.id for case in cases])
     if there and not resume:
         raise ValueError(
-            f"{out} already holds {len(there)} of these subjects, such as {there[0]}; "
-            "add --resume to keep them and build the others, or name another --out."
+            f"{out} already holds {len(there)} of these subjects, finished or in training, such as "
+            f"{there[0]}; add --resume to keep them and go on, or name another --out."
         )
     config = builder.BuildConfig(
         siit=SiitConfig(
@@ -102,7 +110,7 @@ def build(
         processes=processes,
     )
     deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
-    command = " ".join(["graphcircuits", *sys.argv[1:]])
+    command = shlex.join(["graphcircuits", *lasting(sys.argv[1:])])
     columns = (TextColumn("{task.description}"), TimeElapsedColumn())
     wide = None if sys.stderr.isatty() else 160
     with Progress(*columns, console=Console(stderr=True, width=wide)) as bar:
@@ -123,8 +131,14 @@ def build(
         print_json([one.report for one in built])
     else:
         say(f"{len(cases) - len(missing)} of {len(cases)} subjects in {out}")
+    failed = [one.id for one in built if not one.report["passed"]]
+    left = [id for id in missing if id not in failed]
+    if failed:
+        hint = "other settings, such as --seed, --steps or --widen, train them anew"
+        say(f"not passed: {', '.join(failed)}; {hint}", err=True)
+    if left:
+        say(f"out of time: {', '.join(left)}; --resume goes on with them", err=True)
     if missing:
-        say(f"not passed: {', '.join(missing)}", err=True)
         raise typer.Exit(1)
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 PATIENCE = 2.0
 """Seconds after which a progress bar appears."""
 

@@ -1,6 +1,6 @@
 """`graphcircuits train`: a predictor from cases whose circuits are known."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +15,10 @@ from graphcircuits.commands.checks import (
     writable,
     writable_folders,
 )
-from graphcircuits.commands.output import Json, late_progress, print_json, save, say
+from graphcircuits.commands.output import INTERRUPTED, Json, late_progress, print_json, save, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from graphcircuits.predictor.train import TrainConfig
 
@@ -42,7 +42,10 @@ def train(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     checkpoints: Annotated[
         Path | None,
-        typer.Option(help="Folder of checkpoints; training goes on from what it holds."),
+        typer.Option(
+            help="Folder of checkpoints, which stay; without it they lie beside --out until that "
+            "is written."
+        ),
     ] = None,
     tensorboard: Annotated[
         Path | None, typer.Option(help="Folder for TensorBoard logs; needs tensorboard.")
@@ -52,7 +55,9 @@ def train(
     """Train a predictor; `graphcircuits localize --method gcl --option predictor=FILE` uses it.
 
     Only cases of the pool are taken: test cases are for measuring what was trained, and discarded
-    ones are related to them. Cases of the pool whose subject is not shipped are named.
+    ones are related to them. Cases of the pool whose subject is not shipped are named. A training
+    that was stopped or killed goes on when the same command is given again, and ends with the same
+    file.
     """
     from statistics import mean
 
@@ -71,7 +76,8 @@ def train(
     ids, held_out, left_out = _cases(cases, without_fold)
     if left_out:
         say(f"left out, no subject is shipped: {', '.join(left_out)}", err=True)
-    with late_progress() as bar, ExitStack() as stack:
+    kept = checkpoints or out.with_suffix(".checkpoints")
+    with _interruptible(kept), late_progress() as bar, ExitStack() as stack:
         reading = bar.add_task("reading cases", total=len(ids) + len(held_out))
         examples = training.read_examples(
             ids, settings, progress=lambda done, _: bar.update(reading, completed=done)
@@ -93,13 +99,15 @@ def train(
             seeds=range(seeds),
             examples=examples,
             validation=validation,
-            checkpoints=checkpoints,
+            checkpoints=kept,
             device=device,
             progress=progress,
             log=_tensorboard(tensorboard, stack),
         )
     found = training.validate(ensemble, validation)
     saved = save({out: lambda path: save_ensemble(path, ensemble)})
+    if checkpoints is None and not saved.failures:
+        training.remove_checkpoints(kept, range(seeds))
     figures = {level: mean(x[level] for x in found.values()) for level in ("qkv", "head") if found}
     if as_json:
         record = {"out": str(out), "cases": len(ids), "seeds": seeds, "steps": settings.last}
@@ -112,6 +120,17 @@ def train(
         head, qkv = figures["head"], figures["qkv"]
         say(f"{len(found)} held-out cases: mean AUROC {head:.4f} (head), {qkv:.4f} (q/k/v)")
     saved.tell()
+
+
+@contextmanager
+def _interruptible(checkpoints: Path) -> "Iterator[None]":
+    """Say, after Ctrl-C, that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        where = f" from {checkpoints}" if checkpoints.exists() else ""
+        say(f"interrupted: the same command goes on{where}.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _settings(config: Path | None, steps: int | None) -> "TrainConfig":

@@ -22,6 +22,7 @@ Paper: Feature Alignment.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -221,7 +222,9 @@ class TabpfnAligner(nn.Module):
         added = coordinates + self.role[role] + self.value.bias
         rows = values.reshape(-1, component, width).split(chunk)
         if recompute:
-            parts = [checkpoint(self._summaries, row, added, use_reentrant=False) for row in rows]
+            # Nothing in it is drawn at random: the global generator is left alone.
+            again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+            parts = [again(self._summaries, row, added) for row in rows]
         else:
             parts = [self._summaries(row, added) for row in rows]
         return torch.cat(parts).view(*values.shape[:-1], self.d_align)

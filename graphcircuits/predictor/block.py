@@ -2,7 +2,8 @@
 
 Every branch of a layer is h + scale * branch(LayerNorm(h)) with a learned scale that starts small,
 so that a deep stack starts close to the identity (Scalable Message Passing Neural Networks, which
-the paper follows). Weights are drawn from the generator that is passed in, never from global state.
+the paper follows). Weights and what dropout drops are drawn from generators that are passed in,
+never from global state: trainings in several threads do not disturb each other.
 """
 
 import torch
@@ -28,6 +29,27 @@ def linear(
     return layer
 
 
+class Dropout(nn.Module):
+    """What `nn.Dropout` does, drawn from a generator that is passed in."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(
+        self, h: Float[Tensor, "*context node width"], noise: torch.Generator | None
+    ) -> Float[Tensor, "*context node width"]:
+        if not self.training or self.rate == 0:
+            return h
+        if noise is None:
+            raise ValueError(
+                "dropout is drawn at random while training; give a torch.Generator as noise, or "
+                "call eval() first."
+            )
+        kept = torch.empty_like(h).bernoulli_(1 - self.rate, generator=noise)
+        return h * (kept / (1 - self.rate) if self.rate < 1 else kept)
+
+
 class Branch(nn.Module):
     """A residual branch behind its own normalization."""
 
@@ -35,14 +57,17 @@ class Branch(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.branch = branch
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.scale = nn.Parameter(torch.tensor(START_SCALE))
 
     def forward(
-        self, h: Float[Tensor, "*context node width"], *structure: Neighbourhoods
+        self,
+        h: Float[Tensor, "*context node width"],
+        *structure: Neighbourhoods,
+        noise: torch.Generator | None = None,
     ) -> Float[Tensor, "*context node width"]:
         """`structure` is the graph where the branch needs it, nothing where it does not."""
-        return h + self.scale * self.dropout(self.branch(self.norm(h), *structure))
+        return h + self.scale * self.dropout(self.branch(self.norm(h), *structure), noise)
 
 
 def feed_forward(width: int, expansion: int, generator: torch.Generator) -> nn.Sequential:

@@ -378,8 +378,12 @@ class Dagformer(nn.Module):
             self.feed_forwards.append(Branch(width, feed, dropout))
 
     def forward(
-        self, h: Float[Tensor, "*context node width"], n: Neighbourhoods
+        self,
+        h: Float[Tensor, "*context node width"],
+        n: Neighbourhoods,
+        noise: torch.Generator | None = None,
     ) -> Float[Tensor, "*context node width"]:
+        """`noise` draws what dropout drops, in training only."""
         for attention, feed in zip(self.attentions, self.feed_forwards, strict=True):
-            h = feed(attention(h, n))
+            h = feed(attention(h, n, noise=noise), noise=noise)
         return h

@@ -98,8 +98,12 @@ class DirGNN(nn.Module):
             self.feed_forwards.append(Branch(width, feed, dropout))
 
     def forward(
-        self, h: Float[Tensor, "*context node width"], n: Neighbourhoods
+        self,
+        h: Float[Tensor, "*context node width"],
+        n: Neighbourhoods,
+        noise: torch.Generator | None = None,
     ) -> Float[Tensor, "*context node width"]:
+        """`noise` draws what dropout drops, in training only."""
         for convolution, feed in zip(self.convolutions, self.feed_forwards, strict=True):
-            h = feed(convolution(h, n))
+            h = feed(convolution(h, n, noise=noise), noise=noise)
         return h

@@ -27,7 +27,7 @@ from graphcircuits.features import Features, features
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor import invariant
 from graphcircuits.predictor.align import TabpfnAligner
-from graphcircuits.predictor.block import linear
+from graphcircuits.predictor.block import Dropout, linear
 from graphcircuits.predictor.dagformer import Dagformer
 from graphcircuits.predictor.dirgnn import AGGREGATIONS, DirGNN
 from graphcircuits.predictor.pool import DeepSets
@@ -228,7 +228,7 @@ class Predictor(nn.Module):
                 generator=generator,
             )
             self.embed, self.pool = nn.Identity(), None
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = Dropout(config.dropout)
         if config.learner == "dirgnn":
             self.learner = DirGNN(
                 width,
@@ -250,11 +250,18 @@ class Predictor(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.readout = linear(width, 1, generator)
 
-    def forward(self, reading: Reading, *, generator: torch.Generator) -> Float[Tensor, " edge"]:
-        """One logit an edge. `generator` draws coordinate identifiers, for `tabpfn` only."""
+    def forward(
+        self,
+        reading: Reading,
+        *,
+        generator: torch.Generator,
+        noise: torch.Generator | None = None,
+    ) -> Float[Tensor, " edge"]:
+        """One logit an edge. `generator` draws coordinate identifiers, for `tabpfn` only; `noise`
+        what dropout drops, on the predictor's device and in training only."""
         structure, content = reading.structure, reading.content
         nodes = self._aligned(reading, generator)
-        states = self.learner(self.drop(self.embed(nodes)), structure)
+        states = self.learner(self.drop(self.embed(nodes), noise), structure, noise)
         edges = states[..., structure.edge_nodes, :]
         if self.pool is not None:
             assert isinstance(content, Features)

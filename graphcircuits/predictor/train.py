@@ -5,14 +5,17 @@
    the others of their case. Steps take all cases at once where they can stand side by side in one
    graph, else a batch of them. AdamW, linear warm-up, cosine decay.
 3. At regular steps the validation cases are scored (AUROC at the q/k/v level, as in the paper, and
-   at head level), a checkpoint is written, and training that was cut off goes on from there.
+   at head level), a checkpoint is written where the last one is long enough ago, and training that
+   was cut off goes on from there.
 4. `train_ensemble` does that for several seeds.
 
-Randomness is derived from seed and step, so a resumed training ends where an unbroken one does.
+Randomness is derived from seed and step, so a resumed training ends where an unbroken one does,
+and nothing global is touched, so trainings in several threads end where single ones do.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean
@@ -25,6 +28,7 @@ from torch import Tensor
 
 from graphcircuits.benchmark import load_case
 from graphcircuits.circuit import Circuit
+from graphcircuits.disk import seldom
 from graphcircuits.evaluate import auroc
 from graphcircuits.predictor.ensemble import Ensemble, seen_of
 from graphcircuits.predictor.invariant import InvariantAligner
@@ -189,8 +193,11 @@ def train(
     optimizer = torch.optim.AdamW(
         predictor.parameters(), lr=config.lr, weight_decay=config.weight_decay
     )
-    about = {"train": asdict(config), "seed": seed, "cases": _names(examples)}
+    about = {"train": asdict(config), "seed": seed, "device": torch.device(device).type}
+    about |= {"cases": _names(examples), "validation": _names(validation)}
+    about |= {"data": content_hash([example.reading.content for example in examples])}
     start, history = _resume(checkpoint, about, predictor, optimizer)
+    save = seldom(_save_checkpoint)
     batches = _Batches(examples, config, seed)
     for step in range(start, config.last):
         for group in optimizer.param_groups:
@@ -204,7 +211,8 @@ def train(
         if log:
             log(step + 1, _figures(history[step + 1]))
         if checkpoint:
-            _save_checkpoint(checkpoint, about, predictor, optimizer, step + 1, history)
+            ended = step + 1 == config.last
+            save(checkpoint, about, predictor, optimizer, step + 1, history, force=ended)
     return Trained(predictor.eval(), history)
 
 
@@ -274,21 +282,18 @@ def _step(
 ) -> float:
     """One update; the loss before it."""
     own = _mixed(seed, step, "noise")
-    devices = [torch.device(device)] if torch.device(device).type == "cuda" else []
+    identifiers = torch.Generator().manual_seed(own)
+    noise = torch.Generator(device).manual_seed(own)
     total = 0.0
-    # Dropout has no generator of its own; the global one is put back after the step.
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(own)
-        predictor.train()
-        optimizer.zero_grad()
-        identifiers = torch.Generator().manual_seed(own)
-        for reading, labels, weights in batches.at(step):
-            logits = predictor(reading, generator=identifiers)
-            loss = _weighted_loss(logits, labels, weights)
-            loss.backward()
-            total += loss.item()
-        torch.nn.utils.clip_grad_norm_(predictor.parameters(), 1.0)
-        optimizer.step()
+    predictor.train()
+    optimizer.zero_grad()
+    for reading, labels, weights in batches.at(step):
+        logits = predictor(reading, generator=identifiers, noise=noise)
+        loss = _weighted_loss(logits, labels, weights)
+        loss.backward()
+        total += loss.item()
+    torch.nn.utils.clip_grad_norm_(predictor.parameters(), 1.0)
+    optimizer.step()
     if not math.isfinite(total):
         raise ValueError(
             f"the training loss is {total} at step {step + 1}; lower the learning rate."
@@ -347,7 +352,7 @@ def train_ensemble(
             config,
             seed=seed,
             validation=validation,
-            checkpoint=Path(checkpoints) / f"seed{seed}.safetensors" if checkpoints else None,
+            checkpoint=_checkpoint_path(checkpoints, seed) if checkpoints else None,
             device=device,
             progress=(lambda done, n, seed=seed: progress(seed, done, n)) if progress else None,
             log=(lambda step, found, seed=seed: log(seed, step, found)) if log else None,
@@ -363,6 +368,18 @@ def train_ensemble(
 
 
 # Checkpoints
+
+
+def _checkpoint_path(folder: str | Path, seed: int) -> Path:
+    return Path(folder) / f"seed{seed}.safetensors"
+
+
+def remove_checkpoints(folder: str | Path, seeds: Iterable[int]) -> None:
+    """Remove the checkpoints of an ensemble, and the folder if nothing else is in it."""
+    for seed in seeds:
+        _checkpoint_path(folder, seed).unlink(missing_ok=True)
+    with suppress(OSError):
+        Path(folder).rmdir()
 
 
 def _save_checkpoint(
@@ -392,8 +409,8 @@ def _resume(
     found = load_artifact(path, CHECKPOINT)
     if content_hash(dict(found.config)) != content_hash(about):
         raise StoreError(
-            f"{path} is the checkpoint of another training: its settings, seed or cases differ; "
-            "give another folder, or delete it to start afresh."
+            f"{path} is the checkpoint of another training: its {_differing(about, found.config)} "
+            "differ; give another folder, or delete it to start afresh."
         )
     prefix = "predictor."
     own = {n.removeprefix(prefix): x for n, x in found.tensors.items() if n.startswith(prefix)}
@@ -405,3 +422,9 @@ def _resume(
             state.setdefault(int(place), {})[field_name] = tensor
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
     return found.meta["step"], {int(at): record for at, record in found.meta["history"].items()}
+
+
+def _differing(about: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    words = {"train": "settings", "data": "readings of the cases", "validation": "held-out cases"}
+    names = [name for name in about if content_hash(about[name]) != content_hash(other.get(name))]
+    return " and ".join(words.get(name, name) for name in names)

@@ -5,22 +5,24 @@ strict loss), run the cut rows (edge loss), and update every subject by Adam wit
 clipped. The edge loss is ours: the public procedure exchanges whole components only, which leaves a
 subject free to use edges that its circuit does not have. Every so often all
 components of all subjects are checked; the best weights of each subject are kept, subjects that
-pass stop, and the fleet is formed anew without them. On a GPU the step is recorded once as a CUDA
-graph and replayed.
+pass stop, and the fleet is formed anew without them. Then is also when a snapshot can be kept, from
+which a training that was cut off goes on step for step. On a GPU the step is recorded once as a
+CUDA graph and replayed.
 """
 
 import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from graphcircuits.siit.batch import FleetData, Rows, draw_rows, gather
 from graphcircuits.siit.check import Scores, check
+from graphcircuits.siit.checkpoint import Snapshot, State, Trained
 from graphcircuits.siit.exchange import Exchange
 from graphcircuits.siit.fleet import (
     Fleet,
@@ -74,21 +76,12 @@ class SiitConfig:
                 raise ValueError(f"{name} must be at least {low}, got {getattr(self, name)}.")
 
 
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """A subject after training."""
-
-    subject: Transformer
-    merit: float
-    """The lowest of its shares of right answers when last checked; accuracy must be higher."""
-    steps: int
-    passed: bool
-
-
 Progress = Callable[[int, int, int], None]
 """Called with the step, subjects that passed, subjects in all."""
 OnPass = Callable[[int, Trained], None]
 """Called with the place of a subject and what it became, as soon as it passes."""
+Keep = Callable[[Snapshot, bool], None]
+"""Called with where training is, at the start and after each check, and whether time is up."""
 
 
 def train_fleet(
@@ -100,20 +93,37 @@ def train_fleet(
     progress: Progress | None = None,
     deadline: float = math.inf,
     on_pass: OnPass | None = None,
+    keep: Keep | None = None,
+    resume: Snapshot | None = None,
 ) -> list[Trained]:
     """Train subjects of equal layers and heads side by side, from the weights that they have.
 
     `exchanges` are trained on, `checks` decide when a subject is done. The device is the
-    generator's. Training stops at `deadline`, a time of `time.monotonic`, with what it has.
+    generator's. Training stops at `deadline`, a time of `time.monotonic`, with what it has. From
+    `resume` on it takes the steps that the training took which `keep` was told of.
     """
     device = generator.device
     fleet = form([subject.config for subject in subjects]).to(device)
-    state = _State.of(stack(fleet, subjects), device)
     data, check_data = gather(fleet, exchanges).to(device), gather(fleet, checks).to(device)
-    errors = torch.ones(data.inside.shape, device=device)
-    alive = list(range(len(subjects)))
-    best: dict[int, Trained] = {}
-    step, run_step = 0, None
+    step, alive, best = 0, list(range(len(subjects))), dict[int, Trained]()
+    if resume is None:
+        state = State.of(stack(fleet, subjects), device)
+        errors = torch.ones(data.inside.shape, device=device)
+    else:
+        step, alive, best = resume.step, list(resume.alive), dict(resume.best)
+        state, errors = resume.state, resume.errors
+        generator.set_state(resume.generator)
+        fleet, data, check_data = _fewer(fleet, data, check_data, alive)
+        if on_pass is not None:
+            for which in sorted(best.keys() - set(alive)):
+                on_pass(which, best[which])
+
+    def snapshot() -> Snapshot:
+        return Snapshot(step, tuple(alive), state, errors, generator.get_state(), best)
+
+    if keep is not None:
+        keep(snapshot(), False)
+    run_step = None
     cut_rows = min(config.cut_rows, config.rows)
     while alive and step < config.steps and time.monotonic() < deadline:
         if run_step is None:
@@ -127,43 +137,38 @@ def train_fleet(
         )
         done = _note_best(best, alive, subjects, fleet, state, scores, config, step)
         errors = 1 - scores.parts
-        log.info(
-            "step %d: %d of %d subjects pass",
-            step,
-            len(subjects) - len(alive) + len(done),
-            len(subjects),
-        )
+        passed = len(subjects) - len(alive) + len(done)
+        log.info("step %d: %d of %d subjects pass", step, passed, len(subjects))
         if progress is not None:
-            progress(step, len(subjects) - len(alive) + len(done), len(subjects))
+            progress(step, passed, len(subjects))
         if on_pass is not None:
             for which in done:
                 on_pass(which, best[which])
         if done:
-            kept = [i for i in range(len(alive)) if alive[i] not in done]
-            alive = [alive[i] for i in kept]
-            if alive:
-                chosen = torch.tensor(kept, device=device)
-                fleet, state, data, check_data, errors, run_step = _fewer(
-                    fleet, state, data, check_data, errors, chosen, [subjects[i] for i in alive]
-                )
+            kept = [place for place, which in enumerate(alive) if which not in done]
+            alive, run_step = [alive[place] for place in kept], None
+            chosen = torch.tensor(kept, dtype=torch.int64, device=device)
+            state, errors = state.take(chosen), errors[chosen]
+            fleet, data, check_data = _fewer(fleet, data, check_data, kept)
+        if keep is not None:
+            keep(snapshot(), False)
+    cut_short = bool(alive) and step < config.steps
+    if keep is not None and cut_short:
+        keep(snapshot(), True)
     # No time for a single check leaves a subject as it came.
-    return [best.get(i, Trained(s, 0.0, 0, passed=False)) for i, s in enumerate(subjects)]
+    trained = [best.get(i, Trained(s, 0.0, 0, passed=False)) for i, s in enumerate(subjects)]
+    return [replace(t, cut_short=True) if cut_short and not t.passed else t for t in trained]
 
 
 def _fewer(
-    fleet: Fleet,
-    state: "_State",
-    data: FleetData,
-    check_data: FleetData,
-    errors: Tensor,
-    chosen: Int[Tensor, " subject"],
-    subjects: Sequence[Transformer],
-) -> tuple[Fleet, "_State", FleetData, FleetData, Tensor, None]:
-    """Everything about the subjects that go on. The common sizes stay as they are."""
+    fleet: Fleet, data: FleetData, check_data: FleetData, kept: Sequence[int]
+) -> tuple[Fleet, FleetData, FleetData]:
+    """The fleet without those that passed, and its data. The common sizes stay as they are."""
+    chosen = torch.tensor(kept, dtype=torch.int64, device=fleet.scale.device)
     indexed = {name: getattr(fleet, name)[chosen] for name in ("attends", "scale", "outputs")}
-    smaller = Fleet(config=fleet.config, members=tuple(s.config for s in subjects), **indexed)
-    taken = (data.take(chosen), check_data.take(chosen), errors[chosen], None)
-    return smaller, state.take(chosen), *taken
+    members = tuple(fleet.members[place] for place in kept)
+    smaller = Fleet(config=fleet.config, members=members, **indexed)
+    return smaller, data.take(chosen), check_data.take(chosen)
 
 
 def _lr(config: SiitConfig, step: int) -> float:
@@ -176,33 +181,9 @@ def _lr(config: SiitConfig, step: int) -> float:
 # --- one step ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class _State:
-    """Weights and Adam's moments; changed in place, as a recorded step needs it."""
-
-    weights: Weights
-    first: Weights
-    second: Weights
-    count: Tensor
-
-    @classmethod
-    def of(cls, weights: Weights, device: torch.device) -> "_State":
-        on_device = {name: w.detach().to(device).requires_grad_() for name, w in weights.items()}
-        first, second = (
-            {name: torch.zeros_like(w, requires_grad=False) for name, w in on_device.items()}
-            for _ in range(2)
-        )
-        return cls(on_device, first, second, torch.zeros((), device=device))
-
-    def take(self, chosen: Int[Tensor, " subject"]) -> "_State":
-        weights = {n: w.detach()[chosen].requires_grad_() for n, w in self.weights.items()}
-        first, second = ({n: m[chosen] for n, m in ms.items()} for ms in (self.first, self.second))
-        return _State(weights, first, second, self.count.clone())
-
-
 def _stepper(
     fleet: Fleet,
-    state: _State,
+    state: State,
     numerical: Bool[Tensor, " subject"],
     exists: Bool[Tensor, "subject pos"],
     config: SiitConfig,
@@ -289,7 +270,7 @@ def _row_losses(
 
 
 def _adam(
-    state: _State,
+    state: State,
     gradients: Sequence[Tensor],
     lr: Tensor,
     clip: float,
@@ -317,7 +298,7 @@ def _note_best(
     alive: Sequence[int],
     subjects: Sequence[Transformer],
     fleet: Fleet,
-    state: _State,
+    state: State,
     scores: Scores,
     config: SiitConfig,
     step: int,

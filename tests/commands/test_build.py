@@ -72,7 +72,8 @@ def test_a_program_of_your_own_is_built(
         if passed:
             out.mkdir()
             (out / "doubled.safetensors").write_text("")
-        yield SimpleNamespace(report={"case": "a\x1b[31m", "passed": passed, **report})
+        said = {"case": "a\x1b[31m", "passed": passed, **report}
+        yield SimpleNamespace(id=case.id, report=said)
 
     monkeypatch.setattr("graphcircuits.benchmark.build.build", build)
     own = ["--program", "prog.py", "--vocab", "0,1", "--max-seq-len", "4", "--causal"]

@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from graphcircuits import localize
 from graphcircuits.bench import select_cases
 from graphcircuits.benchmark import load_case
 from graphcircuits.commands.train import _cases, train
+from graphcircuits.predictor import train as training
 from graphcircuits.predictor.ensemble import load_ensemble
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -63,6 +65,43 @@ def test_a_predictor_that_localize_takes(tmp_path: Path, config: Path) -> None:
     result = localize(case.subject(), pairs, "gcl", predictor=str(out))
     generator = torch.Generator().manual_seed(0)
     assert torch.equal(result.scores, ensemble.scores(case.subject(), pairs, generator=generator))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_training_that_was_interrupted_goes_on_with_the_same_command(
+    tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, out = tmp_path / "whole.safetensors", tmp_path / "mine.safetensors"
+    given = ["--cases", "ib-7", "--config", config, "--seeds", "2", "--out"]
+    assert run(*given, whole).exit_code == 0
+    step, steps = training._step, []
+
+    def interrupted(*args: Any) -> float:
+        steps.append(args[3:5])
+        if len(steps) == 5:
+            raise KeyboardInterrupt
+        return step(*args)
+
+    monkeypatch.setattr(training, "_step", interrupted)
+    stopped = run(*given, out)
+    folder = tmp_path / "mine.checkpoints"
+    assert stopped.exit_code == 130
+    assert f"interrupted: the same command goes on from {folder}." in unwrapped(stopped.output)
+    assert [path.name for path in folder.iterdir()] == ["seed0.safetensors"]
+    assert not out.exists()
+    assert run(*given, out).exit_code == 0
+    # Seed 0 had made its three steps; the second one of seed 1 was cut off before any checkpoint.
+    assert steps[5:] == [(1, 0), (1, 1), (1, 2)]
+    assert out.read_bytes() == whole.read_bytes()
+    assert not folder.exists()
+    assert run(*given, out, "--checkpoints", tmp_path / "kept", "--steps", "2").exit_code == 0
+    other = run(*given, out, "--checkpoints", tmp_path / "kept")
+    assert isinstance(other.exception, ValueError)
+    assert "is the checkpoint of another training: its settings differ" in str(other.exception)
+
+
+def unwrapped(text: str) -> str:
+    return text.replace("\n", "")
 
 
 @pytest.mark.usefixtures("unchecked")

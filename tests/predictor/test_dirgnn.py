@@ -156,7 +156,9 @@ def test_dropout_drops_whole_branches_at_its_limit_and_nothing_in_evaluation() -
     h = states(n.n_nodes, 4)
     plain, dropping = (DirGNN(4, 2, dropout=rate, generator=seeded(0)) for rate in (0.0, 1.0))
     plain, dropping = plain.double(), dropping.double()
-    assert torch.equal(dropping(h, n), h)
+    assert torch.equal(dropping(h, n, seeded(1)), h)
+    with pytest.raises(ValueError, match=r"give a torch\.Generator as noise, or call eval"):
+        dropping(h, n)
     assert torch.equal(dropping.eval()(h, n), plain(h, n))
 
 

@@ -1,6 +1,7 @@
 """Training: its loss by the formula, the same weights again, and stopping and going on."""
 
 import math
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 from graphcircuits.benchmark import load_case
 from graphcircuits.evaluate import auroc
 from graphcircuits.predictor import train as module
+from graphcircuits.predictor.block import Dropout
 from graphcircuits.predictor.ensemble import seen_of
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import Predictor, Tables, read_case
@@ -159,6 +161,39 @@ def test_a_seed_decides_everything_and_nothing_else_is_touched(batch: int) -> No
     assert not same_weights(train(examples, config, seed=2), one)
 
 
+def test_trainings_in_threads_do_not_disturb_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All threads have begun a step before any of them draws for it."""
+    config = training(small(dropout=0.3), steps=3)
+    examples = make_examples(config.predictor)[1:2]
+    alone = [train(examples, config, seed=seed) for seed in range(4)]
+    barrier, found, forward = threading.Barrier(4), {}, InvariantAligner.forward
+
+    def together(*args: Any) -> Tensor:
+        barrier.wait(60)
+        return forward(*args)
+
+    def work(seed: int) -> None:
+        found[seed] = train(examples, config, seed=seed)
+
+    monkeypatch.setattr(InvariantAligner, "forward", together)
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(same_weights(found[seed], alone[seed]) for seed in range(4))
+
+
+def test_dropout_is_that_of_torch() -> None:
+    """One seed drops the same from the same."""
+    h = states(3, 4, 5, 6)
+    for rate in (0.0, 0.3, 1.0):
+        ours = Dropout(rate)(h, seeded(7))
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            assert torch.equal(ours, torch.nn.functional.dropout(h, rate))
+
+
 def test_dropout_is_drawn_anew_for_every_step_of_training_alone() -> None:
     config = training(small(dropout=0.5), steps=3, every=1, lr=1e-9)
     examples = make_examples(config.predictor)
@@ -275,15 +310,19 @@ def test_checkpoints_of_other_trainings_are_refused(tmp_path: Path) -> None:
     examples = make_examples(config.predictor)
     path = tmp_path / "checkpoint.safetensors"
     train(examples, config, checkpoint=path)
+    renamed = [*examples[:2], replace(examples[0], case=examples[2].case)]
     others = [
-        (examples, replace(config, lr=0.5), 0),
-        (examples, replace(config, predictor=small(width=12)), 0),
-        (examples, config, 1),
-        (examples[:2], config, 0),
+        (examples, replace(config, lr=0.5), 0, "settings"),
+        (examples, replace(config, predictor=small(width=12)), 0, "settings"),
+        (examples, config, 1, "seed"),
+        (examples[:2], config, 0, "cases and readings of the cases"),
+        (renamed, config, 0, "readings of the cases"),
     ]
-    for cases, other, seed in others:
-        with pytest.raises(StoreError, match="another training: its settings, seed or cases"):
+    for cases, other, seed, text in others:
+        with pytest.raises(StoreError, match=f"another training: its {text} differ; give another"):
             train(cases, other, seed=seed, checkpoint=path)
+    with pytest.raises(StoreError, match="another training: its held-out cases differ"):
+        train(examples, config, validation=examples, checkpoint=path)
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(StoreError, match="not a whole safetensors file"):
         train(examples, config, checkpoint=path)

@@ -15,6 +15,7 @@ from graphcircuits.intervene import masked_logits
 from graphcircuits.siit import train as module
 from graphcircuits.siit.batch import FleetData, Rows, draw_rows, gather, part_names
 from graphcircuits.siit.check import Scores
+from graphcircuits.siit.checkpoint import State
 from graphcircuits.siit.exchange import Exchange
 from graphcircuits.siit.fleet import Fleet, form, stack, unstack
 from graphcircuits.siit.train import SiitConfig, Trained, loss_of, train_fleet
@@ -104,12 +105,12 @@ def alone(s: int, rows: Rows) -> Rows:
 
 
 def test_training_in_a_fleet_is_training_alone_and_padding_stays_zero() -> None:
-    state = module._State.of(stack(FLEET, SUBJECTS), torch.device("cpu"))
+    state = State.of(stack(FLEET, SUBJECTS), torch.device("cpu"))
     together = module._stepper(FLEET, state, DATA.numerical, DATA.exists, WEIGHTED)
     fleets = [form([subject.config]) for subject in SUBJECTS]
     states, steppers = [], []
     for s, (fleet, subject) in enumerate(zip(fleets, SUBJECTS, strict=True)):
-        own = module._State.of(stack(fleet, [subject]), torch.device("cpu"))
+        own = State.of(stack(fleet, [subject]), torch.device("cpu"))
         exists = DATA.exists[s, None, : subject.config.n_ctx - 1]
         steppers.append(module._stepper(fleet, own, DATA.numerical[s, None], exists, WEIGHTED))
         states.append(own)
@@ -140,7 +141,7 @@ def test_adam_is_torchs_with_each_subjects_gradient_clipped() -> None:
     gradients = [
         (normal(2, 3, 4) * scale[:, None, None], normal(2, 5) * scale[:, None]) for _ in range(5)
     ]
-    state = module._State.of({n: w.clone() for n, w in start.items()}, torch.device("cpu"))
+    state = State.of({n: w.clone() for n, w in start.items()}, torch.device("cpu"))
     twins = [[w[s].clone().requires_grad_() for w in start.values()] for s in range(2)]
     optimizers = [torch.optim.Adam(twin, lr=3e-3, betas=(0.9, 0.99)) for twin in twins]
     for given in gradients:
@@ -269,7 +270,7 @@ def test_the_best_weights_are_kept() -> None:
     kept = []
     for step, (accuracy, circuit) in enumerate([(0.5, 0.9), (0.9, 0.1), (0.7, 0.7), (0.6, 1.0)]):
         weights = {name: w + step for name, w in stack(fleet, [subject]).items()}
-        state = module._State.of(weights, torch.device("cpu"))
+        state = State.of(weights, torch.device("cpu"))
         scores = Scores(
             accuracy=torch.tensor([accuracy]),
             parts=torch.ones(1, 10),
@@ -288,7 +289,7 @@ def test_the_best_weights_are_kept() -> None:
 def test_without_the_edge_loss_the_circuit_does_not_count() -> None:
     (subject,) = SUBJECTS[2:]
     fleet = form([subject.config])
-    state = module._State.of(stack(fleet, [subject]), torch.device("cpu"))
+    state = State.of(stack(fleet, [subject]), torch.device("cpu"))
     scores = Scores(torch.ones(1), torch.ones(1, 10), DATA.inside[2, None], torch.zeros(1))
     for weight, expected in ((0.0, [0]), (1.0, [])):
         best: dict[int, Trained] = {}

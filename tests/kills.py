@@ -1,0 +1,207 @@
+"""Kill -9 at random moments of build, bench and train; what is resumed must equal the unbroken run.
+
+Each of the three runs once unbroken, in a process of its own. Then it runs in a new folder, is
+killed at a random moment, and given again as a user would, until it ends; what it left is compared
+with the unbroken run, and so on in new folders until there have been enough kills. Build and train
+must leave the same bytes and no other file; of bench, whose results hold seconds, the scores.
+
+    python -m tests.kills --kills 100
+"""
+
+import argparse
+import csv
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphcircuits import bench
+from graphcircuits.benchmark.build import BuildConfig, build
+from graphcircuits.benchmark.case import Case
+from graphcircuits.commands.train import train
+from graphcircuits.rasp import Map, tokens
+from graphcircuits.siit.train import SiitConfig
+from graphcircuits.store import load_artifact
+
+Content = dict[str, object]
+"""What a run left, by path."""
+
+
+def letters(id: str, length: int, function: Callable[[Any], Any]) -> Case:
+    program = Map(function, tokens).named("answer")
+    return Case(
+        id=id,
+        name=id,
+        task="A map of two letters.",
+        build=lambda: program,
+        vocab=("a", "b"),
+        max_seq_len=length,
+    )
+
+
+SIIT = SiitConfig(
+    steps=60, rows=8, cut_rows=8, check_every=5, check_rows=16, lr=2e-2, enough_accuracy=0.97
+)
+BUILD = BuildConfig(siit=SIIT, inputs=32, pairs=16, verify_inputs=32, verify_pairs=16)
+
+
+def run_build(folder: Path) -> None:
+    """Two fleets, the first of three subjects; some pass and some do not."""
+    cases = [
+        letters("swap", 3, lambda x: "b" if x == "a" else "a"),
+        letters("is-a", 4, lambda x: x == "a"),
+        letters("number", 3, lambda x: 1.0 if x == "a" else 0.25),
+        letters("long", 18, lambda x: x == "b"),
+    ]
+    list(build(cases, folder, BUILD, command="tests.kills"))
+
+
+def run_bench(folder: Path) -> None:
+    methods = ("eap", "eap-ig", "exact")
+    config = bench.BenchConfig(cases=("ib-3", "ib-36"), methods=methods, seeds=(0, 1), pairs=4)
+    runs = tuple(bench.run(config, folder))
+    report = bench.Report(config=config, title="kills", runs=runs)  # pyright: ignore[reportArgumentType]
+    report.write(folder)
+
+
+TRAIN = """
+steps = 40
+every = 2
+views = 1
+pairs = 4
+[predictor]
+width = 8
+layers = 1
+"""
+
+
+def run_train(folder: Path) -> None:
+    config = folder / "settings.toml"
+    config.write_text(TRAIN)
+    train(out=folder / "mine.safetensors", cases="ib-7,ib-2", config=config, seeds=2)
+
+
+def all_bytes(folder: Path) -> Content:
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def all_scores(folder: Path) -> Content:
+    """Results without their seconds and peaks of memory; other files only by name."""
+    found: Content = dict.fromkeys(all_bytes(folder), b"")
+    for path in folder.glob("runs/*/*.json"):
+        run = load_artifact(path, bench.KIND)
+        found[str(path.relative_to(folder))] = (run.config, run.seed, run.meta["scores"])
+    lines = list(csv.reader((folder / "cases.csv").read_text().splitlines()))
+    measured = [lines[0].index(name) for name in ("seconds", "peak_bytes")]
+    kept = [[x for place, x in enumerate(line) if place not in measured] for line in lines]
+    return {**found, "cases.csv": kept}
+
+
+@dataclass(frozen=True)
+class Work:
+    """A command to be killed, and what of its output must be equal."""
+
+    run: Callable[[Path], None]
+    read: Callable[[Path], Content]
+
+
+WORKS = {
+    "build": Work(run_build, all_bytes),
+    "bench": Work(run_bench, all_scores),
+    "train": Work(run_train, all_bytes),
+}
+
+
+def started(work: Work, folder: Path) -> int:
+    """The id of a new process that does the work; it has all modules already."""
+    folder.mkdir(parents=True, exist_ok=True)
+    process = os.fork()
+    if process:
+        return process
+    errors, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        work.run(folder)
+        os._exit(0)
+    except BaseException:  # noqa: BLE001  the child must not go on as its parent
+        os.write(errors, traceback.format_exc().encode())
+        os._exit(1)
+
+
+def ended(process: int) -> None:
+    _, status = os.waitpid(process, 0)
+    if status:
+        raise SystemExit(f"the run ended with status {status}: its error stands above.")
+
+
+def killed(process: int, after: float) -> bool:
+    """Whether the process was still there to be killed; one that failed ends everything."""
+    until = time.monotonic() + after
+    while time.monotonic() < until:
+        done, status = os.waitpid(process, os.WNOHANG)
+        if done and status:
+            raise SystemExit(f"the run ended with status {status}: its error stands above.")
+        if done:
+            return False
+        time.sleep(min(0.005, max(0.0, until - time.monotonic())))
+    os.kill(process, signal.SIGKILL)
+    _, status = os.waitpid(process, 0)
+    return os.WIFSIGNALED(status)
+
+
+def try_work(name: str, kills: int, folder: Path, chance: random.Random) -> str:
+    """Kill one work so many times; the figures in a line. Any difference ends the program."""
+    work, whole, start = WORKS[name], folder / name / "whole", time.monotonic()
+    ended(started(work, whole))
+    seconds = time.monotonic() - start
+    expected, done, compared = work.read(whole), 0, 0
+    while done < kills:
+        broken = folder / name / f"broken{compared}"
+        began, before = time.monotonic(), done
+        # Also moments after the end of an unbroken run, so that every run can end.
+        while done < kills and killed(started(work, broken), chance.uniform(0, 1.1 * seconds)):
+            done += 1
+        if done == kills:
+            ended(started(work, broken))
+        elif done == before:
+            # The first run may have been slow by chance; then most moments would come too late.
+            seconds = min(seconds, time.monotonic() - began)
+        found = work.read(broken)
+        wrong = [path for path in expected | found if expected.get(path) != found.get(path)]
+        if wrong or expected.keys() != found.keys():
+            raise SystemExit(f"{name}: {broken} differs from {whole} in {', '.join(wrong)}.")
+        compared += 1
+    return (
+        f"{name}: {done} kills in {compared} runs ({seconds:.1f} s unbroken), all {len(expected)} "
+        f"files equal to those of the unbroken run, {time.monotonic() - start:.0f} s"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__)
+    parser.add_argument("--kills", type=int, default=100, help="of all three together")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    chance = random.Random(given.seed)
+    shares = {"build": 4, "bench": 3, "train": 3}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, share in shares.items():
+            kills = max(1, round(given.kills * share / 10))
+            sys.stdout.write(try_work(name, kills, Path(folder), chance) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""A few kills of build, bench and train; `make kills` is the same with a hundred."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+def test_what_was_killed_and_resumed_equals_what_ran_through() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kills", "--kills", "6", "--seed", "1"],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split(" kills")[0] for line in lines] == ["build: 2", "bench: 2", "train: 2"]
+    assert all("equal to those of the unbroken run" in line for line in lines)
