@@ -34,7 +34,7 @@ from graphcircuits.benchmark.split import (
     traits_of,
 )
 from graphcircuits.rasp.layout import interpbench_edges
-from tests.benchmark.reference import needs_reference, reference
+from tests.benchmark.reference import reference
 
 
 @pytest.fixture(scope="module")
@@ -338,7 +338,6 @@ def test_single_cases_are_dealt_evenly_by_depth():
 # The paper's groups
 
 
-@needs_reference
 def test_our_groups_of_interpbench_join_three_pairs_of_the_papers(
     cases: list[Case], traits: dict[str, Traits]
 ):

@@ -31,7 +31,7 @@ from graphcircuits.rasp import (
 )
 from graphcircuits.rasp.compile import CompiledModel, compile_program
 from graphcircuits.rasp.validate import validate
-from tests.benchmark.reference import needs_reference, reference_cases
+from tests.benchmark.reference import reference_cases
 from tests.rasp.hard import HARD
 from tests.rasp.programs import EXAMPLES
 from tests.rasp.wild import wild
@@ -83,7 +83,6 @@ def test_every_variable_is_in_the_stream(id: str) -> None:
                 assert not differences(sop, held[label], evaluate(sop, xs, causal=case.causal))
 
 
-@needs_reference
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("id", case_ids("ib"))
 def test_sizes_and_output_classes_of_the_reference(id: str) -> None:
@@ -96,7 +95,7 @@ def test_sizes_and_output_classes_of_the_reference(id: str) -> None:
         assert list(codec.outputs or ()) == known["output_classes"]
     else:
         assert codec.outputs is None
-    if known.get("circuit"):
+    if known["circuit"]:
         assert model.circuit.edges == set(known["circuit"]["interpbench"])
         extra = model.labels("complete").edges - model.circuit.edges
         assert extra == set(known["circuit"]["skip_reads"])
