@@ -1,6 +1,7 @@
 """One Hypothesis profile for every test (no deadlines, the same examples each time in CI), and a
 fixture that switches argument checks off."""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -11,8 +12,23 @@ from hypothesis import settings
 # Some virtual machines announce AMX and cannot run it: there, bfloat16 products end the process.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX10_1_512")
 
-settings.register_profile("graphcircuits", deadline=None, derandomize="CI" in os.environ)
-settings.load_profile("graphcircuits")
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A fifth of the usual 100 examples where slow tests are left out; all the others otherwise."""
+    fast = "not slow" in config.option.markexpr
+    settings.register_profile(
+        "graphcircuits",
+        deadline=None,
+        derandomize="CI" in os.environ,
+        max_examples=20 if fast else 100,
+    )
+    settings.load_profile("graphcircuits")
+
+
+def pytest_collection_finish() -> None:
+    """Spares every collection of garbage, and `measure` asks for many, the thousands of tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

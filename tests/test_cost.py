@@ -19,7 +19,7 @@ from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer, TransformerConfig
 from tests.methods.tasks import make_pairs
-from tests.subjects import ARCHITECTURES, make_subject
+from tests.subjects import SOME, make_subject
 
 # Annotations are checked when methods are tested; here they would take most of the time.
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -199,7 +199,7 @@ def forward_flops(config: TransformerConfig, batch: int, pos: int) -> int:
     return 2 * batch * pos * (layers + config.d_model * config.d_vocab_out)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", SOME)
 def test_a_pass_is_the_targets_work_alone(architecture: str) -> None:
     subject = make_subject(architecture)
     pairs = make_pairs(subject, "cross-entropy")

@@ -17,6 +17,7 @@ from tests.benchmark.programs import (
     most_common_share,
 )
 from tests.benchmark.reference import reference_tasks
+from tests.tiers import some
 
 ALL = case_ids("new")
 TASKS = reference_tasks("extra_tasks.json")
@@ -215,7 +216,7 @@ def test_every_case_has_an_oracle():
     assert len(ALL) == 47
 
 
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_the_program_does_the_task(id: str):
     case, oracle = load_case(id), ORACLES[id]
     for xs, output in interpreted(id):
@@ -226,14 +227,14 @@ def test_the_program_does_the_task(id: str):
         assert_same(output, oracle(xs))
 
 
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_the_compiled_model_is_the_program(id: str):
     inputs, outputs = zip(*interpreted(id), strict=True)
     for got, expected in zip(load_case(id).compiled.apply_batch(inputs), outputs, strict=True):
         assert_same(got, expected, within=1e-6)
 
 
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_no_answer_is_nearly_always_right(id: str):
     assert most_common_share(load_case(id)) < 0.65
 
@@ -267,7 +268,7 @@ def test_the_cases_are_the_tasks_of_the_reference():
     assert set(TASKS) == set(ALL)
 
 
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_inputs_are_the_reference_ones(id: str):
     case, task = load_case(id), TASKS[id]
     assert case.vocab == tuple(task["vocab"])
@@ -276,13 +277,13 @@ def test_inputs_are_the_reference_ones(id: str):
     assert case.causal == task["causal"]
 
 
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_examples_come_out(id: str):
     task = TASKS[id]
     assert_same(load_case(id).evaluate(task["example_in"]), task["example_out"], within=1e-4)
 
 
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_layers_and_heads_are_the_measured_ones(id: str):
     expected = TASKS[id]["layout"]
     assert layout_of(load_case(id)) == expected

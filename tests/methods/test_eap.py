@@ -13,7 +13,7 @@ from graphcircuits.methods.prepare import prepare
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 from tests.methods.tasks import make_pairs, output_sum
-from tests.subjects import ARCHITECTURES, make_subject
+from tests.subjects import SOME, make_subject
 
 AT_CLEAN = (torch.ones(1),)
 
@@ -36,7 +36,7 @@ def linear_subject() -> Transformer:
     return Transformer(subject.config, weights)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", SOME)
 def test_eap_is_the_gradient_of_the_mask(architecture: str) -> None:
     subject = make_subject(architecture)
     pairs = make_pairs(subject, "cross-entropy")

@@ -38,7 +38,7 @@ from graphcircuits.methods.prepare import Stop
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 from tests.methods.tasks import make_pairs, output_sum, planted, ranks_right
-from tests.subjects import ARCHITECTURES, make_subject
+from tests.subjects import SOME, make_subject
 
 OPTIONS = Fit(
     size=0.5,
@@ -153,7 +153,7 @@ def test_all_edges_start_alike() -> None:
 # The fit
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", SOME)
 def test_the_naive_run_is_a_masked_run(architecture: str) -> None:
     subject = make_subject(architecture)
     pairs = make_pairs(subject)

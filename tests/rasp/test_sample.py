@@ -44,6 +44,7 @@ def fuzzed(programs: int, seed: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 100])
 def test_random_programs_compile_to_what_the_interpreter_says(seed: int):
     done = fuzzed(100, seed)
