@@ -41,6 +41,7 @@ def assert_same(first: Features, second: Features) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_gradients_are_slopes_of_the_loss(architecture: str) -> None:
     subject = make_subject(architecture)
@@ -56,6 +57,7 @@ def test_gradients_are_slopes_of_the_loss(architecture: str) -> None:
         torch.testing.assert_close((gradient * nudge).sum(), found, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_transported_gradients_are_slopes_along_one_edge(architecture: str) -> None:

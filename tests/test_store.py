@@ -123,6 +123,7 @@ def test_writer_that_fails_midway_writes_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == ["value.json"]
 
 
+@pytest.mark.slow
 def test_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file.bin"
     write_atomic(path, b"old")

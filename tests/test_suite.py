@@ -4,8 +4,11 @@ import ast
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.tiers import some
 
 TESTS = Path(__file__).parent
 DATA = TESTS / "data"
@@ -54,3 +57,20 @@ def test_the_data_is_described_and_has_one_case_per_line() -> None:
         if isinstance(values, list):
             assert [json.loads(line.rstrip(",")) for line in text.splitlines()[1:-1]] == values
     assert sum(path.stat().st_size for path in files) < 2**20
+
+
+def test_some_parameters_are_fast_and_none_is_lost() -> None:
+    def tiers(parameters: list[Any]) -> dict[bool, list[Any]]:
+        return {
+            slow: [tuple(p.values) for p in parameters if (pytest.mark.slow in p.marks) is slow]
+            for slow in (False, True)
+        }
+
+    assert tiers(some(range(17))) == {
+        False: [(0,), (8,), (16,)],
+        True: [(i,) for i in range(17) if i % 8],
+    }
+    assert tiers(some("abc", "b")) == {False: [("b",)], True: [("a",), ("c",)]}
+    assert tiers(some([(1, 2), (3, 4)])) == {False: [(1, 2)], True: [(3, 4)]}
+    with pytest.raises(AssertionError, match=r"\['d'\] must be among \['a', 'b'\]"):
+        some("ab", ["d"])

@@ -7,10 +7,15 @@ import pytest
 
 
 def some(values: Iterable[Any], fast: Collection[Any] = ()) -> list[Any]:
-    """Every value as a parameter; all but those named, or all but every eighth, marked slow."""
+    """Every value as a parameter (a tuple as several); all but those named, or all but every
+    eighth, are marked slow."""
     values = list(values)
     kept = fast or values[::8]
     assert all(value in values for value in kept), f"{kept} must be among {values}"
     return [
-        value if value in kept else pytest.param(value, marks=pytest.mark.slow) for value in values
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)),
+            marks=() if value in kept else pytest.mark.slow,
+        )
+        for value in values
     ]

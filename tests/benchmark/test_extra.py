@@ -239,6 +239,7 @@ def test_no_answer_is_nearly_always_right(id: str):
     assert most_common_share(load_case(id)) < 0.65
 
 
+@pytest.mark.slow
 def test_many_cases_are_deep():
     layers = Counter(load_case(id).layout.n_layers for id in case_ids())
     assert sum(count for n, count in layers.items() if n >= 4) >= 38

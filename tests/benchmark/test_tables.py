@@ -90,6 +90,7 @@ def test_the_split_table_counts_the_cases():
         assert row(table, f"{name} ") == list(map(str, expected))
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_tables():
     page = PAGE.read_text("utf-8")
     missing = [title for title, text in tables().items() if text not in page]

@@ -62,6 +62,7 @@ def test_eap_and_every_path_are_exact_on_a_linear_subject(pool: str) -> None:
         close(eap_ig(subject, subject.graph, pairs, over=over, pool=pool), patched, 1e-7)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("over", ["inputs", "activations"])
 @pytest.mark.parametrize("architecture", ["plain", "parallel", "llama", "gpt-2"])
 def test_edges_leaving_the_input_add_up_to_the_gap(architecture: str, over: str) -> None:
@@ -94,6 +95,7 @@ def test_over_activations_integrates_each_group_of_writers(architecture: str) ->
         close(found[:, leaving].sum(1), pairs.loss(logits) - before, 1e-3)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("over", "pool"), [("inputs", "abs"), ("activations", "sum")])
 def test_chunks_change_nothing(over: str, pool: str) -> None:
     subject = make_subject("gpt-2", n_layers=2)

@@ -14,6 +14,7 @@ from graphcircuits.methods.exact import exact
 from graphcircuits.task import Pairs
 from tests.methods.tasks import make_pairs, planted, ranks_right
 from tests.subjects import make_subject
+from tests.tiers import some
 
 NAMES = (
     "acdc",
@@ -28,6 +29,8 @@ NAMES = (
     "sp-node",
 )
 EVERY = pytest.mark.parametrize("name", NAMES)
+GATES = {"edge-pruning", "pgexplainer", "sp-edge", "sp-node"}
+"""Methods that train: here they are among the slow ones."""
 
 
 def test_the_table() -> None:
@@ -35,7 +38,7 @@ def test_the_table() -> None:
     assert graphcircuits.METHODS is METHODS
 
 
-@EVERY
+@pytest.mark.parametrize("name", some(NAMES, set(NAMES) - GATES))
 def test_every_method_beats_chance_on_a_planted_circuit(name: str) -> None:
     subject, circuit = planted(make_subject())
     # At the clean run the distance to it is flat, which says nothing to eap and gcl.

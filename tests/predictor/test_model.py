@@ -31,6 +31,7 @@ from tests.predictor.cases import (
 )
 from tests.predictor.graphs import seeded
 from tests.test_features import rebased
+from tests.tiers import some
 
 JOINABLE = [
     {"learner": learner, "transformation": transformation}
@@ -84,7 +85,7 @@ def test_scores_see_no_change_of_basis(options: dict[str, Any]) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("connectivity", ["observed", "none"])
-@pytest.mark.parametrize("options", JOINABLE)
+@pytest.mark.parametrize("options", some(JOINABLE, JOINABLE[::2]))
 def test_renumbered_heads_permute_the_scores(options: dict[str, Any], connectivity: str) -> None:
     config = small(connectivity=connectivity, context_width=2, contexts=3, **options)
     for architecture, order in (("plain", [2, 0, 3, 1]), ("grouped-keys", [3, 2, 0, 1])):
@@ -161,7 +162,7 @@ def test_connectivity_decides_what_an_edge_sees() -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("options", "connectivity"), SIDE_BY_SIDE)
+@pytest.mark.parametrize(("options", "connectivity"), some(SIDE_BY_SIDE, SIDE_BY_SIDE[::3]))
 def test_joined_cases_score_as_each_alone(options: dict[str, Any], connectivity: str) -> None:
     config = small(connectivity=connectivity, context_width=2, contexts=3, **options)
     names = ("plain", "one-layer", "grouped-keys")

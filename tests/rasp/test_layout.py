@@ -198,7 +198,7 @@ def test_every_case_follows_the_rules(id: str) -> None:
     check_against_the_rules(load_case(id).tables)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", some(EXAMPLES))
 def test_programs_in_tracrs_style_follow_the_rules(name: str) -> None:
     example = EXAMPLES[name]
     tables = tabulate(example.build(), vocab=example.vocab, max_seq_len=example.max_seq_len)
