@@ -1,5 +1,7 @@
 """DirGNN: the implicit layer against dense adjacencies, and against PyTorch Geometric."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -92,7 +94,7 @@ def test_convolution_is_that_of_pytorch_geometric(name: str, root_weight: bool) 
     import torch_geometric.nn as pyg  # here, since it takes a second
 
     graph, width, alpha = GRAPHS[name], 5, 0.5
-    theirs = pyg.DirGNNConv(pyg.GraphConv(width, width), alpha=alpha, root_weight=root_weight)
+    theirs: Any = pyg.DirGNNConv(pyg.GraphConv(width, width), alpha=alpha, root_weight=root_weight)
     theirs = theirs.double()
     into, out = theirs.conv_in, theirs.conv_out
     with torch.no_grad():
