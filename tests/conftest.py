@@ -2,6 +2,7 @@
 fixture that switches argument checks off, one that runs the command, and matrix products that
 run on every machine."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,23 @@ from tests.shell import Command, Ended
 # the first bfloat16 product. Everything below AMX is allowed; set the variable to try the rest.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
-settings.register_profile("graphcircuits", deadline=None, derandomize="CI" in os.environ)
-settings.load_profile("graphcircuits")
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A fifth of the usual 100 examples where slow tests are left out; all the others otherwise."""
+    fast = "not slow" in config.option.markexpr
+    settings.register_profile(
+        "graphcircuits",
+        deadline=None,
+        derandomize="CI" in os.environ,
+        max_examples=20 if fast else 100,
+    )
+    settings.load_profile("graphcircuits")
+
+
+def pytest_collection_finish() -> None:
+    """Spares every collection of garbage, and `measure` asks for many, the thousands of tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

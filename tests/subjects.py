@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from graphcircuits.transformer import Transformer, TransformerConfig
+from tests.tiers import some
 
 # Each option by itself, then the combinations of known families.
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -40,6 +41,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "biases": False,
     },
 }
+SOME = some(ARCHITECTURES, ("plain", "bidirectional", "grouped-keys", "gpt-2", "neox", "llama"))
+"""All of them as parameters, of which the fast tests take these."""
 
 
 def make_config(**options: Any) -> TransformerConfig:

@@ -323,6 +323,7 @@ def test_a_failing_case_costs_only_itself(calls: Calls, tmp_path: Path) -> None:
 # Choosing
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_selections() -> None:
     assert select_cases("test") == (case_ids(split="test"), [])
     deep, _ = select_cases("deep")

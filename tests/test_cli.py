@@ -239,6 +239,7 @@ def test_localize_refusals(command: Command, tmp_path: Path) -> None:
 # bench
 
 
+@pytest.mark.slow
 def test_bench(command: Command, tmp_path: Path) -> None:
     given = ["bench", "--methods", "random,eap", "--cases", "ib-3,ib-8", "--seeds", "2"]
     given += ["--pairs", "4", "--out", str(tmp_path / "out")]

@@ -19,9 +19,12 @@ from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer, TransformerConfig
 from tests.methods.tasks import make_pairs
-from tests.subjects import ARCHITECTURES, make_subject
+from tests.subjects import SOME, make_subject
+from tests.tiers import some
 
 # Annotations are checked when methods are tested; here they would take most of the time.
+FAST = ("eap-ig", "exact", "gcl", "sp-edge")
+"""One method of each kind, for the fast tests."""
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 QUICK: dict[str, dict[str, Any]] = {
@@ -83,7 +86,7 @@ def expected(
     }[method]
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "acdc"])
+@pytest.mark.parametrize("method", some([name for name in METHODS if name != "acdc"], FAST))
 def test_passes_follow_the_formulas(method: str, predictor: Path) -> None:
     subject = make_small()
     pairs = make_pairs(subject, "cross-entropy", batch=4)
@@ -199,7 +202,7 @@ def forward_flops(config: TransformerConfig, batch: int, pos: int) -> int:
     return 2 * batch * pos * (layers + config.d_model * config.d_vocab_out)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", SOME)
 def test_a_pass_is_the_targets_work_alone(architecture: str) -> None:
     subject = make_subject(architecture)
     pairs = make_pairs(subject, "cross-entropy")
@@ -250,7 +253,7 @@ def test_eap_itself_only_contracts() -> None:
     assert 3 * found.forward_flops < found.target_flops < 5 * found.forward_flops
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", some(METHODS, FAST))
 def test_flops_are_those_of_torchs_counter(method: str, predictor: Path) -> None:
     subject = make_small()
     pairs = make_pairs(subject, "cross-entropy")

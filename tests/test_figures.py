@@ -87,7 +87,6 @@ def test_latex() -> None:
 
 
 def test_the_box_plot_is_reproducible(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     rows = [row(spread=True), row(spread=False)]
     for name, published in (("a", PUBLISHED), ("b", PUBLISHED), ("c", ())):
         box_plot(tmp_path / "new" / f"{name}.svg", rows, published, title="Boxes")

@@ -9,9 +9,9 @@ from torch import Tensor
 from graphcircuits.intervene import ablated_writers, masked_logits
 from graphcircuits.layers import attend
 from graphcircuits.transformer import Transformer
-from tests.subjects import ARCHITECTURES, make_subject, make_tokens
+from tests.subjects import SOME, make_subject, make_tokens
 
-EVERY = pytest.mark.parametrize("architecture", ARCHITECTURES)
+EVERY = pytest.mark.parametrize("architecture", SOME)
 
 
 def close(a: Tensor, b: Tensor) -> None:

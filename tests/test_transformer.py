@@ -164,6 +164,7 @@ def test_states_are_what_readers_make_of_their_inputs(architecture: str) -> None
             close(state, getattr(run.states, kind)[layer][:, :, index])
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "architecture", ["plain", "rms-norm", "gated", "grouped-keys", "logit-scale", "neox"]
 )

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from graphcircuits.adapters.hf import from_hf, to_hf
 from graphcircuits.graph import ComponentGraph
 from tests.damage import limits
 from tests.subjects import make_subject
-
-transformers = pytest.importorskip("transformers")
 
 SIZES = {
     "num_hidden_layers": 2,

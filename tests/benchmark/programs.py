@@ -1,4 +1,4 @@
-"""What the tests of the TracrBench and the extra cases share: inputs, comparison, reference."""
+"""What the tests of the TracrBench and the extra cases share: inputs, comparison, layout."""
 
 import math
 from collections import Counter
@@ -11,16 +11,9 @@ from torch import Generator
 
 from graphcircuits.benchmark import Case, load_case
 from graphcircuits.rasp.lookup import run
-from tests.benchmark.reference import reference
 
 Oracle = Callable[[list[Any]], list[Any]]
 """The task in plain Python: from an input to the output at every position."""
-
-
-def reference_tasks(prefix: str) -> dict[str, dict[str, Any]]:
-    """The reference's tasks of one family, by id."""
-    tasks = reference("tracrbench_tasks.json")
-    return {task["id"]: task for task in tasks if task["id"].startswith(prefix)}
 
 
 def drawn_inputs(case: Case, n: int) -> list[list[Any]]:

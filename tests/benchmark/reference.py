@@ -1,24 +1,25 @@
-"""Reference facts about InterpBench that lie beside a checkout; absent from a plain clone."""
+"""Facts about InterpBench and TracrBench from `tests/data`; its README says where they are from."""
 
 import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-REFERENCE = Path(__file__).parents[2].parent / "shared" / "reference"
-
-needs_reference = pytest.mark.skipif(
-    not REFERENCE.is_dir(), reason="the reference files are not beside this checkout"
-)
+DATA = Path(__file__).parents[1] / "data"
 
 
 @cache
 def reference(file: str) -> Any:
-    return json.loads((REFERENCE / file).read_text("utf-8"))
+    return json.loads((DATA / file).read_text("utf-8"))
 
 
+@cache
 def reference_cases() -> dict[str, dict[str, Any]]:
     """InterpBench's cases by id."""
     return {case["id"]: case for case in reference("interpbench_cases.json")}
+
+
+@cache
+def reference_tasks(file: str) -> dict[str, dict[str, Any]]:
+    """The tasks of one file by id."""
+    return {task["id"]: task for task in reference(file)}

@@ -205,6 +205,7 @@ def test_uniform_tokens_are_uniform_at_every_position():
     assert (counts - 2000).abs().max() < 5 * 2000**0.5
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_all_equal_inputs_are_half_constant_half_distinct():
     case = load_case("ib-124")
     rows = case.sample(400, seeded())

@@ -15,11 +15,12 @@ from tests.benchmark.programs import (
     layout_of,
     looked_up,
     most_common_share,
-    reference_tasks,
 )
-from tests.benchmark.reference import needs_reference
+from tests.benchmark.reference import reference_tasks
+from tests.tiers import some
 
 ALL = case_ids("new")
+TASKS = reference_tasks("extra_tasks.json")
 
 
 # The tasks in plain Python
@@ -215,7 +216,7 @@ def test_every_case_has_an_oracle():
     assert len(ALL) == 47
 
 
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_the_program_does_the_task(id: str):
     case, oracle = load_case(id), ORACLES[id]
     for xs, output in interpreted(id):
@@ -226,18 +227,19 @@ def test_the_program_does_the_task(id: str):
         assert_same(output, oracle(xs))
 
 
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_the_compiled_model_is_the_program(id: str):
     inputs, outputs = zip(*interpreted(id), strict=True)
     for got, expected in zip(load_case(id).compiled.apply_batch(inputs), outputs, strict=True):
         assert_same(got, expected, within=1e-6)
 
 
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_no_answer_is_nearly_always_right(id: str):
     assert most_common_share(load_case(id)) < 0.65
 
 
+@pytest.mark.slow
 def test_many_cases_are_deep():
     layers = Counter(load_case(id).layout.n_layers for id in case_ids())
     assert sum(count for n, count in layers.items() if n >= 4) >= 38
@@ -263,31 +265,26 @@ def test_a_deep_circuit_is_the_chain_of_its_program():
 # The reference
 
 
-@needs_reference
 def test_the_cases_are_the_tasks_of_the_reference():
-    assert set(reference_tasks("new-")) == set(ALL)
+    assert set(TASKS) == set(ALL)
 
 
-@needs_reference
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_inputs_are_the_reference_ones(id: str):
-    case, task = load_case(id), reference_tasks("new-")[id]
+    case, task = load_case(id), TASKS[id]
     assert case.vocab == tuple(task["vocab"])
     assert case.max_seq_len == task["max_content_len"] + 1
     assert case.min_seq_len == task["min_content_len"] + 1
     assert case.causal == task["causal"]
 
 
-@needs_reference
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_examples_come_out(id: str):
-    task = reference_tasks("new-")[id]
+    task = TASKS[id]
     assert_same(load_case(id).evaluate(task["example_in"]), task["example_out"], within=1e-4)
 
 
-@needs_reference
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_layers_and_heads_are_the_measured_ones(id: str):
-    measured = reference_tasks("new-")[id]["layout"]
-    expected = {key: measured[key] for key in ("layers", "heads_by_layer", "mlp_layers")}
+    expected = TASKS[id]["layout"]
     assert layout_of(load_case(id)) == expected

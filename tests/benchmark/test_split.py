@@ -34,7 +34,7 @@ from graphcircuits.benchmark.split import (
     traits_of,
 )
 from graphcircuits.rasp.layout import interpbench_edges
-from tests.benchmark.reference import needs_reference, reference
+from tests.benchmark.reference import reference
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +59,14 @@ def in_split(places: dict[str, Place], split: str) -> list[str]:
 # The file
 
 
+@pytest.mark.slow
 def test_the_shipped_file_is_what_the_checks_give(places: dict[str, Place]):
     assert SPLIT_FILE.read_text("utf-8") == as_json(places), (
         "the cases changed; rewrite the split with: python -m graphcircuits.benchmark.split"
     )
 
 
+@pytest.mark.slow
 def test_the_package_reads_the_file(places: dict[str, Place]):
     assert list(split_records()) == case_ids()
     for split in ("test", "pool", "discarded"):
@@ -74,6 +76,7 @@ def test_the_package_reads_the_file(places: dict[str, Place]):
         assert (case.split, case.fold, case.group) == (place.split, place.fold, place.group)
 
 
+@pytest.mark.slow
 def test_the_order_of_the_cases_does_not_decide_who_is_in(
     cases: list[Case], traits: dict[str, Traits], places: dict[str, Place]
 ):
@@ -82,6 +85,7 @@ def test_the_order_of_the_cases_does_not_decide_who_is_in(
     assert {id: backward[id].split for id in places} == {id: places[id].split for id in places}
 
 
+@pytest.mark.slow
 def test_the_summary_counts_the_places(places: dict[str, Place]):
     first, second, third = summary(places)
     assert first == "pool 113, test 16, discarded 61"
@@ -102,6 +106,7 @@ def test_loading_a_case_does_not_recompute():
 # Its rules
 
 
+@pytest.mark.slow
 def test_no_case_of_the_pool_matches_a_test_case(
     traits: dict[str, Traits], places: dict[str, Place]
 ):
@@ -109,6 +114,7 @@ def test_no_case_of_the_pool_matches_a_test_case(
     assert [pair for pair in pairs if match(traits[pair[0]], traits[pair[1]])] == []
 
 
+@pytest.mark.slow
 def test_no_two_folds_hold_matching_cases(traits: dict[str, Traits], places: dict[str, Place]):
     pool = in_split(places, "pool")
     for one, other in itertools.combinations(pool, 2):
@@ -117,6 +123,7 @@ def test_no_two_folds_hold_matching_cases(traits: dict[str, Traits], places: dic
             assert places[one].group != places[other].group
 
 
+@pytest.mark.slow
 def test_every_discarded_case_has_a_reason_that_holds(
     traits: dict[str, Traits], places: dict[str, Place]
 ):
@@ -129,6 +136,7 @@ def test_every_discarded_case_has_a_reason_that_holds(
         assert match(traits[id], traits[place.to]) == place.check
 
 
+@pytest.mark.slow
 def test_the_test_cases_are_interpbenchs_and_the_pool_is_within_the_papers(
     places: dict[str, Place],
 ):
@@ -137,12 +145,14 @@ def test_the_test_cases_are_interpbenchs_and_the_pool_is_within_the_papers(
     assert ours == set(case_ids(split="paper-pool")) - {"ib-25", "ib-106"}
 
 
+@pytest.mark.slow
 def test_cases_whose_output_never_changes_are_out(places: dict[str, Place]):
     constant = {id for id, place in places.items() if place.check == "constant"}
     assert constant == {"tb-index-parity", "tb-length", "tb-position", "tb-set-to-index"}
     assert constant <= set(in_split(places, "discarded"))
 
 
+@pytest.mark.slow
 def test_folds_are_alike_in_size_and_depth(cases: list[Case], places: dict[str, Place]):
     folds = [[case for case in cases if places[case.id].fold == fold] for fold in range(5)]
     assert max(map(len, folds)) - min(map(len, folds)) <= 1
@@ -153,6 +163,7 @@ def test_folds_are_alike_in_size_and_depth(cases: list[Case], places: dict[str, 
         assert max(counts) - min(counts) <= 2, (n, counts)
 
 
+@pytest.mark.slow
 def test_what_the_paper_discarded_stays_out_with_its_group(
     cases: list[Case], traits: dict[str, Traits]
 ):
@@ -223,6 +234,7 @@ def test_reasons_go_step_by_step_from_the_roots():
     assert reasons("abcde", CHAIN, set()) == {}
 
 
+@pytest.mark.slow
 def test_one_program_means_one_circuit(traits: dict[str, Traits]):
     for one, other in itertools.combinations(traits.values(), 2):
         if one.program == other.program:
@@ -231,6 +243,7 @@ def test_one_program_means_one_circuit(traits: dict[str, Traits]):
             assert one.structure == other.structure
 
 
+@pytest.mark.slow
 def test_what_each_check_adds_is_what_the_docs_say(traits: dict[str, Traits]):
     by_source, by_structure = set(), set()
     for (one, x), (other, y) in itertools.combinations(traits.items(), 2):
@@ -241,6 +254,7 @@ def test_what_each_check_adds_is_what_the_docs_say(traits: dict[str, Traits]):
     assert by_structure == set()
 
 
+@pytest.mark.slow
 def test_programs_that_differ_in_constants_only_share_a_template(traits: dict[str, Traits]):
     for one, other in [
         ("ib-3", "ib-39"),  # vocabulary and length
@@ -255,6 +269,7 @@ def test_programs_that_differ_in_constants_only_share_a_template(traits: dict[st
 # Circuits
 
 
+@pytest.mark.slow
 def test_circuits_tell_tokens_from_positions(cases: list[Case]):
     by_id = {case.id: case for case in cases}
     assert circuit_of(by_id["ib-106"]) == {
@@ -338,7 +353,7 @@ def test_single_cases_are_dealt_evenly_by_depth():
 # The paper's groups
 
 
-@needs_reference
+@pytest.mark.slow
 def test_our_groups_of_interpbench_join_three_pairs_of_the_papers(
     cases: list[Case], traits: dict[str, Traits]
 ):

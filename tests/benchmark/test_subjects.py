@@ -58,6 +58,7 @@ def test_every_report_says_that_it_passed() -> None:
         assert report["build"]["siit"]["tolerance"] == TOLERANCE
 
 
+@pytest.mark.slow
 def test_every_subject_has_its_cases_size() -> None:
     for case in shipped():
         subject, report = case.subject(), case.report()
@@ -82,6 +83,7 @@ def accuracy(case: Case, inputs: int, seed: int) -> float:
     return hits[pairs.scored].float().mean().item()
 
 
+@pytest.mark.slow
 def test_every_subject_still_answers_right() -> None:
     """With the reference interpreter's answers, which no training data came from."""
     wrong = {case.id: accuracy(case, 128, seed=987) for case in shipped()}

@@ -19,6 +19,7 @@ from graphcircuits.benchmark.tables import (
 )
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
+from tests.tiers import some
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmark.md"
 
@@ -43,7 +44,7 @@ def test_the_papers_sizes_of_the_test_set_come_out():
     ]
 
 
-@pytest.mark.parametrize("id", case_ids(split="paper"))
+@pytest.mark.parametrize("id", some(case_ids(split="paper")))
 def test_the_rule_gives_the_sizes_of_the_published_lists(id: str):
     case = load_case(id)
     if case.published is None:
@@ -90,6 +91,7 @@ def test_the_split_table_counts_the_cases():
         assert row(table, f"{name} ") == list(map(str, expected))
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_tables():
     page = PAGE.read_text("utf-8")
     missing = [title for title, text in tables().items() if text not in page]

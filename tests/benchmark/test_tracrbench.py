@@ -18,11 +18,12 @@ from tests.benchmark.programs import (
     layout_of,
     looked_up,
     most_common_share,
-    reference_tasks,
 )
-from tests.benchmark.reference import needs_reference
+from tests.benchmark.reference import reference_tasks
+from tests.tiers import some
 
 ALL = case_ids("tb")
+TASKS = reference_tasks("tracrbench_tasks.json")
 # Their output depends on positions only, so on inputs of one length it never changes.
 BLIND = {"tb-index-parity", "tb-length", "tb-position", "tb-set-to-index"}
 
@@ -193,7 +194,7 @@ def test_every_case_has_an_oracle():
     assert len(ALL) == 59
 
 
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_the_program_does_the_task(id: str):
     case, oracle = load_case(id), ORACLES[id]
     for xs, output in interpreted(id):
@@ -204,14 +205,14 @@ def test_the_program_does_the_task(id: str):
         assert_same(output, oracle(xs))
 
 
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_the_compiled_model_is_the_program(id: str):
     inputs, outputs = zip(*interpreted(id), strict=True)
     for got, expected in zip(load_case(id).compiled.apply_batch(inputs), outputs, strict=True):
         assert_same(got, expected, within=1e-6)
 
 
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_no_answer_is_nearly_always_right(id: str):
     share = most_common_share(load_case(id))
     assert share == 1 if id in BLIND else share < 0.65
@@ -226,15 +227,13 @@ def test_a_program_is_named_after_its_case():
 # The reference
 
 
-@needs_reference
 def test_the_cases_are_the_tasks_of_the_reference():
-    assert sorted(ALL) == sorted(reference_tasks("tb-"))
+    assert sorted(ALL) == sorted(TASKS)
 
 
-@needs_reference
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_inputs_are_the_reference_ones(id: str):
-    case, task = load_case(id), reference_tasks("tb-")[id]
+    case, task = load_case(id), TASKS[id]
     # Eight of six tokens always repeat one, so this case is shorter.
     longest = 6 if id == "tb-test-at-least-two-equal" else task["max_content_len"]
     assert case.vocab == tuple(task["vocab"])
@@ -243,31 +242,22 @@ def test_inputs_are_the_reference_ones(id: str):
     assert case.causal == task["causal"]
 
 
-@needs_reference
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_examples_come_out(id: str):
-    task = reference_tasks("tb-")[id]
+    task = TASKS[id]
     assert_same(load_case(id).evaluate(task["example_in"]), task["example_out"], within=1e-4)
 
 
-@needs_reference
-@pytest.mark.parametrize("id", ALL)
+@pytest.mark.parametrize("id", some(ALL))
 def test_layers_and_heads_are_the_measured_ones(id: str):
-    measured = reference_tasks("tb-")[id]["layout"]
-    expected = {key: measured[key] for key in ("layers", "heads_by_layer", "mlp_layers")}
+    expected = TASKS[id]["layout"]
     if id == "tb-one-hot-decode":
         expected = {"layers": 2, "heads_by_layer": [1, 1], "mlp_layers": [0, 1]}
     assert layout_of(load_case(id)) == expected
 
 
-@needs_reference
 def test_repeats_are_the_reference_ones():
-    tasks = reference_tasks("tb-")
-    words = {id: task["repeats"] for id, task in tasks.items() if task["repeats"]}
-    assert words.keys() == REPEATS.keys()
-    for id, original in REPEATS.items():
-        number = original.removeprefix("ib-").removeprefix("tb-").replace("-", "_")
-        assert words[id] in (number, f"released case {number}")
+    assert {id: task["repeats"] for id, task in TASKS.items() if task["repeats"]} == REPEATS
 
 
 @pytest.mark.parametrize(("id", "original"), REPEATS.items())

@@ -81,6 +81,7 @@ def test_finite_is_four_plain_runs(architecture: str, target: str) -> None:
     assert found.interaction.diagonal().abs().max() == 0
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("architecture", "target"),
     [("plain", "m0"), ("silu", "a1.h2<k>"), ("layer-norm", "logits"), ("llama", "m1")],
@@ -116,6 +117,7 @@ def test_local_is_the_hessian_between_two_changes(target: str) -> None:
     close(found[:, :, 0, 1], expected, 1e-10)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("architecture", "target"),
     [("plain", "m0"), ("plain", "a1.h1<q>"), ("layer-norm", "logits"), ("llama", "a1.g1<v>")],

@@ -12,7 +12,7 @@ from graphcircuits.interactions import SharedRead, first_order
 from graphcircuits.intervene import masked_logits
 from graphcircuits.methods.eap import effects
 from tests.methods.tasks import make_pairs, output_sum
-from tests.subjects import ARCHITECTURES, make_subject
+from tests.subjects import SOME, make_subject
 
 READERS = ["a1.h1<q>", "a1.h2<k>", "a1.g0<k>", "a1.h0<v>", "a1.g0<v>", "m0", "m1", "logits"]
 
@@ -32,7 +32,7 @@ def patched_losses(read: SharedRead, edges: Sequence[str]) -> Float[Tensor, "pla
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", SOME)
 def test_replacing_a_read_is_a_run_masked_at_one_position(architecture: str) -> None:
     graph = make_subject(architecture).graph
     for target in set(READERS) & set(graph.reader_names):

@@ -32,6 +32,7 @@ def one_by_one(subject: Transformer, pairs: Pairs, threshold: float) -> Bool[Ten
     return kept > 0
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("architecture", ["plain", "parallel", "neox", "gpt-2"])
 def test_it_equals_the_plain_loop(architecture: str) -> None:
     layers = 3 if architecture == "plain" else 2
@@ -44,6 +45,7 @@ def test_it_equals_the_plain_loop(architecture: str) -> None:
         assert torch.equal(found.mask, kept)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_it_equals_the_plain_loop_with_grouped_keys() -> None:
     subject = make_subject("llama", n_heads=4, n_kv_heads=2)
     pairs = make_pairs(subject)
@@ -51,6 +53,7 @@ def test_it_equals_the_plain_loop_with_grouped_keys() -> None:
     assert torch.equal(found.mask, one_by_one(subject, pairs, 1e-2))
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_many_thresholds_are_one_at_a_time() -> None:
     subject = make_subject(n_heads=2)
     pairs = make_pairs(subject)

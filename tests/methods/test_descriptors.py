@@ -17,9 +17,9 @@ from graphcircuits.methods.descriptors import (
 )
 from graphcircuits.transformer import Transformer
 from tests.methods.tasks import planted
-from tests.subjects import ARCHITECTURES, make_subject
+from tests.subjects import SOME, make_subject
 
-EVERY = pytest.mark.parametrize("architecture", ARCHITECTURES)
+EVERY = pytest.mark.parametrize("architecture", SOME)
 PLACE = {name: place for place, name in enumerate(DESCRIPTORS)}
 
 

@@ -13,7 +13,7 @@ from graphcircuits.methods.prepare import prepare
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 from tests.methods.tasks import make_pairs, output_sum
-from tests.subjects import ARCHITECTURES, make_subject
+from tests.subjects import SOME, make_subject
 
 AT_CLEAN = (torch.ones(1),)
 
@@ -36,7 +36,7 @@ def linear_subject() -> Transformer:
     return Transformer(subject.config, weights)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", SOME)
 def test_eap_is_the_gradient_of_the_mask(architecture: str) -> None:
     subject = make_subject(architecture)
     pairs = make_pairs(subject, "cross-entropy")
@@ -62,6 +62,7 @@ def test_eap_and_every_path_are_exact_on_a_linear_subject(pool: str) -> None:
         close(eap_ig(subject, subject.graph, pairs, over=over, pool=pool), patched, 1e-7)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("over", ["inputs", "activations"])
 @pytest.mark.parametrize("architecture", ["plain", "parallel", "llama", "gpt-2"])
 def test_edges_leaving_the_input_add_up_to_the_gap(architecture: str, over: str) -> None:
@@ -94,6 +95,7 @@ def test_over_activations_integrates_each_group_of_writers(architecture: str) ->
         close(found[:, leaving].sum(1), pairs.loss(logits) - before, 1e-3)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("over", "pool"), [("inputs", "abs"), ("activations", "sum")])
 def test_chunks_change_nothing(over: str, pool: str) -> None:
     subject = make_subject("gpt-2", n_layers=2)

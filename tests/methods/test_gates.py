@@ -48,6 +48,7 @@ def test_an_edge_scores_the_smaller_of_its_ends(architecture: str) -> None:
         assert value == min(ends.get(source, best), score.get(dest, best)), name
 
 
+@pytest.mark.slow
 def test_pruning_reaches_its_sparsity() -> None:
     subject = make_subject(n_layers=1, n_heads=2)
     pairs = make_pairs(subject)
@@ -64,6 +65,7 @@ def test_pruning_reaches_its_sparsity() -> None:
         assert float(1 - probability_open(scores).mean()) == pytest.approx(sparsity, abs=0.15)
 
 
+@pytest.mark.slow
 def test_more_weight_on_sparsity_closes_more() -> None:
     subject = make_subject(n_layers=1, n_heads=2)
     pairs = make_pairs(subject)

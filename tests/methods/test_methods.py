@@ -17,6 +17,7 @@ from graphcircuits.methods.exact import exact
 from graphcircuits.task import Pairs
 from tests.methods.tasks import make_pairs, planted, ranks_right
 from tests.subjects import make_subject
+from tests.tiers import some
 
 NAMES = (
     "acdc",
@@ -31,6 +32,8 @@ NAMES = (
     "sp-node",
 )
 EVERY = pytest.mark.parametrize("name", NAMES)
+GATES = {"edge-pruning", "pgexplainer", "sp-edge", "sp-node"}
+"""Methods that train: here they are among the slow ones."""
 
 
 def test_the_table() -> None:
@@ -38,7 +41,7 @@ def test_the_table() -> None:
     assert graphcircuits.METHODS is METHODS
 
 
-@EVERY
+@pytest.mark.parametrize("name", some(NAMES, set(NAMES) - GATES))
 def test_every_method_beats_chance_on_a_planted_circuit(name: str) -> None:
     subject, circuit = planted(make_subject())
     # At the clean run the distance to it is flat, which says nothing to eap and gcl.

@@ -38,7 +38,7 @@ from graphcircuits.methods.prepare import Stop
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 from tests.methods.tasks import make_pairs, output_sum, planted, ranks_right
-from tests.subjects import ARCHITECTURES, make_subject
+from tests.subjects import SOME, make_subject
 
 OPTIONS = Fit(
     size=0.5,
@@ -153,7 +153,7 @@ def test_all_edges_start_alike() -> None:
 # The fit
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", SOME)
 def test_the_naive_run_is_a_masked_run(architecture: str) -> None:
     subject = make_subject(architecture)
     pairs = make_pairs(subject)
@@ -178,6 +178,7 @@ def test_an_edge_by_edge_fit_finds_the_same_scores() -> None:
     assert scores.std() > 0.01
 
 
+@pytest.mark.slow
 def test_it_finds_a_planted_circuit() -> None:
     subject, circuit = planted(make_subject())
     pairs = make_pairs(subject, batch=8)
@@ -199,6 +200,7 @@ def test_what_the_descriptions_hide_it_cannot_tell_apart() -> None:
     assert scores[edges[0]] != scores[edges[1]]
 
 
+@pytest.mark.slow
 def test_larger_size_weights_keep_fewer_edges() -> None:
     subject = make_subject(n_layers=1)
     pairs = make_pairs(subject)
@@ -209,6 +211,7 @@ def test_larger_size_weights_keep_fewer_edges() -> None:
     assert kept[0] > kept[1] > kept[2]
 
 
+@pytest.mark.slow
 def test_entropy_makes_up_its_mind() -> None:
     subject = make_subject(n_layers=1)
     pairs = make_pairs(subject)

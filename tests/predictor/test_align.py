@@ -87,6 +87,7 @@ ROLES = {
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("architecture", "layers", "standardize"),
     [("plain", 1, True), ("llama", 2, True), ("neox", 2, False), ("gpt-2", 1, False)],
@@ -194,6 +195,7 @@ def test_coordinates_may_be_permuted_with_their_identifiers(
     assert not torch.allclose(aligner.align(permuted, drawn, transformation), expected)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("transformation", TRANSFORMATIONS)
 def test_chunks_change_nothing(transformation: Transformation) -> None:
     made = make_features("llama")

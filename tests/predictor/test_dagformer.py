@@ -36,6 +36,7 @@ from tests.predictor.graphs import (
     states,
     thinned,
 )
+from tests.tiers import some
 
 ATTENTIONS: tuple[Attention, ...] = ("softmax", "factorized")
 PROJECTION = orthogonal_features(6, 3, seeded(0)).double()
@@ -99,7 +100,7 @@ def triple(n_nodes: int, contexts: int = 2, heads: int = 2, seed: int = 0) -> Tr
 
 @pytest.mark.parametrize("kind", ATTENTIONS)
 @pytest.mark.parametrize(("transformation", "connectivity"), SETTINGS)
-@pytest.mark.parametrize("name", ["grouped", "parallel"])
+@pytest.mark.parametrize("name", some(["grouped", "parallel"], ["parallel"]))
 def test_attention_is_the_loop(
     name: str, transformation: Transformation, connectivity: Connectivity, kind: Attention
 ) -> None:

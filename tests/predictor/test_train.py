@@ -119,11 +119,18 @@ def test_training_is_the_plain_loop(connectivity: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"learner": "dagformer", "transformation": "incidence"},
-        {"learner": "factorized", "context_width": 2, "contexts": 4},
+        pytest.param({}, id="dirgnn"),
+        pytest.param(
+            {"learner": "dagformer", "transformation": "incidence"},
+            id="dagformer",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"learner": "factorized", "context_width": 2, "contexts": 4},
+            id="factorized",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["dirgnn", "dagformer", "factorized"],
 )
 def test_the_loss_falls(options: dict[str, Any]) -> None:
     config = training(small(**options), steps=25, every=25)

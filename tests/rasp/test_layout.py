@@ -35,9 +35,10 @@ from graphcircuits.rasp.layout import (
     layers_of,
 )
 from graphcircuits.rasp.tabulate import Tables, tabulate
-from tests.benchmark.reference import needs_reference, reference_cases
+from tests.benchmark.reference import reference_cases
 from tests.rasp.programs import EXAMPLES
 from tests.rasp.wild import wild
+from tests.tiers import some
 
 # --- the rules once more, slowly -----------------------------------------------------------------
 
@@ -192,12 +193,12 @@ def check_against_the_rules(tables: Tables) -> Layout:
     return layout
 
 
-@pytest.mark.parametrize("id", case_ids("ib"))
+@pytest.mark.parametrize("id", some(case_ids("ib")))
 def test_every_case_follows_the_rules(id: str) -> None:
     check_against_the_rules(load_case(id).tables)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", some(EXAMPLES))
 def test_programs_in_tracrs_style_follow_the_rules(name: str) -> None:
     example = EXAMPLES[name]
     tables = tabulate(example.build(), vocab=example.vocab, max_seq_len=example.max_seq_len)
@@ -217,14 +218,13 @@ def test_wild_programs_follow_the_rules(choice: random.Random) -> None:
 # --- the reference -------------------------------------------------------------------------------
 
 
-@needs_reference
-@pytest.mark.parametrize("id", case_ids("ib"))
+@pytest.mark.parametrize("id", some(case_ids("ib")))
 def test_layers_heads_components_and_circuits_of_the_reference(id: str) -> None:
     known = reference_cases()[id]
     layout = load_case(id).layout
     assert layout.n_layers == known["compiled_dims"]["n_layers"]
     assert layout.n_heads == known["compiled_dims"]["n_heads"]
-    if not known.get("components"):
+    if not known["components"]:
         return
     assert interpbench_edges(layout) == set(known["circuit"]["interpbench"])
     skipped = complete_edges(layout) - interpbench_edges(layout)
@@ -242,11 +242,10 @@ def test_layers_heads_components_and_circuits_of_the_reference(id: str) -> None:
             assert set(part.reads["in"]) == set(theirs["reads"])
 
 
-@needs_reference
 def test_the_reference_has_all_cases_and_ten_without_components() -> None:
     known = reference_cases()
     assert set(known) == set(case_ids("ib"))
-    assert sum(not case.get("components") for case in known.values()) == 10
+    assert sum(not case["components"] for case in known.values()) == 10
 
 
 # --- by hand -------------------------------------------------------------------------------------

@@ -94,6 +94,7 @@ def test_interchange_shares_are_the_slow_count(tolerance: float) -> None:
     assert len(set(seen)) > 4
 
 
+@pytest.mark.slow
 def test_other_shares_are_estimates_of_those_over_all_inputs() -> None:
     """Inputs are drawn anew there, so over many rows the shares come near the exact ones."""
     subjects, exchanges = half_right(5, ("ib-3", "ib-36"))

@@ -202,6 +202,7 @@ def test_a_tiny_case_passes() -> None:
     assert one.subject.apply(["😊", "😢", "📘"]) == ["positive", "negative", "neutral"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_one_seed_gives_the_same_weights() -> None:
     config = replace(SHORT, steps=12, check_every=6)
@@ -213,6 +214,7 @@ def test_one_seed_gives_the_same_weights() -> None:
     assert not torch.equal(first["W_U"], other["W_U"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_the_fleet_goes_on_without_those_that_pass() -> None:
     calls: list[tuple[int, int, int]] = []

@@ -1,0 +1,76 @@
+"""The tests as a whole: what they compare with is in the checkout, and none is passed over."""
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiers import some
+
+TESTS = Path(__file__).parent
+DATA = TESTS / "data"
+PASSING_OVER = {"skip", "skipif", "importorskip", "xfail", "SkipTest", "skipTest"}
+
+
+def passed_over(source: str) -> Iterator[int]:
+    """Lines that leave a test out, or that let it fail."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(attr=name) | ast.alias(name=name) if name in PASSING_OVER:
+                yield node.lineno
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("import pytest\n@pytest.mark.skipif(True, reason='')\ndef test_a(): pass", [2]),
+        ("import pytest\ntorch = pytest.importorskip('torch')", [2]),
+        ("from pytest import skip\n\n\ndef test_a():\n    skip('later')", [1]),
+        ("import pytest\n@pytest.mark.gpu\ndef test_a(skip=1): pass", []),
+    ],
+)
+def test_what_passes_a_test_over_is_found(source: str, lines: list[int]) -> None:
+    assert list(passed_over(source)) == lines
+
+
+def test_no_test_is_passed_over() -> None:
+    """What needs CUDA has the mark `gpu`; everything else runs on every machine."""
+    found = {
+        f"{path.relative_to(TESTS)}:{line}"
+        for path in TESTS.rglob("*.py")
+        for line in passed_over(path.read_text("utf-8"))
+    }
+    assert found == set()
+
+
+def test_the_data_is_described_and_has_one_case_per_line() -> None:
+    described = (DATA / "README.md").read_text("utf-8")
+    files = sorted(path for path in DATA.iterdir() if path.name != "README.md")
+    assert files
+    for path in files:
+        assert f"| `{path.name}` |" in described
+        text = path.read_text("utf-8")
+        values = json.loads(text)
+        if isinstance(values, list):
+            assert [json.loads(line.rstrip(",")) for line in text.splitlines()[1:-1]] == values
+    assert sum(path.stat().st_size for path in files) < 2**20
+
+
+def test_some_parameters_are_fast_and_none_is_lost() -> None:
+    def tiers(parameters: list[Any]) -> dict[bool, list[Any]]:
+        return {
+            slow: [tuple(p.values) for p in parameters if (pytest.mark.slow in p.marks) is slow]
+            for slow in (False, True)
+        }
+
+    assert tiers(some(range(17))) == {
+        False: [(0,), (8,), (16,)],
+        True: [(i,) for i in range(17) if i % 8],
+    }
+    assert tiers(some("abc", "b")) == {False: [("b",)], True: [("a",), ("c",)]}
+    assert tiers(some([(1, 2), (3, 4)])) == {False: [(1, 2)], True: [(3, 4)]}
+    with pytest.raises(AssertionError, match=r"\['d'\] must be among \['a', 'b'\]"):
+        some("ab", ["d"])
