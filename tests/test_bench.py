@@ -265,12 +265,21 @@ def test_a_full_disk_ends_the_bench_and_names_the_file(
     assert len(list(tmp_path.rglob("*.json"))) == 1
 
 
-def test_a_store_that_cannot_be_read_ends_the_bench(calls: Calls, tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_read_or_written_ends_the_bench(
+    calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     finished(config(cases=("ib-3",)), tmp_path)
     (path,) = tmp_path.rglob("*.json")
     path.unlink()
     path.mkdir()
-    with pytest.raises(bench.StoreUnusable, match=r"cannot be read \(Is a directory\)"):
+    with pytest.raises(bench.StoreUnusable, match=r"cannot be written \(Is a directory\)"):
+        finished(config(cases=("ib-3",)), tmp_path)
+
+    def forbidden(path: Path, kind: str) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(bench, "load_artifact", forbidden)
+    with pytest.raises(bench.StoreUnusable, match=r"cannot be read \(Permission denied\)"):
         finished(config(cases=("ib-3",)), tmp_path)
 
 

@@ -136,7 +136,6 @@ def test_a_disk_that_fails_names_the_file(
     assert caught.value.filename == str(tmp_path / "file.bin")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
 def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Path.open
 

@@ -9,7 +9,6 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
 def test_what_was_killed_and_resumed_equals_what_ran_through() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.kills", "--kills", "6", "--seed", "1"],
