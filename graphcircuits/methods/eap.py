@@ -8,7 +8,8 @@
    than their right ends. Over inputs, the path interpolates the input embeddings; over
    activations, it interpolates the outputs of one group of writers at a time (the input, the heads
    of a layer, an MLP) with everything below it clean.
-3. A score pools an edge's effects on the prompts.
+3. A score pools an edge's effects on the prompts: by default the mean of absolute values, where the
+   papers add up signed effects (`pool="sum"`); docs/research/pooling.md has the comparison.
 
 Plain passes give all that is needed, and none is made twice: the gradients of EAP come from its
 clean run. Values stay in lists by layer, gradients are taken to the stream a layer at a time, and
