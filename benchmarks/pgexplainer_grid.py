@@ -66,9 +66,7 @@ class Job:
         subject, pairs = case.subject(), case.pairs(self.pairs, seed=self.seed)
         generator = torch.Generator().manual_seed(method_seed(self.case, self.seed))
         start = time.perf_counter()
-        scores = pgexplainer(
-            subject, subject.graph, pairs, generator=generator, **asdict(self.options)
-        )
+        scores = pgexplainer(subject, pairs, generator=generator, **asdict(self.options))
         return {
             "case": self.case,
             "fold": case.fold,

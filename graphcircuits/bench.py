@@ -33,8 +33,7 @@ from graphcircuits.benchmark.recognize import shipped_ids
 from graphcircuits.circuit import Circuit
 from graphcircuits.evaluate import LEVELS, auprc, auroc, precision_recall, summarize
 from graphcircuits.measure import measure
-from graphcircuits.methods import METHODS, localize, options_of, settle_options
-from graphcircuits.predictor.ensemble import find_ensemble
+from graphcircuits.methods import METHODS, find_method, localize, options_of, settle
 from graphcircuits.sources import source_hash
 from graphcircuits.store import StoreError, content_hash, load_artifact, save_artifact, write_atomic
 from graphcircuits.task import Pairs
@@ -80,9 +79,10 @@ class BenchConfig:
         if problems:
             raise ValueError("; ".join(problems) + ".")
         for method in self.methods:
-            unknown = sorted(self.options.get(method, {}).keys() - options_of(method).keys())
+            options = options_of(find_method(method))
+            unknown = sorted(self.options.get(method, {}).keys() - options.keys())
             if unknown:
-                known = ", ".join(options_of(method)) or "none"
+                known = ", ".join(options) or "none"
                 raise ValueError(f"{method} has no option {', '.join(unknown)}; it has: {known}.")
 
     @property
@@ -203,10 +203,10 @@ def _run_one(
     fresh: bool,
     step: Callable[[int, int], None] | None,
 ) -> Run:
-    options = settle_options(method, subject, pairs, config.options.get(method, {}))
-    made_by = [find_ensemble(options["predictor"]).sha256] if method == "gcl" else []
-    code = source_hash(METHODS[method])
-    key = content_hash(__version__, case, subject, pairs, method, options, seed, code, *made_by)
+    chosen = find_method(method)
+    options = settle(chosen, subject, pairs, config.options.get(method, {}), name=method)
+    made_by = [source_hash(chosen.run), *chosen.files(options)]
+    key = content_hash(__version__, case, subject, pairs, method, options, seed, *made_by)
     path = run_path(out, case, method, seed, key)
     about = {"case": case, "method": method, "options": options, "pairs": len(pairs), "key": key}
     stored = None if fresh else _stored(path, about, seed, subject.graph.n_edges)

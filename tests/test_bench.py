@@ -16,7 +16,6 @@ from graphcircuits import bench, methods
 from graphcircuits.bench import BenchConfig, Failure, Report, Run, run, select_cases
 from graphcircuits.benchmark import case_ids, load_case
 from graphcircuits.evaluate import auroc
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 
@@ -30,14 +29,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
     def fast(
         subject: Transformer,
-        graph: ComponentGraph,
         pairs: Pairs,
         *,
         generator: torch.Generator,
         tilt: int = 0,
     ) -> Tensor:
         noted.append((int(pairs.clean.sum()), tilt))
-        return torch.rand(graph.n_edges, generator=generator) + tilt
+        return torch.rand(subject.graph.n_edges, generator=generator) + tilt
 
     add_method(monkeypatch, "fast", fast)
     return noted
@@ -300,11 +298,11 @@ def test_a_case_of_the_pool_meets_a_blind_predictor(tmp_path: Path) -> None:
 def test_a_failing_method_costs_only_itself(
     calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(subject: Transformer, graph: ComponentGraph, pairs: Pairs) -> Tensor:
+    def broken(subject: Transformer, pairs: Pairs) -> Tensor:
         raise RuntimeError("out of luck")
 
-    def empty(subject: Transformer, graph: ComponentGraph, pairs: Pairs) -> Tensor:
-        return torch.full((graph.n_edges,), torch.nan)
+    def empty(subject: Transformer, pairs: Pairs) -> Tensor:
+        return torch.full((subject.graph.n_edges,), torch.nan)
 
     add_method(monkeypatch, "broken", broken)
     add_method(monkeypatch, "empty", empty)
@@ -387,7 +385,7 @@ def test_rows_summarize_the_runs(calls: Calls, tmp_path: Path) -> None:
 
 
 def test_files(calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def perfect(subject: Transformer, graph: ComponentGraph, pairs: Pairs) -> Tensor:
+    def perfect(subject: Transformer, pairs: Pairs) -> Tensor:
         return load_case("ib-3").circuit.mask.float()
 
     add_method(monkeypatch, "perfect", perfect)

@@ -16,7 +16,6 @@ from graphcircuits.benchmark import case_ids, load_case
 from graphcircuits.codec import Codec
 from graphcircuits.commands.output import late_progress, parse_options
 from graphcircuits.evaluate import auroc
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.result import Result
 from graphcircuits.store import save_transformer
 from graphcircuits.task import Pairs
@@ -153,14 +152,13 @@ def test_options_reach_the_method(command: Command, monkeypatch: pytest.MonkeyPa
 
     def fast(
         subject: Transformer,
-        graph: ComponentGraph,
         pairs: Pairs,
         *,
         steps: int = 1,
         pool_by: str = "",
     ) -> Tensor:
         seen.update(steps=steps, pool_by=pool_by)
-        return torch.zeros(graph.n_edges)
+        return torch.zeros(subject.graph.n_edges)
 
     monkeypatch.setitem(cast(dict[str, Any], methods.METHODS), "fast", fast)
     given = ["localize", "ib-3", "--method", "fast"]
@@ -286,7 +284,7 @@ def test_a_failing_bench_ends_with_1(command: Command, tmp_path: Path) -> None:
 def test_an_interrupted_bench_says_how_to_go_on(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slow(subject: Transformer, graph: ComponentGraph, pairs: Pairs) -> Tensor:
+    def slow(subject: Transformer, pairs: Pairs) -> Tensor:
         raise KeyboardInterrupt
 
     monkeypatch.setitem(cast(dict[str, Any], methods.METHODS), "slow", slow)

@@ -112,7 +112,7 @@ def test_acdc_reports_the_edges_that_its_run_examined(threshold: float, examined
     subject = make_small()
 
     def call(subject: Transformer, pairs: Pairs, step: Progress) -> None:
-        acdc_circuit(subject, subject.graph, pairs, threshold=threshold, progress=step)
+        acdc_circuit(subject, pairs, threshold=threshold, progress=step)
 
     found = count(call, subject, make_pairs(subject, batch=4))
     graph = subject.graph

@@ -217,7 +217,7 @@ def prepare(case_id: str, folder: Path, steps: int) -> tuple[list[str], dict[str
 
     def side(name: str, given: Any, options: dict[str, Any], settings: dict[str, Any]) -> Sides:
         def ours() -> Tensor:
-            return METHODS[name](subject, graph, given, **options)
+            return METHODS[name](subject, given, **options)
 
         return Sides(ours, {"method": name, **settings})
 

@@ -309,7 +309,7 @@ def _strongest(subject: "Transformer", pairs: "Pairs") -> list[str]:
     from graphcircuits.methods.exact import exact
 
     graph = subject.graph
-    scores = exact(subject, graph, pairs)
+    scores = exact(subject, pairs)
     best = scores.topk(min(STRONGEST, graph.n_edges)).indices.sort().values
     return [graph.edge_name(edge) for edge in best.tolist()]
 

@@ -169,8 +169,11 @@ def localize(
 
 def _size(result: "Result", edges: int | None) -> int:
     """How many edges the circuit gets: at least one, at most all."""
+    from graphcircuits.methods import find_method
+
     if edges is None:
-        edges = int((result.scores > 0).sum()) if result.method == "gcl" else EDGES
+        line = find_method(result.method).threshold
+        edges = EDGES if line is None else int((result.scores > line).sum())
     return max(1, min(edges, result.graph.n_edges))
 
 

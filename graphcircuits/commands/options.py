@@ -22,11 +22,11 @@ _WORDS = {
 
 def listed_methods(text: str | None) -> list[str]:
     """Methods with commas between; all of them without a text. Unknown ones are refused."""
-    from graphcircuits.methods import METHODS, options_of
+    from graphcircuits.methods import METHODS, find_method
 
     names = list(METHODS) if text is None else text.replace(" ", "").split(",")
     for name in names:
-        options_of(name)
+        find_method(name)
     refuse(distinct("--methods", names))
     return names
 
@@ -36,16 +36,17 @@ def method_options(method: str, given: Sequence[str], *, flag: str = "--option "
 
     `flag` is what stood before each of the texts.
     """
-    from graphcircuits.methods import METHODS, options_of
+    from graphcircuits.methods import find_method
+    from graphcircuits.methods.method import annotations_of, options_of
 
-    parameters = inspect.signature(METHODS[method]).parameters if method in METHODS else {}
-    defaults, options = options_of(method), parse_options(given)
+    entry = find_method(method)
+    hints, defaults, options = annotations_of(entry), options_of(entry), parse_options(given)
     for text, (name, value) in zip(given, options.items(), strict=True):
         if name not in defaults:
             raise ValueError(
                 f"{flag}{text}: {method} has no option {_typed(text)!r}; {_known(name, defaults)}."
             )
-        hint = parameters[name].annotation
+        hint = hints[name]
         hint = type(defaults[name]) if hint is inspect.Parameter.empty else hint
         if hint is str and not isinstance(value, str):
             options[name] = value = text.partition("=")[2]  # 5 may be the name of a file

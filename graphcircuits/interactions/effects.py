@@ -50,7 +50,7 @@ def edge_interactions(
     graph = subject.graph
     check_edges(edges)
     indices = graph.edge_indices(edges)
-    pairs = prepare(subject, graph, pairs)
+    pairs = prepare(subject, pairs)
     first, second = torch.triu_indices(len(edges), len(edges), 1)
     rows = torch.arange(1 + len(edges) + len(first))
     masks = torch.ones(len(rows), graph.n_edges, dtype=subject.dtype)

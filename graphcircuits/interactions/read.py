@@ -74,7 +74,7 @@ class SharedRead:
             raise ValueError(f"positions must be some of 0..{length - 1}, got {[*positions]}.")
         return cls(
             subject=subject,
-            pairs=prepare(subject, graph, pairs),
+            pairs=prepare(subject, pairs),
             target=target,
             edges=tuple(edges),
             positions=tuple(positions),

@@ -1,33 +1,35 @@
-"""Every method that finds circuits, behind one protocol.
+"""Every method that finds circuits, behind one signature.
 
-1. A `Method` scores all edges of a subject on given pairs, larger meaning more likely in the
-   circuit; its options are keyword-only.
-2. `METHODS` lists them by name; `options_of` gives a method's options and their defaults.
-3. `localize` checks name and options, runs a method under a seed, and returns a `Result`. Where no
-   method is named, `default_method` chooses one by what the subject is. `settle_options` gives the
-   options of a run; a learned method never gets a predictor that was trained on the case.
-
-Iterative methods take a `generator` and a `progress` callback (see `graphcircuits.methods.prepare`
-for how to stop them); `localize` makes the former from its seed and hands on the latter.
+1. A method scores all edges of a subject on given pairs (`graphcircuits.methods.method`). `METHODS`
+   holds those of the package by name, each with what is known of it.
+2. `localize` takes the name of one, or any function of that shape, settles its options, runs it
+   under a seed, and returns a `Result`. Where no method is given, `default_method` chooses one by
+   what the subject is.
 """
 
-import inspect
 import time
 import warnings
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from graphcircuits.benchmark import Case
 from graphcircuits.benchmark.recognize import case_of
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods import acdc, eap, exact, floor, learned, pgexplainer, probing, pruning
 from graphcircuits.methods.learned import BeyondTraining
+from graphcircuits.methods.method import (
+    KnownMethod,
+    Method,
+    check_scores,
+    known,
+    name_of,
+    options_of,
+    settle,
+    supplied_to,
+    unknown,
+)
 from graphcircuits.methods.prepare import Progress, Stop
 from graphcircuits.result import Result
 from graphcircuits.task import Pairs
@@ -36,59 +38,42 @@ from graphcircuits.transformer import Transformer
 __all__ = [
     "METHODS",
     "BeyondTraining",
+    "KnownMethod",
     "Method",
     "Progress",
     "Stop",
     "default_method",
+    "find_method",
     "localize",
     "options_of",
-    "settle_options",
+    "settle",
 ]
 
-
-class Method(Protocol):
-    """Scores in edge order, larger meaning more likely in the circuit.
-
-    `args` only tells type checkers that any options may follow: all are keyword-only.
-    """
-
-    def __call__(
-        self,
-        subject: Transformer,
-        graph: ComponentGraph,
-        pairs: Pairs,
-        *args: Any,
-        **options: Any,
-    ) -> Float[Tensor, " edge"]: ...
-
-
-METHODS: Mapping[str, Method] = {
-    "acdc": acdc.acdc,
-    "eap": eap.eap,
-    "eap-ig": eap.eap_ig,
-    "edge-pruning": pruning.edge_pruning,
-    "exact": exact.exact,
-    "gcl": learned.gcl,
-    "pgexplainer": pgexplainer.pgexplainer,
-    "random": floor.random_scores,
-    "sp-edge": probing.sp_edge,
-    "sp-node": probing.sp_node,
+METHODS: Mapping[str, KnownMethod] = {
+    "acdc": KnownMethod(run=acdc.acdc),
+    "eap": KnownMethod(run=eap.eap),
+    "eap-ig": KnownMethod(run=eap.eap_ig),
+    "edge-pruning": KnownMethod(run=pruning.edge_pruning),
+    "exact": KnownMethod(run=exact.exact),
+    "gcl": learned.GCL,
+    "pgexplainer": KnownMethod(run=pgexplainer.pgexplainer),
+    "random": KnownMethod(run=floor.random_scores),
+    "sp-edge": KnownMethod(run=probing.sp_edge),
+    "sp-node": KnownMethod(run=probing.sp_node),
 }
 
-_SUPPLIED = ("generator", "progress")
-"""Parameters that are not options: `localize` fills them in."""
 
-
-def options_of(method: str) -> dict[str, Any]:
-    """The options of a method with their defaults."""
-    parameters = _parameters(method)
-    return {name: p.default for name, p in parameters.items() if name not in _SUPPLIED}
+def find_method(name: str) -> KnownMethod:
+    """A method of the table."""
+    if name not in METHODS:
+        raise ValueError(unknown("method", name, METHODS))
+    return known(METHODS[name])
 
 
 def localize(
     subject: Transformer,
     pairs: Pairs,
-    method: str | None = None,
+    method: str | Method | None = None,
     *,
     seed: int = 0,
     progress: Progress | None = None,
@@ -96,44 +81,50 @@ def localize(
 ) -> Result:
     """Score every edge of a subject; the result records the method, all its options and the seed.
 
-    Without a method it is the one of `default_method`, and the result's notes say why. They also
-    say where a subject has what no subject of a predictor's training had, as does a
-    `BeyondTraining` warning. `progress` is called with (steps done, steps in all) by methods that
-    iterate.
+    `method` is a name of METHODS or any function of a subject and pairs that returns one score per
+    edge; its keyword-only parameters are its options. Without one it is that of `default_method`,
+    and the result's notes say why. They also say what is to be known of the scores; what must not
+    be overlooked is a warning as well. `progress` is called with (steps done, steps in all) by
+    methods that iterate.
     """
     _check_arguments(subject, pairs, method)
     notes = []
     if method is None:
         method, reason = default_method(subject, pairs)
         notes.append(reason)
+    name, chosen = _named(method)
     try:
-        settled = settle_options(method, subject, pairs, options)
+        settled = settle(chosen, subject, pairs, options, name=name)
     except ValueError as error:
         # Options are of a method; whoever named none must learn which one they met.
         raise ValueError("; ".join([str(error), *notes])) from None
-    supplied = {"generator": torch.Generator().manual_seed(seed), "progress": progress}
-    taken = {name: supplied[name] for name in _SUPPLIED if name in _parameters(method)}
+    supplies = {"generator": torch.Generator().manual_seed(seed), "progress": progress}
     start = time.perf_counter()
-    scores = METHODS[method](subject, subject.graph, pairs, **taken, **settled)
-    scores = scores.cpu()
+    scores = chosen(subject, pairs, **supplied_to(chosen, supplies), **settled)
+    scores = check_scores(scores, subject, name).cpu()
     seconds = time.perf_counter() - start
-    if method == "gcl":
-        blind = learned.blindness(subject, pairs, settled["predictor"])
-        beyond = learned.beyond_training(subject, settled["predictor"])
-        notes += filter(None, (blind, beyond))
-        if beyond:
-            text = f"{beyond}; how good the scores are there has not been measured."
-            warnings.warn(text, BeyondTraining, stacklevel=2)
+    for remark in chosen.remarks(subject, pairs, settled):
+        notes.append(str(remark))
+        if isinstance(remark, Warning):
+            warnings.warn(remark, stacklevel=2)
     return Result(
         graph=subject.graph,
         scores=scores,
-        method=method,
+        method=name,
         options=settled,
         seed=seed,
         seconds=seconds,
         d_model=subject.config.d_model,
         notes=tuple(notes),
     )
+
+
+def _named(method: str | Method) -> tuple[str, KnownMethod]:
+    if isinstance(method, str):
+        return method, find_method(method)
+    chosen = known(method)
+    names = [name for name, entry in METHODS.items() if entry.run is chosen.run]
+    return names[0] if names else name_of(method), chosen
 
 
 def default_method(subject: Transformer, pairs: Pairs) -> tuple[str, str]:
@@ -153,26 +144,11 @@ def default_method(subject: Transformer, pairs: Pairs) -> tuple[str, str]:
     return "gcl", f"no method was named: gcl, because this is a planted subject ({case})"
 
 
-def settle_options(
-    method: str, subject: Transformer, pairs: Pairs, given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """All options of a run: those given, the defaults, and the predictor that is blind to it."""
-    known = options_of(method)
-    for name in given:
-        if name not in known:
-            raise ValueError(_unknown(f"option of {method}", name, known))
-    settled = known | dict(given)
-    if method == "gcl":
-        chosen = learned.choose_predictor(subject, pairs, settled["predictor"])
-        settled["predictor"] = chosen
-    return settled
-
-
 # Refusals
 
 
 def _check_arguments(subject: object, pairs: object, method: object) -> None:
-    """Refuse what is not a subject, pairs and a name, and say how to get them."""
+    """Refuse what is not a subject, pairs and a method, and say how to get them."""
     if isinstance(subject, Pairs) and isinstance(pairs, Transformer):
         raise TypeError("the subject comes first: call localize(subject, pairs), not the reverse.")
     problems = []
@@ -181,8 +157,8 @@ def _check_arguments(subject: object, pairs: object, method: object) -> None:
         problems.append(f"subject must be a Transformer, got {name}: {_subject_hint(subject)}")
     if not isinstance(pairs, Pairs):
         problems.append(f"pairs must be Pairs, got {type(pairs).__name__}: {_pairs_hint(pairs)}")
-    if not isinstance(method, str | None):
-        problems.append(f"method must be a name of METHODS, got {method!r}")
+    if not (method is None or isinstance(method, str) or callable(method)):
+        problems.append(f"method must be a name of METHODS or a function, got {method!r}")
     if problems:
         raise TypeError("; ".join(problems) + ".")
 
@@ -207,16 +183,3 @@ def _pairs_hint(given: object) -> str:
     if isinstance(given, str | Path):
         return "read a file with Pairs.load(path)"
     return "draw those of a case with case.pairs(64), or make them with Pairs(clean=..., ...)"
-
-
-def _parameters(method: str) -> dict[str, inspect.Parameter]:
-    if method not in METHODS:
-        raise ValueError(_unknown("method", method, METHODS))
-    parameters = inspect.signature(METHODS[method]).parameters
-    return {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-
-
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name.lower(), list(known), n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"unknown {what} {name!r}; {hint}({', '.join(sorted(known)) or 'it has none'})"

@@ -40,7 +40,6 @@ THRESHOLDS = tuple(10 ** (-5 + 6 * step / 15) for step in range(16))
 @torch.no_grad()
 def acdc(
     subject: Transformer,
-    graph: ComponentGraph,
     pairs: Pairs,
     *,
     thresholds: Sequence[float] = THRESHOLDS,
@@ -56,7 +55,7 @@ def acdc(
     ordered = _checked(thresholds)
     if ordered[0] == 0:
         raise ValueError("thresholds must be above 0, got 0; acdc_circuit takes a threshold of 0.")
-    rows = _search(subject, graph, pairs, ordered, memory_limit, progress)
+    rows = _search(subject, pairs, ordered, memory_limit, progress)
     largest = torch.tensor([ordered[high - 1] for _, high in rows.spans], dtype=torch.float64)
     return largest.to(rows.masks)[:, None].where(rows.masks > 0, 0.0).amax(0)
 
@@ -64,7 +63,6 @@ def acdc(
 @torch.no_grad()
 def acdc_circuit(
     subject: Transformer,
-    graph: ComponentGraph,
     pairs: Pairs,
     *,
     threshold: float,
@@ -73,8 +71,8 @@ def acdc_circuit(
 ) -> Circuit:
     """The edges that survive one threshold; those not yet visited too, if stopped early."""
     ordered = _checked([threshold])
-    rows = _search(subject, graph, pairs, ordered, memory_limit, progress)
-    return Circuit.from_mask(graph, rows.masks[0].cpu() > 0)
+    rows = _search(subject, pairs, ordered, memory_limit, progress)
+    return Circuit.from_mask(subject.graph, rows.masks[0].cpu() > 0)
 
 
 def _checked(thresholds: Sequence[float]) -> list[float]:
@@ -162,35 +160,36 @@ class _Setting:
 
 def _search(
     subject: Transformer,
-    graph: ComponentGraph,
     pairs: Pairs,
     thresholds: list[float],
     memory_limit: int,
     progress: Progress | None,
 ) -> _Rows:
-    pairs = from_clean_run(subject, prepare(subject, graph, pairs))
+    pairs = from_clean_run(subject, prepare(subject, pairs))
     clean, corrupted = subject.run(pairs.clean), subject.run(pairs.corrupted)
     differences = (clean.writers - corrupted.writers).permute(2, 0, 1, 3).contiguous()
-    sources = graph.edge_sources
-    outgoing = [(sources == writer).nonzero().flatten() for writer in range(graph.n_writers)]
+    sources = subject.graph.edge_sources
+    outgoing = [
+        (sources == writer).nonzero().flatten() for writer in range(subject.graph.n_writers)
+    ]
     changes = differences.flatten(1).any(1).tolist()
     setting = _Setting(pairs, clean, corrupted, memory_limit, differences, outgoing, changes)
     keep_freed_memory()
     rows = _first_row(setting, len(thresholds))
     done = 0
-    for reader in reversed(range(graph.n_readers)):
+    for reader in reversed(range(subject.graph.n_readers)):
         rows = _at_reader(setting, rows, reader)
-        for writer in reversed(range(int(graph.reads[reader]))):
+        for writer in reversed(range(int(subject.graph.reads[reader]))):
             losses = _losses_without(setting, rows, reader, writer)
-            edge = int(graph.offsets[reader]) + writer
+            edge = int(subject.graph.offsets[reader]) + writer
             rows = rows.decide(edge, differences[writer], losses, thresholds)
             done += 1
             try:
                 if progress is not None:
-                    progress(done, graph.n_edges)
+                    progress(done, subject.graph.n_edges)
             except Stop:
                 return rows
-        if graph.reader_kinds[reader] in "qkv":
+        if subject.graph.reader_kinds[reader] in "qkv":
             rows = _with_new_heads(setting, rows, reader)
     return rows
 

@@ -40,7 +40,6 @@ PATHS = ("inputs", "activations")
 
 def eap(
     subject: Transformer,
-    graph: ComponentGraph,
     pairs: Pairs,
     *,
     pool: str = "abs",
@@ -52,12 +51,11 @@ def eap(
     effect ("sum"), in which effects of opposite signs cancel. Memory stays below `memory_limit`
     bytes where one prompt allows it.
     """
-    return _attribute(subject, graph, pairs, "inputs", torch.ones(1), pool, memory_limit)
+    return _attribute(subject, pairs, "inputs", torch.ones(1), pool, memory_limit)
 
 
 def eap_ig(
     subject: Transformer,
-    graph: ComponentGraph,
     pairs: Pairs,
     *,
     over: str = "inputs",
@@ -74,12 +72,11 @@ def eap_ig(
     check_choice("over", over, PATHS)
     check_positive(steps=steps)
     shares = (torch.arange(steps) + 0.5) / steps
-    return _attribute(subject, graph, pairs, over, shares, pool, memory_limit)
+    return _attribute(subject, pairs, over, shares, pool, memory_limit)
 
 
 def _attribute(
     subject: Transformer,
-    graph: ComponentGraph,
     pairs: Pairs,
     over: str,
     shares: Float[Tensor, " step"],
@@ -88,9 +85,9 @@ def _attribute(
 ) -> Float[Tensor, " edge"]:
     """Pooled effects, with gradients averaged over these shares of clean on the path."""
     check_choice("pool", pool, POOLS)
-    pairs = placed(subject, graph, pairs)
+    pairs = placed(subject, pairs)
     dtype = torch.promote_types(subject.dtype, torch.float32)
-    total = torch.zeros(graph.n_edges, dtype=dtype, device=subject.device)
+    total = torch.zeros(subject.graph.n_edges, dtype=dtype, device=subject.device)
     prompts, steps = _chunks(subject, pairs, len(shares), memory_limit)
     keep_freed_memory()
     losses = []

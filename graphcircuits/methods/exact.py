@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.intervene import MEMORY_LIMIT
 from graphcircuits.methods.prepare import check_choice, pooled, prepare
 from graphcircuits.single_edge import single_edge
@@ -22,7 +21,6 @@ DIRECTIONS = ("noising", "denoising")
 @torch.no_grad()
 def exact(
     subject: Transformer,
-    graph: ComponentGraph,
     pairs: Pairs,
     *,
     direction: str = "noising",
@@ -35,7 +33,7 @@ def exact(
     mean change ("sum"). Activations stay below `memory_limit` bytes where one edge allows it.
     """
     check_choice("direction", direction, DIRECTIONS)
-    pairs = prepare(subject, graph, pairs)
+    pairs = prepare(subject, pairs)
     clean, corrupted = subject.run(pairs.clean), subject.run(pairs.corrupted)
     base, other = (clean, corrupted) if direction == "noising" else (corrupted, clean)
     before = pairs.loss(base.logits)

@@ -4,7 +4,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.prepare import prepare
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
@@ -12,11 +11,10 @@ from graphcircuits.transformer import Transformer
 
 def random_scores(
     subject: Transformer,
-    graph: ComponentGraph,
     pairs: Pairs,
     *,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, " edge"]:
     """Uniform in 0..1. The pairs are only checked, as by every other method."""
-    prepare(subject, graph, pairs)
-    return torch.rand(graph.n_edges, generator=generator)
+    prepare(subject, pairs)
+    return torch.rand(subject.graph.n_edges, generator=generator)

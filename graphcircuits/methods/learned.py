@@ -9,12 +9,14 @@ takes a shipped one that was not, and any other is refused. `benchmark.recognize
 recognized, and what is not.
 """
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.benchmark.recognize import case_of
-from graphcircuits.graph import ComponentGraph
+from graphcircuits.methods.method import KnownMethod, Options
 from graphcircuits.methods.prepare import placed
 from graphcircuits.predictor.ensemble import Ensemble, blind_to, find_ensemble
 from graphcircuits.task import Pairs
@@ -27,7 +29,6 @@ class BeyondTraining(UserWarning):
 
 def gcl(
     subject: Transformer,
-    graph: ComponentGraph,
     pairs: Pairs,
     *,
     predictor: str | None = None,
@@ -39,7 +40,7 @@ def gcl(
     that `graphcircuits train` wrote; None takes `default`, or the fold that is blind to the case.
     `generator` draws the contexts of predictors that look at single ones; without it the seed is 0.
     """
-    pairs = placed(subject, graph, pairs)
+    pairs = placed(subject, pairs)
     if pairs.needs_targets:
         raise ValueError(
             f"gcl reads the gradient of the loss at the clean run, but these {pairs.kind} pairs "
@@ -72,15 +73,29 @@ def _refuse_leak(name: str, ensemble: Ensemble, case: str | None) -> None:
     )
 
 
-def blindness(subject: Transformer, pairs: Pairs, predictor: str) -> str | None:
-    """A note where the predictor is one that was kept from the case."""
+# What is known of it
+
+
+def _fill(subject: Transformer, pairs: Pairs, options: Options) -> Options:
+    return {**options, "predictor": choose_predictor(subject, pairs, options["predictor"])}
+
+
+def _remarks(subject: Transformer, pairs: Pairs, options: Options) -> Iterator[str | Warning]:
+    """Whether the predictor was kept from the case, and what of the subject it has never met."""
+    name = options["predictor"]
     case = case_of(subject, pairs)
-    if case is None or not predictor.startswith("fold-"):
-        return None
-    return f"predictor {predictor}, which was trained without this case ({case})"
+    if case is not None and name.startswith("fold-"):
+        yield f"predictor {name}, which was trained without this case ({case})"
+    unseen = find_ensemble(name).unseen(subject)
+    if unseen:
+        yield BeyondTraining(
+            f"beyond what the predictor was trained on: {', '.join(unseen)}; how good the scores "
+            "are there has not been measured"
+        )
 
 
-def beyond_training(subject: Transformer, predictor: str) -> str | None:
-    """A note where the subject has what no subject of the predictor's training had."""
-    unseen = find_ensemble(predictor).unseen(subject)
-    return f"beyond what the predictor was trained on: {', '.join(unseen)}" if unseen else None
+def _files(options: Options) -> Iterator[str]:
+    yield find_ensemble(options["predictor"]).sha256
+
+
+GCL = KnownMethod(run=gcl, threshold=0.0, fill=_fill, remarks=_remarks, files=_files)

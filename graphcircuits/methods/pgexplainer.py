@@ -30,7 +30,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.intervene import masked_logits
 from graphcircuits.methods.descriptors import describe, standardized
 from graphcircuits.methods.prepare import Progress, Stop, check_positive, prepare
@@ -80,7 +79,6 @@ class Fit:
 
 def pgexplainer(
     subject: Transformer,
-    graph: ComponentGraph,
     pairs: Pairs,
     *,
     size: float = Fit.size,
@@ -112,7 +110,7 @@ def pgexplainer(
         samples=samples,
         width=width,
     )
-    pairs = to_clean_output(subject, prepare(subject, graph, pairs))
+    pairs = to_clean_output(subject, prepare(subject, pairs))
     described = standardized(describe(subject)).to(subject.dtype)
     distance = engine_distance(subject, pairs)
     return fit(described, distance, len(pairs), options, generator=generator, progress=progress)

@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.task import Pairs, check_losses
 from graphcircuits.transformer import Transformer
 
@@ -32,9 +31,9 @@ class Stop(Exception):
 
 
 @torch.no_grad()
-def prepare(subject: Transformer, graph: ComponentGraph, pairs: Pairs) -> Pairs:
+def prepare(subject: Transformer, pairs: Pairs) -> Pairs:
     """The pairs on the subject's device, with targets; an error where no method can use them."""
-    pairs = placed(subject, graph, pairs)
+    pairs = placed(subject, pairs)
     clean_logits = subject.logits(pairs.clean)
     if pairs.needs_targets:
         pairs = pairs.with_targets_from(clean_logits)
@@ -42,10 +41,12 @@ def prepare(subject: Transformer, graph: ComponentGraph, pairs: Pairs) -> Pairs:
     return pairs
 
 
-def placed(subject: Transformer, graph: ComponentGraph, pairs: Pairs) -> Pairs:
+def placed(subject: Transformer, pairs: Pairs) -> Pairs:
     """The pairs on the subject's device; what `prepare` can refuse without running the subject."""
-    if graph != subject.graph:
-        raise ValueError(f"the graph must be the subject's own, {subject.graph}, got {graph}.")
+    if subject.graph != subject.graph:
+        raise ValueError(
+            f"the graph must be the subject's own, {subject.graph}, got {subject.graph}."
+        )
     if pairs.identical:
         raise ValueError(
             "clean and corrupted prompts are identical, so all scores would be zero; "

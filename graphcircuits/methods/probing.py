@@ -31,7 +31,6 @@ START = 1.0
 
 def sp_edge(
     subject: Transformer,
-    graph: ComponentGraph,
     pairs: Pairs,
     *,
     sparsity: float = 10.0,
@@ -55,8 +54,8 @@ def sp_edge(
         generator=generator,
         progress=progress,
     )
-    pairs = prepare(subject, graph, pairs)
-    start = torch.full((graph.n_edges,), START)
+    pairs = prepare(subject, pairs)
+    start = torch.full((subject.graph.n_edges,), START)
 
     def share_open(locations: Locations, _: int) -> Float[Tensor, ""]:
         return sparsity * probability_open(locations).mean()
@@ -66,7 +65,6 @@ def sp_edge(
 
 def sp_node(
     subject: Transformer,
-    graph: ComponentGraph,
     pairs: Pairs,
     *,
     sparsity: float = 0.3,
@@ -86,9 +84,9 @@ def sp_node(
         generator=generator,
         progress=progress,
     )
-    pairs = prepare(subject, graph, pairs)
-    start = torch.full((graph.n_readers - 1,), START)
-    dests = graph.edge_dests.to(subject.device)
+    pairs = prepare(subject, pairs)
+    start = torch.full((subject.graph.n_readers - 1,), START)
+    dests = subject.graph.edge_dests.to(subject.device)
 
     def to_masks(gates: Float[Tensor, "sample gate"]) -> Float[Tensor, "sample edge"]:
         logits = torch.ones_like(gates[:, :1])
@@ -97,7 +95,7 @@ def sp_node(
     def share_open(locations: Locations, _: int) -> Float[Tensor, ""]:
         return sparsity * probability_open(locations).mean()
 
-    return lifted(graph, fit(subject, pairs, start, to_masks, share_open, training))
+    return lifted(subject.graph, fit(subject, pairs, start, to_masks, share_open, training))
 
 
 def lifted(graph: ComponentGraph, readers: Float[Tensor, " gate"]) -> Float[Tensor, " edge"]:

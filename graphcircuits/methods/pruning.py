@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.hard_concrete import Locations, Training, fit, probability_open
 from graphcircuits.methods.prepare import Progress, prepare
 from graphcircuits.task import Pairs
@@ -25,7 +24,6 @@ START = 3.0
 
 def edge_pruning(
     subject: Transformer,
-    graph: ComponentGraph,
     pairs: Pairs,
     *,
     sparsity: float = 0.95,
@@ -60,8 +58,8 @@ def edge_pruning(
         generator=generator,
         progress=progress,
     )
-    pairs = prepare(subject, graph, pairs)
-    start = torch.full((graph.n_edges,), START)
+    pairs = prepare(subject, pairs)
+    start = torch.full((subject.graph.n_edges,), START)
     multipliers = [0.0, 0.0]
 
     def lagrangian(locations: Locations, step: int) -> Float[Tensor, ""]:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from graphcircuits import methods
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 from tests.shell import Command, Ended
@@ -20,7 +19,7 @@ from tests.shell import Command, Ended
 def fail_with(error: BaseException) -> Any:
     """A method that ends in an error."""
 
-    def method(subject: Transformer, graph: ComponentGraph, pairs: Pairs) -> Tensor:
+    def method(subject: Transformer, pairs: Pairs) -> Tensor:
         raise error.with_traceback(None)  # tracebacks add up
 
     return method
@@ -89,9 +88,9 @@ def test_an_interrupt_ends_with_130(command: Command, monkeypatch: pytest.Monkey
 
 @pytest.mark.filterwarnings("default")
 def test_a_warning_is_one_line(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def warns(subject: Transformer, graph: ComponentGraph, pairs: Pairs) -> Tensor:
+    def warns(subject: Transformer, pairs: Pairs) -> Tensor:
         warnings.warn("look\x1b[31m out", stacklevel=1)
-        return torch.zeros(graph.n_edges)
+        return torch.zeros(subject.graph.n_edges)
 
     monkeypatch.setitem(cast(dict[str, Any], methods.METHODS), "failing", warns)
     ended = command(*FAILING)

@@ -159,7 +159,7 @@ def test_a_case_pairs_its_strongest_edges() -> None:
     record = printed("ib-13", "--draw", "2", "--seed", "3")
     assert (record["subject"], record["task"], record["target"]) == ("ib-13", case.task, None)
     subject, pairs = case.subject().to(torch.float64), case.pairs(2, seed=3)
-    scores = METHODS["exact"](subject, subject.graph, pairs)
+    scores = METHODS["exact"](subject, pairs)
     assert set(record["edges"]) == {
         subject.graph.edge_name(edge) for edge in scores.topk(STRONGEST).indices.tolist()
     }

@@ -1,6 +1,5 @@
 """Options of methods as text: values of the right type, and refusals that quote what was typed."""
 
-import inspect
 from collections.abc import Sequence
 from typing import Any, cast, get_args
 
@@ -11,8 +10,8 @@ from torch import Tensor
 from graphcircuits import methods
 from graphcircuits.commands.options import listed_methods, method_options, options_by_method
 from graphcircuits.commands.output import parse_options
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods import METHODS, options_of
+from graphcircuits.methods.method import annotations_of
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 from tests.damage import nested
@@ -20,7 +19,6 @@ from tests.damage import nested
 
 def many(
     subject: Transformer,
-    graph: ComponentGraph,
     pairs: Pairs,
     *,
     n_steps: int = 1,
@@ -31,7 +29,7 @@ def many(
     limit: int | None = None,
     free=3,  # pyright: ignore[reportMissingParameterType]
 ) -> Tensor:
-    return torch.zeros(graph.n_edges)
+    return torch.zeros(subject.graph.n_edges)
 
 
 @pytest.fixture(autouse=True)
@@ -96,11 +94,11 @@ def test_defaults_of_every_method_are_taken_as_they_are(name: str) -> None:
     """Were an annotation not understood, every value of its option would be let through."""
     import json
 
-    for option, default in options_of(name).items():
+    for option, default in options_of(METHODS[name]).items():
         text = default if isinstance(default, str) else json.dumps(default)
         (found,) = method_options(name, [f"{option}={text}"]).values()
         assert found == (list(default) if isinstance(default, tuple) else default)
-        hint = inspect.signature(METHODS[name]).parameters[option].annotation
+        hint = annotations_of(METHODS[name])[option]
         if str not in (hint, *get_args(hint)):
             with pytest.raises(ValueError, match=rf"--option {option}=no: {option} of {name} must"):
                 method_options(name, [f"{option}=no"])

@@ -21,7 +21,7 @@ EDGES = ["input->m1", "a0.h1->m1", "a0.h1->a1.h2<k>", "m1->logits"]
 def test_four_masked_runs(architecture: str) -> None:
     subject = make_subject(architecture)
     edges = EDGES if architecture != "llama" else [e.replace("h2<k>", "g1<k>") for e in EDGES]
-    pairs = prepare(subject, subject.graph, make_pairs(subject))
+    pairs = prepare(subject, make_pairs(subject))
     found = edge_interactions(subject, pairs, edges)
     corrupted = subject.run(pairs.corrupted).writers
 

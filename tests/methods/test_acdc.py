@@ -41,7 +41,7 @@ def test_it_equals_the_plain_loop(architecture: str) -> None:
     for threshold in (1e-3, 3e-2):
         kept = one_by_one(subject, pairs, threshold)
         assert 0 < kept.sum() < len(kept)
-        found = acdc_circuit(subject, subject.graph, pairs, threshold=threshold)
+        found = acdc_circuit(subject, pairs, threshold=threshold)
         assert torch.equal(found.mask, kept)
 
 
@@ -49,7 +49,7 @@ def test_it_equals_the_plain_loop(architecture: str) -> None:
 def test_it_equals_the_plain_loop_with_grouped_keys() -> None:
     subject = make_subject("llama", n_heads=4, n_kv_heads=2)
     pairs = make_pairs(subject)
-    found = acdc_circuit(subject, subject.graph, pairs, threshold=1e-2)
+    found = acdc_circuit(subject, pairs, threshold=1e-2)
     assert torch.equal(found.mask, one_by_one(subject, pairs, 1e-2))
 
 
@@ -57,27 +57,25 @@ def test_it_equals_the_plain_loop_with_grouped_keys() -> None:
 def test_many_thresholds_are_one_at_a_time() -> None:
     subject = make_subject(n_heads=2)
     pairs = make_pairs(subject)
-    masks = [acdc_circuit(subject, subject.graph, pairs, threshold=t).mask for t in THRESHOLDS]
+    masks = [acdc_circuit(subject, pairs, threshold=t).mask for t in THRESHOLDS]
     assert len({tuple(mask.tolist()) for mask in masks}) > 3
     survived = torch.stack([t * mask.double() for t, mask in zip(THRESHOLDS, masks, strict=True)])
     # In any order, and in as small chunks as can be.
     for limit in (MEMORY_LIMIT, 1):
-        scores = acdc(
-            subject, subject.graph, pairs, thresholds=THRESHOLDS[::-1], memory_limit=limit
-        )
+        scores = acdc(subject, pairs, thresholds=THRESHOLDS[::-1], memory_limit=limit)
         assert torch.equal(scores, survived.amax(0))
 
 
 def test_threshold_zero_keeps_what_changes_anything() -> None:
     subject, circuit = planted(make_subject())
     pairs = make_pairs(subject)
-    found = acdc_circuit(subject, subject.graph, pairs, threshold=0.0)
+    found = acdc_circuit(subject, pairs, threshold=0.0)
     assert found == circuit
 
 
 def test_threshold_infinity_removes_all() -> None:
     subject = make_subject()
-    found = acdc_circuit(subject, subject.graph, make_pairs(subject), threshold=float("inf"))
+    found = acdc_circuit(subject, make_pairs(subject), threshold=float("inf"))
     assert len(found) == 0
 
 
@@ -91,9 +89,7 @@ def test_stopped_early_it_keeps_what_it_has_not_seen() -> None:
         if done == 4:
             raise Stop
 
-    found = acdc_circuit(
-        subject, subject.graph, pairs, threshold=float("inf"), progress=stop_after_four
-    )
+    found = acdc_circuit(subject, pairs, threshold=float("inf"), progress=stop_after_four)
     n_edges = subject.graph.n_edges
     assert seen == [(done, n_edges) for done in (1, 2, 3, 4)]
     assert found.mask.tolist() == [True] * (n_edges - 4) + [False] * 4
@@ -106,15 +102,15 @@ def test_an_interrupt_passes_through() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        acdc(subject, subject.graph, make_pairs(subject), progress=interrupt)
+        acdc(subject, make_pairs(subject), progress=interrupt)
 
 
 def test_thresholds_are_checked() -> None:
     subject = make_subject()
     pairs = make_pairs(subject)
     with pytest.raises(ValueError, match=r"numbers from 0, got \[-1\.0\]"):
-        acdc(subject, subject.graph, pairs, thresholds=(0.1, -1.0))
+        acdc(subject, pairs, thresholds=(0.1, -1.0))
     with pytest.raises(ValueError, match="numbers from 0, got none"):
-        acdc(subject, subject.graph, pairs, thresholds=())
+        acdc(subject, pairs, thresholds=())
     with pytest.raises(ValueError, match="above 0, got 0; acdc_circuit takes a threshold of 0"):
-        acdc(subject, subject.graph, pairs, thresholds=(0.0, 0.1))
+        acdc(subject, pairs, thresholds=(0.0, 0.1))

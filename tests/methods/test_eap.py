@@ -47,19 +47,19 @@ def test_eap_is_the_gradient_of_the_mask(architecture: str) -> None:
         [torch.autograd.grad(loss, masks, retain_graph=True)[0] for loss in losses]
     )
     close(effects(subject, pairs, "inputs", AT_CLEAN), -slopes)
-    close(eap(subject, subject.graph, pairs, pool="sum"), slopes.mean(0).abs())
-    close(eap(subject, subject.graph, pairs, pool="abs"), slopes.abs().mean(0))
+    close(eap(subject, pairs, pool="sum"), slopes.mean(0).abs())
+    close(eap(subject, pairs, pool="abs"), slopes.abs().mean(0))
 
 
 @pytest.mark.parametrize("pool", ["abs", "sum"])
 def test_eap_and_every_path_are_exact_on_a_linear_subject(pool: str) -> None:
     subject = linear_subject()
     pairs = make_pairs(subject, output_sum)
-    patched = exact(subject, subject.graph, pairs, pool=pool)
+    patched = exact(subject, pairs, pool=pool)
     assert (patched > 1e-6).sum() > 20
-    close(eap(subject, subject.graph, pairs, pool=pool), patched, 1e-7)
+    close(eap(subject, pairs, pool=pool), patched, 1e-7)
     for over in ("inputs", "activations"):
-        close(eap_ig(subject, subject.graph, pairs, over=over, pool=pool), patched, 1e-7)
+        close(eap_ig(subject, pairs, over=over, pool=pool), patched, 1e-7)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -67,7 +67,7 @@ def test_eap_and_every_path_are_exact_on_a_linear_subject(pool: str) -> None:
 @pytest.mark.parametrize("architecture", ["plain", "parallel", "llama", "gpt-2"])
 def test_edges_leaving_the_input_add_up_to_the_gap(architecture: str, over: str) -> None:
     subject = make_subject(architecture)
-    pairs = prepare(subject, subject.graph, make_pairs(subject, "kl"))
+    pairs = prepare(subject, make_pairs(subject, "kl"))
     gaps = pairs.loss(subject.logits(pairs.corrupted)) - pairs.loss(subject.logits(pairs.clean))
     leaving = subject.graph.edge_sources == 0
     errors = []
@@ -101,7 +101,7 @@ def test_chunks_change_nothing(over: str, pool: str) -> None:
     subject = make_subject("gpt-2", n_layers=2)
     pairs = make_pairs(subject, "cross-entropy", batch=3)
     whole, *parts = (
-        eap_ig(subject, subject.graph, pairs, over=over, pool=pool, steps=3, memory_limit=limit)
+        eap_ig(subject, pairs, over=over, pool=pool, steps=3, memory_limit=limit)
         for limit in (MEMORY_LIMIT, 200_000, 1)
     )
     for scores in parts:
@@ -120,7 +120,7 @@ def test_thousands_of_edges_a_prompt_at_a_time(pool: str) -> None:
         [torch.autograd.grad(loss, masks, retain_graph=True)[0] for loss in losses]
     )
     expected = slopes.abs().mean(0) if pool == "abs" else slopes.mean(0).abs()
-    close(eap(subject, subject.graph, pairs, pool=pool, memory_limit=1), expected)
+    close(eap(subject, pairs, pool=pool, memory_limit=1), expected)
 
 
 def test_a_loss_that_is_flat_at_the_clean_run() -> None:
@@ -133,16 +133,16 @@ def test_a_loss_that_is_flat_at_the_clean_run() -> None:
     }
     numeric = Transformer(config, weights)
     with pytest.raises(ValueError, match=r"gradient of the loss is zero .*: use eap-ig"):
-        eap(numeric, numeric.graph, pairs)
-    assert (eap_ig(numeric, numeric.graph, pairs) > 0).any()
+        eap(numeric, pairs)
+    assert (eap_ig(numeric, pairs) > 0).any()
 
 
 def test_options_are_checked() -> None:
     subject = make_subject()
     pairs = make_pairs(subject)
     with pytest.raises(ValueError, match="pool must be one of abs, sum, got 'mean'"):
-        eap(subject, subject.graph, pairs, pool="mean")
+        eap(subject, pairs, pool="mean")
     with pytest.raises(ValueError, match="over must be one of inputs, activations, got 'edges'"):
-        eap_ig(subject, subject.graph, pairs, over="edges")
+        eap_ig(subject, pairs, over="edges")
     with pytest.raises(ValueError, match="steps must be above 0, got 0"):
-        eap_ig(subject, subject.graph, pairs, steps=0)
+        eap_ig(subject, pairs, steps=0)

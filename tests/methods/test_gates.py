@@ -55,7 +55,6 @@ def test_pruning_reaches_its_sparsity() -> None:
     for sparsity in (0.6, 0.9):
         scores = edge_pruning(
             subject,
-            subject.graph,
             pairs,
             sparsity=sparsity,
             steps=200,
@@ -71,7 +70,7 @@ def test_more_weight_on_sparsity_closes_more() -> None:
     pairs = make_pairs(subject)
     shares = []
     for weight in (0.0, 1.0, 100.0):
-        scores = sp_edge(subject, subject.graph, pairs, sparsity=weight, steps=40, samples=1)
+        scores = sp_edge(subject, pairs, sparsity=weight, steps=40, samples=1)
         shares.append(float(probability_open(scores).mean()))
     assert shares[0] > shares[1] > shares[2]
 
@@ -80,7 +79,7 @@ def test_the_generator_decides() -> None:
     subject = make_subject(n_layers=1)
     pairs = make_pairs(subject)
     runs = [
-        sp_edge(subject, subject.graph, pairs, steps=3, generator=torch.Generator().manual_seed(s))
+        sp_edge(subject, pairs, steps=3, generator=torch.Generator().manual_seed(s))
         for s in (0, 0, 1)
     ]
     assert torch.equal(runs[0], runs[1])
@@ -95,8 +94,8 @@ def test_stopped_early_it_returns_the_gates_so_far() -> None:
         if done == 2:
             raise Stop
 
-    stopped = sp_edge(subject, subject.graph, pairs, steps=50, progress=stop_at_two)
-    assert torch.equal(stopped, sp_edge(subject, subject.graph, pairs, steps=2))
+    stopped = sp_edge(subject, pairs, steps=50, progress=stop_at_two)
+    assert torch.equal(stopped, sp_edge(subject, pairs, steps=2))
     assert not torch.equal(stopped, torch.full_like(stopped, START))
 
 
@@ -104,6 +103,6 @@ def test_options_are_checked() -> None:
     subject = make_subject()
     pairs = make_pairs(subject)
     with pytest.raises(ValueError, match=r"steps must be above 0, got 0; prompts must be above 0"):
-        sp_edge(subject, subject.graph, pairs, steps=0, prompts=-1)
+        sp_edge(subject, pairs, steps=0, prompts=-1)
     with pytest.raises(ValueError, match=r"sparsity must be in 0\.\.1, got 2"):
-        edge_pruning(subject, subject.graph, pairs, sparsity=2.0)
+        edge_pruning(subject, pairs, sparsity=2.0)

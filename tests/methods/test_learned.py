@@ -47,7 +47,6 @@ def test_scores_are_those_of_the_predictor_in_a_file(own: str, architecture: str
     scores, same, other = (
         gcl(
             subject,
-            subject.graph,
             pairs,
             predictor=own,
             generator=torch.Generator().manual_seed(seed),
@@ -58,7 +57,7 @@ def test_scores_are_those_of_the_predictor_in_a_file(own: str, architecture: str
     assert torch.equal(scores, expected)
     assert torch.equal(same, scores)
     assert not torch.equal(other, scores)
-    first, second = (gcl(subject, subject.graph, pairs, predictor=own) for _ in range(2))
+    first, second = (gcl(subject, pairs, predictor=own) for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -66,7 +65,7 @@ def test_the_subject_is_left_alone(own: str) -> None:
     subject = make_subject()
     before = {name: weight.clone() for name, weight in subject.weights.items()}
     state = torch.get_rng_state()
-    gcl(subject, subject.graph, make_pairs(subject, "cross-entropy"), predictor=own)
+    gcl(subject, make_pairs(subject, "cross-entropy"), predictor=own)
     assert all(torch.equal(weight, before[name]) for name, weight in subject.weights.items())
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -74,13 +73,10 @@ def test_the_subject_is_left_alone(own: str) -> None:
 def test_what_cannot_be_scored_is_refused(own: str) -> None:
     subject = make_subject()
     with pytest.raises(ValueError, match="these kl pairs have no targets of their own"):
-        gcl(subject, subject.graph, make_pairs(subject, "kl"), predictor=own)
+        gcl(subject, make_pairs(subject, "kl"), predictor=own)
     pairs = make_pairs(subject, "cross-entropy")
     with pytest.raises(ValueError, match="there is no predictor 'nothing'"):
-        gcl(subject, subject.graph, pairs, predictor="nothing")
-    other = make_subject("one-layer")
-    with pytest.raises(ValueError, match="graph must be the subject's own"):
-        gcl(subject, other.graph, pairs, predictor=own)
+        gcl(subject, pairs, predictor="nothing")
 
 
 def test_gradients_that_say_nothing_are_refused(own: str) -> None:
@@ -91,12 +87,12 @@ def test_gradients_that_say_nothing_are_refused(own: str) -> None:
         return (logits - logits.detach()).abs().sqrt().sum((1, 2)) + logits.sum((1, 2))
 
     with pytest.raises(ValueError, match=r"gradient of a0\.h0<q> is NaN or infinite"):
-        gcl(subject, subject.graph, make_pairs(subject, broken), predictor=own)
+        gcl(subject, make_pairs(subject, broken), predictor=own)
     numerical = make_subject(d_vocab_out=1)
     pairs = make_pairs(numerical, "l1")
     flat = pairs.with_targets_from(numerical.logits(pairs.clean))
     with pytest.raises(ValueError, match="gradient of the loss is zero at every component"):
-        gcl(numerical, numerical.graph, flat, predictor=own)
+        gcl(numerical, flat, predictor=own)
 
 
 # The predictors of the package
@@ -136,7 +132,7 @@ def test_localize_is_blind_to_a_case_of_the_pool(given: str) -> None:
     assert "predictor fold-0, which was trained without this case (ib-7)" in result.notes
     expected = shipped("fold-0").scores(subject, pairs, generator=torch.Generator().manual_seed(0))
     assert torch.equal(result.scores, expected)
-    assert torch.equal(gcl(subject, subject.graph, pairs), result.scores)
+    assert torch.equal(gcl(subject, pairs), result.scores)
 
 
 def test_nothing_is_said_of_subjects_that_no_predictor_has_seen() -> None:
@@ -155,7 +151,7 @@ def test_a_predictor_that_saw_the_case_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         localize(subject, pairs, "gcl", predictor="default")
     with pytest.raises(ValueError, match="the predictor 'fold-1' was trained on ib-7 itself"):
-        gcl(subject, subject.graph, pairs, predictor="fold-1")
+        gcl(subject, pairs, predictor="fold-1")
     # ib-14 is related to ib-7 and in the same fold.
     config = PredictorConfig(width=8, layers=1)
     origin = {"cases": ["ib-2", "ib-14"]}
@@ -175,10 +171,9 @@ def test_what_no_training_had_is_a_warning_and_a_note() -> None:
     text = "beyond what the predictor was trained on: norm rms, positions rotary, gated MLP, "
     with pytest.warns(BeyondTraining, match=text) as caught:
         result = localize(subject, pairs, "gcl")
-    assert str(caught[0].message).endswith(
-        "grouped keys; how good the scores are there has not been measured."
-    )
-    assert result.notes == (f"{text}grouped keys",)
+    whole = f"{text}grouped keys; how good the scores are there has not been measured"
+    assert str(caught[0].message) == whole
+    assert result.notes == (whole,)
     # Other methods have no training, and warnings are errors in this session.
     assert localize(subject, pairs, "eap").notes == ()
 

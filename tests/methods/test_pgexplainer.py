@@ -96,13 +96,13 @@ def test_the_distance_by_hand() -> None:
 def test_the_clean_output_is_preserved_whatever_the_loss() -> None:
     subject = make_subject()
     kl = make_pairs(subject, "kl")
-    wanted = pgexplainer(subject, subject.graph, kl, steps=3)
+    wanted = pgexplainer(subject, kl, steps=3)
     for kind in ("cross-entropy", output_sum):
         pairs = make_pairs(subject, kind)
-        assert torch.equal(pgexplainer(subject, subject.graph, pairs, steps=3), wanted)
+        assert torch.equal(pgexplainer(subject, pairs, steps=3), wanted)
     # Targets other than the clean run's do not enter.
     given = kl.with_targets_from(subject.logits(kl.corrupted))
-    assert torch.equal(pgexplainer(subject, subject.graph, given, steps=3), wanted)
+    assert torch.equal(pgexplainer(subject, given, steps=3), wanted)
 
 
 def test_one_number_is_preserved_by_its_difference() -> None:
@@ -173,7 +173,7 @@ def test_an_edge_by_edge_fit_finds_the_same_scores() -> None:
         OPTIONS,
         generator=seeded(5),
     )
-    scores = pgexplainer(subject, subject.graph, pairs, generator=seeded(5), **vars(OPTIONS))
+    scores = pgexplainer(subject, pairs, generator=seeded(5), **vars(OPTIONS))
     torch.testing.assert_close(scores, naive, rtol=1e-8, atol=1e-8)
     assert scores.std() > 0.01
 
@@ -182,14 +182,14 @@ def test_an_edge_by_edge_fit_finds_the_same_scores() -> None:
 def test_it_finds_a_planted_circuit() -> None:
     subject, circuit = planted(make_subject())
     pairs = make_pairs(subject, batch=8)
-    scores = pgexplainer(subject, subject.graph, pairs, steps=100, samples=4)
+    scores = pgexplainer(subject, pairs, steps=100, samples=4)
     assert ranks_right(scores, circuit) > 0.9
     assert 0.2 < ranks_right(torch.rand(len(scores), generator=seeded()), circuit) < 0.8
 
 
 def test_what_the_descriptions_hide_it_cannot_tell_apart() -> None:
     subject, _ = planted(make_subject())
-    scores = pgexplainer(subject, subject.graph, make_pairs(subject), steps=5)
+    scores = pgexplainer(subject, make_pairs(subject), steps=5)
     described = describe(subject)
     edges = [subject.graph.edge_index(f"a0.h{head}->logits") for head in (0, 2)]
     same = described.clone()
@@ -205,7 +205,7 @@ def test_larger_size_weights_keep_fewer_edges() -> None:
     subject = make_subject(n_layers=1)
     pairs = make_pairs(subject)
     kept = [
-        pgexplainer(subject, subject.graph, pairs, size=size, steps=60).sigmoid().mean().item()
+        pgexplainer(subject, pairs, size=size, steps=60).sigmoid().mean().item()
         for size in (0.0, 0.1, 10.0)
     ]
     assert kept[0] > kept[1] > kept[2]
@@ -221,7 +221,7 @@ def test_entropy_makes_up_its_mind() -> None:
         return (p * (1 - p)).mean().item()
 
     found = [
-        doubt(pgexplainer(subject, subject.graph, pairs, size=0.1, entropy=entropy, steps=60))
+        doubt(pgexplainer(subject, pairs, size=0.1, entropy=entropy, steps=60))
         for entropy in (0.0, 5.0)
     ]
     assert found[1] < found[0]
@@ -231,7 +231,7 @@ def test_the_generator_decides() -> None:
     subject = make_subject(n_layers=1)
     pairs = make_pairs(subject)
     runs = [
-        pgexplainer(subject, subject.graph, pairs, steps=3, generator=generator)
+        pgexplainer(subject, pairs, steps=3, generator=generator)
         for generator in (seeded(0), seeded(0), seeded(1), None)
     ]
     assert torch.equal(runs[0], runs[1])
@@ -250,9 +250,7 @@ def test_stopped_early_it_returns_the_scores_so_far() -> None:
 
     # The temperature follows the steps in all, so both must be on one temperature to agree.
     stopped, short = (
-        pgexplainer(
-            subject, subject.graph, pairs, steps=steps, hot=1.0, cold=1.0, progress=progress
-        )
+        pgexplainer(subject, pairs, steps=steps, hot=1.0, cold=1.0, progress=progress)
         for steps, progress in ((50, stop_at_two), (2, None))
     )
     assert torch.equal(stopped, short)
@@ -261,7 +259,7 @@ def test_stopped_early_it_returns_the_scores_so_far() -> None:
 
 def test_float32_subjects_have_float32_scores() -> None:
     subject = make_subject(n_layers=1).to(torch.float32)
-    scores = pgexplainer(subject, subject.graph, make_pairs(subject), steps=2)
+    scores = pgexplainer(subject, make_pairs(subject), steps=2)
     assert scores.dtype == torch.float32
     assert scores.isfinite().all()
 
@@ -323,9 +321,9 @@ def test_options_are_checked() -> None:
     subject = make_subject()
     pairs = make_pairs(subject)
     with pytest.raises(ValueError, match=r"cold must be above 0, got 0\.0; steps must be above 0"):
-        pgexplainer(subject, subject.graph, pairs, steps=0, cold=0.0)
+        pgexplainer(subject, pairs, steps=0, cold=0.0)
     with pytest.raises(ValueError, match=r"cannot be negative, got size=-1\.0, entropy=-2\.0\."):
-        pgexplainer(subject, subject.graph, pairs, size=-1.0, entropy=-2.0)
+        pgexplainer(subject, pairs, size=-1.0, entropy=-2.0)
 
 
 def test_outputs_that_corruption_does_not_change_are_refused() -> None:
@@ -338,4 +336,4 @@ def test_outputs_that_corruption_does_not_change_are_refused() -> None:
     alike = subject.weights["W_U"][:, :1].expand(-1, 3).clone()
     flat = Transformer(subject.config, subject.weights | {"W_U": alike})
     with pytest.raises(ValueError, match="no edge is needed to preserve them"):
-        pgexplainer(flat, flat.graph, make_pairs(flat, second_moment))
+        pgexplainer(flat, make_pairs(flat, second_moment))

@@ -47,7 +47,7 @@ def make_example(config: PredictorConfig, name: str, seed: int, architecture: st
     so that there is something to learn."""
     subject, pairs = make_task(architecture, seed=seed)
     reading = read_case(config, subject.to(torch.float32), pairs, generator=seeded(0))
-    effects = eap(subject, subject.graph, pairs)
+    effects = eap(subject, pairs)
     mask = effects > effects.quantile(0.75)
     return Example(name, reading, Circuit.from_mask(subject.graph, mask))
 

@@ -86,7 +86,7 @@ def test_statistics_are_those_of_written_vectors_and_gradients(architecture: str
 def test_the_effect_by_pair_is_edge_attribution_patching(architecture: str) -> None:
     subject, pairs = make_task(architecture)
     found = measure(subject, pairs).statistics[STATISTICS.index("effect_by_pair")]
-    torch.testing.assert_close(found, eap(subject, subject.graph, pairs), rtol=1e-9, atol=1e-14)
+    torch.testing.assert_close(found, eap(subject, pairs), rtol=1e-9, atol=1e-14)
 
 
 @pytest.mark.usefixtures("unchecked")

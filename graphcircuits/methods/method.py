@@ -1,0 +1,137 @@
+"""What a method is: a function from a subject and pairs to one score per edge.
+
+1. `Method` is the shape of such a function. Its options are keyword-only, with defaults.
+2. `KnownMethod` is an entry of the table of methods: the function, and what is known of it besides.
+   It is called like the function itself.
+3. `options_of` gives the options of either, `settle` those of one run, `check_scores` refuses what
+   is not one score per edge.
+
+Iterative methods take a `generator` and a `progress` callback (see `graphcircuits.methods.prepare`
+for how to stop them); `localize` makes the former from its seed and hands on the latter.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
+
+from graphcircuits.task import Pairs
+from graphcircuits.transformer import Transformer
+
+Options = Mapping[str, Any]
+
+SUPPLIED = ("generator", "progress")
+"""Parameters that are not options: `localize` fills them in."""
+
+
+@runtime_checkable
+class Method(Protocol):
+    """Scores in edge order, larger meaning more likely in the circuit.
+
+    `args` only tells type checkers that any options may follow: all are keyword-only.
+    """
+
+    def __call__(
+        self, subject: Transformer, pairs: Pairs, *args: Any, **options: Any
+    ) -> Float[Tensor, " edge"]: ...
+
+
+def _as_given(subject: Transformer, pairs: Pairs, options: Options) -> Options:
+    return options
+
+
+def _nothing(*_: object) -> tuple[()]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownMethod:
+    """A method, and what is known of it."""
+
+    run: Method
+    threshold: float | None = None
+    """Where the scores themselves draw the line: edges above it are held for likely."""
+    fill: Callable[[Transformer, Pairs, Options], Options] = _as_given
+    """Options of a run; those that were left to the subject and pairs, such as a predictor that is
+    blind to the case, are filled in."""
+    remarks: Callable[[Transformer, Pairs, Options], Iterable[str | Warning]] = _nothing
+    """What users should know of the scores; what they must not overlook is a Warning."""
+    files: Callable[[Options], Iterable[str]] = _nothing
+    """Content hashes of the files that the scores depend on besides code and options."""
+
+    def __call__(
+        self, subject: Transformer, pairs: Pairs, *args: Any, **options: Any
+    ) -> Float[Tensor, " edge"]:
+        return self.run(subject, pairs, *args, **options)
+
+
+def known(method: Method) -> KnownMethod:
+    """The method itself, or an entry for a function of which nothing else is known."""
+    return method if isinstance(method, KnownMethod) else KnownMethod(run=method)
+
+
+def name_of(method: Method) -> str:
+    """What a function is called; a partial has the name of what it calls."""
+    function = known(method).run
+    while hasattr(function, "func"):
+        function = function.func  # pyright: ignore[reportAttributeAccessIssue]
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def options_of(method: Method) -> dict[str, Any]:
+    """The options of a method with their defaults."""
+    found = {name: p for name, p in _keywords(method).items() if name not in SUPPLIED}
+    needed = [name for name, parameter in found.items() if parameter.default is parameter.empty]
+    if needed:
+        raise TypeError(f"options need defaults; {name_of(method)} has none for: {needed}.")
+    return {name: parameter.default for name, parameter in found.items()}
+
+
+def annotations_of(method: Method) -> dict[str, Any]:
+    """The types of the options, where they are written; `inspect.Parameter.empty` elsewhere."""
+    return {name: parameter.annotation for name, parameter in _keywords(method).items()}
+
+
+def supplied_to(method: Method, supplies: Options) -> dict[str, Any]:
+    """Of a generator and a progress callback those that the method takes."""
+    return {name: supplies[name] for name in SUPPLIED if name in _keywords(method)}
+
+
+def settle(
+    method: Method, subject: Transformer, pairs: Pairs, given: Options, *, name: str
+) -> dict[str, Any]:
+    """All options of a run: those given, the defaults, and what the method fills in itself."""
+    defaults = options_of(method)
+    for option in given:
+        if option not in defaults:
+            raise ValueError(unknown(f"option of {name}", option, defaults))
+    return dict(known(method).fill(subject, pairs, defaults | dict(given)))
+
+
+def check_scores(scores: object, subject: Transformer, name: str) -> Float[Tensor, " edge"]:
+    """The scores, if they are one number per edge."""
+    expected = (subject.graph.n_edges,)
+    if not isinstance(scores, Tensor) or scores.shape != expected:
+        shape = f"of shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else ""
+        raise TypeError(
+            f"{name} must return a tensor with one score for each of {expected[0]} edges, "
+            f"got a {type(scores).__name__} {shape}".rstrip()
+            + "."
+        )
+    return scores
+
+
+def unknown(what: str, name: str, names: Iterable[str]) -> str:
+    """A refusal that names what there is, the nearest first of all."""
+    near = get_close_matches(name.lower(), list(names), n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"unknown {what} {name!r}; {hint}({', '.join(sorted(names)) or 'it has none'})"
+
+
+def _keywords(method: Method) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(known(method).run).parameters
+    return {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
