@@ -1,5 +1,5 @@
-"""One Hypothesis profile for every test (no deadlines, the same examples each time in CI), and a
-fixture that switches argument checks off."""
+"""One Hypothesis profile for every test (no deadlines, the same examples each time in CI), cheap
+collections of garbage, and a fixture that switches argument checks off."""
 
 import gc
 import os
@@ -14,7 +14,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX10_1_512")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A fifth of the usual 100 examples where slow tests are left out; all the others otherwise."""
+    """Where slow tests are left out, a fifth of the usual 100 examples."""
     fast = "not slow" in config.option.markexpr
     settings.register_profile(
         "graphcircuits",
@@ -25,8 +25,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("graphcircuits")
 
 
-def pytest_collection_finish() -> None:
-    """Spares every collection of garbage, and `measure` asks for many, the thousands of tests."""
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> None:
+    """Spares collections of garbage, and `measure` asks for many, what lives on: all the tests."""
     gc.collect()
     gc.freeze()
 
