@@ -1,6 +1,6 @@
-"""One Hypothesis profile for every test (no deadlines, the same examples each time in CI), a
-fixture that switches argument checks off, one that runs the command, and matrix products that
-run on every machine."""
+"""One Hypothesis profile for every test (no deadlines, the same examples each time in CI), cheap
+collections of garbage, matrix products that run on every machine, a fixture that switches argument
+checks off, and one that runs the command."""
 
 import gc
 import os
@@ -19,7 +19,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A fifth of the usual 100 examples where slow tests are left out; all the others otherwise."""
+    """Where slow tests are left out, a fifth of the usual 100 examples."""
     fast = "not slow" in config.option.markexpr
     settings.register_profile(
         "graphcircuits",
@@ -30,8 +30,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("graphcircuits")
 
 
-def pytest_collection_finish() -> None:
-    """Spares every collection of garbage, and `measure` asks for many, the thousands of tests."""
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> None:
+    """Spares collections of garbage, and `measure` asks for many, what lives on: all the tests."""
     gc.collect()
     gc.freeze()
 

@@ -167,6 +167,7 @@ def test_eap_passes_against_its_own_forward(monkeypatch: pytest.MonkeyPatch) -> 
     assert counted(subject, pairs, "eap-ig", steps=3).forwards == sum(rows) / 4
 
 
+@pytest.mark.slow
 def test_chunks_change_memory_and_not_counts() -> None:
     subject = make_small()
     pairs = make_pairs(subject, "cross-entropy", batch=4)
@@ -339,6 +340,7 @@ def test_updates_of_gates_wait_for_each_other(steps: int) -> None:
     assert found.span > steps * 2 * found.forward_span
 
 
+@pytest.mark.slow
 def test_span_of_gradients_and_of_a_search() -> None:
     subject = make_small()
     pairs = make_pairs(subject, "cross-entropy")

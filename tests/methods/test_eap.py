@@ -14,6 +14,7 @@ from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 from tests.methods.tasks import make_pairs, output_sum
 from tests.subjects import SOME, make_subject
+from tests.tiers import some
 
 AT_CLEAN = (torch.ones(1),)
 
@@ -64,7 +65,7 @@ def test_eap_and_every_path_are_exact_on_a_linear_subject(pool: str) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("over", ["inputs", "activations"])
-@pytest.mark.parametrize("architecture", ["plain", "parallel", "llama", "gpt-2"])
+@pytest.mark.parametrize("architecture", some(["plain", "parallel", "llama", "gpt-2"], ["llama"]))
 def test_edges_leaving_the_input_add_up_to_the_gap(architecture: str, over: str) -> None:
     subject = make_subject(architecture)
     pairs = prepare(subject, make_pairs(subject, "kl"))

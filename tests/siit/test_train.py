@@ -193,6 +193,7 @@ def work(*ids: str) -> Work:
     return subjects, first, second
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_a_tiny_case_passes() -> None:
     (one,) = train_fleet(*work("ib-36"), SHORT, torch.Generator().manual_seed(3))
