@@ -2,7 +2,7 @@
 
 One clean and one corrupted run of the subject and one backward pass give every edge its features;
 the predictor, trained on subjects whose circuits are known, turns them into scores. The shipped
-one is in `graphcircuits.predictor.ensemble`; `graphcircuits train` makes others.
+ones are in `graphcircuits.methods.shipped`; `graphcircuits train` makes others.
 
 No case is scored by a predictor that was trained on it, or on one related to it: `choose_predictor`
 takes a shipped one that was not, and any other is refused. `benchmark.recognize` says how a case is
@@ -18,7 +18,8 @@ from torch import Tensor
 from graphcircuits.benchmark.recognize import case_of
 from graphcircuits.methods.method import KnownMethod, Options
 from graphcircuits.methods.prepare import placed
-from graphcircuits.predictor.ensemble import Ensemble, blind_to, find_ensemble
+from graphcircuits.methods.shipped import blind_to, find_ensemble, seen_related
+from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 
@@ -63,7 +64,7 @@ def choose_predictor(subject: Transformer, pairs: Pairs, given: str | None = Non
 
 
 def _refuse_leak(name: str, ensemble: Ensemble, case: str | None) -> None:
-    seen = [] if case is None else ensemble.seen_of_case(case)
+    seen = [] if case is None else seen_related(ensemble, case)
     if case is None or not seen:
         return
     what = f"{case} itself" if case in seen else f"{seen[0]}, which is related to it"

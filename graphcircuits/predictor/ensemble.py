@@ -3,16 +3,13 @@
 1. `Ensemble.scores` reads a case once and runs all members on it.
 2. `save_ensemble` and `load_ensemble` are its artifact: weights, configuration, and what it was
    trained on.
-3. `shipped` gives the predictors in the package: `default` learned from every case of the pool,
-   `fold-0` to `fold-4` from all but those of one fold. `blind_to` names the one that has seen
-   neither a given case nor one related to it; `Ensemble.seen_of_case` tells for any predictor.
+3. An ensemble says what its training had not: `unseen` names what of a subject's architecture,
+   `origin` which cases.
 """
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +17,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.benchmark import N_FOLDS, split_records
-from graphcircuits.benchmark.recognize import related
 from graphcircuits.config import build_config
 from graphcircuits.files import short
 from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, read_case
@@ -30,7 +25,6 @@ from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 
 KIND = "predictor"
-SHIPPED = ("default", *(f"fold-{fold}" for fold in range(N_FOLDS)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +66,6 @@ class Ensemble:
             return self
         return replace(self, members=tuple(deepcopy(member).to(device) for member in self.members))
 
-    def seen_of_case(self, case: str) -> list[str]:
-        """What training saw of a case: itself or cases related to it, in order; none if blind."""
-        return sorted(related(case).intersection(self.origin.get("cases", ())))
-
     def unseen(self, subject: Transformer) -> list[str]:
         """What the subject has that no subject of the training did, in words.
 
@@ -87,9 +77,9 @@ class Ensemble:
         notes = [
             name if value is True else f"{name} {value}"
             for name, value in traits(subject).items()
-            if value not in seen[name]
+            if value not in seen.get(name, (value,))
         ]
-        if config.n_layers > seen["layers"]:
+        if config.n_layers > seen.get("layers", config.n_layers):
             notes.append(f"{config.n_layers} layers, at most {seen['layers']} were seen")
         return notes
 
@@ -176,30 +166,3 @@ def _checked_origin(origin: object) -> dict[str, Any]:
     if wrong:
         raise ValueError(f"the subjects of its origin must be lists, and layers a number: {wrong}")
     return origin
-
-
-def find_ensemble(name: str) -> Ensemble:
-    """A shipped predictor by name, or that of a file."""
-    if name in SHIPPED:
-        return shipped(name)
-    if not Path(name).is_file():
-        raise ValueError(
-            f"there is no predictor {name!r}: give the path of a file that graphcircuits train "
-            f"wrote, or one of {', '.join(SHIPPED)}."
-        )
-    return load_ensemble(name)
-
-
-@cache
-def shipped(name: str) -> Ensemble:
-    """A predictor of the package."""
-    with as_file(files("graphcircuits").joinpath(f"data/predictors/{name}.safetensors")) as path:
-        return load_ensemble(path)
-
-
-def blind_to(case: str) -> str:
-    """The shipped predictor whose training held neither the case nor one related to it."""
-    places = (split_records().get(id, {}) for id in sorted(related(case)))
-    # No fold divides a group, so the first that has one speaks for all.
-    fold = next((place["fold"] for place in places if "fold" in place), None)
-    return "default" if fold is None else f"fold-{fold}"

@@ -11,14 +11,8 @@ from graphcircuits.benchmark import case_ids, load_case
 from graphcircuits.evaluate import auroc
 from graphcircuits.methods import BeyondTraining, localize
 from graphcircuits.methods.learned import gcl
-from graphcircuits.predictor.ensemble import (
-    SHIPPED,
-    Ensemble,
-    find_ensemble,
-    save_ensemble,
-    seen_of,
-    shipped,
-)
+from graphcircuits.methods.shipped import SHIPPED, find_ensemble, shipped
+from graphcircuits.predictor.ensemble import Ensemble, save_ensemble, seen_of
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer

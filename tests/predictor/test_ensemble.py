@@ -5,17 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphcircuits.benchmark import case_ids, load_case
 from graphcircuits.predictor.ensemble import (
     KIND,
-    SHIPPED,
     Ensemble,
-    blind_to,
-    find_ensemble,
     load_ensemble,
     save_ensemble,
     seen_of,
-    shipped,
 )
 from graphcircuits.predictor.model import Predictor, PredictorConfig, read_case
 from graphcircuits.store import StoreError, load_artifact, save_artifact
@@ -75,7 +70,7 @@ def test_a_file_brings_it_back(learner: str, tmp_path: Path) -> None:
     for member in loaded.members:
         assert not member.training
         assert not any(parameter.requires_grad for parameter in member.parameters())
-    assert torch.equal(find_ensemble(str(path)).scores(*make_case(), generator=seeded(0)), one)
+    assert torch.equal(load_ensemble(path).scores(*make_case(), generator=seeded(0)), one)
 
 
 def test_moving_leaves_the_original_where_it_was() -> None:
@@ -134,35 +129,7 @@ def test_predictors_of_another_code_are_refused(tmp_path: Path) -> None:
         assert str(caught.value).endswith("train it again with: graphcircuits train")
 
 
-def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="there is no predictor 'defalt'") as caught:
-        find_ensemble("defalt")
-    assert str(caught.value).endswith("one of default, fold-0, fold-1, fold-2, fold-3, fold-4.")
-
-
 # What it was trained on
-
-
-def test_the_blind_predictor_has_seen_nothing_related_to_the_case() -> None:
-    for id in case_ids():
-        assert shipped(blind_to(id)).seen_of_case(id) == []
-        if load_case(id).split != "pool":
-            continue
-        assert blind_to(id) == f"fold-{load_case(id).fold}"
-    assert {blind_to(id) for id in case_ids()} == set(SHIPPED)
-    assert blind_to("ib-3") == blind_to("of nobody") == "default"
-    # Discarded since its output is constant, but of a group that is in the pool.
-    assert load_case("tb-length").split == "discarded"
-    assert blind_to("tb-length") == blind_to("ib-7") == "fold-0"
-
-
-def test_what_training_saw_of_a_case() -> None:
-    assert make_ensemble().seen_of_case("ib-3") == ["ib-3"]
-    assert make_ensemble().seen_of_case("ib-4") == []
-    assert "ib-7" in shipped("default").seen_of_case("tb-length")
-    assert "tb-length" not in shipped("default").seen_of_case("tb-length")
-    silent = Ensemble(make_ensemble().members, {})
-    assert silent.seen_of_case("ib-3") == silent.unseen(make_subject("llama")) == []
 
 
 def test_what_no_training_subject_had_is_named() -> None:

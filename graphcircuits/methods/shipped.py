@@ -1,0 +1,49 @@
+"""The predictors of the package, and which of them a case may be given to.
+
+1. `default` learned from every case of the pool, `fold-0` to `fold-4` from all but those of one
+   fold. `find_ensemble` gives one of them, or that of a file.
+2. `blind_to` names the one that has seen neither a given case nor one related to it; `seen_related`
+   tells for any predictor what it has seen of a case.
+"""
+
+from functools import cache
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from graphcircuits.benchmark import N_FOLDS, split_records
+from graphcircuits.benchmark.recognize import related
+from graphcircuits.predictor.ensemble import Ensemble, load_ensemble
+
+SHIPPED = ("default", *(f"fold-{fold}" for fold in range(N_FOLDS)))
+
+
+def find_ensemble(name: str) -> Ensemble:
+    """A shipped predictor by name, or that of a file."""
+    if name in SHIPPED:
+        return shipped(name)
+    if not Path(name).is_file():
+        raise ValueError(
+            f"there is no predictor {name!r}: give the path of a file that graphcircuits train "
+            f"wrote, or one of {', '.join(SHIPPED)}."
+        )
+    return load_ensemble(name)
+
+
+@cache
+def shipped(name: str) -> Ensemble:
+    """A predictor of the package."""
+    with as_file(files("graphcircuits").joinpath(f"data/predictors/{name}.safetensors")) as path:
+        return load_ensemble(path)
+
+
+def blind_to(case: str) -> str:
+    """The shipped predictor whose training held neither the case nor one related to it."""
+    places = (split_records().get(id, {}) for id in sorted(related(case)))
+    # No fold divides a group, so the first that has one speaks for all.
+    fold = next((place["fold"] for place in places if "fold" in place), None)
+    return "default" if fold is None else f"fold-{fold}"
+
+
+def seen_related(ensemble: Ensemble, case: str) -> list[str]:
+    """What training saw of a case: itself or cases related to it, in order; none if blind."""
+    return sorted(related(case).intersection(ensemble.origin.get("cases", ())))

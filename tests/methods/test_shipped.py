@@ -1,0 +1,37 @@
+"""The predictors of the package: found by name, and blind to the cases they are given."""
+
+import pytest
+
+from graphcircuits.benchmark import case_ids, load_case
+from graphcircuits.methods.shipped import SHIPPED, blind_to, find_ensemble, seen_related, shipped
+from graphcircuits.predictor.ensemble import Ensemble
+from tests.subjects import make_subject
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="there is no predictor 'defalt'") as caught:
+        find_ensemble("defalt")
+    assert str(caught.value).endswith("one of default, fold-0, fold-1, fold-2, fold-3, fold-4.")
+
+
+def test_the_blind_predictor_has_seen_nothing_related_to_the_case() -> None:
+    for id in case_ids():
+        assert seen_related(shipped(blind_to(id)), id) == []
+        if load_case(id).split != "pool":
+            continue
+        assert blind_to(id) == f"fold-{load_case(id).fold}"
+    assert {blind_to(id) for id in case_ids()} == set(SHIPPED)
+    assert blind_to("ib-3") == blind_to("of nobody") == "default"
+    # Discarded since its output is constant, but of a group that is in the pool.
+    assert load_case("tb-length").split == "discarded"
+    assert blind_to("tb-length") == blind_to("ib-7") == "fold-0"
+
+
+def test_what_training_saw_of_a_case() -> None:
+    own = Ensemble(shipped("default").members, {"cases": ["ib-3"]})
+    assert seen_related(own, "ib-3") == ["ib-3"]
+    assert seen_related(own, "ib-4") == []
+    assert "ib-7" in seen_related(shipped("default"), "tb-length")
+    assert "tb-length" not in seen_related(shipped("default"), "tb-length")
+    silent = Ensemble(own.members, {})
+    assert seen_related(silent, "ib-3") == silent.unseen(make_subject("llama")) == []
