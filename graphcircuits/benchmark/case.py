@@ -122,7 +122,8 @@ class Case:
             from graphcircuits.benchmark import FAMILIES
 
             # A predictor is kept from a case by its id, so an id must not mean two programs.
-            if self.id.partition("-")[0] in FAMILIES:
+            family, dash, _ = self.id.partition("-")
+            if dash and family in FAMILIES:
                 starts = ", ".join(f"{family}-" for family in FAMILIES)
                 raise ValueError(
                     f"the id {self.id!r} is like those of the corpus, which begin with {starts}; "

@@ -14,6 +14,7 @@ from torch import Generator
 from graphcircuits import rasp
 from graphcircuits.benchmark import Case, SubjectDims, case_ids, load_case
 from graphcircuits.benchmark.samplers import draw
+from graphcircuits.predictor.ensemble import blind_to
 
 
 def seeded(seed: int = 0) -> Generator:
@@ -123,6 +124,8 @@ def test_a_program_of_ones_own_needs_no_more_than_its_inputs():
     for ids, target in zip(pairs.clean, pairs.targets, strict=True):
         xs = [codec.vocab[id - 2] for id in ids[1:].tolist()]
         assert codec.decode(target) == case.evaluate(xs)
+    # No shipped predictor has seen it.
+    assert blind_to(case.id) == "default"
     # Lists and their order are kept; two cases are not one, be their words the same.
     assert own_case(vocab=[2, 0, 1]).vocab == (2, 0, 1)
     assert own_case() != own_case()
