@@ -86,10 +86,11 @@ def localize(
         bool, typer.Option("--words", help="The pairs file holds words, not token ids.")
     ] = False,
     vocab: Annotated[
-        str | None, typer.Option(help="The program's tokens; by default those of the subject.")
+        str | None,
+        typer.Option(help="The program's tokens: the subject's if left out, refused if others."),
     ] = None,
     max_seq_len: Annotated[
-        int | None, typer.Option(help="Its longest input, with BOS; by default the subject's.")
+        int | None, typer.Option(help="Its longest input, with BOS: the same holds.")
     ] = None,
     causal: Annotated[
         bool, typer.Option("--causal", help="Refuse a subject whose attention is not causal.")
