@@ -1,7 +1,7 @@
 """Find the circuit of a task inside a transformer.
 
 The public names are imported on first use, so `import graphcircuits` costs milliseconds and does
-not load torch. Write `import graphcircuits as gc` in notebooks.
+not load torch. Write `import graphcircuits as gc` in notebooks. docs/api.md lists the names.
 """
 
 from importlib import import_module
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from graphcircuits import rasp
+    from graphcircuits.adapters.hf import from_hf
     from graphcircuits.benchmark import case_ids, load_case
+    from graphcircuits.benchmark.case import Case
     from graphcircuits.circuit import Circuit
     from graphcircuits.evaluate import auroc, faithfulness, faithfulness_curve
     from graphcircuits.graph import ComponentGraph
@@ -24,6 +26,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "METHODS",
+    "Case",
     "Circuit",
     "ComponentGraph",
     "Pairs",
@@ -35,6 +38,7 @@ __all__ = [
     "compile_program",
     "faithfulness",
     "faithfulness_curve",
+    "from_hf",
     "load_case",
     "load_transformer",
     "localize",
@@ -43,6 +47,7 @@ __all__ = [
 
 # Public name -> the module that defines it; a subpackage stands for itself.
 _EXPORTS = {
+    "Case": "graphcircuits.benchmark.case",
     "Circuit": "graphcircuits.circuit",
     "ComponentGraph": "graphcircuits.graph",
     "METHODS": "graphcircuits.methods",
@@ -55,6 +60,7 @@ _EXPORTS = {
     "compile_program": "graphcircuits.rasp.compile",
     "faithfulness": "graphcircuits.evaluate",
     "faithfulness_curve": "graphcircuits.evaluate",
+    "from_hf": "graphcircuits.adapters.hf",
     "load_case": "graphcircuits.benchmark",
     "load_transformer": "graphcircuits.store",
     "localize": "graphcircuits.methods",

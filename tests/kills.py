@@ -42,7 +42,8 @@ def letters(id: str, length: int, function: Callable[[Any], Any]) -> Case:
         id=id,
         name=id,
         task="A map of two letters.",
-        build=lambda: program,
+        program=program,
+        causal=True,
         vocab=("a", "b"),
         max_seq_len=length,
     )

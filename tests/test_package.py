@@ -1,6 +1,7 @@
 """The package as a whole: what importing it loads, its public names, the order of its modules."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -209,6 +210,20 @@ def test_public_names_resolve(name: str) -> None:
 def test_public_names_hide_no_module(name: str) -> None:
     """Once imported, a module would take the place of a function of the same name."""
     assert name not in module_names() or graphcircuits._EXPORTS[name] == f"graphcircuits.{name}"
+
+
+@pytest.mark.parametrize("name", graphcircuits.__all__)
+def test_public_names_are_documented(name: str) -> None:
+    """By a docstring of their own; a table would show that of its type."""
+    value = getattr(graphcircuits, name)
+    # A dataclass without a docstring is given its signature for one.
+    assert name == "METHODS" or (value.__doc__ and not value.__doc__.startswith(f"{name}("))
+
+
+def test_the_page_of_public_names_is_complete() -> None:
+    page = (PACKAGE.parent / "docs" / "api.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\S.*) \|$", page, flags=re.MULTILINE)
+    assert [name for name, _ in rows] == graphcircuits.__all__
 
 
 def test_unknown_name_is_an_attribute_error() -> None:

@@ -139,15 +139,13 @@ def next_of_previous() -> Any:
 
     letters = string.ascii_lowercase
 
-    def build() -> Any:
-        before = Aggregate(Select(indices, indices, lambda key, query: key == query - 1), tokens)
-        return Map(lambda letter: letters[(letters.index(letter) + 1) % 26], before)
-
+    before = Aggregate(Select(indices, indices, lambda key, query: key == query - 1), tokens)
     return Case(
         id="next-of-previous",
         name="next-of-previous",
         task="The letter of the alphabet after the previous token.",
-        build=build,
+        program=Map(lambda letter: letters[(letters.index(letter) + 1) % 26], before),
+        causal=True,
         vocab=tuple(letters),
         max_seq_len=10,
         released_dims=SubjectDims(n_layers=2, n_heads=4, d_head=10, d_model=40, d_mlp=160),

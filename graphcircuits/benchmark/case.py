@@ -1,7 +1,7 @@
 """A case: a RASP program, the inputs it runs on, and what is known about its subject.
 
-1. A `Case` holds the program's builder, the vocabulary and lengths, and facts of the released
-   subject where there is one. The program is built on first use.
+1. A `Case` holds the program, the vocabulary and lengths, and facts of the released subject where
+   there is one. Cases of the corpus have ids of its families; any other id is a user's own.
 2. `evaluate` and `sample` give outputs and inputs; `outputs` lists the classes an output can be.
 3. `labels` gives the true circuit on the subject's graph under one of three labelings; `circuit`
    is the official one.
@@ -9,7 +9,8 @@
 Torch is imported only where graphs and tensors are made, so that cases can be listed quickly.
 """
 
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
@@ -18,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from graphcircuits.rasp import RaspError, SOp, Value, evaluate, is_categorical
 from graphcircuits.rasp.layout import Layout, complete_edges, interpbench_edges, lay_out
+from graphcircuits.rasp.load import vocab_text
 from graphcircuits.rasp.tabulate import Tables, tabulate
+from graphcircuits.rasp.values import sorted_values
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 MIN_D_HEAD, MAX_D_HEAD = 4, 16
 """Bounds on the heads of subjects that have no public size."""
 LABELINGS = ("interpbench", "complete", "paper")
+OWN = "own"
+"""The family of all cases that are not of the corpus."""
 
 
 @dataclass(frozen=True)
@@ -45,23 +50,32 @@ class SubjectDims:
     d_mlp: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Case:
-    """A program with its inputs. Lengths count the BOS token that starts every sequence."""
+    """A program with its inputs. Lengths count the BOS token that starts every sequence.
+
+    `Case(id="mine", program=..., vocab=("a", "b"), max_seq_len=5)` is all that a program of your
+    own needs to have pairs, a compiled model and a true circuit. A case is equal to itself only,
+    as programs are.
+    """
 
     id: str
-    name: str
-    task: str
-    """One sentence: what the output is at each position."""
-    build: Callable[[], SOp]
-    """Makes the program; called once."""
+    """What it goes by, and the name of its subject's file."""
+    program: SOp
     vocab: tuple[Value, ...]
+    """The tokens. A list will do, and so will a set, which is put in order."""
     max_seq_len: int
     min_seq_len: int = 2
-    causal: bool = True
+    causal: bool = False
+    name: str = ""
+    """The id where none is given."""
+    task: str = ""
+    """One sentence: what the output is at each position."""
     sampler: str = "uniform"
     """How inputs are drawn: a name of `samplers.SAMPLERS`."""
-    family: str = "own"
+    source: Callable[[], SOp] | None = None
+    """The function that the program is written as, which the split compares; None outside it."""
+    family: str = OWN
     split: str | None = None
     """`test`, `pool` or `discarded`; None outside the benchmark."""
     fold: int | None = None
@@ -76,6 +90,11 @@ class Case:
     """The edge list published with the subject, defects included; None where we have none."""
 
     def __post_init__(self) -> None:
+        self._check_names()
+        object.__setattr__(self, "name", self.name or self.id)
+        given: Iterable[Value] = self.vocab
+        ordered = sorted_values(given) if isinstance(given, set | frozenset) else tuple(given)
+        object.__setattr__(self, "vocab", ordered)
         if not self.vocab or len(set(self.vocab)) < len(self.vocab):
             raise ValueError(
                 f"case {self.id!r}: vocab must hold distinct tokens, at least one, "
@@ -87,6 +106,30 @@ class Case:
                 f"got min_seq_len={self.min_seq_len}, max_seq_len={self.max_seq_len}."
             )
 
+    def _check_names(self) -> None:
+        """Refuse what is no program, and an id that is no file's name or that of other cases."""
+        if not isinstance(self.program, SOp):
+            hint = (
+                "call the function that makes it" if callable(self.program) else "see docs/rasp.md"
+            )
+            raise TypeError(
+                f"case {self.id!r}: program must be a sequence expression of graphcircuits.rasp, "
+                f"got {self.program!r}; {hint}."
+            )
+        if not self.id or Path(self.id).name != self.id:
+            raise ValueError(f"an id must be a name that a file can have, got {self.id!r}.")
+        if self.family == OWN:
+            from graphcircuits.benchmark import FAMILIES
+
+            # A predictor is kept from a case by its id, so an id must not mean two programs.
+            family, dash, _ = self.id.partition("-")
+            if dash and family in FAMILIES:
+                starts = ", ".join(f"{family}-" for family in FAMILIES)
+                raise ValueError(
+                    f"the id {self.id!r} is like those of the corpus, which begin with {starts}; "
+                    "give a program of your own another one."
+                )
+
     def __repr__(self) -> str:
         """Which case it is, in one line."""
         place = "" if self.split is None else f", split={self.split!r}"
@@ -94,10 +137,6 @@ class Case:
         return f"Case({self.id!r}, {self.name!r}{place}{fold})"
 
     # The program
-
-    @cached_property
-    def program(self) -> SOp:
-        return self.build()
 
     @property
     def categorical(self) -> bool:
@@ -182,10 +221,19 @@ class Case:
         path = Path(str(files("graphcircuits").joinpath(f"data/subjects/{self.id}.safetensors")))
         if not path.is_file():
             raise FileNotFoundError(
-                f"no subject for case {self.id!r} is shipped; "
-                f"build it with: graphcircuits build {self.id}"
+                f"no subject for case {self.id!r} is shipped; build it with: graphcircuits build "
+                + (self.id if self.family != OWN else f"--program {self._program_options()}")
             )
         return path
+
+    def _program_options(self) -> str:
+        """What names a program of one's own in a shell; where its file is, the user knows."""
+        vocab = shlex.quote(vocab_text(self.vocab))
+        causal = " --causal" if self.causal else ""
+        return (
+            f"FILE.py:NAME --vocab {vocab} --max-seq-len {self.max_seq_len}{causal}, and read what "
+            "it writes with graphcircuits.load_transformer"
+        )
 
     def pairs(self, n: int, seed: int = 0) -> "graphcircuits.task.Pairs":
         """`n` clean and corrupted inputs, drawn independently, with the program's answers.

@@ -43,12 +43,16 @@ def recipe(
     family, _, name = id.partition("-")
 
     def case_of(build: Callable[[], SOp]) -> Case:
+        def named() -> SOp:
+            return build().named(name)
+
         return Case(
             id=id,
             name=name,
             task=task,
             family=family,
-            build=lambda: build().named(name),
+            program=named(),
+            source=named,
             vocab=vocab,
             max_seq_len=max_seq_len,
             min_seq_len=min_seq_len,

@@ -83,7 +83,11 @@ def traits_of(cases: Iterable[Case]) -> dict[str, Traits]:
     circuits = [circuit_of(case) for case in listed]
     return {
         case.id: Traits(
-            source=_digest(source_template(case.build)),
+            source=_digest(
+                program_template(case.program)
+                if case.source is None
+                else source_template(case.source)
+            ),
             program=_digest(program_template(case.program)),
             circuit=circuit,
             structure=structure,

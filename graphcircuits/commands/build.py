@@ -15,6 +15,7 @@ from graphcircuits.commands.checks import (
     writable_folders,
 )
 from graphcircuits.commands.output import Json, print_json, printable, say
+from graphcircuits.commands.programs import own_case
 
 if TYPE_CHECKING:
     from graphcircuits.benchmark.case import Case
@@ -31,7 +32,10 @@ def build(
         str | None, typer.Option(help="All cases of one family instead: ib, tb or new.")
     ] = None,
     program: Annotated[
-        str | None, typer.Option(help="Your own program instead, as path/to/file.py:name.")
+        str | None,
+        typer.Option(
+            help="Your own program instead, as path/to/file.py:name; the subject takes its name."
+        ),
     ] = None,
     vocab: Annotated[str | None, typer.Option(help="Its tokens, as for compile.")] = None,
     max_seq_len: Annotated[int | None, typer.Option(help="Its longest input, with BOS.")] = None,
@@ -94,7 +98,7 @@ def build(
     if program is None:
         cases = _listed_cases(ids, family)
     else:
-        cases = [_own_case(program, vocab, max_seq_len, causal)]
+        cases = [own_case(program, vocab, max_seq_len, causal)]
     there = begun(out, [case.id for case in cases])
     if there and not resume:
         raise ValueError(
@@ -164,22 +168,6 @@ def _listed_cases(ids: list[str] | None, family: str | None) -> "list[Case]":
     if ids:
         return [load_case(id) for id in dict.fromkeys(ids)]
     return [case for case in map(load_case, case_ids(family=family)) if not is_constant(case)]
-
-
-def _own_case(program: str, vocab: str | None, max_seq_len: int | None, causal: bool) -> "Case":
-    from graphcircuits.benchmark.case import Case
-    from graphcircuits.commands.programs import own_program
-
-    own = own_program(program, vocab, max_seq_len)
-    return Case(
-        id=own.name,
-        name=own.name,
-        task=f"{own.name} of {own.path}",
-        build=lambda: own.program,
-        vocab=own.vocab,
-        max_seq_len=own.max_seq_len,
-        causal=causal,
-    )
 
 
 def _line(report: dict[str, Any]) -> str:

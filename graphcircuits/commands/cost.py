@@ -20,6 +20,7 @@ from graphcircuits.commands.output import (
     say,
     write,
 )
+from graphcircuits.commands.programs import planted, program_file, unsuited
 
 if TYPE_CHECKING:
     from graphcircuits.cost import Cost
@@ -51,16 +52,21 @@ ABOUT = (
 
 
 def cost(
-    subject: Annotated[
+    case: Annotated[
         str,
         typer.Argument(
-            help="A case such as ib-3, or several with commas between, or your own subject: a file "
-            "or a folder."
+            help="A case such as ib-3, or several with commas between; your own subject: a file or "
+            "a folder; or, with --subject, your own program as path/to/file.py:name."
         ),
     ],
     pairs: Annotated[
         Path | None,
-        typer.Argument(help="Prompt pairs, .csv or .jsonl; a case draws its own if left out."),
+        typer.Argument(
+            help="Prompt pairs, .csv or .jsonl; a case or program draws its own if left out."
+        ),
+    ] = None,
+    subject: Annotated[
+        Path | None, typer.Option(help="The file that build made of your own program.")
     ] = None,
     methods: Annotated[
         str | None, typer.Option(help="Methods with commas between; all of them if left out.")
@@ -69,8 +75,8 @@ def cost(
         list[str] | None,
         typer.Option(help="An option, METHOD.NAME=VALUE; may be given several times."),
     ] = None,
-    draw: Annotated[int, typer.Option(help="Prompt pairs to draw for a case.")] = 64,
-    seed: Annotated[int, typer.Option(help="Draws a case's prompts and seeds the methods.")] = 0,
+    draw: Annotated[int, typer.Option(help="Prompt pairs to draw for a case or program.")] = 64,
+    seed: Annotated[int, typer.Option(help="Draws those prompts and seeds the methods.")] = 0,
     words: Annotated[
         bool, typer.Option("--words", help="The pairs file holds words, not token ids.")
     ] = False,
@@ -85,12 +91,13 @@ def cost(
     refuse(
         prompt_count("--draw", draw),
         seed_range(seed),
-        writable({"--markdown": markdown}, read=[Path(subject), pairs]),
+        writable({"--markdown": markdown}, read=[program_file(case), Path(case), pairs]),
+        unsuited(case, subject),
         ["--words goes with a file of prompts"] if words and pairs is None else [],
     )
     listed = listed_methods(methods)
     options = options_by_method(option or [], listed)
-    given = _given(subject, pairs, draw, seed, words)
+    given = _given(case, subject, pairs, draw, seed, words)
     reports = []
     with late_progress() as bar:
         overall = bar.add_task("cost", total=len(given) * len(listed))
@@ -205,13 +212,18 @@ def _markdown(reports: list[_Report], command: str) -> str:
 
 
 def _given(
-    subject: str, pairs: Path | None, draw: int, seed: int, words: bool
+    target: str, subject: Path | None, pairs: Path | None, draw: int, seed: int, words: bool
 ) -> "list[tuple[str, Transformer, Pairs]]":
     """What to call each subject, the subject, and its prompts."""
     from graphcircuits.commands.subjects import is_path, own_pairs, own_subject
 
-    path = Path(subject)
-    if is_path(subject):
+    path = Path(target)
+    if subject is not None:
+        case, transformer = planted(target, subject)
+        if pairs is None:
+            return [(case.id, transformer, case.pairs(draw, seed=seed))]
+        return [(case.id, transformer, own_pairs(pairs, subject, transformer, words=words))]
+    if is_path(target):
         transformer, _ = own_subject(path)
         if pairs is None:
             raise ValueError("your own subject needs prompts: name a .csv or .jsonl file after it.")
@@ -219,7 +231,7 @@ def _given(
         return [(printable(path.stem), transformer, prompts)]
     from graphcircuits.benchmark import load_case
 
-    cases = [load_case(id.strip()) for id in subject.split(",")]
+    cases = [load_case(id.strip()) for id in target.split(",")]
     if pairs is None:
         return [(case.id, case.subject(), case.pairs(draw, seed=seed)) for case in cases]
     if len(cases) > 1:

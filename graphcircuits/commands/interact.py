@@ -25,6 +25,7 @@ from graphcircuits.commands.output import (
     say,
     write,
 )
+from graphcircuits.commands.programs import planted, unsuited
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,13 +43,21 @@ LARGE_ERROR = 0.01
 
 
 def interact(
-    subject: Annotated[
+    case: Annotated[
         str,
-        typer.Argument(help="A case such as ib-13, or your own subject: a file or a folder."),
+        typer.Argument(
+            help="A case such as ib-13; your own subject: a file or a folder; or, with --subject, "
+            "your own program as path/to/file.py:name."
+        ),
     ],
     pairs: Annotated[
         Path | None,
-        typer.Argument(help="Prompt pairs, .csv or .jsonl; a case draws its own if left out."),
+        typer.Argument(
+            help="Prompt pairs, .csv or .jsonl; a case or program draws its own if left out."
+        ),
+    ] = None,
+    subject: Annotated[
+        Path | None, typer.Option(help="The file that build made of your own program.")
     ] = None,
     target: Annotated[
         str | None, typer.Option(help="All edges into one reader, such as m1 or 'a1.h0<q>'.")
@@ -57,8 +66,8 @@ def interact(
         list[str] | None,
         typer.Option(help="Only these edges: 'input->m1,a0.h0->m1', or given several times."),
     ] = None,
-    draw: Annotated[int, typer.Option(help="Prompt pairs to draw for a case.")] = 32,
-    seed: Annotated[int, typer.Option(help="Draws a case's prompts.")] = 0,
+    draw: Annotated[int, typer.Option(help="Prompt pairs to draw for a case or program.")] = 32,
+    seed: Annotated[int, typer.Option(help="Draws those prompts.")] = 0,
     words: Annotated[
         bool, typer.Option("--words", help="The pairs file holds words, not token ids.")
     ] = False,
@@ -97,11 +106,12 @@ def interact(
         in_range("--order", order, LEAST_ORDER, LARGEST_ORDER),
         suffix("--html", html, ".html", ".htm"),
         suffix("--svg", svg, ".svg"),
-        writable({"--html": html, "--svg": svg}, read=[Path(subject), pairs]),
+        writable({"--html": html, "--svg": svg}, read=[Path(case), pairs]),
+        unsuited(case, subject),
         ["--by-position goes with --json"] if by_position and not as_json else [],
         ["--words goes with a file of prompts"] if words and pairs is None else [],
     )
-    transformer, prompts, title, task = _given(subject, pairs, draw, seed, words)
+    transformer, prompts, title, task = _given(case, subject, pairs, draw, seed, words)
     with late_progress() as bar:
         step = bar.add_task(f"interactions in {title}", total=2)
         report = _Report.of(transformer.to(torch.float64), prompts, target, _listed(edges))
@@ -319,20 +329,24 @@ def _listed(edges: list[str] | None) -> list[str] | None:
 
 
 def _given(
-    subject: str, pairs: Path | None, draw: int, seed: int, words: bool
+    target: str, subject: Path | None, pairs: Path | None, draw: int, seed: int, words: bool
 ) -> tuple["Transformer", "Pairs", str, str]:
     """Subject, prompts, and what to call subject and task."""
     from graphcircuits.commands.subjects import is_path, own_pairs, own_subject
 
-    path = Path(subject)
-    if is_path(subject):
+    path = Path(target) if subject is None else subject
+    if subject is None and is_path(target):
         transformer, _ = own_subject(path)
         title, task = printable(path.stem), ""
     else:
         from graphcircuits.benchmark import load_case
 
-        case = load_case(subject)
-        transformer, title, task = case.subject(), case.id, case.task
+        if subject is None:
+            case = load_case(target)
+            transformer = case.subject()
+        else:
+            case, transformer = planted(target, subject)
+        title, task = case.id, printable(case.task)
         if pairs is None:
             return transformer, case.pairs(draw, seed=seed), title, task
     if pairs is None:

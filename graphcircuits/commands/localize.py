@@ -1,4 +1,4 @@
-"""`graphcircuits localize`: the circuit of a case, or of a subject and prompts of your own."""
+"""`graphcircuits localize`: the circuit of a case, of a subject of your own, or of your program."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +24,7 @@ from graphcircuits.commands.output import (
     save,
     say,
 )
+from graphcircuits.commands.programs import is_program, planted, without_subject
 from graphcircuits.commands.subjects import is_path, own_pairs, own_subject
 
 if TYPE_CHECKING:
@@ -38,7 +39,11 @@ EDGES = 20
 
 def localize(
     case: Annotated[
-        str | None, typer.Argument(help="A case such as ib-3; leave it out with --subject.")
+        str | None,
+        typer.Argument(
+            help="A case such as ib-3. With --subject: your own program as path/to/file.py:name, "
+            "or nothing."
+        ),
     ] = None,
     method: Annotated[
         str | None,
@@ -48,8 +53,10 @@ def localize(
             "those of cases, and eap-ig for all others."
         ),
     ] = None,
-    pairs: Annotated[int, typer.Option(help="Prompt pairs to draw for a case.")] = 64,
-    seed: Annotated[int, typer.Option(help="Draws a case's prompts and seeds the method.")] = 0,
+    pairs: Annotated[
+        int, typer.Option(help="Prompt pairs to draw for a case or your program.")
+    ] = 64,
+    seed: Annotated[int, typer.Option(help="Draws those prompts and seeds the method.")] = 0,
     edges: Annotated[
         int | None,
         typer.Option(
@@ -65,14 +72,28 @@ def localize(
         Path | None,
         typer.Option(
             help="Your own subject: a .safetensors file of ours, a folder in InterpBench's layout, "
-            "or a folder of a Hugging Face model."
+            "or a folder of a Hugging Face model. With a program: what build made of it."
         ),
     ] = None,
     pairs_file: Annotated[
-        Path | None, typer.Option(help="Its prompt pairs: .csv or .jsonl, with token ids.")
+        Path | None,
+        typer.Option(
+            help="Its prompt pairs: .csv or .jsonl, with token ids. A program draws its own if "
+            "left out."
+        ),
     ] = None,
     words: Annotated[
         bool, typer.Option("--words", help="The pairs file holds words, not token ids.")
+    ] = False,
+    vocab: Annotated[
+        str | None,
+        typer.Option(help="The program's tokens: the subject's if left out, refused if others."),
+    ] = None,
+    max_seq_len: Annotated[
+        int | None, typer.Option(help="Its longest input, with BOS: the same holds.")
+    ] = None,
+    causal: Annotated[
+        bool, typer.Option("--causal", help="Refuse a subject whose attention is not causal.")
     ] = False,
     level: Annotated[str, typer.Option(help="AUROC by head, or with q, k, v apart: qkv.")] = "head",
     out: Annotated[
@@ -84,7 +105,11 @@ def localize(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Rank the edges of a transformer by how likely they are in the circuit of a task."""
+    """Rank the edges of a transformer by how likely they are in the circuit of a task.
+
+    Where the true circuit is known, that of a case or of your own program, the ranking is compared
+    with it.
+    """
     import warnings
     from dataclasses import replace
 
@@ -100,10 +125,24 @@ def localize(
         suffix("--out", out, *SUFFIXES),
         suffix("--html", html, ".html", ".htm"),
         writable({"--out": out, "--html": html}, read=[subject, pairs_file]),
+        _misplaced(case, subject, pairs_file, words, vocab, max_seq_len, causal),
     )
     if method is not None:
         method_options(method, option or [])  # before anything is loaded
-    transformer, prompts, truth, title, task = _given(case, pairs, seed, subject, pairs_file, words)
+    if case is not None and subject is not None:
+        own, transformer = planted(
+            case, subject, vocab=vocab, max_seq_len=max_seq_len, causal=causal
+        )
+        prompts = (
+            own.pairs(pairs, seed=seed)
+            if pairs_file is None
+            else own_pairs(pairs_file, subject, transformer, words=words)
+        )
+        truth, title, task = own.circuit, own.id, printable(own.task)
+    else:
+        transformer, prompts, truth, title, task = _given(
+            case, pairs, seed, subject, pairs_file, words
+        )
     name = methods.default_method(transformer, prompts)[0] if method is None else method
     options = method_options(name, option or [])
     with late_progress() as bar, warnings.catch_warnings():
@@ -177,6 +216,28 @@ def _size(result: "Result", edges: int | None) -> int:
     return max(1, min(edges, result.graph.n_edges))
 
 
+def _misplaced(
+    case: str | None,
+    subject: Path | None,
+    pairs_file: Path | None,
+    words: bool,
+    vocab: str | None,
+    max_seq_len: int | None,
+    causal: bool,
+) -> list[str]:
+    """Words that do not go together."""
+    if case is None or subject is None:
+        typed = vocab is not None or max_seq_len is not None or causal
+        problem = "--vocab, --max-seq-len and --causal go with a program of your own and --subject"
+        return [*([problem] if typed else []), *([] if case is None else without_subject(case))]
+    if not is_program(case):
+        return [
+            "give a case, such as graphcircuits localize ib-3, or your own subject with --subject "
+            f"and --pairs-file; got both {case} and {subject}"
+        ]
+    return ["--words goes with --pairs-file"] if words and pairs_file is None else []
+
+
 def _given(
     case: str | None,
     n_pairs: int,
@@ -186,10 +247,10 @@ def _given(
     words: bool,
 ) -> tuple["Transformer", "Pairs", "Circuit | None", str, str]:
     """Subject, prompts, the true circuit where it is known, and what to call subject and task."""
-    if (case is None) == (subject is None):
+    if case is None and subject is None:
         raise ValueError(
             "give a case, such as graphcircuits localize ib-3, or your own subject with --subject "
-            f"and --pairs-file; got {'both' if case else 'neither'}."
+            "and --pairs-file; got neither."
         )
     if case is not None:
         from graphcircuits.benchmark import load_case

@@ -1,16 +1,27 @@
-"""Programs of a user's own: `path/to/file.py:name`, with the vocabulary and length they need."""
+"""Programs of a user's own: `path/to/file.py:name`, with the vocabulary and length they need.
+
+`own_program` reads one, `own_case` makes a case of it, and `planted` takes its inputs from the
+subject that `graphcircuits build --program` made of it, so that they need not be typed again.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphcircuits.commands.checks import in_range, refuse
+from graphcircuits.commands.output import say
 
 if TYPE_CHECKING:
+    from graphcircuits.benchmark.case import Case
+    from graphcircuits.codec import Codec
     from graphcircuits.rasp import SOp, Value
+    from graphcircuits.transformer import Transformer
 
 LONGEST = 1000
 """Tokens of an input, BOS included."""
+CHECKED_PAIRS = 64
+ENOUGH = 0.9
+"""Share of right answers below which a subject does not follow the program, whatever it was."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +37,76 @@ class OwnProgram:
 
 def own_program(target: str, vocab: str | None, max_seq_len: int | None) -> OwnProgram:
     """The program that `path/to/file.py:name` means, or `path/to/file.py` if it holds but one."""
-    from graphcircuits.rasp.load import load_program, parse_vocab
+    from graphcircuits.rasp.load import load_program
 
     if vocab is None or max_seq_len is None:
         raise ValueError("your own program needs --vocab and --max-seq-len.")
     refuse(in_range("--max-seq-len", max_seq_len, 2, LONGEST))
-    tokens = parse_vocab(vocab)
-    if not tokens:
-        raise ValueError(f"--vocab must hold at least one token, got {vocab!r}.")
+    tokens = _tokens(vocab)
     path, name = _split(target)
     name, program = load_program(path, name)
     return OwnProgram(path, name, program, tokens, max_seq_len)
+
+
+def own_case(target: str, vocab: str | None, max_seq_len: int | None, causal: bool) -> "Case":
+    """The case of a program, by the name that it has in its file."""
+    own = own_program(target, vocab, max_seq_len)
+    return _case(own.path, own.name, own.program, own.vocab, own.max_seq_len, causal)
+
+
+def planted(
+    target: str,
+    file: Path,
+    *,
+    vocab: str | None = None,
+    max_seq_len: int | None = None,
+    causal: bool = False,
+) -> tuple["Case", "Transformer"]:
+    """The case of a program on the inputs of a subject that was built from it, and the subject.
+
+    What is typed about the inputs must be what the subject has. A subject that cannot be this
+    program's is refused; one that fits, but does not give its answers, is warned of.
+    """
+    import torch
+
+    from graphcircuits.commands.subjects import own_subject
+    from graphcircuits.rasp.load import load_program
+
+    path, name = _split(target)
+    name, program = load_program(path, name)
+    transformer, _ = own_subject(file)
+    config, codec = transformer.config, transformer.codec
+    if codec is None:
+        raise ValueError(
+            f"{file} has no vocabulary, so no program can give it prompts; "
+            f"build a subject with: {build_command(target)}"
+        )
+    refuse(
+        _other_vocab(vocab, file, codec),
+        _other_length(max_seq_len, file, config.n_ctx),
+        [f"--causal was given, but {file} attends both ways"] if causal > config.causal else [],
+    )
+    case = _case(path, name, program, codec.vocab, config.n_ctx, config.causal)
+    problems = _misfits(case, transformer)
+    if problems:
+        raise ValueError(
+            f"{file} is no subject of {target}: {'; '.join(problems)}. "
+            f"Build one with: {build_command(target)}"
+        )
+    transformer = transformer.to(torch.float32)  # stored as half that, and to be computed with
+    right = _right_answers(case, transformer)
+    if right < ENOUGH:
+        say(
+            f"warning: {file} gives the answer of {target} at {right:.0%} of the positions; if the "
+            "program has changed, build it again: its circuit need not be the subject's.",
+            err=True,
+        )
+    return case, transformer
+
+
+def build_command(target: str) -> str:
+    """How to get a subject of a program."""
+    return f"graphcircuits build --program {target} --vocab TOKENS --max-seq-len LENGTH"
 
 
 def is_program(target: str) -> bool:
@@ -46,9 +116,130 @@ def is_program(target: str) -> bool:
     return ":" in target or is_path(target)
 
 
+def without_subject(target: str) -> list[str]:
+    """The problem with a program where a subject is wanted."""
+    if _split(target)[0].suffix != ".py":
+        return []
+    return [
+        f"{target} is a program; name the subject that was built from it with --subject FILE, or "
+        f"build one with: {build_command(target)}"
+    ]
+
+
+def unsuited(target: str, subject: Path | None) -> list[str]:
+    """A program without its subject, or a subject without its program."""
+    if subject is None:
+        return without_subject(target)
+    if is_program(target):
+        return []
+    return [f"--subject goes with a program, path/to/file.py:name, got {target}"]
+
+
+def program_file(target: str) -> Path:
+    """The file that a target names."""
+    return _split(target)[0]
+
+
 def _split(target: str) -> tuple[Path, str | None]:
     # A path may hold a colon itself.
     path, colon, name = target.rpartition(":")
     if not colon or Path(target).is_file():
         return Path(target), None
     return Path(path), name or None
+
+
+def _tokens(vocab: str) -> "tuple[Value, ...]":
+    from graphcircuits.rasp.load import parse_vocab
+
+    tokens = parse_vocab(vocab)
+    if not tokens:
+        raise ValueError(f"--vocab must hold at least one token, got {vocab!r}.")
+    return tokens
+
+
+def _case(
+    path: Path,
+    name: str,
+    program: "SOp",
+    vocab: "tuple[Value, ...]",
+    max_seq_len: int,
+    causal: bool,
+) -> "Case":
+    from graphcircuits.benchmark.case import Case
+
+    return Case(
+        id=name,
+        program=program,
+        vocab=vocab,
+        max_seq_len=max_seq_len,
+        causal=causal,
+        task=f"{name} of {path}",
+    )
+
+
+# What a subject must share with its program
+
+
+def _other_vocab(vocab: str | None, file: Path, codec: "Codec") -> list[str]:
+    from graphcircuits.rasp.load import vocab_text
+
+    if vocab is None or set(_tokens(vocab)) == set(codec.vocab):
+        return []
+    return [f"--vocab is {vocab}, but the tokens of {file} are {vocab_text(codec.vocab)}"]
+
+
+def _other_length(max_seq_len: int | None, file: Path, n_ctx: int) -> list[str]:
+    if max_seq_len in (None, n_ctx):
+        return []
+    return [f"--max-seq-len is {max_seq_len}, but {file} takes {n_ctx} tokens, BOS included"]
+
+
+def _misfits(case: "Case", subject: "Transformer") -> list[str]:
+    """Why the subject cannot have been built from the program of the case."""
+    from graphcircuits.rasp import RaspError
+    from graphcircuits.rasp.load import vocab_text
+
+    assert subject.codec is not None
+    problems = []
+    if subject.case not in (None, case.id):
+        problems.append(f"it was built from {subject.case!r}")
+    try:
+        outputs, graph = case.outputs, case.graph
+    except RaspError as error:
+        tokens = vocab_text(subject.codec.vocab)
+        return [*problems, f"on its tokens, {tokens}, {str(error).rstrip('.')}"]
+    if outputs != subject.codec.outputs:
+        problems.append(
+            f"its outputs are {_shown(subject.codec.outputs)}, "
+            f"those of the program {_shown(outputs)}"
+        )
+    if graph != subject.graph:
+        problems.append(f"it has {_size(subject)}, the program needs {_size(case)}")
+    return problems
+
+
+def _shown(outputs: "tuple[Value, ...] | None") -> str:
+    import reprlib
+
+    return "numbers" if outputs is None else reprlib.repr(list(outputs))
+
+
+def _size(owner: "Case | Transformer") -> str:
+    return f"{owner.graph.n_layers} layers x {owner.graph.n_heads} heads"
+
+
+def _right_answers(case: "Case", subject: "Transformer") -> float:
+    """The share of positions at which the subject answers as the program does."""
+    import torch
+
+    from graphcircuits.siit.train import SiitConfig
+
+    pairs = case.pairs(CHECKED_PAIRS)
+    assert pairs.targets is not None
+    with torch.no_grad():
+        logits = subject.logits(pairs.clean)
+    if case.categorical:
+        right = logits.argmax(-1) == pairs.targets.argmax(-1)
+    else:
+        right = (logits[..., 0] - pairs.targets).abs() <= SiitConfig().tolerance
+    return right[pairs.scored].float().mean().item()

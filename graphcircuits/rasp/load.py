@@ -4,6 +4,7 @@ import inspect
 import json
 import reprlib
 import runpy
+from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,20 @@ def parse_vocab(text: str) -> tuple[Value, ...]:
                 )
         return tuple(tokens)
     return tuple(_token(part.strip()) for part in text.split(",") if part.strip())
+
+
+def vocab_text(vocab: Iterable[Value]) -> str:
+    """What `parse_vocab` reads as these tokens: with commas between, or as JSON where it must."""
+    tokens = tuple(vocab)
+    text = ",".join(map(str, tokens))
+    read = () if text.lstrip().startswith("[") else parse_vocab(text)
+    same = [*map(_typed, read)] == [*map(_typed, tokens)]
+    return text if same else json.dumps(tokens, default=str)
+
+
+def _typed(token: Value) -> tuple[type, Value]:
+    """What tells 1, 1.0 and true apart, which are equal."""
+    return type(token), token
 
 
 def _token(text: str) -> Value:

@@ -44,14 +44,14 @@ def letters(id: str = "own-swap", **options: Any) -> Case:
     given = {
         "vocab": ("a", "b"),
         "max_seq_len": 3,
-        "build": lambda: Map(lambda x: "b" if x == "a" else "a", tokens).named("other"),
+        "program": Map(lambda x: "b" if x == "a" else "a", tokens).named("other"),
+        "causal": True,
     }
     return Case(id=id, name=id, task="The other letter.", **(given | options))
 
 
 def constant(id: str = "own-parity") -> Case:
-    program = Map(lambda i: i % 2, indices).named("parity")
-    return letters(id=id, build=lambda: program)
+    return letters(id=id, program=Map(lambda i: i % 2, indices).named("parity"))
 
 
 @cache
@@ -162,7 +162,7 @@ def test_what_failed_is_given_again_and_trained_anew_under_other_settings(
     assert again == replace(first, report=read_report(first.path))
     assert (starts, files(tmp_path)) == ([], before)
     # Another program of the same name, another seed: from random weights, not from what failed.
-    other = letters(build=lambda: Map(lambda x: x == "a", tokens).named("is_a"))
+    other = letters(program=Map(lambda x: x == "a", tokens).named("is_a"))
     for case, config in ((other, HOPELESS), (letters(), replace(HOPELESS, seed=1))):
         done([case], tmp_path, config)
         drawn = Transformer.random(

@@ -14,6 +14,7 @@ from torch import Generator
 from graphcircuits import rasp
 from graphcircuits.benchmark import Case, SubjectDims, case_ids, load_case
 from graphcircuits.benchmark.samplers import draw
+from graphcircuits.predictor.ensemble import blind_to
 
 
 def seeded(seed: int = 0) -> Generator:
@@ -25,7 +26,7 @@ def own_case(**changes: Any) -> Case:
         "id": "mine",
         "name": "double",
         "task": "Twice the token.",
-        "build": lambda: rasp.Map(lambda x: 2 * x, rasp.tokens),
+        "program": rasp.Map(lambda x: 2 * x, rasp.tokens),
         "vocab": (0, 1, 2),
         "max_seq_len": 4,
     }
@@ -103,27 +104,89 @@ def test_unknown_names_are_answered_with_the_known_ones(call: Callable[[], objec
 # Case as a value
 
 
-def test_a_program_is_built_once_and_late():
-    calls = []
+@pytest.mark.usefixtures("unchecked")
+def test_a_program_of_ones_own_needs_no_more_than_its_inputs():
+    """Compiled model, pairs, graph and labels, against the program itself."""
+    shifted = rasp.Map(lambda x: {"a": "b", "b": "c", "c": "a"}[x], rasp.tokens)
+    letters: Any = {"c", "a", "b"}
+    case = Case(id="mine", program=shifted, vocab=letters, max_seq_len=4)
+    assert case.program is shifted
+    assert (case.name, case.task, case.causal, case.vocab) == ("mine", "", False, ("a", "b", "c"))
+    assert (case.family, case.split, case.group) == ("own", None, None)
+    assert case.compiled.apply(["a", "c"]) == case.evaluate(["a", "c"]) == ["b", "a"]
+    assert case.circuit.edges == case.labels("complete").edges == {"input->m0", "m0->logits"}
+    assert case.circuit.graph == case.graph
+    pairs = case.pairs(8)
+    assert (len(pairs), pairs.case, pairs.kind) == (8, "mine", "kl")
+    codec = case.compiled.transformer.codec
+    assert codec is not None
+    assert pairs.targets is not None
+    for ids, target in zip(pairs.clean, pairs.targets, strict=True):
+        xs = [codec.vocab[id - 2] for id in ids[1:].tolist()]
+        assert codec.decode(target) == case.evaluate(xs)
+    # No shipped predictor has seen it.
+    assert blind_to(case.id) == "default"
+    # Lists and their order are kept; two cases are not one, be their words the same.
+    assert own_case(vocab=[2, 0, 1]).vocab == (2, 0, 1)
+    assert own_case() != own_case()
 
-    def build() -> rasp.SOp:
-        calls.append(1)
-        return rasp.Map(lambda x: x + 1, rasp.tokens)
 
-    case = own_case(build=build)
-    assert calls == []
-    assert case.program is case.program
-    assert case.evaluate([0, 2]) == [1, 3]
-    assert case.categorical
-    assert calls == [1]
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_program_is_refused():
+    with pytest.raises(
+        TypeError, match=r"'mine': program must be a sequence expression of gr.* 3;"
+    ):
+        own_case(program=3)
+    with pytest.raises(TypeError, match=r"program must be .*; call the function that makes it\."):
+        own_case(program=lambda: rasp.tokens)
+
+
+@pytest.mark.parametrize("id", ["ib-3", "new-thing", "tb-"])
+def test_an_own_case_claims_no_id_of_the_corpus(id: str):
+    message = f"the id '{id}' is like those of the corpus, which begin with ib-, tb-, new-; give a"
+    with pytest.raises(ValueError, match=message):
+        own_case(id=id)
+    # A listed case under other settings stays that case.
+    assert replace(load_case("ib-3"), max_seq_len=7).id == "ib-3"
+
+
+@pytest.mark.parametrize("id", ["", "a/b", "../b"])
+def test_an_id_is_the_name_of_a_file(id: str):
+    with pytest.raises(ValueError, match="an id must be a name that a file can have, got '"):
+        own_case(id=id)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "--vocab 0,1,2 --max-seq-len 4"),
+        (
+            {"vocab": ("1", "a b"), "causal": True},
+            '--vocab \'["1", "a b"]\' --max-seq-len 4 --causal',
+        ),
+    ],
+)
+def test_a_subject_of_ones_own_is_built_by_a_command(changes: dict[str, Any], words: str):
+    said = (
+        "no subject for case 'mine' is shipped; build it with: graphcircuits build --program "
+        f"FILE.py:NAME {words}, and read what it writes with graphcircuits.load_transformer"
+    )
+    for ask in (own_case(**changes).subject, own_case(**changes).report):
+        with pytest.raises(FileNotFoundError) as caught:
+            ask()
+        assert str(caught.value) == said
+
+
+def test_a_listed_case_without_a_subject_is_built_by_its_id():
+    case = replace(load_case("ib-3"), id="ib-0")
+    with pytest.raises(FileNotFoundError, match=r"build it with: graphcircuits build ib-0$"):
+        case.subject()
 
 
 def test_evaluate_follows_the_causal_flag():
-    def count() -> rasp.SOp:
-        return rasp.SelectorWidth(rasp.Select(rasp.tokens, rasp.tokens, rasp.Comparison.TRUE))
-
-    assert own_case(build=count, causal=True).evaluate([0, 0, 0]) == [1, 2, 3]
-    assert own_case(build=count, causal=False).evaluate([0, 0, 0]) == [3, 3, 3]
+    count = rasp.SelectorWidth(rasp.Select(rasp.tokens, rasp.tokens, rasp.Comparison.TRUE))
+    assert own_case(program=count, causal=True).evaluate([0, 0, 0]) == [1, 2, 3]
+    assert own_case(program=count, causal=False).evaluate([0, 0, 0]) == [3, 3, 3]
 
 
 def test_outputs_are_the_classes_of_a_categorical_program_only():
@@ -148,7 +211,7 @@ def test_impossible_inputs_are_refused(changes: dict[str, Any], message: str):
 
 def test_a_program_without_tables_says_why_it_has_no_circuit():
     case = own_case(
-        build=lambda: rasp.LinearSequenceMap(rasp.tokens, rasp.tokens, 1.0, 1.0),
+        program=rasp.LinearSequenceMap(rasp.tokens, rasp.tokens, 1.0, 1.0),
         released_dims=SubjectDims(2, 4, 1, 4, 16),
     )
     with pytest.raises(rasp.RaspError, match=r"case 'mine': 1 expressions? cannot be compiled: "):

@@ -130,7 +130,7 @@ def test_an_unfinished_build_of_a_program_that_changed_is_refused(
     tmp_path: Path, cut_off: tuple[list[Case], BuildConfig]
 ) -> None:
     cases, config = cut_off
-    changed = letters("own-hard", build=lambda: Map(lambda x: x == "a", tokens).named("is_a"))
+    changed = letters("own-hard", program=Map(lambda x: x == "a", tokens).named("is_a"))
     with pytest.raises(StoreError, match=r"of own-hard, whose program or inputs have changed si"):
         list(build([changed, cases[1]], tmp_path, config))
 

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from graphcircuits.rasp import RaspError
-from graphcircuits.rasp.load import load_program, parse_vocab
+from graphcircuits.rasp.load import load_program, parse_vocab, vocab_text
 
 SOURCE = """
 from graphcircuits import rasp
@@ -110,6 +112,26 @@ def test_a_file_that_ends_the_program_is_named(tmp_path: Path):
 )
 def test_vocabularies(text: str, tokens: tuple[object, ...]):
     assert parse_vocab(text) == tokens
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [
+        (("a", "b"), "a,b"),
+        ((0, 1.5, "x"), "0,1.5,x"),
+        (("0", "a"), '["0", "a"]'),
+        (("a,b",), '["a,b"]'),
+        ((True, False), "[true, false]"),
+    ],
+)
+def test_vocabularies_as_they_are_typed(tokens: tuple[object, ...], text: str):
+    assert vocab_text(tokens) == text
+
+
+@given(st.lists(st.text() | st.integers() | st.floats(allow_nan=False) | st.booleans(), min_size=1))
+def test_vocabularies_are_read_as_they_were_written(tokens: list[object]):
+    read = parse_vocab(vocab_text(tokens))
+    assert [(type(token), token) for token in read] == [(type(token), token) for token in tokens]
 
 
 def test_a_broken_json_vocabulary_is_refused():

@@ -1,0 +1,183 @@
+"""A program of one's own and its subject, from commands alone: built, localized, compared."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphcircuits import methods
+from graphcircuits.benchmark.build import subject_codec, subject_config
+from graphcircuits.benchmark.case import Case
+from graphcircuits.evaluate import auroc
+from graphcircuits.rasp import Map, tokens
+from graphcircuits.store import load_transformer, save_transformer
+from graphcircuits.transformer import Transformer
+from tests.shell import Command, refused
+from tests.subjects import make_subject
+
+PROGRAMS = """
+from graphcircuits import rasp
+
+swapped = rasp.Map(lambda x: {"a": "b", "b": "a"}[x], rasp.tokens)
+spelled = rasp.Map(lambda x: x + x, rasp.tokens)
+halved = rasp.numerical(rasp.Map(lambda x: {"a": 0.5, "b": 1.0}[x], rasp.tokens))
+seen = rasp.SelectorWidth(rasp.Select(rasp.tokens, rasp.tokens, rasp.Comparison.EQ))
+"""
+MINE = ["localize", "my.py:swapped", "--subject", "mine.safetensors"]
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    """The program `swapped` of my.py, with an untrained subject in mine.safetensors."""
+    (tmp_path / "my.py").write_text(PROGRAMS)
+    program = Map(lambda x: {"a": "b", "b": "a"}[x], tokens)
+    case = Case(id="swapped", program=program, vocab=("a", "b"), max_seq_len=3)
+    drawn = Transformer.random(
+        subject_config(case), torch.Generator().manual_seed(0), subject_codec(case)
+    )
+    report = {"report": {"case": "swapped"}}
+    save_transformer(tmp_path / "mine.safetensors", drawn.to(torch.float16), meta=report)
+    return case
+
+
+def test_a_program_draws_pairs_and_gives_the_truth(
+    command: Command, case: Case, tmp_path: Path
+) -> None:
+    subject = load_transformer(tmp_path / "mine.safetensors").to(torch.float32)
+    result = methods.localize(subject, case.pairs(8, seed=3), "eap", seed=3)
+    asked = [*MINE, "--method", "eap", "--pairs", "8", "--seed", "3"]
+    typed = ["--vocab", "b,a", "--max-seq-len", "3"]
+    for given in (asked, [*asked, *typed]):
+        ended = command(*given, "--json")
+        assert ended.code == 0, ended.err
+        record = json.loads(ended.out)
+        assert record["auroc"] == auroc(result, case.circuit)
+        assert record["ranking"][0] == dict(zip(("edge", "score"), result.top(1)[0], strict=True))
+        assert (record["subject"], record["task"]) == ("swapped", "swapped of my.py")
+    ended = command(*asked, "--edges", "110")
+    assert "in the true circuit" in ended.out
+    assert "2 of the 2 true edges are among them\nAUROC " in ended.out
+    # It was never trained: nobody must take the circuit of the program for its own.
+    assert ended.err.startswith("warning: mine.safetensors gives the answer of my.py:swapped at ")
+
+
+def test_prompts_of_a_file_are_compared_with_the_programs_circuit(
+    command: Command, case: Case, tmp_path: Path
+) -> None:
+    (tmp_path / "pairs.csv").write_text("clean,corrupted\na b,b b\nb b,a a\n")
+    given = [*MINE, "--method", "random", "--pairs-file", "pairs.csv", "--words", "--json"]
+    record = json.loads(command(*given).out)
+    assert (record["pairs"], record["auroc"] is None) == (2, False)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_costs_and_interactions_of_a_program(command: Command, case: Case) -> None:
+    given = ["my.py:swapped", "--subject", "mine.safetensors", "--draw", "4", "--json"]
+    (record,) = json.loads(command("cost", *given, "--methods", "eap").out)
+    assert (record["subject"], record["pairs"], record["tokens"]) == ("swapped", 4, 3)
+    record = json.loads(command("interact", *given, "--edges", "input->m0,m0->logits").out)
+    assert (record["subject"], record["pairs"]) == ("swapped", 4)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--vocab", "a,c"], "--vocab is a,c, but the tokens of mine.safetensors are a,b."),
+        (["--vocab", ""], "--vocab must hold at least one token, got ''."),
+        (
+            ["--max-seq-len", "4", "--causal"],
+            "--max-seq-len is 4, but mine.safetensors takes 3 tokens, BOS included; --causal was "
+            "given, but mine.safetensors attends both ways.",
+        ),
+        (["--words"], "--words goes with --pairs-file."),
+    ],
+)
+def test_what_is_typed_must_be_what_the_subject_has(
+    command: Command, case: Case, words: list[str], text: str
+) -> None:
+    refused(command(*MINE, *words), text)
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("my.py:other", "my.py defines no 'other'; did you mean "),
+        ("absent.py:swapped", "no Python file at absent.py; give your program as path/to/file.py"),
+        ("my.py", "my.py defines several programs; choose one: my.py:swapped, my.py:spelled, my."),
+        (
+            "my.py:spelled",
+            "mine.safetensors is no subject of my.py:spelled: it was built from 'swapped'; its "
+            "outputs are ['a', 'b'], those of the program ['aa', 'bb']. Build one with: "
+            "graphcircuits build --program my.py:spelled --vocab TOKENS --max-seq-len LENGTH",
+        ),
+        ("my.py:halved", "its outputs are ['a', 'b'], those of the program numbers. Build one"),
+    ],
+)
+@pytest.mark.parametrize("name", ["localize", "cost", "interact"])
+def test_programs_that_a_subject_is_not_of(
+    command: Command, case: Case, name: str, target: str, text: str
+) -> None:
+    refused(command(name, target, "--subject", "mine.safetensors"), text)
+
+
+def test_subjects_that_a_program_cannot_have(command: Command, case: Case, tmp_path: Path) -> None:
+    plain = make_subject()
+    save_transformer(tmp_path / "plain.safetensors", plain)
+    said = "plain.safetensors has no vocabulary, so no program can give it prompts; build a subject"
+    refused(command("localize", "my.py:swapped", "--subject", "plain.safetensors"), said)
+    refused(command("localize", "my.py:swapped", "--subject", "no"), "no subject at no: expected a")
+    sizes = {"n_layers": 3, "n_heads": 2, "d_head": 2, "d_model": 4, "d_mlp": 8}
+    for vocab, changes, text in (
+        ((0, 1), {}, "is no subject of my.py:swapped: on its tokens, 0,1, case 'swapped': 1 exp"),
+        (("a", "b"), sizes, "it has 3 layers x 2 heads, the program needs 2 layers x 4 heads. Bu"),
+    ):
+        other = Case(id="other", program=tokens, vocab=vocab, max_seq_len=3)
+        config = replace(subject_config(other), **changes)
+        generator = torch.Generator().manual_seed(0)
+        drawn = Transformer.random(config, generator, subject_codec(other))
+        save_transformer(tmp_path / "other.safetensors", drawn)
+        ended = command("localize", "my.py:swapped", "--subject", "other.safetensors")
+        assert (ended.code, ended.out) == (2, "")
+        assert text in ended.err
+
+
+def test_a_program_needs_its_subject(command: Command, case: Case) -> None:
+    said = (
+        "my.py:swapped is a program; name the subject that was built from it with --subject FILE, "
+        "or build one with: graphcircuits build --program my.py:swapped --vocab TOKENS"
+    )
+    for name in ("localize", "cost", "interact"):
+        refused(command(name, "my.py:swapped"), said)
+    for name in ("cost", "interact"):
+        said = "--subject goes with a program, path/to/file.py:name, got ib-3."
+        refused(command(name, "ib-3", "--subject", "mine.safetensors"), said)
+    said = "--vocab, --max-seq-len and --causal go with a program of your own and --subject."
+    refused(command("localize", "ib-3", "--vocab", "a"), said)
+    refused(command("cost", *MINE[1:], "--markdown", "my.py"), "--markdown would overwrite my.py")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("program", ["swapped", "halved"])
+def test_the_loop_closes(command: Command, tmp_path: Path, program: str) -> None:
+    """Write a program, build its subject, find its circuit; then change the program."""
+    (tmp_path / "my.py").write_text(PROGRAMS)
+    inputs = ["--vocab", "a,b", "--max-seq-len", "3"]
+    built = command("build", "--program", f"my.py:{program}", *inputs, "--rows", "16")
+    assert (built.code, built.out) == (0, "1 of 1 subjects in subjects\n"), built.err
+    given = ["localize", f"my.py:{program}", "--subject", f"subjects/{program}.safetensors"]
+    ended = command(*given, "--json")
+    assert (ended.code, ended.err) == (0, "")
+    record = json.loads(ended.out)
+    assert record["notes"][0].endswith(f"gcl, because this is a planted subject ({program})")
+    assert record["options"]["predictor"] == "default"
+    assert record["auroc"] > 0.95
+    ended = command(*given, *inputs, "--method", "exact", "--edges", "2")
+    assert "2 of the 2 true edges are among them\nAUROC 1.0000 (head level)" in ended.out
+    changed = PROGRAMS.replace('{"a": "b", "b": "a"}', '{"a": "a", "b": "b"}')
+    (tmp_path / "my.py").write_text(changed.replace('"a": 0.5', '"a": 0.0'))
+    ended = command(*given, "--method", "eap")
+    assert ended.code == 0
+    assert "if the program has changed, build it again: its circuit need not be" in ended.err
