@@ -170,11 +170,11 @@ def _subject_hint(given: object) -> str:
         return "give its .transformer"
     if isinstance(given, str | Path):
         return (
-            "load_case(id).subject() is that of a case, store.load_transformer(path) reads a file "
-            "of ours, adapters.hf.from_hf(path) a Hugging Face folder and "
+            "load_case(id).subject() is that of a case, load_transformer(path) reads a file of ours, "
+            "from_hf(path) a Hugging Face folder and "
             "adapters.interpbench.import_interpbench(path).transformer one of InterpBench"
         )
-    return "convert a Hugging Face model with graphcircuits.adapters.hf.from_hf(model)"
+    return "convert a Hugging Face model with graphcircuits.from_hf(model)"
 
 
 def _pairs_hint(given: object) -> str:

@@ -14,7 +14,7 @@ from torch import Generator
 from graphcircuits import rasp
 from graphcircuits.benchmark import Case, SubjectDims, case_ids, load_case
 from graphcircuits.benchmark.samplers import draw
-from graphcircuits.predictor.ensemble import blind_to
+from graphcircuits.methods.shipped import blind_to
 
 
 def seeded(seed: int = 0) -> Generator:
