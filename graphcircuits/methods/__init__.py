@@ -170,8 +170,8 @@ def _subject_hint(given: object) -> str:
         return "give its .transformer"
     if isinstance(given, str | Path):
         return (
-            "load_case(id).subject() is that of a case, load_transformer(path) reads a file of ours, "
-            "from_hf(path) a Hugging Face folder and "
+            "load_case(id).subject() is that of a case, load_transformer(path) reads a file of "
+            "ours, from_hf(path) a Hugging Face folder and "
             "adapters.interpbench.import_interpbench(path).transformer one of InterpBench"
         )
     return "convert a Hugging Face model with graphcircuits.from_hf(model)"
