@@ -28,7 +28,7 @@ from torch import Tensor
 from graphcircuits.graph import Circuit, ComponentGraph
 from graphcircuits.intervene import MEMORY_LIMIT, keep_freed_memory
 from graphcircuits.layers import attend
-from graphcircuits.methods.prepare import Progress, Stop, from_clean_run, prepare
+from graphcircuits.methods.prepare import Progress, Stop, from_clean_run, prepare, settled
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Run, Transformer
 
@@ -167,6 +167,7 @@ def _search(
     memory_limit: int,
     progress: Progress | None,
 ) -> _Rows:
+    subject = settled(subject)
     pairs = from_clean_run(subject, prepare(subject, graph, pairs))
     clean, corrupted = subject.run(pairs.clean), subject.run(pairs.corrupted)
     differences = (clean.writers - corrupted.writers).permute(2, 0, 1, 3).contiguous()

@@ -30,6 +30,7 @@ from graphcircuits.methods.prepare import (
     check_choice,
     check_positive,
     placed,
+    settled,
 )
 from graphcircuits.task import Pairs, check_losses
 from graphcircuits.transformer import Transformer
@@ -87,6 +88,7 @@ def _attribute(
 ) -> Float[Tensor, " edge"]:
     """Pooled effects, with gradients averaged over these shares of clean on the path."""
     check_choice("pool", pool, POOLS)
+    subject = settled(subject, widen=False)
     pairs = placed(subject, graph, pairs)
     dtype = torch.promote_types(subject.dtype, torch.float32)
     total = torch.zeros(graph.n_edges, dtype=dtype, device=subject.device)
@@ -321,7 +323,7 @@ def _add_effects(
     low, high = path.writers
     reader = path.first_layer * graph.readers_per_layer
     # One row holds everything that is summed: a prompt, or all of them.
-    writers = deltas.view(len(deltas), len(found), -1)
+    writers = deltas.view(len(deltas), len(found), -1).to(found.dtype)
     for gradients in _gradient_blocks(run, deltas.shape[1]):
         count = len(gradients)
         start, reads = int(graph.offsets[reader]), int(graph.reads[reader])
@@ -329,7 +331,7 @@ def _add_effects(
         seen = min(high, reads)
         if seen <= low:
             continue
-        readers = gradients.reshape(count, len(found), -1).transpose(0, 1)
+        readers = gradients.reshape(count, len(found), -1).transpose(0, 1).to(found.dtype)
         block = readers @ writers[low:seen].permute(1, 2, 0)
         edges = found[:, start : start + count * reads].view(-1, count, reads)
         edges[:, :, low:seen] += block

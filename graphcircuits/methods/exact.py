@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.intervene import MEMORY_LIMIT
-from graphcircuits.methods.prepare import check_choice, pooled, prepare
+from graphcircuits.methods.prepare import check_choice, pooled, prepare, settled
 from graphcircuits.single_edge import single_edge
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
@@ -35,6 +35,7 @@ def exact(
     mean change ("sum"). Activations stay below `memory_limit` bytes where one edge allows it.
     """
     check_choice("direction", direction, DIRECTIONS)
+    subject = settled(subject)
     pairs = prepare(subject, graph, pairs)
     clean, corrupted = subject.run(pairs.clean), subject.run(pairs.corrupted)
     base, other = (clean, corrupted) if direction == "noising" else (corrupted, clean)

@@ -33,7 +33,7 @@ from torch import Tensor
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.intervene import masked_logits
 from graphcircuits.methods.descriptors import describe, standardized
-from graphcircuits.methods.prepare import Progress, Stop, check_positive, prepare
+from graphcircuits.methods.prepare import Progress, Stop, check_positive, prepare, settled
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 
@@ -112,6 +112,7 @@ def pgexplainer(
         samples=samples,
         width=width,
     )
+    subject = settled(subject)
     pairs = to_clean_output(subject, prepare(subject, graph, pairs))
     described = standardized(describe(subject)).to(subject.dtype)
     distance = engine_distance(subject, pairs)

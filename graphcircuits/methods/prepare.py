@@ -4,8 +4,10 @@
    targets that are still missing are taken from the clean run. Its parts, `placed` and
    `task.check_losses`, are for methods that run the subject on all prompts anyway.
 2. `from_clean_run` measures the distance to the clean run instead of the right answer.
-3. `pooled` makes one number an edge of its effects on the prompts.
-4. A `Progress` callback hears of every step of an iterative method; by raising `Stop` it ends the
+3. `settled` gives the weights a method computes with: they ask for no gradients, and have enough
+   digits.
+4. `pooled` makes one number an edge of its effects on the prompts.
+5. A `Progress` callback hears of every step of an iterative method; by raising `Stop` it ends the
    method, which then returns the scores so far. Any other exception, an interrupt from the
    keyboard included, passes through: methods keep no state, so nothing is left half done.
 """
@@ -61,6 +63,19 @@ def from_clean_run(subject: Transformer, pairs: Pairs) -> Pairs:
     if pairs.kind not in ("kl", "l1"):
         return pairs
     return replace(pairs, targets=None).with_targets_from(subject.logits(pairs.clean))
+
+
+def settled(subject: Transformer, *, widen: bool = True) -> Transformer:
+    """The same subject, its weights asking for no gradients and, if told, in single precision.
+
+    Half precision has too few digits where scores are differences of losses, or where gates are
+    trained by small steps.
+    """
+    dtype = torch.promote_types(subject.dtype, torch.float32) if widen else subject.dtype
+    if dtype == subject.dtype and not any(w.requires_grad for w in subject.weights.values()):
+        return subject
+    weights = {name: weight.detach().to(dtype) for name, weight in subject.weights.items()}
+    return replace(subject, weights=weights)
 
 
 def pooled(effects: Float[Tensor, "*edge batch"], pool: str) -> Float[Tensor, "*edge"]:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.hard_concrete import Locations, Training, fit, probability_open
-from graphcircuits.methods.prepare import Progress, prepare
+from graphcircuits.methods.prepare import Progress, prepare, settled
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 
@@ -55,6 +55,7 @@ def sp_edge(
         generator=generator,
         progress=progress,
     )
+    subject = settled(subject)
     pairs = prepare(subject, graph, pairs)
     start = torch.full((graph.n_edges,), START)
 
@@ -86,6 +87,7 @@ def sp_node(
         generator=generator,
         progress=progress,
     )
+    subject = settled(subject)
     pairs = prepare(subject, graph, pairs)
     start = torch.full((graph.n_readers - 1,), START)
     dests = graph.edge_dests.to(subject.device)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.hard_concrete import Locations, Training, fit, probability_open
-from graphcircuits.methods.prepare import Progress, prepare
+from graphcircuits.methods.prepare import Progress, prepare, settled
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 
@@ -60,6 +60,7 @@ def edge_pruning(
         generator=generator,
         progress=progress,
     )
+    subject = settled(subject)
     pairs = prepare(subject, graph, pairs)
     start = torch.full((graph.n_edges,), START)
     multipliers = [0.0, 0.0]

@@ -50,6 +50,34 @@ def test_every_method_beats_chance_on_a_planted_circuit(name: str) -> None:
 
 
 @EVERY
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_every_method_ranks_alike_in_half_precision(name: str, dtype: torch.dtype) -> None:
+    subject = make_subject(n_heads=2).to(dtype)
+    pairs = make_pairs(subject, "cross-entropy", batch=8)
+    options = {"steps": 10} if "steps" in options_of(name) else {}
+    half, single = (
+        localize(each, pairs, name, **options).scores for each in (subject, subject.to(torch.float))
+    )
+    assert half.dtype == torch.float32
+    ranks = torch.stack([half, single]).argsort().argsort().double()
+    assert torch.corrcoef(ranks)[0, 1] > 0.95
+
+
+@EVERY
+def test_every_method_takes_weights_that_ask_for_gradients(name: str) -> None:
+    frozen = make_subject(n_heads=2)
+    pairs = make_pairs(frozen, "cross-entropy")
+    options = {"steps": 2} if "steps" in options_of(name) else {}
+    weights = {key: weight.clone().requires_grad_() for key, weight in frozen.weights.items()}
+    trained = replace(frozen, weights=weights)
+    scores = [localize(each, pairs, name, **options).scores for each in (frozen, trained)]
+    assert not scores[1].requires_grad
+    assert torch.equal(*scores)
+    # Nothing is left behind on the weights either.
+    assert all(weight.grad is None for weight in weights.values())
+
+
+@EVERY
 def test_every_method_refuses_identical_prompts(name: str) -> None:
     subject = make_subject()
     pairs = make_pairs(subject)
