@@ -1,9 +1,8 @@
 """Where components read and write: the vectors there, and the linear maps to and from the stream.
 
-1. `blocks` groups a graph's readers by layer and kind: readers of a block share writers and width.
+1. `kinds` numbers what components there are.
 2. `Interfaces` holds one vector for every writer and reader at every context, grouped by kind.
-3. `kinds` numbers what components there are.
-4. `Factors` holds the write factor of every writer and the read factor of every reader.
+3. `Factors` holds the write factor of every writer and the read factor of every reader.
 
 A context is one position of one prompt. Weights multiply from the right (x @ W).
 """
@@ -15,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from graphcircuits.graph import ComponentGraph
+from graphcircuits.graph import Block, ComponentGraph
 from graphcircuits.transformer import States, Transformer
 
 SOURCE_KINDS = ("input", "head", "mlp")
@@ -27,55 +26,6 @@ def kinds(graph: ComponentGraph) -> tuple[Int[Tensor, " writer"], Int[Tensor, " 
     layer = torch.tensor([1] * graph.n_heads + [2])
     writers = torch.cat([torch.tensor([0]), layer.repeat(graph.n_layers)])
     return writers, torch.tensor([TARGET_KINDS.index(kind) for kind in graph.reader_kinds])
-
-
-@dataclass(frozen=True)
-class Block:
-    """Readers of one layer and kind: they read the same writers, at one width.
-
-    Its edges follow each other, reader by reader and writer by writer.
-    """
-
-    kind: str
-    """`q`, `k`, `v`, `mlp` or `logits`."""
-    layer: int
-    stream: int
-    first_reader: int
-    n_readers: int
-    n_writers: int
-    first_edge: int
-    head_layers: int
-    """Layers whose heads are read; the writers are `input`, then heads and MLP in turns."""
-    mlp_layers: int
-
-    @property
-    def readers(self) -> slice:
-        return slice(self.first_reader, self.first_reader + self.n_readers)
-
-    @property
-    def edges(self) -> slice:
-        return slice(self.first_edge, self.first_edge + self.n_readers * self.n_writers)
-
-
-def blocks(graph: ComponentGraph) -> Iterator[Block]:
-    """The blocks of a graph, in edge order."""
-    counts = {"q": graph.n_heads, "k": graph.n_groups, "v": graph.n_groups, "mlp": 1, "logits": 1}
-    reader = edge = 0
-    while reader < graph.n_readers:
-        kind, reads = graph.reader_kinds[reader], int(graph.reads[reader])
-        yield Block(
-            kind=kind,
-            layer=reader // graph.readers_per_layer,
-            stream=int(graph.reader_stream[reader]),
-            first_reader=reader,
-            n_readers=counts[kind],
-            n_writers=reads,
-            first_edge=edge,
-            head_layers=reads // graph.writers_per_layer,
-            mlp_layers=(reads - 1) // graph.writers_per_layer,
-        )
-        reader += counts[kind]
-        edge += counts[kind] * reads
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +56,7 @@ class Interfaces:
         return self.hidden[:, layer] if head == graph.n_heads else self.z[:, layer, head]
 
     def reader(self, graph: ComponentGraph, reader: int) -> Float[Tensor, "context width"]:
-        block = next(block for block in blocks(graph) if reader < block.readers.stop)
+        block = next(block for block in graph.blocks if reader < block.readers.stop)
         return self.read(block)[:, reader - block.first_reader]
 
     def components(
@@ -114,7 +64,7 @@ class Interfaces:
     ) -> Iterator[tuple[str, Float[Tensor, "context width"]]]:
         """Names and vectors in the order of computation: what a component reads, what it writes."""
         yield "input", self.input
-        for block in blocks(graph):
+        for block in graph.blocks:
             readers = zip(
                 graph.reader_names[block.readers], self.read(block).unbind(1), strict=True
             )

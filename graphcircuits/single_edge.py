@@ -19,14 +19,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.intervene import (
-    MEMORY_LIMIT,
-    Metric,
-    check_writers,
-    chunk_size,
-    keep_freed_memory,
-)
+from graphcircuits.intervene import Metric, check_writers
 from graphcircuits.layers import TransformerConfig, attention_pattern, rotate
 from graphcircuits.transformer import Run
 
@@ -59,13 +54,15 @@ def single_edge(
     changes = (other - base.writers).permute(2, 0, 1, 3).contiguous()
     request = _Request(base, changes, chosen, _chunk(base, memory_limit))
     keep_freed_memory()
-    done, results = [], []
+    places, results = chosen.cumsum(0) - 1, None
     for ids, logits in _changed_runs(request):
-        done.append(ids)
-        results.append(logits if metric is None else metric(logits))
-    ids, by_id = torch.cat(done).sort()
-    rows = by_id[torch.searchsorted(ids, wanted)]
-    return torch.cat(results)[rows.to(other.device)]
+        values = logits if metric is None else metric(logits)
+        # Results kept apart would lie between the blocks that the next run needs, and break them.
+        if results is None:
+            results = values.new_empty(int(chosen.sum()), *values.shape[1:])
+        results[places[ids].to(values.device)] = values
+    assert results is not None
+    return results[places[wanted].to(other.device)]
 
 
 @dataclass(frozen=True)
@@ -282,12 +279,10 @@ def _finish(
 
 def _chunk(base: Run, memory_limit: int) -> int:
     """How many edges to run at once."""
-    config = base.subject.config
     batch, pos = base.states.input.shape[:2]
-    per_token = 5 * config.d_model + 3 * (config.n_heads + 2 * config.n_groups) * config.d_head
-    per_token += (5 if config.gated_mlp else 3) * config.d_mlp + 3 * config.d_vocab_out
-    numbers = batch * pos * (per_token + 4 * config.n_heads * pos)
-    return chunk_size(base.subject, numbers, batch * pos * config.d_mlp, memory_limit)
+    numbers = batch * Footprint(base.subject, pos).passing
+    largest = batch * pos * base.subject.config.d_mlp
+    return at_once(base.subject, numbers, memory_limit, largest=largest)
 
 
 def _check_edges(graph: ComponentGraph, edges: Int[Tensor, " edge"]) -> None:

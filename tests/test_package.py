@@ -23,6 +23,7 @@ LAYERS = [
     "layers",
     "transformer",
     "interfaces",
+    "engine",
     "intervene",
     "single_edge",
     "store",

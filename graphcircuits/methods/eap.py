@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.intervene import MEMORY_LIMIT, keep_freed_memory
 from graphcircuits.methods.prepare import (
     POOLS,
     check_choice,
@@ -95,9 +95,8 @@ def _attribute(
     prompts, steps = _chunks(subject, pairs, len(shares), memory_limit)
     keep_freed_memory()
     losses = []
-    for start in range(0, len(pairs), prompts):
-        part = pairs if prompts >= len(pairs) else pairs[start : start + prompts]
-        by_prompt = pool == "abs"
+    by_prompt = pool == "abs"
+    for part in pairs.split(prompts):
         found, *both = _effects(subject, part, over, shares.split(steps), by_prompt=by_prompt)
         total += found.abs_().sum(0) if by_prompt else found[0]
         losses.append(both)
@@ -376,12 +375,8 @@ def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader b
 
 def _chunks(subject: Transformer, pairs: Pairs, steps: int, memory_limit: int) -> tuple[int, int]:
     """Prompts a chunk and steps a pass whose numbers fit in memory, one each at least."""
-    config, graph, pos = subject.config, subject.graph, pairs.clean.shape[1]
-    states = config.n_layers * (config.layer_states + 2 * config.d_model) + config.d_vocab_out
-    patterns = config.n_layers * config.n_heads * pos
-    run = pos * (4 * states + 3 * patterns + 3 * graph.readers_per_layer * config.d_model)
-    writers = 5 * pos * graph.n_writers * config.d_model
-    room = memory_limit // subject.dtype.itemsize
-    at_once = max(1, min(steps, (room - writers - 2 * graph.n_edges) // run))
-    prompts = room // (writers + 2 * graph.n_edges + at_once * run)
-    return max(1, prompts), at_once
+    size = Footprint(subject, pairs.clean.shape[1])
+    run = size.backward + 3 * size.readers
+    prompt = 5 * size.writers + 2 * subject.graph.n_edges
+    together = min(steps, at_once(subject, run, memory_limit, taken=prompt))
+    return at_once(subject, prompt + together * run, memory_limit), together

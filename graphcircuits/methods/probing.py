@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from graphcircuits.engine.memory import MEMORY_LIMIT
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.hard_concrete import Locations, Training, fit, probability_open
 from graphcircuits.methods.prepare import Progress, prepare, settled
@@ -39,6 +40,7 @@ def sp_edge(
     learning_rate: float = 0.1,
     prompts: int = 32,
     samples: int = 2,
+    memory_limit: int = MEMORY_LIMIT,
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, " edge"]:
@@ -46,6 +48,7 @@ def sp_edge(
 
     `sparsity` weighs the share of open gates against the loss; each of `steps` draws `prompts`
     prompts and `samples` samples of all gates. Without a generator the seed is 0.
+    Memory stays below `memory_limit` bytes where one sample on the prompts of a step allows it.
     """
     training = Training(
         steps=steps,
@@ -54,9 +57,10 @@ def sp_edge(
         samples=samples,
         generator=generator,
         progress=progress,
+        memory_limit=memory_limit,
     )
     subject = settled(subject)
-    pairs = prepare(subject, graph, pairs)
+    pairs = prepare(subject, graph, pairs, memory_limit)
     start = torch.full((graph.n_edges,), START)
 
     def share_open(locations: Locations, _: int) -> Float[Tensor, ""]:
@@ -75,6 +79,7 @@ def sp_node(
     learning_rate: float = 0.1,
     prompts: int = 32,
     samples: int = 2,
+    memory_limit: int = MEMORY_LIMIT,
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, " edge"]:
@@ -86,9 +91,10 @@ def sp_node(
         samples=samples,
         generator=generator,
         progress=progress,
+        memory_limit=memory_limit,
     )
     subject = settled(subject)
-    pairs = prepare(subject, graph, pairs)
+    pairs = prepare(subject, graph, pairs, memory_limit)
     start = torch.full((graph.n_readers - 1,), START)
     dests = graph.edge_dests.to(subject.device)
 
