@@ -108,7 +108,7 @@ def resumed_logits(
     first = 0 if known is None else len(known)
     differences, done = moved[0], sum(each.shape[1] for each in moved)
     if grad := torch.is_grad_enabled():
-        differences = torch.cat(moved, dim=1)
+        differences = moved[0] if len(moved) == 1 else torch.cat(moved, dim=1)
     else:
         # With room for all that follow: to append is to copy once.
         shape = (len(masks), logits.n_writers - first, *differences.shape[2:])
@@ -116,9 +116,14 @@ def resumed_logits(
         torch.cat(moved, dim=1, out=differences[:, :done])
     vectors: dict[str, Tensor] = {}
 
+    # One split has one gradient, where slices would have one each as large as the masks.
+    sizes = [block.n_readers * block.n_writers for block in (*blocks, logits)]
+    by_block = iter(masks[:, -sum(sizes) :].split(sizes, dim=1))
+
     def read(block: Block) -> Float[Tensor, "mask reader batch pos d_model"]:
-        mixing = masks[:, block.edges].unflatten(1, (block.n_readers, block.n_writers))
-        seen = differences[:, : block.n_writers - first]
+        mixing = next(by_block).unflatten(1, (block.n_readers, block.n_writers))
+        n_moved = block.n_writers - first
+        seen = differences if n_moved == differences.shape[1] else differences[:, :n_moved]
         return _mixed(cut.streams[block.stream], mixing, known, seen)
 
     for block in blocks:
@@ -132,7 +137,7 @@ def resumed_logits(
         last = done + out.shape[1]
         corrupted = cut.writers[first + done : first + last]
         if grad:
-            differences = torch.cat([differences, out - corrupted], dim=1)
+            differences = torch.cat([differences, out.sub_(corrupted)], dim=1)
         else:
             torch.sub(out, corrupted, out=differences[:, done:last])
         done = last

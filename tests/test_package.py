@@ -21,6 +21,7 @@ LAYERS = [
     "codec",
     "graph",
     "layers",
+    "subject",
     "transformer",
     "interfaces",
     "engine",

@@ -16,10 +16,9 @@ prompts and steps go in chunks, so that memory bounds neither the number of edge
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -32,6 +31,7 @@ from graphcircuits.methods.prepare import (
     placed,
     settled,
 )
+from graphcircuits.subject.states import Trace
 from graphcircuits.task import Pairs, check_losses
 from graphcircuits.transformer import Transformer
 
@@ -136,10 +136,10 @@ def _effects(
     at_clean = over == "inputs" and all(some.tolist() == [1.0] for some in shares)
     embedded = subject.embed(pairs.clean).detach()
     with torch.no_grad():
-        corrupted = _forward(subject, subject.embed(pairs.corrupted))
+        corrupted = _kept(subject, subject.trace(subject.embed(pairs.corrupted)))
         if pairs.needs_targets:
             pairs = pairs.with_targets_from(subject.logits(pairs.clean))
-        clean = None if at_clean else _forward(subject, embedded)
+        clean = None if at_clean else _kept(subject, subject.trace(embedded))
     clean = clean or _with_gradients(subject, embedded, pairs)
     deltas = _deltas(subject, clean, corrupted)
     dtype = torch.promote_types(subject.dtype, torch.float32)
@@ -158,12 +158,10 @@ def _effects(
 
 @dataclass(frozen=True)
 class _Layer:
-    """What a layer read and computed, or gradients there."""
+    """What is kept of a layer."""
 
     at_heads: Float[Tensor, "run pos d_model"]
     at_mlp: Float[Tensor, "run pos d_model"]
-    readers: tuple[Tensor, ...]
-    """q, k, v, the MLP's pre-activation and, if there is one, that of its gate."""
     z: Float[Tensor, "run pos head d_head"]
     hidden: Float[Tensor, "run pos d_mlp"]
 
@@ -182,20 +180,10 @@ class _Pass:
     losses: Float[Tensor, "step batch"] | None = None
 
 
-def _forward(subject: Transformer, stream: Float[Tensor, "run pos d_model"]) -> _Pass:
-    config, weights = subject.config, subject.weights
-    layers = []
-    for layer in range(config.n_layers):
-        q, k, v, z = subject.attention(stream, layer)
-        W_O = weights["W_O"][layer].flatten(0, 1)
-        after = stream + F.linear(z.flatten(-2), W_O.T, subject.bias("b_O", layer))
-        at_mlp = stream if config.parallel else after
-        pre, gate, hidden = subject.mlp(at_mlp, layer)
-        readers = (q, k, v, pre) if gate is None else (q, k, v, pre, gate)
-        layers.append(_Layer(stream, at_mlp, readers, z, hidden))
-        out = F.linear(hidden, weights["W_out"][layer].T, subject.bias("b_out", layer))
-        stream = after + out
-    return _Pass(subject, layers, stream, subject.unembed(stream))
+def _kept(subject: Transformer, trace: Trace) -> _Pass:
+    names = [field.name for field in fields(_Layer)]
+    layers = [_Layer(*(getattr(x, name).detach() for name in names)) for x in trace.layers]
+    return _Pass(subject, layers, trace.layers[-1].after.detach(), trace.logits.detach())
 
 
 def _with_gradients(
@@ -204,22 +192,11 @@ def _with_gradients(
     """A run on each prompt, once or for several steps in a row, with gradients of its loss."""
     with torch.enable_grad():
         # All follows from the stream, so it alone has to ask for gradients.
-        run = _forward(subject, streams.requires_grad_())
-        losses = pairs.loss(run.logits.unflatten(0, (-1, len(pairs))))
-    wanted = [reader for layer in run.layers for reader in layer.readers]
-    gradients = torch.autograd.grad(losses.sum(), [*wanted, run.logits])
-    layers = [
-        _Layer(
-            layer.at_heads.detach(),
-            layer.at_mlp.detach(),
-            (),
-            layer.z.detach(),
-            layer.hidden.detach(),
-        )
-        for layer in run.layers
-    ]
-    last, logits = run.stream.detach(), run.logits.detach()
-    return _Pass(subject, layers, last, logits, gradients, losses.detach())
+        trace = subject.trace(streams.requires_grad_())
+        losses = pairs.loss(trace.logits.unflatten(0, (-1, len(pairs))))
+    wanted = [reader for layer in trace.layers for reader in layer.readers]
+    gradients = torch.autograd.grad(losses.sum(), [*wanted, trace.logits])
+    return replace(_kept(subject, trace), gradients=gradients, losses=losses.detach())
 
 
 @torch.no_grad()
@@ -320,20 +297,17 @@ def _add_effects(
 ) -> None:
     """Add the effects of the path's writers in a run, summed over its steps."""
     low, high = path.writers
-    reader = path.first_layer * graph.readers_per_layer
     # One row holds everything that is summed: a prompt, or all of them.
     writers = deltas.view(len(deltas), len(found), -1).to(found.dtype)
-    for gradients in _gradient_blocks(run, deltas.shape[1]):
-        count = len(gradients)
-        start, reads = int(graph.offsets[reader]), int(graph.reads[reader])
-        reader += count
-        seen = min(high, reads)
+    blocks = graph.stream_blocks[2 * path.first_layer :]
+    for block, gradients in zip(blocks, _gradient_blocks(run, deltas.shape[1]), strict=True):
+        seen = min(high, block.n_writers)
         if seen <= low:
             continue
-        readers = gradients.reshape(count, len(found), -1).transpose(0, 1).to(found.dtype)
-        block = readers @ writers[low:seen].permute(1, 2, 0)
-        edges = found[:, start : start + count * reads].view(-1, count, reads)
-        edges[:, :, low:seen] += block
+        readers = gradients.reshape(block.n_readers, len(found), -1).transpose(0, 1)
+        products = readers.to(found.dtype) @ writers[low:seen].permute(1, 2, 0)
+        edges = found[:, block.edges].view(-1, block.n_readers, block.n_writers)
+        edges[:, :, low:seen] += products
 
 
 def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader batch pos d_model"]]:
