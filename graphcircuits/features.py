@@ -29,6 +29,7 @@ from torch import Tensor
 from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import Block, ComponentGraph
 from graphcircuits.interfaces import Factors, Interfaces
+from graphcircuits.layers import norm_scale
 from graphcircuits.store import content_hash, load_artifact, save_artifact
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Run, Transformer
@@ -309,13 +310,8 @@ def _scale(
     run: Run, pair: Int[Tensor, " context"], position: Int[Tensor, " context"]
 ) -> Float[Tensor, "context stream"]:
     """The factor by which the norm of each stream multiplies in this run."""
-    config = run.subject.config
     streams = run.streams[:, pair, position].transpose(0, 1)
-    if config.norm == "none":
-        return torch.ones_like(streams[..., 0])
-    if config.norm == "layer":
-        streams = streams - streams.mean(-1, keepdim=True)
-    return (streams.square().mean(-1) + config.norm_eps).rsqrt()
+    return norm_scale(run.subject.config, streams)[1].squeeze(-1)
 
 
 def _concatenate(parts: list[Features]) -> Features:

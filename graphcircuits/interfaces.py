@@ -101,8 +101,7 @@ class Interfaces:
 class Factors:
     """The linear map at each interface, biases left out; that of `input` is the identity.
 
-    Read factors have the linear parts of their norm folded in: its weight and, for LayerNorm, the
-    subtraction of the mean. What is left of the norm is one number a stream and context.
+    Read factors have the linear part of their norm folded in (`Transformer.through_norm`).
     """
 
     z: Float[Tensor, "layer head d_head d_model"]
@@ -115,26 +114,18 @@ class Factors:
 
     @classmethod
     def of(cls, subject: Transformer) -> "Factors":
-        weights = {name: weight.detach() for name, weight in subject.weights.items()}
-
-        def folded(W: Tensor, norm: str) -> Tensor:
-            """The rows of W belong to the coordinates of the stream."""
-            weight = weights.get(f"{norm}_w")
-            if weight is not None:
-                between = (1,) * (W.ndim - weight.ndim - 1)
-                W = W * weight.view(*weight.shape[:-1], *between, -1, 1)
-            return W - W.mean(-2, keepdim=True) if subject.config.norm == "layer" else W
-
+        weights, folded = subject.weights, subject.through_norm
         mlp = weights["W_in"]
         if subject.config.gated_mlp:
             mlp = torch.cat([mlp, weights["W_gate"]], dim=-1)
-        return cls(
+        factors = cls(
             z=weights["W_O"],
             hidden=weights["W_out"],
-            mlp=folded(mlp, "mlp_norm"),
-            logits=folded(subject.unembedding.detach(), "final_norm") * subject.config.logit_scale,
-            **{name: folded(weights[f"W_{name.upper()}"], "attn_norm") for name in "qkv"},
+            mlp=folded("mlp_norm", mlp),
+            logits=folded("final_norm", subject.unembedding) * subject.config.logit_scale,
+            **{name: folded("attn_norm", weights[f"W_{name.upper()}"]) for name in "qkv"},
         )
+        return factors.map(Tensor.detach)
 
     def read(self, block: Block) -> Float[Tensor, "#reader d_model width"]:
         """The read factors of a block's readers."""

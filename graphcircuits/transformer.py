@@ -254,6 +254,21 @@ class Transformer:
         weight, _ = self._norm_weights(name, layer)
         return pull_through_norm(self.config, stream, weight, grad)
 
+    def through_norm(
+        self, name: str, W: Float[Tensor, "*lead d_model d_out"], layer: int | None = None
+    ) -> Float[Tensor, "*lead d_model d_out"]:
+        """The linear part of a norm, followed by W: its weight, and the centring of LayerNorm.
+
+        What is left of the norm is a scale, one number a stream and context. Without a layer the
+        first axis of W is that of all layers, or the norm is the last one.
+        """
+        weight, _ = self._norm_weights(name, layer)
+        if weight is None:
+            return W
+        between = (1,) * (W.ndim - weight.ndim - 1)
+        W = W * weight.to(W.dtype).view(*weight.shape[:-1], *between, -1, 1)
+        return W - W.mean(-2, keepdim=True) if self.config.norm == "layer" else W
+
     @property
     def constants(self) -> Float[Tensor, "stream d_model"]:
         """The biases that each stream holds beside its writers' outputs, in stream order."""
