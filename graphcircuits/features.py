@@ -26,9 +26,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from graphcircuits.graph import ComponentGraph
-from graphcircuits.interfaces import Block, Factors, Interfaces, blocks
-from graphcircuits.intervene import MEMORY_LIMIT, keep_freed_memory
+from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
+from graphcircuits.graph import Block, ComponentGraph
+from graphcircuits.interfaces import Factors, Interfaces
+from graphcircuits.layers import norm_scale
 from graphcircuits.store import content_hash, load_artifact, save_artifact
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Run, Transformer
@@ -105,7 +106,7 @@ class Features:
         graph = self.graph
         if not 0 <= edge < graph.n_edges:
             raise IndexError(f"edge must be in 0..{graph.n_edges - 1}, got {edge}.")
-        block = next(block for block in blocks(graph) if edge < block.edges.stop)
+        block = next(block for block in graph.blocks if edge < block.edges.stop)
         reader, writer = divmod(edge - block.first_edge, block.n_writers)
         read = self.factors.read(block)[reader]
         write = self.factors.write(graph, writer)
@@ -134,7 +135,7 @@ class Features:
 
     def reader_gradients(self) -> Float[Tensor, "context reader d_model"]:
         """Each reader's gradient in the stream, by its read factor: the norm's scale is held."""
-        return torch.cat([self.block_gradients(block) for block in blocks(self.graph)], dim=1)
+        return torch.cat([self.block_gradients(block) for block in self.graph.blocks], dim=1)
 
     def block_gradients(self, block: Block) -> Float[Tensor, "context reader d_model"]:
         """`reader_gradients` of one block, for graphs whose whole does not fit in memory."""
@@ -148,12 +149,12 @@ class Features:
         A block's vectors are made when they are asked for. `parts` bounds what one block takes.
         """
         clean, corrupted = self.writers("clean"), self.writers("corrupted")
-        for block in blocks(self.graph):
+        for block in self.graph.blocks:
             scaled = self.scale[:, block.stream, None, None, None]
             read = self.factors.read(block)
             pulled = self.block_gradients(block)
             heads = self.factors.z[: block.head_layers]
-            mlps = self.factors.hidden[: block.mlp_layers]
+            mlps = self.factors.hidden[: block.layer]
             messages = (
                 torch.einsum("csm,rmw->crsw", x[:, : block.n_writers], read) * scaled
                 for x in (clean, corrupted)
@@ -168,7 +169,7 @@ class Features:
 
     def parts(self, memory_limit: int = MEMORY_LIMIT) -> Iterator["Features"]:
         """Runs of contexts whose `edge_vectors` take no more than so many bytes, one at least."""
-        most = max(self._numbers(block) for block in blocks(self.graph))
+        most = max(self._numbers(block) for block in self.graph.blocks)
         chunk = max(1, memory_limit // (most * self.scale.dtype.itemsize))
         for start in range(0, len(self), chunk):
             yield self[start : start + chunk]
@@ -178,7 +179,7 @@ class Features:
         clean, d_model = self.clean, self.clean.input.shape[-1]
         width = getattr(clean, block.kind).shape[-1]
         heads = block.head_layers * clean.z[0, 0].numel()
-        mlps = block.mlp_layers * clean.hidden.shape[-1]
+        mlps = block.layer * clean.hidden.shape[-1]
         transported = block.n_readers * (heads + mlps + 2 * d_model)
         # Once before and once after the norm's scale.
         messages = 3 * block.n_readers * block.n_writers * width
@@ -309,13 +310,8 @@ def _scale(
     run: Run, pair: Int[Tensor, " context"], position: Int[Tensor, " context"]
 ) -> Float[Tensor, "context stream"]:
     """The factor by which the norm of each stream multiplies in this run."""
-    config = run.subject.config
     streams = run.streams[:, pair, position].transpose(0, 1)
-    if config.norm == "none":
-        return torch.ones_like(streams[..., 0])
-    if config.norm == "layer":
-        streams = streams - streams.mean(-1, keepdim=True)
-    return (streams.square().mean(-1) + config.norm_eps).rsqrt()
+    return norm_scale(run.subject.config, streams)[1].squeeze(-1)
 
 
 def _concatenate(parts: list[Features]) -> Features:
@@ -332,12 +328,9 @@ def _concatenate(parts: list[Features]) -> Features:
 
 def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int) -> int:
     """Pairs a chunk whose runs fit in memory, one at least."""
-    config, pos = subject.config, pairs.clean.shape[1]
-    states = config.n_layers * (config.layer_states + 2 * config.d_model) + config.d_vocab_out
-    patterns = config.n_layers * config.n_heads * pos
+    size = Footprint(subject, pairs.clean.shape[1])
     # States and gradients of the clean run, each once more while they are stacked.
-    numbers = pos * (6 * states + 3 * patterns)
-    return max(1, memory_limit // (numbers * subject.dtype.itemsize))
+    return at_once(subject, size.backward + 2 * size.states, memory_limit)
 
 
 def _check(made: Features) -> None:

@@ -28,6 +28,34 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
+class Block:
+    """Readers that follow each other and read the same writers, the first `n_writers`.
+
+    Their edges follow each other too, reader by reader and writer by writer.
+    """
+
+    kind: str
+    """`q`, `k`, `v`, `mlp` or `logits`; `qkv` where those three are taken together."""
+    layer: int
+    stream: int
+    """The sum they read: 2 layer for q, k, v, 2 layer + 1 for the MLP; logits last."""
+    first_reader: int
+    n_readers: int
+    n_writers: int
+    first_edge: int
+    head_layers: int
+    """Layers whose heads are read; of MLPs they read those of all layers below `layer`."""
+
+    @property
+    def readers(self) -> slice:
+        return slice(self.first_reader, self.first_reader + self.n_readers)
+
+    @property
+    def edges(self) -> slice:
+        return slice(self.first_edge, self.first_edge + self.n_readers * self.n_writers)
+
+
+@dataclass(frozen=True)
 class ComponentGraph:
     """Sizes of a transformer's component graph; everything else is derived from them."""
 
@@ -90,13 +118,38 @@ class ComponentGraph:
     # Readers and writers
 
     @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """The readers by layer and kind: each layer's q, k, v and MLP, and `logits`."""
+        groups = self.n_groups
+        return self._table({"q": self.n_heads, "k": groups, "v": groups, "mlp": 1})
+
+    @cached_property
+    def stream_blocks(self) -> tuple[Block, ...]:
+        """The readers by stream: those of each layer's heads, its MLP, and `logits`."""
+        return self._table({"qkv": self.readers_per_layer - 1, "mlp": 1})
+
+    def _table(self, counts: dict[str, int]) -> tuple[Block, ...]:
+        found: list[Block] = []
+        reader = edge = 0
+        layers = [(layer, kind) for layer in range(self.n_layers) for kind in counts]
+        for layer, kind in [*layers, (self.n_layers, "logits")]:
+            stream, count = 2 * layer + (kind == "mlp"), counts.get(kind, 1)
+            head_layers = layer + (kind == "mlp" and not self.parallel)
+            reads = 1 + layer + head_layers * self.n_heads
+            found.append(Block(kind, layer, stream, reader, count, reads, edge, head_layers))
+            reader += count
+            edge += count * reads
+        return tuple(found)
+
+    def _by_reader(self, values: Iterable[int]) -> Int[Tensor, " reader"]:
+        """Values of the blocks, once for each reader."""
+        counts = torch.tensor([block.n_readers for block in self.blocks])
+        return torch.tensor(list(values)).repeat_interleave(counts)
+
+    @cached_property
     def reads(self) -> Int[Tensor, " reader"]:
         """How many writers each reader sees: always the first ones."""
-        before_layer = 1 + torch.arange(self.n_layers) * self.writers_per_layer
-        reads = before_layer[:, None].repeat(1, self.readers_per_layer)
-        if not self.parallel:
-            reads[:, -1] += self.n_heads
-        return torch.cat([reads.flatten(), torch.tensor([self.n_writers])])
+        return self._by_reader(block.n_writers for block in self.blocks)
 
     @cached_property
     def offsets(self) -> Int[Tensor, " reader"]:
@@ -112,28 +165,22 @@ class ComponentGraph:
     @cached_property
     def reader_layer(self) -> Int[Tensor, " reader"]:
         """n_layers for `logits`."""
-        layers = torch.arange(self.n_layers).repeat_interleave(self.readers_per_layer)
-        return torch.cat([layers, torch.tensor([self.n_layers])])
+        return self._by_reader(block.layer for block in self.blocks)
 
     @cached_property
     def reader_stream(self) -> Int[Tensor, " reader"]:
-        """The sum each reader reads: 2 layer for q, k, v, 2 layer + 1 for the MLP; logits last."""
-        slot = torch.arange(self.n_readers) % self.readers_per_layer
-        return 2 * self.reader_layer + (slot == self.readers_per_layer - 1)
+        """The sum each reader reads, as in `Block.stream`."""
+        return self._by_reader(block.stream for block in self.blocks)
 
     @cached_property
     def stream_reads(self) -> Int[Tensor, " stream"]:
         """How many writers each stream sums."""
-        ends = torch.tensor([0, self.readers_per_layer - 1])
-        first_readers = torch.arange(self.n_layers)[:, None] * self.readers_per_layer + ends
-        return torch.cat([self.reads[first_readers].flatten(), self.reads[-1:]])
+        return torch.tensor([block.n_writers for block in self.stream_blocks])
 
     @cached_property
     def reader_kinds(self) -> tuple[str, ...]:
         """`q`, `k`, `v`, `mlp` or `logits`, by reader."""
-        groups = self.n_groups
-        layer = ["q"] * self.n_heads + ["k"] * groups + ["v"] * groups + ["mlp"]
-        return (*(layer * self.n_layers), "logits")
+        return tuple(block.kind for block in self.blocks for _ in range(block.n_readers))
 
     @cached_property
     def head_slots(self) -> Int[Tensor, "head 3"]:

@@ -1,9 +1,8 @@
 """Where components read and write: the vectors there, and the linear maps to and from the stream.
 
-1. `blocks` groups a graph's readers by layer and kind: readers of a block share writers and width.
+1. `kinds` numbers what components there are.
 2. `Interfaces` holds one vector for every writer and reader at every context, grouped by kind.
-3. `kinds` numbers what components there are.
-4. `Factors` holds the write factor of every writer and the read factor of every reader.
+3. `Factors` holds the write factor of every writer and the read factor of every reader.
 
 A context is one position of one prompt. Weights multiply from the right (x @ W).
 """
@@ -15,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from graphcircuits.graph import ComponentGraph
+from graphcircuits.graph import Block, ComponentGraph
 from graphcircuits.transformer import States, Transformer
 
 SOURCE_KINDS = ("input", "head", "mlp")
@@ -27,55 +26,6 @@ def kinds(graph: ComponentGraph) -> tuple[Int[Tensor, " writer"], Int[Tensor, " 
     layer = torch.tensor([1] * graph.n_heads + [2])
     writers = torch.cat([torch.tensor([0]), layer.repeat(graph.n_layers)])
     return writers, torch.tensor([TARGET_KINDS.index(kind) for kind in graph.reader_kinds])
-
-
-@dataclass(frozen=True)
-class Block:
-    """Readers of one layer and kind: they read the same writers, at one width.
-
-    Its edges follow each other, reader by reader and writer by writer.
-    """
-
-    kind: str
-    """`q`, `k`, `v`, `mlp` or `logits`."""
-    layer: int
-    stream: int
-    first_reader: int
-    n_readers: int
-    n_writers: int
-    first_edge: int
-    head_layers: int
-    """Layers whose heads are read; the writers are `input`, then heads and MLP in turns."""
-    mlp_layers: int
-
-    @property
-    def readers(self) -> slice:
-        return slice(self.first_reader, self.first_reader + self.n_readers)
-
-    @property
-    def edges(self) -> slice:
-        return slice(self.first_edge, self.first_edge + self.n_readers * self.n_writers)
-
-
-def blocks(graph: ComponentGraph) -> Iterator[Block]:
-    """The blocks of a graph, in edge order."""
-    counts = {"q": graph.n_heads, "k": graph.n_groups, "v": graph.n_groups, "mlp": 1, "logits": 1}
-    reader = edge = 0
-    while reader < graph.n_readers:
-        kind, reads = graph.reader_kinds[reader], int(graph.reads[reader])
-        yield Block(
-            kind=kind,
-            layer=reader // graph.readers_per_layer,
-            stream=int(graph.reader_stream[reader]),
-            first_reader=reader,
-            n_readers=counts[kind],
-            n_writers=reads,
-            first_edge=edge,
-            head_layers=reads // graph.writers_per_layer,
-            mlp_layers=(reads - 1) // graph.writers_per_layer,
-        )
-        reader += counts[kind]
-        edge += counts[kind] * reads
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +56,7 @@ class Interfaces:
         return self.hidden[:, layer] if head == graph.n_heads else self.z[:, layer, head]
 
     def reader(self, graph: ComponentGraph, reader: int) -> Float[Tensor, "context width"]:
-        block = next(block for block in blocks(graph) if reader < block.readers.stop)
+        block = next(block for block in graph.blocks if reader < block.readers.stop)
         return self.read(block)[:, reader - block.first_reader]
 
     def components(
@@ -114,7 +64,7 @@ class Interfaces:
     ) -> Iterator[tuple[str, Float[Tensor, "context width"]]]:
         """Names and vectors in the order of computation: what a component reads, what it writes."""
         yield "input", self.input
-        for block in blocks(graph):
+        for block in graph.blocks:
             readers = zip(
                 graph.reader_names[block.readers], self.read(block).unbind(1), strict=True
             )
@@ -151,8 +101,7 @@ class Interfaces:
 class Factors:
     """The linear map at each interface, biases left out; that of `input` is the identity.
 
-    Read factors have the linear parts of their norm folded in: its weight and, for LayerNorm, the
-    subtraction of the mean. What is left of the norm is one number a stream and context.
+    Read factors have the linear part of their norm folded in (`Transformer.through_norm`).
     """
 
     z: Float[Tensor, "layer head d_head d_model"]
@@ -165,26 +114,18 @@ class Factors:
 
     @classmethod
     def of(cls, subject: Transformer) -> "Factors":
-        weights = {name: weight.detach() for name, weight in subject.weights.items()}
-
-        def folded(W: Tensor, norm: str) -> Tensor:
-            """The rows of W belong to the coordinates of the stream."""
-            weight = weights.get(f"{norm}_w")
-            if weight is not None:
-                between = (1,) * (W.ndim - weight.ndim - 1)
-                W = W * weight.view(*weight.shape[:-1], *between, -1, 1)
-            return W - W.mean(-2, keepdim=True) if subject.config.norm == "layer" else W
-
+        weights, folded = subject.weights, subject.through_norm
         mlp = weights["W_in"]
         if subject.config.gated_mlp:
             mlp = torch.cat([mlp, weights["W_gate"]], dim=-1)
-        return cls(
+        factors = cls(
             z=weights["W_O"],
             hidden=weights["W_out"],
-            mlp=folded(mlp, "mlp_norm"),
-            logits=folded(subject.unembedding.detach(), "final_norm") * subject.config.logit_scale,
-            **{name: folded(weights[f"W_{name.upper()}"], "attn_norm") for name in "qkv"},
+            mlp=folded("mlp_norm", mlp),
+            logits=folded("final_norm", subject.unembedding) * subject.config.logit_scale,
+            **{name: folded("attn_norm", weights[f"W_{name.upper()}"]) for name in "qkv"},
         )
+        return factors.map(Tensor.detach)
 
     def read(self, block: Block) -> Float[Tensor, "#reader d_model width"]:
         """The read factors of a block's readers."""

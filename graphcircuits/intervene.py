@@ -7,11 +7,12 @@
    readers are one matrix product: (reader, prefix) masks times the (prefix, ...) differences.
 3. The component computes as usual, and its difference joins the others.
 
-Masks of 1 give the plain run, masks of 0 the corrupted one.
+Masks of 1 give the plain run, masks of 0 the corrupted one. `resumed_logits` does this from any
+stream on, where the writers before it are known.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -19,15 +20,10 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from graphcircuits.graph import ComponentGraph
+from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
+from graphcircuits.graph import Block
 from graphcircuits.layers import attend
 from graphcircuits.transformer import Transformer
-
-MEMORY_LIMIT = 2**30
-"""Bytes that the activations of one chunk may take."""
-
-CPU_BUFFER = 6 * 2**20
-"""Bytes of the largest tensor of a chunk on a CPU; larger ones leave its caches and are slower."""
 
 Metric = Callable[[Float[Tensor, "mask batch pos d_vocab_out"]], Float[Tensor, "mask ..."]]
 ABLATIONS = ("corrupted", "zero", "mean")
@@ -69,13 +65,13 @@ def masked_logits(
     chunk, recompute = _chunking(subject, tokens, masks, corrupted, memory_limit)
     embedded = subject.embed(tokens)
     by_writer = corrupted.permute(2, 0, 1, 3)
-    streams = _corrupted_streams(subject, by_writer, len(tokens))
-    wide = _with_wide_heads(subject)
+    cut = Cut(by_writer, _corrupted_streams(subject, by_writer, len(tokens)))
+    wide = with_wide_heads(subject)
+    own = (embedded - by_writer[0])[None]
     keep_freed_memory()
 
     def evaluate(part: Float[Tensor, "mask edge *pos"]) -> Float[Tensor, "mask ..."]:
-        blocks = _mask_blocks(subject.graph, part)
-        logits = _masked_forward(wide, embedded, blocks, by_writer, streams)
+        logits = resumed_logits(wide, part, cut, 0, [own.expand(len(part), *own.shape)])
         return logits if metric is None else metric(logits)
 
     parts = (masks if masks.ndim > 1 else masks[None]).to(embedded).split(chunk)
@@ -87,72 +83,127 @@ def masked_logits(
     return joined if masks.ndim > 1 else joined[0]
 
 
-def _masked_forward(
+@dataclass(frozen=True)
+class Cut:
+    """The run in which every edge is cut."""
+
+    writers: Float[Tensor, "writer corrupted_batch pos d_model"]
+    streams: Float[Tensor, "stream batch pos d_model"]
+    """What readers read: corrupted outputs and constants."""
+
+
+def resumed_logits(
     subject: Transformer,
-    embedded: Float[Tensor, "batch pos d_model"],
-    blocks: list[Float[Tensor, "mask _ _ *pos"]],
-    corrupted: Float[Tensor, "writer corrupted_batch pos d_model"],
-    streams: Float[Tensor, "stream batch pos d_model"],
+    masks: Float[Tensor, "mask edge *pos"],
+    cut: Cut,
+    stream: int,
+    moved: list[Float[Tensor, "mask _ batch pos d_model"]],
+    known: Float[Tensor, "known batch pos d_model"] | None = None,
 ) -> Float[Tensor, "mask batch pos d_vocab_out"]:
-    config, weights = subject.config, subject.weights
-    differences = (embedded - corrupted[0]).expand(len(blocks[0]), 1, *embedded.shape)
-    for layer in range(config.n_layers):
-        *qkv_blocks, mlp_block = blocks[4 * layer : 4 * layer + 4]
-        vectors = []
-        for name, block in zip("QKV", qkv_blocks, strict=True):
-            read = _mixed(streams[2 * layer], block, differences)
-            read = subject.normalize("attn_norm", read, layer)
-            bias = subject.bias(f"b_{name}", layer)
-            vector = _project(read, weights[f"W_{name}"][layer], bias)
-            vectors.append(subject.expand_groups(vector, dim=1))
-        heads = _project(attend(config, *vectors), weights["W_O"][layer])
-        first = differences.shape[1]
-        mlp_writer = first + config.n_heads
-        with_heads = torch.cat([differences, heads.sub_(corrupted[first:mlp_writer])], dim=1)
+    """Logits from a stream on, given the differences of all writers that come before it.
 
-        below = differences if config.parallel else with_heads
-        *_, hidden = subject.mlp(_mixed(streams[2 * layer + 1], mlp_block, below), layer)
-        mlp = (hidden @ weights["W_out"][layer]).sub_(corrupted[mlp_writer])
-        differences = torch.cat([with_heads, mlp], dim=1)
-    return subject.unembed(_mixed(streams[-1], blocks[-1], differences).squeeze(1))
-
-
-def _mask_blocks(
-    graph: ComponentGraph, masks: Float[Tensor, "mask edge *pos"]
-) -> list[Float[Tensor, "mask _ _ *pos"]]:
-    """The masks of each layer's q, k, v and MLP readers, and of `logits`.
-
-    Edges run reader by reader, and the readers of a block read the same writers.
+    Those of the first writers may be the same for all masks, `known`; the others are `moved`.
     """
-    readers = [*([graph.n_heads, graph.n_groups, graph.n_groups, 1] * graph.n_layers), 1]
-    first_readers = torch.tensor([0, *readers[:-1]]).cumsum(0)
-    shapes = list(zip(readers, graph.reads[first_readers].tolist(), strict=True))
-    parts = masks.split([reader * writer for reader, writer in shapes], dim=1)
-    return [part.unflatten(1, shape) for part, shape in zip(parts, shapes, strict=True)]
+    *blocks, logits = [block for block in subject.graph.blocks if block.stream >= stream]
+    first = 0 if known is None else len(known)
+    differences, done = moved[0], sum(each.shape[1] for each in moved)
+    if grad := torch.is_grad_enabled():
+        differences = moved[0] if len(moved) == 1 else torch.cat(moved, dim=1)
+    else:
+        # With room for all that follow: to append is to copy once.
+        shape = (len(masks), logits.n_writers - first, *differences.shape[2:])
+        differences = differences.new_empty(shape)
+        torch.cat(moved, dim=1, out=differences[:, :done])
+    vectors: dict[str, Tensor] = {}
+
+    # One split has one gradient, where slices would have one each as large as the masks.
+    sizes = [block.n_readers * block.n_writers for block in (*blocks, logits)]
+    by_block = iter(masks[:, -sum(sizes) :].split(sizes, dim=1))
+
+    def read(block: Block) -> Float[Tensor, "mask reader batch pos d_model"]:
+        mixing = next(by_block).unflatten(1, (block.n_readers, block.n_writers))
+        n_moved = block.n_writers - first
+        seen = differences if n_moved == differences.shape[1] else differences[:, :n_moved]
+        return _mixed(cut.streams[block.stream], mixing, known, seen)
+
+    for block in blocks:
+        if block.kind == "mlp":
+            out = mlp_outputs(subject, read(block), block.layer)
+        else:
+            vectors[block.kind] = head_vectors(subject, read(block), block.kind, block.layer)
+            if block.kind != "v":
+                continue
+            out = head_outputs(subject, vectors, block.layer)
+        last = done + out.shape[1]
+        corrupted = cut.writers[first + done : first + last]
+        if grad:
+            differences = torch.cat([differences, out.sub_(corrupted)], dim=1)
+        else:
+            torch.sub(out, corrupted, out=differences[:, done:last])
+        done = last
+    return subject.unembed(read(logits).squeeze(1))
 
 
 def _mixed(
     stream: Float[Tensor, "batch pos d_model"],
     block: Float[Tensor, "mask reader writer *pos"],
-    differences: Float[Tensor, "mask writer batch pos d_model"],
+    known: Float[Tensor, "known batch pos d_model"] | None,
+    moved: Float[Tensor, "mask moved batch pos d_model"],
 ) -> Float[Tensor, "mask reader batch pos d_model"]:
     """What readers read: the corrupted stream and the masked sum of their writers' differences."""
     if block.ndim == 4:
-        return stream + torch.einsum("mrwp,mwbpd->mrbpd", block, differences)
-    start = stream.flatten().expand(*block.shape[:2], -1)
-    return torch.baddbmm(start, block, differences.flatten(2)).unflatten(2, stream.shape)
+        return stream + torch.einsum("mrwp,mwbpd->mrbpd", block, moved)
+    start = stream.flatten()
+    if known is None:
+        start = start.expand(*block.shape[:2], -1)
+        return torch.baddbmm(start, block, moved.flatten(2)).unflatten(2, stream.shape)
+    # What is the same for all masks is one product for all of them.
+    shared = block[:, :, : len(known)].flatten(0, 1)
+    read = torch.addmm(start, shared, known.flatten(1)).unflatten(0, block.shape[:2])
+    if moved.shape[1]:
+        read = read.baddbmm_(block[:, :, len(known) :], moved.flatten(2))
+    return read.unflatten(2, stream.shape)
 
 
-def _project(
-    x: Float[Tensor, "mask head batch pos d_in"],
-    W: Float[Tensor, "head d_in d_out"],
-    bias: Float[Tensor, "head d_out"] | None = None,
-) -> Float[Tensor, "mask head batch pos d_out"]:
-    """Each head's own linear map."""
-    out = x.flatten(2, 3) @ W
+def head_vectors(
+    subject: Transformer,
+    read: Float[Tensor, "mask reader batch pos d_model"],
+    kind: str,
+    layer: int,
+    readers: slice = slice(None),
+) -> Float[Tensor, "mask reader batch pos d_head"]:
+    """Queries, keys or values that some readers of a layer make of what each of them reads."""
+    name = kind.upper()
+    read = subject.normalize("attn_norm", read, layer)
+    vectors = read.flatten(2, 3) @ subject.weights[f"W_{name}"][layer, readers]
+    bias = subject.bias(f"b_{name}", layer)
     if bias is not None:
-        out += bias[:, None]
-    return out.unflatten(2, x.shape[2:4])
+        vectors += bias[readers, None]
+    return vectors.unflatten(2, read.shape[2:4])
+
+
+def head_outputs(
+    subject: Transformer,
+    vectors: Mapping[str, Float[Tensor, "mask _ batch pos d_head"]],
+    layer: int,
+    heads: slice = slice(None),
+) -> Float[Tensor, "mask head batch pos d_model"]:
+    """What some heads of a layer write, given their queries, keys and values."""
+    q, k, v = (vectors[kind] for kind in "qkv")
+    served = q.shape[1] // k.shape[1]
+    if served > 1:
+        k, v = (x.repeat_interleave(served, dim=1) for x in (k, v))
+    z = attend(subject.config, q, k, v)
+    W_O = subject.weights["W_O"][layer, heads]
+    return (z.flatten(2, 3) @ W_O).unflatten(2, z.shape[2:4])
+
+
+def mlp_outputs(
+    subject: Transformer, read: Float[Tensor, "mask 1 batch pos d_model"], layer: int
+) -> Float[Tensor, "mask 1 batch pos d_model"]:
+    """What an MLP writes."""
+    *_, hidden = subject.mlp(read, layer)
+    return hidden @ subject.weights["W_out"][layer]
 
 
 def _corrupted_streams(
@@ -166,7 +217,7 @@ def _corrupted_streams(
     return streams.expand(-1, batch, -1, -1).contiguous()
 
 
-def _with_wide_heads(subject: Transformer) -> Transformer:
+def with_wide_heads(subject: Transformer) -> Transformer:
     """The same function with zeros added up to a d_head that a CPU multiplies fast."""
     config, weights = subject.config, subject.weights
     extra = -config.d_head % 16
@@ -181,25 +232,7 @@ def _with_wide_heads(subject: Transformer) -> Transformer:
         wide[name] = wide[name] * (1 + extra / config.d_head) ** 0.5
     rotary_dim = config.rotary_size if config.positions == "rotary" else None
     wide_config = replace(config, d_head=config.d_head + extra, rotary_dim=rotary_dim)
-    return Transformer(wide_config, weights | wide)
-
-
-# Memory
-
-
-def _floats_per_mask(subject: Transformer, batch: int, pos: int, *, grad: bool) -> int:
-    """Numbers that one mask's activations take at their peak, or with gradients in all."""
-    config, graph = subject.config, subject.graph
-    tokens = batch * pos
-    readers = graph.readers_per_layer - 1
-    attention = tokens * readers * (3 * config.d_model + 3 * config.d_head)
-    attention += 4 * batch * config.n_heads * pos**2 + 2 * tokens * config.n_heads * config.d_model
-    mlp = tokens * (3 * config.d_model + (7 if config.gated_mlp else 4) * config.d_mlp)
-    logits = 3 * tokens * config.d_vocab_out
-    if not grad:
-        return 3 * tokens * graph.n_writers * config.d_model + max(attention, mlp, logits)
-    prefixes = 2 * tokens * int(graph.stream_reads.sum()) * config.d_model
-    return prefixes + config.n_layers * (attention + mlp) + logits
+    return replace(subject, config=wide_config, weights=weights | wide)
 
 
 def _chunking(
@@ -211,33 +244,15 @@ def _chunking(
 ) -> tuple[int, bool]:
     """Masks a chunk, and whether chunks must be computed again for their gradients."""
     n_masks = len(masks) if masks.ndim > 1 else 1
-    config, graph = subject.config, subject.graph
     tensors = (masks, corrupted, *subject.weights.values())
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    numbers = _floats_per_mask(subject, *tokens.shape, grad=grad)
-    largest = tokens.numel() * max(config.d_mlp, graph.n_writers * config.d_model)
-    chunk = chunk_size(subject, numbers, largest, memory_limit)
-    return chunk, grad and n_masks * numbers * subject.dtype.itemsize > memory_limit
-
-
-def chunk_size(subject: Transformer, numbers: int, largest: int, memory_limit: int) -> int:
-    """How many masks or edges to run at once.
-
-    `numbers` is what one of them holds at its peak, `largest` the size of its largest tensor.
-    """
-    chunk = memory_limit // (numbers * subject.dtype.itemsize)
-    if subject.device.type == "cpu":
-        chunk = min(chunk, CPU_BUFFER // (largest * subject.dtype.itemsize))
-    return max(1, chunk)
-
-
-def keep_freed_memory() -> None:
-    """Let the C library keep freed blocks of up to 32 MiB instead of giving them back.
-
-    glibc raises that threshold to the size of the largest block freed so far. Below it, memory
-    goes back to the system after every chunk, and getting it anew takes longer than computing.
-    """
-    torch.empty(2**25 - 2**13, dtype=torch.uint8)
+    batch, pos = tokens.shape
+    size = Footprint(subject, pos)
+    numbers = batch * size.masked(grad=grad)
+    largest = batch * max(pos * subject.config.d_mlp, size.writers)
+    together = at_once(subject, numbers, memory_limit)
+    chunk = at_once(subject, numbers, memory_limit, largest=largest)
+    return chunk, grad and n_masks > together
 
 
 # Bad input

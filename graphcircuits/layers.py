@@ -1,7 +1,8 @@
 """What a subject is made of: its configuration, its weights by name, and the maps inside a layer.
 
 1. `TransformerConfig` gives sizes and architecture; `weight_shapes` lists every weight.
-2. A reader normalizes its input (`normalize`; `pull_through_norm` takes gradients back).
+2. A reader normalizes its input (`normalize`; `norm_scale` is what depends on the prompt,
+   `pull_through_norm` takes gradients back).
 3. A head attends (`attend`, with `rotate` for rotary positions).
 4. An MLP activates (`activate`).
 
@@ -176,6 +177,17 @@ def normalize(
             return F.rms_norm(stream, (config.d_model,), weight, config.norm_eps)
 
 
+def norm_scale(
+    config: TransformerConfig, stream: Float[Tensor, "*lead d_model"]
+) -> tuple[Float[Tensor, "*lead d_model"], Float[Tensor, "*lead 1"]]:
+    """The stream as a norm centres it, and what the norm then multiplies it by."""
+    if config.norm == "none":
+        return stream, torch.ones_like(stream[..., :1])
+    if config.norm == "layer":
+        stream = stream - stream.mean(-1, keepdim=True)
+    return stream, (stream.square().mean(-1, keepdim=True) + config.norm_eps).rsqrt()
+
+
 def pull_through_norm(
     config: TransformerConfig,
     stream: Float[Tensor, "*#lead d_model"],
@@ -185,9 +197,7 @@ def pull_through_norm(
     """The gradient at a norm's input, given the one at its output."""
     if config.norm == "none":
         return grad
-    if config.norm == "layer":
-        stream = stream - stream.mean(-1, keepdim=True)
-    inverse = (stream.square().mean(-1, keepdim=True) + config.norm_eps).rsqrt()
+    stream, inverse = norm_scale(config, stream)
     unit = stream * inverse
     scaled = grad if weight is None else grad * weight
     pulled = scaled - unit * (scaled * unit).mean(-1, keepdim=True)

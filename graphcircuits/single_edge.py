@@ -1,6 +1,6 @@
-"""Change one edge of a finished run at a time, for many edges.
+"""Rerun a subject from one reader on, for many changes of what it reads.
 
-For an edge into a reader of some layer, with the change its writer would bring:
+For a reader of some layer, and what it would read more than in a finished run:
 
 1. Below the reader nothing changes: the run's own states are reused.
 2. In the reader's layer only the component that reads is computed: new queries, keys or values of
@@ -8,7 +8,9 @@ For an edge into a reader of some layer, with the change its writer would bring:
    layer follows, unless it reads in parallel.
 3. Later layers are computed in full, and the logits.
 
-Edges into the heads of a layer are attended together, then finished head by head.
+`rerun` does this for one reader, and can be differentiated. `single_edge` does it for many edges
+of a run, each carrying another output of its writer: those into the heads of a layer are attended
+together, then finished head by head.
 """
 
 from collections.abc import Iterator
@@ -19,14 +21,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from graphcircuits.graph import ComponentGraph
-from graphcircuits.intervene import (
-    MEMORY_LIMIT,
-    Metric,
-    check_writers,
-    chunk_size,
-    keep_freed_memory,
-)
+from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
+from graphcircuits.graph import Block, ComponentGraph
+from graphcircuits.intervene import Metric, check_writers
 from graphcircuits.layers import TransformerConfig, attention_pattern, rotate
 from graphcircuits.transformer import Run
 
@@ -59,13 +56,15 @@ def single_edge(
     changes = (other - base.writers).permute(2, 0, 1, 3).contiguous()
     request = _Request(base, changes, chosen, _chunk(base, memory_limit))
     keep_freed_memory()
-    done, results = [], []
+    places, results = chosen.cumsum(0) - 1, None
     for ids, logits in _changed_runs(request):
-        done.append(ids)
-        results.append(logits if metric is None else metric(logits))
-    ids, by_id = torch.cat(done).sort()
-    rows = by_id[torch.searchsorted(ids, wanted)]
-    return torch.cat(results)[rows.to(other.device)]
+        values = logits if metric is None else metric(logits)
+        # Results kept apart would lie between the blocks that the next run needs, and break them.
+        if results is None:
+            results = values.new_empty(int(chosen.sum()), *values.shape[1:])
+        results[places[ids].to(values.device)] = values
+    assert results is not None
+    return results[places[wanted].to(other.device)]
 
 
 @dataclass(frozen=True)
@@ -76,16 +75,14 @@ class _Request:
     chunk: int
 
     def parts(
-        self, first: int, count: int
+        self, block: Block
     ) -> Iterator[tuple[Int[Tensor, "reader writer"], Bool[Tensor, "reader writer"], Tensor]]:
-        """What is asked of `count` readers that read the same writers, some writers at a time.
+        """What is asked of a block of readers, some writers at a time.
 
         Gives the edges, which of them are chosen, and the writers' changes.
         """
-        graph = self.base.subject.graph
-        starts = graph.offsets[first : first + count, None]
-        reads = int(graph.reads[first])
-        chosen = self.chosen[int(starts[0]) :][: count * reads].view(count, reads)
+        starts = block.first_edge + torch.arange(block.n_readers)[:, None] * block.n_writers
+        chosen = self.chosen[block.edges].view(block.n_readers, block.n_writers)
         asked = chosen.any(0).nonzero().flatten()
         for writers in asked.split(self.chunk) if len(asked) else ():
             low, high = int(writers[0]), int(writers[-1]) + 1
@@ -97,52 +94,60 @@ class _Request:
 
 def _changed_runs(request: _Request) -> Finished:
     """Edges, some at a time, with the logits when each alone carries its writer's change."""
-    base, graph = request.base, request.base.subject.graph
-    kinds = {"q": graph.n_heads, "k": graph.n_groups, "v": graph.n_groups}
-    reader = 0
-    for layer in range(graph.n_layers):
-        for kind, count in kinds.items():
-            for edges, chosen, change in request.parts(reader, count):
-                yield from _head_runs(base, layer, kind, edges, chosen, change)
-            reader += count
-        for edges, _, change in request.parts(reader, 1):
-            hidden = _changed_hidden(base, layer, _Change(change))
-            yield edges[0], _finish(base, layer, None, hidden)
-        reader += 1
-    for edges, _, change in request.parts(reader, 1):
-        yield edges[0], base.subject.unembed(base.streams[-1] + change)
+    base = request.base
+    for block in base.subject.graph.blocks:
+        for edges, chosen, change in request.parts(block):
+            if block.kind not in "qkv":
+                yield edges[0], _without_heads(base, block, change)
+                continue
+            readers = chosen.any(1).nonzero().flatten().tolist()
+            z_changes = _changed_heads(base, block, readers, change)
+            for reader, z_change in zip(readers, z_changes, strict=True):
+                kept = chosen[reader]
+                factor = z_change if kept.all() else z_change[kept.to(z_change.device)]
+                yield edges[reader, kept], _with_head(base, block, reader, factor)
 
 
-def _head_runs(
-    base: Run,
-    layer: int,
-    kind: str,
-    edges: Int[Tensor, "reader edge"],
-    chosen: Bool[Tensor, "reader edge"],
-    change: Float[Tensor, "edge batch pos d_model"],
-) -> Finished:
-    """`_changed_runs` for the q, k or v readers of a layer."""
-    readers = chosen.any(1).nonzero().flatten().tolist()
-    z_changes = _changed_heads(base, layer, kind, readers, change)
-    W_O = base.subject.weights["W_O"][layer].unflatten(0, (len(chosen), -1)).flatten(1, 2)
-    for reader, z_change in zip(readers, z_changes, strict=True):
-        kept = chosen[reader]
-        factor = z_change if kept.all() else z_change[kept.to(z_change.device)]
-        by_head = _Change(factor, W_O[reader])
-        parallel = base.subject.config.parallel
-        hidden = None if parallel else _changed_hidden(base, layer, by_head)
-        yield edges[reader, kept], _finish(base, layer, by_head, hidden)
+def rerun(
+    base: Run, reader: int, change: Float[Tensor, "alternative batch pos d_model"]
+) -> Float[Tensor, "alternative batch pos d_vocab_out"]:
+    """Logits when a reader reads so much more than in the run, and nothing else is changed."""
+    block = next(block for block in base.subject.graph.blocks if reader < block.readers.stop)
+    if block.kind not in "qkv":
+        return _without_heads(base, block, change)
+    index = reader - block.first_reader
+    (z_change,) = _changed_heads(base, block, [index], change)
+    return _with_head(base, block, index, z_change)
+
+
+def _without_heads(
+    base: Run, block: Block, change: Float[Tensor, "edge batch pos d_model"]
+) -> Float[Tensor, "edge batch pos d_vocab_out"]:
+    """Logits when an MLP, or `logits`, reads `change` more."""
+    if block.kind == "logits":
+        return base.subject.unembed(base.streams[-1] + change)
+    return _finish(base, block.layer, None, _changed_hidden(base, block.layer, _Change(change)))
+
+
+def _with_head(
+    base: Run, block: Block, reader: int, z_change: Float[Tensor, "edge batch pos rank"]
+) -> Float[Tensor, "edge batch pos d_vocab_out"]:
+    """Logits when z of the heads behind one of a block's readers is changed."""
+    W_O = base.subject.weights["W_O"][block.layer]
+    by_head = _Change(z_change, W_O.unflatten(0, (block.n_readers, -1))[reader].flatten(0, 1))
+    parallel = base.subject.config.parallel
+    hidden = None if parallel else _changed_hidden(base, block.layer, by_head)
+    return _finish(base, block.layer, by_head, hidden)
 
 
 def _changed_heads(
     base: Run,
-    layer: int,
-    kind: str,
+    block: Block,
     readers: list[int],
     change: Float[Tensor, "edge batch pos d_model"],
 ) -> Float[Tensor, "reader edge batch pos rank"]:
     """How z changes, for all heads of a reader, when the reader reads `change` more."""
-    config, states = base.subject.config, base.states
+    config, states, kind, layer = base.subject.config, base.states, block.kind, block.layer
     # A q reader serves one head, a k or v reader all heads of its group.
     served = 1 if kind == "q" else config.heads_per_group
     q, z = (
@@ -282,12 +287,10 @@ def _finish(
 
 def _chunk(base: Run, memory_limit: int) -> int:
     """How many edges to run at once."""
-    config = base.subject.config
     batch, pos = base.states.input.shape[:2]
-    per_token = 5 * config.d_model + 3 * (config.n_heads + 2 * config.n_groups) * config.d_head
-    per_token += (5 if config.gated_mlp else 3) * config.d_mlp + 3 * config.d_vocab_out
-    numbers = batch * pos * (per_token + 4 * config.n_heads * pos)
-    return chunk_size(base.subject, numbers, batch * pos * config.d_mlp, memory_limit)
+    numbers = batch * Footprint(base.subject, pos).passing
+    largest = batch * pos * base.subject.config.d_mlp
+    return at_once(base.subject, numbers, memory_limit, largest=largest)
 
 
 def _check_edges(graph: ComponentGraph, edges: Int[Tensor, " edge"]) -> None:

@@ -10,7 +10,7 @@
 3. `Pairs.load` and `Pairs.save` read and write CSV and JSONL with the columns in common use.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -90,6 +90,15 @@ class Pairs:
             index = [index]
         rows = index if isinstance(index, slice | Tensor) else list(index)
         return self._map(lambda values: values[rows])
+
+    def split(self, size: int) -> Iterator["Pairs"]:
+        """The pairs in order, at most `size` at a time."""
+        if size >= len(self):
+            # Taking some of the pairs checks them once more.
+            yield self
+            return
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
 
     def to(self, device: torch.device | str) -> "Pairs":
         return self._map(lambda values: values.to(device))

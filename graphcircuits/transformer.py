@@ -33,6 +33,7 @@ from graphcircuits.layers import (
     weight_problems,
     weight_shapes,
 )
+from graphcircuits.subject.states import LayerStates, States, Trace
 
 __all__ = ["Run", "States", "Transformer", "TransformerConfig", "weight_shapes"]
 
@@ -162,10 +163,15 @@ class Transformer:
         self, stream: Float[Tensor, "*batch pos d_model"], layer: int
     ) -> Float[Tensor, "*batch pos d_model"]:
         """The stream after a layer."""
-        *_, z = self.attention(stream, layer)
-        after = stream + self._heads_out(z, layer)
-        *_, hidden = self.mlp(stream if self.config.parallel else after, layer)
-        return after + self._linear(hidden, self.weights["W_out"][layer], "b_out", layer)
+        return self._layer(stream, layer).after
+
+    def _layer(self, stream: Float[Tensor, "*batch pos d_model"], layer: int) -> LayerStates:
+        q, k, v, z = self.attention(stream, layer)
+        with_heads = stream + self._heads_out(z, layer)
+        at_mlp = stream if self.config.parallel else with_heads
+        pre, gate, hidden = self.mlp(at_mlp, layer)
+        out = self._linear(hidden, self.weights["W_out"][layer], "b_out", layer)
+        return LayerStates(stream, at_mlp, q, k, v, z, pre, gate, hidden, with_heads + out)
 
     def attention(
         self, stream: Float[Tensor, "*batch pos d_model"], layer: int
@@ -264,6 +270,21 @@ class Transformer:
         weight, _ = self._norm_weights(name, layer)
         return pull_through_norm(self.config, stream, weight, grad)
 
+    def through_norm(
+        self, name: str, W: Float[Tensor, "*lead d_model d_out"], layer: int | None = None
+    ) -> Float[Tensor, "*lead d_model d_out"]:
+        """The linear part of a norm, followed by W: its weight, and the centring of LayerNorm.
+
+        What is left of the norm is a scale, one number a stream and context. Without a layer the
+        first axis of W is that of all layers, or the norm is the last one.
+        """
+        weight, _ = self._norm_weights(name, layer)
+        if weight is None:
+            return W
+        between = (1,) * (W.ndim - weight.ndim - 1)
+        W = W * weight.to(W.dtype).view(*weight.shape[:-1], *between, -1, 1)
+        return W - W.mean(-2, keepdim=True) if self.config.norm == "layer" else W
+
     @property
     def constants(self) -> Float[Tensor, "stream d_model"]:
         """The biases that each stream holds beside its writers' outputs, in stream order."""
@@ -289,67 +310,26 @@ class Transformer:
         """
         embedded = self.embed(tokens)
         if loss is None:
-            trace, streams = self._trace(embedded)
-            return Run(self, States.stacked(trace), torch.stack(streams))
+            trace = self.trace(embedded)
+            return Run(self, States.stacked(trace.by_name()), trace.streams)
         with torch.enable_grad():
             # Every state follows from the embedding, so it alone has to ask for gradients.
-            trace, streams = self._trace(embedded.detach().requires_grad_())
-            value = loss(trace["logits"][0])
-        found = iter(torch.autograd.grad(value, [x for states in trace.values() for x in states]))
-        gradients = {name: [next(found) for _ in states] for name, states in trace.items()}
-        detached = {name: [state.detach() for state in states] for name, states in trace.items()}
-        streams = torch.stack(streams).detach()
+            trace = self.trace(embedded.detach().requires_grad_())
+            value = loss(trace.logits)
+        states = trace.by_name()
+        found = iter(torch.autograd.grad(value, [x for each in states.values() for x in each]))
+        gradients = {name: [next(found) for _ in each] for name, each in states.items()}
+        detached = {name: [state.detach() for state in each] for name, each in states.items()}
+        streams = trace.streams.detach()
         return Run(self, States.stacked(detached), streams, States.stacked(gradients))
 
-    def _trace(
-        self, embedded: Float[Tensor, "batch pos d_model"]
-    ) -> tuple[dict[str, list[Tensor]], list[Float[Tensor, "batch pos d_model"]]]:
-        """The states by field of `States`, a layer at a time, and the streams that were read."""
-        trace: dict[str, list[Tensor]] = {field.name: [] for field in fields(States)}
-        trace["input"].append(embedded)
-        stream, streams = embedded, []
+    def trace(self, embedded: Float[Tensor, "batch pos d_model"]) -> Trace:
+        """The plain run from what `input` writes, its values left where they are computed."""
+        layers, stream = [], embedded
         for layer in range(self.config.n_layers):
-            q, k, v, z = self.attention(stream, layer)
-            after = stream + self._heads_out(z, layer)
-            at_mlp = stream if self.config.parallel else after
-            pre, gate, hidden = self.mlp(at_mlp, layer)
-            streams += [stream, at_mlp]
-            stream = after + self._linear(hidden, self.weights["W_out"][layer], "b_out", layer)
-            for name, state in zip("qkvz", (q, k, v, z), strict=True):
-                trace[name].append(state)
-            trace["pre"].append(pre)
-            trace["hidden"].append(hidden)
-            if gate is not None:
-                trace["gate"].append(gate)
-        trace["logits"].append(self.unembed(stream))
-        return trace, [*streams, stream]
-
-
-@dataclass(frozen=True, eq=False)
-class States:
-    """The vector at every place where a component reads or writes, or a gradient there.
-
-    Attention readers have queries, keys and values (before rotation), heads write z (before W_O);
-    MLPs read `pre` (and `gate`) before the nonlinearity and write `hidden` after it; `input`
-    writes its stream vector and `logits` reads itself.
-    """
-
-    input: Float[Tensor, "batch pos d_model"]
-    q: Float[Tensor, "layer batch pos head d_head"]
-    k: Float[Tensor, "layer batch pos kv d_head"]
-    v: Float[Tensor, "layer batch pos kv d_head"]
-    z: Float[Tensor, "layer batch pos head d_head"]
-    pre: Float[Tensor, "layer batch pos d_mlp"]
-    gate: Float[Tensor, "layer batch pos d_mlp"] | None
-    hidden: Float[Tensor, "layer batch pos d_mlp"]
-    logits: Float[Tensor, "batch pos d_vocab_out"]
-
-    @classmethod
-    def stacked(cls, trace: dict[str, list[Tensor]]) -> "States":
-        single = {name: trace[name][0] for name in ("input", "logits")}
-        layered = {name: trace[name] for name in trace if name not in single}
-        stacks = {name: torch.stack(xs) if xs else None for name, xs in layered.items()}
-        return cls(**single, **stacks)  # pyright: ignore[reportArgumentType]
+            layers.append(self._layer(stream, layer))
+            stream = layers[-1].after
+        return Trace(layers, self.unembed(stream))
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from graphcircuits.cost import Counts, Ledger, cost, count
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.intervene import masked_logits
-from graphcircuits.methods import METHODS, Progress, eap, hard_concrete, localize, pgexplainer
+from graphcircuits.methods import METHODS, Progress, hard_concrete, localize, pgexplainer
 from graphcircuits.methods.acdc import acdc_circuit
 from graphcircuits.predictor.ensemble import Ensemble, save_ensemble
 from graphcircuits.predictor.model import Predictor, PredictorConfig
+from graphcircuits.subject.states import Trace
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer, TransformerConfig
 from tests.methods.tasks import make_pairs
@@ -153,15 +154,15 @@ def test_passes_against_wrapped_functions(
         assert found.evaluations == sum(masked) / len(pairs)
 
 
-def test_eap_passes_against_its_own_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eap_passes_against_the_traces_it_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = []
-    forward = eap._forward
+    trace = Transformer.trace
 
-    def wrapped(subject: Transformer, stream: Tensor) -> Any:
-        rows.append(len(stream))
-        return forward(subject, stream)
+    def wrapped(subject: Transformer, embedded: Tensor) -> Trace:
+        rows.append(len(embedded))
+        return trace(subject, embedded)
 
-    monkeypatch.setattr(eap, "_forward", wrapped)
+    monkeypatch.setattr(Transformer, "trace", wrapped)
     subject = make_small()
     pairs = make_pairs(subject, "cross-entropy", batch=4)
     assert counted(subject, pairs, "eap-ig", steps=3).forwards == sum(rows) / 4

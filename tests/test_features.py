@@ -11,7 +11,6 @@ from torch import Tensor
 import graphcircuits.features as module
 from graphcircuits.features import FEATURES, Features, cached_features, features
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.interfaces import blocks
 from graphcircuits.single_edge import single_edge
 from graphcircuits.transformer import Transformer
 from tests.methods.tasks import make_pairs
@@ -399,6 +398,6 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
 
 def test_blocks_of_a_large_graph_cover_its_edges() -> None:
     graph = ComponentGraph(32, 32, n_kv_heads=8, parallel=True)
-    found = list(blocks(graph))
+    found = list(graph.blocks)
     assert found[-1].edges.stop == graph.n_edges
     assert [block.edges.start for block in found[1:]] == [block.edges.stop for block in found[:-1]]

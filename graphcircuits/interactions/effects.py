@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.intervene import MEMORY_LIMIT, masked_logits
+from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
+from graphcircuits.intervene import masked_logits
 from graphcircuits.methods.prepare import prepare
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
@@ -50,20 +51,29 @@ def edge_interactions(
     graph = subject.graph
     check_edges(edges)
     indices = graph.edge_indices(edges)
-    pairs = prepare(subject, pairs)
+    pairs = prepare(subject, pairs, memory_limit)
     first, second = torch.triu_indices(len(edges), len(edges), 1)
     rows = torch.arange(1 + len(edges) + len(first))
     masks = torch.ones(len(rows), graph.n_edges, dtype=subject.dtype)
     masks[rows[1 : 1 + len(edges)], indices] = 0
     for one in (first, second):
         masks[rows[1 + len(edges) :], indices[one]] = 0
-    losses = masked_logits(
-        subject,
-        pairs.clean,
-        masks.to(subject.device),
-        subject.run(pairs.corrupted).writers,
-        metric=pairs.loss,
-        memory_limit=memory_limit,
+    masks = masks.to(subject.device)
+    size = Footprint(subject, pairs.clean.shape[1])
+    held = 2 * size.pair + size.masked(grad=False)
+    losses = torch.cat(
+        [
+            masked_logits(
+                subject,
+                part.clean,
+                masks,
+                subject.run(part.corrupted).writers,
+                metric=part.loss,
+                memory_limit=memory_limit // 2,
+            )
+            for part in pairs.split(at_once(subject, held, memory_limit))
+        ],
+        dim=1,
     )
     effects = losses[1:] - losses[0]
     single, joint = effects[: len(edges)], effects[len(edges) :]

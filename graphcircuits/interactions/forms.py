@@ -20,9 +20,9 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
+from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
 from graphcircuits.interactions.effects import Effects, square, without_diagonal
 from graphcircuits.interactions.read import SharedRead
-from graphcircuits.intervene import MEMORY_LIMIT, chunk_size
 from graphcircuits.methods.prepare import check_choice
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
@@ -51,11 +51,11 @@ def finite(read: SharedRead, *, memory_limit: int = MEMORY_LIMIT) -> Effects:
     """Effects (axes place and batch) of changing the read input at one position; any downstream."""
     pairs = torch.triu_indices(len(read.edges), len(read.edges), 1)
     singles, joints = [], []
-    for part, at_once in _parts(read, memory_limit, derivatives=0):
+    for part, fit in _parts(read, memory_limit, derivatives=0):
         u, d = part.inputs, part.changes
         clean = part.losses(u)
-        singles.append(torch.cat([part.losses(u + some) - clean for some in d.split(at_once)]))
-        chunks = pairs.split(at_once, dim=1)
+        singles.append(torch.cat([part.losses(u + some) - clean for some in d.split(fit)]))
+        chunks = pairs.split(fit, dim=1)
         joints.append(torch.cat([part.losses(u + d[i] + d[j]) - clean for i, j in chunks]))
     single = torch.cat(singles, dim=-1)
     return Effects(edges=read.edges, single=single, joint=square(single, torch.cat(joints, dim=-1)))
@@ -111,11 +111,11 @@ def integral(
     points, weights = _rules(order, order - 2)
     points, weights = points.to(read.inputs), weights.to(read.inputs)
     sums = []
-    for part, at_once in _parts(read, memory_limit, derivatives=2):
+    for part, fit in _parts(read, memory_limit, derivatives=2):
         by_pair = []
         for d1, d2 in (part.changes[[part.edges.index(edge) for edge in pair]] for pair in pairs):
             mixed = []
-            for some in points.split(at_once):
+            for some in points.split(fit):
                 s, r = some.T[:, :, None, None, None]
                 u, gradient = _gradient(part, part.inputs + s * d1 + r * d2)
                 mixed.append((_product(gradient, u, d2.expand_as(u)) * d1).sum(-1))
@@ -220,18 +220,15 @@ def _parts(
     read: SharedRead, memory_limit: int, *, derivatives: int
 ) -> Iterator[tuple[SharedRead, int]]:
     """The prompts some at a time, and how many alternative inputs fit into memory at once."""
-    config = read.subject.config
-    rows = len(read.positions) * read.pairs.clean.shape[1]
-    per_row = 5 * config.d_model + 3 * (config.n_heads + 2 * config.n_groups) * config.d_head
-    per_row += (5 if config.gated_mlp else 3) * config.d_mlp + 3 * config.d_vocab_out
-    per_row += 4 * config.n_heads * read.pairs.clean.shape[1]
+    subject, pos, places = read.subject, read.pairs.clean.shape[1], len(read.positions)
     # Derivatives keep every layer, and each adds about as much again as the pass it differentiates.
-    kept = (1 + derivatives) * config.n_layers if derivatives else 1
-    numbers = rows * per_row * kept
-    fit = chunk_size(read.subject, numbers, rows * config.d_mlp, memory_limit)
+    kept = (1 + derivatives) * subject.config.n_layers if derivatives else 1
+    numbers = places * kept * Footprint(subject, pos).passing
+    largest = places * pos * subject.config.d_mlp
+    fit = at_once(subject, numbers, memory_limit, largest=largest)
     size = min(fit, len(read.pairs))
-    for start in range(0, len(read.pairs), size):
-        yield replace(read, pairs=read.pairs[start : start + size]), fit // size
+    for part in read.pairs.split(size):
+        yield replace(read, pairs=part), fit // size
 
 
 def _check_smooth(read: SharedRead, form: str) -> None:

@@ -3,8 +3,8 @@
 1. The clean run gives the reader's input u at each position; the corrupted run gives the change d
    that each edge would bring: corrupted minus clean output of its writer.
 2. L(u): the reader reads u at one position and the clean input elsewhere; other readers of its
-   layer read the clean run; its component computes, and everything later follows. Plain PyTorch,
-   differentiable, many alternatives of u at once.
+   layer read the clean run; its component computes, and everything later follows (`rerun`), many
+   alternatives of u at once.
 3. `kinks` says where the way from u to the loss is not smooth.
 
 u is the residual stream before the reader's norm, for every reader, so that a norm is part of L.
@@ -16,13 +16,13 @@ from difflib import get_close_matches
 from functools import cached_property
 
 import torch
-from einops import einsum, rearrange
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.interactions.effects import check_edges
-from graphcircuits.layers import attend
-from graphcircuits.methods.prepare import prepare
+from graphcircuits.methods.prepare import prepare, settled
+from graphcircuits.single_edge import rerun
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Run, Transformer
 
@@ -73,7 +73,7 @@ class SharedRead:
         if not positions or min(positions) < 0 or max(positions) >= length:
             raise ValueError(f"positions must be some of 0..{length - 1}, got {[*positions]}.")
         return cls(
-            subject=subject,
+            subject=settled(subject, widen=False),
             pairs=prepare(subject, pairs),
             target=target,
             edges=tuple(edges),
@@ -132,59 +132,6 @@ class SharedRead:
         """L(u): the losses when the reader reads `inputs`, at one position and in turn at each."""
         pos = torch.arange(self._stream.shape[1], device=inputs.device)
         here = pos == torch.tensor(self.positions, device=inputs.device)[:, None]
-        read = inputs[..., None, :].where(here[:, None, :, None], self._stream)
-        return self.pairs.loss(self._downstream(read))
-
-    def _downstream(
-        self, read: Float[Tensor, "*lead batch pos d_model"]
-    ) -> Float[Tensor, "*lead batch pos d_vocab_out"]:
-        """Logits when the reader reads this; other readers of its layer read the clean run."""
-        subject, graph, streams = self.subject, self.subject.graph, self._base.streams
-        kind, layer = graph.reader_kinds[self.reader], int(graph.reader_layer[self.reader])
-        if kind == "logits":
-            return subject.unembed(read)
-        if kind == "mlp":
-            change = self._mlp_change(read, layer)
-        else:
-            change = self._head_change(read, layer, kind)
-            if not subject.config.parallel:
-                change = change + self._mlp_change(streams[2 * layer + 1] + change, layer)
-        stream = streams[2 * layer + 2] + change
-        for later in range(layer + 1, subject.config.n_layers):
-            stream = subject.layer(stream, later)
-        return subject.unembed(stream)
-
-    def _mlp_change(
-        self, read: Float[Tensor, "*lead d_model"], layer: int
-    ) -> Float[Tensor, "*lead d_model"]:
-        """How the MLP's output differs from the clean run."""
-        *_, hidden = self.subject.mlp(read, layer)
-        return (hidden - self._base.states.hidden[layer]) @ self.subject.weights["W_out"][layer]
-
-    def _head_change(
-        self, read: Float[Tensor, "*lead batch pos d_model"], layer: int, kind: str
-    ) -> Float[Tensor, "*lead batch pos d_model"]:
-        """How the output of the head, or of a group's heads, differs from the clean run."""
-        subject, config, states = self.subject, self.subject.config, self._base.states
-        components = subject.graph.components_of(self.reader)
-        first = (components[0] - 1) % subject.graph.writers_per_layer
-        heads, group = slice(first, first + len(components)), first // config.heads_per_group
-        own = first if kind == "q" else group
-        new = subject.normalize("attn_norm", read, layer)
-        new = new @ subject.weights[f"W_{kind.upper()}"][layer, own]
-        bias = subject.bias(f"b_{kind.upper()}", layer)
-        new = new if bias is None else new + bias[own]
-        vectors = {
-            "q": states.q[layer][:, :, heads].transpose(1, 2),
-            "k": states.k[layer][:, None, :, group],
-            "v": states.v[layer][:, None, :, group],
-            kind: new[..., None, :, :],
-        }
-        shape = (*read.shape[:-2], len(components), read.shape[-2], config.d_head)
-        z = attend(config, *(vectors[name].expand(shape) for name in "qkv"))
-        z_change = z - states.z[layer][:, :, heads].transpose(1, 2)
-        return einsum(
-            z_change,
-            subject.weights["W_O"][layer, heads],
-            "... head pos d_head, head d_head d_model -> ... pos d_model",
-        )
+        change = (inputs - self.inputs)[..., None, :].where(here[:, None, :, None], 0.0)
+        logits = rerun(self._base, self.reader, change.contiguous().flatten(0, -4))
+        return self.pairs.loss(logits).unflatten(0, inputs.shape[:-2])

@@ -122,7 +122,7 @@ def factors_of(subject: Transformer) -> Factors:
     readers: list[Tensor] = []
     for layer in range(config.n_layers):
         W_Q, W_K, W_V = (
-            _through_norm(subject, "attn_norm", w[f"W_{name}"][layer], layer) for name in "QKV"
+            subject.through_norm("attn_norm", w[f"W_{name}"][layer], layer) for name in "QKV"
         )
         W_O = w["W_O"][layer]
         # Side by side: the outputs, or the queries, of all heads that a group serves.
@@ -132,32 +132,18 @@ def factors_of(subject: Transformer) -> Factors:
         readers += W_K @ _cut(W_Q_group).mT
         readers += W_V @ _cut(W_O_group.mT).mT
         read = [w["W_in"][layer], w["W_gate"][layer]] if config.gated_mlp else [w["W_in"][layer]]
-        W_read = _through_norm(subject, "mlp_norm", torch.cat(read, dim=1), layer)
+        W_read = subject.through_norm("mlp_norm", torch.cat(read, dim=1), layer)
         readers.append(_cut(W_read.mT).mT)
         writers += _cut(subject.expand_groups(W_V, dim=0)) @ W_O
         writers.append(_cut(w["W_out"][layer]))
     W_U = subject.unembedding.double() * config.logit_scale
-    readers.append(_cut(_through_norm(subject, "final_norm", W_U).mT).mT)
+    readers.append(_cut(subject.through_norm("final_norm", W_U).mT).mT)
     return Factors(tuple(writers), tuple(readers))
 
 
 def _cut(tall: Float[Tensor, "*lead row column"]) -> Float[Tensor, "*lead rank column"]:
     """R with R^T R = M^T M: the same map up to a rotation of its rows, of which few are left."""
     return torch.linalg.qr(tall, mode="r").R
-
-
-def _through_norm(
-    subject: Transformer,
-    name: str,
-    W: Float[Tensor, "*lead d_model d_out"],
-    layer: int | None = None,
-) -> Float[Tensor, "*lead d_model d_out"]:
-    """The linear part of a norm, without its scale, followed by W."""
-    weight = subject.weights.get(f"{name}_w")
-    if weight is None:
-        return W
-    scaled = (weight if layer is None else weight[layer]).double()[:, None] * W
-    return scaled - scaled.mean(-2, keepdim=True) if subject.config.norm == "layer" else scaled
 
 
 # The edge maps

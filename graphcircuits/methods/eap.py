@@ -17,21 +17,22 @@ prompts and steps go in chunks, so that memory bounds neither the number of edge
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.intervene import MEMORY_LIMIT, keep_freed_memory
 from graphcircuits.methods.prepare import (
     POOLS,
     check_choice,
     check_positive,
     placed,
+    settled,
 )
+from graphcircuits.subject.states import Trace
 from graphcircuits.task import Pairs, check_losses
 from graphcircuits.transformer import Transformer
 
@@ -85,15 +86,15 @@ def _attribute(
 ) -> Float[Tensor, " edge"]:
     """Pooled effects, with gradients averaged over these shares of clean on the path."""
     check_choice("pool", pool, POOLS)
+    subject = settled(subject, widen=False)
     pairs = placed(subject, pairs)
     dtype = torch.promote_types(subject.dtype, torch.float32)
     total = torch.zeros(subject.graph.n_edges, dtype=dtype, device=subject.device)
     prompts, steps = _chunks(subject, pairs, len(shares), memory_limit)
     keep_freed_memory()
     losses = []
-    for start in range(0, len(pairs), prompts):
-        part = pairs if prompts >= len(pairs) else pairs[start : start + prompts]
-        by_prompt = pool == "abs"
+    by_prompt = pool == "abs"
+    for part in pairs.split(prompts):
         found, *both = _effects(subject, part, over, shares.split(steps), by_prompt=by_prompt)
         total += found.abs_().sum(0) if by_prompt else found[0]
         losses.append(both)
@@ -133,10 +134,10 @@ def _effects(
     at_clean = over == "inputs" and all(some.tolist() == [1.0] for some in shares)
     embedded = subject.embed(pairs.clean).detach()
     with torch.no_grad():
-        corrupted = _forward(subject, subject.embed(pairs.corrupted))
+        corrupted = _kept(subject, subject.trace(subject.embed(pairs.corrupted)))
         if pairs.needs_targets:
             pairs = pairs.with_targets_from(subject.logits(pairs.clean))
-        clean = None if at_clean else _forward(subject, embedded)
+        clean = None if at_clean else _kept(subject, subject.trace(embedded))
     clean = clean or _with_gradients(subject, embedded, pairs)
     deltas = _deltas(subject, clean, corrupted)
     dtype = torch.promote_types(subject.dtype, torch.float32)
@@ -155,12 +156,10 @@ def _effects(
 
 @dataclass(frozen=True)
 class _Layer:
-    """What a layer read and computed, or gradients there."""
+    """What is kept of a layer."""
 
     at_heads: Float[Tensor, "run pos d_model"]
     at_mlp: Float[Tensor, "run pos d_model"]
-    readers: tuple[Tensor, ...]
-    """q, k, v, the MLP's pre-activation and, if there is one, that of its gate."""
     z: Float[Tensor, "run pos head d_head"]
     hidden: Float[Tensor, "run pos d_mlp"]
 
@@ -179,20 +178,10 @@ class _Pass:
     losses: Float[Tensor, "step batch"] | None = None
 
 
-def _forward(subject: Transformer, stream: Float[Tensor, "run pos d_model"]) -> _Pass:
-    config, weights = subject.config, subject.weights
-    layers = []
-    for layer in range(config.n_layers):
-        q, k, v, z = subject.attention(stream, layer)
-        W_O = weights["W_O"][layer].flatten(0, 1)
-        after = stream + F.linear(z.flatten(-2), W_O.T, subject.bias("b_O", layer))
-        at_mlp = stream if config.parallel else after
-        pre, gate, hidden = subject.mlp(at_mlp, layer)
-        readers = (q, k, v, pre) if gate is None else (q, k, v, pre, gate)
-        layers.append(_Layer(stream, at_mlp, readers, z, hidden))
-        out = F.linear(hidden, weights["W_out"][layer].T, subject.bias("b_out", layer))
-        stream = after + out
-    return _Pass(subject, layers, stream, subject.unembed(stream))
+def _kept(subject: Transformer, trace: Trace) -> _Pass:
+    names = [field.name for field in fields(_Layer)]
+    layers = [_Layer(*(getattr(x, name).detach() for name in names)) for x in trace.layers]
+    return _Pass(subject, layers, trace.layers[-1].after.detach(), trace.logits.detach())
 
 
 def _with_gradients(
@@ -201,22 +190,11 @@ def _with_gradients(
     """A run on each prompt, once or for several steps in a row, with gradients of its loss."""
     with torch.enable_grad():
         # All follows from the stream, so it alone has to ask for gradients.
-        run = _forward(subject, streams.requires_grad_())
-        losses = pairs.loss(run.logits.unflatten(0, (-1, len(pairs))))
-    wanted = [reader for layer in run.layers for reader in layer.readers]
-    gradients = torch.autograd.grad(losses.sum(), [*wanted, run.logits])
-    layers = [
-        _Layer(
-            layer.at_heads.detach(),
-            layer.at_mlp.detach(),
-            (),
-            layer.z.detach(),
-            layer.hidden.detach(),
-        )
-        for layer in run.layers
-    ]
-    last, logits = run.stream.detach(), run.logits.detach()
-    return _Pass(subject, layers, last, logits, gradients, losses.detach())
+        trace = subject.trace(streams.requires_grad_())
+        losses = pairs.loss(trace.logits.unflatten(0, (-1, len(pairs))))
+    wanted = [reader for layer in trace.layers for reader in layer.readers]
+    gradients = torch.autograd.grad(losses.sum(), [*wanted, trace.logits])
+    return replace(_kept(subject, trace), gradients=gradients, losses=losses.detach())
 
 
 @torch.no_grad()
@@ -317,20 +295,17 @@ def _add_effects(
 ) -> None:
     """Add the effects of the path's writers in a run, summed over its steps."""
     low, high = path.writers
-    reader = path.first_layer * graph.readers_per_layer
     # One row holds everything that is summed: a prompt, or all of them.
-    writers = deltas.view(len(deltas), len(found), -1)
-    for gradients in _gradient_blocks(run, deltas.shape[1]):
-        count = len(gradients)
-        start, reads = int(graph.offsets[reader]), int(graph.reads[reader])
-        reader += count
-        seen = min(high, reads)
+    writers = deltas.view(len(deltas), len(found), -1).to(found.dtype)
+    blocks = graph.stream_blocks[2 * path.first_layer :]
+    for block, gradients in zip(blocks, _gradient_blocks(run, deltas.shape[1]), strict=True):
+        seen = min(high, block.n_writers)
         if seen <= low:
             continue
-        readers = gradients.reshape(count, len(found), -1).transpose(0, 1)
-        block = readers @ writers[low:seen].permute(1, 2, 0)
-        edges = found[:, start : start + count * reads].view(-1, count, reads)
-        edges[:, :, low:seen] += block
+        readers = gradients.reshape(block.n_readers, len(found), -1).transpose(0, 1)
+        products = readers.to(found.dtype) @ writers[low:seen].permute(1, 2, 0)
+        edges = found[:, block.edges].view(-1, block.n_readers, block.n_writers)
+        edges[:, :, low:seen] += products
 
 
 def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader batch pos d_model"]]:
@@ -372,12 +347,8 @@ def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader b
 
 def _chunks(subject: Transformer, pairs: Pairs, steps: int, memory_limit: int) -> tuple[int, int]:
     """Prompts a chunk and steps a pass whose numbers fit in memory, one each at least."""
-    config, graph, pos = subject.config, subject.graph, pairs.clean.shape[1]
-    states = config.n_layers * (config.layer_states + 2 * config.d_model) + config.d_vocab_out
-    patterns = config.n_layers * config.n_heads * pos
-    run = pos * (4 * states + 3 * patterns + 3 * graph.readers_per_layer * config.d_model)
-    writers = 5 * pos * graph.n_writers * config.d_model
-    room = memory_limit // subject.dtype.itemsize
-    at_once = max(1, min(steps, (room - writers - 2 * graph.n_edges) // run))
-    prompts = room // (writers + 2 * graph.n_edges + at_once * run)
-    return max(1, prompts), at_once
+    size = Footprint(subject, pairs.clean.shape[1])
+    run = size.backward + 3 * size.readers
+    prompt = 5 * size.writers + 2 * subject.graph.n_edges
+    together = min(steps, at_once(subject, run, memory_limit, taken=prompt))
+    return at_once(subject, prompt + together * run, memory_limit), together

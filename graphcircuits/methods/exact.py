@@ -3,14 +3,16 @@
 1. Noising: in the clean run, one edge at a time carries its writer's corrupted output. Denoising:
    in the corrupted run, one edge at a time carries the clean one.
 2. An edge's effect on a prompt is the change of the loss; its score pools the effects.
+
+Prompts go in chunks, and within a chunk edges do, so that memory bounds the number of neither.
 """
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.intervene import MEMORY_LIMIT
-from graphcircuits.methods.prepare import check_choice, pooled, prepare
+from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
+from graphcircuits.methods.prepare import POOLS, check_choice, prepare, settled
 from graphcircuits.single_edge import single_edge
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
@@ -30,15 +32,34 @@ def exact(
     """How much the loss changes with each edge alone.
 
     `pool` takes the mean over prompts of the absolute change ("abs") or the absolute value of the
-    mean change ("sum"). Activations stay below `memory_limit` bytes where one edge allows it.
+    mean change ("sum"). Memory stays below `memory_limit` bytes where one edge and one prompt
+    allow it.
     """
     check_choice("direction", direction, DIRECTIONS)
-    pairs = prepare(subject, pairs)
+    check_choice("pool", pool, POOLS)
+    subject = settled(subject)
+    pairs = prepare(subject, pairs, memory_limit)
+    pos = pairs.clean.shape[1]
+    size = Footprint(subject, pos)
+    # Half of the memory is left to the edges that run at once.
+    held = 2 * size.pair + size.passing
+    prompts = at_once(subject, held, memory_limit, largest=pos * subject.config.d_mlp)
+    total = torch.zeros(subject.graph.n_edges, dtype=subject.dtype, device=subject.device)
+    for part in pairs.split(prompts):
+        total += _summed_effects(subject, part, direction, pool, memory_limit // 2)
+    return total.abs() / len(pairs)
+
+
+def _summed_effects(
+    subject: Transformer, pairs: Pairs, direction: str, pool: str, memory_limit: int
+) -> Float[Tensor, " edge"]:
+    """Effects, or their absolute values, summed over prompts."""
     clean, corrupted = subject.run(pairs.clean), subject.run(pairs.corrupted)
     base, other = (clean, corrupted) if direction == "noising" else (corrupted, clean)
     before = pairs.loss(base.logits)
 
-    def score(logits: Float[Tensor, "edge batch pos d_vocab_out"]) -> Float[Tensor, " edge"]:
-        return pooled(pairs.loss(logits) - before, pool)
+    def summed(logits: Float[Tensor, "edge batch pos d_vocab_out"]) -> Float[Tensor, " edge"]:
+        effects = pairs.loss(logits) - before
+        return (effects.abs() if pool == "abs" else effects).sum(-1)
 
-    return single_edge(base, other.writers, metric=score, memory_limit=memory_limit)
+    return single_edge(base, other.writers, metric=summed, memory_limit=memory_limit)

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.intervene import masked_logits
-from graphcircuits.methods.prepare import Progress, Stop, check_positive
+from graphcircuits.methods.prepare import Progress, Stop, check_positive, corrupted_outputs
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 
@@ -57,6 +57,7 @@ class Training:
     generator: torch.Generator | None
     """None draws with seed 0."""
     progress: Progress | None
+    memory_limit: int
 
     def __post_init__(self) -> None:
         names = ("steps", "learning_rate", "prompts", "samples")
@@ -76,8 +77,7 @@ def fit(
     `to_masks` turns gates into edge masks; `penalty` is given the locations and the step.
     """
     generator = training.generator or torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        corrupted = subject.run(pairs.corrupted).writers
+    corrupted = corrupted_outputs(subject, pairs, training.memory_limit)
     locations = start.to(subject.weights["W_E"]).clone().requires_grad_()
     optimizer = torch.optim.Adam([locations], lr=training.learning_rate)
     prompts = min(training.prompts, len(pairs))
@@ -88,7 +88,14 @@ def fit(
         rows, order = order[:prompts].to(subject.device), order[prompts:]
         part = pairs[rows]
         masks = to_masks(sample(locations, training.samples, generator))
-        losses = masked_logits(subject, part.clean, masks, corrupted[rows], metric=part.loss)
+        losses = masked_logits(
+            subject,
+            part.clean,
+            masks,
+            corrupted(rows),
+            metric=part.loss,
+            memory_limit=training.memory_limit,
+        )
         objective = losses.mean() + penalty(locations, step)
         optimizer.zero_grad()
         objective.backward()

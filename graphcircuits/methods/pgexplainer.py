@@ -30,9 +30,18 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
 from graphcircuits.intervene import masked_logits
 from graphcircuits.methods.descriptors import describe, standardized
-from graphcircuits.methods.prepare import Progress, Stop, check_positive, prepare
+from graphcircuits.methods.prepare import (
+    Progress,
+    Stop,
+    check_positive,
+    corrupted_outputs,
+    from_clean_run,
+    prepare,
+    settled,
+)
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 
@@ -90,6 +99,7 @@ def pgexplainer(
     prompts: int = Fit.prompts,
     samples: int = Fit.samples,
     width: int = Fit.width,
+    memory_limit: int = MEMORY_LIMIT,
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, " edge"]:
@@ -97,7 +107,8 @@ def pgexplainer(
 
     `size` and `entropy` weigh the two penalties; the temperature falls from `hot` to `cold`. Each
     of `steps` draws `prompts` prompts and `samples` masks; `width` is that of the MLP's two hidden
-    layers. Without a generator the seed is 0.
+    layers. Without a generator the seed is 0. Memory stays below `memory_limit` bytes where one
+    mask on the prompts of a step allows it.
     """
     options = Fit(
         size=size,
@@ -110,26 +121,30 @@ def pgexplainer(
         samples=samples,
         width=width,
     )
-    pairs = to_clean_output(subject, prepare(subject, pairs))
+    subject = settled(subject)
+    pairs = to_clean_output(subject, prepare(subject, pairs, memory_limit), memory_limit)
     described = standardized(describe(subject)).to(subject.dtype)
-    distance = engine_distance(subject, pairs)
+    distance = engine_distance(subject, pairs, memory_limit)
     return fit(described, distance, len(pairs), options, generator=generator, progress=progress)
 
 
-@torch.no_grad()
-def to_clean_output(subject: Transformer, pairs: Pairs) -> Pairs:
+def to_clean_output(subject: Transformer, pairs: Pairs, memory_limit: int = MEMORY_LIMIT) -> Pairs:
     """The same prompts, with the distance to the clean run's output as their loss."""
     kind = pairs.kind
     if kind not in ("kl", "l1"):
         kind = "l1" if subject.config.d_vocab_out == 1 else "kl"
     bare = replace(pairs, kind=kind, targets=None, incorrect=None)
-    return bare.with_targets_from(subject.logits(pairs.clean))
+    return from_clean_run(subject, bare, memory_limit)
 
 
 @torch.no_grad()
-def corrupted_distance(subject: Transformer, pairs: Pairs) -> Float[Tensor, ""]:
+def corrupted_distance(
+    subject: Transformer, pairs: Pairs, memory_limit: int = MEMORY_LIMIT
+) -> Float[Tensor, ""]:
     """The mean distance of the corrupted runs from the clean ones."""
-    distance = pairs.loss(subject.logits(pairs.corrupted)).mean()
+    size = at_once(subject, Footprint(subject, pairs.clean.shape[1]).passing, memory_limit)
+    parts = pairs.split(size)
+    distance = torch.cat([part.loss(subject.logits(part.corrupted)) for part in parts]).mean()
     if distance <= 0:
         raise ValueError(
             "the corrupted runs have the outputs of the clean ones at all scored positions, so no "
@@ -138,17 +153,25 @@ def corrupted_distance(subject: Transformer, pairs: Pairs) -> Float[Tensor, ""]:
     return distance
 
 
-def engine_distance(subject: Transformer, pairs: Pairs) -> Distance:
+def engine_distance(
+    subject: Transformer, pairs: Pairs, memory_limit: int = MEMORY_LIMIT
+) -> Distance:
     """What a fit minimizes, for pairs from `to_clean_output`: all sampled masks in one call."""
-    whole = corrupted_distance(subject, pairs)
-    with torch.no_grad():
-        corrupted = subject.run(pairs.corrupted).writers
+    whole = corrupted_distance(subject, pairs, memory_limit)
+    corrupted = corrupted_outputs(subject, pairs, memory_limit)
 
     def distance(
         masks: Float[Tensor, "sample edge"], rows: Int[Tensor, " prompt"]
     ) -> Float[Tensor, ""]:
         part = pairs[rows]
-        losses = masked_logits(subject, part.clean, masks, corrupted[rows], metric=part.loss)
+        losses = masked_logits(
+            subject,
+            part.clean,
+            masks,
+            corrupted(rows),
+            metric=part.loss,
+            memory_limit=memory_limit,
+        )
         return losses.mean() / whole
 
     return distance

@@ -3,8 +3,10 @@
 1. `prepare` refuses pairs that would score every edge zero, and a loss that cannot rank edges;
    targets that are still missing are taken from the clean run. Its parts, `placed` and
    `task.check_losses`, are for methods that run the subject on all prompts anyway.
+   `corrupted_outputs` gives what cut edges carry, on prompts that are drawn step by step.
 2. `from_clean_run` measures the distance to the clean run instead of the right answer.
-3. `pooled` makes one number an edge of its effects on the prompts.
+3. `settled` gives the weights a method computes with: they ask for no gradients, and have enough
+   digits.
 4. A `Progress` callback hears of every step of an iterative method; by raising `Stop` it ends the
    method, which then returns the scores so far. Any other exception, an interrupt from the
    keyboard included, passes through: methods keep no state, so nothing is left half done.
@@ -14,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
 from graphcircuits.task import Pairs, check_losses
 from graphcircuits.transformer import Transformer
 
@@ -31,14 +34,23 @@ class Stop(Exception):
 
 
 @torch.no_grad()
-def prepare(subject: Transformer, pairs: Pairs) -> Pairs:
-    """The pairs on the subject's device, with targets; an error where no method can use them."""
+def prepare(subject: Transformer, pairs: Pairs, memory_limit: int = MEMORY_LIMIT) -> Pairs:
+    """The pairs on the subject's device, with targets; an error where no method can use them.
+
+    The runs take at most `memory_limit` bytes (one prompt at least).
+    """
     pairs = placed(subject, pairs)
-    clean_logits = subject.logits(pairs.clean)
-    if pairs.needs_targets:
-        pairs = pairs.with_targets_from(clean_logits)
-    check_losses(pairs.loss(clean_logits), pairs.loss(subject.logits(pairs.corrupted)))
-    return pairs
+    size = at_once(subject, Footprint(subject, pairs.clean.shape[1]).passing, memory_limit)
+    parts, losses = [], []
+    for part in pairs.split(size):
+        clean_logits = subject.logits(part.clean)
+        ready = part.with_targets_from(clean_logits) if part.needs_targets else part
+        losses.append((ready.loss(clean_logits), ready.loss(subject.logits(part.corrupted))))
+        parts.append(ready)
+    check_losses(*(torch.cat(each) for each in zip(*losses, strict=True)))
+    if not pairs.needs_targets:
+        return pairs
+    return parts[0] if len(parts) == 1 else Pairs.concatenate(parts)
 
 
 def placed(subject: Transformer, pairs: Pairs) -> Pairs:
@@ -57,17 +69,46 @@ def placed(subject: Transformer, pairs: Pairs) -> Pairs:
 
 
 @torch.no_grad()
-def from_clean_run(subject: Transformer, pairs: Pairs) -> Pairs:
+def from_clean_run(subject: Transformer, pairs: Pairs, memory_limit: int = MEMORY_LIMIT) -> Pairs:
     """The same pairs with the clean run as target where the loss is a distance (kl, l1)."""
     if pairs.kind not in ("kl", "l1"):
         return pairs
-    return replace(pairs, targets=None).with_targets_from(subject.logits(pairs.clean))
+    size = at_once(subject, Footprint(subject, pairs.clean.shape[1]).passing, memory_limit)
+    bare = replace(pairs, targets=None)
+    logits = torch.cat([subject.logits(part) for part in pairs.clean.split(size)])
+    return bare.with_targets_from(logits)
 
 
-def pooled(effects: Float[Tensor, "*edge batch"], pool: str) -> Float[Tensor, "*edge"]:
-    """One score an edge: the mean of absolute effects, or the absolute value of their mean."""
-    check_choice("pool", pool, POOLS)
-    return effects.abs().mean(-1) if pool == "abs" else effects.mean(-1).abs()
+def corrupted_outputs(
+    subject: Transformer, pairs: Pairs, memory_limit: int
+) -> Callable[[Int[Tensor, " prompt"]], Float[Tensor, "prompt pos writer d_model"]]:
+    """What all writers put out on the corrupted prompts asked for.
+
+    From one run, where what it leaves takes at most half of the memory, else from runs on demand.
+    """
+
+    @torch.no_grad()
+    def run(tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos writer d_model"]:
+        return subject.run(tokens).writers
+
+    size = at_once(subject, Footprint(subject, pairs.clean.shape[1]).pair, memory_limit)
+    if 2 * len(pairs) > size:
+        return lambda rows: run(pairs.corrupted[rows])
+    whole = run(pairs.corrupted)
+    return lambda rows: whole[rows]
+
+
+def settled(subject: Transformer, *, widen: bool = True) -> Transformer:
+    """The same subject, its weights asking for no gradients and, if told, in single precision.
+
+    Half precision has too few digits where scores are differences of losses, or where gates are
+    trained by small steps.
+    """
+    dtype = torch.promote_types(subject.dtype, torch.float32) if widen else subject.dtype
+    if dtype == subject.dtype and not any(w.requires_grad for w in subject.weights.values()):
+        return subject
+    weights = {name: weight.detach().to(dtype) for name, weight in subject.weights.items()}
+    return replace(subject, weights=weights)
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

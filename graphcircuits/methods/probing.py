@@ -19,9 +19,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from graphcircuits.engine.memory import MEMORY_LIMIT
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.hard_concrete import Locations, Training, fit, probability_open
-from graphcircuits.methods.prepare import Progress, prepare
+from graphcircuits.methods.prepare import Progress, prepare, settled
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 
@@ -38,6 +39,7 @@ def sp_edge(
     learning_rate: float = 0.1,
     prompts: int = 32,
     samples: int = 2,
+    memory_limit: int = MEMORY_LIMIT,
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, " edge"]:
@@ -45,6 +47,7 @@ def sp_edge(
 
     `sparsity` weighs the share of open gates against the loss; each of `steps` draws `prompts`
     prompts and `samples` samples of all gates. Without a generator the seed is 0.
+    Memory stays below `memory_limit` bytes where one sample on the prompts of a step allows it.
     """
     training = Training(
         steps=steps,
@@ -53,8 +56,10 @@ def sp_edge(
         samples=samples,
         generator=generator,
         progress=progress,
+        memory_limit=memory_limit,
     )
-    pairs = prepare(subject, pairs)
+    subject = settled(subject)
+    pairs = prepare(subject, pairs, memory_limit)
     start = torch.full((subject.graph.n_edges,), START)
 
     def share_open(locations: Locations, _: int) -> Float[Tensor, ""]:
@@ -72,6 +77,7 @@ def sp_node(
     learning_rate: float = 0.1,
     prompts: int = 32,
     samples: int = 2,
+    memory_limit: int = MEMORY_LIMIT,
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, " edge"]:
@@ -83,8 +89,10 @@ def sp_node(
         samples=samples,
         generator=generator,
         progress=progress,
+        memory_limit=memory_limit,
     )
-    pairs = prepare(subject, pairs)
+    subject = settled(subject)
+    pairs = prepare(subject, pairs, memory_limit)
     start = torch.full((subject.graph.n_readers - 1,), START)
     dests = subject.graph.edge_dests.to(subject.device)
 

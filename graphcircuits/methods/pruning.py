@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from graphcircuits.engine.memory import MEMORY_LIMIT
 from graphcircuits.methods.hard_concrete import Locations, Training, fit, probability_open
-from graphcircuits.methods.prepare import Progress, prepare
+from graphcircuits.methods.prepare import Progress, prepare, settled
 from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer
 
@@ -33,6 +34,7 @@ def edge_pruning(
     multiplier_rate: float = 0.1,
     prompts: int = 32,
     samples: int = 2,
+    memory_limit: int = MEMORY_LIMIT,
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, " edge"]:
@@ -42,6 +44,7 @@ def edge_pruning(
     `multiplier_rate` is the step size of the multipliers' ascent: 1 meets the target closely in a
     few hundred steps, the default falls short of it but ranks edges better. Each of `steps` draws
     `prompts` prompts and `samples` samples of all gates. Without a generator the seed is 0.
+    Memory stays below `memory_limit` bytes where one sample on the prompts of a step allows it.
     """
     problems = [
         f"{name} must be in 0..1, got {value}"
@@ -57,8 +60,10 @@ def edge_pruning(
         samples=samples,
         generator=generator,
         progress=progress,
+        memory_limit=memory_limit,
     )
-    pairs = prepare(subject, pairs)
+    subject = settled(subject)
+    pairs = prepare(subject, pairs, memory_limit)
     start = torch.full((subject.graph.n_edges,), START)
     multipliers = [0.0, 0.0]
 

@@ -30,10 +30,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from graphcircuits.engine.memory import MEMORY_LIMIT
 from graphcircuits.features import FEATURES, EdgeVectors, Features
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.interfaces import Interfaces, blocks
-from graphcircuits.intervene import MEMORY_LIMIT
+from graphcircuits.interfaces import Interfaces
 from graphcircuits.predictor.block import check_sizes, feed_forward, linear
 from graphcircuits.predictor.transform import TRANSFORMATIONS, Transformation
 
@@ -194,9 +194,9 @@ class TabpfnAligner(nn.Module):
         clean = features.clean
         widths = {name: getattr(clean, name).shape[-1] for name in (*WRITERS, *READERS)}
         tokens = 3 * sum(tensor[0].numel() for tensor in vars(clean).values())
-        for block in blocks(features.graph):
+        for block in features.graph.blocks:
             sources = widths["input"] + block.head_layers * clean.z[0, 0].numel()
-            sources += block.mlp_layers * widths["hidden"]
+            sources += block.layer * widths["hidden"]
             tokens += block.n_readers * (2 * block.n_writers * widths[block.kind] + sources)
         held = len(features) * tokens * self._token_numbers * features.scale.element_size()
         return torch.is_grad_enabled() and self.role.requires_grad and held > self.memory_limit
@@ -330,7 +330,7 @@ class _Graph:
             for name, values in by_kind.items()
         ]
         ordered = self._in_writer_order(
-            torch.cat(transported, dim=2), block.head_layers, block.mlp_layers
+            torch.cat(transported, dim=2), block.head_layers, block.layer
         )
         by_reader = [*(aligned.transpose(1, 2) for aligned in messages), ordered]
         return torch.cat(by_reader, dim=-1).flatten(1, 2)

@@ -26,9 +26,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.interfaces import SOURCE_KINDS, TARGET_KINDS, kinds
-from graphcircuits.intervene import MEMORY_LIMIT, keep_freed_memory
 from graphcircuits.predictor.block import linear
 from graphcircuits.predictor.transform import Transformation
 from graphcircuits.task import Pairs, check_losses
@@ -92,13 +92,11 @@ def measure(
         order = torch.randperm(n_contexts, generator=generator, device=generator.device)
         drawn = order[:sample].cpu()
     keep_freed_memory()
-    parts = []
-    chunk = _chunk(subject, pairs, memory_limit)
-    for start in range(0, len(pairs), chunk):
-        # Taking some of the pairs checks them once more.
-        part = pairs if chunk >= len(pairs) else pairs[start : start + chunk]
-        first, count = start * pairs.clean.shape[1], part.clean.numel()
-        here = drawn[(drawn >= first) & (drawn < first + count)].long() - first
+    parts, first = [], 0
+    for part in pairs.split(_chunk(subject, pairs, memory_limit)):
+        last = first + part.clean.numel()
+        here = drawn[(drawn >= first) & (drawn < last)].long() - first
+        first = last
         parts.append(_measured(subject, part, here.to(subject.device), both_ends=both_ends))
     names = ("statistics", "written", "received")
     means = {
@@ -130,12 +128,11 @@ def _check_finite(what: str, names: Sequence[str], values: Float[Tensor, " compo
 
 def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int) -> int:
     """Pairs whose runs, stream vectors and contractions fit in memory, one at least."""
-    config, graph, pos = subject.config, subject.graph, pairs.clean.shape[1]
-    states = config.n_layers * (config.layer_states + 2 * config.d_model + 3 * config.n_heads * pos)
-    vectors = (5 * graph.n_writers + 3 * graph.readers_per_layer) * config.d_model
-    block = 6 * graph.n_writers * graph.readers_per_layer
-    numbers = pos * (5 * states + vectors + block) + 2 * graph.n_edges
-    return max(1, memory_limit // (numbers * subject.dtype.itemsize))
+    graph, pos = subject.graph, pairs.clean.shape[1]
+    size = Footprint(subject, pos)
+    runs = size.backward + 3 * size.states
+    contractions = 6 * pos * graph.n_writers * graph.readers_per_layer + 2 * graph.n_edges
+    return at_once(subject, runs + 5 * size.writers + 3 * size.readers + contractions, memory_limit)
 
 
 def _measured(

@@ -5,7 +5,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from graphcircuits.intervene import MEMORY_LIMIT, masked_logits
+from graphcircuits.engine.memory import MEMORY_LIMIT
+from graphcircuits.intervene import masked_logits
 from graphcircuits.methods.acdc import acdc, acdc_circuit
 from graphcircuits.methods.prepare import Stop, from_clean_run
 from graphcircuits.task import Pairs

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits.intervene import MEMORY_LIMIT, masked_logits
+from graphcircuits.engine.memory import MEMORY_LIMIT
+from graphcircuits.intervene import masked_logits
 from graphcircuits.methods.eap import eap, eap_ig, effects
 from graphcircuits.methods.exact import exact
 from graphcircuits.methods.prepare import prepare

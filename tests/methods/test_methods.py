@@ -14,6 +14,7 @@ from graphcircuits.benchmark import load_case
 from graphcircuits.methods import METHODS, default_method, localize, options_of
 from graphcircuits.methods.exact import exact
 from graphcircuits.task import Pairs
+from graphcircuits.transformer import Transformer
 from tests.methods.tasks import make_pairs, planted, ranks_right
 from tests.subjects import make_subject
 from tests.tiers import some
@@ -52,6 +53,63 @@ def test_every_method_beats_chance_on_a_planted_circuit(name: str) -> None:
     assert scores.shape == (subject.graph.n_edges,)
     share = ranks_right(scores.double(), circuit)
     assert 0.2 < share < 0.8 if name == "random" else share > 0.85
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_every_method_ranks_alike_in_half_precision(name: str, dtype: torch.dtype) -> None:
+    subject = make_subject(n_heads=2).to(dtype)
+    pairs = make_pairs(subject, "cross-entropy", batch=8)
+    options: dict[str, Any] = {"steps": 10} if "steps" in options_of(METHODS[name]) else {}
+    half, single = (
+        localize(each, pairs, name, **options).scores for each in (subject, subject.to(torch.float))
+    )
+    assert half.dtype == torch.float32
+    ranks = torch.stack([half, single]).argsort().argsort().double()
+    assert torch.corrcoef(ranks)[0, 1] > 0.95
+
+
+@EVERY
+def test_every_method_takes_weights_that_ask_for_gradients(name: str) -> None:
+    frozen = make_subject(n_heads=2)
+    pairs = make_pairs(frozen, "cross-entropy")
+    options: dict[str, Any] = {"steps": 2} if "steps" in options_of(METHODS[name]) else {}
+    weights = {key: weight.clone().requires_grad_() for key, weight in frozen.weights.items()}
+    trained = replace(frozen, weights=weights)
+    scores = [localize(each, pairs, name, **options).scores for each in (frozen, trained)]
+    assert not scores[1].requires_grad
+    assert torch.equal(*scores)
+    # Nothing is left behind on the weights either.
+    assert all(weight.grad is None for weight in weights.values())
+
+
+LIMITED = [name for name in NAMES if "memory_limit" in options_of(METHODS[name])]
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_memory_limits_bound_the_prompts_that_run_at_once(name: str) -> None:
+    at_once: list[int] = []
+
+    class Watched(Transformer):
+        def embed(self, tokens: Tensor) -> Tensor:
+            at_once.append(len(tokens))
+            return super().embed(tokens)
+
+    plain = make_subject(n_heads=2)
+    subject = Watched(plain.config, plain.weights)
+    trained = "prompts" in options_of(METHODS[name])
+    options: dict[str, Any] = {"steps": 2, "prompts": 3} if trained else {}
+    for kind in ("cross-entropy", "kl"):
+        if name == "eap" and kind == "kl":
+            continue
+        pairs = make_pairs(subject, kind, batch=8)
+        whole = localize(subject, pairs, name, **options).scores
+        assert max(at_once) == 8
+        at_once.clear()
+        parts = localize(subject, pairs, name, memory_limit=1, **options).scores
+        assert max(at_once) == (3 if trained else 1)
+        at_once.clear()
+        torch.testing.assert_close(parts, whole, rtol=1e-9, atol=1e-12)
 
 
 @EVERY
