@@ -9,7 +9,7 @@
    a linear readout gives the logit.
 
 `join` sets several cases side by side as one graph without arcs between them, so that a training
-step over all cases is one pass.
+step is one pass.
 
 Paper: the appendix "The Graph Circuit Learning Framework in Detail".
 """
@@ -148,7 +148,7 @@ def read_case(
 
 
 def structure_of(graph: ComponentGraph, config: PredictorConfig) -> Neighbourhoods:
-    """The transformed graph; it depends on sizes alone, and those of the last few are kept."""
+    """The transformed graph: made of sizes and the configuration, not of weights; 8 are kept."""
     return _structure(graph, config.transformation, config.connectivity)
 
 

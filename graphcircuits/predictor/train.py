@@ -1,9 +1,9 @@
 """Training a predictor on cases whose circuits are known.
 
 1. `read_examples` reads every case, several times with other prompts.
-2. `train` minimizes the paper's loss: binary cross-entropy in which circuit edges weigh as much as
-   the others of their case. Steps take all cases at once where they can stand side by side in one
-   graph, else a batch of them. AdamW, linear warm-up, cosine decay.
+2. `train` minimizes the paper's loss: binary cross-entropy in which circuit edges, where they are
+   the fewer, weigh as much in sum as the others of their case. A step takes a batch of readings, in
+   one pass where they can stand side by side in one graph. AdamW, linear warm-up, cosine decay.
 3. At regular steps the validation cases are scored (AUROC at the q/k/v level, as in the paper, and
    at head level), a checkpoint is written where the last one is long enough ago, and training that
    was cut off goes on from there.

@@ -172,6 +172,10 @@ def draw_rows(
 def _pick(
     weight: Float[Tensor, "subject part"], rows: int, generator: torch.Generator
 ) -> Int[Tensor, "subject row"]:
-    """Parts drawn by weight; where all weights are zero, any part (its patch is masked later)."""
+    """Parts drawn by weight; any part where all weights are zero.
+
+    That does no harm: a row outside the circuit then exchanges nothing, since parts inside are
+    taken out of it, and a row inside has no scored position.
+    """
     usable = weight + 1e-12
     return torch.multinomial(usable, rows, replacement=True, generator=generator)

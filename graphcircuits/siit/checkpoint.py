@@ -48,12 +48,13 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A subject after training."""
+    """A subject with the weights of its best check."""
 
     subject: Transformer
     merit: float
-    """The lowest of its shares of right answers when last checked; accuracy must be higher."""
+    """The lowest of its shares of right answers at that check, accuracy taken as 0.02 less."""
     steps: int
+    """Steps made before that check."""
     passed: bool
     cut_short: bool = False
     """Whether time ran out before it passed or had made all its steps."""

@@ -188,7 +188,7 @@ def _stepper(
     exists: Bool[Tensor, "subject pos"],
     config: SiitConfig,
 ) -> Callable[[Rows, float], None]:
-    """A function that makes one step; on a GPU a replay of a recording of the first few."""
+    """A function that makes one step; on a GPU its first call records it, later ones replay it."""
     lr = torch.zeros((), device=numerical.device)
 
     def step(rows: Rows) -> None:
@@ -235,7 +235,7 @@ def loss_of(
     exists: Bool[Tensor, "subject pos"],
     config: SiitConfig,
 ) -> Float[Tensor, " subject"]:
-    """Behaviour, interchange and strict loss of every subject, weighted and added."""
+    """Behaviour, interchange, strict and edge loss of every subject, weighted and added."""
     plain, donor = forward(fleet, weights, rows.donors)
     patched, _ = forward(fleet, weights, rows.tokens, patch_of(fleet, donor, rows.patched))
     everywhere = exists[:, None].expand_as(rows.donor_targets)
