@@ -115,7 +115,7 @@ def select_cases(selection: str) -> tuple[list[str], list[str]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class BenchRun:
     """One method on one case under one seed."""
 
     case: str
@@ -152,7 +152,7 @@ def run(
     *,
     fresh: bool = False,
     step: Callable[[int, int], None] | None = None,
-) -> Iterator[Run | Failure]:
+) -> Iterator[BenchRun | Failure]:
     """Yield the runs, case by case, computing those that are not in the store `out`.
 
     `fresh` computes all of them, whatever the store holds, and writes them over what is there.
@@ -202,7 +202,7 @@ def _run_one(
     pairs: Pairs,
     fresh: bool,
     step: Callable[[int, int], None] | None,
-) -> Run:
+) -> BenchRun:
     options = settle_options(method, subject, pairs, config.options.get(method, {}))
     made_by = [find_ensemble(options["predictor"]).sha256] if method == "gcl" else []
     code = source_hash(METHODS[method])
@@ -231,7 +231,7 @@ def _run_one(
             ) from error
     scores = torch.tensor(stored["scores"], dtype=torch.float64)
     rest = {name: stored[name] for name in ("seconds", "peak_bytes")}
-    return Run(case=case, method=method, seed=seed, scores=scores, reused=reused, **rest)
+    return BenchRun(case=case, method=method, seed=seed, scores=scores, reused=reused, **rest)
 
 
 def method_seed(case: str, seed: int) -> int:
@@ -282,7 +282,7 @@ class Report:
 
     config: BenchConfig
     title: str
-    runs: tuple[Run, ...]
+    runs: tuple[BenchRun, ...]
     failures: tuple[Failure, ...] = ()
     command: str = ""
     """What makes it again."""
@@ -318,7 +318,7 @@ class Report:
         return figures.PUBLISHED if same else ()
 
     @cached_property
-    def scores(self) -> list[tuple[Run, dict[str, float]]]:
+    def scores(self) -> list[tuple[BenchRun, dict[str, float]]]:
         """Every run with its AUROC, AUPRC and precision at the true size."""
         level = self.config.level
         truths = {id: _truth(id, self.config) for id in {run.case for run in self.runs}}
@@ -377,7 +377,7 @@ class Report:
         figures.box_plot(path, self.rows(), self.published(), title=self.title)
 
 
-def _by_case(values: Sequence[tuple[Run, float]]) -> dict[str, dict[int, float]]:
+def _by_case(values: Sequence[tuple[BenchRun, float]]) -> dict[str, dict[int, float]]:
     by_case: dict[str, dict[int, float]] = {}
     for run, value in values:
         by_case.setdefault(run.case, {})[run.seed] = value

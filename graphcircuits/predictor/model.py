@@ -108,7 +108,7 @@ class PredictorConfig:
 
 
 @dataclass(frozen=True, eq=False)
-class Tables:
+class InvariantTables:
     """Invariants as the aligner takes them."""
 
     nodes: Float[Tensor, "node column"]
@@ -120,13 +120,13 @@ class Reading:
     """A case as the predictor reads it: a transformed graph and what its nodes know."""
 
     structure: Neighbourhoods
-    content: Tables | Features
+    content: InvariantTables | Features
 
     def to(self, device: torch.device | str) -> "Reading":
         content = self.content
         if isinstance(content, Features):
             return Reading(self.structure.to(device), content.to(device))
-        moved = Tables(content.nodes.to(device), content.contexts.to(device))
+        moved = InvariantTables(content.nodes.to(device), content.contexts.to(device))
         return Reading(self.structure.to(device), moved)
 
 
@@ -155,20 +155,20 @@ def structure_of(graph: ComponentGraph, config: PredictorConfig) -> Neighbourhoo
 _structure = lru_cache(maxsize=8)(neighbourhoods)
 
 
-def tables(measured: invariant.Invariants, config: PredictorConfig) -> Tables:
+def tables(measured: invariant.Invariants, config: PredictorConfig) -> InvariantTables:
     """Invariants as tables of numbers that are comparable between cases."""
     contexts = invariant.context_table(measured)
-    return Tables(invariant.table(measured, config.transformation), contexts)
+    return InvariantTables(invariant.table(measured, config.transformation), contexts)
 
 
 def join(readings: Sequence[Reading]) -> Reading:
     """Cases side by side in one graph without arcs between them; for invariants only."""
     contents = [reading.content for reading in readings]
-    kept = [content for content in contents if isinstance(content, Tables)]
+    kept = [content for content in contents if isinstance(content, InvariantTables)]
     if len(kept) < len(contents):
         raise ValueError("only invariants can be joined; pass cases with features one at a time.")
     contexts = min(len(content.contexts) for content in kept)
-    joined = Tables(
+    joined = InvariantTables(
         torch.cat([content.nodes for content in kept]),
         torch.cat([content.contexts[:contexts] for content in kept], dim=1),
     )
@@ -277,7 +277,7 @@ class Predictor(nn.Module):
             if not isinstance(content, Features):
                 raise ValueError("the tabpfn aligner needs features, got invariants.")
             return self.align(content.to(dtype), generator, self.config.transformation)
-        if not isinstance(content, Tables):
+        if not isinstance(content, InvariantTables):
             raise ValueError("the invariant aligner needs invariants, got features.")
         nodes, contexts = content.nodes.to(dtype), content.contexts.to(dtype)
         return self.align(nodes, contexts, reading.structure.edge_nodes)

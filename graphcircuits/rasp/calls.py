@@ -22,7 +22,7 @@ class Unfit(Exception):
     """One expression has a problem; its users are passed over."""
 
 
-class Measured:
+class BoundedFunction:
     """A function to tabulate, which raises as soon as no transformer has room for its table.
 
     A combination has a hidden unit a pair, connected with what it reads; a categorical sequence has

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from graphcircuits.rasp.calls import (
-    Measured,
+    BoundedFunction,
     Unfit,
     checked_value,
     image,
@@ -303,7 +303,7 @@ class _Builder:
     def _images(self, sop: Map | SequenceMap) -> tuple[Iterable[Value], bool]:
         """Call the function on everything, keep the table of codes, give the images."""
         inputs = [sop.inner] if isinstance(sop, Map) else [sop.fst, sop.snd]
-        images, further = self._called(Measured(sop, self._sizes(inputs)), inputs)
+        images, further = self._called(BoundedFunction(sop, self._sizes(inputs)), inputs)
         codes = codes_of(sorted_values(image for image in images if image is not None))
         shape = self._sizes(inputs)
         table = np.full([size + 1 for size in shape], NONE, dtype=np.int64)

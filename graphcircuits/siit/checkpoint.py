@@ -47,7 +47,7 @@ class State:
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedSubject:
     """A subject with the weights of its best check."""
 
     subject: Transformer
@@ -71,7 +71,7 @@ class Snapshot:
     errors: Float[Tensor, "subject part"]
     generator: Tensor
     """The state of the generator."""
-    best: Mapping[int, Trained]
+    best: Mapping[int, TrainedSubject]
 
 
 def save_snapshot(path: Path, about: Mapping[str, Any], snapshot: Snapshot) -> None:
@@ -116,7 +116,7 @@ def load_snapshot(path: Path, subjects: Sequence[Transformer], device: torch.dev
     for key, one in found.meta["best"].items():
         start = subjects[int(key)]
         subject = Transformer(start.config, under(f"best{key}."), start.codec)
-        best[int(key)] = Trained(subject, **one)
+        best[int(key)] = TrainedSubject(subject, **one)
     return Snapshot(
         step=found.meta["step"],
         alive=found.meta["alive"],

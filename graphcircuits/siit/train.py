@@ -21,8 +21,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from graphcircuits.siit.batch import FleetData, Rows, draw_rows, gather
-from graphcircuits.siit.check import Scores, check
-from graphcircuits.siit.checkpoint import Snapshot, State, Trained
+from graphcircuits.siit.check import Shares, check
+from graphcircuits.siit.checkpoint import Snapshot, State, TrainedSubject
 from graphcircuits.siit.exchange import Exchange
 from graphcircuits.siit.fleet import (
     Fleet,
@@ -76,9 +76,9 @@ class SiitConfig:
                 raise ValueError(f"{name} must be at least {low}, got {getattr(self, name)}.")
 
 
-Progress = Callable[[int, int, int], None]
+FleetProgress = Callable[[int, int, int], None]
 """Called with the step, subjects that passed, subjects in all."""
-OnPass = Callable[[int, Trained], None]
+OnPass = Callable[[int, TrainedSubject], None]
 """Called with the place of a subject and what it became, as soon as it passes."""
 Keep = Callable[[Snapshot, bool], None]
 """Called with where training is, at the start and after each check, and whether time is up."""
@@ -90,12 +90,12 @@ def train_fleet(
     checks: Sequence[Exchange],
     config: SiitConfig,
     generator: torch.Generator,
-    progress: Progress | None = None,
+    progress: FleetProgress | None = None,
     deadline: float = math.inf,
     on_pass: OnPass | None = None,
     keep: Keep | None = None,
     resume: Snapshot | None = None,
-) -> list[Trained]:
+) -> list[TrainedSubject]:
     """Train subjects of equal layers and heads side by side, from the weights that they have.
 
     `exchanges` are trained on, `checks` decide when a subject is done. The device is the
@@ -105,7 +105,7 @@ def train_fleet(
     device = generator.device
     fleet = form([subject.config for subject in subjects]).to(device)
     data, check_data = gather(fleet, exchanges).to(device), gather(fleet, checks).to(device)
-    step, alive, best = 0, list(range(len(subjects))), dict[int, Trained]()
+    step, alive, best = 0, list(range(len(subjects))), dict[int, TrainedSubject]()
     if resume is None:
         state = State.of(stack(fleet, subjects), device)
         errors = torch.ones(data.inside.shape, device=device)
@@ -156,7 +156,7 @@ def train_fleet(
     if keep is not None and cut_short:
         keep(snapshot(), True)
     # No time for a single check leaves a subject as it came.
-    trained = [best.get(i, Trained(s, 0.0, 0, passed=False)) for i, s in enumerate(subjects)]
+    trained = [best.get(i, TrainedSubject(s, 0.0, 0, passed=False)) for i, s in enumerate(subjects)]
     return [replace(t, cut_short=True) if cut_short and not t.passed else t for t in trained]
 
 
@@ -294,12 +294,12 @@ def _adam(
 
 
 def _note_best(
-    best: dict[int, Trained],
+    best: dict[int, TrainedSubject],
     alive: Sequence[int],
     subjects: Sequence[Transformer],
     fleet: Fleet,
     state: State,
-    scores: Scores,
+    scores: Shares,
     config: SiitConfig,
     step: int,
 ) -> list[int]:
@@ -322,7 +322,7 @@ def _note_best(
         if passed or which not in best or merit > best[which].merit:
             own = {n: w.detach().cpu() for n, w in unstack(fleet, state.weights, place).items()}
             subject = Transformer(subjects[which].config, own, subjects[which].codec)
-            best[which] = Trained(subject, merit, step, passed)
+            best[which] = TrainedSubject(subject, merit, step, passed)
         if passed:
             done.append(which)
     return done

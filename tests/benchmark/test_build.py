@@ -26,7 +26,7 @@ from graphcircuits.benchmark.build import (
 )
 from graphcircuits.benchmark.case import Case
 from graphcircuits.rasp import Map, indices, tokens
-from graphcircuits.siit.checkpoint import Trained
+from graphcircuits.siit.checkpoint import TrainedSubject
 from graphcircuits.siit.train import SiitConfig, train_fleet
 from graphcircuits.store import StoreError, load_transformer, save_transformer
 from graphcircuits.transformer import Transformer
@@ -70,11 +70,11 @@ def trained() -> Transformer:
 @pytest.fixture
 def instant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training that gives a finished subject at once, unless a single step is asked for."""
-    finished = Trained(trained(), 0.98, 20, passed=True)
+    finished = TrainedSubject(trained(), 0.98, 20, passed=True)
 
     def train(subjects: Any, a: Any, b: Any, config: SiitConfig, *_: Any, **to: Any) -> Any:
         if config.steps == 1:
-            return [Trained(subject, 0.0, 1, passed=False) for subject in subjects]
+            return [TrainedSubject(subject, 0.0, 1, passed=False) for subject in subjects]
         for place in range(len(subjects)):
             to["on_pass"](place, finished)
         return [finished] * len(subjects)
