@@ -288,7 +288,7 @@ class Report:
     """What makes it again."""
 
     def rows(self) -> list[figures.Row]:
-        """One row a method, the best median first; methods without any run have none."""
+        """One row per method, the best median first; methods without any run have none."""
         rows = []
         for method in self.config.methods:
             runs = [(run, found) for run, found in self.scores if run.method == method]
@@ -331,7 +331,7 @@ class Report:
         return found
 
     def case_csv(self) -> str:
-        """One line a run, in the order of the runs."""
+        """One line per run, in the order of the runs."""
         names = ["auroc", "auprc", "precision_at_size", "seconds", "peak_bytes"]
         lines: list[list[object]] = [["case", "method", "seed", "layers", "edges", *names]]
         for run, found in self.scores:
@@ -349,7 +349,7 @@ class Report:
         text = figures.to_markdown(self.rows(), self.published(), title=f"## {self.title}")
         about = (
             f"Labels `{config.labels}`, level `{config.level}`, {len(config.cases)} cases, "
-            f"{config.pairs} pairs a case, seeds {', '.join(map(str, config.seeds))}. AUROC as "
+            f"{config.pairs} pairs per case, seeds {', '.join(map(str, config.seeds))}. AUROC as "
             "minimum, quartiles and maximum over cases, seeds averaged within a case; after ± the "
             "standard deviation over seeds. AUPRC, precision at the true size and seconds are "
             "medians over cases, memory is the largest."

@@ -1,4 +1,4 @@
-"""What a method says about a subject: one score an edge, views of it, and the files people use.
+"""What a method says about a subject: one score per edge, views of it, and the files people use.
 
 1. `Result` holds the scores in the graph's edge order, larger meaning more likely in the circuit,
    and what they were computed for.

@@ -10,9 +10,9 @@ out, and so are its logging and data loading.
 
 Ours runs the same subject through `train_fleet`: with 512 rows, so that interchange and strict loss
 see 256 each and the behaviour loss 512, and without the edge loss that InterpBench does not have;
-with the default settings; and as a fleet of eight. Time a step is the difference between a long and
-a short training, so that preparing and checking cancel. CPU time is given beside wall time: where
-other programs run, it is the steadier of the two.
+with the default settings; and as a fleet of eight. Time per step is the difference between a long
+and a short training, so that preparing and checking cancel. CPU time is given beside wall time:
+where other programs run, it is the steadier of the two.
 
 TransformerLens lives in an environment of its own under build/peers/tl, made on the first run with
 the torch version that runs here. Both start from the same weights, and the logits must agree.

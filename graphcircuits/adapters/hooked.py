@@ -2,7 +2,7 @@
 
 1. `read_settings` and `write_settings`: its configuration. What a subject without norms, with gelu
    and learned positions does not have is refused, all of it at once.
-2. `stack_weights` and `name_weights`: its state dict, one entry a layer and weight.
+2. `stack_weights` and `name_weights`: its state dict, one entry per layer and weight.
 3. `read_edges` and `write_edges`: its hook points. `blocks.0.hook_mlp_out` and
    `blocks.1.hook_q_input[2]` are the ends of `m0->a1.h2<q>`; token and position embedding are both
    `input`.

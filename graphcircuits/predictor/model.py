@@ -1,4 +1,4 @@
-"""The predictor: from a subject and a task to one circuit-membership logit an edge.
+"""The predictor: from a subject and a task to one circuit-membership logit per edge.
 
 1. `read_case` makes what the aligner needs of a subject and its pairs: the six features at sampled
    contexts (`tabpfn`), or pooled invariants (`invariant`). Nothing in it is learned.
@@ -63,7 +63,7 @@ class PredictorConfig:
     """Of the attention in DAGformer."""
     dropout: float = 0.1
     contexts: int = 16
-    """Contexts a case that are looked at one by one: by `tabpfn`, and where `context_width` > 0."""
+    """Contexts per case looked at one by one: by `tabpfn`, and where `context_width` > 0."""
     context_width: int = 0
     """Width of the invariant aligner's learned projection of single contexts; 0 means none."""
     both_ends: bool = False
@@ -257,7 +257,7 @@ class Predictor(nn.Module):
         generator: torch.Generator,
         noise: torch.Generator | None = None,
     ) -> Float[Tensor, " edge"]:
-        """One logit an edge. `generator` draws coordinate identifiers, for `tabpfn` only; `noise`
+        """One logit per edge. `generator` draws coordinate identifiers, for `tabpfn` only; `noise`
         what dropout drops, on the predictor's device and in training only."""
         structure, content = reading.structure, reading.content
         nodes = self._aligned(reading, generator)

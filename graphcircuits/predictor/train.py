@@ -64,7 +64,7 @@ class TrainConfig:
     warmup: float = 0.1
     """Share of the steps in which the learning rate rises."""
     batch: int = 108
-    """Readings of cases a step; 0 means all of them."""
+    """Readings of cases per step; 0 means all of them."""
     pairs: int = 64
     """Prompt pairs of a case."""
     views: int = 3
@@ -341,9 +341,9 @@ def train_ensemble(
     progress: Callable[[int, int, int], None] | None = None,
     log: Callable[[int, int, Mapping[str, float]], None] | None = None,
 ) -> Ensemble:
-    """One predictor a seed, trained on all the cases; callbacks hear the seed first.
+    """One predictor per seed, trained on all the cases; callbacks hear the seed first.
 
-    `validation` is scored at regular steps. `checkpoints` is a folder with one file a seed.
+    `validation` is scored at regular steps. `checkpoints` is a folder with one file per seed.
     """
     examples = read_examples(ids, config) if examples is None else examples
     members = []

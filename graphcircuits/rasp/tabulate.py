@@ -86,7 +86,7 @@ class Variable:
     """Whether None may occur, as far as the program's text tells."""
     codes: Mapping[Value, int] = field(repr=False)
     numerical: bool
-    """Whether it lies in one direction of the stream, not in one a value."""
+    """Whether it lies in one direction of the stream, not in one per value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,13 +104,13 @@ class Tables:
     variables: Mapping[SOp, Variable]
     """Inputs before users."""
     functions: Mapping[SOp, np.ndarray]
-    """Codes of a map's or a combination's images, one axis an input."""
+    """Codes of a map's or a combination's images, one axis per input."""
     selections: Mapping[Select, np.ndarray]
     """Whether a key value (rows) is selected by a query value (columns)."""
     problems: tuple[Problem, ...]
 
     def encode(self, sequences: Iterable[Sequence[Value]]) -> np.ndarray:
-        """Token codes, one row a sequence, shorter ones filled up with the code of None."""
+        """Token codes, one row per sequence, shorter ones filled up with the code of None."""
         known = self.variables[tokens].codes if tokens in self.variables else codes_of(self.vocab)
         rows = [[known[token] for token in sequence] for sequence in sequences]
         width = max(map(len, rows), default=1)

@@ -1,16 +1,16 @@
 """Tables + layout -> the weights of a transformer that runs the program exactly.
 
-The residual stream has a direction that is 1 everywhere, one a token (BOS and PAD included), one an
-index, one a value of every categorical variable, one for every numerical variable, and one for what
-the head of each selector width writes. Nothing is ever overwritten.
+The residual stream has a direction that is 1 everywhere, one per token (BOS and PAD included), one
+per index, one per value of every categorical variable, one for every numerical variable, and one
+for what the head of each selector width writes. Nothing is ever overwritten.
 
 Attention is a softmax of inverse temperature 100 over scores that count met conditions. BOS scores
 half a condition less than a selected key, so it is attended where nothing is selected, and then
 writes the default. For a selector width BOS scores as much as a selected key and alone writes 1:
 the head gives 1 / (width + 1), and the MLP of the layer decodes it.
 
-MLPs are look-ups in ReLU units: a unit an image for a map, a unit a pair for a combination, two
-units a threshold for a function of a number.
+MLPs are look-ups in ReLU units: one unit per image for a map, one per pair for a combination,
+two per threshold for a function of a number.
 
 What a variable holds at BOS is known (an aggregate's default, else nothing) and every reader takes
 it off again, so that BOS carries no value for anyone.
@@ -212,7 +212,7 @@ class _Writer:
         return np.eye(len(variable.values) + 1)[:, :-1]
 
     def mapped(self, sop: SOp, inner: SOp, table: np.ndarray) -> HiddenUnits:
-        """One unit an image, on when the input is any value with that image."""
+        """One unit per image, on when the input is any value with that image."""
         images = self.images(sop)
         needed = [code for code in np.unique(table) if images[code].any()]
         read = (table[:, None] == np.array(needed)[None, :]).astype(np.float64)
@@ -222,7 +222,7 @@ class _Writer:
         )
 
     def combined(self, sop: SequenceMap, table: np.ndarray) -> HiddenUnits:
-        """One unit a pair of values that has an image: on when both are there."""
+        """One unit per pair of values that has an image: on when both are there."""
         first, second = np.nonzero(table != NONE)
         read = self.read(sop.fst, np.eye(table.shape[0])[:, first])
         read += self.read(sop.snd, np.eye(table.shape[1])[:, second])

@@ -47,7 +47,7 @@ class SiitConfig:
     steps: int = 6000
     """At most; a subject stops as soon as it passes."""
     rows: int = 256
-    """Inputs of a step and subject, for the plain and for the patched run each."""
+    """Inputs per step and subject, for the plain and for the patched run each."""
     lr: float = 3e-3
     final_lr: float = 1e-4
     clip: float = 1.0
@@ -58,7 +58,7 @@ class SiitConfig:
     edge_weight: float = 1.0
     """Of the loss with edges cut outside the circuit; 0 gives the public procedure."""
     cut_rows: int = 64
-    """Inputs of a step and subject with cut edges; no more than `rows` are used."""
+    """Inputs per step and subject with cut edges; no more than `rows` are used."""
     check_every: int = 250
     check_rows: int = 256
     enough_accuracy: float = 0.999

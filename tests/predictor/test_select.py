@@ -126,7 +126,7 @@ def test_a_search_goes_on_where_it_was_cut_off(
     trained: list[tuple[float, tuple[str, ...], tuple[str, ...]]] = []
 
     def read_examples(ids: Sequence[str], config: TrainConfig) -> list[Example]:
-        """Two views a case."""
+        """Two views per case."""
         read.append(config)
         return [replace(made[view], case=id) for id in ids for view in range(2)]
 
