@@ -321,13 +321,3 @@ def _finish(
     if verdict.passed:
         failed.unlink(missing_ok=True)
     return Built(id=case.id, path=path, verdict=verdict, steps=result.steps, report=report)
-
-
-def read_report(path: Path) -> dict[str, Any]:
-    """The report stored with a subject; the file's hash is checked on the way."""
-    report = load_artifact(path, "transformer").meta.get("report")
-    if report is None:
-        raise ValueError(
-            f"{path} holds a transformer without a report: it was not built as a case."
-        )
-    return report
