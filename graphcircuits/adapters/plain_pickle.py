@@ -7,6 +7,10 @@ record of the name, the arguments and the state. Names that the caller does not 
 instructions that plain values do not need are refused.
 
 A pickle can share its parts, so that a small file is an endless tree: nothing here walks values.
+
+`pickle.Unpickler` with a `find_class` of stand-ins would run nothing either, but it cannot be told
+to take less: 10 bytes make it reserve gigabytes (a memo of any length), 250 bytes keep it busy for
+ever (a dictionary's key that is such a tree is hashed leaf by leaf).
 """
 
 import pickletools
