@@ -164,7 +164,7 @@ def prepare(folder: Path) -> Callable[[dict[str, Any], int, int], Tensor]:
     case = next_of_previous()
     generator = torch.Generator().manual_seed(0)
     subject = Transformer.random(subject_config(case), generator, subject_codec(case))
-    made = case_exchange(case, inputs=4096, pairs=1024, seed=0)
+    made = case_exchange(case, n_inputs=4096, n_interchanges=1024, seed=0)
     head = made.components.index("a0.h0")
     base, source = made.base[head, :ROWS], made.source[head, :ROWS]
     rows = {

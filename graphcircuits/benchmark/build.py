@@ -98,12 +98,12 @@ def subject_codec(case: Case) -> Codec:
     return Codec(case.tables.vocab, case.outputs)
 
 
-def case_exchange(case: Case, inputs: int, pairs: int, seed: int) -> Exchange:
+def case_exchange(case: Case, n_inputs: int, n_interchanges: int, seed: int) -> Exchange:
     """Inputs drawn by the case's sampler with the program's answers; refuses constant outputs."""
     generator = torch.Generator().manual_seed(seed)
     length = case.max_seq_len - 1
-    codes = draw(case.sampler, case.tables.vocab, length, inputs, generator).numpy()
-    drawn = exchange(case.tables, case.layout, codes, pairs, generator)
+    codes = draw(case.sampler, case.tables.vocab, length, n_inputs, generator).numpy()
+    drawn = exchange(case.tables, case.layout, codes, n_interchanges, generator)
     if (drawn.targets == drawn.targets[:1]).all():
         raise ConstantOutputError(
             f"case {case.id!r}: the output is the same for every input of {length} tokens, "
