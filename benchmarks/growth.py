@@ -135,7 +135,7 @@ def calls(
 
 
 def table(points: Sequence[Point], methods: Sequence[str]) -> str:
-    """Markdown: a row a subject, a column a method."""
+    """Markdown: one row per subject, one column per method."""
     by_place = {(point.subject, point.method): point for point in points}
     subjects = dict.fromkeys((p.subject, p.layers, p.d_model, p.edges) for p in points)
     lines = ["| subject | layers | d_model | edges | " + " | ".join(methods) + " |"]
@@ -166,7 +166,7 @@ def report(parts: Sequence[Sequence[Point]], options: argparse.Namespace) -> str
         f"torch {torch.__version__}, {options.threads} CPU thread(s): time, and rise of resident "
         "memory, of one call with default options.",
         "",
-        f"Trained subjects of the pool, four heads a layer, {PAIRS} prompt pairs. A method is "
+        f"Trained subjects of the pool, four heads per layer, {PAIRS} prompt pairs. A method is "
         f"skipped once a call on a smaller graph took more than {options.budget:g} s.",
         "",
         table(first, list(dict.fromkeys(point.method for point in first))),

@@ -31,7 +31,7 @@ from graphcircuits.transformer import Transformer
 
 STEPS = 3
 SHAPES = ((2, 8, 8), (4, 8, 8), (2, 32, 2))
-"""Layers, prompts a step and masks a step; the first two are how the method fits by default."""
+"""Layers, prompts and masks per step; the first two are how the method fits by default."""
 
 
 def naive_logits(subject: Transformer, tokens: Tensor, mask: Tensor, corrupted: Tensor) -> Tensor:

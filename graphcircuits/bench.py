@@ -115,7 +115,7 @@ def select_cases(selection: str) -> tuple[list[str], list[str]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class BenchRun:
     """One method on one case under one seed."""
 
     case: str
@@ -152,7 +152,7 @@ def run(
     *,
     fresh: bool = False,
     step: Callable[[int, int], None] | None = None,
-) -> Iterator[Run | Failure]:
+) -> Iterator[BenchRun | Failure]:
     """Yield the runs, case by case, computing those that are not in the store `out`.
 
     `fresh` computes all of them, whatever the store holds, and writes them over what is there.
@@ -202,7 +202,7 @@ def _run_one(
     pairs: Pairs,
     fresh: bool,
     step: Callable[[int, int], None] | None,
-) -> Run:
+) -> BenchRun:
     chosen = find_method(method)
     options = settle(chosen, subject, pairs, config.options.get(method, {}), name=method)
     made_by = [source_hash(chosen.run), *chosen.files(options)]
@@ -231,7 +231,7 @@ def _run_one(
             ) from error
     scores = torch.tensor(stored["scores"], dtype=torch.float64)
     rest = {name: stored[name] for name in ("seconds", "peak_bytes")}
-    return Run(case=case, method=method, seed=seed, scores=scores, reused=reused, **rest)
+    return BenchRun(case=case, method=method, seed=seed, scores=scores, reused=reused, **rest)
 
 
 def method_seed(case: str, seed: int) -> int:
@@ -282,13 +282,13 @@ class Report:
 
     config: BenchConfig
     title: str
-    runs: tuple[Run, ...]
+    runs: tuple[BenchRun, ...]
     failures: tuple[Failure, ...] = ()
     command: str = ""
     """What makes it again."""
 
     def rows(self) -> list[figures.Row]:
-        """One row a method, the best median first; methods without any run have none."""
+        """One row per method, the best median first; methods without any run have none."""
         rows = []
         for method in self.config.methods:
             runs = [(run, found) for run, found in self.scores if run.method == method]
@@ -318,7 +318,7 @@ class Report:
         return figures.PUBLISHED if same else ()
 
     @cached_property
-    def scores(self) -> list[tuple[Run, dict[str, float]]]:
+    def scores(self) -> list[tuple[BenchRun, dict[str, float]]]:
         """Every run with its AUROC, AUPRC and precision at the true size."""
         level = self.config.level
         truths = {id: _truth(id, self.config) for id in {run.case for run in self.runs}}
@@ -331,7 +331,7 @@ class Report:
         return found
 
     def case_csv(self) -> str:
-        """One line a run, in the order of the runs."""
+        """One line per run, in the order of the runs."""
         names = ["auroc", "auprc", "precision_at_size", "seconds", "peak_bytes"]
         lines: list[list[object]] = [["case", "method", "seed", "layers", "edges", *names]]
         for run, found in self.scores:
@@ -349,7 +349,7 @@ class Report:
         text = figures.to_markdown(self.rows(), self.published(), title=f"## {self.title}")
         about = (
             f"Labels `{config.labels}`, level `{config.level}`, {len(config.cases)} cases, "
-            f"{config.pairs} pairs a case, seeds {', '.join(map(str, config.seeds))}. AUROC as "
+            f"{config.pairs} pairs per case, seeds {', '.join(map(str, config.seeds))}. AUROC as "
             "minimum, quartiles and maximum over cases, seeds averaged within a case; after ± the "
             "standard deviation over seeds. AUPRC, precision at the true size and seconds are "
             "medians over cases, memory is the largest."
@@ -377,7 +377,7 @@ class Report:
         figures.box_plot(path, self.rows(), self.published(), title=self.title)
 
 
-def _by_case(values: Sequence[tuple[Run, float]]) -> dict[str, dict[int, float]]:
+def _by_case(values: Sequence[tuple[BenchRun, float]]) -> dict[str, dict[int, float]]:
     by_case: dict[str, dict[int, float]] = {}
     for run, value in values:
         by_case.setdefault(run.case, {})[run.seed] = value

@@ -63,7 +63,7 @@ class Codec:
         """The output symbol of every position but BOS."""
         if logits.shape[-1] != self.d_vocab_out:
             raise ValueError(
-                f"logits must have {self.d_vocab_out} outputs a position, got {logits.shape[-1]}."
+                f"logits must have {self.d_vocab_out} outputs per position, got {logits.shape[-1]}."
             )
         if self.outputs is None:
             return logits[1:, 0].tolist()

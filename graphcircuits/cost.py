@@ -5,7 +5,7 @@
    values, judged by the loss: a masked run, or a single-edge intervention. Both are given for each
    prompt pair.
 2. Meanwhile a `Ledger` sees every operation. Work is the floating-point operations of all matrix
-   products. The target model's are the products with its weights and those of its attention,
+   products. The subject's are the products with its weights and those of its attention,
    backward too; all others are the method's own: mixing masked edges, contracting gradients, a
    predictor.
 3. Span is the longest chain of matrix products that wait for each other, whatever order they were
@@ -260,7 +260,7 @@ class _Product:
 class Ledger(TorchDispatchMode):
     """Adds up the matrix products made inside, and follows what each of them waited for.
 
-    A product counts as the target's if one factor is made of its weights alone and the other is
+    A product counts as the subject's if one factor is made of its weights alone and the other is
     not. Attention is found from its softmax: the product of mapped vectors that leads to it, what
     is multiplied with its result, and the same in its backward pass. What is known of tensors is
     known by storage: one that was filled piece by piece waits for all its pieces.

@@ -1,6 +1,6 @@
 """Writing to disk: files that are whole or absent, and no more of it than the work can bear.
 
-1. `write_atomic` writes beside the target, syncs, and renames: a crash leaves the old file, and
+1. `write_atomic` writes beside the file, syncs, and renames: a crash leaves the old file, and
    what a killed writer left beside it goes with the next write into the same folder.
 2. `seldom` spaces out checkpoints, so that writing them takes a small share of the time.
 """
@@ -28,22 +28,22 @@ HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 def write_atomic(path: str | Path, data: bytes) -> None:
     """Make `path` hold exactly `data`, or leave it as it was. Missing folders are created."""
-    target = Path(path).resolve()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(target.parent)
+    final = Path(path).resolve()
+    final.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(final.parent)
     try:
-        with _temporary(target) as temporary:
+        with _temporary(final) as temporary:
             with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(target)
+            temporary.replace(final)
     except OSError as error:
         # A full disk names no file, other errors that of the temporary one.
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
     # The rename itself reaches the disk with the folder; some systems cannot open folders.
     with suppress(OSError):
-        folder = os.open(target.parent, os.O_RDONLY)
+        folder = os.open(final.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
@@ -51,9 +51,9 @@ def write_atomic(path: str | Path, data: bytes) -> None:
 
 
 @contextmanager
-def _temporary(target: Path) -> Iterator[Path]:
-    """An empty file beside the target, locked as long as its writer lives, then removed."""
-    path, held = _create(target)
+def _temporary(final: Path) -> Iterator[Path]:
+    """An empty file beside the final one, locked as long as its writer lives, then removed."""
+    path, held = _create(final)
     try:
         yield path
     finally:
@@ -62,10 +62,10 @@ def _temporary(target: Path) -> Iterator[Path]:
             os.close(held)
 
 
-def _create(target: Path) -> tuple[Path, int | None]:
+def _create(final: Path) -> tuple[Path, int | None]:
     """The file and the descriptor that holds its lock, where there are locks."""
     while True:
-        path = target.with_name(f".{target.name}.{HOST}{secrets.token_hex(8)}.tmp")
+        path = final.with_name(f".{final.name}.{HOST}{secrets.token_hex(8)}.tmp")
         held = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         if fcntl is None:
             # An open file cannot be renamed there.

@@ -142,7 +142,7 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def to_csv(rows: Sequence[Row], published: Sequence[Published]) -> str:
-    """Numbers in full, one line a method, with a column that says which are published."""
+    """Numbers in full, one line per method, with a column that says which are published."""
     deviations = [f"{name}_std" for name in QUANTILES]
     names = ["method", "published", "cases", "seeds", *QUANTILES, *deviations]
     lines: list[list[object]] = [

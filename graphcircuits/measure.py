@@ -17,20 +17,20 @@ from typing import Generic, TypeVar
 
 import torch
 
-Value = TypeVar("Value")
+Returned = TypeVar("Returned")
 
 
 @dataclass(frozen=True)
-class Measured(Generic[Value]):
+class Measured(Generic[Returned]):
     """What a call returned, and what it took."""
 
-    value: Value
+    value: Returned
     seconds: float
     peak_bytes: int | None
     """Above what was in use when the call began; None where the system cannot tell."""
 
 
-def measure(call: Callable[[], Value], device: torch.device | str = "cpu") -> Measured[Value]:
+def measure(call: Callable[[], Returned], device: torch.device | str = "cpu") -> Measured[Returned]:
     """Call once and measure; work that a GPU still has to do is waited for."""
     device = torch.device(device)
     on_gpu = device.type == "cuda"

@@ -239,7 +239,7 @@ def _known_columns(path: str | Path, names: Sequence[str] | Mapping[str, Any]) -
 
 
 def _row(cells: Mapping[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """One pair: ids, scored positions, and for each other column a value a scored position."""
+    """One pair: ids, scored positions, and for each other column one value per scored position."""
     row: dict[str, Any] = {
         side: _tokens(side, cells[side], tokenizer) for side in ("clean", "corrupted")
     }

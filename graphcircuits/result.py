@@ -1,4 +1,4 @@
-"""What a method says about a subject: one score an edge, views of it, and the files people use.
+"""What a method says about a subject: one score per edge, views of it, and the files people use.
 
 1. `Result` holds the scores in the graph's edge order, larger meaning more likely in the circuit,
    and what they were computed for.
@@ -166,7 +166,7 @@ class Result:
         """Edges from best to worst, with rank, ends and score."""
         buffer = io.StringIO(newline="")
         writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(["rank", "edge", "source", "dest", "score"])
+        writer.writerow(["rank", "edge", "writer", "reader", "score"])
         for rank, (name, score) in enumerate(self.top(self.graph.n_edges), start=1):
             writer.writerow([rank, name, *name.split("->"), repr(score)])
         return buffer.getvalue()
@@ -180,11 +180,11 @@ class Result:
         scores = self.scores[circuit.mask]
         low, high = (scores.min().item(), scores.max().item()) if len(scores) else (0.0, 0.0)
         lines = [f'  "{name}" [shape=box];' for name in components(graph, circuit)]
-        for (name, writer, dests), score in zip(circuit.links(), scores.tolist(), strict=True):
+        for (name, writer, ends), score in zip(circuit.links(), scores.tolist(), strict=True):
             width = 0.5 + 3.5 * (score - low) / (high - low or 1.0)
             label = f'label="{name[-2]}", ' if name.endswith(">") else ""
             style = f'{label}penwidth={width:.2f}, tooltip="{name}: {score:.4g}"'
-            lines += [f'  "{writer}" -> "{dest}" [{style}];' for dest in dests]
+            lines += [f'  "{writer}" -> "{end}" [{style}];' for end in ends]
         return "\n".join(["digraph circuit {", *lines, "}"]) + "\n"
 
     def show(self, path: str | Path, *, circuit: Circuit | None = None) -> None:

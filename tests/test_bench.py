@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graphcircuits import bench, methods
-from graphcircuits.bench import BenchConfig, Failure, Report, Run, run, select_cases
+from graphcircuits.bench import BenchConfig, BenchRun, Failure, Report, run, select_cases
 from graphcircuits.benchmark import case_ids, load_case
 from graphcircuits.evaluate import auroc
 from graphcircuits.task import Pairs
@@ -50,10 +50,10 @@ def config(**changes: Any) -> BenchConfig:
     return BenchConfig(**(given | changes))
 
 
-def finished(config: BenchConfig, out: Path) -> tuple[list[Run], list[Failure]]:
+def finished(config: BenchConfig, out: Path) -> tuple[list[BenchRun], list[Failure]]:
     found = list(run(config, out))
     return (
-        [one for one in found if isinstance(one, Run)],
+        [one for one in found if isinstance(one, BenchRun)],
         [one for one in found if isinstance(one, Failure)],
     )
 
@@ -234,7 +234,7 @@ def test_a_fresh_bench_runs_everything_and_keeps_it(calls: Calls, tmp_path: Path
     finished(config(), tmp_path)
     (path, _) = sorted(tmp_path.rglob("*.json"))
     before = path.stat().st_mtime_ns
-    runs = [one for one in run(config(), tmp_path, fresh=True) if isinstance(one, Run)]
+    runs = [one for one in run(config(), tmp_path, fresh=True) if isinstance(one, BenchRun)]
     assert [one.reused for one in runs] == [False, False]
     assert len(calls) == 4
     assert path.stat().st_mtime_ns > before

@@ -49,7 +49,7 @@ def test_errors_say_what_to_do() -> None:
     with pytest.raises(ValueError, match=r"has 3 symbols; with BOS at most n_ctx - 1 = 2 fit"):
         codec.encode(["a", "b", "a"], n_ctx=3)
     assert len(codec.encode(["a", "b"], n_ctx=3)) == 3
-    with pytest.raises(ValueError, match="must have 2 outputs a position, got 3"):
+    with pytest.raises(ValueError, match="must have 2 outputs per position, got 3"):
         codec.decode(torch.zeros(4, 3))
     with pytest.raises(ValueError, match="vocab must hold distinct symbols"):
         Codec(("a", "a"))

@@ -53,7 +53,7 @@ def quick(method: str, predictor: Path) -> dict[str, Any]:
 
 
 def make_small(**options: Any) -> Transformer:
-    """Two heads a layer: few edges."""
+    """Two heads per layer: few edges."""
     return make_subject(n_heads=2, **options)
 
 

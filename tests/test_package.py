@@ -14,7 +14,7 @@ import graphcircuits
 from graphcircuits import ComponentGraph
 
 PACKAGE = Path(graphcircuits.__file__).parent
-HEAVY = {"matplotlib", "networkx", "numpy", "ray", "torch", "transformers"}
+HEAVY = {"matplotlib", "networkx", "numpy", "torch", "transformers"}
 
 # First the nouns, then the stages in pipeline order: a module may import what stands above it, or
 # on its own line. A package name covers those of its modules that are not listed by themselves.

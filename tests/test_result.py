@@ -213,7 +213,7 @@ def test_csv() -> None:
     rows = list(csv.DictReader(io.StringIO(result.to_csv())))
     assert [(row["edge"], float(row["score"])) for row in rows] == result.top(110)
     assert [int(row["rank"]) for row in rows] == list(range(1, 111))
-    assert all(f"{row['source']}->{row['dest']}" == row["edge"] for row in rows)
+    assert all(f"{row['writer']}->{row['reader']}" == row["edge"] for row in rows)
 
 
 @graphs

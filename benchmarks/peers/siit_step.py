@@ -10,9 +10,9 @@ out, and so are its logging and data loading.
 
 Ours runs the same subject through `train_fleet`: with 512 rows, so that interchange and strict loss
 see 256 each and the behaviour loss 512, and without the edge loss that InterpBench does not have;
-with the default settings; and as a fleet of eight. Time a step is the difference between a long and
-a short training, so that preparing and checking cancel. CPU time is given beside wall time: where
-other programs run, it is the steadier of the two.
+with the default settings; and as a fleet of eight. Time per step is the difference between a long
+and a short training, so that preparing and checking cancel. CPU time is given beside wall time:
+where other programs run, it is the steadier of the two.
 
 TransformerLens lives in an environment of its own under build/peers/tl, made on the first run with
 the torch version that runs here. Both start from the same weights, and the logits must agree.
@@ -162,7 +162,7 @@ def prepare(folder: Path) -> Callable[[dict[str, Any], int, int], Tensor]:
     case = next_of_previous()
     generator = torch.Generator().manual_seed(0)
     subject = Transformer.random(subject_config(case), generator, subject_codec(case))
-    made = case_exchange(case, inputs=4096, pairs=1024, seed=0)
+    made = case_exchange(case, n_inputs=4096, n_interchanges=1024, seed=0)
     head = made.components.index("a0.h0")
     base, source = made.base[head, :ROWS], made.source[head, :ROWS]
     rows = {

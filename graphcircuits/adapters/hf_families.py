@@ -13,7 +13,8 @@ from torch import Tensor
 
 from graphcircuits.transformer import Transformer, TransformerConfig
 
-Weights = dict[str, Tensor]
+Tensors = dict[str, Tensor]
+"""By name: theirs or ours."""
 
 # Hugging Face's names of an activation -> ours.
 ACTIVATIONS = {
@@ -39,8 +40,8 @@ class Family:
     final_norm: str
     config_in: Callable[[Any], dict[str, Any]]
     config_out: Callable[[Transformer], Any]
-    layer_in: Callable[[TransformerConfig, Weights], Weights]
-    layer_out: Callable[[TransformerConfig, Weights], Weights]
+    layer_in: Callable[[TransformerConfig, Tensors], Tensors]
+    layer_out: Callable[[TransformerConfig, Tensors], Tensors]
     positions: str | None = None
 
 
@@ -58,13 +59,13 @@ def load_transformers() -> ModuleType:
 # Maps between one Hugging Face tensor and ours
 
 
-def norm_in(ours: str, state: Weights, theirs: str) -> Weights:
+def norm_in(ours: str, state: Tensors, theirs: str) -> Tensors:
     parts = {"w": "weight", "b": "bias"}
     found = {f"{ours}_{ab}": state.get(f"{theirs}.{part}") for ab, part in parts.items()}
     return {name: weight.clone() for name, weight in found.items() if weight is not None}
 
 
-def norm_out(ours: str, weights: Weights, theirs: str) -> Weights:
+def norm_out(ours: str, weights: Tensors, theirs: str) -> Tensors:
     parts = {"w": "weight", "b": "bias"}
     return {
         f"{theirs}.{part}": weights[f"{ours}_{ab}"]
@@ -159,7 +160,7 @@ def _gpt2_config_out(subject: Transformer) -> Any:
     )
 
 
-def _gpt2_layer_in(config: TransformerConfig, state: Weights) -> Weights:
+def _gpt2_layer_in(config: TransformerConfig, state: Tensors) -> Tensors:
     weights = norm_in("attn_norm", state, "ln_1") | norm_in("mlp_norm", state, "ln_2")
     matrices = state["attn.c_attn.weight"].chunk(3, dim=1)
     biases = state["attn.c_attn.bias"].chunk(3)
@@ -176,7 +177,7 @@ def _gpt2_layer_in(config: TransformerConfig, state: Weights) -> Weights:
     }
 
 
-def _gpt2_layer_out(config: TransformerConfig, weights: Weights) -> Weights:
+def _gpt2_layer_out(config: TransformerConfig, weights: Tensors) -> Tensors:
     state = norm_out("attn_norm", weights, "ln_1") | norm_out("mlp_norm", weights, "ln_2")
     return state | {
         "attn.c_attn.weight": torch.cat([_join_heads(weights[f"W_{x}"]) for x in "QKV"], dim=1),
@@ -232,8 +233,8 @@ def _neox_config_out(subject: Transformer) -> Any:
 _NEOX_NORMS = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
 
 
-def _neox_layer_in(config: TransformerConfig, state: Weights) -> Weights:
-    weights: Weights = {}
+def _neox_layer_in(config: TransformerConfig, state: Tensors) -> Tensors:
+    weights: Tensors = {}
     for ours, theirs in _NEOX_NORMS.items():
         weights |= norm_in(ours, state, theirs)
     by_head = (config.n_heads, 3, config.d_head)
@@ -251,8 +252,8 @@ def _neox_layer_in(config: TransformerConfig, state: Weights) -> Weights:
     }
 
 
-def _neox_layer_out(config: TransformerConfig, weights: Weights) -> Weights:
-    state: Weights = {}
+def _neox_layer_out(config: TransformerConfig, weights: Tensors) -> Tensors:
+    state: Tensors = {}
     for ours, theirs in _NEOX_NORMS.items():
         state |= norm_out(ours, weights, theirs)
     matrices = torch.stack([weights[f"W_{x}"].transpose(1, 2) for x in "QKV"], dim=1)
@@ -316,8 +317,8 @@ _LLAMA_NORMS = _NEOX_NORMS
 _LLAMA_MLP = {"W_in": "up_proj", "W_gate": "gate_proj", "W_out": "down_proj"}
 
 
-def _llama_layer_in(config: TransformerConfig, state: Weights) -> Weights:
-    weights: Weights = {}
+def _llama_layer_in(config: TransformerConfig, state: Tensors) -> Tensors:
+    weights: Tensors = {}
     for ours, theirs in _LLAMA_NORMS.items():
         weights |= norm_in(ours, state, theirs)
     for name, heads in zip("QKV", (config.n_heads, config.n_groups, config.n_groups), strict=True):
@@ -335,8 +336,8 @@ def _llama_layer_in(config: TransformerConfig, state: Weights) -> Weights:
     return weights
 
 
-def _llama_layer_out(config: TransformerConfig, weights: Weights) -> Weights:
-    state: Weights = {}
+def _llama_layer_out(config: TransformerConfig, weights: Tensors) -> Tensors:
+    state: Tensors = {}
     for ours, theirs in _LLAMA_NORMS.items():
         state |= norm_out(ours, weights, theirs)
     for name in "QKV":

@@ -2,7 +2,7 @@
 
 1. `read_settings` and `write_settings`: its configuration. What a subject without norms, with gelu
    and learned positions does not have is refused, all of it at once.
-2. `stack_weights` and `name_weights`: its state dict, one entry a layer and weight.
+2. `stack_weights` and `name_weights`: its state dict, one entry per layer and weight.
 3. `read_edges` and `write_edges`: its hook points. `blocks.0.hook_mlp_out` and
    `blocks.1.hook_q_input[2]` are the ends of `m0->a1.h2<q>`; token and position embedding are both
    `input`.
@@ -227,12 +227,12 @@ def read_edges(graph: ComponentGraph, pairs: Sequence[object]) -> tuple[set[str]
     names, problems = set(), []
     for pair in pairs:
         match pair:
-            case [str(source), str(dest)]:
-                writer, reader = _writer(source), _reader(dest, graph)
+            case [str(out), str(into)]:
+                writer, reader = _writer(out), _reader(into, graph)
                 if writer is not None and reader is not None:
                     names.add(f"{writer}->{reader}")
-                elif not _INSIDE.fullmatch(f"{source} {dest}"):
-                    problems.append(f"{short(source)} -> {short(dest)}")
+                elif not _INSIDE.fullmatch(f"{out} {into}"):
+                    problems.append(f"{short(out)} -> {short(into)}")
             case _:
                 problems.append(short(pair))
     return names, problems
@@ -268,11 +268,11 @@ def write_edges(circuit: Circuit) -> list[tuple[str, str]]:
     edges: list[tuple[str, str]] = []
     inside: dict[tuple[str, str], None] = {}
     for name in circuit:
-        source, dest = name.split("->")
-        reader = _reader_hook(dest, circuit.graph)
-        edges += [(writer, reader) for writer in _writer_hooks(source)]
-        if dest.startswith("a"):
-            inside[reader, re.sub(r"hook_([qkv])_input", r"attn.hook_\1", reader)] = None
+        writer, reader = name.split("->")
+        hook = _reader_hook(reader, circuit.graph)
+        edges += [(from_hook, hook) for from_hook in _writer_hooks(writer)]
+        if reader.startswith("a"):
+            inside[hook, re.sub(r"hook_([qkv])_input", r"attn.hook_\1", hook)] = None
     return [*edges, *inside]
 
 

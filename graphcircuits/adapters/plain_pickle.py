@@ -7,6 +7,10 @@ record of the name, the arguments and the state. Names that the caller does not 
 instructions that plain values do not need are refused.
 
 A pickle can share its parts, so that a small file is an endless tree: nothing here walks values.
+
+`pickle.Unpickler` with a `find_class` of stand-ins would run nothing either, but it cannot be told
+to take less: 10 bytes make it reserve gigabytes (a memo of any length), 250 bytes keep it busy for
+ever (a dictionary's key that is such a tree is hashed leaf by leaf).
 """
 
 import pickletools
@@ -158,16 +162,16 @@ def _gather(name: str, stack: list[object], items: list[object]) -> None:
         return
     if name in ("LIST", "DICT"):
         stack.append([] if name == "LIST" else {})
-    target = stack[-1]
-    if name in ("LIST", "APPENDS") and isinstance(target, list):
-        target.extend(items)
-    elif name in ("DICT", "SETITEMS") and isinstance(target, dict) and len(items) % 2 == 0:
+    into = stack[-1]
+    if name in ("LIST", "APPENDS") and isinstance(into, list):
+        into.extend(items)
+    elif name in ("DICT", "SETITEMS") and isinstance(into, dict) and len(items) % 2 == 0:
         # Text alone: hashing nested tuples that share their parts can take forever.
         if not all(isinstance(key, str) for key in items[::2]):
             raise TypeError("a dictionary has keys other than text")
-        target.update(zip(items[::2], items[1::2], strict=True))
+        into.update(zip(items[::2], items[1::2], strict=True))
     else:
-        raise ValueError(f"{name} does not fit a {type(target).__name__}")
+        raise ValueError(f"{name} does not fit a {type(into).__name__}")
 
 
 def _named(module: object, name: object, *, allowed: re.Pattern[str]) -> Named:
@@ -189,9 +193,9 @@ def _made(what: object, arguments: object) -> object:
 
 def _build(stack: list[object]) -> None:
     (state,) = _take(stack, 1)
-    target = stack[-1] if stack else None
-    if isinstance(target, Made):
-        target.state = state
+    into = stack[-1] if stack else None
+    if isinstance(into, Made):
+        into.state = state
     # An OrderedDict can have attributes: a state dict keeps the versions of its modules there.
-    elif not (isinstance(target, dict) and isinstance(state, dict)):
-        raise _Refused(f"it sets the state of a {type(target).__name__}")
+    elif not (isinstance(into, dict) and isinstance(state, dict)):
+        raise _Refused(f"it sets the state of a {type(into).__name__}")

@@ -27,9 +27,9 @@ from graphcircuits.benchmark.case import Case
 from graphcircuits.benchmark.samplers import draw
 from graphcircuits.benchmark.unfinished import Job, subject_path, unfinished
 from graphcircuits.codec import Codec
-from graphcircuits.siit.checkpoint import Trained
+from graphcircuits.siit.checkpoint import TrainedSubject
 from graphcircuits.siit.exchange import Exchange, exchange
-from graphcircuits.siit.train import Progress, SiitConfig, train_fleet
+from graphcircuits.siit.train import FleetProgress, SiitConfig, train_fleet
 from graphcircuits.siit.verify import Verdict, verify
 from graphcircuits.store import content_hash, load_artifact, load_transformer, save_transformer
 from graphcircuits.transformer import Transformer, TransformerConfig
@@ -98,12 +98,12 @@ def subject_codec(case: Case) -> Codec:
     return Codec(case.tables.vocab, case.outputs)
 
 
-def case_exchange(case: Case, inputs: int, pairs: int, seed: int) -> Exchange:
+def case_exchange(case: Case, n_inputs: int, n_interchanges: int, seed: int) -> Exchange:
     """Inputs drawn by the case's sampler with the program's answers; refuses constant outputs."""
     generator = torch.Generator().manual_seed(seed)
     length = case.max_seq_len - 1
-    codes = draw(case.sampler, case.tables.vocab, length, inputs, generator).numpy()
-    drawn = exchange(case.tables, case.layout, codes, pairs, generator)
+    codes = draw(case.sampler, case.tables.vocab, length, n_inputs, generator).numpy()
+    drawn = exchange(case.tables, case.layout, codes, n_interchanges, generator)
     if (drawn.targets == drawn.targets[:1]).all():
         raise ConstantOutputError(
             f"case {case.id!r}: the output is the same for every input of {length} tokens, "
@@ -129,7 +129,7 @@ def build(
     *,
     device: str = "cpu",
     command: str | None = None,
-    progress: Progress | None = None,
+    progress: FleetProgress | None = None,
     deadline: float = math.inf,
 ) -> Iterator[Built]:
     """Build the cases that the directory has no passing subject for; yields them fleet by fleet.
@@ -179,14 +179,14 @@ def _build_fleet(
     config: BuildConfig,
     device: str,
     command: str | None,
-    progress: Progress | None,
+    progress: FleetProgress | None,
     deadline: float,
 ) -> list[Built]:
     """Train cases side by side; each is written when it passes, the others at the end."""
     began = time.monotonic()
     built: dict[int, Built] = {}
 
-    def finish(place: int, result: Trained) -> None:
+    def finish(place: int, result: TrainedSubject) -> None:
         case, data = fleet[place]
         if place not in built and not subject_path(directory, case.id).exists():
             about = {"build": job.settings, "data": data.sha256}
@@ -288,7 +288,7 @@ def _failed(directory: Path, id: str, settings: dict[str, Any], data: str) -> Bu
 
 def _finish(
     case: Case,
-    result: Trained,
+    result: TrainedSubject,
     directory: Path,
     config: BuildConfig,
     device: str,
@@ -321,13 +321,3 @@ def _finish(
     if verdict.passed:
         failed.unlink(missing_ok=True)
     return Built(id=case.id, path=path, verdict=verdict, steps=result.steps, report=report)
-
-
-def read_report(path: Path) -> dict[str, Any]:
-    """The report stored with a subject; the file's hash is checked on the way."""
-    report = load_artifact(path, "transformer").meta.get("report")
-    if report is None:
-        raise ValueError(
-            f"{path} holds a transformer without a report: it was not built as a case."
-        )
-    return report

@@ -1,4 +1,4 @@
-"""Random inputs of a case, as vocabulary indices: one row an input, every row of full length.
+"""Random inputs of a case, as vocabulary indices: one row per input, every row of full length.
 
 Rows are independent draws. Two of InterpBench's cases ask a question whose answer is nearly always
 no on uniform inputs; their samplers make yes and no equally likely.

@@ -34,14 +34,14 @@ import torch
 from graphcircuits.benchmark import FAMILIES, N_FOLDS
 from graphcircuits.benchmark.case import Case
 from graphcircuits.benchmark.template import program_template, source_template
-from graphcircuits.rasp.layout import interpbench_sources
+from graphcircuits.rasp.layout import interpbench_writers
 from graphcircuits.store import write_atomic
 
 CHECKS = ("template", "circuit", "structure")
 SPLIT_FILE = Path(__file__).parents[1] / "data" / "split.json"
 
 Edge = tuple[str, str, str]
-"""Source, reader and input: `q`, `k` or `v` of a head, `in` of an MLP or the logits."""
+"""Writer, reader and input: `q`, `k` or `v` of a head, `in` of an MLP or the logits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +103,9 @@ def _digest(form: object) -> str:
 def circuit_of(case: Case) -> frozenset[Edge]:
     """The official labels with the two embeddings apart."""
     return frozenset(
-        (source, reader, slot)
-        for (reader, slot), sources in interpbench_sources(case.layout).items()
-        for source in sources
+        (writer, reader, slot)
+        for (reader, slot), writers in interpbench_writers(case.layout).items()
+        for writer in writers
     )
 
 
@@ -133,11 +133,11 @@ def is_isomorphic(one: frozenset[Edge], other: frozenset[Edge]) -> bool:
 
 def _networkx(edges: frozenset[Edge]) -> nx.MultiDiGraph:
     graph = nx.MultiDiGraph()
-    for source, reader, slot in sorted(edges):
-        for name in (source, reader):
+    for writer, reader, slot in sorted(edges):
+        for name in (writer, reader):
             named = name in ("tokens", "indices", "logits")
             graph.add_node(name, kind=name if named else name[0])
-        graph.add_edge(source, reader, slot=slot)
+        graph.add_edge(writer, reader, slot=slot)
     return graph
 
 
@@ -152,15 +152,13 @@ def match(one: Traits, other: Traits) -> str | None:
 
 def groups_of(traits: Mapping[str, Traits]) -> list[list[str]]:
     """What the relations connect. Cases and groups in the order given."""
+    related = nx.Graph()
+    related.add_nodes_from(traits)
+    related.add_edges_from(
+        (one, other) for one, other in combinations(traits, 2) if match(traits[one], traits[other])
+    )
     place = {id: number for number, id in enumerate(traits)}
-    groups: list[list[str]] = []
-    for id in traits:
-        joined = [group for group in groups if any(match(traits[id], traits[x]) for x in group)]
-        merged = sorted(
-            [id, *(other for group in joined for other in group)], key=place.__getitem__
-        )
-        groups = [group for group in groups if group not in joined]
-        groups.append(sorted(merged, key=lambda id: place[id]))
+    groups = [sorted(group, key=place.__getitem__) for group in nx.connected_components(related)]
     return sorted(groups, key=lambda group: place[group[0]])
 
 
@@ -271,7 +269,7 @@ def _squares(*tallies: Counter[int]) -> int:
 
 
 def as_json(places: Mapping[str, Place]) -> str:
-    """One line a case; what does not apply is left out."""
+    """One line per case; what does not apply is left out."""
     records = {
         id: {name: value for name, value in vars(place).items() if value is not None}
         for id, place in places.items()

@@ -158,7 +158,7 @@ def worked_out(case: Case) -> Circuit:
     """The official labels with the defects of the published lists, but for the choice of heads.
 
     The edge into `logits` is lost when the program needs one layer only. The test cases were
-    published first: there every source of a head feeds q, k and v, and selector widths are missing.
+    published first: there every writer of a head feeds q, k and v, and selector widths are missing.
     """
     names = set(case.circuit.edges)
     if case.paper_split == "test":

@@ -142,9 +142,9 @@ def _count(number: int, noun: str) -> str:
 
 
 def _run(config: "BenchConfig", out: Path, title: str, *, fresh: bool) -> "Report":
-    from graphcircuits.bench import Failure, Report, Run, run
+    from graphcircuits.bench import BenchRun, Failure, Report, run
 
-    runs: list[Run] = []
+    runs: list[BenchRun] = []
     failures: list[Failure] = []
     try:
         with late_progress() as bar:
@@ -157,7 +157,7 @@ def _run(config: "BenchConfig", out: Path, title: str, *, fresh: bool) -> "Repor
             for one in run(config, out, fresh=fresh, step=step):
                 bar.update(current, visible=False)
                 bar.update(overall, description=f"{one.case} {one.method or ''}")
-                if isinstance(one, Run):
+                if isinstance(one, BenchRun):
                     runs.append(one)
                 else:
                     failures.append(one)

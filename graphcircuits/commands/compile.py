@@ -23,7 +23,7 @@ LABELS = ("interpbench", "complete")
 
 
 def compile_(
-    target: Annotated[
+    program: Annotated[
         str,
         typer.Argument(
             help="A case such as ib-3, or your own program as path/to/file.py:name; the name may "
@@ -53,7 +53,7 @@ def compile_(
         suffix("--html", html, ".html", ".htm"),
         writable({"--dot": dot, "--html": html}),
     )
-    model, title = _compiled(target, vocab, max_seq_len, causal)
+    model, title = _compiled(program, vocab, max_seq_len, causal)
     circuit = model.labels(labels)  # pyright: ignore[reportArgumentType]
 
     def write_page(path: Path) -> None:
@@ -72,24 +72,24 @@ def compile_(
 
 
 def _compiled(
-    target: str, vocab: str | None, max_seq_len: int | None, causal: bool
+    program: str, vocab: str | None, max_seq_len: int | None, causal: bool
 ) -> tuple["CompiledModel", str]:
     """The model, and what to call it."""
     from graphcircuits.commands.programs import is_program, own_program
     from graphcircuits.rasp.compile import compile_program
 
-    if is_program(target):
-        own = own_program(target, vocab, max_seq_len)
+    if is_program(program):
+        own = own_program(program, vocab, max_seq_len)
         model = compile_program(
             own.program, vocab=own.vocab, max_seq_len=own.max_seq_len, causal=causal
         )
         return model, printable(f"{own.name} ({own.path})")
     from graphcircuits.benchmark import load_case
 
-    case = load_case(target)
+    case = load_case(program)
     if vocab is not None or max_seq_len is not None or causal:
         raise ValueError(
-            f"case {target!r} brings its own vocabulary, length and masking; "
+            f"case {program!r} brings its own vocabulary, length and masking; "
             "leave out --vocab, --max-seq-len and --causal."
         )
     return case.compiled, f"{case.id} {case.name}: {case.task}"

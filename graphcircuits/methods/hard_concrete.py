@@ -51,9 +51,9 @@ class Training:
     steps: int
     learning_rate: float
     prompts: int
-    """Prompts a step, drawn without repetition until all have been used; at most all."""
+    """Prompts per step, at most all; none is repeated until fewer are left than a step takes."""
     samples: int
-    """Samples of all gates a step."""
+    """Samples of all gates per step."""
     generator: torch.Generator | None
     """None draws with seed 0."""
     progress: Progress | None

@@ -2,7 +2,7 @@
 
 1. Every edge is described by numbers from the parameters alone (`descriptors`), standardized over
    the edges of the subject.
-2. An MLP turns them into one logit an edge. An edge is kept with probability sigmoid(logit); a
+2. An MLP turns them into one logit per edge. An edge is kept with probability sigmoid(logit); a
    sample is a concrete (relaxed Bernoulli) variable, sigmoid((logit + logistic noise) /
    temperature), and the temperature falls from hot to cold.
 3. The subject runs on clean prompts with the sample as its edge masks: as far as an edge is
@@ -15,10 +15,10 @@
    in every task, and one size weight serves tasks of all kinds.
 5. An edge's score is its logit after the last step.
 
-This is the paper's adaptation of PGExplainer (Luo et al. 2020): one MLP a subject and task, fitted
-without labels. Size and entropy are of the probabilities, not of the samples that stand for them,
-which only adds noise. All edges start as almost surely kept, so that the fit leaves from the whole
-subject and not from one in which every edge is half corrupted.
+This is the paper's adaptation of PGExplainer (Luo et al. 2020): one MLP per subject and task,
+fitted without labels. Size and entropy are of the probabilities, not of the samples that stand for
+them, which only adds noise. All edges start as almost surely kept, so that the fit leaves from the
+whole subject and not from one in which every edge is half corrupted.
 """
 
 import math
@@ -65,10 +65,10 @@ class Fit:
     """Temperature of the last step."""
     steps: int = 300
     prompts: int = 8
-    """Prompts a step, drawn without repetition until all have been used; at most all."""
+    """Prompts per step, at most all; none is repeated until fewer are left than a step takes."""
     samples: int = 8
-    """Masks a step. Many masks on few prompts cost as much as few masks on many, and tell more: the
-    noise is mostly that of the masks."""
+    """Masks per step. Many masks on few prompts cost as much as few masks on many, and tell more:
+    the noise is mostly that of the masks."""
     width: int = 64
     """Of both hidden layers."""
 
@@ -214,7 +214,7 @@ def fit(
 def initial_weights(
     described: Float[Tensor, "edge descriptor"], width: int, generator: torch.Generator
 ) -> list[Float[Tensor, "..."]]:
-    """Weights and biases of the three layers; the last one starts at zero, so all logits do."""
+    """Weights and biases of the three layers; the last is zero, so that all logits are `START`."""
     weights = []
     for d_in, d_out in ((described.shape[1], width), (width, width)):
         # The generator is on the CPU, so that every device sees the same draws.

@@ -347,7 +347,7 @@ class Dagformer(nn.Module):
         dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
-        """`random_features` is how many a head the factorized attention has; `expansion` is the
+        """`random_features` is how many the factorized attention has per head; `expansion` is the
         hidden width of the feed-forward network in multiples of `width`; `dropout` acts on what
         each branch adds. Without a generator the seed is 0."""
         super().__init__()

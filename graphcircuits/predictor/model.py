@@ -1,4 +1,4 @@
-"""The predictor: from a subject and a task to one circuit-membership logit an edge.
+"""The predictor: from a subject and a task to one circuit-membership logit per edge.
 
 1. `read_case` makes what the aligner needs of a subject and its pairs: the six features at sampled
    contexts (`tabpfn`), or pooled invariants (`invariant`). Nothing in it is learned.
@@ -9,7 +9,7 @@
    a linear readout gives the logit.
 
 `join` sets several cases side by side as one graph without arcs between them, so that a training
-step over all cases is one pass.
+step is one pass.
 
 Paper: the appendix "The Graph Circuit Learning Framework in Detail".
 """
@@ -63,7 +63,7 @@ class PredictorConfig:
     """Of the attention in DAGformer."""
     dropout: float = 0.1
     contexts: int = 16
-    """Contexts a case that are looked at one by one: by `tabpfn`, and where `context_width` > 0."""
+    """Contexts per case looked at one by one: by `tabpfn`, and where `context_width` > 0."""
     context_width: int = 0
     """Width of the invariant aligner's learned projection of single contexts; 0 means none."""
     both_ends: bool = False
@@ -108,7 +108,7 @@ class PredictorConfig:
 
 
 @dataclass(frozen=True, eq=False)
-class Tables:
+class InvariantTables:
     """Invariants as the aligner takes them."""
 
     nodes: Float[Tensor, "node column"]
@@ -120,13 +120,13 @@ class Reading:
     """A case as the predictor reads it: a transformed graph and what its nodes know."""
 
     structure: Neighbourhoods
-    content: Tables | Features
+    content: InvariantTables | Features
 
     def to(self, device: torch.device | str) -> "Reading":
         content = self.content
         if isinstance(content, Features):
             return Reading(self.structure.to(device), content.to(device))
-        moved = Tables(content.nodes.to(device), content.contexts.to(device))
+        moved = InvariantTables(content.nodes.to(device), content.contexts.to(device))
         return Reading(self.structure.to(device), moved)
 
 
@@ -148,27 +148,27 @@ def read_case(
 
 
 def structure_of(graph: ComponentGraph, config: PredictorConfig) -> Neighbourhoods:
-    """The transformed graph; it depends on sizes alone, and those of the last few are kept."""
+    """The transformed graph: made of sizes and the configuration, not of weights; 8 are kept."""
     return _structure(graph, config.transformation, config.connectivity)
 
 
 _structure = lru_cache(maxsize=8)(neighbourhoods)
 
 
-def tables(measured: invariant.Invariants, config: PredictorConfig) -> Tables:
+def tables(measured: invariant.Invariants, config: PredictorConfig) -> InvariantTables:
     """Invariants as tables of numbers that are comparable between cases."""
     contexts = invariant.context_table(measured)
-    return Tables(invariant.table(measured, config.transformation), contexts)
+    return InvariantTables(invariant.table(measured, config.transformation), contexts)
 
 
 def join(readings: Sequence[Reading]) -> Reading:
     """Cases side by side in one graph without arcs between them; for invariants only."""
     contents = [reading.content for reading in readings]
-    kept = [content for content in contents if isinstance(content, Tables)]
+    kept = [content for content in contents if isinstance(content, InvariantTables)]
     if len(kept) < len(contents):
         raise ValueError("only invariants can be joined; pass cases with features one at a time.")
     contexts = min(len(content.contexts) for content in kept)
-    joined = Tables(
+    joined = InvariantTables(
         torch.cat([content.nodes for content in kept]),
         torch.cat([content.contexts[:contexts] for content in kept], dim=1),
     )
@@ -257,7 +257,7 @@ class Predictor(nn.Module):
         generator: torch.Generator,
         noise: torch.Generator | None = None,
     ) -> Float[Tensor, " edge"]:
-        """One logit an edge. `generator` draws coordinate identifiers, for `tabpfn` only; `noise`
+        """One logit per edge. `generator` draws coordinate identifiers, for `tabpfn` only; `noise`
         what dropout drops, on the predictor's device and in training only."""
         structure, content = reading.structure, reading.content
         nodes = self._aligned(reading, generator)
@@ -277,7 +277,7 @@ class Predictor(nn.Module):
             if not isinstance(content, Features):
                 raise ValueError("the tabpfn aligner needs features, got invariants.")
             return self.align(content.to(dtype), generator, self.config.transformation)
-        if not isinstance(content, Tables):
+        if not isinstance(content, InvariantTables):
             raise ValueError("the invariant aligner needs invariants, got features.")
         nodes, contexts = content.nodes.to(dtype), content.contexts.to(dtype)
         return self.align(nodes, contexts, reading.structure.edge_nodes)

@@ -33,7 +33,7 @@ class SetMean(nn.Module):
 
 
 class DeepSets(nn.Module):
-    """One state an edge from its states in all contexts, whatever their order."""
+    """One state per edge from its states in all contexts, whatever their order."""
 
     def __init__(
         self,

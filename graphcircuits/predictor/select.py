@@ -136,7 +136,7 @@ def _read_by(config: TrainConfig) -> dict[str, Any]:
 
 
 def _first_views(examples: Iterator[Example]) -> list[Example]:
-    """One reading a case."""
+    """One reading per case."""
     first: dict[str, Example] = {}
     for example in examples:
         first.setdefault(example.case, example)
@@ -201,7 +201,7 @@ def _toml(value: str | float | bool) -> str:
 
 
 def report(scores: Mapping[TrainConfig, Mapping[int, float]], histories: Histories) -> str:
-    """A Markdown table, a row a setting: its score, and the held-out cases at head level."""
+    """A Markdown table, one row per setting: its score, and the held-out cases at head level."""
     lines = [
         "| Setting | Score | Step | Min. | Q1 | Median | Q3 | Deep min. | Deep median |",
         "| --- " + "| ---: " * 8 + "|",

@@ -1,9 +1,9 @@
 """Training a predictor on cases whose circuits are known.
 
 1. `read_examples` reads every case, several times with other prompts.
-2. `train` minimizes the paper's loss: binary cross-entropy in which circuit edges weigh as much as
-   the others of their case. Steps take all cases at once where they can stand side by side in one
-   graph, else a batch of them. AdamW, linear warm-up, cosine decay.
+2. `train` minimizes the paper's loss: binary cross-entropy in which circuit edges, where they are
+   the fewer, weigh as much in sum as the others of their case. A step takes a batch of readings, in
+   one pass where they can stand side by side in one graph. AdamW, linear warm-up, cosine decay.
 3. At regular steps the validation cases are scored (AUROC at the q/k/v level, as in the paper, and
    at head level), a checkpoint is written where the last one is long enough ago, and training that
    was cut off goes on from there.
@@ -33,16 +33,17 @@ from graphcircuits.evaluate import auroc
 from graphcircuits.predictor.ensemble import Ensemble, seen_of
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import (
+    InvariantTables,
     Predictor,
     PredictorConfig,
     Reading,
-    Tables,
     join,
     read_case,
 )
 from graphcircuits.store import StoreError, content_hash, load_artifact, save_artifact
 
-Progress = Callable[[int, int], None]
+TrainProgress = Callable[[int, int], None]
+"""Called with how many cases or steps are done, and how many there are."""
 Log = Callable[[int, Mapping[str, float]], None]
 """Called with a step and the figures measured there."""
 
@@ -63,7 +64,7 @@ class TrainConfig:
     warmup: float = 0.1
     """Share of the steps in which the learning rate rises."""
     batch: int = 108
-    """Readings of cases a step; 0 means all of them."""
+    """Readings of cases per step; 0 means all of them."""
     pairs: int = 64
     """Prompt pairs of a case."""
     views: int = 3
@@ -116,7 +117,7 @@ def read_examples(
     config: TrainConfig,
     *,
     views: int | None = None,
-    progress: Progress | None = None,
+    progress: TrainProgress | None = None,
 ) -> list[Example]:
     """Readings of the cases, `views` of each with other prompts, cases in the order given."""
     views = config.views if views is None else views
@@ -164,7 +165,7 @@ def _weights(labels: Bool[Tensor, " edge"]) -> Float[Tensor, " edge"]:
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedPredictor:
     """A predictor and the figures measured on the way, by step."""
 
     predictor: Predictor
@@ -179,9 +180,9 @@ def train(
     validation: Sequence[Example] = (),
     checkpoint: str | Path | None = None,
     device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: TrainProgress | None = None,
     log: Log | None = None,
-) -> Trained:
+) -> TrainedPredictor:
     """Train one predictor; with a `checkpoint` file, go on from what it holds and keep it up."""
     if not examples:
         raise ValueError("there is nothing to train on: no case was given.")
@@ -213,7 +214,7 @@ def train(
         if checkpoint:
             ended = step + 1 == config.last
             save(checkpoint, about, predictor, optimizer, step + 1, history, force=ended)
-    return Trained(predictor.eval(), history)
+    return TrainedPredictor(predictor.eval(), history)
 
 
 def _names(examples: Sequence[Example]) -> list[str]:
@@ -224,7 +225,7 @@ def _standardize(predictor: Predictor, examples: Sequence[Example]) -> None:
     if not isinstance(predictor.align, InvariantAligner):
         return
     contents = [example.reading.content for example in examples]
-    nodes = [content.nodes for content in contents if isinstance(content, Tables)]
+    nodes = [content.nodes for content in contents if isinstance(content, InvariantTables)]
     predictor.align.standardize_by(torch.cat(nodes))
 
 
@@ -340,9 +341,9 @@ def train_ensemble(
     progress: Callable[[int, int, int], None] | None = None,
     log: Callable[[int, int, Mapping[str, float]], None] | None = None,
 ) -> Ensemble:
-    """One predictor a seed, trained on all the cases; callbacks hear the seed first.
+    """One predictor per seed, trained on all the cases; callbacks hear the seed first.
 
-    `validation` is scored at regular steps. `checkpoints` is a folder with one file a seed.
+    `validation` is scored at regular steps. `checkpoints` is a folder with one file per seed.
     """
     examples = read_examples(ids, config) if examples is None else examples
     members = []

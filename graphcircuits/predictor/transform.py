@@ -3,10 +3,10 @@
 1. An edge e1 precedes an edge e2 when e1 arrives at a reader of the component that e2 leaves. Read
    and write of a component are nodes apart, so the reader *feeds* the writer; with grouped keys one
    key or value reader feeds every head of its group.
-2. Line graph: a node an edge, an arc from e1 to e2 where e1 precedes e2. Incidence graph: a node a
-   writer, a reader and an edge, in that order, and three relations: `source` (writer to edge),
-   `target` (edge to reader), `next` (edge to edge, as in the line graph).
-3. The predecessors of an edge depend on its source alone. `Neighbourhoods` holds each such set once
+2. Line graph: one node per edge, an arc from e1 to e2 where e1 precedes e2. Incidence graph: one
+   node per writer, reader and edge, in that order, and three relations: `writer` (writer to edge),
+   `reader` (edge to reader), `next` (edge to edge, as in the line graph).
+3. The predecessors of an edge depend on its writer alone. `Neighbourhoods` holds each such set once
    and the set every node reads, so its size is linear in the edges where the arcs are not.
 4. Sums over predecessors and successors go through these sets: gather into the sets, hand back to
    the nodes. `line_graph` and `incidence_graph` list the arcs one by one, to look at and to test.
@@ -34,7 +34,7 @@ Connectivity = Literal["observed", "none", "complete"]
 
 TRANSFORMATIONS: tuple[Transformation, ...] = ("line", "incidence")
 CONNECTIVITIES: tuple[Connectivity, ...] = ("observed", "none", "complete")
-RELATIONS = ("source", "target", "next")
+RELATIONS = ("writer", "reader", "next")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +43,9 @@ class Endpoints:
 
     n_writers: int
     n_readers: int
-    sources: Int[Tensor, " edge"]
+    edge_writers: Int[Tensor, " edge"]
     """The writer of each edge."""
-    dests: Int[Tensor, " edge"]
+    edge_readers: Int[Tensor, " edge"]
     """The reader of each edge."""
     feeding: Int[Tensor, " feed"]
     """A reader, and in `fed` at the same place a writer that computes from it."""
@@ -62,8 +62,8 @@ class Endpoints:
         return cls(
             n_writers=graph.n_writers,
             n_readers=graph.n_readers,
-            sources=graph.edge_sources,
-            dests=graph.edge_dests,
+            edge_writers=graph.edge_sources,
+            edge_readers=graph.edge_dests,
             feeding=torch.arange(graph.n_readers).repeat_interleave(counts),
             fed=torch.tensor([writer for writers in components for writer in writers]),
             writer_rank=torch.arange(graph.n_writers),
@@ -77,11 +77,16 @@ class Endpoints:
 
     def _malformed(self) -> Iterator[str]:
         writers, readers = self.n_writers, self.n_readers
-        for name, other in (("sources", "dests"), ("feeding", "fed")):
+        for name, other in (("edge_writers", "edge_readers"), ("feeding", "fed")):
             lengths = len(getattr(self, name)), len(getattr(self, other))
             if lengths[0] != lengths[1]:
                 yield f"{name} and {other} must be equally long, got {lengths[0]} and {lengths[1]}"
-        indices = {"sources": writers, "dests": readers, "feeding": readers, "fed": writers}
+        indices = {
+            "edge_writers": writers,
+            "edge_readers": readers,
+            "feeding": readers,
+            "fed": writers,
+        }
         for name, bound in indices.items():
             values: Tensor = getattr(self, name)
             if len(values) and not 0 <= int(values.min()) <= int(values.max()) < bound:
@@ -94,10 +99,11 @@ class Endpoints:
             yield "a reader is said to feed the same writer twice"
 
     def _cyclic(self) -> Iterator[str]:
-        early = self.reader_rank[self.dests] <= self.last_read[self.sources]
+        early = self.reader_rank[self.edge_readers] <= self.last_read[self.edge_writers]
         for edge in early.nonzero().flatten()[:1].tolist():
+            writer, reader = self.edge_writers[edge], self.edge_readers[edge]
             yield (
-                f"edge {edge} leaves writer {self.sources[edge]} for reader {self.dests[edge]}, "
+                f"edge {edge} leaves writer {writer} for reader {reader}, "
                 "which must rank after every reader that feeds that writer"
             )
 
@@ -168,7 +174,7 @@ class Neighbourhoods:
     @cached_property
     def tiles(self) -> tuple[Tile, ...]:
         """The sets that somebody reads, those of one shape together: for a component graph a few
-        tiles a layer, because heads of one layer see the same number of edges."""
+        tiles per layer, because heads of one layer see the same number of edges."""
         sizes = torch.bincount(self.member_group, minlength=self.n_groups)
         audiences = torch.bincount(self.reading, minlength=self.n_groups + 1)[:-1]
         by_group = self.reading.argsort(stable=True)
@@ -217,7 +223,7 @@ def neighbourhoods(
             raise ValueError(f"unknown {name} {value!r}; choose one of {', '.join(known)}.")
     ends = graph if isinstance(graph, Endpoints) else Endpoints.of(graph)
     n_components = ends.n_writers + ends.n_readers if transformation == "incidence" else 0
-    n_edges = len(ends.sources)
+    n_edges = len(ends.edge_writers)
     n_nodes = n_components + n_edges
     edge_nodes = torch.arange(n_components, n_nodes)
     nobody = torch.empty(0, dtype=torch.int64)
@@ -232,10 +238,10 @@ def neighbourhoods(
             edge_nodes=edge_nodes,
         )
     arriving, fed = _arrivals(ends)
-    nodes, groups, group_of, n_groups = edge_nodes[arriving], fed, ends.sources, ends.n_writers
+    nodes, groups, group_of, n_groups = edge_nodes[arriving], fed, ends.edge_writers, ends.n_writers
     if transformation == "incidence":
         # Sets of writers first (read by the edges that leave), then sets of readers.
-        writers, into = torch.arange(ends.n_writers), ends.n_writers + ends.dests
+        writers, into = torch.arange(ends.n_writers), ends.n_writers + ends.edge_readers
         nodes, groups = torch.cat([writers, nodes, edge_nodes]), torch.cat([writers, groups, into])
         n_groups = ends.n_writers + ends.n_readers
         reader_sets = torch.arange(ends.n_writers, n_groups)
@@ -257,19 +263,19 @@ def neighbourhoods(
 
 def _arrivals(ends: Endpoints) -> tuple[Int[Tensor, " member"], Int[Tensor, " member"]]:
     """Each edge once for every writer that its reader feeds: the edge, and that writer."""
-    by_dest = ends.dests.argsort(stable=True)
-    count = torch.bincount(ends.dests, minlength=ends.n_readers)
+    by_reader = ends.edge_readers.argsort(stable=True)
+    count = torch.bincount(ends.edge_readers, minlength=ends.n_readers)
     first = count.cumsum(0) - count
     repeats = count[ends.feeding]
     shift = first[ends.feeding] - (repeats.cumsum(0) - repeats)
     places = torch.arange(int(repeats.sum())) + shift.repeat_interleave(repeats)
-    return by_dest[places], ends.fed.repeat_interleave(repeats)
+    return by_reader[places], ends.fed.repeat_interleave(repeats)
 
 
 def _order(ends: Endpoints, transformation: Transformation) -> Int[Tensor, " node"]:
     """A topological order by the ranks of components, so that it follows them when renumbered."""
     rank, step = ends.reader_rank, ends.n_writers
-    edges = rank[ends.dests] * 3 * step + ends.writer_rank[ends.sources]
+    edges = rank[ends.edge_readers] * 3 * step + ends.writer_rank[ends.edge_writers]
     if transformation == "line":
         return edges.argsort(stable=True)
     readers = (rank * 3 + 1) * step
@@ -282,7 +288,8 @@ def line_graph(graph: ComponentGraph | Endpoints) -> Int[Tensor, "2 arc"]:
     ends = graph if isinstance(graph, Endpoints) else Endpoints.of(graph)
     arcs = [
         torch.cartesian_prod(
-            (ends.dests == reader).nonzero().flatten(), (ends.sources == writer).nonzero().flatten()
+            (ends.edge_readers == reader).nonzero().flatten(),
+            (ends.edge_writers == writer).nonzero().flatten(),
         )
         for reader, writer in zip(ends.feeding.tolist(), ends.fed.tolist(), strict=True)
     ]
@@ -293,10 +300,10 @@ def incidence_graph(graph: ComponentGraph | Endpoints) -> dict[str, Int[Tensor, 
     """Every arc of the incidence graph by relation; nodes are writers, readers, then edges."""
     ends = graph if isinstance(graph, Endpoints) else Endpoints.of(graph)
     first = ends.n_writers + ends.n_readers
-    edges = first + torch.arange(len(ends.sources))
+    edges = first + torch.arange(len(ends.edge_writers))
     arcs = (
-        torch.stack([ends.sources, edges]),
-        torch.stack([edges, ends.n_writers + ends.dests]),
+        torch.stack([ends.edge_writers, edges]),
+        torch.stack([edges, ends.n_writers + ends.edge_readers]),
         line_graph(ends) + first,
     )
     return dict(zip(RELATIONS, arcs, strict=True))

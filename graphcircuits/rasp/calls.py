@@ -22,11 +22,11 @@ class Unfit(Exception):
     """One expression has a problem; its users are passed over."""
 
 
-class Measured:
+class BoundedFunction:
     """A function to tabulate, which raises as soon as no transformer has room for its table.
 
-    A combination has a hidden unit a pair, connected with what it reads; a categorical sequence has
-    a direction a value, which can be read out from every other.
+    A combination has one hidden unit per pair, connected with what it reads; a categorical sequence
+    has one direction per value, which can be read out from every other.
     """
 
     def __init__(self, sop: Map | SequenceMap, sizes: Sequence[int]) -> None:

@@ -165,7 +165,7 @@ def _transformer(tables: Tables, layout: Layout, weights: dict[str, np.ndarray])
 
 
 def _decode(variable: Variable, held: np.ndarray, certain: float) -> list[Value]:
-    """Values from a variable's directions, a row a position; nothing at all is None."""
+    """Values from a variable's directions, one row per position; nothing at all is None."""
     if variable.numerical:
         return held[:, 0].tolist()
     on = held > 1 - certain

@@ -1,4 +1,4 @@
-"""A program as text, one line an expression, inputs first, for tables and failing tests."""
+"""A program as text, one line per expression, inputs first, for tables and failing tests."""
 
 from collections.abc import Callable
 from typing import Any

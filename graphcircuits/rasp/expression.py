@@ -18,7 +18,7 @@ _UNIQUE_IDS = itertools.count(1)
 
 
 class Encoding(enum.Enum):
-    """How a sequence lies in the residual stream: a direction a value, or one direction in all."""
+    """How a sequence lies in the residual stream: one direction per value, or one in all."""
 
     CATEGORICAL = "categorical"
     NUMERICAL = "numerical"

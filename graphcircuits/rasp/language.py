@@ -24,7 +24,7 @@ from graphcircuits.rasp.functions import (
 from graphcircuits.rasp.values import RaspError, Value, plain
 
 SelectorValue = list[list[bool]]
-"""One row a query, one column a key."""
+"""One row per query, one column per key."""
 
 
 def _require(kind: type["RASPExpr"], owner: str, **given: object) -> None:
@@ -188,7 +188,7 @@ class Full(SOp):
 
 
 class ConstantSOp(SOp):
-    """Given values, one a position, for trying out an expression; it has no transformer."""
+    """Given values, one per position, for trying out an expression; it has no transformer."""
 
     default_name = "constant_sop"
 
@@ -349,7 +349,7 @@ class SelectorNot(Selector):
 
 
 class ConstantSelector(Selector):
-    """Given rows, one a query, for trying out an expression; it has no transformer."""
+    """Given rows, one per query, for trying out an expression; it has no transformer."""
 
     default_name = "constant_selector"
 

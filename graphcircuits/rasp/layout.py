@@ -5,7 +5,7 @@
    share a layer; every other depth has its own. A selector width is a head and an MLP function.
 3. Heads of a layer are numbered in breadth-first order of the variables they compute.
 4. The reads and writes of all components give the circuits: `complete` has every read,
-   `interpbench` drops a source that another source of the same reader passes on.
+   `interpbench` drops a writer that another writer of the same reader passes on.
 """
 
 from collections.abc import Iterable, Mapping
@@ -149,34 +149,34 @@ def _distinct(labels: Iterable[str]) -> tuple[str, ...]:
 
 def complete_edges(layout: Layout) -> frozenset[str]:
     """Every read that the program makes, as edges of the component graph."""
-    return _edges(layout, _sources(layout))
+    return _edges(layout, _writers(layout))
 
 
 def interpbench_edges(layout: Layout) -> frozenset[str]:
-    """The reads that the public benchmark labels: what another source passes on is dropped."""
-    return _edges(layout, interpbench_sources(layout))
+    """The reads that the public benchmark labels: what another writer passes on is dropped."""
+    return _edges(layout, interpbench_writers(layout))
 
 
-def interpbench_sources(layout: Layout) -> dict[tuple[str, str], frozenset[str]]:
+def interpbench_writers(layout: Layout) -> dict[tuple[str, str], frozenset[str]]:
     """The components behind those reads, by reader and input, `tokens` and `indices` apart.
 
-    A source goes when another source of the same reader itself gets it directly, in its value input
+    A writer goes when another writer of the same reader itself gets it directly, in its value input
     or MLP input after that input's own dropping.
     """
     kept: dict[tuple[str, str], frozenset[str]] = {}
     passed_on: dict[str, frozenset[str]] = {}
-    for (name, slot), sources in _sources(layout).items():
+    for (name, slot), writers in _writers(layout).items():
         kept[name, slot] = frozenset(
-            source
-            for source in sources
-            if not any(source in passed_on.get(other, ()) for other in sources - {source})
+            writer
+            for writer in writers
+            if not any(writer in passed_on.get(other, ()) for other in writers - {writer})
         )
         if slot in ("v", "in"):
             passed_on[name] = kept[name, slot]
     return kept
 
 
-def _sources(layout: Layout) -> dict[tuple[str, str], frozenset[str]]:
+def _writers(layout: Layout) -> dict[tuple[str, str], frozenset[str]]:
     """Who writes what each input reads, inputs in running order; embeddings by variable name."""
     writer = {label: part.name for part in layout.components for label in part.writes}
     writer |= {embedded: embedded for embedded in _EMBEDDINGS}
@@ -189,9 +189,9 @@ def _sources(layout: Layout) -> dict[tuple[str, str], frozenset[str]]:
     return {reader: frozenset(writer[label] for label in labels) for reader, labels in readers}
 
 
-def _edges(layout: Layout, sources: Mapping[tuple[str, str], frozenset[str]]) -> frozenset[str]:
+def _edges(layout: Layout, writers: Mapping[tuple[str, str], frozenset[str]]) -> frozenset[str]:
     return frozenset(
-        f"{_EMBEDDINGS.get(source, source)}->{name}" + ("" if slot == "in" else f"<{slot}>")
-        for (name, slot), found in sources.items()
-        for source in found
+        f"{_EMBEDDINGS.get(writer, writer)}->{name}" + ("" if slot == "in" else f"<{slot}>")
+        for (name, slot), found in writers.items()
+        for writer in found
     )

@@ -1,4 +1,5 @@
-"""A selector as what one attention head can compute: an `and` of tables, one a pair of sequences.
+"""A selector as what one attention head can compute: an `and` of tables, one per pair of
+sequences.
 
 Scores of a head add up, so selects over different sequences can be joined by `and` (all of them
 must hold), but not by `or`. Negations are pushed down to the tables first; parts that share keys

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from graphcircuits.rasp.calls import (
-    Measured,
+    BoundedFunction,
     Unfit,
     checked_value,
     image,
@@ -86,7 +86,7 @@ class Variable:
     """Whether None may occur, as far as the program's text tells."""
     codes: Mapping[Value, int] = field(repr=False)
     numerical: bool
-    """Whether it lies in one direction of the stream, not in one a value."""
+    """Whether it lies in one direction of the stream, not in one per value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,13 +104,13 @@ class Tables:
     variables: Mapping[SOp, Variable]
     """Inputs before users."""
     functions: Mapping[SOp, np.ndarray]
-    """Codes of a map's or a combination's images, one axis an input."""
+    """Codes of a map's or a combination's images, one axis per input."""
     selections: Mapping[Select, np.ndarray]
     """Whether a key value (rows) is selected by a query value (columns)."""
     problems: tuple[Problem, ...]
 
     def encode(self, sequences: Iterable[Sequence[Value]]) -> np.ndarray:
-        """Token codes, one row a sequence, shorter ones filled up with the code of None."""
+        """Token codes, one row per sequence, shorter ones filled up with the code of None."""
         known = self.variables[tokens].codes if tokens in self.variables else codes_of(self.vocab)
         rows = [[known[token] for token in sequence] for sequence in sequences]
         width = max(map(len, rows), default=1)
@@ -303,7 +303,7 @@ class _Builder:
     def _images(self, sop: Map | SequenceMap) -> tuple[Iterable[Value], bool]:
         """Call the function on everything, keep the table of codes, give the images."""
         inputs = [sop.inner] if isinstance(sop, Map) else [sop.fst, sop.snd]
-        images, further = self._called(Measured(sop, self._sizes(inputs)), inputs)
+        images, further = self._called(BoundedFunction(sop, self._sizes(inputs)), inputs)
         codes = codes_of(sorted_values(image for image in images if image is not None))
         shape = self._sizes(inputs)
         table = np.full([size + 1 for size in shape], NONE, dtype=np.int64)

@@ -76,7 +76,7 @@ def problems(tables: Tables) -> list[Problem]:
 
 
 def clusters(values: np.ndarray) -> np.ndarray:
-    """A number a value, the same for neighbours that rounding may swap; values ascend."""
+    """One number per value, the same for neighbours that rounding may swap; values ascend."""
     gap = RESOLUTION * max(1.0, float(np.abs(values).max()))
     return np.concatenate([[0], np.cumsum(np.diff(values) > gap)])
 
@@ -222,7 +222,7 @@ def trial_inputs(tables: Tables, trials: int = TRIALS) -> np.ndarray:
 
 
 def _token_kinds(tables: Tables) -> np.ndarray:
-    """A number a token, the same for tokens that no table tells apart."""
+    """One number per token, the same for tokens that no table tells apart."""
     size = len(tables.vocab)
     rows = [
         np.moveaxis(table, axis, 0)[:size].reshape(size, -1)

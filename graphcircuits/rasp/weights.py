@@ -1,16 +1,16 @@
 """Tables + layout -> the weights of a transformer that runs the program exactly.
 
-The residual stream has a direction that is 1 everywhere, one a token (BOS and PAD included), one an
-index, one a value of every categorical variable, one for every numerical variable, and one for what
-the head of each selector width writes. Nothing is ever overwritten.
+The residual stream has a direction that is 1 everywhere, one per token (BOS and PAD included), one
+per index, one per value of every categorical variable, one for every numerical variable, and one
+for what the head of each selector width writes. Nothing is ever overwritten.
 
 Attention is a softmax of inverse temperature 100 over scores that count met conditions. BOS scores
 half a condition less than a selected key, so it is attended where nothing is selected, and then
 writes the default. For a selector width BOS scores as much as a selected key and alone writes 1:
 the head gives 1 / (width + 1), and the MLP of the layer decodes it.
 
-MLPs are look-ups in ReLU units: a unit an image for a map, a unit a pair for a combination, two
-units a threshold for a function of a number.
+MLPs are look-ups in ReLU units: one unit per image for a map, one per pair for a combination,
+two per threshold for a function of a number.
 
 What a variable holds at BOS is known (an aggregate's default, else nothing) and every reader takes
 it off again, so that BOS carries no value for anyone.
@@ -55,7 +55,7 @@ class Stream:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class HiddenUnits:
     """Some hidden units of an MLP: what they read, their thresholds, what they write."""
 
     read: np.ndarray
@@ -179,7 +179,7 @@ class _Writer:
 
     # MLP functions
 
-    def block(self, sop: SOp) -> Block:
+    def block(self, sop: SOp) -> HiddenUnits:
         """The hidden units that compute `sop`."""
         match sop:
             case SelectorWidth():
@@ -211,36 +211,36 @@ class _Writer:
             return np.array([*variable.values, 0.0], dtype=np.float64)[:, None]
         return np.eye(len(variable.values) + 1)[:, :-1]
 
-    def mapped(self, sop: SOp, inner: SOp, table: np.ndarray) -> Block:
-        """One unit an image, on when the input is any value with that image."""
+    def mapped(self, sop: SOp, inner: SOp, table: np.ndarray) -> HiddenUnits:
+        """One unit per image, on when the input is any value with that image."""
         images = self.images(sop)
         needed = [code for code in np.unique(table) if images[code].any()]
         read = (table[:, None] == np.array(needed)[None, :]).astype(np.float64)
         read = read.reshape(len(table), len(needed))
-        return Block(
+        return HiddenUnits(
             self.read(inner, read), np.zeros(len(needed)), self.written(sop, images[needed])
         )
 
-    def combined(self, sop: SequenceMap, table: np.ndarray) -> Block:
-        """One unit a pair of values that has an image: on when both are there."""
+    def combined(self, sop: SequenceMap, table: np.ndarray) -> HiddenUnits:
+        """One unit per pair of values that has an image: on when both are there."""
         first, second = np.nonzero(table != NONE)
         read = self.read(sop.fst, np.eye(table.shape[0])[:, first])
         read += self.read(sop.snd, np.eye(table.shape[1])[:, second])
         images = self.images(sop)[table[first, second]]
-        return Block(read, np.full(len(first), -1.0), self.written(sop, images))
+        return HiddenUnits(read, np.full(len(first), -1.0), self.written(sop, images))
 
-    def linear(self, sop: LinearSequenceMap) -> Block:
+    def linear(self, sop: LinearSequenceMap) -> HiddenUnits:
         """The positive and the negative part of both inputs, times their factors."""
         signs = np.array([[1.0, -1.0]])
         read = np.hstack([self.read(sop.fst, signs), self.read(sop.snd, signs)])
         factors = np.array([[sop.fst_fac], [sop.snd_fac]]) * signs
-        return Block(read, np.zeros(4), self.written(sop, factors.reshape(4, 1)))
+        return HiddenUnits(read, np.zeros(4), self.written(sop, factors.reshape(4, 1)))
 
-    def decoded_width(self, sop: SelectorWidth) -> Block:
+    def decoded_width(self, sop: SelectorWidth) -> HiddenUnits:
         widths = np.arange(self.tables.max_length + 1)[::-1]
         return self.stepped(sop, self.stream.width_place[sop], 1 / (widths + 1.0), widths)
 
-    def stepped(self, sop: SOp, place: int, values: np.ndarray, table: np.ndarray) -> Block:
+    def stepped(self, sop: SOp, place: int, values: np.ndarray, table: np.ndarray) -> HiddenUnits:
         """A function of the number at `place`: the lowest value's image, then a step a threshold.
 
         A step is the difference of two units around the middle between neighbouring values with
@@ -259,7 +259,7 @@ class _Writer:
         images = self.images(sop)[table]
         steps = images[borders + 1] - images[borders]
         write = np.concatenate([steps, -steps, images[:1]])
-        return Block(read, bias, self.written(sop, write))
+        return HiddenUnits(read, bias, self.written(sop, write))
 
 
 def _stack_heads(
@@ -281,7 +281,7 @@ def _stack_heads(
     return weights | biases | {"b_O": np.zeros((layout.n_layers, stream.width))}
 
 
-def _stack_mlps(stream: Stream, mlps: list[list[Block]]) -> dict[str, np.ndarray]:
+def _stack_mlps(stream: Stream, mlps: list[list[HiddenUnits]]) -> dict[str, np.ndarray]:
     n_layers = len(mlps)
     d_mlp = max(1, *(sum(len(block.bias) for block in layer) for layer in mlps))
     weights = {

@@ -90,15 +90,16 @@ def gather(fleet: Fleet, exchanges: Sequence[Exchange]) -> FleetData:
     free = torch.zeros(len(exchanges), graph.n_readers, graph.n_writers, dtype=torch.bool)
     free[:, graph.edge_dests, graph.edge_sources] = ~needed
     config, names = fleet.config, part_names(fleet)
-    subjects, inputs, pairs = len(exchanges), len(exchanges[0].tokens), exchanges[0].base.shape[1]
+    subjects, inputs = len(exchanges), len(exchanges[0].tokens)
+    drawn = exchanges[0].base.shape[1]
     pos = config.n_ctx - 1
     data = FleetData(
         tokens=torch.full((subjects, inputs, config.n_ctx), PAD),
         targets=torch.zeros(subjects, inputs, pos),
-        base=torch.zeros(subjects, len(names), pairs, dtype=torch.int64),
-        source=torch.zeros(subjects, len(names), pairs, dtype=torch.int64),
-        swapped=torch.zeros(subjects, len(names), pairs, pos),
-        scored=torch.zeros(subjects, len(names), pairs, pos, dtype=torch.bool),
+        base=torch.zeros(subjects, len(names), drawn, dtype=torch.int64),
+        source=torch.zeros(subjects, len(names), drawn, dtype=torch.int64),
+        swapped=torch.zeros(subjects, len(names), drawn, pos),
+        scored=torch.zeros(subjects, len(names), drawn, pos, dtype=torch.bool),
         exists=torch.zeros(subjects, pos, dtype=torch.bool),
         inside=torch.zeros(subjects, len(names), dtype=torch.bool),
         free=free,
@@ -172,6 +173,10 @@ def draw_rows(
 def _pick(
     weight: Float[Tensor, "subject part"], rows: int, generator: torch.Generator
 ) -> Int[Tensor, "subject row"]:
-    """Parts drawn by weight; where all weights are zero, any part (its patch is masked later)."""
+    """Parts drawn by weight; any part where all weights are zero.
+
+    That does no harm: a row outside the circuit then exchanges nothing, since parts inside are
+    taken out of it, and a row inside has no scored position.
+    """
     usable = weight + 1e-12
     return torch.multinomial(usable, rows, replacement=True, generator=generator)

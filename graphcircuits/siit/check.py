@@ -14,7 +14,7 @@ CUT_CHUNK = 128
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class Shares:
     """Shares of right answers: plainly, and with each component exchanged."""
 
     accuracy: Float[Tensor, " subject"]
@@ -42,7 +42,7 @@ def check(
     rows: int,
     tolerance: float,
     generator: torch.Generator,
-) -> Scores:
+) -> Shares:
     """Shares of right answers on the check data, plainly and with every component exchanged."""
     device, (subjects, parts) = data.tokens.device, data.inside.shape
     subject = torch.arange(subjects, device=device)[:, None]
@@ -71,7 +71,7 @@ def check(
         counted = torch.where(inside[..., None], scored, everywhere)
         shares.append(_right(fleet, logits, targets, counted, data, tolerance))
     circuit = _circuit_accuracy(fleet, weights, data, drawn(), drawn(), tolerance)
-    return Scores(accuracy, torch.stack(shares, dim=1), data.inside, circuit)
+    return Shares(accuracy, torch.stack(shares, dim=1), data.inside, circuit)
 
 
 def _circuit_accuracy(

@@ -47,13 +47,14 @@ class State:
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
-    """A subject after training."""
+class TrainedSubject:
+    """A subject with the weights of its best check."""
 
     subject: Transformer
     merit: float
-    """The lowest of its shares of right answers when last checked; accuracy must be higher."""
+    """The lowest of its shares of right answers at that check, accuracy taken as 0.02 less."""
     steps: int
+    """Steps made before that check."""
     passed: bool
     cut_short: bool = False
     """Whether time ran out before it passed or had made all its steps."""
@@ -70,7 +71,7 @@ class Snapshot:
     errors: Float[Tensor, "subject part"]
     generator: Tensor
     """The state of the generator."""
-    best: Mapping[int, Trained]
+    best: Mapping[int, TrainedSubject]
 
 
 def save_snapshot(path: Path, about: Mapping[str, Any], snapshot: Snapshot) -> None:
@@ -115,7 +116,7 @@ def load_snapshot(path: Path, subjects: Sequence[Transformer], device: torch.dev
     for key, one in found.meta["best"].items():
         start = subjects[int(key)]
         subject = Transformer(start.config, under(f"best{key}."), start.codec)
-        best[int(key)] = Trained(subject, **one)
+        best[int(key)] = TrainedSubject(subject, **one)
     return Snapshot(
         step=found.meta["step"],
         alive=found.meta["alive"],

@@ -52,14 +52,18 @@ class Exchange:
 
 
 def exchange(
-    tables: Tables, layout: Layout, codes: np.ndarray, pairs: int, generator: torch.Generator
+    tables: Tables,
+    layout: Layout,
+    codes: np.ndarray,
+    n_interchanges: int,
+    generator: torch.Generator,
 ) -> Exchange:
     """Answers for inputs (token codes of one length), and for interchanges of each component."""
     clean = _in_batches(tables, codes, {})
     written = written_variables(tables, layout)
-    drawn = torch.randint(len(codes), (len(written), 2, pairs), generator=generator)
+    drawn = torch.randint(len(codes), (len(written), 2, n_interchanges), generator=generator)
     targets = _targets(tables, clean)
-    swapped = np.zeros((len(written), pairs, codes.shape[1]), targets.dtype)
+    swapped = np.zeros((len(written), n_interchanges, codes.shape[1]), targets.dtype)
     scored = np.zeros(swapped.shape, dtype=bool)
     for row, ((base, source), sops) in enumerate(zip(drawn.numpy(), written.values(), strict=True)):
         overrides = {sop: clean.columns[sop][source] for sop in sops}

@@ -266,7 +266,7 @@ def _attend(
     config = fleet.config
     into = [weights[f"W_{x}"][:, layer] for x in "QKV"]
     bias = torch.cat([weights[f"b_{x}"][:, layer].flatten(1) for x in "QKV"], dim=1)
-    # (subject, d_model, q/k/v, head, d_head) as one matrix a subject.
+    # (subject, d_model, q/k/v, head, d_head) as one matrix per subject.
     joined = torch.stack(into, dim=1).permute(0, 3, 1, 2, 4).flatten(2)
     read = _linear(stream, joined, bias).unflatten(-1, (3, config.n_heads, config.d_head))
     return _attention(fleet, read)

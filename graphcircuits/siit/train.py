@@ -21,8 +21,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from graphcircuits.siit.batch import FleetData, Rows, draw_rows, gather
-from graphcircuits.siit.check import Scores, check
-from graphcircuits.siit.checkpoint import Snapshot, State, Trained
+from graphcircuits.siit.check import Shares, check
+from graphcircuits.siit.checkpoint import Snapshot, State, TrainedSubject
 from graphcircuits.siit.exchange import Exchange
 from graphcircuits.siit.fleet import (
     Fleet,
@@ -47,7 +47,7 @@ class SiitConfig:
     steps: int = 6000
     """At most; a subject stops as soon as it passes."""
     rows: int = 256
-    """Inputs of a step and subject, for the plain and for the patched run each."""
+    """Inputs per step and subject, for the plain and for the patched run each."""
     lr: float = 3e-3
     final_lr: float = 1e-4
     clip: float = 1.0
@@ -58,7 +58,7 @@ class SiitConfig:
     edge_weight: float = 1.0
     """Of the loss with edges cut outside the circuit; 0 gives the public procedure."""
     cut_rows: int = 64
-    """Inputs of a step and subject with cut edges; no more than `rows` are used."""
+    """Inputs per step and subject with cut edges; no more than `rows` are used."""
     check_every: int = 250
     check_rows: int = 256
     enough_accuracy: float = 0.999
@@ -76,9 +76,9 @@ class SiitConfig:
                 raise ValueError(f"{name} must be at least {low}, got {getattr(self, name)}.")
 
 
-Progress = Callable[[int, int, int], None]
+FleetProgress = Callable[[int, int, int], None]
 """Called with the step, subjects that passed, subjects in all."""
-OnPass = Callable[[int, Trained], None]
+OnPass = Callable[[int, TrainedSubject], None]
 """Called with the place of a subject and what it became, as soon as it passes."""
 Keep = Callable[[Snapshot, bool], None]
 """Called with where training is, at the start and after each check, and whether time is up."""
@@ -90,12 +90,12 @@ def train_fleet(
     checks: Sequence[Exchange],
     config: SiitConfig,
     generator: torch.Generator,
-    progress: Progress | None = None,
+    progress: FleetProgress | None = None,
     deadline: float = math.inf,
     on_pass: OnPass | None = None,
     keep: Keep | None = None,
     resume: Snapshot | None = None,
-) -> list[Trained]:
+) -> list[TrainedSubject]:
     """Train subjects of equal layers and heads side by side, from the weights that they have.
 
     `exchanges` are trained on, `checks` decide when a subject is done. The device is the
@@ -105,7 +105,7 @@ def train_fleet(
     device = generator.device
     fleet = form([subject.config for subject in subjects]).to(device)
     data, check_data = gather(fleet, exchanges).to(device), gather(fleet, checks).to(device)
-    step, alive, best = 0, list(range(len(subjects))), dict[int, Trained]()
+    step, alive, best = 0, list(range(len(subjects))), dict[int, TrainedSubject]()
     if resume is None:
         state = State.of(stack(fleet, subjects), device)
         errors = torch.ones(data.inside.shape, device=device)
@@ -156,7 +156,7 @@ def train_fleet(
     if keep is not None and cut_short:
         keep(snapshot(), True)
     # No time for a single check leaves a subject as it came.
-    trained = [best.get(i, Trained(s, 0.0, 0, passed=False)) for i, s in enumerate(subjects)]
+    trained = [best.get(i, TrainedSubject(s, 0.0, 0, passed=False)) for i, s in enumerate(subjects)]
     return [replace(t, cut_short=True) if cut_short and not t.passed else t for t in trained]
 
 
@@ -188,7 +188,7 @@ def _stepper(
     exists: Bool[Tensor, "subject pos"],
     config: SiitConfig,
 ) -> Callable[[Rows, float], None]:
-    """A function that makes one step; on a GPU a replay of a recording of the first few."""
+    """A function that makes one step; on a GPU its first call records it, later ones replay it."""
     lr = torch.zeros((), device=numerical.device)
 
     def step(rows: Rows) -> None:
@@ -235,7 +235,7 @@ def loss_of(
     exists: Bool[Tensor, "subject pos"],
     config: SiitConfig,
 ) -> Float[Tensor, " subject"]:
-    """Behaviour, interchange and strict loss of every subject, weighted and added."""
+    """Behaviour, interchange, strict and edge loss of every subject, weighted and added."""
     plain, donor = forward(fleet, weights, rows.donors)
     patched, _ = forward(fleet, weights, rows.tokens, patch_of(fleet, donor, rows.patched))
     everywhere = exists[:, None].expand_as(rows.donor_targets)
@@ -294,12 +294,12 @@ def _adam(
 
 
 def _note_best(
-    best: dict[int, Trained],
+    best: dict[int, TrainedSubject],
     alive: Sequence[int],
     subjects: Sequence[Transformer],
     fleet: Fleet,
     state: State,
-    scores: Scores,
+    scores: Shares,
     config: SiitConfig,
     step: int,
 ) -> list[int]:
@@ -322,7 +322,7 @@ def _note_best(
         if passed or which not in best or merit > best[which].merit:
             own = {n: w.detach().cpu() for n, w in unstack(fleet, state.weights, place).items()}
             subject = Transformer(subjects[which].config, own, subjects[which].codec)
-            best[which] = Trained(subject, merit, step, passed)
+            best[which] = TrainedSubject(subject, merit, step, passed)
         if passed:
             done.append(which)
     return done

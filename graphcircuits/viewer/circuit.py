@@ -45,14 +45,14 @@ def circuit_page(
     height = max(y for _, y in place.values()) + HEIGHT + MARGIN
     used, drawn = set(), []
     low, high = (min(scores.values()), max(scores.values())) if scores else (0.0, 0.0)
-    for edge, writer, dests in circuit.links():
+    for edge, writer, ends in circuit.links():
         slot = edge[-2] if edge.endswith(">") else ""
         score = None if scores is None else scores[edge]
         stroke = 1.8 if score is None else 0.8 + 3 * (score - low) / (high - low or 1.0)
         hint = edge if score is None else f"{edge} {score:.4g}"
-        for dest in dests:
-            used |= {writer, dest}
-            drawn.append(_curve(place[writer], place[dest], slot, stroke, hint))
+        for end in ends:
+            used |= {writer, end}
+            drawn.append(_curve(place[writer], place[end], slot, stroke, hint))
     drawn += [
         _box(name, spot, name in used, (notes or {}).get(name, "")) for name, spot in place.items()
     ]

@@ -187,6 +187,30 @@ def test_a_small_pickle_of_an_endless_tree(tmp_path: Path) -> None:
         assert "made by tests.adapters.test_plain_pickle.Node" in repr(found)
 
 
+def test_a_small_pickle_of_an_endless_key(tmp_path: Path) -> None:
+    target = tmp_path / "key.pkl"
+    # A pair of the pair before, 27 times, as a key: hashing it would visit 2**27 leaves and take
+    # seconds, and each time more would double that.
+    key = [pickle.NONE]
+    for place in range(27):
+        key += [pickle.MEMOIZE, pickle.BINGET, bytes([place]), pickle.TUPLE2]
+    entry = [pickle.EMPTY_DICT, *key, pickle.NONE, pickle.SETITEM]
+    target.write_bytes(b"".join([pickle.PROTO, b"\x04", *entry, pickle.STOP]))
+    with limits(), pytest.raises(StoreError, match="keys other than text"):
+        read_pickle(target, NOTHING)
+
+
+def test_a_small_pickle_of_a_long_memo(tmp_path: Path) -> None:
+    target = tmp_path / "memo.pkl"
+    # As pickle itself keeps a memo, its place number 2**31 - 1 takes 32 gigabytes.
+    place = (2**31 - 1).to_bytes(4, "little")
+    remember, recall = pickle.LONG_BINPUT + place, pickle.LONG_BINGET + place
+    parts = (pickle.PROTO, b"\x04", pickle.NEWTRUE, remember, recall, pickle.TUPLE2, pickle.STOP)
+    target.write_bytes(b"".join(parts))
+    with limits():
+        assert read_pickle(target, NOTHING) == (True, True)
+
+
 def test_numbers_that_python_does_not_print(tmp_path: Path) -> None:
     target = tmp_path / "number.pkl"
     target.write_bytes(pickle.dumps(2**1023, 4))

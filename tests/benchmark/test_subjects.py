@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from graphcircuits.benchmark import Case, case_ids, load_case
-from graphcircuits.benchmark.build import case_exchange, read_report, subject_codec, subject_config
+from graphcircuits.benchmark.build import case_exchange, subject_codec, subject_config
 from graphcircuits.siit.verify import ACCURACY, INTERCHANGE, STRICT, verify
+from graphcircuits.store import load_artifact
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -44,7 +45,7 @@ def test_the_data_is_small() -> None:
 def test_every_report_says_that_it_passed() -> None:
     for case in shipped():
         report = case.report()
-        assert report == read_report(PATHS[case.id])
+        assert report == load_artifact(PATHS[case.id], "transformer").meta["report"]
         assert report["case"] == case.id
         assert report["passed"] is True
         assert report["accuracy"] >= ACCURACY == 0.99

@@ -50,7 +50,7 @@ def thinned(choice: tuple[int, int, int, bool, int]) -> Endpoints:
     graph = ComponentGraph(n_layers, groups * heads_per_group, n_kv_heads=groups, parallel=parallel)
     kept = torch.rand(graph.n_edges, generator=seeded(seed)) < 0.5
     ends = Endpoints.of(graph)
-    ends = replace(ends, sources=ends.sources[kept], dests=ends.dests[kept])
+    ends = replace(ends, edge_writers=ends.edge_writers[kept], edge_readers=ends.edge_readers[kept])
     return renumbered(ends, seed).ends
 
 
@@ -77,13 +77,13 @@ def renumbered(ends: Endpoints, seed: int) -> Renumbered:
     generator = seeded(seed)
     writers, readers, edges, feeds = (
         torch.randperm(count, generator=generator)
-        for count in (ends.n_writers, ends.n_readers, len(ends.sources), len(ends.fed))
+        for count in (ends.n_writers, ends.n_readers, len(ends.edge_writers), len(ends.fed))
     )
     new_writer, new_reader = writers.argsort(), readers.argsort()
     changed = replace(
         ends,
-        sources=new_writer[ends.sources[edges]],
-        dests=new_reader[ends.dests[edges]],
+        edge_writers=new_writer[ends.edge_writers[edges]],
+        edge_readers=new_reader[ends.edge_readers[edges]],
         feeding=new_reader[ends.feeding[feeds]],
         fed=new_writer[ends.fed[feeds]],
         writer_rank=ends.writer_rank[writers],

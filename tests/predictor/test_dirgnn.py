@@ -179,8 +179,8 @@ def neighbourhoods_of_one() -> Neighbourhoods:
     one = Endpoints(
         n_writers=1,
         n_readers=1,
-        sources=torch.tensor([0]),
-        dests=torch.tensor([0]),
+        edge_writers=torch.tensor([0]),
+        edge_readers=torch.tensor([0]),
         feeding=torch.empty(0, dtype=torch.int64),
         fed=torch.empty(0, dtype=torch.int64),
         writer_rank=torch.tensor([0]),

@@ -10,10 +10,10 @@ from torch import Tensor
 from graphcircuits.features import Features
 from graphcircuits.predictor.model import (
     LEARNERS,
+    InvariantTables,
     Predictor,
     PredictorConfig,
     Reading,
-    Tables,
     join,
     read_case,
 )
@@ -148,7 +148,7 @@ def test_connectivity_decides_what_an_edge_sees() -> None:
     for connectivity, alone in (("none", True), ("observed", False), ("complete", False)):
         config = small(connectivity=connectivity)
         reading, predictor = make_reading(config), predictor_of(config)
-        assert isinstance(reading.content, Tables)
+        assert isinstance(reading.content, InvariantTables)
         nodes = reading.content.nodes.clone()
         # a0.h1->m0, which the edges out of m0 follow.
         nodes[make_task()[0].graph.edge_index("a0.h1->m0")] += 1
@@ -179,8 +179,8 @@ def test_one_case_joined_is_itself() -> None:
     for name, values in vars(reading.structure).items():
         found = getattr(joined.structure, name)
         assert torch.equal(found, values) if isinstance(values, Tensor) else found == values
-    assert isinstance(reading.content, Tables)
-    assert isinstance(joined.content, Tables)
+    assert isinstance(reading.content, InvariantTables)
+    assert isinstance(joined.content, InvariantTables)
     assert torch.equal(joined.content.nodes, reading.content.nodes)
 
 
@@ -249,7 +249,7 @@ def test_readings_move_whole() -> None:
         moved = reading.to("meta")
         assert moved.structure.edge_nodes.device.type == "meta"
         content = moved.content
-        tensor = content.nodes if isinstance(content, Tables) else content.scale
+        tensor = content.nodes if isinstance(content, InvariantTables) else content.scale
         assert tensor.device.type == "meta"
 
 
@@ -302,7 +302,7 @@ def test_contexts_are_kept_only_where_they_are_looked_at() -> None:
     assert small(contexts=7, context_width=1).sampled == 7
     assert small(contexts=7, aligner="tabpfn").sampled == 7
     reading = make_reading(small(contexts=7, context_width=1))
-    assert isinstance(reading.content, Tables)
+    assert isinstance(reading.content, InvariantTables)
     assert len(reading.content.contexts) == 7
 
 

@@ -24,7 +24,7 @@ from graphcircuits.predictor.select import (
     search,
     to_toml,
 )
-from graphcircuits.predictor.train import Example, TrainConfig, Trained
+from graphcircuits.predictor.train import Example, TrainConfig, TrainedPredictor
 from graphcircuits.store import load_artifact, load_config
 from tests.predictor.cases import make_examples, small, training
 
@@ -126,7 +126,7 @@ def test_a_search_goes_on_where_it_was_cut_off(
     trained: list[tuple[float, tuple[str, ...], tuple[str, ...]]] = []
 
     def read_examples(ids: Sequence[str], config: TrainConfig) -> list[Example]:
-        """Two views a case."""
+        """Two views per case."""
         read.append(config)
         return [replace(made[view], case=id) for id in ids for view in range(2)]
 
@@ -137,11 +137,11 @@ def test_a_search_goes_on_where_it_was_cut_off(
         seed: int,
         validation: Sequence[Example],
         device: str,
-    ) -> Trained:
+    ) -> TrainedPredictor:
         inside, outside = (tuple(x.case for x in part) for part in (examples, validation))
         trained.append((config.lr, inside, outside))
         history = {2: record(**dict.fromkeys(outside, config.lr))}
-        return Trained(Predictor(config.predictor), history)
+        return TrainedPredictor(Predictor(config.predictor), history)
 
     monkeypatch.setattr(module, "read_examples", read_examples)
     monkeypatch.setattr(module, "train", train)

@@ -17,11 +17,11 @@ from graphcircuits.predictor import train as module
 from graphcircuits.predictor.block import Dropout
 from graphcircuits.predictor.ensemble import seen_of
 from graphcircuits.predictor.invariant import InvariantAligner
-from graphcircuits.predictor.model import Predictor, Tables, read_case
+from graphcircuits.predictor.model import InvariantTables, Predictor, read_case
 from graphcircuits.predictor.train import (
     Example,
     TrainConfig,
-    Trained,
+    TrainedPredictor,
     circuit_loss,
     read_examples,
     train,
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 """Every training runs a network many times."""
 
 
-def same_weights(one: Trained, other: Trained) -> bool:
+def same_weights(one: TrainedPredictor, other: TrainedPredictor) -> bool:
     found = other.predictor.state_dict()
     return all(
         torch.equal(value, found[name]) for name, value in one.predictor.state_dict().items()
@@ -46,7 +46,9 @@ def same_weights(one: Trained, other: Trained) -> bool:
 def fresh(examples: list[Example], config: TrainConfig, seed: int = 0) -> Predictor:
     """The predictor that a training starts from."""
     predictor = Predictor(config.predictor, generator=seeded(seed))
-    nodes = [x.reading.content.nodes for x in examples if isinstance(x.reading.content, Tables)]
+    nodes = [
+        x.reading.content.nodes for x in examples if isinstance(x.reading.content, InvariantTables)
+    ]
     if isinstance(predictor.align, InvariantAligner):
         predictor.align.standardize_by(torch.cat(nodes))
     return predictor
@@ -341,7 +343,7 @@ def test_checkpoints_of_other_trainings_are_refused(tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number_ends_the_training() -> None:
     config = training(steps=2)
     example = make_examples(config.predictor)[0]
-    assert isinstance(example.reading.content, Tables)
+    assert isinstance(example.reading.content, InvariantTables)
     nodes = torch.full_like(example.reading.content.nodes, torch.nan)
     content = replace(example.reading.content, nodes=nodes)
     broken = replace(example, reading=replace(example.reading, content=content))
@@ -383,8 +385,8 @@ def test_examples_are_the_cases_with_other_prompts() -> None:
         assert example.circuit == case.labels("interpbench")
         pairs = case.pairs(3, seed=view)
         expected = read_case(config.predictor, case.subject(), pairs, generator=seeded(0))
-        assert isinstance(expected.content, Tables)
-        assert isinstance(example.reading.content, Tables)
+        assert isinstance(expected.content, InvariantTables)
+        assert isinstance(example.reading.content, InvariantTables)
         assert torch.equal(example.reading.content.nodes, expected.content.nodes)
     assert len(read_examples(IDS[:1], config, views=1)) == 1
     complete = read_examples(IDS[:1], replace(config, labels="complete"), views=1)
@@ -409,7 +411,7 @@ def test_an_ensemble_has_one_member_a_seed(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"seed4.safetensors", "seed9.safetensors"}
     for member, seed in zip(ensemble.members, (4, 9), strict=True):
         alone = train(examples, config, seed=seed)
-        assert same_weights(Trained(member, {}), alone)
+        assert same_weights(TrainedPredictor(member, {}), alone)
     origin = ensemble.origin
     assert origin["cases"] == list(IDS)
     assert origin["seeds"] == [4, 9]

@@ -63,15 +63,15 @@ def test_grouped_key_edges_precede_every_head_of_the_group() -> None:
 def test_incidence_graph_has_the_paper_counts_and_ends(name: str) -> None:
     graph = GRAPHS[name]
     arcs = incidence_graph(graph)
-    assert list(arcs) == ["source", "target", "next"]
+    assert list(arcs) == ["writer", "reader", "next"]
     total = sum(found.shape[1] for found in arcs.values())
     assert total == 2 * graph.n_edges + line_graph(graph).shape[1]
     nodes = [*graph.writer_names, *(f"<{reader}" for reader in graph.reader_names)]
     nodes += graph.edge_names
-    for source, edge in arcs["source"].T.tolist():
-        assert nodes[edge].startswith(f"{nodes[source]}->")
-    for edge, dest in arcs["target"].T.tolist():
-        assert nodes[edge].endswith(f"->{nodes[dest].removeprefix('<')}")
+    for writer, edge in arcs["writer"].T.tolist():
+        assert nodes[edge].startswith(f"{nodes[writer]}->")
+    for edge, reader in arcs["reader"].T.tolist():
+        assert nodes[edge].endswith(f"->{nodes[reader].removeprefix('<')}")
     assert torch.equal(arcs["next"] - graph.n_nodes, line_graph(graph))
 
 
@@ -212,15 +212,16 @@ def test_every_problem_of_the_arrays_is_reported() -> None:
     with pytest.raises(ValueError, match="no component graph") as raised:
         replace(
             ends,
-            sources=ends.sources[1:],
-            dests=ends.dests + 1,
+            edge_writers=ends.edge_writers[1:],
+            edge_readers=ends.edge_readers + 1,
             fed=torch.zeros_like(ends.fed),
             feeding=torch.zeros_like(ends.feeding),
             reader_rank=torch.zeros_like(ends.reader_rank),
         )
+    n = len(ends.edge_readers)
     for problem in (
-        f"sources and dests must be equally long, got {len(ends.dests) - 1} and {len(ends.dests)}",
-        f"dests must be in 0..{ends.n_readers - 1}, got 1..{ends.n_readers}",
+        f"edge_writers and edge_readers must be equally long, got {n - 1} and {n}",
+        f"edge_readers must be in 0..{ends.n_readers - 1}, got 1..{ends.n_readers}",
         f"reader_rank must hold each of 0..{ends.n_readers - 1} once",
         "a reader is said to feed the same writer twice",
     ):
@@ -230,4 +231,4 @@ def test_every_problem_of_the_arrays_is_reported() -> None:
 def test_an_edge_against_the_order_is_refused() -> None:
     ends = Endpoints.of(GRAPHS["smallest"])
     with pytest.raises(ValueError, match="edge 0 leaves writer 2 for reader 0, which must rank"):
-        replace(ends, sources=ends.sources.index_fill(0, torch.tensor([0]), 2))
+        replace(ends, edge_writers=ends.edge_writers.index_fill(0, torch.tensor([0]), 2))

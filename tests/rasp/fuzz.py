@@ -92,7 +92,7 @@ def check(seed: int) -> tuple[int, str | None]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0, help="first seed; one program a seed")
+    parser.add_argument("--seed", type=int, default=0, help="first seed; one program per seed")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     started, layers, failures = time.monotonic(), collections.Counter(), 0

@@ -39,14 +39,14 @@ def compiled(program: SOp, vocab: str = "abc", max_seq_len: int = 5) -> Compiled
 
 
 def stream(model: CompiledModel, xs: list[Value]) -> np.ndarray:
-    """The residual stream after the last layer, BOS first: a row a position."""
+    """The residual stream after the last layer, BOS first: one row per position."""
     codec = model.transformer.codec
     assert codec is not None
     return model._probe.logits(codec.encode(xs)[None])[0].numpy()
 
 
 def scores(model: CompiledModel, xs: list[Value], layer: int) -> np.ndarray:
-    """Attention scores of a head that reads the embedding, a row a query, BOS first."""
+    """Attention scores of a head that reads the embedding, one row per query, BOS first."""
     weights, codec = model.transformer.weights, model.transformer.codec
     assert codec is not None
     ids = codec.encode(xs)

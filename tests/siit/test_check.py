@@ -11,7 +11,7 @@ from graphcircuits.benchmark.build import case_exchange
 from graphcircuits.intervene import masked_logits
 from graphcircuits.siit import check as module
 from graphcircuits.siit.batch import gather, part_names
-from graphcircuits.siit.check import Scores, check
+from graphcircuits.siit.check import Shares, check
 from graphcircuits.siit.exchange import Exchange
 from graphcircuits.siit.fleet import stack
 from graphcircuits.transformer import Transformer
@@ -55,7 +55,7 @@ def slow_strict(subject: Transformer, exchange: Exchange, name: str, tolerance: 
 
 def checked(
     subjects: list[Transformer], exchanges: list[Exchange], rows: int, tolerance: float = 0.05
-) -> Scores:
+) -> Shares:
     fleet = fleet_of(subjects)
     weights, data = stack(fleet, subjects), gather(fleet, exchanges)
     return check(fleet, weights, data, rows, tolerance, torch.Generator().manual_seed(0))
@@ -157,6 +157,6 @@ def test_more_rows_than_pairs_are_all_pairs() -> None:
 def test_nothing_inside_or_outside_counts_as_right() -> None:
     wrong = torch.zeros(2, 3)
     inside = torch.tensor([[True] * 3, [False] * 3])
-    scores = Scores(torch.zeros(2), wrong, inside, torch.zeros(2))
+    scores = Shares(torch.zeros(2), wrong, inside, torch.zeros(2))
     assert scores.interchange.tolist() == [0, 1]
     assert scores.strict.tolist() == [1, 0]

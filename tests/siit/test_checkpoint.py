@@ -9,7 +9,7 @@ import torch
 from graphcircuits.siit.checkpoint import (
     MOMENTS,
     Snapshot,
-    Trained,
+    TrainedSubject,
     load_snapshot,
     read_about,
     save_snapshot,
@@ -60,7 +60,7 @@ def test_every_snapshot_leads_to_the_same_end(tmp_path: Path, device: str) -> No
     def generator() -> torch.Generator:
         return torch.Generator(device).manual_seed(3)
 
-    def ends(trained: list[Trained]) -> str:
+    def ends(trained: list[TrainedSubject]) -> str:
         return content_hash([[x.subject.weights, x.merit, x.steps, x.passed] for x in trained])
 
     unbroken = train_fleet(subjects, exchanges, checks, CONFIG, generator(), keep=keep)

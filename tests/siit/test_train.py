@@ -14,11 +14,11 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.intervene import masked_logits
 from graphcircuits.siit import train as module
 from graphcircuits.siit.batch import FleetData, Rows, draw_rows, gather, part_names
-from graphcircuits.siit.check import Scores
+from graphcircuits.siit.check import Shares
 from graphcircuits.siit.checkpoint import State
 from graphcircuits.siit.exchange import Exchange
 from graphcircuits.siit.fleet import Fleet, form, stack, unstack
-from graphcircuits.siit.train import SiitConfig, Trained, loss_of, train_fleet
+from graphcircuits.siit.train import SiitConfig, TrainedSubject, loss_of, train_fleet
 from graphcircuits.transformer import Transformer
 from tests.siit.fleets import MIXED, case_fleet, fleet_of, patched_logits
 from tests.siit.test_fleet import padding_is_zero
@@ -219,7 +219,7 @@ def test_one_seed_gives_the_same_weights() -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_the_fleet_goes_on_without_those_that_pass() -> None:
     calls: list[tuple[int, int, int]] = []
-    passed: dict[int, Trained] = {}
+    passed: dict[int, TrainedSubject] = {}
     subjects, exchanges, checks = work("ib-36", "ib-36")
     limits = ("accuracy", "interchange", "strict", "circuit")
     config = replace(SHORT, steps=90, **{f"enough_{name}": 0.6 for name in limits})
@@ -269,12 +269,12 @@ def test_training_stops_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_best_weights_are_kept() -> None:
     (subject,) = SUBJECTS[2:]
     fleet = form([subject.config])
-    best: dict[int, Trained] = {}
+    best: dict[int, TrainedSubject] = {}
     kept = []
     for step, (accuracy, circuit) in enumerate([(0.5, 0.9), (0.9, 0.1), (0.7, 0.7), (0.6, 1.0)]):
         weights = {name: w + step for name, w in stack(fleet, [subject]).items()}
         state = State.of(weights, torch.device("cpu"))
-        scores = Scores(
+        scores = Shares(
             accuracy=torch.tensor([accuracy]),
             parts=torch.ones(1, 10),
             inside=DATA.inside[2, None],
@@ -293,9 +293,9 @@ def test_without_the_edge_loss_the_circuit_does_not_count() -> None:
     (subject,) = SUBJECTS[2:]
     fleet = form([subject.config])
     state = State.of(stack(fleet, [subject]), torch.device("cpu"))
-    scores = Scores(torch.ones(1), torch.ones(1, 10), DATA.inside[2, None], torch.zeros(1))
+    scores = Shares(torch.ones(1), torch.ones(1, 10), DATA.inside[2, None], torch.zeros(1))
     for weight, expected in ((0.0, [0]), (1.0, [])):
-        best: dict[int, Trained] = {}
+        best: dict[int, TrainedSubject] = {}
         config = replace(SHORT, edge_weight=weight)
         done = module._note_best(best, [0], [subject], fleet, state, scores, config, 7)
         assert done == expected

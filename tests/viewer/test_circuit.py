@@ -1,4 +1,4 @@
-"""The page of a circuit: one curve an edge, widths by score, no script and nothing from outside."""
+"""The page of a circuit: one curve per edge, widths by score, no script, nothing from outside."""
 
 import re
 from xml.etree import ElementTree

@@ -1,4 +1,4 @@
-"""Heat maps: one cell a value, colours by sign and size, and nothing from outside."""
+"""Heat maps: one cell per value, colours by sign and size, and nothing from outside."""
 
 import re
 from xml.etree import ElementTree
