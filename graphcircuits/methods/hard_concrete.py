@@ -51,7 +51,7 @@ class Training:
     steps: int
     learning_rate: float
     prompts: int
-    """Prompts a step, drawn without repetition until all have been used; at most all."""
+    """Prompts a step, at most all; drawn without repetition until fewer than that are left."""
     samples: int
     """Samples of all gates a step."""
     generator: torch.Generator | None

@@ -66,7 +66,7 @@ class Fit:
     """Temperature of the last step."""
     steps: int = 300
     prompts: int = 8
-    """Prompts a step, drawn without repetition until all have been used; at most all."""
+    """Prompts a step, at most all; drawn without repetition until fewer than that are left."""
     samples: int = 8
     """Masks a step. Many masks on few prompts cost as much as few masks on many, and tell more: the
     noise is mostly that of the masks."""
@@ -216,7 +216,7 @@ def fit(
 def initial_weights(
     described: Float[Tensor, "edge descriptor"], width: int, generator: torch.Generator
 ) -> list[Float[Tensor, "..."]]:
-    """Weights and biases of the three layers; the last one starts at zero, so all logits do."""
+    """Weights and biases of the three layers; the last starts at zero, so all logits at START."""
     weights = []
     for d_in, d_out in ((described.shape[1], width), (width, width)):
         # The generator is on the CPU, so that every device sees the same draws.
