@@ -3,16 +3,15 @@
 1. Every single-edge change of a subject, 100 prompts, against one plain forward pass per edge and
    against one masked run an edge.
 2. The run that keeps everything, and one masked run, against the plain forward pass.
-3. Peak memory of masked and single-edge runs against the limit they were given.
+3. Peak memory of masked and single-edge runs against the limit they were given, and of methods on
+   so many prompts that the runs on all of them would take several times as much.
 4. Building the component graphs of large models.
 
 python -m benchmarks.engine [--device cuda] [--threads 1] [--repeats 5] [--json]
 """
 
 import multiprocessing
-import resource
 import statistics
-import sys
 from collections.abc import Callable, Iterator
 
 import torch
@@ -21,10 +20,22 @@ from torch import Tensor
 from benchmarks import Measurement, best_of, run_alone
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.intervene import masked_logits
+from graphcircuits.measure import measure as measure_call
+from graphcircuits.methods import Stop, localize
 from graphcircuits.single_edge import single_edge
+from graphcircuits.task import Pairs
 from graphcircuits.transformer import Transformer, TransformerConfig
 
 LIMIT = 2**28
+PROMPTS = 4000
+STEPS = {
+    "exact": {},
+    "acdc": {},
+    "eap-ig": {},
+    "sp-edge": {"steps": 3},
+    "pgexplainer": {"steps": 3},
+}
+"""Methods whose memory is measured, with options that make them short."""
 
 
 def make_subject(
@@ -96,7 +107,7 @@ def speed(subject: Transformer, repeats: int, batch: int = 100) -> Iterator[Meas
 
 
 def peak_of(kind: str, device: str) -> int:
-    """Bytes by which one call raises this process's peak; large enough for the limit to bind."""
+    """Bytes by which one call raises the memory in use; large enough for the limit to bind."""
     torch.set_num_threads(1)
     subject = make_subject(4, 256, device, n_heads=8, n_ctx=32)
     clean, corrupted = prompts(subject, 16)
@@ -111,18 +122,26 @@ def peak_of(kind: str, device: str) -> int:
             "single": lambda part, limit: single_edge(base, other, edges, memory_limit=limit),
         }
         _ = base.writers
-        before = peak_now(device, reset=True)
-        calls[kind](masks, LIMIT)
-        return peak_now(device) - before
+        return measure_call(lambda: calls[kind](masks, LIMIT), device).peak_bytes or 0
 
 
-def peak_now(device: str, *, reset: bool = False) -> int:
-    if device == "cuda":
-        if reset:
-            torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.max_memory_allocated()
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+def method_peak(method: str, options: dict[str, int], device: str) -> int:
+    """Bytes by which a method raises the memory in use; ACDC is stopped after some edges."""
+    torch.set_num_threads(1)
+    subject = make_subject(2, 40, device)
+    clean, corrupted = prompts(subject, PROMPTS)
+    scored = torch.ones(clean.shape, dtype=torch.bool, device=device)
+    pairs = Pairs(clean=clean, corrupted=corrupted, scored=scored, kind="kl")
+
+    def stop(done: int, total: int) -> None:
+        if method == "acdc" and done == 10:
+            raise Stop
+
+    def call(pairs: Pairs) -> None:
+        localize(subject, pairs, method, progress=stop, memory_limit=LIMIT, **options)
+
+    call(pairs[:4])
+    return measure_call(lambda: call(pairs), device).peak_bytes or 0
 
 
 def memory(device: str) -> Iterator[Measurement]:
@@ -131,6 +150,10 @@ def memory(device: str) -> Iterator[Measurement]:
         for kind in ("masked", "single"):
             peak = pool.apply(peak_of, (kind, device))
             what = f"peak memory of {kind} runs"
+            yield Measurement(what, peak / 2**20, "MiB", limit=LIMIT / 2**20)
+        for method, options in STEPS.items():
+            peak = pool.apply(method_peak, (method, options, device))
+            what = f"peak memory of {method} on {PROMPTS} prompts"
             yield Measurement(what, peak / 2**20, "MiB", limit=LIMIT / 2**20)
 
 

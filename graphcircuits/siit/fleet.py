@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from graphcircuits.graph import Block, ComponentGraph
 from graphcircuits.transformer import Transformer, TransformerConfig, weight_shapes
 
 Weights = dict[str, Tensor]
@@ -189,23 +190,20 @@ def forward_cut(
 
     Readers and writers are in the graph's order: a layer's queries, keys, values, its MLP.
     """
-    config = fleet.config
-    n_heads, per_layer = config.n_heads, 3 * config.n_heads + 1
+    *blocks, last = ComponentGraph(fleet.config.n_layers, fleet.config.n_heads).stream_blocks
     kept = (~cut).to(donor.dtype)
     own = _embed(weights, tokens)[..., None, :]
     differences = own - donor[..., :1, :]
     constant = torch.zeros_like(weights["b_O"][:, 0])[:, None, None]
 
-    def read(readers: slice) -> Float[Tensor, "subject row pos reader d_model"]:
-        seen = differences.shape[-2]
-        stream = donor[..., :seen, :].sum(-2) + constant
+    def read(block: Block) -> Float[Tensor, "subject row pos reader d_model"]:
+        stream = donor[..., : block.n_writers, :].sum(-2) + constant
         return stream[..., None, :] + torch.einsum(
-            "srnw,srpwd->srpnd", kept[:, :, readers, :seen], differences
+            "srnw,srpwd->srpnd", kept[:, :, block.readers, : block.n_writers], differences
         )
 
-    for layer in range(config.n_layers):
-        first = layer * per_layer
-        at_heads = read(slice(first, first + 3 * n_heads)).unflatten(-2, (3, n_heads))
+    for layer, (head_block, mlp_block) in enumerate(zip(blocks[::2], blocks[1::2], strict=True)):
+        at_heads = read(head_block).unflatten(-2, (3, -1))
         joined = torch.stack([weights[f"W_{x}"][:, layer] for x in "QKV"], dim=1)
         bias = torch.stack([weights[f"b_{x}"][:, layer] for x in "QKV"], dim=1)
         projected = torch.einsum("srpxhd,sxhde->srpxhe", at_heads, joined) + bias[:, None, None]
@@ -213,12 +211,11 @@ def forward_cut(
         heads = _heads_out(weights, z, layer)
         constant = constant + weights["b_O"][:, layer, None, None]
         differences = _with_new(differences, heads, donor)
-        at_mlp = read(slice(first + 3 * n_heads, first + per_layer))[..., 0, :]
+        at_mlp = read(mlp_block)[..., 0, :]
         hidden = F.gelu(_linear(at_mlp, weights["W_in"][:, layer], weights["b_in"][:, layer]))
         constant = constant + weights["b_out"][:, layer, None, None]
         differences = _with_new(differences, _mlp_out(weights, hidden, layer)[..., None, :], donor)
-    last = read(slice(config.n_layers * per_layer, None))[..., 0, :]
-    return _linear(last, weights["W_U"], weights["b_U"])
+    return _linear(read(last)[..., 0, :], weights["W_U"], weights["b_U"])
 
 
 def _with_new(differences: Tensor, outputs: Tensor, donor: Tensor) -> Tensor:
