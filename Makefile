@@ -38,9 +38,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
-lint: $(READY) ## check style and formatting
+lint: $(READY) ## check style, formatting, and which room imports which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 format: $(READY) ## format, and fix what can be fixed
 	$(BIN)/ruff check --fix .

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterator
 
 from benchmarks import Measurement, best_of, startup
-from graphcircuits.benchmark import case_ids, load_case
+from graphcircuits.corpus import case_ids, load_case
 from graphcircuits.rasp import SequenceMap, indices, tokens
 from graphcircuits.rasp.compile import compile_program
 

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from benchmarks import Measurement, best_of, run_alone
+from graphcircuits.compare.measure import measure as measure_call
+from graphcircuits.engine.masked import masked_logits
+from graphcircuits.engine.resume import single_edge
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.intervene import masked_logits
-from graphcircuits.measure import measure as measure_call
 from graphcircuits.methods import Stop, localize
-from graphcircuits.single_edge import single_edge
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer, TransformerConfig
+from graphcircuits.subject.transformer import Transformer, TransformerConfig
+from graphcircuits.task.pairs import Pairs
 
 LIMIT = 2**28
 PROMPTS = 4000

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from benchmarks import Measurement
+from graphcircuits.compare.measure import measure as measure_call
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.measure import measure as measure_call
 from graphcircuits.predictor.dagformer import Dagformer
 from graphcircuits.predictor.dirgnn import DirGNN
 from graphcircuits.predictor.transform import (

@@ -24,11 +24,11 @@ from statistics import median
 import torch
 
 from graphcircuits import load_case
+from graphcircuits.compare.measure import measure
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.measure import measure
 from graphcircuits.methods import METHODS, localize
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer, TransformerConfig
+from graphcircuits.subject.transformer import Transformer, TransformerConfig
+from graphcircuits.task.pairs import Pairs
 
 CASES = ("ib-44", "ib-58", "ib-82", "tb-check-palindrome", "new-forward-fill", "ib-113")
 """Of the training pool: 2, 3, 4, 5, 6 and 7 layers of four heads."""

@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from graphcircuits import load_case
-from graphcircuits.benchmark.case import Case
+from graphcircuits.corpus.case import Case
 from graphcircuits.interactions import SharedRead, decay, edge_interactions, first_order
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
 GATES = {
     "OR": ("tb-pairwise-max", ("input->m0", "a0.h0->m0")),

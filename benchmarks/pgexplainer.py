@@ -16,7 +16,6 @@ from torch import Tensor
 
 from benchmarks import Measurement, best_of, run_alone
 from benchmarks.engine import make_subject, prompts
-from graphcircuits.layers import attend
 from graphcircuits.methods.descriptors import describe, standardized
 from graphcircuits.methods.pgexplainer import (
     Distance,
@@ -26,8 +25,9 @@ from graphcircuits.methods.pgexplainer import (
     fit,
     to_clean_output,
 )
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.layers import attend
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
 STEPS = 3
 SHAPES = ((2, 8, 8), (4, 8, 8), (2, 32, 2))

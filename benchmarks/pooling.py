@@ -23,12 +23,13 @@ from statistics import mean, median
 import torch
 
 from graphcircuits import Transformer, auroc, load_case, localize
-from graphcircuits.benchmark import build, case_ids
-from graphcircuits.benchmark.recognize import shipped_ids
-from graphcircuits.evaluate import faithfulness_curve
-from graphcircuits.siit.exchange import Exchange
-from graphcircuits.siit.train import SiitConfig, train_fleet
-from graphcircuits.store import load_transformer, save_transformer, write_json
+from graphcircuits.compare.evaluate import faithfulness_curve
+from graphcircuits.corpus import build, case_ids
+from graphcircuits.corpus.recognize import shipped_ids
+from graphcircuits.fleets.exchange import Exchange
+from graphcircuits.fleets.train import SiitConfig, train_fleet
+from graphcircuits.store import write_json
+from graphcircuits.subject.files import load_transformer, save_transformer
 
 METHODS = ("eap", "eap-ig", "exact")
 POOLS = ("abs", "sum")

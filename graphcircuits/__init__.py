@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from graphcircuits import rasp
     from graphcircuits.adapters.hf import from_hf
-    from graphcircuits.benchmark import case_ids, load_case
-    from graphcircuits.benchmark.case import Case
     from graphcircuits.circuit import Circuit
-    from graphcircuits.evaluate import auroc, faithfulness, faithfulness_curve
+    from graphcircuits.compare.evaluate import auroc, faithfulness, faithfulness_curve
+    from graphcircuits.corpus import case_ids, load_case
+    from graphcircuits.corpus.case import Case
     from graphcircuits.graph import ComponentGraph
     from graphcircuits.methods import METHODS, localize
     from graphcircuits.rasp.compile import compile_program
     from graphcircuits.result import Result
-    from graphcircuits.store import load_transformer
-    from graphcircuits.task import Pairs
-    from graphcircuits.transformer import Transformer, TransformerConfig
+    from graphcircuits.subject.files import load_transformer
+    from graphcircuits.subject.transformer import Transformer, TransformerConfig
+    from graphcircuits.task.pairs import Pairs
 
 __version__ = "0.1.0"
 
@@ -47,22 +47,22 @@ __all__ = [
 
 # Public name -> the module that defines it; a subpackage stands for itself.
 _EXPORTS = {
-    "Case": "graphcircuits.benchmark.case",
+    "Case": "graphcircuits.corpus.case",
     "Circuit": "graphcircuits.circuit",
     "ComponentGraph": "graphcircuits.graph",
     "METHODS": "graphcircuits.methods",
-    "Pairs": "graphcircuits.task",
+    "Pairs": "graphcircuits.task.pairs",
     "Result": "graphcircuits.result",
-    "Transformer": "graphcircuits.transformer",
-    "TransformerConfig": "graphcircuits.transformer",
-    "auroc": "graphcircuits.evaluate",
-    "case_ids": "graphcircuits.benchmark",
+    "Transformer": "graphcircuits.subject.transformer",
+    "TransformerConfig": "graphcircuits.subject.transformer",
+    "auroc": "graphcircuits.compare.evaluate",
+    "case_ids": "graphcircuits.corpus",
     "compile_program": "graphcircuits.rasp.compile",
-    "faithfulness": "graphcircuits.evaluate",
-    "faithfulness_curve": "graphcircuits.evaluate",
+    "faithfulness": "graphcircuits.compare.evaluate",
+    "faithfulness_curve": "graphcircuits.compare.evaluate",
     "from_hf": "graphcircuits.adapters.hf",
-    "load_case": "graphcircuits.benchmark",
-    "load_transformer": "graphcircuits.store",
+    "load_case": "graphcircuits.corpus",
+    "load_transformer": "graphcircuits.subject.files",
     "localize": "graphcircuits.methods",
     "rasp": "graphcircuits.rasp",
 }

@@ -4,7 +4,6 @@
 2. `save_artifact` and `load_artifact` hold tensors (safetensors) or plain values (JSON) under a
    header: kind of artifact, format version, config, seed, package version, the command that wrote
    it, and a sha256 over all of it that is checked when the file is read. Pickles are refused.
-3. `save_transformer` and `load_transformer` are the artifact of a subject.
 
 A hash tells damage, not intent: whoever writes a file can hash it. So the types are checked too.
 """
@@ -25,8 +24,7 @@ from safetensors.torch import save as tensor_bytes
 from torch import Tensor
 
 from graphcircuits import __version__
-from graphcircuits.codec import Codec
-from graphcircuits.config import build_config, load_config
+from graphcircuits.config import load_config
 from graphcircuits.disk import write_atomic
 from graphcircuits.files import (
     StoreError,
@@ -39,7 +37,6 @@ from graphcircuits.files import (
     to_json,
     write_json,
 )
-from graphcircuits.transformer import Transformer, TransformerConfig
 
 __all__ = [
     "FORMAT",
@@ -51,12 +48,10 @@ __all__ = [
     "content_hash",
     "load_artifact",
     "load_config",
-    "load_transformer",
     "origin",
     "read_json",
     "read_text",
     "save_artifact",
-    "save_transformer",
     "write_atomic",
     "write_json",
 ]
@@ -276,59 +271,3 @@ def origin(kind: str, command: str | None = None) -> dict[str, Any]:
         # Without the folder of the program: that is nobody else's business.
         "command": command or shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
-
-
-# Subjects
-
-
-def save_transformer(
-    path: str | Path,
-    transformer: Transformer,
-    *,
-    seed: int | None = None,
-    meta: Mapping[str, Any] | None = None,
-    command: str | None = None,
-) -> str:
-    """Write a transformer with its config and codec; return the sha256 of the artifact."""
-    codec = transformer.codec
-    for symbol in () if codec is None else (*codec.vocab, *(codec.outputs or ())):
-        if symbol is not None and not isinstance(symbol, str | int | float):
-            raise TypeError(
-                f"only text, numbers and booleans can be stored as symbols: {symbol!r}."
-            )
-    return save_artifact(
-        path,
-        kind="transformer",
-        config={"transformer": transformer.config, "codec": codec},
-        seed=seed,
-        tensors=transformer.weights,
-        meta=meta,
-        command=command,
-    )
-
-
-def load_transformer(path: str | Path) -> Transformer:
-    """Read what `save_transformer` wrote; its meta is in `load_artifact(path, "transformer")`.
-
-    A subject that was built for a case knows it: the report in its meta says so.
-    """
-    artifact = load_artifact(path, "transformer")
-    found = artifact.config
-    other = {str(weight.dtype) for weight in artifact.tensors.values()} - set(
-        map(str, DTYPES.values())
-    )
-    report = artifact.meta.get("report")
-    case = report.get("case") if isinstance(report, Mapping) else None
-    try:
-        if found.keys() != {"transformer", "codec"}:
-            keys = short(sorted(found))
-            raise ValueError(f"its config must hold transformer and codec, got {keys}")
-        if other:
-            raise ValueError(f"weights must be one of {', '.join(DTYPES)}, got {sorted(other)}")
-        config = build_config(TransformerConfig, found["transformer"])
-        codec = None if found["codec"] is None else build_config(Codec, found["codec"])
-        # Shapes are compared before anything is computed from a size.
-        weights, case = dict(artifact.tensors), case if isinstance(case, str) else None
-        return Transformer(config, weights, codec, case)
-    except ValueError as error:
-        raise StoreError(f"{path}: {str(error).rstrip('.')}.") from error

@@ -24,12 +24,12 @@ from typing import Any
 
 import torch
 
-from graphcircuits import bench
-from graphcircuits.benchmark.build import BuildConfig, build
-from graphcircuits.benchmark.case import Case
 from graphcircuits.commands.train import train
+from graphcircuits.compare import bench
+from graphcircuits.corpus.build import BuildConfig, build
+from graphcircuits.corpus.case import Case
+from graphcircuits.fleets.train import SiitConfig
 from graphcircuits.rasp import Map, tokens
-from graphcircuits.siit.train import SiitConfig
 from graphcircuits.store import load_artifact
 
 Content = dict[str, object]

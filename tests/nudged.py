@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from graphcircuits.features import Features
-from graphcircuits.layers import attend
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Run, Transformer
+from graphcircuits.predictor.features import Features
+from graphcircuits.subject.layers import attend
+from graphcircuits.subject.transformer import Run, Transformer
+from graphcircuits.task.pairs import Pairs
 
 
 @dataclass(frozen=True, eq=False)

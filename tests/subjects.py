@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphcircuits.transformer import Transformer, TransformerConfig
+from graphcircuits.subject.transformer import Transformer, TransformerConfig
 from tests.tiers import some
 
 # Each option by itself, then the combinations of known families.

@@ -12,14 +12,14 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from graphcircuits import cli, methods
-from graphcircuits.benchmark import case_ids, load_case
-from graphcircuits.codec import Codec
 from graphcircuits.commands.output import late_progress, parse_options
-from graphcircuits.evaluate import auroc
+from graphcircuits.compare.evaluate import auroc
+from graphcircuits.corpus import case_ids, load_case
 from graphcircuits.result import Result
-from graphcircuits.store import save_transformer
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.codec import Codec
+from graphcircuits.subject.files import save_transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 from tests.shell import Command, Ended, refused
 from tests.subjects import make_subject
 
@@ -260,7 +260,7 @@ def test_bench_on_the_test_cases_brings_the_published_figures(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One test case stands for all sixteen.
-    monkeypatch.setattr("graphcircuits.bench.case_ids", lambda split: ["ib-3"])
+    monkeypatch.setattr("graphcircuits.compare.bench.case_ids", lambda split: ["ib-3"])
     ended = command("bench", "--methods", "random", "--pairs", "2", "--out", tmp_path)
     assert ended.code == 0
     ours, theirs = ended.out.split("Published figures, on InterpBench's weights:")

@@ -24,23 +24,18 @@ from graphcircuits.adapters.interpbench import (
     import_interpbench,
 )
 from graphcircuits.circuit import Circuit
-from graphcircuits.codec import Codec
 from graphcircuits.config import load_config
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble, seen_of
 from graphcircuits.predictor.model import Predictor, PredictorConfig
-from graphcircuits.predictor.select import to_toml
-from graphcircuits.predictor.train import TrainConfig
 from graphcircuits.result import Result
-from graphcircuits.store import (
-    StoreError,
-    load_artifact,
-    load_transformer,
-    save_artifact,
-    save_transformer,
-)
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.store import StoreError, load_artifact, save_artifact
+from graphcircuits.subject.codec import Codec
+from graphcircuits.subject.files import load_transformer, save_transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
+from graphcircuits.training.select import to_toml
+from graphcircuits.training.train import TrainConfig
 from tests.damage import (
     WRONG,
     bend,

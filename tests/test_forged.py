@@ -9,19 +9,14 @@ import pytest
 import safetensors.torch
 import torch
 
-from graphcircuits.codec import Codec
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.result import Result
-from graphcircuits.store import (
-    StoreError,
-    load_artifact,
-    load_transformer,
-    save_artifact,
-    save_transformer,
-)
-from graphcircuits.transformer import Transformer, TransformerConfig
+from graphcircuits.store import StoreError, load_artifact, save_artifact
+from graphcircuits.subject.codec import Codec
+from graphcircuits.subject.files import load_transformer, save_transformer
+from graphcircuits.subject.transformer import Transformer, TransformerConfig
 from tests.damage import join_artifact, limits, split_artifact
 
 # Subjects and headers

@@ -1,4 +1,4 @@
-"""The package as a whole: what importing it loads, its public names, the order of its modules."""
+"""The package as a whole: what importing it loads, its public names, how its modules import."""
 
 import ast
 import re
@@ -16,69 +16,6 @@ from graphcircuits import ComponentGraph
 PACKAGE = Path(graphcircuits.__file__).parent
 HEAVY = {"matplotlib", "networkx", "numpy", "torch", "transformers"}
 
-# First the nouns, then the stages in pipeline order: a module may import what stands above it, or
-# on its own line. A package name covers those of its modules that are not listed by themselves.
-LAYERS = [
-    "disk",
-    "files",
-    "config",
-    "codec",
-    "graph",
-    "layers",
-    "subject",
-    "transformer",
-    "interfaces",
-    "engine",
-    "intervene",
-    "single_edge",
-    "store",
-    "circuit",
-    "prompts",
-    "task",
-    "viewer",
-    "result_files",
-    "result",
-    "rasp.values",
-    "rasp.functions",
-    "rasp.expression rasp.language rasp.interpret",  # calling a program on a list interprets it
-    "rasp.selectors rasp.calls",
-    "rasp.tabulate",
-    "rasp.describe",
-    "rasp.lookup",
-    "rasp.selection",
-    "rasp.layout",
-    "rasp.size",
-    "rasp.validate",
-    "rasp.weights",
-    "rasp.compile",
-    "rasp.sample",
-    "rasp",
-    "siit",
-    "benchmark",
-    "features",
-    "predictor.transform",
-    "predictor.block",
-    "predictor.align predictor.invariant predictor.dirgnn predictor.dagformer predictor.pool",
-    "predictor.model",
-    "predictor.ensemble",
-    "predictor",
-    "methods",
-    "evaluate",
-    "interactions",
-    "figures",
-    "measure",
-    "cost",
-    "sources",
-    "bench",
-    "predictor.train",
-    "predictor.select",
-    "runner",
-    "adapters",
-    "commands",
-    "cli",
-]
-PLACES = {name: place for place, line in enumerate(LAYERS) for name in line.split()}
-
 
 def module_names() -> list[str]:
     """Every module below the package, as `rasp.language`; a package by its own name."""
@@ -87,92 +24,18 @@ def module_names() -> list[str]:
     return sorted(name for name in names if name)
 
 
-def module_path(name: str) -> Path:
-    stem = PACKAGE.joinpath(*name.split("."))
-    return stem / "__init__.py" if stem.is_dir() else stem.with_suffix(".py")
-
-
-def package_imports(source: str, module: str, *, is_package: bool) -> set[str]:
-    """The modules of the package that `source`, being the text of `module`, imports anywhere."""
-    known = set(module_names())
-    here = ["graphcircuits", *module.split(".")]
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        targets: list[str] = []
-        if isinstance(node, ast.Import):
-            targets = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            up = node.level - is_package
-            base = here[: len(here) - up] if node.level else []
-            base += node.module.split(".") if node.module else []
-            targets = [".".join([*base, alias.name]) for alias in node.names]
-        for target in targets:
-            root, _, name = target.partition(".")
-            if root != "graphcircuits":
-                continue
-            # A public name stands for the module that defines it.
-            name = graphcircuits._EXPORTS.get(name, target).removeprefix("graphcircuits.")
-            while name not in known and "." in name:
-                name = name.rpartition(".")[0]
-            if name in known:
-                found.add(name)
-    return found - {module}
-
-
-def place_of(module: str) -> int:
-    """The line of LAYERS that holds `module`, by its own name or that of the nearest package."""
-    name = module
-    while name not in PLACES and "." in name:
-        name = name.rpartition(".")[0]
-    assert name in PLACES, f"{module} has no place in LAYERS of tests/test_package.py; add it there"
-    return PLACES[name]
-
-
-def downward(source: str, module: str, *, is_package: bool = False) -> set[str]:
-    """What `module` imports from below its own place in LAYERS."""
-    place = place_of(module)
-    imports = package_imports(source, module, is_package=is_package)
-    return {name for name in imports if place_of(name) > place}
-
-
 @pytest.mark.parametrize("module", module_names())
-def test_imports_point_upward(module: str) -> None:
-    path = module_path(module)
-    source = path.read_text(encoding="utf-8")
-    assert downward(source, module, is_package=path.name == "__init__.py") == set()
-
-
-@pytest.mark.parametrize(
-    ("source", "module", "expected"),
-    [
-        ("import graphcircuits.rasp.language", "graph", {"rasp.language"}),
-        ("from graphcircuits import rasp", "graph", {"rasp"}),
-        ("from graphcircuits import load_case, Circuit", "codec", {"benchmark", "circuit"}),
-        ("from graphcircuits.rasp import language", "graph", {"rasp.language"}),
-        ("from graphcircuits.rasp.language import tokens", "graph", {"rasp.language"}),
-        ("from .rasp.language import tokens", "graph", {"rasp.language"}),
-        ("from . import rasp", "graph", {"rasp"}),
-        ("def late():\n    from graphcircuits import rasp", "graph", {"rasp"}),
-        ("from .language import tokens", "rasp.compile", set()),
-        ("from .interpret import evaluate", "rasp.language", set()),
-        ("from graphcircuits.codec import Codec", "graph", set()),
-        ("from graphcircuits import __version__", "codec", set()),
-        ("import torch", "codec", set()),
-    ],
-)
-def test_the_import_check_fires(source: str, module: str, expected: set[str]) -> None:
-    assert downward(source, module) == expected
-
-
-def test_a_module_without_a_place_is_reported() -> None:
-    with pytest.raises(AssertionError, match="stray has no place in LAYERS"):
-        downward("", "stray")
-
-
-def test_a_package_resolves_relative_imports_from_itself() -> None:
-    source = "from .language import tokens\nfrom ..codec import Codec"
-    found = package_imports(source, "rasp", is_package=True)
-    assert found == {"rasp.language", "codec"}
+def test_modules_name_what_they_import(module: str) -> None:
+    """A public name taken from the package itself would hide from the contracts on imports."""
+    stem = PACKAGE.joinpath(*module.split("."))
+    path = stem / "__init__.py" if stem.is_dir() else stem.with_suffix(".py")
+    taken = {
+        alias.name
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module == "graphcircuits"
+        for alias in node.names
+    }
+    assert taken <= {"__version__", *(name for name in module_names() if "." not in name)}
 
 
 def modules_loaded(code: str, *args: str) -> set[str]:

@@ -17,18 +17,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from graphcircuits import __version__
-from graphcircuits.codec import Codec
 from graphcircuits.store import (
     StoreError,
     content_hash,
     load_artifact,
-    load_transformer,
     read_json,
     save_artifact,
-    save_transformer,
     write_json,
 )
-from graphcircuits.transformer import Transformer, TransformerConfig
+from graphcircuits.subject.codec import Codec
+from graphcircuits.subject.files import load_transformer, save_transformer
+from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
 shared_folder = settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

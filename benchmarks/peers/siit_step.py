@@ -134,7 +134,7 @@ def peer_step(peer: Peer, mode: str, steps: int) -> Tensor:
 
 def next_of_previous() -> Any:
     """A case with a head and an MLP: the letter after the one that stands before."""
-    from graphcircuits.benchmark.case import Case, SubjectDims
+    from graphcircuits.corpus.case import Case, SubjectDims
     from graphcircuits.rasp import Aggregate, Map, Select, indices, tokens
 
     letters = string.ascii_lowercase
@@ -155,9 +155,9 @@ def next_of_previous() -> Any:
 def prepare(folder: Path) -> Callable[[dict[str, Any], int, int], Tensor]:
     """Write the peer's files; give a function that times our step under given settings."""
     from graphcircuits.adapters.interpbench import export_interpbench
-    from graphcircuits.benchmark.build import case_exchange, subject_codec, subject_config
-    from graphcircuits.siit.train import SiitConfig, train_fleet
-    from graphcircuits.transformer import Transformer
+    from graphcircuits.corpus.build import case_exchange, subject_codec, subject_config
+    from graphcircuits.fleets.train import SiitConfig, train_fleet
+    from graphcircuits.subject.transformer import Transformer
 
     case = next_of_previous()
     generator = torch.Generator().manual_seed(0)

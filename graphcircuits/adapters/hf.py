@@ -26,7 +26,7 @@ from graphcircuits.adapters.hf_families import (
     norm_in,
     norm_out,
 )
-from graphcircuits.transformer import Transformer, TransformerConfig, weight_shapes
+from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
 
 _WEIGHTS = (".safetensors", ".bin")
 # Constants that old files carry along: masks, and the frequencies of rotary positions.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphcircuits.transformer import Transformer, TransformerConfig
+from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
 Tensors = dict[str, Tensor]
 """By name: theirs or ours."""

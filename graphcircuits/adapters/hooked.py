@@ -19,7 +19,7 @@ from torch import Tensor
 from graphcircuits.circuit import Circuit
 from graphcircuits.files import short
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.transformer import Transformer, TransformerConfig, weight_shapes
+from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
 
 # Settings
 

@@ -25,11 +25,11 @@ from graphcircuits.adapters import hooked
 from graphcircuits.adapters.plain_pickle import Made, read_pickle
 from graphcircuits.adapters.plain_weights import read_weights
 from graphcircuits.circuit import Circuit
-from graphcircuits.codec import Codec
 from graphcircuits.config import build_config
 from graphcircuits.disk import write_atomic
 from graphcircuits.files import StoreError, read_json, short, write_json
-from graphcircuits.transformer import Transformer, TransformerConfig
+from graphcircuits.subject.codec import Codec
+from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
 MODEL, CONFIG, EDGES, META = "ll_model.pth", "ll_model_cfg.pkl", "edges.pkl", "meta.json"
 CODEC_KEY = "graphcircuits"

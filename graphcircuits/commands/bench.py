@@ -30,7 +30,7 @@ from graphcircuits.commands.output import (
 )
 
 if TYPE_CHECKING:
-    from graphcircuits.bench import BenchConfig, Report
+    from graphcircuits.compare.bench import BenchConfig, Report
 
 
 def bench(
@@ -75,9 +75,9 @@ def bench(
     those of a method whose code has changed since are made again.
     Exit code 1 if a case or a method failed.
     """
-    from graphcircuits.bench import SELECTIONS, BenchConfig, select_cases
-    from graphcircuits.benchmark.case import LABELINGS
-    from graphcircuits.evaluate import LEVELS
+    from graphcircuits.compare.bench import SELECTIONS, BenchConfig, select_cases
+    from graphcircuits.compare.evaluate import LEVELS
+    from graphcircuits.corpus.case import LABELINGS
 
     refuse(
         in_range("--seeds", seeds, 1, MOST_SEEDS),
@@ -142,7 +142,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _run(config: "BenchConfig", out: Path, title: str, *, fresh: bool) -> "Report":
-    from graphcircuits.bench import BenchRun, Failure, Report, run
+    from graphcircuits.compare.bench import BenchRun, Failure, Report, run
 
     runs: list[BenchRun] = []
     failures: list[Failure] = []
@@ -177,7 +177,7 @@ def _run(config: "BenchConfig", out: Path, title: str, *, fresh: bool) -> "Repor
 
 
 def _show(report: "Report") -> None:
-    from graphcircuits import figures
+    from graphcircuits.compare import figures
 
     say(f"{report.title}, AUROC ({report.config.labels} labels, {report.config.level} level)")
     rows = [figures.cells(row, plus_minus="±") for row in report.rows()]

@@ -18,7 +18,7 @@ from graphcircuits.commands.output import Json, print_json, printable, say
 from graphcircuits.commands.programs import own_case
 
 if TYPE_CHECKING:
-    from graphcircuits.benchmark.case import Case
+    from graphcircuits.corpus.case import Case
 
 MOST_WORKERS = 1024
 WIDEST = 64.0
@@ -77,9 +77,9 @@ def build(
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-    from graphcircuits.benchmark import build as builder
-    from graphcircuits.benchmark.unfinished import begun, lasting
-    from graphcircuits.siit.train import SiitConfig
+    from graphcircuits.corpus import build as builder
+    from graphcircuits.corpus.unfinished import begun, lasting
+    from graphcircuits.fleets.train import SiitConfig
 
     refuse(
         in_range("--steps", steps, 1),
@@ -162,8 +162,8 @@ def _idle(
 
 def _listed_cases(ids: list[str] | None, family: str | None) -> "list[Case]":
     """The cases named; or all of a family, but for those with nothing to train."""
-    from graphcircuits.benchmark import case_ids, load_case
-    from graphcircuits.benchmark.split import is_constant
+    from graphcircuits.corpus import case_ids, load_case
+    from graphcircuits.corpus.split import is_constant
 
     if ids:
         return [load_case(id) for id in dict.fromkeys(ids)]

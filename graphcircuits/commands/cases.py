@@ -21,7 +21,7 @@ def cases(
     as_json: Json = False,
 ) -> None:
     """List the cases: programs whose circuit is known."""
-    from graphcircuits.benchmark import case_ids, load_case
+    from graphcircuits.corpus import case_ids, load_case
 
     rows = []
     for id in case_ids(family=family, split=split):

@@ -23,10 +23,10 @@ from graphcircuits.commands.output import (
 from graphcircuits.commands.programs import planted, program_file, unsuited
 
 if TYPE_CHECKING:
-    from graphcircuits.cost import Cost
+    from graphcircuits.compare.cost import Cost
     from graphcircuits.methods import Progress
-    from graphcircuits.task import Pairs
-    from graphcircuits.transformer import Transformer
+    from graphcircuits.subject.transformer import Transformer
+    from graphcircuits.task.pairs import Pairs
 
 HEADER = (
     "Method",
@@ -143,7 +143,7 @@ class _Report:
     def with_cost(
         self, method: str, seed: int, step: "Progress", options: dict[str, Any]
     ) -> "_Report":
-        from graphcircuits.cost import cost
+        from graphcircuits.compare.cost import cost
 
         try:
             found = cost(self.subject, self.pairs, method, seed=seed, progress=step, **options)
@@ -229,7 +229,7 @@ def _given(
             raise ValueError("your own subject needs prompts: name a .csv or .jsonl file after it.")
         prompts = own_pairs(pairs, path, transformer, words=words)
         return [(printable(path.stem), transformer, prompts)]
-    from graphcircuits.benchmark import load_case
+    from graphcircuits.corpus import load_case
 
     cases = [load_case(id.strip()) for id in target.split(",")]
     if pairs is None:

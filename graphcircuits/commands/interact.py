@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from graphcircuits.interactions import Effects, Integral, SharedRead
-    from graphcircuits.task import Pairs
-    from graphcircuits.transformer import Transformer
+    from graphcircuits.subject.transformer import Transformer
+    from graphcircuits.task.pairs import Pairs
 
 STRONGEST = 12
 """Edges that are paired where none are named."""
@@ -339,7 +339,7 @@ def _given(
         transformer, _ = own_subject(path)
         title, task = printable(path.stem), ""
     else:
-        from graphcircuits.benchmark import load_case
+        from graphcircuits.corpus import load_case
 
         if subject is None:
             case = load_case(target)

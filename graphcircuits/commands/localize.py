@@ -30,8 +30,8 @@ from graphcircuits.commands.subjects import is_path, own_pairs, own_subject
 if TYPE_CHECKING:
     from graphcircuits.circuit import Circuit
     from graphcircuits.result import Result
-    from graphcircuits.task import Pairs
-    from graphcircuits.transformer import Transformer
+    from graphcircuits.subject.transformer import Transformer
+    from graphcircuits.task.pairs import Pairs
 
 EDGES = 20
 """Of a circuit, where neither the user nor the method says how many."""
@@ -114,7 +114,7 @@ def localize(
     from dataclasses import replace
 
     from graphcircuits import methods
-    from graphcircuits.evaluate import LEVELS, auroc
+    from graphcircuits.compare.evaluate import LEVELS, auroc
     from graphcircuits.result import SUFFIXES
 
     refuse(
@@ -253,7 +253,7 @@ def _given(
             "and --pairs-file; got neither."
         )
     if case is not None:
-        from graphcircuits.benchmark import load_case
+        from graphcircuits.corpus import load_case
 
         if pairs_file is not None or words:
             raise ValueError(

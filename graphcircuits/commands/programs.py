@@ -12,10 +12,10 @@ from graphcircuits.commands.checks import in_range, refuse
 from graphcircuits.commands.output import say
 
 if TYPE_CHECKING:
-    from graphcircuits.benchmark.case import Case
-    from graphcircuits.codec import Codec
+    from graphcircuits.corpus.case import Case
     from graphcircuits.rasp import SOp, Value
-    from graphcircuits.transformer import Transformer
+    from graphcircuits.subject.codec import Codec
+    from graphcircuits.subject.transformer import Transformer
 
 LONGEST = 1000
 """Tokens of an input, BOS included."""
@@ -165,7 +165,7 @@ def _case(
     max_seq_len: int,
     causal: bool,
 ) -> "Case":
-    from graphcircuits.benchmark.case import Case
+    from graphcircuits.corpus.case import Case
 
     return Case(
         id=name,
@@ -232,7 +232,7 @@ def _right_answers(case: "Case", subject: "Transformer") -> float:
     """The share of positions at which the subject answers as the program does."""
     import torch
 
-    from graphcircuits.siit.train import SiitConfig
+    from graphcircuits.fleets.train import SiitConfig
 
     pairs = case.pairs(CHECKED_PAIRS)
     assert pairs.targets is not None

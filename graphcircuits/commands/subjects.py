@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from graphcircuits.circuit import Circuit
-    from graphcircuits.task import Pairs
-    from graphcircuits.transformer import Transformer
+    from graphcircuits.subject.transformer import Transformer
+    from graphcircuits.task.pairs import Pairs
 
 
 def is_case(text: str) -> bool:
     """Whether the text is the id of a case."""
-    from graphcircuits.benchmark import FAMILIES, case_ids
+    from graphcircuits.corpus import FAMILIES, case_ids
 
     family = text.partition("-")[0]
     return family in FAMILIES and text in case_ids(family=family)
@@ -30,7 +30,7 @@ def is_path(text: str) -> bool:
 def own_subject(path: Path) -> tuple["Transformer", "Circuit | None"]:
     """A subject, and its circuit where the folder holds one."""
     if path.is_file():
-        from graphcircuits.store import load_transformer
+        from graphcircuits.subject.files import load_transformer
 
         return load_transformer(path), None
     if (path / "ll_model.pth").is_file():
@@ -50,7 +50,7 @@ def own_subject(path: Path) -> tuple["Transformer", "Circuit | None"]:
 
 def own_pairs(file: Path, path: Path, transformer: "Transformer", *, words: bool) -> "Pairs":
     """The prompts in a file; `words` are read as the subject at `path` reads them."""
-    from graphcircuits.task import Pairs
+    from graphcircuits.task.pairs import Pairs
 
     return Pairs.load(file, tokenizer=tokenizer_of(path, transformer) if words else None)
 

@@ -20,7 +20,7 @@ from graphcircuits.commands.output import INTERRUPTED, Json, late_progress, prin
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from graphcircuits.predictor.train import TrainConfig
+    from graphcircuits.training.train import TrainConfig
 
 
 def train(
@@ -61,8 +61,8 @@ def train(
     """
     from statistics import mean
 
-    from graphcircuits.predictor import train as training
     from graphcircuits.predictor.ensemble import save_ensemble
+    from graphcircuits.training import train as training
 
     refuse(
         suffix("--out", out, ".safetensors"),
@@ -137,7 +137,7 @@ def _settings(config: Path | None, steps: int | None) -> "TrainConfig":
     from dataclasses import replace
 
     from graphcircuits.config import load_config
-    from graphcircuits.predictor.train import TrainConfig
+    from graphcircuits.training.train import TrainConfig
 
     settings = TrainConfig() if config is None else load_config(TrainConfig, config)
     return settings if steps is None else replace(settings, steps=steps, stop=None)
@@ -145,9 +145,9 @@ def _settings(config: Path | None, steps: int | None) -> "TrainConfig":
 
 def _cases(cases: str, without_fold: int | None) -> tuple[list[str], list[str], list[str]]:
     """Ids to learn from, ids to score, and ids of the pool that have no subject to learn from."""
-    from graphcircuits.bench import select_cases
-    from graphcircuits.benchmark import N_FOLDS, load_case
-    from graphcircuits.benchmark.recognize import shipped_ids
+    from graphcircuits.compare.bench import select_cases
+    from graphcircuits.corpus import N_FOLDS, load_case
+    from graphcircuits.corpus.recognize import shipped_ids
 
     if cases in ("test", "deep", "all"):
         raise ValueError(f"--cases must be pool or ids, got {cases}: that may hold other cases.")

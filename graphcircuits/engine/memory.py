@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
 
 MEMORY_LIMIT = 2**30
 """Bytes that the activations of one chunk may take."""

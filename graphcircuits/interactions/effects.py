@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
-from graphcircuits.intervene import masked_logits
 from graphcircuits.methods.prepare import prepare
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

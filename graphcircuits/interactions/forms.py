@@ -24,8 +24,8 @@ from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
 from graphcircuits.interactions.effects import Effects, square, without_diagonal
 from graphcircuits.interactions.read import SharedRead
 from graphcircuits.methods.prepare import check_choice
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
 FORMS = ("finite", "local")
 SCALES = (0.02, 0.01, 0.005, 0.0025, 0.00125)

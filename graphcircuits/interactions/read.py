@@ -20,11 +20,11 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from graphcircuits.engine.resume import rerun
 from graphcircuits.interactions.effects import check_edges
 from graphcircuits.methods.prepare import prepare, settled
-from graphcircuits.single_edge import rerun
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Run, Transformer
+from graphcircuits.subject.transformer import Run, Transformer
+from graphcircuits.task.pairs import Pairs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

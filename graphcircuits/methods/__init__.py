@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from graphcircuits.benchmark import Case
-from graphcircuits.benchmark.recognize import case_of
+from graphcircuits.corpus import Case
+from graphcircuits.corpus.recognize import case_of
 from graphcircuits.methods import acdc, eap, exact, floor, learned, pgexplainer, probing, pruning
 from graphcircuits.methods.learned import BeyondTraining
 from graphcircuits.methods.method import (
@@ -32,8 +32,8 @@ from graphcircuits.methods.method import (
 )
 from graphcircuits.methods.prepare import Progress, Stop
 from graphcircuits.result import Result
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
 __all__ = [
     "METHODS",

@@ -28,18 +28,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
-from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
-from graphcircuits.graph import Block
-from graphcircuits.intervene import (
+from graphcircuits.engine.masked import (
     Cut,
     head_outputs,
     head_vectors,
     mlp_outputs,
     resumed_logits,
 )
+from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
+from graphcircuits.graph import Block
 from graphcircuits.methods.prepare import Progress, Stop, from_clean_run, prepare, settled
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
 THRESHOLDS = tuple(10 ** (-5 + 6 * step / 15) for step in range(16))
 """From 1e-5 to 10, evenly spaced in logarithm."""

@@ -35,8 +35,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.interfaces import SOURCE_KINDS, TARGET_KINDS, kinds
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.sites import SOURCE_KINDS, TARGET_KINDS, kinds
+from graphcircuits.subject.transformer import Transformer
 
 N_SINGULAR = 4
 """How many of the largest singular values describe a map; missing ones are 0."""

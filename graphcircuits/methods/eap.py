@@ -33,8 +33,8 @@ from graphcircuits.methods.prepare import (
     settled,
 )
 from graphcircuits.subject.states import Trace
-from graphcircuits.task import Pairs, check_losses
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs, check_losses
 
 PATHS = ("inputs", "activations")
 

@@ -12,10 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
+from graphcircuits.engine.resume import single_edge
 from graphcircuits.methods.prepare import POOLS, check_choice, prepare, settled
-from graphcircuits.single_edge import single_edge
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
 DIRECTIONS = ("noising", "denoising")
 

@@ -5,8 +5,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.methods.prepare import prepare
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
 
 def random_scores(

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.intervene import masked_logits
+from graphcircuits.engine.masked import masked_logits
 from graphcircuits.methods.prepare import Progress, Stop, check_positive, corrupted_outputs
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
 TEMPERATURE = 2 / 3
 LOW, HIGH = -0.1, 1.1

@@ -15,13 +15,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.benchmark.recognize import case_of
+from graphcircuits.corpus.recognize import case_of
 from graphcircuits.methods.method import KnownMethod, Options
 from graphcircuits.methods.prepare import placed
 from graphcircuits.methods.shipped import blind_to, find_ensemble, seen_related
 from graphcircuits.predictor.ensemble import Ensemble
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
 
 class BeyondTraining(UserWarning):

@@ -19,8 +19,8 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
 Options = Mapping[str, Any]
 

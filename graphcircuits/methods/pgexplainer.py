@@ -30,8 +30,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
-from graphcircuits.intervene import masked_logits
 from graphcircuits.methods.descriptors import describe, standardized
 from graphcircuits.methods.prepare import (
     Progress,
@@ -42,8 +42,8 @@ from graphcircuits.methods.prepare import (
     prepare,
     settled,
 )
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
 START = 3.0
 """Logit of every edge before the first step: kept with a probability of 0.95."""

@@ -20,8 +20,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
-from graphcircuits.task import Pairs, check_losses
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs, check_losses
 
 POOLS = ("abs", "sum")
 

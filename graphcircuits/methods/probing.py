@@ -23,8 +23,8 @@ from graphcircuits.engine.memory import MEMORY_LIMIT
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.hard_concrete import Locations, Training, fit, probability_open
 from graphcircuits.methods.prepare import Progress, prepare, settled
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
 START = 1.0
 """Where gates start: open with a probability of 0.93."""

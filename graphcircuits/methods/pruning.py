@@ -16,8 +16,8 @@ from torch import Tensor
 from graphcircuits.engine.memory import MEMORY_LIMIT
 from graphcircuits.methods.hard_concrete import Locations, Training, fit, probability_open
 from graphcircuits.methods.prepare import Progress, prepare, settled
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
 START = 3.0
 """Where gates start: almost surely open, so that training leaves from the whole subject."""

@@ -10,8 +10,8 @@ from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from graphcircuits.benchmark import N_FOLDS, split_records
-from graphcircuits.benchmark.recognize import related
+from graphcircuits.corpus import N_FOLDS, split_records
+from graphcircuits.corpus.recognize import related
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble
 
 SHIPPED = ("default", *(f"fold-{fold}" for fold in range(N_FOLDS)))

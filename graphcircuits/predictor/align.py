@@ -31,11 +31,11 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from graphcircuits.engine.memory import MEMORY_LIMIT
-from graphcircuits.features import FEATURES, EdgeVectors, Features
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.interfaces import Interfaces
 from graphcircuits.predictor.block import check_sizes, feed_forward, linear
+from graphcircuits.predictor.features import FEATURES, EdgeVectors, Features
 from graphcircuits.predictor.transform import TRANSFORMATIONS, Transformation
+from graphcircuits.subject.sites import Interfaces
 
 WRITERS = ("input", "z", "hidden")
 READERS = ("q", "k", "v", "mlp", "logits")

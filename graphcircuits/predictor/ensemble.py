@@ -21,8 +21,8 @@ from graphcircuits.config import build_config
 from graphcircuits.files import short
 from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, read_case
 from graphcircuits.store import StoreError, load_artifact, save_artifact
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
 KIND = "predictor"
 

@@ -28,11 +28,11 @@ from torch import Tensor, nn
 
 from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.interfaces import SOURCE_KINDS, TARGET_KINDS, kinds
 from graphcircuits.predictor.block import linear
 from graphcircuits.predictor.transform import Transformation
-from graphcircuits.task import Pairs, check_losses
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.sites import SOURCE_KINDS, TARGET_KINDS, kinds
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs, check_losses
 
 CONTRACTIONS = ("effect", "clean", "corrupted", "reach", "bound")
 STATISTICS = (*CONTRACTIONS, "effect_by_pair", "clean_by_pair")

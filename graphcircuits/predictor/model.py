@@ -23,13 +23,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from graphcircuits.features import Features, features
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor import invariant
 from graphcircuits.predictor.align import TabpfnAligner
 from graphcircuits.predictor.block import Dropout, linear
 from graphcircuits.predictor.dagformer import Dagformer
 from graphcircuits.predictor.dirgnn import AGGREGATIONS, DirGNN
+from graphcircuits.predictor.features import Features, features
 from graphcircuits.predictor.pool import DeepSets
 from graphcircuits.predictor.transform import (
     CONNECTIVITIES,
@@ -39,8 +39,8 @@ from graphcircuits.predictor.transform import (
     Transformation,
     neighbourhoods,
 )
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
 ALIGNERS = ("invariant", "tabpfn")
 LEARNERS = ("dirgnn", "dagformer", "factorized")

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from graphcircuits.circuit import Circuit
-from graphcircuits.codec import Codec
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.rasp.language import SOp
 from graphcircuits.rasp.layout import (
@@ -28,7 +27,8 @@ from graphcircuits.rasp.tabulate import Tables, Variable, tabulate
 from graphcircuits.rasp.validate import problems
 from graphcircuits.rasp.values import Input, RaspError, Value, checked_input
 from graphcircuits.rasp.weights import Stream, stream_of, write_weights
-from graphcircuits.transformer import Transformer, TransformerConfig
+from graphcircuits.subject.codec import Codec
+from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
 CERTAIN = 0.01
 """How far from 0 or 1 a direction of a one-hot variable may be, at the most."""

@@ -26,10 +26,10 @@ from graphcircuits.adapters.interpbench import (
     import_interpbench,
 )
 from graphcircuits.circuit import Circuit
-from graphcircuits.codec import Codec
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.store import StoreError
-from graphcircuits.transformer import Transformer, TransformerConfig
+from graphcircuits.subject.codec import Codec
+from graphcircuits.subject.transformer import Transformer, TransformerConfig
 from tests.damage import limits
 
 # The list that InterpBench publishes for its case 3, order included.

@@ -6,8 +6,8 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from graphcircuits import bench as benching
 from graphcircuits.commands.bench import bench
+from graphcircuits.compare import bench as benching
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(bench)

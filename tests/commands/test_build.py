@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from graphcircuits.benchmark.case import Case
+from graphcircuits.corpus.case import Case
 from tests.shell import Command, refused
 
 
@@ -75,7 +75,7 @@ def test_a_program_of_your_own_is_built(
         said = {"case": "a\x1b[31m", "passed": passed, **report}
         yield SimpleNamespace(id=case.id, report=said)
 
-    monkeypatch.setattr("graphcircuits.benchmark.build.build", build)
+    monkeypatch.setattr("graphcircuits.corpus.build.build", build)
     own = ["--program", "prog.py", "--vocab", "0,1", "--max-seq-len", "4", "--causal"]
     ended = command("build", *own)
     assert ended.code == (0 if passed else 1)

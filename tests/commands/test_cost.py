@@ -8,10 +8,10 @@ import typer
 from typer.testing import CliRunner, Result
 
 from graphcircuits.commands.cost import ABOUT, HEADER, cost
-from graphcircuits.cost import count
+from graphcircuits.compare.cost import count
 from graphcircuits.methods import METHODS, localize
-from graphcircuits.store import save_transformer
-from graphcircuits.task import Pairs
+from graphcircuits.subject.files import save_transformer
+from graphcircuits.task.pairs import Pairs
 from tests.subjects import make_subject
 
 pytestmark = pytest.mark.usefixtures("unchecked")

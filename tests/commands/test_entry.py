@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from graphcircuits import methods
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 from tests.shell import Command, Ended
 
 

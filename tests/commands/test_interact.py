@@ -9,12 +9,12 @@ import torch
 import typer
 from typer.testing import CliRunner, Result
 
-from graphcircuits.benchmark import load_case
 from graphcircuits.commands.interact import STRONGEST, _doubts, interact
+from graphcircuits.corpus import load_case
 from graphcircuits.interactions import SharedRead, edge_interactions, finite, integral, local
 from graphcircuits.methods import METHODS
-from graphcircuits.store import save_transformer
-from graphcircuits.task import Pairs
+from graphcircuits.subject.files import save_transformer
+from graphcircuits.task.pairs import Pairs
 from tests.subjects import make_subject
 
 app = typer.Typer(pretty_exceptions_enable=False)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from graphcircuits.codec import Codec
-from graphcircuits.store import save_transformer
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.codec import Codec
+from graphcircuits.subject.files import save_transformer
+from graphcircuits.subject.transformer import Transformer
 from tests.shell import Command, refused
 from tests.subjects import make_subject
 
@@ -84,7 +84,7 @@ def test_refusals_before_anything_is_loaded(
     def loaded(id: str) -> None:
         raise AssertionError(f"{id} was loaded")
 
-    monkeypatch.setattr("graphcircuits.benchmark.load_case", loaded)
+    monkeypatch.setattr("graphcircuits.corpus.load_case", loaded)
     (tmp_path / "file").write_text("")
     refused(command("localize", "ib-3", *given), text)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -12,8 +12,8 @@ from graphcircuits.commands.options import listed_methods, method_options, optio
 from graphcircuits.commands.output import parse_options
 from graphcircuits.methods import METHODS, options_of
 from graphcircuits.methods.method import annotations_of
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 from tests.damage import nested
 
 

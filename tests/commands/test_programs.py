@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from graphcircuits import methods
-from graphcircuits.benchmark.build import subject_codec, subject_config
-from graphcircuits.benchmark.case import Case
-from graphcircuits.evaluate import auroc
+from graphcircuits.compare.evaluate import auroc
+from graphcircuits.corpus.build import subject_codec, subject_config
+from graphcircuits.corpus.case import Case
 from graphcircuits.rasp import Map, tokens
-from graphcircuits.store import load_transformer, save_transformer
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.files import load_transformer, save_transformer
+from graphcircuits.subject.transformer import Transformer
 from tests.shell import Command, refused
 from tests.subjects import make_subject
 

@@ -12,11 +12,11 @@ import typer
 from typer.testing import CliRunner, Result
 
 from graphcircuits import localize
-from graphcircuits.bench import select_cases
-from graphcircuits.benchmark import load_case
 from graphcircuits.commands.train import _cases, train
-from graphcircuits.predictor import train as training
+from graphcircuits.compare.bench import select_cases
+from graphcircuits.corpus import load_case
 from graphcircuits.predictor.ensemble import load_ensemble
+from graphcircuits.training import train as training
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(train)
@@ -125,7 +125,9 @@ def test_cases_without_a_subject_are_named(
     _, absent = select_cases("pool")
     assert absent
     # Two cases stand for the whole pool.
-    monkeypatch.setattr("graphcircuits.bench.select_cases", lambda _: (["ib-7", "ib-2"], absent))
+    monkeypatch.setattr(
+        "graphcircuits.compare.bench.select_cases", lambda _: (["ib-7", "ib-2"], absent)
+    )
     given = [
         "--config",
         config,

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphcircuits.engine.masked import masked_logits
+from graphcircuits.engine.resume import single_edge
 from graphcircuits.interactions import edge_interactions
-from graphcircuits.intervene import masked_logits
 from graphcircuits.methods.prepare import prepare
-from graphcircuits.single_edge import single_edge
 from tests.methods.tasks import make_pairs, output_sum
 from tests.subjects import make_subject
 

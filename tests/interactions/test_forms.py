@@ -16,8 +16,8 @@ from graphcircuits.interactions import (
     interaction_matrix,
     local,
 )
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 from tests.interactions.test_read import patched_losses
 from tests.methods.tasks import make_pairs, output_sum
 from tests.subjects import make_subject

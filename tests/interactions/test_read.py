@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from graphcircuits.engine.masked import masked_logits
 from graphcircuits.interactions import SharedRead, first_order
-from graphcircuits.intervene import masked_logits
 from graphcircuits.methods.eap import effects
 from tests.methods.tasks import make_pairs, output_sum
 from tests.subjects import SOME, make_subject

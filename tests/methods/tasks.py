@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
-from graphcircuits.task import LossFunction, Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import LossFunction, Pairs
 from tests.subjects import make_tokens
 
 

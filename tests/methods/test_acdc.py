@@ -5,12 +5,12 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.memory import MEMORY_LIMIT
-from graphcircuits.intervene import masked_logits
 from graphcircuits.methods.acdc import acdc, acdc_circuit
 from graphcircuits.methods.prepare import Stop, from_clean_run
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 from tests.methods.tasks import make_pairs, planted
 from tests.subjects import make_subject
 

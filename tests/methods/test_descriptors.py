@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits.interfaces import SOURCE_KINDS, TARGET_KINDS
 from graphcircuits.methods.descriptors import (
     DESCRIPTORS,
     FLOOR,
@@ -15,7 +14,8 @@ from graphcircuits.methods.descriptors import (
     describe,
     standardized,
 )
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.sites import SOURCE_KINDS, TARGET_KINDS
+from graphcircuits.subject.transformer import Transformer
 from tests.methods.tasks import planted
 from tests.subjects import SOME, make_subject
 

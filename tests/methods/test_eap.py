@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.memory import MEMORY_LIMIT
-from graphcircuits.intervene import masked_logits
 from graphcircuits.methods.eap import eap, eap_ig, effects
 from graphcircuits.methods.exact import exact
 from graphcircuits.methods.prepare import prepare
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 from tests.methods.tasks import make_pairs, output_sum
 from tests.subjects import SOME, make_subject
 from tests.tiers import some

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits.benchmark import case_ids, load_case
-from graphcircuits.evaluate import auroc
+from graphcircuits.compare.evaluate import auroc
+from graphcircuits.corpus import case_ids, load_case
 from graphcircuits.methods import BeyondTraining, localize
 from graphcircuits.methods.learned import gcl
 from graphcircuits.methods.shipped import SHIPPED, find_ensemble, shipped
 from graphcircuits.predictor.ensemble import Ensemble, save_ensemble, seen_of
 from graphcircuits.predictor.model import Predictor, PredictorConfig
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject
 

@@ -12,8 +12,8 @@ from graphcircuits.methods import KnownMethod, find_method, options_of
 from graphcircuits.methods.exact import exact
 from graphcircuits.methods.method import annotations_of, name_of
 from graphcircuits.methods.prepare import Progress
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import graphcircuits
-from graphcircuits.benchmark import load_case
+from graphcircuits.corpus import load_case
 from graphcircuits.methods import METHODS, default_method, localize, options_of
 from graphcircuits.methods.exact import exact
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 from tests.methods.tasks import make_pairs, planted, ranks_right
 from tests.subjects import make_subject
 from tests.tiers import some

@@ -18,8 +18,8 @@ from benchmarks.pgexplainer_grid import (
     selection_score,
     shard_of,
 )
-from graphcircuits.benchmark import case_ids
-from graphcircuits.intervene import masked_logits
+from graphcircuits.corpus import case_ids
+from graphcircuits.engine.masked import masked_logits
 from graphcircuits.methods.descriptors import describe, standardized
 from graphcircuits.methods.pgexplainer import (
     START,
@@ -35,8 +35,8 @@ from graphcircuits.methods.pgexplainer import (
     to_clean_output,
 )
 from graphcircuits.methods.prepare import Stop
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 from tests.methods.tasks import make_pairs, output_sum, planted, ranks_right
 from tests.subjects import SOME, make_subject
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from graphcircuits.benchmark import case_ids, load_case
+from graphcircuits.corpus import case_ids, load_case
 from graphcircuits.methods.shipped import SHIPPED, blind_to, find_ensemble, seen_related, shipped
 from graphcircuits.predictor.ensemble import Ensemble
 from tests.subjects import make_subject

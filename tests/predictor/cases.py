@@ -10,14 +10,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
-from graphcircuits.features import features
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import eap
+from graphcircuits.predictor.features import features
 from graphcircuits.predictor.invariant import Invariants
 from graphcircuits.predictor.model import PredictorConfig, Reading, read_case
-from graphcircuits.predictor.train import Example, TrainConfig
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
+from graphcircuits.training.train import Example, TrainConfig
 from tests.methods.tasks import make_pairs
 from tests.predictor.graphs import seeded
 from tests.subjects import make_subject

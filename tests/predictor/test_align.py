@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits.features import FEATURES, Features, features
-from graphcircuits.interfaces import Factors, Interfaces
 from graphcircuits.predictor.align import FeatureAttention, TabpfnAligner
+from graphcircuits.predictor.features import FEATURES, Features, features
 from graphcircuits.predictor.transform import TRANSFORMATIONS, Transformation, neighbourhoods
+from graphcircuits.subject.sites import Factors, Interfaces
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject
 from tests.tiers import some

@@ -14,8 +14,8 @@ from graphcircuits.predictor.ensemble import (
 )
 from graphcircuits.predictor.model import Predictor, PredictorConfig, read_case
 from graphcircuits.store import StoreError, load_artifact, save_artifact
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 from tests.predictor.cases import make_task, small
 from tests.predictor.graphs import seeded
 from tests.subjects import make_subject

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.interfaces import SOURCE_KINDS, TARGET_KINDS, kinds
 from graphcircuits.methods.eap import eap
 from graphcircuits.predictor.invariant import (
     CONTRACTIONS,
@@ -28,8 +27,9 @@ from graphcircuits.predictor.invariant import (
     table_width,
 )
 from graphcircuits.predictor.transform import TRANSFORMATIONS, Transformation, neighbourhoods
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.sites import SOURCE_KINDS, TARGET_KINDS, kinds
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 from tests.predictor.cases import (
     dense,
     edge_by_edge,
@@ -40,8 +40,8 @@ from tests.predictor.cases import (
     with_positions,
 )
 from tests.predictor.graphs import seeded, states
+from tests.predictor.test_features import rebased
 from tests.subjects import make_subject
-from tests.test_features import rebased
 
 FIELDS = ("statistics", "written", "received")
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits.features import Features
+from graphcircuits.predictor.features import Features
 from graphcircuits.predictor.model import (
     LEARNERS,
     InvariantTables,
@@ -18,8 +18,8 @@ from graphcircuits.predictor.model import (
     read_case,
 )
 from graphcircuits.predictor.transform import CONNECTIVITIES, TRANSFORMATIONS, Transformation
-from graphcircuits.task import Pairs
-from graphcircuits.transformer import Transformer
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 from tests.predictor.cases import (
     make_reading,
     make_task,
@@ -30,7 +30,7 @@ from tests.predictor.cases import (
     with_positions,
 )
 from tests.predictor.graphs import seeded
-from tests.test_features import rebased
+from tests.predictor.test_features import rebased
 from tests.tiers import some
 
 JOINABLE = [

@@ -1,0 +1,280 @@
+"""How good scores are: against a known circuit, and by ablation on any pairs.
+
+1. `auroc`, `auprc` and `precision_recall` compare scores with a true circuit, at head level (the
+   official InterpBench reading: the best of q, k and v counts, `input->logits` is left out) or with
+   q, k and v apart. Ties are never broken: they get half or shared credit.
+2. `summarize` gives minimum, quartiles and maximum over cases, after averaging seeds in each case,
+   and how far each of the five varies from seed to seed, as in the paper's table.
+3. `faithfulness` ablates everything outside a circuit and says which part of the gap between the
+   corrupted and the clean run is closed. `faithfulness_curve` does so for the best edges at growing
+   sizes, MIB's or log-spaced; its areas are CPR (larger is better) and CMD (smaller is better).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from graphcircuits.circuit import Circuit
+from graphcircuits.engine.masked import ablated_writers, masked_logits
+from graphcircuits.result import Result
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
+
+Level = Literal["head", "qkv"]
+LEVELS: tuple[str, ...] = get_args(Level)
+QUANTILES = ("min", "q1", "median", "q3", "max")
+FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""MIB's circuit sizes, as parts of all edges."""
+LOG_SIZES = 20
+"""Log-spaced sizes, before those that round to one number of edges are merged."""
+
+Scores = Result | Float[Tensor, " edge"]
+
+
+# Against a known circuit
+
+
+def auroc(scores: Scores, circuit: Circuit, level: str = "head") -> float:
+    """The chance that an edge of the circuit outscores one outside it; a tie counts one half."""
+    values, truth = _items(scores, circuit, level)
+    _, group, sizes = values.unique(return_inverse=True, return_counts=True)
+    # Tied items share the mean of their ranks. All sums stay below 2^53, so they are exact.
+    mean_rank = sizes.cumsum(0).double() - (sizes - 1) / 2
+    n_true = int(truth.sum())
+    n_false = len(truth) - n_true
+    wins = mean_rank[group][truth].sum() - n_true * (n_true + 1) / 2
+    return float(wins) / (n_true * n_false)
+
+
+def auprc(scores: Scores, circuit: Circuit, level: str = "head") -> float:
+    """Average precision: precision at every distinct score, weighted by the recall it adds."""
+    found, taken = _cumulative(*_items(scores, circuit, level))
+    added = found.diff(prepend=found.new_zeros(1))
+    return float((added * found / taken).sum() / found[-1])
+
+
+def precision_recall(
+    scores: Scores, circuit: Circuit, level: str = "head", *, size: int | None = None
+) -> tuple[float, float]:
+    """Precision and recall of the `size` best edges, by default as many as the circuit has.
+
+    At the true size the two are equal. Where the cut falls into a tie, the expectation over the
+    orders of the tied edges is returned.
+    """
+    values, truth = _items(scores, circuit, level)
+    n_true = int(truth.sum())
+    size = n_true if size is None else size
+    if not 1 <= size <= len(values):
+        raise ValueError(f"size must be in 1..{len(values)}, got {size}.")
+    found, taken = _cumulative(values, truth)
+    # Between two distinct scores the expected number of true edges grows linearly.
+    hits = float(np.interp(size, [0, *taken.tolist()], [0, *found.tolist()]))
+    return hits / size, hits / n_true
+
+
+def _items(
+    scores: Scores, circuit: Circuit, level: str
+) -> tuple[Float[Tensor, " item"], Bool[Tensor, " item"]]:
+    """Scores in float64 and membership, of the edges that the level counts."""
+    graph = circuit.graph
+    if level not in LEVELS:
+        raise ValueError(f"level must be one of {', '.join(LEVELS)}, got {level!r}.")
+    if isinstance(scores, Result):
+        if scores.graph != graph:
+            raise ValueError(
+                f"the scores are of {scores.graph}, the circuit of {graph}; "
+                "bring it over with circuit.on(graph)."
+            )
+        scores = scores.scores
+    if scores.shape != (graph.n_edges,):
+        raise ValueError(
+            f"scores must be one number for each of {graph.n_edges} edges, "
+            f"got shape {tuple(scores.shape)}."
+        )
+    values, truth = scores.detach().to("cpu", torch.float64), circuit.mask
+    if level == "head":
+        values, truth = graph.promote(values), graph.promote(truth)
+    if values.isnan().any():
+        raise ValueError(f"scores must be numbers, got {int(values.isnan().sum())} NaN.")
+    n_true = int(truth.sum())
+    if n_true in (0, len(truth)):
+        raise ValueError(
+            f"the true circuit must have some and not all of the {len(truth)} edges at the "
+            f"{level} level to be told apart, got {n_true}."
+        )
+    return values, truth
+
+
+def _cumulative(
+    values: Float[Tensor, " item"], truth: Bool[Tensor, " item"]
+) -> tuple[Float[Tensor, " distinct"], Int[Tensor, " distinct"]]:
+    """True edges and edges that score at least so much, from the largest distinct score down."""
+    _, group, sizes = values.unique(return_inverse=True, return_counts=True)
+    true_sizes = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, group, truth.double())
+    return true_sizes.flip(0).cumsum(0), sizes.flip(0).cumsum(0)
+
+
+# Over cases and seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Five quantiles over cases, in the order of QUANTILES."""
+
+    quantiles: tuple[float, ...]
+    spread: tuple[float, ...] | None
+    """Standard deviation of each quantile over seeds (n - 1); None below two common seeds."""
+    n_cases: int
+    n_seeds: int
+    """Seeds that every case has."""
+
+
+def summarize(values: Mapping[str, Mapping[int, float]]) -> Summary:
+    """Quantiles over cases of `values[case][seed]`, seeds averaged within a case first.
+
+    Quantiles between two cases are interpolated.
+    """
+    if not values or not all(values.values()):
+        empty = [case for case, by_seed in values.items() if not by_seed]
+        raise ValueError(f"every case needs a value, and there must be a case; empty: {empty}.")
+    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in values.values())))
+    means = [float(np.mean(list(by_seed.values()))) for by_seed in values.values()]
+    spread = None
+    if len(seeds) > 1:
+        by_seed = [quantiles([values[case][seed] for case in values]) for seed in seeds]
+        spread = tuple(np.std(by_seed, axis=0, ddof=1).tolist())
+    return Summary(
+        quantiles=quantiles(means), spread=spread, n_cases=len(values), n_seeds=len(seeds)
+    )
+
+
+def quantiles(values: Sequence[float]) -> tuple[float, ...]:
+    """Minimum, quartiles and maximum."""
+    return tuple(np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist())
+
+
+# By ablation
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaithfulnessCurve:
+    """Faithfulness of the best edges, from few of them to many."""
+
+    fractions: tuple[float, ...]
+    """The part of all edges that each circuit takes: the axis of the areas."""
+    sizes: tuple[int, ...]
+    """That part in edges."""
+    kept: tuple[int, ...]
+    """Those of them that lie on a path from input to logits, if the circuits were pruned."""
+    faithfulness: tuple[float, ...]
+
+    @property
+    def cpr(self) -> float:
+        """Circuit performance ratio: the area under the curve."""
+        return _area(self.fractions, self.faithfulness)
+
+    @property
+    def cmd(self) -> float:
+        """Circuit-model distance: the area between the curve and 1, on either side."""
+        return _area(self.fractions, [abs(1 - value) for value in self.faithfulness])
+
+
+def _area(x: Sequence[float], y: Sequence[float]) -> float:
+    """By the trapezoid rule."""
+    points = torch.tensor([x, y], dtype=torch.float64)
+    return float(torch.trapezoid(points[1], points[0]))
+
+
+def faithfulness(
+    subject: Transformer, pairs: Pairs, circuits: Sequence[Circuit], *, ablation: str = "corrupted"
+) -> list[float]:
+    """(loss of the ablated run - loss of the circuit) / (loss of the ablated - of the clean run).
+
+    1 where the circuit alone does as well as the whole subject, 0 where it does as badly as with
+    every edge cut. Losses are means over the pairs. Cut edges carry what `ablation` says.
+    """
+    return _faithfulness(
+        subject, pairs, [circuit.on(subject.graph) for circuit in circuits], ablation
+    )
+
+
+def faithfulness_curve(
+    scores: Scores,
+    subject: Transformer,
+    pairs: Pairs,
+    *,
+    sizes: str | Sequence[int] = "mib",
+    prune: bool = True,
+    ablation: str = "corrupted",
+) -> FaithfulnessCurve:
+    """Faithfulness of the best edges; `prune` drops those on no path from input to logits.
+
+    `sizes` is "mib", which takes the FRACTIONS of all edges, rounded down, "log", which takes
+    numbers of edges from one to all in equal ratios and suits small graphs, or growing numbers of
+    edges.
+    """
+    graph = subject.graph
+    result = scores if isinstance(scores, Result) else Result(graph=graph, scores=scores)
+    if result.graph != graph:
+        raise ValueError(f"the scores are of {result.graph}, the subject of {graph}.")
+    if sizes == "mib":
+        circuits = [result.circuit(fraction=fraction) for fraction in FRACTIONS]
+    else:
+        counts = _log_sizes(graph.n_edges) if sizes == "log" else _own_sizes(sizes, graph.n_edges)
+        circuits = [result.circuit(edges=count) for count in counts]
+    taken = tuple(map(len, circuits))
+    circuits = [circuit.pruned() for circuit in circuits] if prune else circuits
+    return FaithfulnessCurve(
+        fractions=FRACTIONS if sizes == "mib" else tuple(size / graph.n_edges for size in taken),
+        sizes=taken,
+        kept=tuple(map(len, circuits)),
+        faithfulness=tuple(_faithfulness(subject, pairs, circuits, ablation)),
+    )
+
+
+def _log_sizes(n_edges: int) -> list[int]:
+    return np.unique(np.geomspace(1, n_edges, LOG_SIZES).round().astype(int)).tolist()
+
+
+def _own_sizes(sizes: str | Sequence[int], n_edges: int) -> list[int]:
+    counts = [] if isinstance(sizes, str) else list(sizes)
+    if (
+        not all(isinstance(count, int) and 0 <= count <= n_edges for count in counts)
+        or counts != sorted(set(counts))
+        or len(counts) < 2
+    ):
+        raise ValueError(
+            f"sizes must be 'mib', 'log' or two or more growing numbers in 0..{n_edges}, "
+            f"got {sizes!r}."
+        )
+    return counts
+
+
+@torch.no_grad()
+def _faithfulness(
+    subject: Transformer, pairs: Pairs, circuits: Sequence[Circuit], ablation: str
+) -> list[float]:
+    pairs = pairs.to(subject.device)
+    if pairs.needs_targets:
+        pairs = pairs.with_targets_from(subject.logits(pairs.clean))
+    none = torch.zeros(subject.graph.n_edges, dtype=torch.bool)
+    nothing, everything = (Circuit.from_mask(subject.graph, mask) for mask in (none, ~none))
+    # On small graphs several sizes give one circuit.
+    distinct = list(dict.fromkeys([nothing, everything, *circuits]))
+    masks = torch.stack([circuit.mask for circuit in distinct]).to(subject.device, subject.dtype)
+    cut = ablated_writers(subject, pairs.corrupted, ablation)
+    found = masked_logits(subject, pairs.clean, masks, cut, metric=pairs.loss).double().mean(-1)
+    losses = dict(zip(distinct, found.tolist(), strict=True))
+    empty, clean = losses[nothing], losses[everything]
+    gap = empty - clean
+    if not abs(gap) > 1e-9 * max(1.0, abs(empty)):
+        raise ValueError(
+            f"faithfulness needs a clean and an ablated run that differ, got losses {clean:.6g} "
+            f"and {empty:.6g}; give pairs whose corruption changes the output."
+        )
+    return [(empty - losses[circuit]) / gap for circuit in circuits]

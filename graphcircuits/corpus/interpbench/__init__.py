@@ -1,0 +1,43 @@
+"""InterpBench's 84 RASP cases: programs written here, facts of the released subjects from a file.
+
+The numbers in the ids are InterpBench's own. `data/interpbench.json` holds for each case the
+sizes of its released subject, its place in the paper's split, and the edge list published for it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from graphcircuits.corpus.case import Case, SubjectDims
+from graphcircuits.corpus.interpbench import combinations, counting, maps, moving
+
+CASES = {
+    case.id: case
+    for case in sorted(
+        (*maps.CASES, *combinations.CASES, *counting.CASES, *moving.CASES),
+        key=lambda case: int(case.id.removeprefix("ib-")),
+    )
+}
+
+
+@cache
+def released() -> Mapping[str, Mapping[str, Any]]:
+    """What is known about every case's released subject, by id."""
+    return json.loads(files("graphcircuits").joinpath("data/interpbench.json").read_text("utf-8"))
+
+
+def cases() -> tuple[Case, ...]:
+    """All cases in the order of their numbers, with the facts of their released subjects."""
+    return tuple(_with_facts(case, released()[case.id]) for case in CASES.values())
+
+
+def _with_facts(case: Case, facts: Mapping[str, Any]) -> Case:
+    return replace(
+        case,
+        paper_split=facts["split"],
+        released_dims=SubjectDims(*facts["subject"]),
+        published=tuple(facts["paper"].split()) if "paper" in facts else None,
+    )

@@ -1,0 +1,92 @@
+"""Which case a subject and its prompts belong to, whatever way they came.
+
+1. A subject that `graphcircuits build` wrote says its case when it is read from its file.
+2. A shipped subject is known by its weights: `data/subjects.json` has their number and a hash. The
+   hash is of the weights rounded to bfloat16, so that any dtype that holds them gives it.
+3. Prompts that a case drew say its id.
+
+Not recognized are weights that were changed, be it by one step of training, prompts that went
+through a file, and subjects that others trained on the same program.
+
+`python -m graphcircuits.corpus.recognize` writes the file, which is what the package reads.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphcircuits.corpus import case_ids, load_case, split_records
+from graphcircuits.store import content_hash, write_atomic
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
+
+INDEX_FILE = Path(__file__).parents[1] / "data" / "subjects.json"
+
+
+def case_of(subject: Transformer, pairs: Pairs | None = None) -> str | None:
+    """The case that the subject, or else the pairs, belong to; None if none is recognized."""
+    if subject.case is not None:
+        return subject.case
+    known = _by_content()
+    sizes = {size for size, _ in known}
+    # Nearly every other subject has another number of weights, and need not be hashed.
+    if _size(subject) in sizes and (case := known.get((_size(subject), fingerprint(subject)))):
+        return case
+    return None if pairs is None else pairs.case
+
+
+def fingerprint(subject: Transformer) -> str:
+    """A hash of the weights, the same in every dtype that holds them, and wherever they are."""
+    rounded = {name: weight.to(torch.bfloat16) for name, weight in subject.weights.items()}
+    return content_hash(rounded)
+
+
+def related(case: str) -> frozenset[str]:
+    """The case and those of its group: what a predictor must not have seen to be blind to it."""
+    records = split_records()
+    group = records.get(case, {}).get("group", case)
+    return frozenset({case, *(id for id, record in records.items() if record["group"] == group)})
+
+
+def shipped_ids() -> list[str]:
+    """Cases whose subject is in the package, in the order of `case_ids`."""
+    folder = files("graphcircuits").joinpath("data/subjects")
+    shipped = {entry.name.removesuffix(".safetensors") for entry in folder.iterdir()}
+    return [id for id in case_ids() if id in shipped]
+
+
+def index() -> dict[str, dict[str, Any]]:
+    """Number and hash of the weights of every shipped subject, by case."""
+    subjects = {id: load_case(id).subject() for id in shipped_ids()}
+    return {
+        id: {"parameters": _size(subject), "sha256": fingerprint(subject)}
+        for id, subject in subjects.items()
+    }
+
+
+def _size(subject: Transformer) -> int:
+    return sum(weight.numel() for weight in subject.weights.values())
+
+
+@cache
+def _by_content() -> Mapping[tuple[int, str], str]:
+    records = json.loads(files("graphcircuits").joinpath("data/subjects.json").read_text("utf-8"))
+    return {(record["parameters"], record["sha256"]): id for id, record in records.items()}
+
+
+def main() -> None:
+    """Read all shipped subjects and write the file."""
+    found = index()
+    lines = [f"  {json.dumps(id)}: {json.dumps(record)}" for id, record in found.items()]
+    write_atomic(INDEX_FILE, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+    sys.stdout.write(f"{len(found)} subjects\nwrote {INDEX_FILE}\n")
+
+
+if __name__ == "__main__":
+    main()

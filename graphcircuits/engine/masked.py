@@ -1,0 +1,290 @@
+"""Run a subject with a real-valued mask on every edge. For each mask:
+
+1. The `input` writer embeds the clean tokens. Every writer is kept as its difference from the
+   corrupted output of the same writer.
+2. A reader reads constants + the corrupted outputs of its writers + the sum over them of
+   mask * difference. Readers of a stream read the same prefix of writers, so a layer's q, k and v
+   readers are one matrix product: (reader, prefix) masks times the (prefix, ...) differences.
+3. The component computes as usual, and its difference joins the others.
+
+Masks of 1 give the plain run, masks of 0 the corrupted one. `resumed_logits` does this from any
+stream on, where the writers before it are known.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
+from graphcircuits.graph import Block
+from graphcircuits.subject.layers import attend
+from graphcircuits.subject.transformer import Transformer
+
+Metric = Callable[[Float[Tensor, "mask batch pos d_vocab_out"]], Float[Tensor, "mask ..."]]
+ABLATIONS = ("corrupted", "zero", "mean")
+
+
+def ablated_writers(
+    subject: Transformer, tokens: Int[Tensor, "batch pos"], ablation: str = "corrupted"
+) -> Float[Tensor, "batch_or_1 pos writer d_model"]:
+    """What a cut edge carries: the outputs on `tokens`, zero, or their mean over the batch."""
+    if ablation not in ABLATIONS:
+        raise ValueError(f"ablation must be one of {', '.join(ABLATIONS)}, got {ablation!r}.")
+    writers = subject.run(tokens).writers
+    if ablation == "corrupted":
+        return writers
+    mean = writers.mean(0, keepdim=True)
+    return mean if ablation == "mean" else torch.zeros_like(mean)
+
+
+def masked_logits(
+    subject: Transformer,
+    tokens: Int[Tensor, "batch pos"],
+    masks: Shaped[Tensor, "..."],
+    corrupted: Float[Tensor, "..."],
+    *,
+    metric: Metric | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Float[Tensor, "..."]:
+    """Logits, or what `metric` makes of them, with every edge between clean (1) and corrupted (0).
+
+    `masks` has the axes (mask, edge), or (mask, edge, pos) for a value at every position; one mask
+    alone, (edge,), gives a result without the mask axis. `corrupted` (batch or 1, pos, writer,
+    d_model) comes from `ablated_writers` or from the `writers` of a run. `metric` maps logits
+    (mask, batch, pos, d_vocab_out) to values whose first axis is mask. Masks run in chunks whose
+    activations stay below `memory_limit` bytes (one mask at least); if gradients are wanted and
+    the chunks do not fit together, they are computed again in the backward pass.
+    """
+    _check_masks(subject, tokens, masks)
+    check_writers(subject, tuple(tokens.shape), corrupted)
+    chunk, recompute = _chunking(subject, tokens, masks, corrupted, memory_limit)
+    embedded = subject.embed(tokens)
+    by_writer = corrupted.permute(2, 0, 1, 3)
+    cut = Cut(by_writer, _corrupted_streams(subject, by_writer, len(tokens)))
+    wide = with_wide_heads(subject)
+    own = (embedded - by_writer[0])[None]
+    keep_freed_memory()
+
+    def evaluate(part: Float[Tensor, "mask edge *pos"]) -> Float[Tensor, "mask ..."]:
+        logits = resumed_logits(wide, part, cut, 0, [own.expand(len(part), *own.shape)])
+        return logits if metric is None else metric(logits)
+
+    parts = (masks if masks.ndim > 1 else masks[None]).to(embedded).split(chunk)
+    if recompute:
+        results = [checkpoint(evaluate, part, use_reentrant=False) for part in parts]
+    else:
+        results = [evaluate(part) for part in parts]
+    joined = torch.cat(results)
+    return joined if masks.ndim > 1 else joined[0]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The run in which every edge is cut."""
+
+    writers: Float[Tensor, "writer corrupted_batch pos d_model"]
+    streams: Float[Tensor, "stream batch pos d_model"]
+    """What readers read: corrupted outputs and constants."""
+
+
+def resumed_logits(
+    subject: Transformer,
+    masks: Float[Tensor, "mask edge *pos"],
+    cut: Cut,
+    stream: int,
+    moved: list[Float[Tensor, "mask _ batch pos d_model"]],
+    known: Float[Tensor, "known batch pos d_model"] | None = None,
+) -> Float[Tensor, "mask batch pos d_vocab_out"]:
+    """Logits from a stream on, given the differences of all writers that come before it.
+
+    Those of the first writers may be the same for all masks, `known`; the others are `moved`.
+    """
+    *blocks, logits = [block for block in subject.graph.blocks if block.stream >= stream]
+    first = 0 if known is None else len(known)
+    differences, done = moved[0], sum(each.shape[1] for each in moved)
+    if grad := torch.is_grad_enabled():
+        differences = moved[0] if len(moved) == 1 else torch.cat(moved, dim=1)
+    else:
+        # With room for all that follow: to append is to copy once.
+        shape = (len(masks), logits.n_writers - first, *differences.shape[2:])
+        differences = differences.new_empty(shape)
+        torch.cat(moved, dim=1, out=differences[:, :done])
+    vectors: dict[str, Tensor] = {}
+
+    # One split has one gradient, where slices would have one each as large as the masks.
+    sizes = [block.n_readers * block.n_writers for block in (*blocks, logits)]
+    by_block = iter(masks[:, -sum(sizes) :].split(sizes, dim=1))
+
+    def read(block: Block) -> Float[Tensor, "mask reader batch pos d_model"]:
+        mixing = next(by_block).unflatten(1, (block.n_readers, block.n_writers))
+        n_moved = block.n_writers - first
+        seen = differences if n_moved == differences.shape[1] else differences[:, :n_moved]
+        return _mixed(cut.streams[block.stream], mixing, known, seen)
+
+    for block in blocks:
+        if block.kind == "mlp":
+            out = mlp_outputs(subject, read(block), block.layer)
+        else:
+            vectors[block.kind] = head_vectors(subject, read(block), block.kind, block.layer)
+            if block.kind != "v":
+                continue
+            out = head_outputs(subject, vectors, block.layer)
+        last = done + out.shape[1]
+        corrupted = cut.writers[first + done : first + last]
+        if grad:
+            differences = torch.cat([differences, out.sub_(corrupted)], dim=1)
+        else:
+            torch.sub(out, corrupted, out=differences[:, done:last])
+        done = last
+    return subject.unembed(read(logits).squeeze(1))
+
+
+def _mixed(
+    stream: Float[Tensor, "batch pos d_model"],
+    block: Float[Tensor, "mask reader writer *pos"],
+    known: Float[Tensor, "known batch pos d_model"] | None,
+    moved: Float[Tensor, "mask moved batch pos d_model"],
+) -> Float[Tensor, "mask reader batch pos d_model"]:
+    """What readers read: the corrupted stream and the masked sum of their writers' differences."""
+    if block.ndim == 4:
+        return stream + torch.einsum("mrwp,mwbpd->mrbpd", block, moved)
+    start = stream.flatten()
+    if known is None:
+        start = start.expand(*block.shape[:2], -1)
+        return torch.baddbmm(start, block, moved.flatten(2)).unflatten(2, stream.shape)
+    # What is the same for all masks is one product for all of them.
+    shared = block[:, :, : len(known)].flatten(0, 1)
+    read = torch.addmm(start, shared, known.flatten(1)).unflatten(0, block.shape[:2])
+    if moved.shape[1]:
+        read = read.baddbmm_(block[:, :, len(known) :], moved.flatten(2))
+    return read.unflatten(2, stream.shape)
+
+
+def head_vectors(
+    subject: Transformer,
+    read: Float[Tensor, "mask reader batch pos d_model"],
+    kind: str,
+    layer: int,
+    readers: slice = slice(None),
+) -> Float[Tensor, "mask reader batch pos d_head"]:
+    """Queries, keys or values that some readers of a layer make of what each of them reads."""
+    name = kind.upper()
+    read = subject.normalize("attn_norm", read, layer)
+    vectors = read.flatten(2, 3) @ subject.weights[f"W_{name}"][layer, readers]
+    bias = subject.bias(f"b_{name}", layer)
+    if bias is not None:
+        vectors += bias[readers, None]
+    return vectors.unflatten(2, read.shape[2:4])
+
+
+def head_outputs(
+    subject: Transformer,
+    vectors: Mapping[str, Float[Tensor, "mask _ batch pos d_head"]],
+    layer: int,
+    heads: slice = slice(None),
+) -> Float[Tensor, "mask head batch pos d_model"]:
+    """What some heads of a layer write, given their queries, keys and values."""
+    q, k, v = (vectors[kind] for kind in "qkv")
+    served = q.shape[1] // k.shape[1]
+    if served > 1:
+        k, v = (x.repeat_interleave(served, dim=1) for x in (k, v))
+    z = attend(subject.config, q, k, v)
+    W_O = subject.weights["W_O"][layer, heads]
+    return (z.flatten(2, 3) @ W_O).unflatten(2, z.shape[2:4])
+
+
+def mlp_outputs(
+    subject: Transformer, read: Float[Tensor, "mask 1 batch pos d_model"], layer: int
+) -> Float[Tensor, "mask 1 batch pos d_model"]:
+    """What an MLP writes."""
+    *_, hidden = subject.mlp(read, layer)
+    return hidden @ subject.weights["W_out"][layer]
+
+
+def _corrupted_streams(
+    subject: Transformer, corrupted: Float[Tensor, "writer corrupted_batch pos d_model"], batch: int
+) -> Float[Tensor, "stream batch pos d_model"]:
+    """What readers read when every edge is cut: corrupted outputs and constants."""
+    reads = subject.graph.stream_reads.to(corrupted.device)
+    prefixes = torch.arange(len(corrupted), device=corrupted.device) < reads[:, None]
+    sums = (prefixes.to(corrupted) @ corrupted.flatten(1)).unflatten(1, corrupted.shape[1:])
+    streams = sums + subject.constants[:, None, None]
+    return streams.expand(-1, batch, -1, -1).contiguous()
+
+
+def with_wide_heads(subject: Transformer) -> Transformer:
+    """The same function with zeros added up to a d_head that a CPU multiplies fast."""
+    config, weights = subject.config, subject.weights
+    extra = -config.d_head % 16
+    if subject.device.type != "cpu" or not extra or config.d_head < 3:
+        return subject
+    wide = {
+        name: F.pad(weights[name], (0, extra)) for name in weights if name[2:] in ("Q", "K", "V")
+    }
+    wide["W_O"] = F.pad(weights["W_O"], (0, 0, 0, extra))
+    # Scores are divided by the root of d_head, which has grown.
+    for name in wide.keys() & {"W_Q", "b_Q"}:
+        wide[name] = wide[name] * (1 + extra / config.d_head) ** 0.5
+    rotary_dim = config.rotary_size if config.positions == "rotary" else None
+    wide_config = replace(config, d_head=config.d_head + extra, rotary_dim=rotary_dim)
+    return replace(subject, config=wide_config, weights=weights | wide)
+
+
+def _chunking(
+    subject: Transformer,
+    tokens: Int[Tensor, "batch pos"],
+    masks: Float[Tensor, "..."],
+    corrupted: Float[Tensor, "..."],
+    memory_limit: int,
+) -> tuple[int, bool]:
+    """Masks a chunk, and whether chunks must be computed again for their gradients."""
+    n_masks = len(masks) if masks.ndim > 1 else 1
+    tensors = (masks, corrupted, *subject.weights.values())
+    grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    batch, pos = tokens.shape
+    size = Footprint(subject, pos)
+    numbers = batch * size.masked(grad=grad)
+    largest = batch * max(pos * subject.config.d_mlp, size.writers)
+    together = at_once(subject, numbers, memory_limit)
+    chunk = at_once(subject, numbers, memory_limit, largest=largest)
+    return chunk, grad and n_masks > together
+
+
+# Bad input
+
+
+def _check_masks(
+    subject: Transformer, tokens: Int[Tensor, "batch pos"], masks: Shaped[Tensor, "..."]
+) -> None:
+    n_edges, pos = subject.graph.n_edges, tokens.shape[1]
+    shapes = f"({n_edges},), (mask, {n_edges}) or (mask, {n_edges}, {pos})"
+    fits = {1: (n_edges,), 2: (n_edges,), 3: (n_edges, pos)}.get(masks.ndim)
+    if masks.shape[min(1, masks.ndim - 1) :] != fits or len(masks) == 0:
+        raise ValueError(f"masks must have shape {shapes}, got {tuple(masks.shape)}.")
+    if not masks.is_floating_point():
+        raise ValueError(f"masks must be floating point, got {masks.dtype}; call .float() on them.")
+    if masks.isnan().any():
+        raise ValueError(f"masks must be numbers, got {int(masks.isnan().sum())} NaN.")
+
+
+def check_writers(
+    subject: Transformer, batch_pos: tuple[int, ...], writers: Float[Tensor, "..."]
+) -> None:
+    """Refuse writer outputs that cannot stand in for those of a run on `batch_pos` tokens."""
+    batch, pos = batch_pos
+    expected = (batch, pos, subject.graph.n_writers, subject.config.d_model)
+    if writers.shape not in (expected, (1, *expected[1:])):
+        raise ValueError(
+            f"corrupted writer outputs must have shape {expected} (or 1 in place of the batch), "
+            f"got {tuple(writers.shape)}; clean and corrupted prompts must have equal shapes."
+        )
+    if (writers.dtype, writers.device) != (subject.dtype, subject.device):
+        raise ValueError(
+            f"corrupted writer outputs must be {subject.dtype} on {subject.device} like the "
+            f"subject, got {writers.dtype} on {writers.device}."
+        )

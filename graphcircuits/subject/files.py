@@ -1,0 +1,64 @@
+"""The file of a subject: weights, configuration and codec as one artifact."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from graphcircuits.config import build_config
+from graphcircuits.files import StoreError, short
+from graphcircuits.store import DTYPES, load_artifact, save_artifact
+from graphcircuits.subject.codec import Codec
+from graphcircuits.subject.transformer import Transformer, TransformerConfig
+
+
+def save_transformer(
+    path: str | Path,
+    transformer: Transformer,
+    *,
+    seed: int | None = None,
+    meta: Mapping[str, Any] | None = None,
+    command: str | None = None,
+) -> str:
+    """Write a transformer with its config and codec; return the sha256 of the artifact."""
+    codec = transformer.codec
+    for symbol in () if codec is None else (*codec.vocab, *(codec.outputs or ())):
+        if symbol is not None and not isinstance(symbol, str | int | float):
+            raise TypeError(
+                f"only text, numbers and booleans can be stored as symbols: {symbol!r}."
+            )
+    return save_artifact(
+        path,
+        kind="transformer",
+        config={"transformer": transformer.config, "codec": codec},
+        seed=seed,
+        tensors=transformer.weights,
+        meta=meta,
+        command=command,
+    )
+
+
+def load_transformer(path: str | Path) -> Transformer:
+    """Read what `save_transformer` wrote; its meta is in `load_artifact(path, "transformer")`.
+
+    A subject that was built for a case knows it: the report in its meta says so.
+    """
+    artifact = load_artifact(path, "transformer")
+    found = artifact.config
+    other = {str(weight.dtype) for weight in artifact.tensors.values()} - set(
+        map(str, DTYPES.values())
+    )
+    report = artifact.meta.get("report")
+    case = report.get("case") if isinstance(report, Mapping) else None
+    try:
+        if found.keys() != {"transformer", "codec"}:
+            keys = short(sorted(found))
+            raise ValueError(f"its config must hold transformer and codec, got {keys}")
+        if other:
+            raise ValueError(f"weights must be one of {', '.join(DTYPES)}, got {sorted(other)}")
+        config = build_config(TransformerConfig, found["transformer"])
+        codec = None if found["codec"] is None else build_config(Codec, found["codec"])
+        # Shapes are compared before anything is computed from a size.
+        weights, case = dict(artifact.tensors), case if isinstance(case, str) else None
+        return Transformer(config, weights, codec, case)
+    except ValueError as error:
+        raise StoreError(f"{path}: {str(error).rstrip('.')}.") from error

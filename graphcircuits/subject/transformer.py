@@ -1,0 +1,418 @@
+"""The subject: a residual-stream transformer as a frozen value.
+
+1. Tokens and positions are embedded: the output of the `input` writer.
+2. Each layer normalizes the stream for its readers, forms queries, keys and values, attends, and
+   adds the heads' outputs; then (or, if parallel, beside that) the MLP reads, activates and writes.
+3. The last stream is normalized and unembedded.
+
+`Transformer.logits` computes that, fused. `Transformer.run` computes the same and keeps what every
+component read and wrote, and on request the gradients of a loss there.
+
+Weights are stacked over layers and multiply from the right (x @ W). Norms belong to the reader.
+b_O and b_out belong to no edge: they are constants of the stream.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.subject.codec import Codec
+from graphcircuits.subject.layers import (
+    TransformerConfig,
+    activate,
+    attend,
+    normalize,
+    pull_through_norm,
+    weight_problems,
+    weight_shapes,
+)
+from graphcircuits.subject.states import LayerStates, States, Trace
+
+__all__ = ["Run", "States", "Transformer", "TransformerConfig", "weight_shapes"]
+
+
+@dataclass(frozen=True, eq=False)
+class Transformer:
+    """A subject: configuration, weights and, where it speaks a program's language, a codec."""
+
+    config: TransformerConfig
+    weights: dict[str, Tensor]
+    codec: Codec | None = None
+    case: str | None = field(default=None, compare=False)
+    """The case whose program it was trained to follow, where its file says so. It says where the
+    weights come from and is no part of their content."""
+
+    def __post_init__(self) -> None:
+        problems = weight_problems(self.config, self.weights)
+        if self.codec is not None:
+            problems += [
+                f"the codec has {name}={getattr(self.codec, name)}, "
+                f"the configuration {getattr(self.config, name)}"
+                for name in ("d_vocab", "d_vocab_out")
+                if getattr(self.codec, name) != getattr(self.config, name)
+            ]
+        if problems:
+            raise ValueError("; ".join(problems) + ".")
+
+    def __repr__(self) -> str:
+        """What it is in one line, without the weights."""
+        config = self.config
+        parts = [
+            f"{field.name}={value!r}"
+            for field in fields(config)
+            if (value := getattr(config, field.name)) != field.default
+        ]
+        parts += [] if self.case is None else [f"case={self.case!r}"]
+        count = sum(weight.numel() for weight in self.weights.values())
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"Transformer({', '.join(parts)}; {count:,} parameters, {dtype}, {self.device})"
+
+    @classmethod
+    def random(
+        cls,
+        config: TransformerConfig,
+        generator: torch.Generator,
+        codec: Codec | None = None,
+        scale: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> "Transformer":
+        """Matrices normal with deviation scale / sqrt(fan in), biases zero, norm weights one."""
+        device = generator.device
+        weights = {}
+        for name, shape in weight_shapes(config).items():
+            if name.endswith("norm_w"):
+                weights[name] = torch.ones(shape, dtype=dtype, device=device)
+            elif name.startswith("b_") or name.endswith("norm_b"):
+                weights[name] = torch.zeros(shape, dtype=dtype, device=device)
+            else:
+                fan_in = config.d_model if name in ("W_E", "W_pos") else shape[-2]
+                normal = torch.randn(shape, generator=generator, dtype=dtype, device=device)
+                weights[name] = normal * scale / fan_in**0.5
+        return cls(config, weights, codec)
+
+    @cached_property
+    def graph(self) -> ComponentGraph:
+        return ComponentGraph(
+            self.config.n_layers,
+            self.config.n_heads,
+            n_kv_heads=self.config.n_kv_heads,
+            parallel=self.config.parallel,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return self.weights["W_E"].device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weights["W_E"].dtype
+
+    def to(self, target: torch.device | torch.dtype | str) -> "Transformer":
+        """The same subject on another device or in another dtype."""
+        moved = {name: weight.to(target) for name, weight in self.weights.items()}
+        return Transformer(self.config, moved, self.codec, self.case)
+
+    def apply(self, sequence: Sequence[Hashable]) -> list[Hashable]:
+        """Run on one sequence of symbols and decode the outputs, BOS left out."""
+        if self.codec is None:
+            raise ValueError("this subject has no codec; call .logits on token ids instead.")
+        tokens = self.codec.encode(sequence, self.config.n_ctx).to(self.device)
+        with torch.no_grad():
+            return self.codec.decode(self.logits(tokens[None])[0])
+
+    # The plain run, and the parts that interventions reuse
+
+    def logits(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vocab_out"]:
+        """The plain forward pass."""
+        stream = self.embed(tokens)
+        for layer in range(self.config.n_layers):
+            stream = self.layer(stream, layer)
+        return self.unembed(stream)
+
+    def embed(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
+        """The output of the `input` writer: token plus learned position embedding."""
+        self._check_tokens(tokens)
+        stream = self.weights["W_E"][tokens]
+        if self.config.positions == "learned":
+            stream = stream + self.weights["W_pos"][: tokens.shape[1]]
+        return stream
+
+    def _check_tokens(self, tokens: Int[Tensor, "batch pos"]) -> None:
+        config = self.config
+        if tokens.numel() == 0:
+            raise ValueError(f"tokens must not be empty, got shape {tuple(tokens.shape)}.")
+        if tokens.shape[1] > config.n_ctx:
+            raise ValueError(
+                f"the sequence has {tokens.shape[1]} positions, BOS included; "
+                f"at most n_ctx = {config.n_ctx} fit."
+            )
+        low, high = (int(bound) for bound in tokens.aminmax())
+        if low < 0 or high >= config.d_vocab:
+            raise ValueError(
+                f"tokens must be in 0..{config.d_vocab - 1}, got values from {low} to {high}."
+            )
+
+    def layer(
+        self, stream: Float[Tensor, "*batch pos d_model"], layer: int
+    ) -> Float[Tensor, "*batch pos d_model"]:
+        """The stream after a layer."""
+        return self._layer(stream, layer).after
+
+    def _layer(self, stream: Float[Tensor, "*batch pos d_model"], layer: int) -> LayerStates:
+        q, k, v, z = self.attention(stream, layer)
+        with_heads = stream + self._heads_out(z, layer)
+        at_mlp = stream if self.config.parallel else with_heads
+        pre, gate, hidden = self.mlp(at_mlp, layer)
+        out = self._linear(hidden, self.weights["W_out"][layer], "b_out", layer)
+        return LayerStates(stream, at_mlp, q, k, v, z, pre, gate, hidden, with_heads + out)
+
+    def attention(
+        self, stream: Float[Tensor, "*batch pos d_model"], layer: int
+    ) -> tuple[
+        Float[Tensor, "*batch pos head d_head"],
+        Float[Tensor, "*batch pos kv d_head"],
+        Float[Tensor, "*batch pos kv d_head"],
+        Float[Tensor, "*batch pos head d_head"],
+    ]:
+        """Queries, keys and values before rotation, and the heads' vectors before W_O."""
+        config = self.config
+        blocks = [self.weights[name][layer] for name in ("W_Q", "W_K", "W_V")]
+        W = torch.cat(blocks).transpose(0, 1)
+        read = self.normalize("attn_norm", stream, layer) @ W.flatten(1)
+        read = read.unflatten(-1, W.shape[1:])
+        if config.biases:
+            read = read + torch.cat([self.weights[name][layer] for name in ("b_Q", "b_K", "b_V")])
+        q, k, v = read.split((config.n_heads, config.n_groups, config.n_groups), dim=-2)
+        by_head = [self.expand_groups(x, dim=-2).transpose(-2, -3) for x in (q, k, v)]
+        return q, k, v, attend(config, *by_head).transpose(-2, -3)
+
+    def expand_groups(self, x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
+        """Keys or values once for every head instead of once for every group."""
+        if x.shape[dim] == self.config.n_heads:
+            return x
+        return x.repeat_interleave(self.config.heads_per_group, dim=dim)
+
+    def mlp(
+        self, stream: Float[Tensor, "*batch d_model"], layer: int
+    ) -> tuple[
+        Float[Tensor, "*batch d_mlp"],
+        Float[Tensor, "*batch d_mlp"] | None,
+        Float[Tensor, "*batch d_mlp"],
+    ]:
+        """Pre-activation, that of the gate if there is one, and the hidden vector."""
+        read = self.normalize("mlp_norm", stream, layer)
+        pre = self._linear(read, self.weights["W_in"][layer], "b_in", layer)
+        gate = read @ self.weights["W_gate"][layer] if self.config.gated_mlp else None
+        return pre, gate, self.hidden(pre, gate)
+
+    def hidden(
+        self, pre: Float[Tensor, "*batch d_mlp"], gate: Float[Tensor, "*batch d_mlp"] | None
+    ) -> Float[Tensor, "*batch d_mlp"]:
+        """The MLP's hidden vector, after the nonlinearity and the gate."""
+        return activate(self.config, pre) if gate is None else activate(self.config, gate) * pre
+
+    def unembed(
+        self, stream: Float[Tensor, "*batch d_model"]
+    ) -> Float[Tensor, "*batch d_vocab_out"]:
+        """Logits from the last stream."""
+        logits = self.normalize("final_norm", stream) @ self.unembedding
+        if self.config.biases:
+            logits = logits + self.weights["b_U"]
+        return logits if self.config.logit_scale == 1.0 else logits * self.config.logit_scale
+
+    @property
+    def unembedding(self) -> Float[Tensor, "d_model d_vocab_out"]:
+        return self.weights["W_E"].T if self.config.tied_unembedding else self.weights["W_U"]
+
+    def normalize(
+        self, name: str, stream: Float[Tensor, "*batch d_model"], layer: int | None = None
+    ) -> Float[Tensor, "*batch d_model"]:
+        """A reader's norm of its own input: attn_norm or mlp_norm of a layer, or final_norm."""
+        weight, bias = self._norm_weights(name, layer)
+        return normalize(self.config, stream, weight, bias)
+
+    def _norm_weights(self, name: str, layer: int | None) -> tuple[Tensor | None, Tensor | None]:
+        found = [self.weights.get(f"{name}_{part}") for part in "wb"]
+        weight, bias = (x if x is None or layer is None else x[layer] for x in found)
+        return weight, bias
+
+    def _linear(
+        self, x: Float[Tensor, "*batch d_in"], W: Float[Tensor, "d_in d_out"], bias: str, layer: int
+    ) -> Float[Tensor, "*batch d_out"]:
+        return F.linear(x, W.T, self.bias(bias, layer))
+
+    def bias(self, name: str, layer: int) -> Tensor | None:
+        """A layer's bias, or None in a subject without biases."""
+        return self.weights[name][layer] if self.config.biases else None
+
+    def _heads_out(
+        self, z: Float[Tensor, "*batch head d_head"], layer: int
+    ) -> Float[Tensor, "*batch d_model"]:
+        """The sum of the heads' outputs and b_O."""
+        W_O = self.weights["W_O"][layer].flatten(0, 1)
+        return self._linear(z.flatten(-2), W_O, "b_O", layer)
+
+    def pull_through_norm(
+        self,
+        name: str,
+        stream: Float[Tensor, "*#batch d_model"],
+        grad: Float[Tensor, "*batch d_model"],
+        layer: int | None = None,
+    ) -> Float[Tensor, "*batch d_model"]:
+        """The gradient at a norm's input, given the one at its output."""
+        weight, _ = self._norm_weights(name, layer)
+        return pull_through_norm(self.config, stream, weight, grad)
+
+    def through_norm(
+        self, name: str, W: Float[Tensor, "*lead d_model d_out"], layer: int | None = None
+    ) -> Float[Tensor, "*lead d_model d_out"]:
+        """The linear part of a norm, followed by W: its weight, and the centring of LayerNorm.
+
+        What is left of the norm is a scale, one number a stream and context. Without a layer the
+        first axis of W is that of all layers, or the norm is the last one.
+        """
+        weight, _ = self._norm_weights(name, layer)
+        if weight is None:
+            return W
+        between = (1,) * (W.ndim - weight.ndim - 1)
+        W = W * weight.to(W.dtype).view(*weight.shape[:-1], *between, -1, 1)
+        return W - W.mean(-2, keepdim=True) if self.config.norm == "layer" else W
+
+    @property
+    def constants(self) -> Float[Tensor, "stream d_model"]:
+        """The biases that each stream holds beside its writers' outputs, in stream order."""
+        n_layers, d_model = self.config.n_layers, self.config.d_model
+        if not self.config.biases:
+            return self.weights["W_E"].new_zeros(2 * n_layers + 1, d_model)
+        b_O, b_out = self.weights["b_O"], self.weights["b_out"]
+        after = (b_O + b_out).cumsum(0)
+        before = torch.cat([torch.zeros_like(after[:1]), after[:-1]])
+        at_mlp = before if self.config.parallel else before + b_O
+        return torch.cat([torch.stack([before, at_mlp], dim=1).flatten(0, 1), after[-1:]])
+
+    # The run that keeps everything
+
+    def run(
+        self,
+        tokens: Int[Tensor, "batch pos"],
+        loss: Callable[[Float[Tensor, "batch pos d_vocab_out"]], Float[Tensor, ""]] | None = None,
+    ) -> "Run":
+        """The plain run with everything that components read and wrote.
+
+        `loss` maps logits to a scalar; with it, the run is detached and holds the gradients.
+        """
+        embedded = self.embed(tokens)
+        if loss is None:
+            trace = self.trace(embedded)
+            return Run(self, States.stacked(trace.by_name()), trace.streams)
+        with torch.enable_grad():
+            # Every state follows from the embedding, so it alone has to ask for gradients.
+            trace = self.trace(embedded.detach().requires_grad_())
+            value = loss(trace.logits)
+        states = trace.by_name()
+        found = iter(torch.autograd.grad(value, [x for each in states.values() for x in each]))
+        gradients = {name: [next(found) for _ in each] for name, each in states.items()}
+        detached = {name: [state.detach() for state in each] for name, each in states.items()}
+        streams = trace.streams.detach()
+        return Run(self, States.stacked(detached), streams, States.stacked(gradients))
+
+    def trace(self, embedded: Float[Tensor, "batch pos d_model"]) -> Trace:
+        """The plain run from what `input` writes, its values left where they are computed."""
+        layers, stream = [], embedded
+        for layer in range(self.config.n_layers):
+            layers.append(self._layer(stream, layer))
+            stream = layers[-1].after
+        return Trace(layers, self.unembed(stream))
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One plain run of a subject: what its components read and wrote.
+
+    Readers of one stream read the same sum. The streams in order: what the heads of layer 0 read,
+    what its MLP reads, the same for each later layer, and what `logits` reads;
+    `graph.reader_stream` gives each reader's.
+    """
+
+    subject: Transformer
+    states: States
+    streams: Float[Tensor, "stream batch pos d_model"]
+    """Before the reader's norm."""
+    gradients: States | None = None
+    """Of the loss, where one was given."""
+
+    @property
+    def logits(self) -> Float[Tensor, "batch pos d_vocab_out"]:
+        return self.states.logits
+
+    @cached_property
+    def writers(self) -> Float[Tensor, "batch pos writer d_model"]:
+        """What each writer adds to the stream, biases excluded."""
+        weights, states = self.subject.weights, self.states
+        heads = einsum(
+            states.z,
+            weights["W_O"],
+            "layer batch pos head d_head, layer head d_head d_model "
+            "-> layer head batch pos d_model",
+        )
+        mlps = einsum(
+            states.hidden,
+            weights["W_out"],
+            "layer batch pos d_mlp, layer d_mlp d_model -> layer batch pos d_model",
+        )
+        layers = torch.cat([heads, mlps[:, None]], dim=1).flatten(0, 1)
+        # Interventions take whole writers, so memory holds them writer by writer.
+        by_writer = torch.cat([states.input[None], layers])
+        return rearrange(by_writer, "writer batch pos d_model -> batch pos writer d_model")
+
+    @cached_property
+    def readers(self) -> Float[Tensor, "batch pos reader d_model"]:
+        """What each reader reads, before its norm."""
+        by_reader = self.streams[self.subject.graph.reader_stream]
+        return rearrange(by_reader, "reader batch pos d_model -> batch pos reader d_model")
+
+    @cached_property
+    def reader_gradients(self) -> Float[Tensor, "batch pos reader d_model"]:
+        """Gradient of the loss at each reader's input, before its norm."""
+        return torch.cat(list(self.gradient_blocks()), dim=2)
+
+    def gradient_blocks(self) -> Iterator[Float[Tensor, "batch pos reader d_model"]]:
+        """`reader_gradients` a layer at a time, then those of `logits`."""
+        subject, gradients = self.subject, self._gradients()
+        for layer in range(subject.config.n_layers):
+            yield self.layer_gradients(layer)
+        read = gradients.logits @ subject.unembedding.T * subject.config.logit_scale
+        yield subject.pull_through_norm("final_norm", self.streams[-1], read)[:, :, None]
+
+    def layer_gradients(self, layer: int) -> Float[Tensor, "batch pos reader d_model"]:
+        """`reader_gradients` of one layer, for graphs whose whole does not fit in memory."""
+        subject, gradients = self.subject, self._gradients()
+        at_heads, at_mlp = self.streams[2 * layer], self.streams[2 * layer + 1]
+        heads = [
+            einsum(
+                getattr(gradients, name)[layer],
+                subject.weights[f"W_{name.upper()}"][layer],
+                "batch pos head d_head, head d_model d_head -> batch pos head d_model",
+            )
+            for name in "qkv"
+        ]
+        mlp = gradients.pre[layer] @ subject.weights["W_in"][layer].T
+        if gradients.gate is not None:
+            mlp = mlp + gradients.gate[layer] @ subject.weights["W_gate"][layer].T
+        pulled_heads = subject.pull_through_norm(
+            "attn_norm", at_heads[:, :, None], torch.cat(heads, dim=2), layer
+        )
+        pulled_mlp = subject.pull_through_norm("mlp_norm", at_mlp, mlp, layer)
+        return torch.cat([pulled_heads, pulled_mlp[:, :, None]], dim=2)
+
+    def _gradients(self) -> States:
+        if self.gradients is None:
+            raise ValueError("this run has no gradients; give run(tokens, loss=...) a loss.")
+        return self.gradients

@@ -1,0 +1,348 @@
+"""Prompt pairs in CSV and JSONL files, with the columns in common use.
+
+A line holds one pair:
+  clean, corrupted  the prompts: token ids, or text where a tokenizer is given
+  correct_idx       the right class                             (optional)
+  incorrect_idx     the class to be told apart from it          (optional)
+  target            a number, or in JSONL also a distribution   (optional)
+  scored            positions, negative ones from the end       (optional; default: the last)
+  loss              the name of the loss, the same in all lines (optional)
+Other columns are let be. Lists are JSON lists or text with spaces between. Where several positions
+are scored, a column holds one value for all of them or one for each, in the order of `scored`.
+
+1. `read_prompts` reads the lines, turns prompts into ids, brings them to one length, and spreads
+   the values over the scored positions. Every error is a StoreError and names the file and the
+   line; what it quotes is escaped, so that no file can steer a terminal.
+2. `write_prompts` writes the same table with token ids.
+"""
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from graphcircuits.disk import write_atomic
+from graphcircuits.files import StoreError, parse_json, read_text
+from graphcircuits.files import short as quoted
+from graphcircuits.subject.codec import Codec
+
+MAX_CELLS = 2**26
+"""Numbers in one column of a table: half a GiB. A short line can ask for a wide table, since every
+prompt is as long as the longest, and every position has room for a distribution."""
+
+COLUMNS = ("clean", "corrupted", "correct_idx", "incorrect_idx", "target", "scored", "loss")
+
+Tokenizer = Codec | Callable[[str], Any]
+"""A Codec, for symbols with spaces between, or a function from text to ids or to a mapping with
+`input_ids`, such as a Hugging Face tokenizer."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PromptTable:
+    """The columns of a file as tensors; values at unscored positions are 0."""
+
+    clean: Int[Tensor, "batch pos"]
+    corrupted: Int[Tensor, "batch pos"]
+    scored: Bool[Tensor, "batch pos"]
+    correct: Int[Tensor, "batch pos"] | None = None
+    incorrect: Int[Tensor, "batch pos"] | None = None
+    target: Float[Tensor, "batch pos *d_vocab_out"] | None = None
+    loss: str | None = None
+
+
+def read_prompts(
+    path: str | Path, *, tokenizer: Tokenizer | None = None, pad: int | None = None
+) -> PromptTable:
+    """Read a file of pairs.
+
+    `pad` fills shorter prompts on the right. That is sound for causal subjects only: there no
+    scored position sees the filling.
+    """
+    lines = _lines(path)
+    rows = []
+    for number, cells in lines:
+        try:
+            rows.append(_row(cells, tokenizer))
+        except (ValueError, TypeError, OverflowError) as error:
+            raise StoreError(f"{path}, line {number}: {error}") from error
+        if rows[-1]["classes"] != rows[0]["classes"]:
+            raise StoreError(
+                f"{path}, line {number}: target must be of the same form in all lines: numbers, "
+                "or distributions over the same classes."
+            )
+    lengths = [len(row["clean"]) for row in rows]
+    length = max(lengths)
+    if pad is None and min(lengths) < length:
+        short, long = lengths.index(min(lengths)), lengths.index(length)
+        raise StoreError(
+            f"{path}: prompts must have one length, but line {lines[short][0]} has "
+            f"{lengths[short]} tokens and line {lines[long][0]} has {length}; split the file by "
+            "length or, in Python and for a causal subject, name a token to pad with."
+        )
+    cells = len(rows) * length * (rows[0]["classes"] or 1)
+    if cells > MAX_CELLS:
+        raise StoreError(
+            f"{path}: {len(rows)} prompts of {length} tokens"
+            + (f" with {rows[0]['classes']} classes" if rows[0]["classes"] else "")
+            + f" make a table of {cells} numbers, at most {MAX_CELLS} are read; split the file."
+        )
+    filled = {
+        side: torch.tensor([row[side] + [pad] * (length - len(row[side])) for row in rows])
+        for side in ("clean", "corrupted")
+    }
+    scored = torch.zeros(len(rows), length, dtype=torch.bool)
+    for index, row in enumerate(rows):
+        scored[index, row["scored"]] = True
+    return PromptTable(
+        **filled,
+        scored=scored,
+        correct=_spread(rows, "correct_idx", length),
+        incorrect=_spread(rows, "incorrect_idx", length),
+        target=_spread(rows, "target", length),
+        loss=rows[0].get("loss"),
+    )
+
+
+def write_prompts(path: str | Path, table: PromptTable) -> None:
+    """Write a table as `.csv` or `.jsonl`."""
+    suffix = Path(path).suffix
+    if suffix not in (".csv", ".jsonl"):
+        raise ValueError(f"pairs are saved as .csv or .jsonl, got {path}.")
+    if suffix == ".csv" and table.target is not None and table.target.ndim == 3:
+        raise ValueError(f"CSV has no room for distributions; save as .jsonl instead of {path}.")
+    values = {
+        "correct_idx": table.correct,
+        "incorrect_idx": table.incorrect,
+        "target": table.target,
+    }
+    rows = []
+    for index, scored in enumerate(table.scored):
+        row: dict[str, Any] = {
+            "clean": table.clean[index].tolist(),
+            "corrupted": table.corrupted[index].tolist(),
+        }
+        row |= {name: x[index, scored].tolist() for name, x in values.items() if x is not None}
+        row["scored"] = scored.nonzero().flatten().tolist()
+        rows.append(row if table.loss is None else row | {"loss": table.loss})
+    if suffix == ".jsonl":
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+    else:
+        buffer = io.StringIO(newline="")
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(rows[0])
+        for row in rows:
+            cells = row.values()
+            writer.writerow([x if isinstance(x, str) else " ".join(map(repr, x)) for x in cells])
+        text = buffer.getvalue()
+    write_atomic(path, text.encode())
+
+
+# Lines
+
+
+def _lines(path: str | Path) -> list[tuple[int, dict[str, Any]]]:
+    """The pairs of a file as (line number, known columns)."""
+    suffix = Path(path).suffix
+    if suffix not in (".csv", ".jsonl"):
+        raise StoreError(f"pairs are read from .csv or .jsonl files, got {path}.")
+    text = read_text(path)
+    lines = _csv_lines(path, text) if suffix == ".csv" else _jsonl_lines(path, text)
+    if not lines:
+        raise StoreError(f"{path} holds no pairs.")
+    first, columns = lines[0][0], _known_columns(path, lines[0][1])
+    for number, cells in lines[1:]:
+        if (found := [name for name in COLUMNS if name in cells]) != columns:
+            raise StoreError(
+                f"{path}, line {number}: has the columns {', '.join(found)}, "
+                f"line {first} has {', '.join(columns)}."
+            )
+        if cells.get("loss") != lines[0][1].get("loss"):
+            raise StoreError(
+                f"{path}, line {number}: the loss is {quoted(cells['loss'])}, in line {first} it "
+                f"is {quoted(lines[0][1]['loss'])}; split the file."
+            )
+    return lines
+
+
+def _csv_lines(path: str | Path, text: str) -> list[tuple[int, dict[str, Any]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = next(reader, [])
+        _known_columns(path, header)
+        if twice := [name for name, count in Counter(header).items() if count > 1]:
+            raise StoreError(
+                f"{path}: the header names {', '.join(map(quoted, twice[:5]))} more than once; "
+                "keep one column of each name."
+            )
+        lines = []
+        for cells in reader:
+            if cells and len(cells) != len(header):
+                raise StoreError(
+                    f"{path}, line {reader.line_num}: has {len(cells)} cells, "
+                    f"the header {len(header)}; quote cells that hold commas."
+                )
+            if cells:
+                lines.append((reader.line_num, dict(zip(header, cells, strict=True))))
+    except csv.Error as error:
+        raise StoreError(f"{path}, line {reader.line_num}: {error}.") from error
+    return lines
+
+
+def _jsonl_lines(path: str | Path, text: str) -> list[tuple[int, dict[str, Any]]]:
+    lines = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            cells = parse_json(line)
+        except json.JSONDecodeError as error:
+            raise StoreError(f"{path}, line {number}: is not JSON ({error}).") from error
+        except StoreError as error:
+            raise StoreError(f"{path}, line {number}: {error}") from error
+        if not isinstance(cells, dict):
+            raise StoreError(f"{path}, line {number}: must be a JSON object, got {quoted(cells)}.")
+        lines.append((number, cells))
+    return lines
+
+
+def _known_columns(path: str | Path, names: Sequence[str] | Mapping[str, Any]) -> list[str]:
+    """The columns we read, in our order; a missing or misspelt one is an error."""
+    found = [name for name in COLUMNS if name in names]
+    absent = [name for name in COLUMNS if name not in names]
+    for name in names:
+        # Misspelling an optional column would quietly change the loss. Longer names are no
+        # misspellings, and comparing them takes long.
+        known = name in COLUMNS or len(name) > 20
+        if not known and (near := get_close_matches(name, absent, n=1, cutoff=0.85)):
+            raise StoreError(f"{path}: unknown column {name!r}; did you mean {near[0]!r}?")
+    missing = [name for name in ("clean", "corrupted") if name in absent]
+    if missing:
+        raise StoreError(
+            f"{path}: no column {' and '.join(missing)}; "
+            f"found {', '.join(list(names)[:20]) or 'none'}."
+        )
+    if "incorrect_idx" in found and "correct_idx" not in found:
+        raise StoreError(f"{path}: incorrect_idx needs a column correct_idx beside it.")
+    return found
+
+
+# Cells
+
+
+def _row(cells: Mapping[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """One pair: ids, scored positions, and for each other column one value per scored position."""
+    row: dict[str, Any] = {
+        side: _tokens(side, cells[side], tokenizer) for side in ("clean", "corrupted")
+    }
+    length = len(row["clean"])
+    if len(row["corrupted"]) != length:
+        raise ValueError(
+            f"the clean prompt has {length} tokens, the corrupted one {len(row['corrupted'])}; "
+            "both need the same number."
+        )
+    positions = _numbers("scored", cells["scored"], int) if "scored" in cells else [-1]
+    outside = [position for position in positions if not -length <= position < length]
+    if outside or not positions:
+        got = quoted(outside) if outside else "none"
+        raise ValueError(f"scored must name positions in {-length}..{length - 1}, got {got}.")
+    row["scored"] = [position % length for position in positions]
+    if len(set(row["scored"])) < len(positions):
+        raise ValueError(f"scored names a position twice: {quoted(positions)}.")
+    for name, kind in (("correct_idx", int), ("incorrect_idx", int), ("target", float)):
+        if name in cells:
+            values = _numbers(name, cells[name], kind)
+            if len(values) not in (1, len(positions)):
+                raise ValueError(
+                    f"{name} needs one value or one for each of {len(positions)} scored "
+                    f"positions, got {len(values)}."
+                )
+            row[name] = values * len(positions) if len(values) == 1 else values
+    row["classes"] = _classes(row.get("target", [0.0]))
+    if "loss" in cells:
+        if not isinstance(cells["loss"], str):
+            raise ValueError(f"loss must be a name, got {quoted(cells['loss'])}.")
+        row["loss"] = cells["loss"]
+    return row
+
+
+def _tokens(side: str, cell: Any, tokenizer: Tokenizer | None) -> list[int]:
+    if tokenizer is None:
+        try:
+            ids = _numbers(side, cell, int)
+        except ValueError as error:
+            raise ValueError(
+                f"{error} Prompts in words need a tokenizer; commands take --words."
+            ) from error
+    elif isinstance(tokenizer, Codec):
+        symbols = {str(symbol): symbol for symbol in tokenizer.vocab}
+        if len(symbols) < len(tokenizer.vocab):
+            raise ValueError("two symbols of the codec read the same as text; use token ids.")
+        words = cell.split() if isinstance(cell, str) else cell
+        if not isinstance(words, list) or any(isinstance(word, list | dict) for word in words):
+            raise ValueError(f"{side} must be symbols, got {quoted(cell)}.")
+        ids = tokenizer.encode([symbols.get(str(word), word) for word in words]).tolist()
+    else:
+        if not isinstance(cell, str):
+            raise ValueError(f"{side} must be text for the tokenizer, got {quoted(cell)}.")
+        encoded = tokenizer(cell)
+        encoded = encoded["input_ids"] if isinstance(encoded, Mapping) else encoded
+        ids = [int(token) for token in encoded]
+    if not ids:
+        raise ValueError(f"{side} is empty.")
+    return ids
+
+
+def _numbers(name: str, cell: Any, kind: type) -> list[Any]:
+    """A cell as a list of numbers; a list of lists of numbers passes for distributions."""
+    items = cell.split() if isinstance(cell, str) else cell
+    items = items if isinstance(items, list) else [items]
+    if kind is float and any(isinstance(item, list) for item in items):
+        return [_flat_numbers(name, x, x, float) if isinstance(x, list) else x for x in items]
+    return _flat_numbers(name, cell, items, kind)
+
+
+def _flat_numbers(name: str, cell: Any, items: list[Any], kind: type) -> list[Any]:
+    try:
+        # int() would cut 2.5 and read True as 1.
+        if any(isinstance(x, bool) or (kind is int and isinstance(x, float)) for x in items):
+            raise ValueError
+        numbers = [kind(item) for item in items]
+        if kind is int and any(not -(2**63) <= number < 2**63 for number in numbers):
+            raise OverflowError
+        return numbers
+    except (ValueError, TypeError):
+        words = "whole numbers" if kind is int else "numbers"
+        raise ValueError(f"{name} must be {words}, got {quoted(cell)}.") from None
+    except OverflowError:
+        raise ValueError(f"{name} holds a number that is too large: {quoted(cell)}.") from None
+
+
+def _spread(rows: list[dict[str, Any]], name: str, length: int) -> Tensor | None:
+    """A column's values at their scored positions, 0 elsewhere."""
+    if name not in rows[0]:
+        return None
+    dtype = torch.float64 if name == "target" else torch.int64
+    values = [torch.tensor(row[name], dtype=dtype) for row in rows]
+    spread = torch.zeros(len(rows), length, *values[0].shape[1:], dtype=dtype)
+    for index, row in enumerate(rows):
+        spread[index, row["scored"]] = values[index]
+    return spread
+
+
+def _classes(values: list[Any]) -> int | None:
+    """How many classes the distributions of a row have; None for plain numbers."""
+    sizes = {len(value) if isinstance(value, list) else None for value in values}
+    if len(sizes) > 1:
+        raise ValueError("target mixes distributions of different length, or with numbers.")
+    if sizes == {0}:
+        raise ValueError("target holds a distribution over no classes.")
+    return sizes.pop()

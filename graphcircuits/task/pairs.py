@@ -1,0 +1,407 @@
+"""A task: prompts in pairs, what the right output is, where it is read, and how far off a run is.
+
+1. `Pairs` holds clean and corrupted prompts, the scored positions, targets, and the loss.
+2. `Pairs.loss` turns logits into one number a prompt: the mean over its scored positions of
+   kl             the divergence KL(target || model), from distributions or from the clean run
+   l1             the distance of a numerical output to its target number
+   logit-diff     logit of the incorrect class minus logit of the correct one
+   cross-entropy  minus the log probability of the target class
+   or whatever the user's own function returns. Lower is closer to the target, always.
+3. `Pairs.load` and `Pairs.save` read and write CSV and JSONL with the columns in common use.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from graphcircuits.files import StoreError, short
+from graphcircuits.subject.codec import Codec
+from graphcircuits.task.files import PromptTable, read_prompts, write_prompts
+
+LOSSES = ("cross-entropy", "kl", "l1", "logit-diff")
+
+LossFunction = Callable[[Tensor, "Pairs"], Tensor]
+"""(logits of shape batch pos d_vocab_out, pairs) -> one loss a prompt, lower is better."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pairs:
+    """Clean and corrupted prompts of one length, targets, scored positions, and the loss."""
+
+    # Plain tensors: shapes and dtypes are checked below, with an error that says what to do.
+    clean: Tensor
+    """Token ids (batch pos)."""
+    corrupted: Tensor
+    """Token ids (batch pos)."""
+    scored: Tensor
+    """Booleans (batch pos): where the output counts, at least one position in every prompt."""
+    kind: str | LossFunction
+    """One of LOSSES, or a function."""
+    targets: Tensor | None = None
+    """kl: distributions (batch pos d_vocab_out); l1: numbers (batch pos); the other two: classes
+    (batch pos). One class or number a prompt (batch) stands for all its positions. None, for kl
+    and l1, until they are taken from the clean run. Values at unscored positions are not read."""
+    incorrect: Tensor | None = None
+    """logit-diff: the classes (batch pos) or (batch) to be told apart from the targets."""
+    case: str | None = field(default=None, compare=False)
+    """The case that drew the prompts, where one did. It is no part of their content."""
+
+    def __post_init__(self) -> None:
+        odd = [
+            f"{field.name} must be a tensor, got {type(getattr(self, field.name)).__name__}"
+            for field in fields(self)
+            if field.name not in ("kind", "case")
+            and not isinstance(getattr(self, field.name), Tensor | None)
+        ]
+        if not isinstance(self.kind, str) and not callable(self.kind):
+            odd.append(f"kind must be one of {', '.join(LOSSES)}, or a function, got {self.kind!r}")
+        if odd:
+            raise TypeError("; ".join(odd) + ".")
+        for name in ("targets", "incorrect"):
+            values = getattr(self, name)
+            if isinstance(self.kind, str) and values is not None and values.ndim == 1:
+                spread = values[:, None].expand(-1, self.clean.shape[-1])
+                object.__setattr__(self, name, spread)
+        problems = _problems(self)
+        if problems:
+            raise ValueError("; ".join(problems) + ".")
+
+    def __repr__(self) -> str:
+        """What they are in one line, without the prompts."""
+        count, length = self.clean.shape
+        kind = self.kind if isinstance(self.kind, str) else getattr(self.kind, "__name__", "own")
+        case = "" if self.case is None else f", case={self.case!r}"
+        return f"Pairs({count} pairs of {length} tokens, {kind} loss, {self.clean.device}{case})"
+
+    def __len__(self) -> int:
+        return self.clean.shape[0]
+
+    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> "Pairs":
+        """Some of the pairs; a single number gives one pair."""
+        if isinstance(index, int):
+            index = [index]
+        rows = index if isinstance(index, slice | Tensor) else list(index)
+        return self._map(lambda values: values[rows])
+
+    def split(self, size: int) -> Iterator["Pairs"]:
+        """The pairs in order, at most `size` at a time."""
+        if size >= len(self):
+            # Taking some of the pairs checks them once more.
+            yield self
+            return
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
+
+    def to(self, device: torch.device | str) -> "Pairs":
+        return self._map(lambda values: values.to(device))
+
+    @classmethod
+    def concatenate(cls, parts: Iterable["Pairs"]) -> "Pairs":
+        """All pairs of the parts, in order."""
+        parts = list(parts)
+        if not parts:
+            raise ValueError("there is nothing to concatenate; give at least one Pairs.")
+        first = parts[0]
+        for part in parts[1:]:
+            if part.kind != first.kind or part.clean.shape[1] != first.clean.shape[1]:
+                raise ValueError(
+                    "pairs must share loss and length to be concatenated, got "
+                    f"{first.kind!r} with {first.clean.shape[1]} positions and "
+                    f"{part.kind!r} with {part.clean.shape[1]}."
+                )
+            if part._tensors().keys() != first._tensors().keys():
+                raise ValueError("some parts have targets and some have none; take them first.")
+        joined = {
+            name: torch.cat([part._tensors()[name] for part in parts]) for name in first._tensors()
+        }
+        case = first.case if all(part.case == first.case for part in parts) else None
+        return replace(first, **joined, case=case)
+
+    @property
+    def identical(self) -> bool:
+        """Whether corruption changes nothing, so that every edge would look useless."""
+        return torch.equal(self.clean, self.corrupted)
+
+    @property
+    def needs_targets(self) -> bool:
+        """Whether the targets are still to be taken from the clean run."""
+        return self.kind in ("kl", "l1") and self.targets is None
+
+    def with_targets_from(self, clean_logits: Float[Tensor, "batch pos d_vocab_out"]) -> "Pairs":
+        """The same pairs with the output of the clean run as target, for kl and l1."""
+        if self.kind not in ("kl", "l1"):
+            raise ValueError(f"targets of {self.kind!r} are given, not taken from the clean run.")
+        self._check_logits(clean_logits)
+        clean_logits = clean_logits.detach()
+        numerical = self.kind == "l1"
+        targets = clean_logits[..., 0] if numerical else _wide(clean_logits).softmax(-1)
+        return replace(self, targets=targets)
+
+    def loss(
+        self, logits: Float[Tensor, "*mask batch pos d_vocab_out"]
+    ) -> Float[Tensor, "*mask batch"]:
+        """One loss a prompt, lower is closer to the target; `mask` axes are carried along."""
+        self._check_logits(logits)
+        if not isinstance(self.kind, str):
+            return self._own_loss(self.kind, logits)
+        if self.needs_targets:
+            raise ValueError(
+                f"the {self.kind} targets have not been taken from the clean run; call "
+                "pairs.with_targets_from(subject.logits(pairs.clean)) first."
+            )
+        assert self.targets is not None
+        scored = self.scored[:, self._span]
+        targets = self.targets[:, self._span]
+        outputs = _wide(logits[..., self._span, :])
+        if self.kind == "kl":
+            # Classes that the target rules out add nothing, even where the model does so as well.
+            log_model = outputs.log_softmax(-1).masked_fill(targets == 0, 0.0)
+            losses = F.kl_div(log_model, targets.to(outputs.dtype), reduction="none").sum(-1)
+        elif self.kind == "l1":
+            losses = (outputs[..., 0] - targets.to(outputs.dtype)).abs()
+        elif self.kind == "cross-entropy":
+            losses = outputs.logsumexp(-1) - _pick(outputs, targets, scored)
+        else:
+            assert self.incorrect is not None
+            incorrect = self.incorrect[:, self._span]
+            losses = _pick(outputs, incorrect, scored) - _pick(outputs, targets, scored)
+        return losses.where(scored, 0.0).sum(-1) / scored.sum(-1)
+
+    def _own_loss(self, function: LossFunction, logits: Tensor) -> Tensor:
+        # The user's function knows nothing of masks: it sees one run at a time.
+        runs = logits.reshape(-1, *logits.shape[-3:])
+        losses = torch.stack([function(run, self) for run in runs])
+        if losses.shape[1:] != (len(self),):
+            raise ValueError(
+                f"the loss function must return one number a prompt, shape ({len(self)},), "
+                f"got {tuple(losses.shape[1:])}."
+            )
+        return losses.reshape(logits.shape[:-2])
+
+    @cached_property
+    def _span(self) -> slice:
+        """From the first to the last column that any prompt scores: a view, not a copy."""
+        columns = self.scored.any(0).nonzero().flatten()
+        return slice(int(columns[0]), int(columns[-1]) + 1)
+
+    @cached_property
+    def _classes(self) -> int:
+        """How many classes the logits must have at least."""
+        if self.kind not in ("cross-entropy", "logit-diff"):
+            return 1
+        classes = (self.targets, self.incorrect)
+        return 1 + max(int(values[self.scored].max()) for values in classes if values is not None)
+
+    def _check_logits(self, logits: Tensor) -> None:
+        outputs = logits.shape[-1]
+        if logits.shape[-3:-1] != self.clean.shape:
+            raise ValueError(
+                f"logits must have {tuple(self.clean.shape)} prompts and positions, "
+                f"got {tuple(logits.shape[-3:-1])}."
+            )
+        if self.kind == "l1" and outputs != 1:
+            raise ValueError(f"l1 needs one numerical output a position, got {outputs} logits.")
+        if self.kind == "kl" and self.targets is not None and self.targets.shape[-1] != outputs:
+            raise ValueError(
+                f"the target distributions have {self.targets.shape[-1]} classes, "
+                f"the logits {outputs}."
+            )
+        if self._classes > outputs:
+            raise ValueError(
+                f"the targets name class {self._classes - 1}, but the logits have only "
+                f"{outputs} classes, 0..{outputs - 1}."
+            )
+
+    def _tensors(self) -> dict[str, Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> "Pairs":
+        changed = {name: function(values) for name, values in self._tensors().items()}
+        return replace(self, **changed)
+
+    def save(self, path: str | Path) -> None:
+        """Write `.csv` or `.jsonl` (`graphcircuits.task.files`), prompts as token ids."""
+        if not isinstance(self.kind, str):
+            raise ValueError("a loss function cannot be written to a file; save named losses only.")
+        labelled = self.kind in ("cross-entropy", "logit-diff")
+        table = PromptTable(
+            clean=self.clean,
+            corrupted=self.corrupted,
+            scored=self.scored,
+            correct=self.targets if labelled else None,
+            incorrect=self.incorrect,
+            target=None if labelled else self.targets,
+            loss=self.kind,
+        )
+        write_prompts(path, table)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        kind: str | LossFunction | None = None,
+        tokenizer: Codec | Callable[[str], Any] | None = None,
+        pad: int | None = None,
+    ) -> "Pairs":
+        """Read `.csv` or `.jsonl`; columns, `tokenizer` and `pad` as in `graphcircuits.task.files`.
+
+        The loss is `kind`, else the `loss` column, else what the columns suggest: logit-diff with
+        correct and incorrect classes, cross-entropy with correct ones, l1 with numbers, else kl.
+        """
+        table = read_prompts(path, tokenizer=tokenizer, pad=pad)
+        kind = kind or table.loss
+        if kind is None and table.correct is not None:
+            kind = "cross-entropy" if table.incorrect is None else "logit-diff"
+        elif kind is None:
+            kind = "l1" if table.target is not None and table.target.ndim == 2 else "kl"
+        # Columns that the loss does not read are let be: a file may serve several tasks.
+        if kind in ("kl", "l1"):
+            axes = 3 if kind == "kl" else 2
+            targets = None if table.target is None or table.target.ndim != axes else table.target
+        else:
+            targets = table.target if table.correct is None else table.correct
+        try:
+            return cls(
+                clean=table.clean,
+                corrupted=table.corrupted,
+                scored=table.scored,
+                kind=kind,
+                targets=targets,
+                incorrect=None if kind in ("cross-entropy", "kl", "l1") else table.incorrect,
+            )
+        except ValueError as error:
+            raise StoreError(f"{path}: {error}") from error
+
+
+def _problems(pairs: Pairs) -> list[str]:
+    """Every reason why the fields do not make a task."""
+    clean, corrupted, scored = pairs.clean, pairs.corrupted, pairs.scored
+    problems = []
+    if isinstance(pairs.kind, str) and pairs.kind not in LOSSES:
+        near = get_close_matches(pairs.kind[:50].lower(), LOSSES, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        problems.append(
+            f"unknown loss {short(pairs.kind)}; {hint}({', '.join(LOSSES)}, or a function)"
+        )
+    for name, tokens in (("clean", clean), ("corrupted", corrupted)):
+        if not _is_integer(tokens):
+            problems.append(f"{name} must hold whole token ids, got {tokens.dtype}")
+        elif tokens.numel() and tokens.min() < 0:
+            problems.append(f"{name} must hold token ids from 0, got {int(tokens.min())}")
+    if clean.ndim != 2 or 0 in clean.shape:
+        problems.append(
+            f"clean must be prompts x positions with at least one each, got {tuple(clean.shape)}"
+        )
+    if corrupted.shape != clean.shape:
+        problems.append(
+            "corrupted prompts must be as many and as long as clean ones, "
+            f"{tuple(clean.shape)}, got {tuple(corrupted.shape)}"
+        )
+    if scored.dtype != torch.bool or scored.shape != clean.shape:
+        problems.append(
+            f"scored must be True or False at each of {tuple(clean.shape)} positions, "
+            f"got {scored.dtype} of shape {tuple(scored.shape)}"
+        )
+    elif not scored.any(-1).all():
+        empty = (~scored.any(-1)).nonzero().flatten().tolist()
+        problems.append(f"every prompt needs a scored position, prompts {_first(empty)} have none")
+    devices = {str(values.device) for values in pairs._tensors().values()}
+    if len(devices) > 1:
+        problems.append(f"all tensors must be on one device, got {', '.join(sorted(devices))}")
+    # What follows reads values at scored positions, so it needs sound shapes.
+    return problems or _target_problems(pairs)
+
+
+def _target_problems(pairs: Pairs) -> list[str]:
+    shape, targets, problems = tuple(pairs.clean.shape), pairs.targets, []
+    classes = {"targets": targets, "incorrect": pairs.incorrect}
+    if not isinstance(pairs.kind, str):
+        return [
+            f"{name} must have one entry a prompt ({shape[0]}), got shape {tuple(values.shape)}"
+            for name, values in classes.items()
+            if values is not None and values.shape[:1] != shape[:1]
+        ]
+    if pairs.kind != "logit-diff":
+        del classes["incorrect"]
+        if pairs.incorrect is not None:
+            problems.append(f"incorrect classes belong to logit-diff, not to {pairs.kind}")
+    if pairs.kind in ("cross-entropy", "logit-diff"):
+        for name, values in classes.items():
+            if values is None:
+                problems.append(f"{pairs.kind} needs {name}: a class for each prompt or position")
+            elif not _is_integer(values) or values.shape != shape:
+                problems.append(
+                    f"{name} of {pairs.kind} must be whole numbers of shape {shape} or "
+                    f"{shape[:1]}, got {values.dtype} of shape {tuple(values.shape)}"
+                )
+            elif values[pairs.scored].min() < 0:
+                problems.append(f"{name} must be classes from 0, got {int(values.min())}")
+    elif targets is not None:
+        axes = 2 if pairs.kind == "l1" else 3
+        if not targets.is_floating_point() or targets.ndim != axes or targets.shape[:2] != shape:
+            words = f"shape {shape}" if axes == 2 else f"shape {shape} and classes"
+            problems.append(
+                f"targets of {pairs.kind} must be floats of {words}, "
+                f"got {targets.dtype} of shape {tuple(targets.shape)}"
+            )
+        elif not targets.isfinite().all():
+            broken = (~targets.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
+            problems.append(
+                f"targets must be finite, prompts {_first(broken)} hold NaN or infinity"
+            )
+        elif pairs.kind == "kl":
+            chances = targets[pairs.scored].double()
+            if chances.min() < 0 or (chances.sum(-1) - 1).abs().max() > 1e-3:
+                problems.append("targets of kl must be distributions: from 0 and summing to 1")
+    return problems
+
+
+def _is_integer(values: Tensor) -> bool:
+    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
+
+
+def _first(items: list[int]) -> str:
+    return ", ".join(map(str, items[:5])) + (", ..." if len(items) > 5 else "")
+
+
+def _wide(logits: Tensor) -> Tensor:
+    """Half precision is too narrow for sums of exponentials."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def _pick(
+    outputs: Float[Tensor, "*mask batch pos d_vocab_out"],
+    classes: Int[Tensor, "batch pos"],
+    scored: Bool[Tensor, "batch pos"],
+) -> Float[Tensor, "*mask batch pos"]:
+    """The logit of each position's class; unscored positions read class 0, which always exists."""
+    index = classes.long().where(scored, 0).expand(outputs.shape[:-1])
+    return outputs.gather(-1, index[..., None]).squeeze(-1)
+
+
+def check_losses(clean: Float[Tensor, " batch"], corrupted: Float[Tensor, " batch"]) -> None:
+    """Refuse losses that are not finite, or that corruption leaves as they are."""
+    for name, losses in (("clean", clean), ("corrupted", corrupted)):
+        bad = (~losses.isfinite()).nonzero().flatten().tolist()
+        if bad:
+            prompts = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+            raise ValueError(
+                f"the loss must be finite, but on {name} prompts {prompts} it is "
+                f"{losses[bad[0]].item()}; look at the subject's logits and the targets there."
+            )
+    if torch.equal(clean, corrupted):
+        raise ValueError(
+            "the loss is constant: every prompt has the same loss on its clean and its corrupted "
+            f"run ({clean.mean().item():.4g} on average), so all scores would be zero; "
+            "check the loss, the scored positions and the corrupted prompts."
+        )

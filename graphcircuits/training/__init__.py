@@ -1,0 +1,1 @@
+"""Training predictors: on cases with known circuits, and choosing among settings."""

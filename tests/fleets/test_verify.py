@@ -1,0 +1,133 @@
+"""The verdict on a subject falls when any one component is wrong."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphcircuits.corpus import load_case
+from graphcircuits.corpus.build import case_exchange
+from graphcircuits.fleets.exchange import Exchange
+from graphcircuits.fleets.verify import ACCURACY, INTERCHANGE, STRICT, Verdict, verify
+from graphcircuits.subject.transformer import Transformer
+from tests.fleets.test_check import slow_interchange
+from tests.subjects import make_subject
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+IDS = ("ib-3", "ib-13", "tb-sort-unique")
+
+
+def shipped(id: str) -> tuple[Transformer, Exchange]:
+    case = load_case(id)
+    return case.subject(), case_exchange(case, 512, 128, 77)
+
+
+def verdict_on(subject: Transformer, exchange: Exchange, seed: int = 0) -> Verdict:
+    return verify(subject, exchange, torch.Generator().manual_seed(seed))
+
+
+def changed(subject: Transformer, **weights: Tensor) -> Transformer:
+    return Transformer(subject.config, subject.weights | weights, subject.codec)
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_shipped_subjects_pass(id: str) -> None:
+    subject, exchange = shipped(id)
+    verdict = verdict_on(subject, exchange)
+    assert verdict.passed
+    assert set(verdict.interchange) == set(exchange.components)
+    assert set(verdict.interchange) | set(verdict.strict) == set(subject.graph.writer_names[1:])
+    assert not set(verdict.interchange) & set(verdict.strict)
+    slow = slow_interchange(subject, exchange, 0.05)
+    assert list(verdict.interchange.values()) == pytest.approx(slow, abs=1e-6)
+    assert verdict.worst_interchange == pytest.approx(min(slow), abs=1e-6)
+    assert verdict.worst_strict == min(verdict.strict.values())
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_a_missing_component_of_the_circuit_fails(id: str) -> None:
+    """An aggregate whose head or MLP writes nothing: answers and interchanges are wrong."""
+    subject, exchange = shipped(id)
+    for component in exchange.components:
+        layer = int(component[1])
+        name = "W_out" if component.startswith("m") else "W_O"
+        weight = subject.weights[name].clone()
+        place = (layer,) if name == "W_out" else (layer, int(component.partition("h")[2]))
+        weight[place] = 0
+        verdict = verdict_on(changed(subject, **{name: weight}), exchange)
+        assert not verdict.passed
+        assert verdict.interchange[component] < INTERCHANGE
+
+
+def outside_head(exchange: Exchange, layer: int) -> int:
+    heads = (head for head in range(4) if f"a{layer}.h{head}" not in exchange.components)
+    return next(heads)
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_a_circuit_in_another_head_fails(id: str) -> None:
+    """Two heads of a layer change places: the answers stay, the correspondence does not."""
+    subject, exchange = shipped(id)
+    component = next(name for name in exchange.components if name.startswith("a"))
+    layer, head = int(component[1]), int(component.partition("h")[2])
+    order = torch.arange(4)
+    other = outside_head(exchange, layer)
+    order[head], order[other] = other, head
+    swapped = {}
+    for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V"):
+        swapped[name] = subject.weights[name].clone()
+        swapped[name][layer] = subject.weights[name][layer][order]
+    verdict = verdict_on(changed(subject, **swapped), exchange)
+    assert verdict.accuracy >= ACCURACY
+    assert verdict.interchange[component] < INTERCHANGE
+    assert verdict.strict[f"a{layer}.h{other}"] < STRICT
+    assert not verdict.passed
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_a_head_outside_that_writes_too_fails(id: str) -> None:
+    """Strict accuracy alone falls for a head that adds the token it looks at to the stream."""
+    subject, exchange = shipped(id)
+    layer = subject.config.n_layers - 1
+    head = outside_head(exchange, layer)
+    W_O = subject.weights["W_O"].clone()
+    W_O[layer, head] = 10 * torch.randn(W_O[layer, head].shape, generator=torch.Generator())
+    verdict = verdict_on(changed(subject, W_O=W_O), exchange)
+    assert verdict.strict[f"a{layer}.h{head}"] < STRICT
+    assert not verdict.passed
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "interchange", "strict", "passed"),
+    [
+        (0.99, 0.97, 0.97, True),
+        (0.98, 1.0, 1.0, False),
+        (1.0, 0.96, 1.0, False),
+        (1.0, 1.0, 0.96, False),
+    ],
+)
+def test_every_limit_counts(
+    accuracy: float, interchange: float, strict: float, passed: bool
+) -> None:
+    verdict = Verdict(
+        accuracy=accuracy,
+        interchange={"m0": 1.0, "m1": interchange},
+        strict={"a0.h0": strict, "a0.h1": 1.0},
+        circuit=0.0,
+    )
+    assert verdict.passed is passed
+    empty = Verdict(accuracy=1.0, interchange={}, strict={}, circuit=1.0)
+    assert empty.passed
+
+
+def test_one_seed_one_verdict_and_the_tolerance_is_used() -> None:
+    subject, exchange = shipped("ib-3")
+    assert verdict_on(subject, exchange) == verdict_on(subject, exchange)
+    strict = verify(subject, exchange, torch.Generator(), tolerance=1e-6)
+    assert strict.accuracy < 0.5
+
+
+def test_other_architectures_are_refused() -> None:
+    _, exchange = shipped("ib-3")
+    with pytest.raises(ValueError, match="norm must be 'none', got 'layer'"):
+        verdict_on(make_subject("layer-norm"), exchange)

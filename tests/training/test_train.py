@@ -1,0 +1,419 @@
+"""Training: its loss by the formula, the same weights again, and stopping and going on."""
+
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphcircuits.compare.evaluate import auroc
+from graphcircuits.corpus import load_case
+from graphcircuits.predictor.block import Dropout
+from graphcircuits.predictor.ensemble import seen_of
+from graphcircuits.predictor.invariant import InvariantAligner
+from graphcircuits.predictor.model import InvariantTables, Predictor, read_case
+from graphcircuits.store import StoreError, load_artifact
+from graphcircuits.training import train as module
+from graphcircuits.training.train import (
+    Example,
+    TrainConfig,
+    TrainedPredictor,
+    circuit_loss,
+    read_examples,
+    train,
+    train_ensemble,
+    validate,
+)
+from tests.predictor.cases import make_examples, small, training
+from tests.predictor.graphs import seeded, states
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+"""Every training runs a network many times."""
+
+
+def same_weights(one: TrainedPredictor, other: TrainedPredictor) -> bool:
+    found = other.predictor.state_dict()
+    return all(
+        torch.equal(value, found[name]) for name, value in one.predictor.state_dict().items()
+    )
+
+
+def fresh(examples: list[Example], config: TrainConfig, seed: int = 0) -> Predictor:
+    """The predictor that a training starts from."""
+    predictor = Predictor(config.predictor, generator=seeded(seed))
+    nodes = [
+        x.reading.content.nodes for x in examples if isinstance(x.reading.content, InvariantTables)
+    ]
+    if isinstance(predictor.align, InvariantAligner):
+        predictor.align.standardize_by(torch.cat(nodes))
+    return predictor
+
+
+# The loss
+
+
+def by_loop(logits: Tensor, labels: Tensor) -> float:
+    """The paper's formula, an edge at a time."""
+    inside = sum(labels.tolist())
+    weight = max(1.0, (len(labels) - inside) / max(inside, 1))
+    total = 0.0
+    for logit, label in zip(logits.tolist(), labels.tolist(), strict=True):
+        chance = 1 / (1 + math.exp(-logit))
+        total += weight * math.log(chance) if label else math.log(1 - chance)
+    return -total / len(labels)
+
+
+@pytest.mark.parametrize("inside", [0, 1, 3, 10, 17, 20])
+def test_the_loss_is_the_formula(inside: int) -> None:
+    """With few circuit edges, with more than half, with none and with all."""
+    logits = 3 * states(20)
+    labels = torch.randperm(20, generator=seeded(1)) < inside
+    assert circuit_loss(logits, labels).item() == pytest.approx(by_loop(logits, labels), rel=1e-6)
+
+
+def test_large_logits_have_a_loss() -> None:
+    logits = torch.tensor([1e4, -1e4, 1e4])
+    loss = circuit_loss(logits, torch.tensor([False, True, True]))
+    # Two to one, so that circuit edges weigh as they are; both wrong ones cost 1e4.
+    assert loss.item() == pytest.approx(2e4 / 3)
+
+
+RATES = (1 / 3, 2 / 3, 1, 1, 3 / 4, 1 / 4)
+"""Six steps, half of them warm-up: up in a line, down as a cosine."""
+
+
+@pytest.mark.parametrize("connectivity", ["observed", "complete"])
+def test_training_is_the_plain_loop(connectivity: str) -> None:
+    """Whether cases stand side by side in one graph or pass one after the other."""
+    config = training(small(connectivity=connectivity), warmup=0.5, every=1)
+    examples = make_examples(config.predictor)
+    predictor = fresh(examples, config)
+    optimizer = torch.optim.AdamW(predictor.parameters(), weight_decay=config.weight_decay)
+    losses = []
+    for rate in RATES:
+        optimizer.param_groups[0]["lr"] = config.lr * rate
+        optimizer.zero_grad()
+        own = [
+            circuit_loss(predictor(x.reading, generator=seeded(0)), x.circuit.mask)
+            for x in examples
+        ]
+        loss = torch.stack(own).mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(predictor.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    trained = train(examples, config)
+    assert [record["loss"] for record in trained.history.values()] == pytest.approx(
+        losses, rel=1e-3
+    )
+    for name, value in trained.predictor.state_dict().items():
+        torch.testing.assert_close(value, predictor.state_dict()[name], rtol=1e-2, atol=1e-3)
+
+
+# Training
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="dirgnn"),
+        pytest.param(
+            {"learner": "dagformer", "transformation": "incidence"},
+            id="dagformer",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"learner": "factorized", "context_width": 2, "contexts": 4},
+            id="factorized",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_the_loss_falls(options: dict[str, Any]) -> None:
+    config = training(small(**options), steps=25, every=25)
+    examples = make_examples(config.predictor)
+    first = train(examples, replace(config, steps=1)).history[1]["loss"]
+    trained = train(examples, config, validation=examples)
+    assert trained.history[25]["loss"] < 0.6 * first
+    found = trained.history[25]["cases"]
+    assert sum(case["qkv"] for case in found.values()) / 3 > 0.9
+    assert not trained.predictor.training
+
+
+@pytest.mark.slow
+def test_the_paper_s_aligner_learns() -> None:
+    """It starts slowly: features stand out little from what is common to all vectors."""
+    sizes = {"d_align": 16, "width": 32, "contexts": 8}
+    config = training(small(aligner="tabpfn", **sizes), steps=100, every=100, lr=3e-3)
+    examples = make_examples(config.predictor)[1:2]
+    first = train(examples, replace(config, steps=1)).history[1]["loss"]
+    trained = train(examples, config, validation=examples)
+    assert trained.history[100]["loss"] < 0.6 * first
+    assert trained.history[100]["cases"]["case-1"]["qkv"] > 0.9
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+def test_a_seed_decides_everything_and_nothing_else_is_touched(batch: int) -> None:
+    config = training(small(dropout=0.3, learner="factorized"), batch=batch, steps=3)
+    examples = make_examples(config.predictor)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    one = train(examples, config, seed=1, validation=examples)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(1)
+    assert same_weights(train(examples, config, seed=1), one)
+    assert not same_weights(train(examples, config, seed=2), one)
+
+
+def test_trainings_in_threads_do_not_disturb_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All threads have begun a step before any of them draws for it."""
+    config = training(small(dropout=0.3), steps=3)
+    examples = make_examples(config.predictor)[1:2]
+    alone = [train(examples, config, seed=seed) for seed in range(4)]
+    barrier, found, forward = threading.Barrier(4), {}, InvariantAligner.forward
+
+    def together(*args: Any) -> Tensor:
+        barrier.wait(60)
+        return forward(*args)
+
+    def work(seed: int) -> None:
+        found[seed] = train(examples, config, seed=seed)
+
+    monkeypatch.setattr(InvariantAligner, "forward", together)
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(same_weights(found[seed], alone[seed]) for seed in range(4))
+
+
+def test_dropout_is_that_of_torch() -> None:
+    """One seed drops the same from the same."""
+    h = states(3, 4, 5, 6)
+    for rate in (0.0, 0.3, 1.0):
+        ours = Dropout(rate)(h, seeded(7))
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            assert torch.equal(ours, torch.nn.functional.dropout(h, rate))
+
+
+def test_dropout_is_drawn_anew_for_every_step_of_training_alone() -> None:
+    config = training(small(dropout=0.5), steps=3, every=1, lr=1e-9)
+    examples = make_examples(config.predictor)
+    losses = [record["loss"] for record in train(examples, config).history.values()]
+    spread = max(losses) - min(losses)
+    assert spread > 1e-3
+    calm = train(examples, replace(config, predictor=small())).history
+    assert calm[3]["loss"] == pytest.approx(calm[1]["loss"], abs=1e-5)
+    predictor = fresh(examples, config)
+    assert validate(predictor, examples) == validate(predictor, examples)
+
+
+def test_a_batch_is_some_of_the_cases() -> None:
+    config = training(steps=8, every=1, batch=1, lr=1e-9)
+    examples = make_examples(config.predictor)
+    predictor = fresh(examples, config)
+    losses = {
+        circuit_loss(predictor(x.reading, generator=seeded(0)), x.circuit.mask).item()
+        for x in examples
+    }
+    seen = [record["loss"] for record in train(examples, config).history.values()]
+    near = [[loss for loss in losses if abs(loss - one) < 1e-4] for one in seen]
+    assert all(len(found) == 1 for found in near)
+    assert len({found[0] for found in near}) > 1
+    # More than there are is all of them.
+    whole, more = (train(examples, training(steps=2, batch=size)) for size in (0, 99))
+    assert same_weights(whole, more)
+
+
+def test_a_stopped_schedule_is_the_start_of_the_whole() -> None:
+    config = training(steps=6, every=1)
+    examples = make_examples(config.predictor)
+    whole = train(examples, config, validation=examples).history
+    part = train(examples, replace(config, stop=3), validation=examples).history
+    assert list(part) == [1, 2, 3]
+    assert part == {step: whole[step] for step in part}
+    shorter = train(examples, replace(config, steps=3), validation=examples).history
+    assert shorter[3] != part[3]
+
+
+def test_validation_is_the_area_under_the_curve_with_views_averaged() -> None:
+    config = training(steps=2)
+    examples = make_examples(config.predictor)
+    renamed = replace(examples[2], case=examples[0].case)
+    logged: list[tuple[int, Mapping[str, float]]] = []
+    steps: list[tuple[int, int]] = []
+    trained = train(
+        examples,
+        config,
+        validation=[*examples[:2], renamed],
+        log=lambda step, found: logged.append((step, found)),
+        progress=lambda *done: steps.append(done),
+    )
+    found = trained.history[2]["cases"]
+    assert list(found) == ["case-0", "case-1"]
+    for level in ("qkv", "head"):
+        one, two, three = (
+            auroc(trained.predictor(x.reading, generator=seeded(0)), x.circuit, level)
+            for x in examples
+        )
+        assert found["case-0"][level] == pytest.approx((one + three) / 2)
+        assert found["case-1"][level] == pytest.approx(two)
+        overall = ((one + three) / 2 + two) / 2
+        assert logged[0][1][f"auroc_{level}"] == pytest.approx(overall)
+    assert [step for step, _ in logged] == [2]
+    assert logged[0][1]["loss"] == trained.history[2]["loss"]
+    assert steps == [(1, 2), (2, 2)]
+
+
+# Checkpoints
+
+
+class Cut(Exception):
+    pass
+
+
+def cut_at(step: int) -> Any:
+    def progress(done: int, _: int) -> None:
+        if done == step:
+            raise Cut
+
+    return progress
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"batch": 2}, {"predictor": small(dropout=0.2, connectivity="complete")}],
+    ids=["whole", "batches", "complete"],
+)
+def test_a_resumed_training_ends_where_an_unbroken_one_does(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    config = training(**({"predictor": small(dropout=0.2)} | options))
+    examples = make_examples(config.predictor)
+    unbroken = train(examples, config, seed=3, validation=examples)
+    path = tmp_path / "folder" / "checkpoint.safetensors"
+    given: dict[str, Any] = {"seed": 3, "validation": examples, "checkpoint": path}
+    with pytest.raises(Cut):
+        train(examples, config, **given, progress=cut_at(3))
+    assert load_artifact(path, module.CHECKPOINT).meta["step"] == 2
+    steps: list[int] = []
+    resumed = train(examples, config, **given, progress=lambda done, _: steps.append(done))
+    assert steps == [3, 4, 5, 6]
+    assert same_weights(resumed, unbroken)
+    assert resumed.history == unbroken.history
+    # What is finished is not done again.
+    again = train(examples, config, **given, progress=cut_at(1))
+    assert same_weights(again, unbroken)
+    assert again.history == unbroken.history
+
+
+def test_checkpoints_of_other_trainings_are_refused(tmp_path: Path) -> None:
+    config = training(steps=1)
+    examples = make_examples(config.predictor)
+    path = tmp_path / "checkpoint.safetensors"
+    train(examples, config, checkpoint=path)
+    renamed = [*examples[:2], replace(examples[0], case=examples[2].case)]
+    others = [
+        (examples, replace(config, lr=0.5), 0, "settings"),
+        (examples, replace(config, predictor=small(width=12)), 0, "settings"),
+        (examples, config, 1, "seed"),
+        (examples[:2], config, 0, "cases and readings of the cases"),
+        (renamed, config, 0, "readings of the cases"),
+    ]
+    for cases, other, seed, text in others:
+        with pytest.raises(StoreError, match=f"another training: its {text} differ; give another"):
+            train(cases, other, seed=seed, checkpoint=path)
+    with pytest.raises(StoreError, match="another training: its held-out cases differ"):
+        train(examples, config, validation=examples, checkpoint=path)
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(StoreError, match="not a whole safetensors file"):
+        train(examples, config, checkpoint=path)
+
+
+# What is refused
+
+
+def test_a_loss_that_is_no_number_ends_the_training() -> None:
+    config = training(steps=2)
+    example = make_examples(config.predictor)[0]
+    assert isinstance(example.reading.content, InvariantTables)
+    nodes = torch.full_like(example.reading.content.nodes, torch.nan)
+    content = replace(example.reading.content, nodes=nodes)
+    broken = replace(example, reading=replace(example.reading, content=content))
+    with pytest.raises(ValueError, match="training loss is nan at step 1; lower the learning rate"):
+        train([broken], config)
+
+
+def test_all_problems_of_a_configuration_are_listed() -> None:
+    with pytest.raises(ValueError, match="nothing to train on: no case was given"):
+        train([], training())
+    with pytest.raises(ValueError, match="steps must be at least 1") as caught:
+        training(steps=0, pairs=0, views=0, every=0, batch=-1, lr=0, warmup=0, weight_decay=-1)
+    text = str(caught.value)
+    for name in ("pairs", "views", "every"):
+        assert f"{name} must be at least 1, got 0" in text
+    for part in ("lr must be above 0", "warmup must be above 0", "weight_decay must be at least 0"):
+        assert part in text
+    assert "batch must be at least 0, got -1" in text
+    with pytest.raises(ValueError, match="stop must be at most steps=6, got 7"):
+        training(stop=7)
+    assert training(stop=4).last == 4
+    assert training().last == 6
+
+
+# Cases of the benchmark
+
+IDS = ("ib-3", "ib-7")
+
+
+def test_examples_are_the_cases_with_other_prompts() -> None:
+    config = training(pairs=3, views=2)
+    done: list[tuple[int, int]] = []
+    found = read_examples(IDS, config, progress=lambda *step: done.append(step))
+    assert [x.case for x in found] == ["ib-3", "ib-3", "ib-7", "ib-7"]
+    assert done == [(1, 2), (2, 2)]
+    case = load_case("ib-7")
+    for view in range(2):
+        example = found[2 + view]
+        assert example.circuit == case.labels("interpbench")
+        pairs = case.pairs(3, seed=view)
+        expected = read_case(config.predictor, case.subject(), pairs, generator=seeded(0))
+        assert isinstance(expected.content, InvariantTables)
+        assert isinstance(example.reading.content, InvariantTables)
+        assert torch.equal(example.reading.content.nodes, expected.content.nodes)
+    assert len(read_examples(IDS[:1], config, views=1)) == 1
+    complete = read_examples(IDS[:1], replace(config, labels="complete"), views=1)
+    assert complete[0].circuit == load_case("ib-3").labels("complete")
+
+
+def test_an_ensemble_has_one_member_a_seed(tmp_path: Path) -> None:
+    config = training(pairs=3, views=1, steps=2, stop=1)
+    examples = read_examples(IDS, config)
+    heard: list[tuple[int, ...]] = []
+    logged: list[tuple[int, int]] = []
+    ensemble = train_ensemble(
+        IDS,
+        config,
+        seeds=(4, 9),
+        checkpoints=tmp_path,
+        progress=lambda *step: heard.append(step),
+        log=lambda seed, step, _: logged.append((seed, step)),
+    )
+    assert heard == [(4, 1, 1), (9, 1, 1)]
+    assert logged == [(4, 1), (9, 1)]
+    assert {path.name for path in tmp_path.iterdir()} == {"seed4.safetensors", "seed9.safetensors"}
+    for member, seed in zip(ensemble.members, (4, 9), strict=True):
+        alone = train(examples, config, seed=seed)
+        assert same_weights(TrainedPredictor(member, {}), alone)
+    origin = ensemble.origin
+    assert origin["cases"] == list(IDS)
+    assert origin["seeds"] == [4, 9]
+    assert origin["train"]["predictor"]["width"] == config.predictor.width
+    assert origin["subjects"] == seen_of([load_case(id).subject() for id in IDS])
