@@ -21,6 +21,7 @@ from torch import Tensor
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.engine.masked import ablated_writers, masked_logits
+from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
 from graphcircuits.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -260,15 +261,12 @@ def _faithfulness(
     subject: Transformer, pairs: Pairs, circuits: Sequence[Circuit], ablation: str
 ) -> list[float]:
     pairs = pairs.to(subject.device)
-    if pairs.needs_targets:
-        pairs = pairs.with_targets_from(subject.logits(pairs.clean))
     none = torch.zeros(subject.graph.n_edges, dtype=torch.bool)
     nothing, everything = (Circuit.from_mask(subject.graph, mask) for mask in (none, ~none))
     # On small graphs several sizes give one circuit.
     distinct = list(dict.fromkeys([nothing, everything, *circuits]))
     masks = torch.stack([circuit.mask for circuit in distinct]).to(subject.device, subject.dtype)
-    cut = ablated_writers(subject, pairs.corrupted, ablation)
-    found = masked_logits(subject, pairs.clean, masks, cut, metric=pairs.loss).double().mean(-1)
+    found = _mean_losses(subject, pairs, masks, ablation)
     losses = dict(zip(distinct, found.tolist(), strict=True))
     empty, clean = losses[nothing], losses[everything]
     gap = empty - clean
@@ -278,3 +276,22 @@ def _faithfulness(
             f"and {empty:.6g}; give pairs whose corruption changes the output."
         )
     return [(empty - losses[circuit]) / gap for circuit in circuits]
+
+
+def _mean_losses(
+    subject: Transformer, pairs: Pairs, masks: Float[Tensor, "mask edge"], ablation: str
+) -> Float[Tensor, " mask"]:
+    """The loss under each mask, a mean over pairs; as many pairs at once as memory allows."""
+    size = Footprint(subject, pairs.clean.shape[1])
+    shared = None
+    if ablation != "corrupted":
+        # The same for all prompts, whichever are run at once.
+        shared = ablated_writers(subject, pairs.corrupted, ablation)
+    total = torch.zeros(len(masks), dtype=torch.float64, device=subject.device)
+    for part in pairs.split(at_once(subject, size.pair + size.passing, MEMORY_LIMIT)):
+        if part.needs_targets:
+            part = part.with_targets_from(subject.logits(part.clean))
+        cut = ablated_writers(subject, part.corrupted) if shared is None else shared
+        losses = masked_logits(subject, part.clean, masks, cut, metric=part.loss)
+        total += losses.double().sum(-1)
+    return total / len(pairs)

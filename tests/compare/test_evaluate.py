@@ -14,6 +14,7 @@ from torch import Tensor
 
 import graphcircuits
 from graphcircuits.circuit import Circuit
+from graphcircuits.compare import evaluate
 from graphcircuits.compare.evaluate import (
     FRACTIONS,
     LOG_SIZES,
@@ -253,6 +254,26 @@ def test_faithfulness_is_the_closed_part_of_the_gap() -> None:
     corrupted = pairs.loss(subject.logits(pairs.corrupted)).mean()
     expected = float((loss - corrupted) / (clean - corrupted))
     assert faithfulness(subject, pairs, [circuit]) == [pytest.approx(expected)]
+
+
+@pytest.mark.parametrize("ablation", ["corrupted", "mean", "zero"])
+@pytest.mark.parametrize("kind", ["cross-entropy", "kl"])
+def test_prompts_that_do_not_fit_at_once_change_nothing(
+    ablation: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject, pairs = task(kind)
+    circuits = [Circuit.from_names(subject.graph, ["input->m0", "m0->m1", "m1->logits"])]
+    whole = faithfulness(subject, pairs, circuits, ablation=ablation)
+    runs: list[int] = []
+
+    def counted(subject: Transformer, tokens: Tensor, *args: Any, **options: Any) -> Tensor:
+        runs.append(len(tokens))
+        return masked_logits(subject, tokens, *args, **options)
+
+    monkeypatch.setattr(evaluate, "masked_logits", counted)
+    monkeypatch.setattr(evaluate, "MEMORY_LIMIT", 1)
+    assert faithfulness(subject, pairs, circuits, ablation=ablation) == pytest.approx(whole)
+    assert runs == [1] * len(pairs)
 
 
 def test_the_curve_takes_the_best_edges() -> None:
