@@ -256,6 +256,7 @@ def test_bench(command: Command, tmp_path: Path) -> None:
     assert record["failures"] == record["published"] == []
 
 
+@pytest.mark.slow
 def test_bench_on_the_test_cases_brings_the_published_figures(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +282,7 @@ def test_a_failing_bench_ends_with_1(command: Command, tmp_path: Path) -> None:
     assert "wrote" not in ended.out
 
 
+@pytest.mark.slow
 def test_an_interrupted_bench_says_how_to_go_on(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

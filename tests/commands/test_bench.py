@@ -22,6 +22,7 @@ def times(out: Path) -> list[int]:
     return sorted(path.stat().st_mtime_ns for path in (out / "runs").rglob("*.json"))
 
 
+@pytest.mark.slow
 def test_a_fresh_bench_keeps_nothing(tmp_path: Path) -> None:
     assert run(tmp_path).exit_code == 0
     first = times(tmp_path)

@@ -15,6 +15,7 @@ from graphcircuits.fleets.checkpoint import Snapshot
 from graphcircuits.rasp import Map, tokens
 from graphcircuits.store import StoreError
 from tests.corpus.test_build import CONFIG, SIIT, files, letters, trained
+from tests.tiers import some
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -72,7 +73,7 @@ def cut(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
         monkeypatch.setattr(module, "save_transformer", saving)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", some(PLACES, ("check", "written")))
 def test_a_build_that_was_cut_off_ends_with_the_files_of_one_that_was_not(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -56,7 +56,7 @@ def test_every_method_beats_chance_on_a_planted_circuit(name: str) -> None:
 
 
 @EVERY
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", some([torch.float16, torch.bfloat16], [torch.float16]))
 def test_every_method_ranks_alike_in_half_precision(name: str, dtype: torch.dtype) -> None:
     subject = make_subject(n_heads=2).to(dtype)
     pairs = make_pairs(subject, "cross-entropy", batch=8)
@@ -86,7 +86,8 @@ def test_every_method_takes_weights_that_ask_for_gradients(name: str) -> None:
 LIMITED = [name for name in NAMES if "memory_limit" in options_of(METHODS[name])]
 
 
-@pytest.mark.parametrize("name", LIMITED)
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", some(LIMITED, ("eap", "exact", "sp-edge")))
 def test_memory_limits_bound_the_prompts_that_run_at_once(name: str) -> None:
     at_once: list[int] = []
 
