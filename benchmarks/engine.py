@@ -165,7 +165,7 @@ def graphs() -> Iterator[Measurement]:
 
     def endpoints() -> None:
         graph = build(32, 32)
-        assert len(graph.edge_sources) == len(graph.edge_dests)
+        assert len(graph.edge_writers) == len(graph.edge_readers)
 
     yield Measurement("32x32 heads with endpoints", seconds(endpoints, 3, "cpu"), "s", limit=1.0)
     lazy = seconds(lambda: build(80, 64).edge_index("m3->a70.h9<k>"), 3, "cpu")

@@ -120,7 +120,7 @@ class SharedRead:
     def changes(self) -> Float[Tensor, "source place batch d_model"]:
         """Corrupted minus clean message of each edge, times `scale`."""
         graph = self.subject.graph
-        writers = graph.edge_sources[graph.edge_indices(self.edges)].tolist()
+        writers = graph.edge_writers[graph.edge_indices(self.edges)].tolist()
         with torch.no_grad():
             corrupted = self.subject.run(self.pairs.corrupted).writers
         change = (corrupted - self._base.writers)[:, list(self.positions)][:, :, writers]

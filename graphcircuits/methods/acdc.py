@@ -174,11 +174,11 @@ class _Reader:
 def _readers(subject: Transformer) -> Iterator[_Reader]:
     """The readers in the order of a search."""
     graph = subject.graph
-    sources = graph.edge_sources.to(subject.device)
+    writers = graph.edge_writers.to(subject.device)
     for block in reversed(graph.blocks):
         for index in reversed(range(block.n_readers)):
             served = graph.components_of(block.first_reader + index)
-            leaving = (sources >= served.start) & (sources < served.stop)
+            leaving = (writers >= served.start) & (writers < served.stop)
             yield _Reader(block, index, served, leaving.nonzero().flatten())
 
 

@@ -75,26 +75,28 @@ def describe(subject: Transformer) -> Float[Tensor, "edge descriptor"]:
     """The `DESCRIPTORS` of every edge, in edge order, in float64 on the subject's device."""
     graph, factors = subject.graph, factors_of(subject)
     maps = _maps(graph, factors)
-    sources, dests = (ends.to(subject.device) for ends in (graph.edge_sources, graph.edge_dests))
+    writers, readers = (
+        ends.to(subject.device) for ends in (graph.edge_writers, graph.edge_readers)
+    )
     writes = torch.stack([A.norm() for A in factors.writers])
     reads = torch.stack([B.norm() for B in factors.readers])
-    composition = maps.norm * _inverse(writes[sources] * reads[dests])
+    composition = maps.norm * _inverse(writes[writers] * reads[readers])
     upstream, downstream = _neighbours(graph, composition)
-    depths = (graph.writer_layer[graph.edge_sources], graph.reader_layer[graph.edge_dests])
+    depths = (graph.writer_layer[graph.edge_writers], graph.reader_layer[graph.edge_readers])
     columns = [
         _log(maps.norm),
         *(maps.singular * _inverse(maps.norm)[:, None]).T,
         # A map of zeros counts as rank one, the smallest.
         (maps.norm**4 * _inverse(maps.fourth)).clamp(min=1).log(),
         composition,
-        _log(writes)[sources],
-        _log(reads)[dests],
-        _log_share(maps.norm.square(), sources, len(writes)),
-        _log_share(maps.norm.square(), dests, len(reads)),
+        _log(writes)[writers],
+        _log(reads)[readers],
+        _log_share(maps.norm.square(), writers, len(writes)),
+        _log_share(maps.norm.square(), readers, len(reads)),
         maps.beside_source,
         maps.beside_dest,
-        upstream[sources],
-        downstream[dests],
+        upstream[writers],
+        downstream[readers],
         *((depth.to(composition) + 1) / (graph.n_layers + 1) for depth in depths),
         *_kinds(graph).to(composition).T,
     ]
@@ -220,20 +222,20 @@ def _writers_by_kind(graph: ComponentGraph) -> list[Int[Tensor, " writer"]]:
 def _kinds(graph: ComponentGraph) -> Float[Tensor, "edge kind"]:
     """Ones at the kinds of source and target."""
     writers, readers = kinds(graph)
-    sources = F.one_hot(writers, len(SOURCE_KINDS))[graph.edge_sources]
-    dests = F.one_hot(readers, len(TARGET_KINDS))[graph.edge_dests]
-    return torch.cat([sources, dests], dim=1).float()
+    at_writer = F.one_hot(writers, len(SOURCE_KINDS))[graph.edge_writers]
+    at_reader = F.one_hot(readers, len(TARGET_KINDS))[graph.edge_readers]
+    return torch.cat([at_writer, at_reader], dim=1).float()
 
 
 def _neighbours(
     graph: ComponentGraph, composition: Float[Tensor, " edge"]
 ) -> tuple[Float[Tensor, " writer"], Float[Tensor, " reader"]]:
     """The largest composition into each writer's component, and out of each reader's."""
-    sources, dests = (
-        ends.to(composition.device) for ends in (graph.edge_sources, graph.edge_dests)
+    writers, readers = (
+        ends.to(composition.device) for ends in (graph.edge_writers, graph.edge_readers)
     )
-    into = composition.new_zeros(graph.n_readers).scatter_reduce(0, dests, composition, "amax")
-    out_of = composition.new_zeros(graph.n_writers).scatter_reduce(0, sources, composition, "amax")
+    into = composition.new_zeros(graph.n_readers).scatter_reduce(0, readers, composition, "amax")
+    out_of = composition.new_zeros(graph.n_writers).scatter_reduce(0, writers, composition, "amax")
     upstream = composition.new_zeros(graph.n_writers)
     downstream = composition.new_zeros(graph.n_readers)
     upstream[0] = downstream[-1] = 1.0

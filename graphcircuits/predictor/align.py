@@ -195,9 +195,9 @@ class TabpfnAligner(nn.Module):
         widths = {name: getattr(clean, name).shape[-1] for name in (*WRITERS, *READERS)}
         tokens = 3 * sum(tensor[0].numel() for tensor in vars(clean).values())
         for block in features.graph.blocks:
-            sources = widths["input"] + block.head_layers * clean.z[0, 0].numel()
-            sources += block.layer * widths["hidden"]
-            tokens += block.n_readers * (2 * block.n_writers * widths[block.kind] + sources)
+            sent = widths["input"] + block.head_layers * clean.z[0, 0].numel()
+            sent += block.layer * widths["hidden"]
+            tokens += block.n_readers * (2 * block.n_writers * widths[block.kind] + sent)
         held = len(features) * tokens * self._token_numbers * features.scale.element_size()
         return torch.is_grad_enabled() and self.role.requires_grad and held > self.memory_limit
 
@@ -257,11 +257,11 @@ class _Graph:
 
     def line_nodes(self, features: Features) -> Float[Tensor, "context edge width"]:
         device = features.pair.device
-        sources, dests = self.graph.edge_sources.to(device), self.graph.edge_dests.to(device)
+        writers, readers = self.graph.edge_writers.to(device), self.graph.edge_readers.to(device)
         shared = [
-            self._writers(features.clean, "source_clean")[:, sources],
-            self._writers(features.corrupted, "source_corrupted")[:, sources],
-            self._readers(features.gradient, "target_gradient")[:, dests],
+            self._writers(features.clean, "source_clean")[:, writers],
+            self._writers(features.corrupted, "source_corrupted")[:, writers],
+            self._readers(features.gradient, "target_gradient")[:, readers],
         ]
         return torch.cat([*shared, self._edges(features)], dim=-1)
 

@@ -209,11 +209,18 @@ def scaled(
     values: Float[Tensor, "statistic edge"], graph: ComponentGraph
 ) -> Float[Tensor, "edge statistic scaling"]:
     """Every statistic under every scaling, in the order of SCALINGS."""
-    sources, dests = graph.edge_sources.to(values.device), graph.edge_dests.to(values.device)
+    writers, readers = graph.edge_writers.to(values.device), graph.edge_readers.to(values.device)
     values, by_top = _by_top(values)
-    share_t, top_t = _of_component(values, dests, graph.n_readers)
-    share_s, top_s = _of_component(values, sources, graph.n_writers)
-    columns = (_log(by_top), share_t, top_t, share_s, top_s, _rank(values))
+    reader_share, reader_top = _of_component(values, readers, graph.n_readers)
+    writer_share, writer_top = _of_component(values, writers, graph.n_writers)
+    columns = (
+        _log(by_top),
+        reader_share,
+        reader_top,
+        writer_share,
+        writer_top,
+        _rank(values),
+    )
     return torch.stack(columns, dim=-1).transpose(0, 1)
 
 
@@ -270,8 +277,8 @@ def table(found: Invariants, transformation: Transformation) -> Float[Tensor, "n
     writers, readers = writers.to(found.statistics), readers.to(found.statistics)
     edges = scaled(found.statistics, graph).flatten(1)
     if transformation == "line":
-        at_source = writers[graph.edge_sources.to(device)]
-        return torch.cat([edges, at_source, readers[graph.edge_dests.to(device)]], dim=1)
+        at_writer = writers[graph.edge_writers.to(device)]
+        return torch.cat([edges, at_writer, readers[graph.edge_readers.to(device)]], dim=1)
     return torch.block_diag(edges, writers, readers).roll(-graph.n_edges, 0)
 
 

@@ -105,7 +105,7 @@ def test_shared_vectors_aligned_once_are_those_of_every_edge(
     sizes = sizes_of(made) if standardize else dict.fromkeys(sizes_of(made), 1.0)
     generator = torch.Generator().manual_seed(6)
     for edge in torch.randperm(graph.n_edges, generator=generator)[:25].tolist():
-        writer, reader = int(graph.edge_sources[edge]), int(graph.edge_dests[edge])
+        writer, reader = int(graph.edge_writers[edge]), int(graph.edge_readers[edge])
         owners = {
             "source": identifiers.writer(graph, writer),
             "target": identifiers.reader(graph, reader),

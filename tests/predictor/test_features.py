@@ -66,7 +66,7 @@ def test_transported_gradients_are_slopes_along_one_edge(architecture: str) -> N
     made, run = features(subject, pairs), subject.run(pairs.clean)
     graph, generator = subject.graph, torch.Generator().manual_seed(4)
     for edge in torch.randperm(graph.n_edges, generator=generator)[:20].tolist():
-        writer, reader = int(graph.edge_sources[edge]), int(graph.edge_dests[edge])
+        writer, reader = int(graph.edge_writers[edge]), int(graph.edge_readers[edge])
         gradient = made.edge(edge)["transported_gradient"]
         nudge = torch.randn(gradient.shape, generator=generator, dtype=torch.float64)
         written = spread(made, pairs, nudge) @ made.factors.write(graph, writer)
@@ -86,7 +86,7 @@ def test_swapping_a_message_is_patching_the_edge(architecture: str) -> None:
     for edge in range(0, subject.graph.n_edges, 3):
         found = made.edge(edge)
         change = spread(made, pairs, found["message_corrupted"] - found["message_clean"])
-        reader = int(subject.graph.edge_dests[edge])
+        reader = int(subject.graph.edge_readers[edge])
         nudged = Nudged(subject.config, subject.weights, reader=reader, nudge=change)
         torch.testing.assert_close(nudged.logits(pairs.clean), patched[edge])
 
@@ -138,7 +138,7 @@ def test_blocks_are_the_edges_one_by_one(architecture: str) -> None:
         seen += range(graph.n_edges)[block.edges]
         for edge in range(graph.n_edges)[block.edges]:
             reader, writer = divmod(edge - block.first_edge, block.n_writers)
-            assert block.first_reader + reader == graph.edge_dests[edge]
+            assert block.first_reader + reader == graph.edge_readers[edge]
             for name in ("message_clean", "message_corrupted"):
                 message = getattr(vectors, name)[:, reader, writer]
                 torch.testing.assert_close(message, edges[edge][name])
@@ -161,7 +161,7 @@ def test_residual_views_give_the_contractions() -> None:
     for run in ("clean", "corrupted"):
         products = made.reader_gradients() @ made.writers(run).transpose(1, 2)
         for edge, found in enumerate(all_edges(made)):
-            writer, reader = subject.graph.edge_sources[edge], subject.graph.edge_dests[edge]
+            writer, reader = subject.graph.edge_writers[edge], subject.graph.edge_readers[edge]
             expected = (found["target_gradient"] * found[f"message_{run}"]).sum(-1)
             torch.testing.assert_close(products[:, reader, writer], expected)
     with pytest.raises(ValueError, match="run must be clean or corrupted, got 'both'"):
@@ -231,8 +231,8 @@ def test_a_change_of_basis_follows_the_law(options: dict[str, Any], stream: bool
     torch.testing.assert_close(other.logits(pairs.clean), subject.logits(pairs.clean))
     before, after = (all_edges(features(x, pairs)) for x in (subject, other))
     for edge, (old, new) in enumerate(zip(before, after, strict=True)):
-        A_s = writers[int(subject.graph.edge_sources[edge])]
-        A_t = readers[int(subject.graph.edge_dests[edge])]
+        A_s = writers[int(subject.graph.edge_writers[edge])]
+        A_t = readers[int(subject.graph.edge_readers[edge])]
         laws = (A_s, A_s, A_t.inverse().T, A_t, A_t, A_s.inverse().T)
         for name, law in zip(FEATURES, laws, strict=True):
             torch.testing.assert_close(new[name], old[name] @ law, rtol=1e-9, atol=1e-11)

@@ -373,9 +373,9 @@ def test_an_edge_of_the_line_graph_knows_what_three_nodes_of_the_incidence_graph
     assert line.shape == (graph.n_edges, width)
     assert incidence.shape == (graph.n_nodes + graph.n_edges, width)
     edge_nodes = neighbourhoods(graph, "incidence").edge_nodes
-    at_source = incidence[graph.edge_sources]
-    at_target = incidence[graph.n_writers + graph.edge_dests]
-    torch.testing.assert_close(incidence[edge_nodes] + at_source + at_target, line)
+    at_writer = incidence[graph.edge_writers]
+    at_reader = incidence[graph.n_writers + graph.edge_readers]
+    torch.testing.assert_close(incidence[edge_nodes] + at_writer + at_reader, line)
     own = len(found.statistics) * len(SCALINGS)
     torch.testing.assert_close(
         incidence[edge_nodes, :own], scaled(found.statistics, graph).flatten(1)
