@@ -35,7 +35,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.subject.sites import SOURCE_KINDS, TARGET_KINDS, kinds
+from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS, kinds
 from graphcircuits.subject.transformer import Transformer
 
 N_SINGULAR = 4
@@ -57,8 +57,8 @@ DESCRIPTORS = (
     "downstream",  # largest composition out of the target's components; 1 for the logits
     "source_depth",  # 0 for the input, then (layer + 1) / (layers + 1)
     "dest_depth",  # (layer + 1) / (layers + 1), 1 for the logits
-    *(f"from_{kind}" for kind in SOURCE_KINDS),
-    *(f"to_{kind}" for kind in TARGET_KINDS),
+    *(f"from_{kind}" for kind in WRITER_KINDS),
+    *(f"to_{kind}" for kind in READER_KINDS),
 )
 
 
@@ -214,16 +214,16 @@ def _stream_sums(
 
 
 def _writers_by_kind(graph: ComponentGraph) -> list[Int[Tensor, " writer"]]:
-    """The writers of each kind in SOURCE_KINDS; those of a kind have factors of one shape."""
+    """The writers of each kind in WRITER_KINDS; those of a kind have factors of one shape."""
     kind, _ = kinds(graph)
-    return [(kind == place).nonzero().flatten() for place in range(len(SOURCE_KINDS))]
+    return [(kind == place).nonzero().flatten() for place in range(len(WRITER_KINDS))]
 
 
 def _kinds(graph: ComponentGraph) -> Float[Tensor, "edge kind"]:
     """Ones at the kinds of source and target."""
     writers, readers = kinds(graph)
-    at_writer = F.one_hot(writers, len(SOURCE_KINDS))[graph.edge_writers]
-    at_reader = F.one_hot(readers, len(TARGET_KINDS))[graph.edge_readers]
+    at_writer = F.one_hot(writers, len(WRITER_KINDS))[graph.edge_writers]
+    at_reader = F.one_hot(readers, len(READER_KINDS))[graph.edge_readers]
     return torch.cat([at_writer, at_reader], dim=1).float()
 
 

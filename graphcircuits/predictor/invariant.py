@@ -30,7 +30,7 @@ from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_f
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor.block import linear
 from graphcircuits.predictor.transform import Transformation
-from graphcircuits.subject.sites import SOURCE_KINDS, TARGET_KINDS, kinds
+from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS, kinds
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs, check_losses
 
@@ -260,7 +260,7 @@ def _rank(values: Float[Tensor, "row item"]) -> Float[Tensor, "row item"]:
 def table_width(*, both_ends: bool) -> int:
     """Columns of `table`."""
     own = (len(STATISTICS) + both_ends * len(FAR_STATISTICS)) * len(SCALINGS)
-    return own + 3 * 2 + len(SOURCE_KINDS) + len(TARGET_KINDS)
+    return own + 3 * 2 + len(WRITER_KINDS) + len(READER_KINDS)
 
 
 def table(found: Invariants, transformation: Transformation) -> Float[Tensor, "node column"]:
@@ -272,8 +272,8 @@ def table(found: Invariants, transformation: Transformation) -> Float[Tensor, "n
     """
     graph, device = found.graph, found.statistics.device
     writer_kind, reader_kind = (kind.to(device) for kind in kinds(graph))
-    writers = torch.cat([_norms(found.written), _one_hot(writer_kind, SOURCE_KINDS)], dim=1)
-    readers = torch.cat([_norms(found.received[None]), _one_hot(reader_kind, TARGET_KINDS)], dim=1)
+    writers = torch.cat([_norms(found.written), _one_hot(writer_kind, WRITER_KINDS)], dim=1)
+    readers = torch.cat([_norms(found.received[None]), _one_hot(reader_kind, READER_KINDS)], dim=1)
     writers, readers = writers.to(found.statistics), readers.to(found.statistics)
     edges = scaled(found.statistics, graph).flatten(1)
     if transformation == "line":

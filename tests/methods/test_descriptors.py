@@ -14,7 +14,7 @@ from graphcircuits.methods.descriptors import (
     describe,
     standardized,
 )
-from graphcircuits.subject.sites import SOURCE_KINDS, TARGET_KINDS
+from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS
 from graphcircuits.subject.transformer import Transformer
 from tests.methods.tasks import planted
 from tests.subjects import SOME, make_subject
@@ -137,8 +137,8 @@ def slow_describe(subject: Transformer) -> Tensor:
                 max(before, default=1.0),
                 max(after, default=1.0),
                 *((layer + 1) / (n_layers + 1) for layer in layers),
-                *(kind == kinds[0] for kind in SOURCE_KINDS),
-                *(kind == kinds[1] for kind in TARGET_KINDS),
+                *(kind == kinds[0] for kind in WRITER_KINDS),
+                *(kind == kinds[1] for kind in READER_KINDS),
             ]
         )
     return torch.tensor(rows, dtype=torch.float64)

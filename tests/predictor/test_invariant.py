@@ -27,7 +27,7 @@ from graphcircuits.predictor.invariant import (
     table_width,
 )
 from graphcircuits.predictor.transform import TRANSFORMATIONS, Transformation, neighbourhoods
-from graphcircuits.subject.sites import SOURCE_KINDS, TARGET_KINDS, kinds
+from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS, kinds
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.predictor.cases import (
@@ -355,10 +355,10 @@ def test_kinds_are_those_of_the_names(architecture: str) -> None:
     graph = make_subject(architecture).graph
     writers, readers = kinds(graph)
     letters = {"i": "input", "a": "head", "m": "mlp"}
-    assert [SOURCE_KINDS[kind] for kind in writers] == [
+    assert [WRITER_KINDS[kind] for kind in writers] == [
         letters[name[0]] for name in graph.writer_names
     ]
-    assert [TARGET_KINDS[kind] for kind in readers] == list(graph.reader_kinds)
+    assert [READER_KINDS[kind] for kind in readers] == list(graph.reader_kinds)
 
 
 @pytest.mark.parametrize("both_ends", [False, True])
