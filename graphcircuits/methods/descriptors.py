@@ -3,7 +3,7 @@
 1. Every writer has a write factor A (rank, d_model) and every reader a read factor B (d_model,
    rank), cut down to their ranks by QR; the edge map is A B, a small core.
 2. From the cores of an edge come the size and shape of its map, and from those of its neighbours
-   its share in what its source sends and its target receives (`DESCRIPTORS` lists all).
+   its share in what its writer sends and its reader receives (`DESCRIPTORS` lists all).
 3. Kinds of both ends and their depth say where the edge stands.
 
 The maps are those that do not depend on the basis a head happens to use inside. Its v can be
@@ -49,14 +49,14 @@ DESCRIPTORS = (
     "composition",  # norm of the map divided by the norms of its two factors
     "log_write",  # log of the norm of the write factor
     "log_read",  # log of the norm of the read factor
-    "log_share_of_source",  # of the squared norms of all maps from the source; log, 0 = average
-    "log_share_of_dest",  # of the squared norms of all maps into the target; log, 0 = average
-    "beside_source",  # cosine to the sum of all maps from the source, as forms on its side
-    "beside_dest",  # cosine to the sum of all maps into the target, as forms on its side
-    "upstream",  # largest composition into the source; 1 for the input
-    "downstream",  # largest composition out of the target's components; 1 for the logits
-    "source_depth",  # 0 for the input, then (layer + 1) / (layers + 1)
-    "dest_depth",  # (layer + 1) / (layers + 1), 1 for the logits
+    "log_share_of_writer",  # of the squared norms of all maps from the writer; log, 0 = average
+    "log_share_of_reader",  # of the squared norms of all maps into the reader; log, 0 = average
+    "beside_writer",  # cosine to the sum of all maps from the writer, as forms on its side
+    "beside_reader",  # cosine to the sum of all maps into the reader, as forms on its side
+    "upstream",  # largest composition into the writer; 1 for the input
+    "downstream",  # largest composition out of the reader's components; 1 for the logits
+    "writer_depth",  # 0 for the input, then (layer + 1) / (layers + 1)
+    "reader_depth",  # (layer + 1) / (layers + 1), 1 for the logits
     *(f"from_{kind}" for kind in WRITER_KINDS),
     *(f"to_{kind}" for kind in READER_KINDS),
 )
@@ -93,8 +93,8 @@ def describe(subject: Transformer) -> Float[Tensor, "edge descriptor"]:
         _log(reads)[readers],
         _log_share(maps.norm.square(), writers, len(writes)),
         _log_share(maps.norm.square(), readers, len(reads)),
-        maps.beside_source,
-        maps.beside_dest,
+        maps.beside_writer,
+        maps.beside_reader,
         upstream[writers],
         downstream[readers],
         *((depth.to(composition) + 1) / (graph.n_layers + 1) for depth in depths),
@@ -159,8 +159,8 @@ class _Maps:
     fourth: Float[Tensor, " edge"]
     """Sum of the fourth powers of the singular values."""
     singular: Float[Tensor, "edge singular"]
-    beside_source: Float[Tensor, " edge"]
-    beside_dest: Float[Tensor, " edge"]
+    beside_writer: Float[Tensor, " edge"]
+    beside_reader: Float[Tensor, " edge"]
 
 
 def _maps(graph: ComponentGraph, factors: Factors) -> _Maps:
@@ -178,20 +178,20 @@ def _maps(graph: ComponentGraph, factors: Factors) -> _Maps:
                 beside = A @ sent[first_stream[chosen]] @ A.mT
                 found[chosen] = _summary(A @ B, beside, total)
         rows.append(found)
-    norm, fourth, beside_source, beside_dest, *singular = torch.cat(rows).T
-    return _Maps(norm, fourth, torch.stack(singular, dim=1), beside_source, beside_dest)
+    norm, fourth, beside_writer, beside_reader, *singular = torch.cat(rows).T
+    return _Maps(norm, fourth, torch.stack(singular, dim=1), beside_writer, beside_reader)
 
 
 def _summary(
     cores: Float[Tensor, "writer write read"],
-    source_total: Float[Tensor, "writer write write"],
-    dest_total: Float[Tensor, "read read"],
+    writer_total: Float[Tensor, "writer write write"],
+    reader_total: Float[Tensor, "read read"],
 ) -> Float[Tensor, "writer number"]:
     """The fields of `_Maps`, one row a map; the totals are the sums of the forms beside it."""
     singular = torch.linalg.svdvals(cores)
     fourth = singular**4
     columns = [singular.square().sum(1).sqrt(), fourth.sum(1)]
-    for form, total in ((cores @ cores.mT, source_total), (cores.mT @ cores, dest_total)):
+    for form, total in ((cores @ cores.mT, writer_total), (cores.mT @ cores, reader_total)):
         lengths = fourth.sum(1).sqrt() * total.square().sum((-2, -1)).sqrt()
         columns.append((form * total).sum((-2, -1)) * _inverse(lengths))
     top = F.pad(singular[:, :N_SINGULAR], (0, max(0, N_SINGULAR - singular.shape[1])))
@@ -220,7 +220,7 @@ def _writers_by_kind(graph: ComponentGraph) -> list[Int[Tensor, " writer"]]:
 
 
 def _kinds(graph: ComponentGraph) -> Float[Tensor, "edge kind"]:
-    """Ones at the kinds of source and target."""
+    """Ones at the kinds of writer and reader."""
     writers, readers = kinds(graph)
     at_writer = F.one_hot(writers, len(WRITER_KINDS))[graph.edge_writers]
     at_reader = F.one_hot(readers, len(READER_KINDS))[graph.edge_readers]

@@ -209,11 +209,11 @@ def test_silent_components_have_a_description() -> None:
     described = describe(subject)
     assert described.isfinite().all()
     silent = described[subject.graph.edge_index("m0->logits")]
-    names = ("singular_0", "log_rank", "composition", "beside_source", "beside_dest")
+    names = ("singular_0", "log_rank", "composition", "beside_writer", "beside_reader")
     assert [silent[PLACE[name]].item() for name in names] == [0.0] * len(names)
     largest = described[:, PLACE["log_norm"]].max()
     assert silent[PLACE["log_norm"]] == pytest.approx(largest.item() + math.log(FLOOR))
-    assert silent[PLACE["log_share_of_source"]] == pytest.approx(math.log(FLOOR))
+    assert silent[PLACE["log_share_of_writer"]] == pytest.approx(math.log(FLOOR))
 
 
 def test_standardized() -> None:
