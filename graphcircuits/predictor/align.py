@@ -1,8 +1,8 @@
 """The paper's aligner: vectors of any width become vectors of one width, by attention.
 
-1. Every coordinate of every interface draws a Gaussian identifier for the graph at hand. Source
-   states and transported gradients lie in the coordinates of the source, messages and target
-   gradients in those of the target, and share its identifiers.
+1. Every coordinate of every interface draws a Gaussian identifier for the graph at hand. Writer
+   states and transported gradients lie in the coordinates of the writer, messages and reader
+   gradients in those of the reader, and share its identifiers.
 2. A vector becomes one token a coordinate: a projection of the value, a projection of the
    coordinate's identifier and an embedding of the feature's role, added up; a learned summary token
    comes last.
@@ -259,9 +259,9 @@ class _Graph:
         device = features.pair.device
         writers, readers = self.graph.edge_writers.to(device), self.graph.edge_readers.to(device)
         shared = [
-            self._writers(features.clean, "source_clean")[:, writers],
-            self._writers(features.corrupted, "source_corrupted")[:, writers],
-            self._readers(features.gradient, "target_gradient")[:, readers],
+            self._writers(features.clean, "writer_clean")[:, writers],
+            self._writers(features.corrupted, "writer_corrupted")[:, writers],
+            self._readers(features.gradient, "reader_gradient")[:, readers],
         ]
         return torch.cat([*shared, self._edges(features)], dim=-1)
 

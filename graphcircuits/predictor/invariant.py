@@ -2,15 +2,15 @@
 
 1. At every context and edge the six features are contracted, or measured in the residual stream:
    clean = g . m_clean, corrupted = g . m_corrupted, effect = corrupted - clean (what noising the
-   edge does to first order), reach = |g| |change of the source's output|, and
-   bound = |g| |the source's clean output|; g is the gradient at the target's input in the stream.
+   edge does to first order), reach = |g| |change of the writer's output|, and
+   bound = |g| |the writer's clean output|; g is the gradient at the reader's input in the stream.
    With `both_ends` the effect is taken by the gradient at the corrupted run as well: where the
    clean run saturates, as attention does, its gradient vanishes and the other one need not.
 2. `measure` pools them over contexts: means of absolute values, by context or summed over the
    positions of a pair first. That is one pass over the prompts, chunked to a memory limit.
 3. `scaled` makes a subject's numbers comparable with another's: by the largest of the case, by the
-   largest and the sum at an edge's target and at its source, and by rank.
-4. `InvariantAligner` standardizes and projects them, with the kinds of source and target. It may
+   largest and the sum at an edge's reader and at its writer, and by rank.
+4. `InvariantAligner` standardizes and projects them, with the kinds of writer and reader. It may
    add a learned projection of single contexts, pooled after it.
 
 Unlike the paper's aligner nothing attends over coordinates, so the width of a subject does not
@@ -39,7 +39,7 @@ STATISTICS = (*CONTRACTIONS, "effect_by_pair", "clean_by_pair")
 """Mean absolute value of a contraction over contexts; over pairs, positions summed, at the end."""
 FAR_STATISTICS = ("far_effect", "far_effect_by_pair")
 """The same of the effect by the gradient at the corrupted run."""
-SCALINGS = ("case", "target_share", "target_top", "source_share", "source_top", "rank")
+SCALINGS = ("case", "reader_share", "reader_top", "writer_share", "writer_top", "rank")
 
 NEGLIGIBLE = 1e-6
 """Below this share of the case's largest value, differences are rounding and do not count."""
@@ -62,9 +62,9 @@ class Invariants:
     sample: Float[Tensor, "context edge contraction"]
     """Contractions at single contexts, in the order of CONTRACTIONS."""
 
-    def to(self, target: torch.device | torch.dtype | str) -> "Invariants":
+    def to(self, where: torch.device | torch.dtype | str) -> "Invariants":
         names = ("statistics", "written", "received", "sample")
-        return replace(self, **{name: getattr(self, name).to(target) for name in names})
+        return replace(self, **{name: getattr(self, name).to(where) for name in names})
 
 
 @torch.no_grad()
@@ -266,8 +266,8 @@ def table_width(*, both_ends: bool) -> int:
 def table(found: Invariants, transformation: Transformation) -> Float[Tensor, "node column"]:
     """What each node of the transformed graph knows, zeros where something is absent.
 
-    Columns: scaled statistics; norms at source (clean, change) and target (gradient), by the
-    largest of the case and as a rank; kinds of source and target. An edge has all of them. In the
+    Columns: scaled statistics; norms at writer (clean, change) and reader (gradient), by the
+    largest of the case and as a rank; kinds of writer and reader. An edge has all of them. In the
     incidence graph a component has its own norms and kind, and edges leave these to components.
     """
     graph, device = found.graph, found.statistics.device

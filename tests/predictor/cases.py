@@ -139,11 +139,11 @@ def edge_by_edge(subject: Transformer, pairs: Pairs) -> tuple[Tensor, Tensor]:
         write = made.factors.write(graph, int(graph.edge_writers[edge]))
         first = made.edge(int(graph.offsets[graph.edge_readers[edge]]))["transported_gradient"]
         clean, corrupted = (
-            (found["target_gradient"] * found[f"message_{run}"]).sum(-1)
+            (found["reader_gradient"] * found[f"message_{run}"]).sum(-1)
             for run in ("clean", "corrupted")
         )
-        output = found["source_clean"] @ write
-        change = found["source_corrupted"] @ write - output
+        output = found["writer_clean"] @ write
+        change = found["writer_corrupted"] @ write - output
         norm = first.norm(dim=-1)
         of_norms = (norm * change.norm(dim=-1), norm * output.norm(dim=-1))
         columns.append(torch.stack([corrupted - clean, clean, corrupted, *of_norms], dim=-1))

@@ -286,10 +286,10 @@ VALUES = torch.tensor(
 )
 BY_HAND = {
     "case": [1, 1 / 2, 1 / 2, 1 / 8, 3 / 8, FLOOR, 5 / 8, FLOOR],
-    "target_share": [1, 1, 1, 1 / 4, 3 / 4, 0, 1, 0],
-    "target_top": [1, 1, 1, 1 / 3, 1, FLOOR, 1, FLOOR],
-    "source_share": [8 / 17, 4 / 17, 4 / 17, 1 / 17, 3 / 8, 0, 5 / 8, 0],
-    "source_top": [1, 1 / 2, 1 / 2, 1 / 8, 3 / 5, FLOOR, 1, FLOOR],
+    "reader_share": [1, 1, 1, 1 / 4, 3 / 4, 0, 1, 0],
+    "reader_top": [1, 1, 1, 1 / 3, 1, FLOOR, 1, FLOOR],
+    "writer_share": [8 / 17, 4 / 17, 4 / 17, 1 / 17, 3 / 8, 0, 5 / 8, 0],
+    "writer_top": [1, 1 / 2, 1 / 2, 1 / 8, 3 / 5, FLOOR, 1, FLOOR],
     "rank": [15 / 16, 10 / 16, 10 / 16, 5 / 16, 7 / 16, 2 / 16, 13 / 16, 2 / 16],
 }
 
@@ -301,7 +301,7 @@ def test_scalings_by_hand() -> None:
     assert tuple(BY_HAND) == SCALINGS
     for place, (name, values) in enumerate(BY_HAND.items()):
         expected = torch.tensor(values, dtype=torch.float64)
-        if name not in ("target_share", "source_share", "rank"):
+        if name not in ("reader_share", "writer_share", "rank"):
             expected = expected.log()
         for row in range(2):
             torch.testing.assert_close(found[:, row, place], expected)
