@@ -52,7 +52,7 @@ class Counts:
     """Edge evaluations for each of them."""
     steps: int
     """Updates or decisions that the method reported as done one after the other."""
-    target_flops: int
+    subject_flops: int
     """Of matrix products with the subject's weights and of its attention, over all pairs."""
     own_flops: int
     """Of all other matrix products."""
@@ -66,7 +66,7 @@ class Counts:
     @property
     def work_in_passes(self) -> float:
         """All work, in plain forward passes."""
-        return (self.target_flops + self.own_flops) / self.forward_flops
+        return (self.subject_flops + self.own_flops) / self.forward_flops
 
     @property
     def span_in_passes(self) -> float:
@@ -156,10 +156,10 @@ def count(
         backwards=tally.backward_layers / whole + tally.evaluation_backwards / len(pairs),
         evaluations=tally.evaluations / len(pairs),
         steps=steps,
-        target_flops=ledger.target_flops,
+        subject_flops=ledger.subject_flops,
         own_flops=ledger.own_flops,
         span=ledger.span,
-        forward_flops=plain.target_flops,
+        forward_flops=plain.subject_flops,
         forward_span=plain.span,
     )
 
@@ -279,7 +279,7 @@ class Ledger(TorchDispatchMode):
                 self._marks[_storage(tensor)] = _Mark(0, origin)
 
     @property
-    def target_flops(self) -> int:
+    def subject_flops(self) -> int:
         return sum(product.flops for product in self._products if product.kind != "own")
 
     @property
