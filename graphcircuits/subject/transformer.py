@@ -114,9 +114,9 @@ class Transformer:
     def dtype(self) -> torch.dtype:
         return self.weights["W_E"].dtype
 
-    def to(self, target: torch.device | torch.dtype | str) -> "Transformer":
+    def to(self, where: torch.device | torch.dtype | str) -> "Transformer":
         """The same subject on another device or in another dtype."""
-        moved = {name: weight.to(target) for name, weight in self.weights.items()}
+        moved = {name: weight.to(where) for name, weight in self.weights.items()}
         return Transformer(self.config, moved, self.codec, self.case)
 
     def apply(self, sequence: Sequence[Hashable]) -> list[Hashable]:
