@@ -186,7 +186,7 @@ def _counting_subject(subject: Transformer, tally: _Tally) -> Transformer:
     A plain run has the axes (batch, pos, d_model); evaluations of many edges have one more.
     """
 
-    class Counting(Transformer):
+    class CountingTransformer(Transformer):
         def attention(
             self, stream: Float[Tensor, "*batch pos d_model"], layer: int
         ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -204,13 +204,13 @@ def _counting_subject(subject: Transformer, tally: _Tally) -> Transformer:
                 tally.plain_logits.add(_storage(logits))
             return logits
 
-    return Counting(subject.config, subject.weights, subject.codec)
+    return CountingTransformer(subject.config, subject.weights, subject.codec)
 
 
 def _counting_pairs(pairs: Pairs, tally: _Tally) -> Pairs:
     """The same pairs; they count the runs that they judge, but for plain ones."""
 
-    class Counting(Pairs):
+    class CountingPairs(Pairs):
         def loss(
             self, logits: Float[Tensor, "*mask batch pos d_vocab_out"]
         ) -> Float[Tensor, "*mask batch"]:
@@ -221,7 +221,7 @@ def _counting_pairs(pairs: Pairs, tally: _Tally) -> Pairs:
                     tally.evaluation_backwards += prompts
             return super().loss(logits)
 
-    return Counting(**{field.name: getattr(pairs, field.name) for field in fields(pairs)})
+    return CountingPairs(**{field.name: getattr(pairs, field.name) for field in fields(pairs)})
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef:

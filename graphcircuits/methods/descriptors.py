@@ -63,7 +63,7 @@ DESCRIPTORS = (
 
 
 @dataclass(frozen=True, eq=False)
-class Factors:
+class EdgeFactors:
     """Write and read factors in float64, in the order of the graph's writers and readers."""
 
     writers: tuple[Float[Tensor, "_ d_model"], ...]
@@ -115,7 +115,7 @@ def standardized(described: Float[Tensor, "edge descriptor"]) -> Float[Tensor, "
 # The factors
 
 
-def factors_of(subject: Transformer) -> Factors:
+def factors_of(subject: Transformer) -> EdgeFactors:
     """The write factor of every writer and the read factor of every reader."""
     config = subject.config
     w = {name: weight.double() for name, weight in subject.weights.items()}
@@ -140,7 +140,7 @@ def factors_of(subject: Transformer) -> Factors:
         writers.append(_cut(w["W_out"][layer]))
     W_U = subject.unembedding.double() * config.logit_scale
     readers.append(_cut(subject.through_norm("final_norm", W_U).mT).mT)
-    return Factors(tuple(writers), tuple(readers))
+    return EdgeFactors(tuple(writers), tuple(readers))
 
 
 def _cut(tall: Float[Tensor, "*lead row column"]) -> Float[Tensor, "*lead rank column"]:
@@ -163,7 +163,7 @@ class _Maps:
     beside_reader: Float[Tensor, " edge"]
 
 
-def _maps(graph: ComponentGraph, factors: Factors) -> _Maps:
+def _maps(graph: ComponentGraph, factors: EdgeFactors) -> _Maps:
     """The edge maps, reader by reader, of all writers of one kind at once."""
     received, sent = _stream_sums(graph, factors)
     first_stream = torch.searchsorted(graph.stream_reads, torch.arange(graph.n_writers), right=True)
@@ -199,7 +199,7 @@ def _summary(
 
 
 def _stream_sums(
-    graph: ComponentGraph, factors: Factors
+    graph: ComponentGraph, factors: EdgeFactors
 ) -> tuple[Float[Tensor, "stream d_model d_model"], Float[Tensor, "stream d_model d_model"]]:
     """Of each stream: sum of A^T A over the writers in it, of B B^T over its and later readers."""
     ends = graph.stream_reads.tolist()
