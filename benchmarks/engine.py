@@ -1,7 +1,7 @@
 """Speed and memory of the subject engine.
 
 1. Every single-edge change of a subject, 100 prompts, against one plain forward pass per edge and
-   against one masked run an edge.
+   against one masked run per edge.
 2. The run that keeps everything, and one masked run, against the plain forward pass.
 3. Peak memory of masked and single-edge runs against the limit they were given, and of methods on
    so many prompts that the runs on all of them would take several times as much.
@@ -165,7 +165,7 @@ def graphs() -> Iterator[Measurement]:
 
     def endpoints() -> None:
         graph = build(32, 32)
-        assert len(graph.edge_sources) == len(graph.edge_dests)
+        assert len(graph.edge_writers) == len(graph.edge_readers)
 
     yield Measurement("32x32 heads with endpoints", seconds(endpoints, 3, "cpu"), "s", limit=1.0)
     lazy = seconds(lambda: build(80, 64).edge_index("m3->a70.h9<k>"), 3, "cpu")

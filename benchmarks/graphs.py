@@ -26,12 +26,12 @@ def measure() -> Iterator[Measurement]:
 def endpoints() -> Iterator[Measurement]:
     def build() -> ComponentGraph:
         graph = ComponentGraph(32, 32)
-        assert len(graph.edge_sources) == len(graph.edge_dests) == graph.n_edges
+        assert len(graph.edge_writers) == len(graph.edge_readers) == graph.n_edges
         return graph
 
     yield Measurement("endpoints of every edge, 32x32 heads", best_of(build), "s", limit=1.0)
     graph = build()
-    held = graph.edge_sources.nbytes + graph.edge_dests.nbytes
+    held = graph.edge_writers.nbytes + graph.edge_readers.nbytes
     yield Measurement("memory they hold", held / 2**20, "MiB")
 
 

@@ -20,10 +20,10 @@ def shape(circuit: Circuit) -> str:
     """A hash that isomorphic circuits share, component kinds and q/k/v told apart."""
     graph = nx.DiGraph()
     for edge in circuit.edges:
-        source, _, reader = edge.partition("->")
-        for name in (source, reader):
+        writer, _, reader = edge.partition("->")
+        for name in (writer, reader):
             graph.add_node(name, kind=name[0] + name[name.find("<") :] if "<" in name else name[0])
-        graph.add_edge(source, reader)
+        graph.add_edge(writer, reader)
         # A reader feeds the component it belongs to.
         component = reader.partition("<")[0]
         if component != reader:

@@ -148,9 +148,9 @@ class Circuit:
         These are all heads of the group for a reader that serves a group.
         """
         writers, readers = self._ends
-        dests = {reader: self._components_of(reader) for reader in readers.unique().tolist()}
+        components = {reader: self._components_of(reader) for reader in readers.unique().tolist()}
         for name, writer, reader in zip(self, writers.tolist(), readers.tolist(), strict=True):
-            yield name, self.graph.writer_names[writer], dests[reader]
+            yield name, self.graph.writer_names[writer], components[reader]
 
     @property
     def _ends(self) -> tuple[Int[Tensor, " chosen"], Int[Tensor, " chosen"]]:
@@ -162,7 +162,7 @@ class Circuit:
 
     def head_level(self) -> frozenset[str]:
         """The head-level edges that hold a circuit edge; `input->logits` is left out."""
-        pairs = {f"{writer}->{dest}" for _, writer, dests in self.links() for dest in dests}
+        pairs = {f"{writer}->{name}" for _, writer, names in self.links() for name in names}
         return frozenset(pairs - {"input->logits"})
 
     def pruned(self) -> "Circuit":
@@ -173,12 +173,12 @@ class Circuit:
         """Nodes with `kind` input, head, mlp or logits; edges with `kind` q, k, v or ''."""
         kinds = {"i": "input", "a": "head", "m": "mlp", "l": "logits"}
         graph = nx.MultiDiGraph()
-        for name, writer, dests in self.links():
+        for name, writer, components in self.links():
             kind = name[-2] if name.endswith(">") else ""
-            for dest in dests:
+            for component in components:
                 graph.add_node(writer, kind=kinds[writer[0]])
-                graph.add_node(dest, kind=kinds[dest[0]])
-                graph.add_edge(writer, dest, kind=kind)
+                graph.add_node(component, kind=kinds[component[0]])
+                graph.add_edge(writer, component, kind=kind)
         return graph
 
     def is_isomorphic(self, other: "Circuit") -> bool:
@@ -194,9 +194,9 @@ class Circuit:
         """Graphviz source: components as boxes, edges labelled q, k or v."""
         graph = self.to_networkx()
         lines = [f'  "{node}" [shape=box];' for node in graph.nodes]
-        for source, dest, kind in graph.edges(data="kind"):
+        for writer, component, kind in graph.edges(data="kind"):
             label = f' [label="{kind}"]' if kind else ""
-            lines.append(f'  "{source}" -> "{dest}"{label};')
+            lines.append(f'  "{writer}" -> "{component}"{label};')
         return "\n".join(["digraph circuit {", *lines, "}"]) + "\n"
 
     # Files

@@ -12,8 +12,8 @@
 The graph knows sizes, not weights. Nothing loops over edges until names are asked for.
 
 Axis names used in every signature of the package: batch, pos, d_model, head, d_head, kv (group of
-heads that share keys and values), source, dest, node, edge, head_edge, feature, mask, layer,
-writer, reader, d_mlp, d_vocab, d_vocab_out.
+heads that share keys and values), node, edge, head_edge, feature, mask, layer, writer, reader,
+d_mlp, d_vocab, d_vocab_out.
 """
 
 from bisect import bisect_right
@@ -232,12 +232,12 @@ class ComponentGraph:
     # Edges
 
     @cached_property
-    def edge_dests(self) -> Int[Tensor, " edge"]:
+    def edge_readers(self) -> Int[Tensor, " edge"]:
         """The reader of each edge."""
         return torch.arange(self.n_readers).repeat_interleave(self.reads)
 
     @cached_property
-    def edge_sources(self) -> Int[Tensor, " edge"]:
+    def edge_writers(self) -> Int[Tensor, " edge"]:
         """The writer of each edge."""
         starts = self.offsets.repeat_interleave(self.reads)
         return torch.arange(self.n_edges).sub_(starts)
@@ -281,8 +281,8 @@ class ComponentGraph:
 
     def find_edge(self, name: str) -> int | None:
         """The number of a named edge; None if the graph has no such edge."""
-        source, _, dest = name.partition("->")
-        writer, reader = self._writer_number.get(source), self._reader_number.get(dest)
+        from_name, _, to_name = name.partition("->")
+        writer, reader = self._writer_number.get(from_name), self._reader_number.get(to_name)
         if writer is None or reader is None or writer >= self._read_counts[reader]:
             return None
         return self._starts[reader] + writer
@@ -292,13 +292,13 @@ class ComponentGraph:
         edge = self.find_edge(name)
         if edge is not None:
             return edge
-        source, _, dest = name.partition("->")
-        if source not in self._writer_number or dest not in self._reader_number:
-            raise ValueError(f"unknown edge {name!r}; {self._near_misses(source, dest)}")
-        last = self._read_counts[self._reader_number[dest]] - 1
+        writer, _, reader = name.partition("->")
+        if writer not in self._writer_number or reader not in self._reader_number:
+            raise ValueError(f"unknown edge {name!r}; {self._near_misses(writer, reader)}")
+        last = self._read_counts[self._reader_number[reader]] - 1
         raise ValueError(
-            f"unknown edge {name!r}; {dest} reads only the writers up to "
-            f"{self.writer_names[last]}, and {source} comes after them."
+            f"unknown edge {name!r}; {reader} reads only the writers up to "
+            f"{self.writer_names[last]}, and {writer} comes after them."
         )
 
     def edge_indices(self, names: Iterable[str]) -> Int[Tensor, " chosen"]:
@@ -317,14 +317,14 @@ class ComponentGraph:
     def _reader_number(self) -> dict[str, int]:
         return {name: number for number, name in enumerate(self.reader_names)}
 
-    def _near_misses(self, source: str, dest: str) -> str:
+    def _near_misses(self, writer: str, reader: str) -> str:
         hints = []
-        if source not in self._writer_number:
-            near = get_close_matches(source, self.writer_names, n=3, cutoff=0.4)
-            hints.append(f"no writer {source!r} (near: {', '.join(near) or 'none'})")
-        if dest not in self._reader_number:
-            near = get_close_matches(dest, self.reader_names, n=3, cutoff=0.4)
-            hints.append(f"no reader {dest!r} (near: {', '.join(near) or 'none'})")
+        if writer not in self._writer_number:
+            near = get_close_matches(writer, self.writer_names, n=3, cutoff=0.4)
+            hints.append(f"no writer {writer!r} (near: {', '.join(near) or 'none'})")
+        if reader not in self._reader_number:
+            near = get_close_matches(reader, self.reader_names, n=3, cutoff=0.4)
+            hints.append(f"no reader {reader!r} (near: {', '.join(near) or 'none'})")
         return "; ".join(hints) + f" in a graph of {self.n_layers} layers x {self.n_heads} heads."
 
     # Head level: q, k and v of a head are one
@@ -333,9 +333,10 @@ class ComponentGraph:
     def head_edges(self) -> tuple[str, ...]:
         """Names such as `input->a0.h1` and `a0.h0->m1`; `input->logits` is left out."""
         names = []
-        for dest in (*self.writer_names[1:], "logits"):
-            reader = self._reader_number[f"{dest}<q>" if dest.startswith("a") else dest]
-            names += [f"{source}->{dest}" for source in self.writer_names[: self.reads[reader]]]
+        for component in (*self.writer_names[1:], "logits"):
+            name = f"{component}<q>" if component.startswith("a") else component
+            reads = self._read_counts[self._reader_number[name]]
+            names += [f"{writer}->{component}" for writer in self.writer_names[:reads]]
         names.remove("input->logits")
         return tuple(names)
 

@@ -136,7 +136,7 @@ def _ungrouped(graph: ComponentGraph) -> tuple[ComponentGraph, Int[Tensor, " edg
     )
     layers = torch.arange(graph.n_layers)[:, None] * graph.readers_per_layer
     readers = torch.cat([(layers + slots).flatten(), torch.tensor([graph.n_readers - 1])])
-    return full, graph.offsets[readers][full.edge_dests] + full.edge_sources
+    return full, graph.offsets[readers][full.edge_readers] + full.edge_writers
 
 
 # Reading

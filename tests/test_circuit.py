@@ -32,10 +32,10 @@ def draw(graph: ComponentGraph, seed: int, density: float) -> set[str]:
 def parse(graph: ComponentGraph, name: str) -> tuple[str, list[str]]:
     """The writer of an edge, and the components it arrives at, from its name alone."""
     writer, reader = name.split("->")
-    dest = reader.partition("<")[0]
-    layer, letter, number = dest.partition(".g")
+    component = reader.partition("<")[0]
+    layer, letter, number = component.partition(".g")
     if not letter:
-        return writer, [dest]
+        return writer, [component]
     heads = graph.n_heads // graph.n_groups
     return writer, [f"{layer}.h{int(number) * heads + head}" for head in range(heads)]
 
@@ -128,7 +128,7 @@ def test_large_circuits_need_no_names() -> None:
     assert len(half) == 231_877 // 2
     assert half.components == {*graph.writer_names, "logits"}
     assert {"edges"}.isdisjoint(vars(half) | vars(pruned))
-    assert {"edge_names", "edge_sources", "edge_dests"}.isdisjoint(vars(graph))
+    assert {"edge_names", "edge_writers", "edge_readers"}.isdisjoint(vars(graph))
 
 
 # Pruning
@@ -139,13 +139,13 @@ def slowly_pruned(graph: ComponentGraph, names: set[str]) -> set[str]:
     ends = {name: parse(graph, name) for name in names}
     reached, useful = {"input"}, {"logits"}
     for _ in range(2 * graph.n_layers + 1):
-        for writer, dests in ends.values():
-            reached.update(dests if writer in reached else ())
-            useful.update([writer] if useful.intersection(dests) else ())
+        for writer, components in ends.values():
+            reached.update(components if writer in reached else ())
+            useful.update([writer] if useful.intersection(components) else ())
     return {
         name
-        for name, (writer, dests) in ends.items()
-        if writer in reached and useful.intersection(dests)
+        for name, (writer, components) in ends.items()
+        if writer in reached and useful.intersection(components)
     }
 
 
@@ -163,13 +163,15 @@ def test_pruning_keeps_the_edges_on_paths(graph: ComponentGraph, drawn: list[int
     paths = nx.DiGraph()
     paths.add_nodes_from(["input", "logits"])
     ends = {name: parse(graph, name) for name in names}
-    paths.add_edges_from((writer, dest) for writer, dests in ends.values() for dest in dests)
+    paths.add_edges_from(
+        (writer, component) for writer, components in ends.values() for component in components
+    )
     found = nx.all_simple_paths(paths, "input", "logits")
     steps = {step for path in found for step in itertools.pairwise(path)}
     assert Circuit.from_names(graph, names).pruned().edges == {
         name
-        for name, (writer, dests) in ends.items()
-        if any((writer, dest) in steps for dest in dests)
+        for name, (writer, components) in ends.items()
+        if any((writer, component) in steps for component in components)
     }
 
 
@@ -190,18 +192,26 @@ def test_views_follow_the_names(graph: ComponentGraph, seed: int, density: float
     names = draw(graph, seed, density)
     circuit = Circuit.from_names(graph, names)
     ends = {name: parse(graph, name) for name in names}
-    assert {name: (writer, list(dests)) for name, writer, dests in circuit.links()} == ends
+    assert {
+        name: (writer, list(components)) for name, writer, components in circuit.links()
+    } == ends
     assert [name for name, _, _ in circuit.links()] == list(circuit)
     assert circuit.nodes == (
         {writer for writer, _ in ends.values()},
         {name.split("->")[1] for name in names},
     )
     assert circuit.components == {
-        part for writer, dests in ends.values() for part in (writer, *dests)
+        part for writer, components in ends.values() for part in (writer, *components)
     }
-    merged = {f"{writer}->{dest}" for writer, dests in ends.values() for dest in dests}
+    merged = {
+        f"{writer}->{component}" for writer, components in ends.values() for component in components
+    }
     assert circuit.head_level() == merged - {"input->logits"}
-    drawn = [f'"{writer}" -> "{dest}"' for writer, dests in ends.values() for dest in dests]
+    drawn = [
+        f'"{writer}" -> "{component}"'
+        for writer, components in ends.values()
+        for component in components
+    ]
     lines = circuit.to_dot().split("\n")
     assert sorted(line.strip(" ;").partition(" [")[0] for line in lines if "->" in line) == sorted(
         drawn

@@ -22,9 +22,9 @@ def enumerated(graph: ComponentGraph) -> list[str]:
     """The edges by the definition: every writer to every later reader, in order."""
     edges = []
     for reader, writer in itertools.product(graph.reader_names, graph.writer_names):
-        source, dest = component(writer), component(reader)
-        beside = source[0] == dest[0] and (graph.parallel or source[1] == dest[1])
-        if source < dest and not beside:
+        start, end = component(writer), component(reader)
+        beside = start[0] == end[0] and (graph.parallel or start[1] == end[1])
+        if start < end and not beside:
             edges.append(f"{writer}->{reader}")
     return edges
 
@@ -56,13 +56,15 @@ def test_names_round_trip(graph: ComponentGraph) -> None:
 
 @given(graphs())
 def test_endpoints_agree_with_names_and_offsets(graph: ComponentGraph) -> None:
-    sources, dests = graph.edge_sources, graph.edge_dests
-    ends = zip(sources.tolist(), dests.tolist(), strict=True)
-    names = [f"{graph.writer_names[source]}->{graph.reader_names[dest]}" for source, dest in ends]
+    writers, readers = graph.edge_writers, graph.edge_readers
+    ends = zip(writers.tolist(), readers.tolist(), strict=True)
+    names = [
+        f"{graph.writer_names[writer]}->{graph.reader_names[reader]}" for writer, reader in ends
+    ]
     assert names == graph.edge_names
-    assert torch.equal(graph.offsets[dests] + sources, torch.arange(graph.n_edges))
+    assert torch.equal(graph.offsets[readers] + writers, torch.arange(graph.n_edges))
     some = torch.arange(graph.n_edges)[::3].flip(0)
-    assert all(map(torch.equal, graph.ends(some), (sources[some], dests[some])))
+    assert all(map(torch.equal, graph.ends(some), (writers[some], readers[some])))
 
 
 @given(graphs())
@@ -104,7 +106,7 @@ def test_a_graph_of_forty_million_edges_stays_lazy() -> None:
     assert "reads" not in vars(graph)
     name = "a40.h3->m77"
     assert graph.edge_name(graph.edge_index(name)) == name
-    assert "edge_sources" not in vars(graph)
+    assert "edge_writers" not in vars(graph)
     assert "edge_names" not in vars(graph)
 
 
@@ -150,11 +152,15 @@ def test_promotion_is_the_maximum_over_q_k_v(graph: ComponentGraph, seed: int) -
     scores = torch.randn(graph.n_edges, generator=torch.Generator().manual_seed(seed))
     expected: dict[str, float] = {}
     for edge, name in enumerate(graph.edge_names):
-        source = name.split("->")[0]
-        dests = [graph.writer_names[c] for c in graph.components_of(int(graph.edge_dests[edge]))]
-        for dest in dests or ["logits"]:
+        writer = name.split("->")[0]
+        components = [
+            graph.writer_names[c] for c in graph.components_of(int(graph.edge_readers[edge]))
+        ]
+        for component in components or ["logits"]:
             score = float(scores[edge])
-            expected[f"{source}->{dest}"] = max(score, expected.get(f"{source}->{dest}", score))
+            expected[f"{writer}->{component}"] = max(
+                score, expected.get(f"{writer}->{component}", score)
+            )
     del expected["input->logits"]
     promoted = graph.promote(scores)
     assert dict(zip(graph.head_edges, promoted.tolist(), strict=True)) == expected

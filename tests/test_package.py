@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import jaxtyping
@@ -36,6 +37,17 @@ def test_modules_name_what_they_import(module: str) -> None:
         for alias in node.names
     }
     assert taken <= {"__version__", *(name for name in module_names() if "." not in name)}
+
+
+def test_a_class_name_is_used_once() -> None:
+    found = Counter(
+        node.name
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert found["ComponentGraph"] == 1
+    assert [name for name, count in found.items() if count > 1] == []
 
 
 def modules_loaded(code: str, *args: str) -> set[str]:

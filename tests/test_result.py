@@ -328,10 +328,10 @@ def test_json_is_what_eap_ig_reads(tmp_path: Path, graph: ComponentGraph) -> Non
     per_group = graph.n_heads // graph.n_groups
     for name, info in content["edges"].items():
         assert info.keys() == {"score", "in_graph"}
-        source, dest = name.split("->")
-        if per_group > 1 and dest[-2] in "kv":
-            layer, head = dest.split("<")[0].split(".h")
-            name = f"{source}->{layer}.g{int(head) // per_group}<{dest[-2]}>"
+        writer, reader = name.split("->")
+        if per_group > 1 and reader[-2] in "kv":
+            layer, head = reader.split("<")[0].split(".h")
+            name = f"{writer}->{layer}.g{int(head) // per_group}<{reader[-2]}>"
         # Some scores are negative: the place in the ranking stands for them.
         own = result.scores[graph.edge_index(name)]
         assert info["score"] == (result.scores < own).sum()

@@ -168,10 +168,10 @@ def load(folder: Path) -> tuple[dict[str, Callable[..., Callable[[], list[float]
 
 def our_name(edge: str) -> str:
     """Our name of an edge of auto-circuit's."""
-    source, dest = edge.split("->")
-    source = re.sub(r"A(\d+)\.(\d+)", r"a\1.h\2", source)
-    dest = re.sub(r"A(\d+)\.(\d+)\.([QKV])", lambda m: f"a{m[1]}.h{m[2]}<{m[3].lower()}>", dest)
-    both = f"{source}->{dest}".replace("MLP ", "m")
+    writer, reader = edge.split("->")
+    writer = re.sub(r"A(\d+)\.(\d+)", r"a\1.h\2", writer)
+    reader = re.sub(r"A(\d+)\.(\d+)\.([QKV])", lambda m: f"a{m[1]}.h{m[2]}<{m[3].lower()}>", reader)
+    both = f"{writer}->{reader}".replace("MLP ", "m")
     return both.replace("Resid Start", "input").replace("Resid End", "logits")
 
 

@@ -36,7 +36,7 @@ HEADER = (
     "Steps",
     "Span",
     "Span in passes",
-    "Target GFLOP",
+    "Subject GFLOP",
     "Own GFLOP",
     "Work in passes",
     "Seconds",
@@ -45,7 +45,7 @@ HEADER = (
 ABOUT = (
     "Forward and backward passes and edge runs are for each prompt pair. Steps follow one another "
     "by the method's nature; span is the longest chain of matrix products. A pass, as the unit of "
-    "span and of work, is a plain forward one on all pairs. Target GFLOP are products with the "
+    "span and of work, is a plain forward one on all pairs. Subject GFLOP are products with the "
     "subject's weights and its attention, own GFLOP all others, on all pairs. Seconds and memory "
     "are of one run without counting."
 )
@@ -107,7 +107,7 @@ def cost(
             bar.update(current, completed=done, total=total, visible=True)
 
         for title, transformer, prompts in given:
-            report = _Report(title=title, subject=transformer, pairs=prompts)
+            report = _CostReport(title=title, subject=transformer, pairs=prompts)
             for name in listed:
                 bar.update(overall, description=f"{name} on {title}")
                 report = report.with_cost(name, seed, step, options.get(name, {}))
@@ -131,7 +131,7 @@ def cost(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Report:
+class _CostReport:
     """The costs on one subject."""
 
     title: str
@@ -142,7 +142,7 @@ class _Report:
 
     def with_cost(
         self, method: str, seed: int, step: "Progress", options: dict[str, Any]
-    ) -> "_Report":
+    ) -> "_CostReport":
         from graphcircuits.compare.cost import cost
 
         try:
@@ -162,7 +162,7 @@ class _Report:
         )
 
     def rows(self) -> list[list[str]]:
-        """One row a method, under HEADER."""
+        """One row per method, under HEADER."""
         rows = []
         for cost in self.costs:
             counts = cost.counts
@@ -175,7 +175,7 @@ class _Report:
                     str(counts.steps),
                     str(counts.span),
                     f"{counts.span_in_passes:.1f}",
-                    f"{counts.target_flops / 1e9:.4g}",
+                    f"{counts.subject_flops / 1e9:.4g}",
                     f"{counts.own_flops / 1e9:.4g}",
                     f"{counts.work_in_passes:.1f}",
                     f"{cost.seconds:.3f}",
@@ -198,8 +198,8 @@ class _Report:
         }
 
 
-def _markdown(reports: list[_Report], command: str) -> str:
-    """A table a subject, what is in it, and how to make it again."""
+def _markdown(reports: list[_CostReport], command: str) -> str:
+    """One table per subject, what is in it, and how to make it again."""
     parts = []
     for report in reports:
         lines = [f"## {report.about}", ""]
@@ -212,18 +212,18 @@ def _markdown(reports: list[_Report], command: str) -> str:
 
 
 def _given(
-    target: str, subject: Path | None, pairs: Path | None, draw: int, seed: int, words: bool
+    given: str, subject: Path | None, pairs: Path | None, draw: int, seed: int, words: bool
 ) -> "list[tuple[str, Transformer, Pairs]]":
     """What to call each subject, the subject, and its prompts."""
     from graphcircuits.commands.subjects import is_path, own_pairs, own_subject
 
-    path = Path(target)
+    path = Path(given)
     if subject is not None:
-        case, transformer = planted(target, subject)
+        case, transformer = planted(given, subject)
         if pairs is None:
             return [(case.id, transformer, case.pairs(draw, seed=seed))]
         return [(case.id, transformer, own_pairs(pairs, subject, transformer, words=words))]
-    if is_path(target):
+    if is_path(given):
         transformer, _ = own_subject(path)
         if pairs is None:
             raise ValueError("your own subject needs prompts: name a .csv or .jsonl file after it.")
@@ -231,7 +231,7 @@ def _given(
         return [(printable(path.stem), transformer, prompts)]
     from graphcircuits.corpus import load_case
 
-    cases = [load_case(id.strip()) for id in target.split(",")]
+    cases = [load_case(id.strip()) for id in given.split(",")]
     if pairs is None:
         return [(case.id, case.subject(), case.pairs(draw, seed=seed)) for case in cases]
     if len(cases) > 1:

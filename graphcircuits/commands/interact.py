@@ -59,7 +59,7 @@ def interact(
     subject: Annotated[
         Path | None, typer.Option(help="The file that build made of your own program.")
     ] = None,
-    target: Annotated[
+    reader: Annotated[
         str | None, typer.Option(help="All edges into one reader, such as m1 or 'a1.h0<q>'.")
     ] = None,
     edges: Annotated[
@@ -90,7 +90,7 @@ def interact(
 
     Edges into one reader are also compared at each position of what it reads: by the definition
     (finite), its Hessian (local) and, for some pairs, the exact integral. Numbers are averages over
-    prompts, and at a read over positions as well. Without --target and --edges the edges with the
+    prompts, and at a read over positions as well. Without --reader and --edges the edges with the
     largest single effects are paired.
     """
     import torch
@@ -98,7 +98,7 @@ def interact(
     from graphcircuits.viewer.heatmap import heat_map_page, heat_maps
 
     refuse(
-        ["give --target or --edges, not both"] if target is not None and edges is not None else [],
+        ["give --reader or --edges, not both"] if reader is not None and edges is not None else [],
         prompt_count("--draw", draw),
         seed_range(seed),
         in_range("--top", top, 1),
@@ -114,11 +114,11 @@ def interact(
     transformer, prompts, title, task = _given(case, subject, pairs, draw, seed, words)
     with late_progress() as bar:
         step = bar.add_task(f"interactions in {title}", total=2)
-        report = _Report.of(transformer.to(torch.float64), prompts, target, _listed(edges))
+        report = _InteractReport.of(transformer.to(torch.float64), prompts, reader, _listed(edges))
         bar.update(step, completed=1)
         record = report.record(top, integrals, order, decay=decay, by_position=by_position)
     record = {"subject": title, "task": task, "pairs": len(prompts), **record}
-    about = f"{title}: edge interactions" + (f" at {report.target}" if report.target else "")
+    about = f"{title}: edge interactions" + (f" at {report.reader}" if report.reader else "")
     labels, panels = report.labels, {name: x.tolist() for name, x in report.panels.items()}
     text = " ".join([task, *record["remarks"]])
     saved = save(
@@ -137,10 +137,10 @@ def interact(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Report:
+class _InteractReport:
     """All that is printed about some edges of a subject."""
 
-    target: str | None
+    reader: str | None
     """The reader that all edges share, if there is one; what follows is None if there is none."""
     whole: "Effects"
     read: "SharedRead | None" = None
@@ -153,23 +153,23 @@ class _Report:
         cls,
         subject: "Transformer",
         pairs: "Pairs",
-        target: str | None,
+        reader: str | None,
         edges: Sequence[str] | None,
-    ) -> "_Report":
+    ) -> "_InteractReport":
         from graphcircuits.interactions import SharedRead, edge_interactions, finite, local
 
-        if edges is None and target is None:
+        if edges is None and reader is None:
             edges = _strongest(subject, pairs)
         elif edges is None:
-            assert target is not None
-            edges = SharedRead.of(subject, pairs, target).edges
+            assert reader is not None
+            edges = SharedRead.of(subject, pairs, reader).edges
         whole = edge_interactions(subject, pairs, edges)
         first, *others = (edge.partition("->")[2] for edge in edges)
         if any(other != first for other in others):
-            return cls(target=None, whole=whole)
+            return cls(reader=None, whole=whole)
         read = SharedRead.of(subject, pairs, first, edges=edges)
         return cls(
-            target=first,
+            reader=first,
             whole=whole,
             read=read,
             finite=finite(read).interaction,
@@ -182,8 +182,8 @@ class _Report:
 
     @property
     def labels(self) -> list[str]:
-        """Sources alone, where all edges have one target."""
-        return [edge.partition("->")[0] if self.target else edge for edge in self.edges]
+        """Writers alone, where all edges have one reader."""
+        return [edge.partition("->")[0] if self.reader else edge for edge in self.edges]
 
     @property
     def panels(self) -> "dict[str, Tensor]":
@@ -198,10 +198,10 @@ class _Report:
     @property
     def remarks(self) -> list[str]:
         if self.read is None:
-            return ["These edges have several readers; --target shows the edges into one of them."]
+            return ["These edges have several readers; --reader shows the edges into one of them."]
         if self.read.kinks:
             return [
-                f"The local and integral forms do not apply: downstream of {self.target} there is "
+                f"The local and integral forms do not apply: downstream of {self.reader} there is "
                 f"{' and '.join(self.read.kinks)}, which has kinks."
             ]
         return []
@@ -224,7 +224,7 @@ class _Report:
         ranked = sizes[first, second].argsort(descending=True).tolist()
         best = [(int(first[rank]), int(second[rank])) for rank in ranked[: max(top, integrals)]]
         record: dict[str, Any] = {
-            "target": self.target,
+            "reader": self.reader,
             "edges": list(self.edges),
             "kinks": [] if self.read is None else list(self.read.kinks),
             "remarks": self.remarks,
@@ -329,23 +329,23 @@ def _listed(edges: list[str] | None) -> list[str] | None:
 
 
 def _given(
-    target: str, subject: Path | None, pairs: Path | None, draw: int, seed: int, words: bool
+    name: str, subject: Path | None, pairs: Path | None, draw: int, seed: int, words: bool
 ) -> tuple["Transformer", "Pairs", str, str]:
     """Subject, prompts, and what to call subject and task."""
     from graphcircuits.commands.subjects import is_path, own_pairs, own_subject
 
-    path = Path(target) if subject is None else subject
-    if subject is None and is_path(target):
+    path = Path(name) if subject is None else subject
+    if subject is None and is_path(name):
         transformer, _ = own_subject(path)
         title, task = printable(path.stem), ""
     else:
         from graphcircuits.corpus import load_case
 
         if subject is None:
-            case = load_case(target)
+            case = load_case(name)
             transformer = case.subject()
         else:
-            case, transformer = planted(target, subject)
+            case, transformer = planted(name, subject)
         title, task = case.id, printable(case.task)
         if pairs is None:
             return transformer, case.pairs(draw, seed=seed), title, task

@@ -35,7 +35,7 @@ class OwnProgram:
     max_seq_len: int
 
 
-def own_program(target: str, vocab: str | None, max_seq_len: int | None) -> OwnProgram:
+def own_program(given: str, vocab: str | None, max_seq_len: int | None) -> OwnProgram:
     """The program that `path/to/file.py:name` means, or `path/to/file.py` if it holds but one."""
     from graphcircuits.rasp.load import load_program
 
@@ -43,19 +43,19 @@ def own_program(target: str, vocab: str | None, max_seq_len: int | None) -> OwnP
         raise ValueError("your own program needs --vocab and --max-seq-len.")
     refuse(in_range("--max-seq-len", max_seq_len, 2, LONGEST))
     tokens = _tokens(vocab)
-    path, name = _split(target)
+    path, name = _split(given)
     name, program = load_program(path, name)
     return OwnProgram(path, name, program, tokens, max_seq_len)
 
 
-def own_case(target: str, vocab: str | None, max_seq_len: int | None, causal: bool) -> "Case":
+def own_case(given: str, vocab: str | None, max_seq_len: int | None, causal: bool) -> "Case":
     """The case of a program, by the name that it has in its file."""
-    own = own_program(target, vocab, max_seq_len)
+    own = own_program(given, vocab, max_seq_len)
     return _case(own.path, own.name, own.program, own.vocab, own.max_seq_len, causal)
 
 
 def planted(
-    target: str,
+    given: str,
     file: Path,
     *,
     vocab: str | None = None,
@@ -72,14 +72,14 @@ def planted(
     from graphcircuits.commands.subjects import own_subject
     from graphcircuits.rasp.load import load_program
 
-    path, name = _split(target)
+    path, name = _split(given)
     name, program = load_program(path, name)
     transformer, _ = own_subject(file)
     config, codec = transformer.config, transformer.codec
     if codec is None:
         raise ValueError(
             f"{file} has no vocabulary, so no program can give it prompts; "
-            f"build a subject with: {build_command(target)}"
+            f"build a subject with: {build_command(given)}"
         )
     refuse(
         _other_vocab(vocab, file, codec),
@@ -90,61 +90,61 @@ def planted(
     problems = _misfits(case, transformer)
     if problems:
         raise ValueError(
-            f"{file} is no subject of {target}: {'; '.join(problems)}. "
-            f"Build one with: {build_command(target)}"
+            f"{file} is no subject of {given}: {'; '.join(problems)}. "
+            f"Build one with: {build_command(given)}"
         )
     transformer = transformer.to(torch.float32)  # stored as half that, and to be computed with
     right = _right_answers(case, transformer)
     if right < ENOUGH:
         say(
-            f"warning: {file} gives the answer of {target} at {right:.0%} of the positions; if the "
+            f"warning: {file} gives the answer of {given} at {right:.0%} of the positions; if the "
             "program has changed, build it again: its circuit need not be the subject's.",
             err=True,
         )
     return case, transformer
 
 
-def build_command(target: str) -> str:
+def build_command(given: str) -> str:
     """How to get a subject of a program."""
-    return f"graphcircuits build --program {target} --vocab TOKENS --max-seq-len LENGTH"
+    return f"graphcircuits build --program {given} --vocab TOKENS --max-seq-len LENGTH"
 
 
-def is_program(target: str) -> bool:
-    """Whether a target means a file with a program, not a case."""
+def is_program(given: str) -> bool:
+    """Whether it means a file with a program, not a case."""
     from graphcircuits.commands.subjects import is_path
 
-    return ":" in target or is_path(target)
+    return ":" in given or is_path(given)
 
 
-def without_subject(target: str) -> list[str]:
+def without_subject(given: str) -> list[str]:
     """The problem with a program where a subject is wanted."""
-    if _split(target)[0].suffix != ".py":
+    if _split(given)[0].suffix != ".py":
         return []
     return [
-        f"{target} is a program; name the subject that was built from it with --subject FILE, or "
-        f"build one with: {build_command(target)}"
+        f"{given} is a program; name the subject that was built from it with --subject FILE, or "
+        f"build one with: {build_command(given)}"
     ]
 
 
-def unsuited(target: str, subject: Path | None) -> list[str]:
+def unsuited(given: str, subject: Path | None) -> list[str]:
     """A program without its subject, or a subject without its program."""
     if subject is None:
-        return without_subject(target)
-    if is_program(target):
+        return without_subject(given)
+    if is_program(given):
         return []
-    return [f"--subject goes with a program, path/to/file.py:name, got {target}"]
+    return [f"--subject goes with a program, path/to/file.py:name, got {given}"]
 
 
-def program_file(target: str) -> Path:
-    """The file that a target names."""
-    return _split(target)[0]
+def program_file(given: str) -> Path:
+    """The file that a program is in."""
+    return _split(given)[0]
 
 
-def _split(target: str) -> tuple[Path, str | None]:
+def _split(given: str) -> tuple[Path, str | None]:
     # A path may hold a colon itself.
-    path, colon, name = target.rpartition(":")
-    if not colon or Path(target).is_file():
-        return Path(target), None
+    path, colon, name = given.rpartition(":")
+    if not colon or Path(given).is_file():
+        return Path(given), None
     return Path(path), name or None
 
 

@@ -52,7 +52,7 @@ class Counts:
     """Edge evaluations for each of them."""
     steps: int
     """Updates or decisions that the method reported as done one after the other."""
-    target_flops: int
+    subject_flops: int
     """Of matrix products with the subject's weights and of its attention, over all pairs."""
     own_flops: int
     """Of all other matrix products."""
@@ -66,7 +66,7 @@ class Counts:
     @property
     def work_in_passes(self) -> float:
         """All work, in plain forward passes."""
-        return (self.target_flops + self.own_flops) / self.forward_flops
+        return (self.subject_flops + self.own_flops) / self.forward_flops
 
     @property
     def span_in_passes(self) -> float:
@@ -156,10 +156,10 @@ def count(
         backwards=tally.backward_layers / whole + tally.evaluation_backwards / len(pairs),
         evaluations=tally.evaluations / len(pairs),
         steps=steps,
-        target_flops=ledger.target_flops,
+        subject_flops=ledger.subject_flops,
         own_flops=ledger.own_flops,
         span=ledger.span,
-        forward_flops=plain.target_flops,
+        forward_flops=plain.subject_flops,
         forward_span=plain.span,
     )
 
@@ -186,7 +186,7 @@ def _counting_subject(subject: Transformer, tally: _Tally) -> Transformer:
     A plain run has the axes (batch, pos, d_model); evaluations of many edges have one more.
     """
 
-    class Counting(Transformer):
+    class CountingTransformer(Transformer):
         def attention(
             self, stream: Float[Tensor, "*batch pos d_model"], layer: int
         ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -204,13 +204,13 @@ def _counting_subject(subject: Transformer, tally: _Tally) -> Transformer:
                 tally.plain_logits.add(_storage(logits))
             return logits
 
-    return Counting(subject.config, subject.weights, subject.codec)
+    return CountingTransformer(subject.config, subject.weights, subject.codec)
 
 
 def _counting_pairs(pairs: Pairs, tally: _Tally) -> Pairs:
     """The same pairs; they count the runs that they judge, but for plain ones."""
 
-    class Counting(Pairs):
+    class CountingPairs(Pairs):
         def loss(
             self, logits: Float[Tensor, "*mask batch pos d_vocab_out"]
         ) -> Float[Tensor, "*mask batch"]:
@@ -221,7 +221,7 @@ def _counting_pairs(pairs: Pairs, tally: _Tally) -> Pairs:
                     tally.evaluation_backwards += prompts
             return super().loss(logits)
 
-    return Counting(**{field.name: getattr(pairs, field.name) for field in fields(pairs)})
+    return CountingPairs(**{field.name: getattr(pairs, field.name) for field in fields(pairs)})
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef:
@@ -279,7 +279,7 @@ class Ledger(TorchDispatchMode):
                 self._marks[_storage(tensor)] = _Mark(0, origin)
 
     @property
-    def target_flops(self) -> int:
+    def subject_flops(self) -> int:
         return sum(product.flops for product in self._products if product.kind != "own")
 
     @property

@@ -65,7 +65,7 @@ def audit(case: Case, subject: Transformer, pairs: Pairs) -> Audit:
         torch.ones(graph.n_edges, dtype=torch.bool),
         case.labels("interpbench").mask,
         case.labels("complete").mask,
-        *(graph.edge_sources != index[component.name] for component in components),
+        *(graph.edge_writers != index[component.name] for component in components),
     ]
     corrupted = subject.run(pairs.corrupted).writers
     logits = masked_logits(subject, pairs.clean, torch.stack(masks).to(subject.dtype), corrupted)

@@ -291,7 +291,7 @@ class Case:
     def labels(self, labeling: str = "interpbench") -> "graphcircuits.circuit.Circuit":
         """The true circuit in the subject's graph, under one of three labelings.
 
-        `interpbench`, the official rule, leaves out a read that another source passes on;
+        `interpbench`, the official rule, leaves out a read that another writer passes on;
         `complete` has every read that the program makes; `paper` is the list published with the
         subject, whose known defects only the paper's own tables need.
         """

@@ -88,7 +88,7 @@ def gather(fleet: Fleet, exchanges: Sequence[Exchange]) -> FleetData:
     graph = ComponentGraph(fleet.config.n_layers, fleet.config.n_heads)
     needed = torch.stack([Circuit.from_names(graph, exchange.edges).mask for exchange in exchanges])
     free = torch.zeros(len(exchanges), graph.n_readers, graph.n_writers, dtype=torch.bool)
-    free[:, graph.edge_dests, graph.edge_sources] = ~needed
+    free[:, graph.edge_readers, graph.edge_writers] = ~needed
     config, names = fleet.config, part_names(fleet)
     subjects, inputs = len(exchanges), len(exchanges[0].tokens)
     drawn = exchanges[0].base.shape[1]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from graphcircuits.rasp.language import SOp
 from graphcircuits.rasp.layout import WIDTH_SUFFIX, Layout, complete_edges
-from graphcircuits.rasp.lookup import Trace, run, undefined
+from graphcircuits.rasp.lookup import ProgramTrace, run, undefined
 from graphcircuits.rasp.tabulate import Tables
 
 FIRST_TOKEN = 2
@@ -92,7 +92,9 @@ def written_variables(tables: Tables, layout: Layout) -> dict[str, list[SOp]]:
     }
 
 
-def _in_batches(tables: Tables, codes: np.ndarray, overrides: Mapping[SOp, np.ndarray]) -> Trace:
+def _in_batches(
+    tables: Tables, codes: np.ndarray, overrides: Mapping[SOp, np.ndarray]
+) -> ProgramTrace:
     traces = [
         run(
             tables,
@@ -101,13 +103,13 @@ def _in_batches(tables: Tables, codes: np.ndarray, overrides: Mapping[SOp, np.nd
         )
         for start in range(0, len(codes), BATCH)
     ]
-    return Trace(
+    return ProgramTrace(
         {sop: np.concatenate([t.columns[sop] for t in traces]) for sop in traces[0].columns},
         {sop: np.concatenate([t.conflicts[sop] for t in traces]) for sop in traces[0].conflicts},
     )
 
 
-def _targets(tables: Tables, trace: Trace) -> np.ndarray:
+def _targets(tables: Tables, trace: ProgramTrace) -> np.ndarray:
     output = trace.columns[tables.program]
     if tables.variables[tables.program].numerical:
         return np.nan_to_num(output).astype(np.float32)

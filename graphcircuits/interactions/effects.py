@@ -3,7 +3,7 @@
 1. The effect of a set of edges is the loss when they are corrupted minus that of the clean run.
 2. The interaction of two edges is their joint effect minus the two single effects.
 3. For whole edges, corrupted at every position, masked runs give all of that: one for the clean
-   run, one an edge and one a pair.
+   run, one per edge and one per pair.
 """
 
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ class Effects:
     """
 
     edges: tuple[str, ...]
-    single: Float[Tensor, " source *rest"]
-    joint: Float[Tensor, "source source *rest"]
+    single: Float[Tensor, " chosen *rest"]
+    joint: Float[Tensor, "chosen chosen *rest"]
     """Of an edge with itself: the single effect."""
 
     @cached_property
-    def interaction(self) -> Float[Tensor, "source source *rest"]:
+    def interaction(self) -> Float[Tensor, "chosen chosen *rest"]:
         """Joint minus single effects; zero on the diagonal, where there is no pair."""
         return without_diagonal(self.joint - self.single[:, None] - self.single[None])
 
@@ -81,8 +81,8 @@ def edge_interactions(
 
 
 def square(
-    single: Float[Tensor, " source *rest"], joint: Float[Tensor, " pair *rest"]
-) -> Float[Tensor, "source source *rest"]:
+    single: Float[Tensor, " chosen *rest"], joint: Float[Tensor, " pair *rest"]
+) -> Float[Tensor, "chosen chosen *rest"]:
     """Values of the pairs above the diagonal on both sides of it, single ones on it."""
     first, second = torch.triu_indices(len(single), len(single), 1)
     values = single.new_zeros(len(single), *single.shape)
@@ -93,8 +93,8 @@ def square(
 
 
 def without_diagonal(
-    values: Float[Tensor, "source source *rest"],
-) -> Float[Tensor, "source source *rest"]:
+    values: Float[Tensor, "chosen chosen *rest"],
+) -> Float[Tensor, "chosen chosen *rest"]:
     """The same with zeros where an edge would be paired with itself."""
     diagonal = torch.eye(len(values), dtype=torch.bool, device=values.device)
     return values.masked_fill(diagonal.view(*diagonal.shape, *[1] * (values.ndim - 2)), 0.0)

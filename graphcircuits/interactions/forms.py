@@ -3,7 +3,7 @@
 With the read input u, the changes d1 and d2 of two edges, and L from `SharedRead`:
 
 1. `finite` is the definition, L(u + d1 + d2) - L(u + d1) - L(u + d2) + L(u).
-2. `local` is d1 . Hessian(u) . d2. One Hessian-vector product an edge gives all pairs.
+2. `local` is d1 . Hessian(u) . d2. One Hessian-vector product per edge gives all pairs.
 3. `integral` averages d1 . Hessian(u + s d1 + r d2) . d2 over the unit square of s and r.
 4. `interaction_matrix` averages one form over prompts and positions.
 5. `decay` shrinks d1 and d2 and fits the power with which the error of `local` falls.
@@ -34,7 +34,7 @@ SCALES = (0.02, 0.01, 0.005, 0.0025, 0.00125)
 
 def first_order(
     read: SharedRead, *, memory_limit: int = MEMORY_LIMIT
-) -> Float[Tensor, "source place batch"]:
+) -> Float[Tensor, "chosen place batch"]:
     """d . gradient(u): the effect of each edge as EAP sees it, which adds up without interactions.
 
     Its sum over places is EAP's effect of the whole edge.
@@ -63,8 +63,8 @@ def finite(read: SharedRead, *, memory_limit: int = MEMORY_LIMIT) -> Effects:
 
 def local(
     read: SharedRead, *, memory_limit: int = MEMORY_LIMIT
-) -> Float[Tensor, "source source place batch"]:
-    """d1 . Hessian(u) . d2 for all pairs, with one Hessian-vector product an edge.
+) -> Float[Tensor, "chosen chosen place batch"]:
+    """d1 . Hessian(u) . d2 for all pairs, with one Hessian-vector product per edge.
 
     Zero on the diagonal, where there is no pair.
     """
@@ -128,19 +128,19 @@ def integral(
 def interaction_matrix(
     subject: Transformer,
     pairs: Pairs,
-    target: str,
+    reader: str,
     *,
     edges: Sequence[str] | None = None,
     form: str = "local",
     per_position: bool = False,
     memory_limit: int = MEMORY_LIMIT,
-) -> Float[Tensor, "source source *pos"]:
+) -> Float[Tensor, "chosen chosen *pos"]:
     """All pairs of edges into a reader, `local` or `finite`, averaged over prompts and positions.
 
     `per_position` keeps the positions apart.
     """
     check_choice("form", form, FORMS)
-    read = SharedRead.of(subject, pairs, target, edges=edges)
+    read = SharedRead.of(subject, pairs, reader, edges=edges)
     if form == "local":
         values = local(read, memory_limit=memory_limit)
     else:
@@ -179,7 +179,7 @@ def decay(
         errors.append(gap.abs().mean().item())
     if min(errors) == 0:
         raise ValueError(
-            f"finite and local form agree to the last digit at {read.target}: no error to fit."
+            f"finite and local form agree to the last digit at {read.reader}: no error to fit."
         )
     slope = float(np.polyfit(np.log(scales), np.log(errors), 1)[0])
     return Decay(scales=tuple(scales), errors=tuple(errors), slope=slope)
@@ -234,6 +234,6 @@ def _parts(
 def _check_smooth(read: SharedRead, form: str) -> None:
     if read.kinks:
         raise ValueError(
-            f"the {form} form does not apply: downstream of {read.target} there is "
+            f"the {form} form does not apply: downstream of {read.reader} there is "
             f"{' and '.join(read.kinks)}, which has kinks; use the finite form."
         )

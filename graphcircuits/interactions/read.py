@@ -31,12 +31,12 @@ from graphcircuits.task.pairs import Pairs
 class SharedRead:
     """Edges into one reader, and the loss as a function of what it reads at one position.
 
-    The axis `place` follows `positions`; `source` follows `edges`.
+    The axis `place` follows `positions`; `chosen` follows `edges`.
     """
 
     subject: Transformer
     pairs: Pairs
-    target: str
+    reader: str
     edges: tuple[str, ...]
     positions: tuple[int, ...]
     scale: float = 1.0
@@ -47,27 +47,27 @@ class SharedRead:
         cls,
         subject: Transformer,
         pairs: Pairs,
-        target: str,
+        reader: str,
         *,
         edges: Sequence[str] | None = None,
         positions: Sequence[int] | None = None,
     ) -> "SharedRead":
         """Some edges into a reader such as `m1` or `a1.h0<q>` (all if None), at some positions."""
         graph = subject.graph
-        if target not in graph.reader_names:
-            near = get_close_matches(target, graph.reader_names, n=3, cutoff=0.4)
+        if reader not in graph.reader_names:
+            near = get_close_matches(reader, graph.reader_names, n=3, cutoff=0.4)
             raise ValueError(
-                f"unknown reader {target!r} (near: {', '.join(near) or 'none'}) in a graph of "
+                f"unknown reader {reader!r} (near: {', '.join(near) or 'none'}) in a graph of "
                 f"{graph.n_layers} layers x {graph.n_heads} heads."
             )
         if edges is None:
-            reads = int(graph.reads[graph.reader_names.index(target)])
-            edges = [f"{writer}->{target}" for writer in graph.writer_names[:reads]]
+            reads = int(graph.reads[graph.reader_names.index(reader)])
+            edges = [f"{writer}->{reader}" for writer in graph.writer_names[:reads]]
         graph.edge_indices(edges)
         check_edges(edges)
-        elsewhere = [edge for edge in edges if edge.partition("->")[2] != target]
+        elsewhere = [edge for edge in edges if edge.partition("->")[2] != reader]
         if elsewhere:
-            raise ValueError(f"edges must end in {target}, got {', '.join(elsewhere)}.")
+            raise ValueError(f"edges must end in {reader}, got {', '.join(elsewhere)}.")
         length = pairs.clean.shape[1]
         positions = range(length) if positions is None else positions
         if not positions or min(positions) < 0 or max(positions) >= length:
@@ -75,14 +75,14 @@ class SharedRead:
         return cls(
             subject=settled(subject, widen=False),
             pairs=prepare(subject, pairs),
-            target=target,
+            reader=reader,
             edges=tuple(edges),
             positions=tuple(positions),
         )
 
     @cached_property
-    def reader(self) -> int:
-        return self.subject.graph.reader_names.index(self.target)
+    def reader_number(self) -> int:
+        return self.subject.graph.reader_names.index(self.reader)
 
     @cached_property
     def kinks(self) -> tuple[str, ...]:
@@ -91,7 +91,8 @@ class SharedRead:
         A loss function of the user's own is taken to be smooth.
         """
         config, graph = self.subject.config, self.subject.graph
-        layer, kind = int(graph.reader_layer[self.reader]), graph.reader_kinds[self.reader]
+        layer = int(graph.reader_layer[self.reader_number])
+        kind = graph.reader_kinds[self.reader_number]
         first = layer + (config.parallel and kind in "qkv")
         mlps = [f"m{later}" for later in range(first, config.n_layers)]
         reasons = []
@@ -108,7 +109,7 @@ class SharedRead:
 
     @cached_property
     def _stream(self) -> Float[Tensor, "batch pos d_model"]:
-        return self._base.streams[self.subject.graph.reader_stream[self.reader]]
+        return self._base.streams[self.subject.graph.reader_stream[self.reader_number]]
 
     @cached_property
     def inputs(self) -> Float[Tensor, "place batch d_model"]:
@@ -117,14 +118,14 @@ class SharedRead:
         return rearrange(chosen, "batch place d_model -> place batch d_model")
 
     @cached_property
-    def changes(self) -> Float[Tensor, "source place batch d_model"]:
+    def changes(self) -> Float[Tensor, "chosen place batch d_model"]:
         """Corrupted minus clean message of each edge, times `scale`."""
         graph = self.subject.graph
-        writers = graph.edge_sources[graph.edge_indices(self.edges)].tolist()
+        writers = graph.edge_writers[graph.edge_indices(self.edges)].tolist()
         with torch.no_grad():
             corrupted = self.subject.run(self.pairs.corrupted).writers
         change = (corrupted - self._base.writers)[:, list(self.positions)][:, :, writers]
-        return self.scale * rearrange(change, "batch place source d -> source place batch d")
+        return self.scale * rearrange(change, "batch place chosen d -> chosen place batch d")
 
     def losses(
         self, inputs: Float[Tensor, "*alternative place batch d_model"]
@@ -133,5 +134,5 @@ class SharedRead:
         pos = torch.arange(self._stream.shape[1], device=inputs.device)
         here = pos == torch.tensor(self.positions, device=inputs.device)[:, None]
         change = (inputs - self.inputs)[..., None, :].where(here[:, None, :, None], 0.0)
-        logits = rerun(self._base, self.reader, change.contiguous().flatten(0, -4))
+        logits = rerun(self._base, self.reader_number, change.contiguous().flatten(0, -4))
         return self.pairs.loss(logits).unflatten(0, inputs.shape[:-2])

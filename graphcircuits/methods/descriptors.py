@@ -3,7 +3,7 @@
 1. Every writer has a write factor A (rank, d_model) and every reader a read factor B (d_model,
    rank), cut down to their ranks by QR; the edge map is A B, a small core.
 2. From the cores of an edge come the size and shape of its map, and from those of its neighbours
-   its share in what its source sends and its target receives (`DESCRIPTORS` lists all).
+   its share in what its writer sends and its reader receives (`DESCRIPTORS` lists all).
 3. Kinds of both ends and their depth say where the edge stands.
 
 The maps are those that do not depend on the basis a head happens to use inside. Its v can be
@@ -35,7 +35,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.subject.sites import SOURCE_KINDS, TARGET_KINDS, kinds
+from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS, kinds
 from graphcircuits.subject.transformer import Transformer
 
 N_SINGULAR = 4
@@ -49,21 +49,21 @@ DESCRIPTORS = (
     "composition",  # norm of the map divided by the norms of its two factors
     "log_write",  # log of the norm of the write factor
     "log_read",  # log of the norm of the read factor
-    "log_share_of_source",  # of the squared norms of all maps from the source; log, 0 = average
-    "log_share_of_dest",  # of the squared norms of all maps into the target; log, 0 = average
-    "beside_source",  # cosine to the sum of all maps from the source, as forms on its side
-    "beside_dest",  # cosine to the sum of all maps into the target, as forms on its side
-    "upstream",  # largest composition into the source; 1 for the input
-    "downstream",  # largest composition out of the target's components; 1 for the logits
-    "source_depth",  # 0 for the input, then (layer + 1) / (layers + 1)
-    "dest_depth",  # (layer + 1) / (layers + 1), 1 for the logits
-    *(f"from_{kind}" for kind in SOURCE_KINDS),
-    *(f"to_{kind}" for kind in TARGET_KINDS),
+    "log_share_of_writer",  # of the squared norms of all maps from the writer; log, 0 = average
+    "log_share_of_reader",  # of the squared norms of all maps into the reader; log, 0 = average
+    "beside_writer",  # cosine to the sum of all maps from the writer, as forms on its side
+    "beside_reader",  # cosine to the sum of all maps into the reader, as forms on its side
+    "upstream",  # largest composition into the writer; 1 for the input
+    "downstream",  # largest composition out of the reader's components; 1 for the logits
+    "writer_depth",  # 0 for the input, then (layer + 1) / (layers + 1)
+    "reader_depth",  # (layer + 1) / (layers + 1), 1 for the logits
+    *(f"from_{kind}" for kind in WRITER_KINDS),
+    *(f"to_{kind}" for kind in READER_KINDS),
 )
 
 
 @dataclass(frozen=True, eq=False)
-class Factors:
+class EdgeFactors:
     """Write and read factors in float64, in the order of the graph's writers and readers."""
 
     writers: tuple[Float[Tensor, "_ d_model"], ...]
@@ -75,26 +75,28 @@ def describe(subject: Transformer) -> Float[Tensor, "edge descriptor"]:
     """The `DESCRIPTORS` of every edge, in edge order, in float64 on the subject's device."""
     graph, factors = subject.graph, factors_of(subject)
     maps = _maps(graph, factors)
-    sources, dests = (ends.to(subject.device) for ends in (graph.edge_sources, graph.edge_dests))
+    writers, readers = (
+        ends.to(subject.device) for ends in (graph.edge_writers, graph.edge_readers)
+    )
     writes = torch.stack([A.norm() for A in factors.writers])
     reads = torch.stack([B.norm() for B in factors.readers])
-    composition = maps.norm * _inverse(writes[sources] * reads[dests])
+    composition = maps.norm * _inverse(writes[writers] * reads[readers])
     upstream, downstream = _neighbours(graph, composition)
-    depths = (graph.writer_layer[graph.edge_sources], graph.reader_layer[graph.edge_dests])
+    depths = (graph.writer_layer[graph.edge_writers], graph.reader_layer[graph.edge_readers])
     columns = [
         _log(maps.norm),
         *(maps.singular * _inverse(maps.norm)[:, None]).T,
         # A map of zeros counts as rank one, the smallest.
         (maps.norm**4 * _inverse(maps.fourth)).clamp(min=1).log(),
         composition,
-        _log(writes)[sources],
-        _log(reads)[dests],
-        _log_share(maps.norm.square(), sources, len(writes)),
-        _log_share(maps.norm.square(), dests, len(reads)),
-        maps.beside_source,
-        maps.beside_dest,
-        upstream[sources],
-        downstream[dests],
+        _log(writes)[writers],
+        _log(reads)[readers],
+        _log_share(maps.norm.square(), writers, len(writes)),
+        _log_share(maps.norm.square(), readers, len(reads)),
+        maps.beside_writer,
+        maps.beside_reader,
+        upstream[writers],
+        downstream[readers],
         *((depth.to(composition) + 1) / (graph.n_layers + 1) for depth in depths),
         *_kinds(graph).to(composition).T,
     ]
@@ -113,7 +115,7 @@ def standardized(described: Float[Tensor, "edge descriptor"]) -> Float[Tensor, "
 # The factors
 
 
-def factors_of(subject: Transformer) -> Factors:
+def factors_of(subject: Transformer) -> EdgeFactors:
     """The write factor of every writer and the read factor of every reader."""
     config = subject.config
     w = {name: weight.double() for name, weight in subject.weights.items()}
@@ -138,7 +140,7 @@ def factors_of(subject: Transformer) -> Factors:
         writers.append(_cut(w["W_out"][layer]))
     W_U = subject.unembedding.double() * config.logit_scale
     readers.append(_cut(subject.through_norm("final_norm", W_U).mT).mT)
-    return Factors(tuple(writers), tuple(readers))
+    return EdgeFactors(tuple(writers), tuple(readers))
 
 
 def _cut(tall: Float[Tensor, "*lead row column"]) -> Float[Tensor, "*lead rank column"]:
@@ -157,11 +159,11 @@ class _Maps:
     fourth: Float[Tensor, " edge"]
     """Sum of the fourth powers of the singular values."""
     singular: Float[Tensor, "edge singular"]
-    beside_source: Float[Tensor, " edge"]
-    beside_dest: Float[Tensor, " edge"]
+    beside_writer: Float[Tensor, " edge"]
+    beside_reader: Float[Tensor, " edge"]
 
 
-def _maps(graph: ComponentGraph, factors: Factors) -> _Maps:
+def _maps(graph: ComponentGraph, factors: EdgeFactors) -> _Maps:
     """The edge maps, reader by reader, of all writers of one kind at once."""
     received, sent = _stream_sums(graph, factors)
     first_stream = torch.searchsorted(graph.stream_reads, torch.arange(graph.n_writers), right=True)
@@ -176,20 +178,20 @@ def _maps(graph: ComponentGraph, factors: Factors) -> _Maps:
                 beside = A @ sent[first_stream[chosen]] @ A.mT
                 found[chosen] = _summary(A @ B, beside, total)
         rows.append(found)
-    norm, fourth, beside_source, beside_dest, *singular = torch.cat(rows).T
-    return _Maps(norm, fourth, torch.stack(singular, dim=1), beside_source, beside_dest)
+    norm, fourth, beside_writer, beside_reader, *singular = torch.cat(rows).T
+    return _Maps(norm, fourth, torch.stack(singular, dim=1), beside_writer, beside_reader)
 
 
 def _summary(
     cores: Float[Tensor, "writer write read"],
-    source_total: Float[Tensor, "writer write write"],
-    dest_total: Float[Tensor, "read read"],
+    writer_total: Float[Tensor, "writer write write"],
+    reader_total: Float[Tensor, "read read"],
 ) -> Float[Tensor, "writer number"]:
-    """The fields of `_Maps`, one row a map; the totals are the sums of the forms beside it."""
+    """The fields of `_Maps`, one row per map; the totals are the sums of the forms beside it."""
     singular = torch.linalg.svdvals(cores)
     fourth = singular**4
     columns = [singular.square().sum(1).sqrt(), fourth.sum(1)]
-    for form, total in ((cores @ cores.mT, source_total), (cores.mT @ cores, dest_total)):
+    for form, total in ((cores @ cores.mT, writer_total), (cores.mT @ cores, reader_total)):
         lengths = fourth.sum(1).sqrt() * total.square().sum((-2, -1)).sqrt()
         columns.append((form * total).sum((-2, -1)) * _inverse(lengths))
     top = F.pad(singular[:, :N_SINGULAR], (0, max(0, N_SINGULAR - singular.shape[1])))
@@ -197,7 +199,7 @@ def _summary(
 
 
 def _stream_sums(
-    graph: ComponentGraph, factors: Factors
+    graph: ComponentGraph, factors: EdgeFactors
 ) -> tuple[Float[Tensor, "stream d_model d_model"], Float[Tensor, "stream d_model d_model"]]:
     """Of each stream: sum of A^T A over the writers in it, of B B^T over its and later readers."""
     ends = graph.stream_reads.tolist()
@@ -212,28 +214,28 @@ def _stream_sums(
 
 
 def _writers_by_kind(graph: ComponentGraph) -> list[Int[Tensor, " writer"]]:
-    """The writers of each kind in SOURCE_KINDS; those of a kind have factors of one shape."""
+    """The writers of each kind in WRITER_KINDS; those of a kind have factors of one shape."""
     kind, _ = kinds(graph)
-    return [(kind == place).nonzero().flatten() for place in range(len(SOURCE_KINDS))]
+    return [(kind == place).nonzero().flatten() for place in range(len(WRITER_KINDS))]
 
 
 def _kinds(graph: ComponentGraph) -> Float[Tensor, "edge kind"]:
-    """Ones at the kinds of source and target."""
+    """Ones at the kinds of writer and reader."""
     writers, readers = kinds(graph)
-    sources = F.one_hot(writers, len(SOURCE_KINDS))[graph.edge_sources]
-    dests = F.one_hot(readers, len(TARGET_KINDS))[graph.edge_dests]
-    return torch.cat([sources, dests], dim=1).float()
+    at_writer = F.one_hot(writers, len(WRITER_KINDS))[graph.edge_writers]
+    at_reader = F.one_hot(readers, len(READER_KINDS))[graph.edge_readers]
+    return torch.cat([at_writer, at_reader], dim=1).float()
 
 
 def _neighbours(
     graph: ComponentGraph, composition: Float[Tensor, " edge"]
 ) -> tuple[Float[Tensor, " writer"], Float[Tensor, " reader"]]:
     """The largest composition into each writer's component, and out of each reader's."""
-    sources, dests = (
-        ends.to(composition.device) for ends in (graph.edge_sources, graph.edge_dests)
+    writers, readers = (
+        ends.to(composition.device) for ends in (graph.edge_writers, graph.edge_readers)
     )
-    into = composition.new_zeros(graph.n_readers).scatter_reduce(0, dests, composition, "amax")
-    out_of = composition.new_zeros(graph.n_writers).scatter_reduce(0, sources, composition, "amax")
+    into = composition.new_zeros(graph.n_readers).scatter_reduce(0, readers, composition, "amax")
+    out_of = composition.new_zeros(graph.n_writers).scatter_reduce(0, writers, composition, "amax")
     upstream = composition.new_zeros(graph.n_writers)
     downstream = composition.new_zeros(graph.n_readers)
     upstream[0] = downstream[-1] = 1.0

@@ -9,7 +9,7 @@ A node of `sp_node` is a reader: q, k and v of each head, and each MLP. Closing 
 incoming edges, and so gives it the value of the corrupted run; `input` and `logits` have no gate.
 Node scores are lifted to edges by InterpBench's rule, which removes every edge that touches a
 masked node, where a head counts as masked once its q, k and v all are: an edge scores the smaller
-of its ends, a head as a source scoring the largest of its q, k and v. (The published code looks for
+of its ends, a head as a writer scoring the largest of its q, k and v. (The published code looks for
 the input of a masked MLP under a name that newer graphs do not have, and so leaves the edges into
 it in place; we follow the rule.) `input->logits`, with no gate at either end, scores as much as the
 best gate.
@@ -94,11 +94,11 @@ def sp_node(
     subject = settled(subject)
     pairs = prepare(subject, pairs, memory_limit)
     start = torch.full((subject.graph.n_readers - 1,), START)
-    dests = subject.graph.edge_dests.to(subject.device)
+    readers = subject.graph.edge_readers.to(subject.device)
 
     def to_masks(gates: Float[Tensor, "sample gate"]) -> Float[Tensor, "sample edge"]:
         logits = torch.ones_like(gates[:, :1])
-        return torch.cat([gates, logits], dim=1)[:, dests]
+        return torch.cat([gates, logits], dim=1)[:, readers]
 
     def share_open(locations: Locations, _: int) -> Float[Tensor, ""]:
         return sparsity * probability_open(locations).mean()
@@ -114,6 +114,6 @@ def lifted(graph: ComponentGraph, readers: Float[Tensor, " gate"]) -> Float[Tens
     for reader, score in enumerate(readers.tolist()):
         served = graph.components_of(reader)
         writers[served.start : served.stop] = writers[served.start : served.stop].clamp(min=score)
-    dests = torch.cat([readers, best[None]]).cpu()
-    ends = torch.minimum(writers[graph.edge_sources], dests[graph.edge_dests])
+    all_readers = torch.cat([readers, best[None]]).cpu()
+    ends = torch.minimum(writers[graph.edge_writers], all_readers[graph.edge_readers])
     return ends.to(readers.device)

@@ -1,9 +1,9 @@
 """Edge pruning: train edge gates towards a given sparsity (Bhaskar et al. 2024).
 
 1. Every edge has a hard-concrete gate; a closed one lets the corrupted value through.
-2. The expected share of closed gates is driven to a target that rises from 0 over the first part of
+2. The expected share of closed gates is driven to a goal that rises from 0 over the first part of
    training: loss + a * gap + b * gap^2 is minimized over the gates and maximized over the
-   multipliers a and b (a Lagrangian), the gap being target minus share.
+   multipliers a and b (a Lagrangian), the gap being goal minus share.
 3. A gate's score is its location: larger means more likely open.
 
 The published method also gates nodes, to save memory in large models; here edges alone.
@@ -41,7 +41,7 @@ def edge_pruning(
     """Locations of edge gates.
 
     `sparsity` is the share of edges to close, aimed at after a share `warmup` of the steps;
-    `multiplier_rate` is the step size of the multipliers' ascent: 1 meets the target closely in a
+    `multiplier_rate` is the step size of the multipliers' ascent: 1 meets the goal closely in a
     few hundred steps, the default falls short of it but ranks edges better. Each of `steps` draws
     `prompts` prompts and `samples` samples of all gates. Without a generator the seed is 0.
     Memory stays below `memory_limit` bytes where one sample on the prompts of a step allows it.
@@ -68,8 +68,8 @@ def edge_pruning(
     multipliers = [0.0, 0.0]
 
     def lagrangian(locations: Locations, step: int) -> Float[Tensor, ""]:
-        target = sparsity * min(1.0, (step + 1) / max(1.0, warmup * steps))
-        gap = target - (1 - probability_open(locations).mean())
+        goal = sparsity * min(1.0, (step + 1) / max(1.0, warmup * steps))
+        gap = goal - (1 - probability_open(locations).mean())
         term = multipliers[0] * gap + multipliers[1] * gap.square()
         # Ascent: each multiplier grows by its own gradient.
         multipliers[0] += multiplier_rate * gap.item()

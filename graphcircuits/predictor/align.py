@@ -1,9 +1,9 @@
 """The paper's aligner: vectors of any width become vectors of one width, by attention.
 
-1. Every coordinate of every interface draws a Gaussian identifier for the graph at hand. Source
-   states and transported gradients lie in the coordinates of the source, messages and target
-   gradients in those of the target, and share its identifiers.
-2. A vector becomes one token a coordinate: a projection of the value, a projection of the
+1. Every coordinate of every interface draws a Gaussian identifier for the graph at hand. Writer
+   states and transported gradients lie in the coordinates of the writer, messages and reader
+   gradients in those of the reader, and share its identifiers.
+2. A vector becomes one token per coordinate: a projection of the value, a projection of the
    coordinate's identifier and an embedding of the feature's role, added up; a learned summary token
    comes last.
 3. Layers of attention over the tokens, each followed by a feed-forward network, both behind a
@@ -195,9 +195,9 @@ class TabpfnAligner(nn.Module):
         widths = {name: getattr(clean, name).shape[-1] for name in (*WRITERS, *READERS)}
         tokens = 3 * sum(tensor[0].numel() for tensor in vars(clean).values())
         for block in features.graph.blocks:
-            sources = widths["input"] + block.head_layers * clean.z[0, 0].numel()
-            sources += block.layer * widths["hidden"]
-            tokens += block.n_readers * (2 * block.n_writers * widths[block.kind] + sources)
+            sent = widths["input"] + block.head_layers * clean.z[0, 0].numel()
+            sent += block.layer * widths["hidden"]
+            tokens += block.n_readers * (2 * block.n_writers * widths[block.kind] + sent)
         held = len(features) * tokens * self._token_numbers * features.scale.element_size()
         return torch.is_grad_enabled() and self.role.requires_grad and held > self.memory_limit
 
@@ -257,11 +257,11 @@ class _Graph:
 
     def line_nodes(self, features: Features) -> Float[Tensor, "context edge width"]:
         device = features.pair.device
-        sources, dests = self.graph.edge_sources.to(device), self.graph.edge_dests.to(device)
+        writers, readers = self.graph.edge_writers.to(device), self.graph.edge_readers.to(device)
         shared = [
-            self._writers(features.clean, "source_clean")[:, sources],
-            self._writers(features.corrupted, "source_corrupted")[:, sources],
-            self._readers(features.gradient, "target_gradient")[:, dests],
+            self._writers(features.clean, "writer_clean")[:, writers],
+            self._writers(features.corrupted, "writer_corrupted")[:, writers],
+            self._readers(features.gradient, "reader_gradient")[:, readers],
         ]
         return torch.cat([*shared, self._edges(features)], dim=-1)
 

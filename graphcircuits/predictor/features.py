@@ -35,9 +35,9 @@ from graphcircuits.subject.transformer import Run, Transformer
 from graphcircuits.task.pairs import Pairs
 
 FEATURES = (
-    "source_clean",
-    "source_corrupted",
-    "target_gradient",
+    "writer_clean",
+    "writer_corrupted",
+    "reader_gradient",
     "message_clean",
     "message_corrupted",
     "transported_gradient",
@@ -56,7 +56,7 @@ class EdgeVectors:
     block: Block
     message_clean: Float[Tensor, "context reader writer width"]
     message_corrupted: Float[Tensor, "context reader writer width"]
-    # Sources differ in width, so what lies in their coordinates comes in three tensors.
+    # Writers differ in width, so what lies in their coordinates comes in three tensors.
     transported_input: Float[Tensor, "context reader d_model"]
     transported_heads: Float[Tensor, "context reader head_layer head d_head"]
     transported_mlps: Float[Tensor, "context reader mlp_layer d_mlp"]
@@ -91,13 +91,13 @@ class Features:
         own = {name: getattr(self, name)[contexts] for name in ("pair", "position", "scale")}
         return replace(self, **chosen, **own)
 
-    def to(self, target: torch.device | torch.dtype | str) -> "Features":
+    def to(self, where: torch.device | torch.dtype | str) -> "Features":
         """The same features on another device or in another dtype."""
         moved = {
-            name: getattr(self, name).map(lambda x: x.to(target))
+            name: getattr(self, name).map(lambda x: x.to(where))
             for name in ("clean", "corrupted", "gradient", "factors")
         }
-        scale = self.scale.to(target)
+        scale = self.scale.to(where)
         pair, position = self.pair.to(scale.device), self.position.to(scale.device)
         return replace(self, pair=pair, position=position, scale=scale, **moved)
 

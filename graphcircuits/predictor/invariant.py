@@ -2,20 +2,20 @@
 
 1. At every context and edge the six features are contracted, or measured in the residual stream:
    clean = g . m_clean, corrupted = g . m_corrupted, effect = corrupted - clean (what noising the
-   edge does to first order), reach = |g| |change of the source's output|, and
-   bound = |g| |the source's clean output|; g is the gradient at the target's input in the stream.
+   edge does to first order), reach = |g| |change of the writer's output|, and
+   bound = |g| |the writer's clean output|; g is the gradient at the reader's input in the stream.
    With `both_ends` the effect is taken by the gradient at the corrupted run as well: where the
    clean run saturates, as attention does, its gradient vanishes and the other one need not.
 2. `measure` pools them over contexts: means of absolute values, by context or summed over the
    positions of a pair first. That is one pass over the prompts, chunked to a memory limit.
 3. `scaled` makes a subject's numbers comparable with another's: by the largest of the case, by the
-   largest and the sum at an edge's target and at its source, and by rank.
-4. `InvariantAligner` standardizes and projects them, with the kinds of source and target. It may
+   largest and the sum at an edge's reader and at its writer, and by rank.
+4. `InvariantAligner` standardizes and projects them, with the kinds of writer and reader. It may
    add a learned projection of single contexts, pooled after it.
 
 Unlike the paper's aligner nothing attends over coordinates, so the width of a subject does not
 matter, and contexts are pooled before graph learning instead of after it: the graph learner then
-runs once a case and not once a context.
+runs once per case and not once per context.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_f
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor.block import linear
 from graphcircuits.predictor.transform import Transformation
-from graphcircuits.subject.sites import SOURCE_KINDS, TARGET_KINDS, kinds
+from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS, kinds
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs, check_losses
 
@@ -39,7 +39,7 @@ STATISTICS = (*CONTRACTIONS, "effect_by_pair", "clean_by_pair")
 """Mean absolute value of a contraction over contexts; over pairs, positions summed, at the end."""
 FAR_STATISTICS = ("far_effect", "far_effect_by_pair")
 """The same of the effect by the gradient at the corrupted run."""
-SCALINGS = ("case", "target_share", "target_top", "source_share", "source_top", "rank")
+SCALINGS = ("case", "reader_share", "reader_top", "writer_share", "writer_top", "rank")
 
 NEGLIGIBLE = 1e-6
 """Below this share of the case's largest value, differences are rounding and do not count."""
@@ -62,9 +62,9 @@ class Invariants:
     sample: Float[Tensor, "context edge contraction"]
     """Contractions at single contexts, in the order of CONTRACTIONS."""
 
-    def to(self, target: torch.device | torch.dtype | str) -> "Invariants":
+    def to(self, where: torch.device | torch.dtype | str) -> "Invariants":
         names = ("statistics", "written", "received", "sample")
-        return replace(self, **{name: getattr(self, name).to(target) for name in names})
+        return replace(self, **{name: getattr(self, name).to(where) for name in names})
 
 
 @torch.no_grad()
@@ -209,11 +209,18 @@ def scaled(
     values: Float[Tensor, "statistic edge"], graph: ComponentGraph
 ) -> Float[Tensor, "edge statistic scaling"]:
     """Every statistic under every scaling, in the order of SCALINGS."""
-    sources, dests = graph.edge_sources.to(values.device), graph.edge_dests.to(values.device)
+    writers, readers = graph.edge_writers.to(values.device), graph.edge_readers.to(values.device)
     values, by_top = _by_top(values)
-    share_t, top_t = _of_component(values, dests, graph.n_readers)
-    share_s, top_s = _of_component(values, sources, graph.n_writers)
-    columns = (_log(by_top), share_t, top_t, share_s, top_s, _rank(values))
+    reader_share, reader_top = _of_component(values, readers, graph.n_readers)
+    writer_share, writer_top = _of_component(values, writers, graph.n_writers)
+    columns = (
+        _log(by_top),
+        reader_share,
+        reader_top,
+        writer_share,
+        writer_top,
+        _rank(values),
+    )
     return torch.stack(columns, dim=-1).transpose(0, 1)
 
 
@@ -253,25 +260,25 @@ def _rank(values: Float[Tensor, "row item"]) -> Float[Tensor, "row item"]:
 def table_width(*, both_ends: bool) -> int:
     """Columns of `table`."""
     own = (len(STATISTICS) + both_ends * len(FAR_STATISTICS)) * len(SCALINGS)
-    return own + 3 * 2 + len(SOURCE_KINDS) + len(TARGET_KINDS)
+    return own + 3 * 2 + len(WRITER_KINDS) + len(READER_KINDS)
 
 
 def table(found: Invariants, transformation: Transformation) -> Float[Tensor, "node column"]:
     """What each node of the transformed graph knows, zeros where something is absent.
 
-    Columns: scaled statistics; norms at source (clean, change) and target (gradient), by the
-    largest of the case and as a rank; kinds of source and target. An edge has all of them. In the
+    Columns: scaled statistics; norms at writer (clean, change) and reader (gradient), by the
+    largest of the case and as a rank; kinds of writer and reader. An edge has all of them. In the
     incidence graph a component has its own norms and kind, and edges leave these to components.
     """
     graph, device = found.graph, found.statistics.device
     writer_kind, reader_kind = (kind.to(device) for kind in kinds(graph))
-    writers = torch.cat([_norms(found.written), _one_hot(writer_kind, SOURCE_KINDS)], dim=1)
-    readers = torch.cat([_norms(found.received[None]), _one_hot(reader_kind, TARGET_KINDS)], dim=1)
+    writers = torch.cat([_norms(found.written), _one_hot(writer_kind, WRITER_KINDS)], dim=1)
+    readers = torch.cat([_norms(found.received[None]), _one_hot(reader_kind, READER_KINDS)], dim=1)
     writers, readers = writers.to(found.statistics), readers.to(found.statistics)
     edges = scaled(found.statistics, graph).flatten(1)
     if transformation == "line":
-        at_source = writers[graph.edge_sources.to(device)]
-        return torch.cat([edges, at_source, readers[graph.edge_dests.to(device)]], dim=1)
+        at_writer = writers[graph.edge_writers.to(device)]
+        return torch.cat([edges, at_writer, readers[graph.edge_readers.to(device)]], dim=1)
     return torch.block_diag(edges, writers, readers).roll(-graph.n_edges, 0)
 
 

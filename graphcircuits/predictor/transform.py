@@ -62,8 +62,8 @@ class Endpoints:
         return cls(
             n_writers=graph.n_writers,
             n_readers=graph.n_readers,
-            edge_writers=graph.edge_sources,
-            edge_readers=graph.edge_dests,
+            edge_writers=graph.edge_writers,
+            edge_readers=graph.edge_readers,
             feeding=torch.arange(graph.n_readers).repeat_interleave(counts),
             fed=torch.tensor([writer for writers in components for writer in writers]),
             writer_rank=torch.arange(graph.n_writers),

@@ -30,7 +30,7 @@ from graphcircuits.rasp.tabulate import NONE, Tables, Variable, sequence_inputs
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class ProgramTrace:
     """What `run` gives: an array (input, position) a variable."""
 
     columns: Mapping[SOp, np.ndarray]
@@ -40,7 +40,7 @@ class Trace:
 
 def run(
     tables: Tables, codes: np.ndarray, overrides: Mapping[SOp, np.ndarray] | None = None
-) -> Trace:
+) -> ProgramTrace:
     """Every variable on a batch of token codes (input, position), short inputs filled with NONE.
 
     `overrides` replaces the columns of some variables before anything reads them.
@@ -62,11 +62,11 @@ def run(
             columns[sop] = np.where(present, column, np.nan if variable.numerical else NONE)
             if conflict is not None and isinstance(sop, Aggregate):
                 conflicts[sop] = conflict
-    return Trace(columns, conflicts)
+    return ProgramTrace(columns, conflicts)
 
 
 def undefined(
-    tables: Tables, codes: np.ndarray, trace: Trace, overridden: Container[SOp] = ()
+    tables: Tables, codes: np.ndarray, trace: ProgramTrace, overridden: Container[SOp] = ()
 ) -> np.ndarray:
     """Where the output rests on a mixture of values, and so has no meaning: (input, position).
 

@@ -223,9 +223,9 @@ def attend(
 
 
 def attention_pattern(
-    config: TransformerConfig, scores: Float[Tensor, "*lead source alternative pos"]
-) -> Float[Tensor, "*lead source alternative pos"]:
-    """Attention over the sources of each position, for several alternative sets of scores."""
+    config: TransformerConfig, scores: Float[Tensor, "*lead key alternative pos"]
+) -> Float[Tensor, "*lead key alternative pos"]:
+    """Attention over the keys of each position, for several alternative sets of scores."""
     scale = config.d_head**-0.5
     if not config.causal:
         return (scores * scale).softmax(-3)

@@ -17,15 +17,15 @@ from torch import Tensor
 from graphcircuits.graph import Block, ComponentGraph
 from graphcircuits.subject.transformer import States, Transformer
 
-SOURCE_KINDS = ("input", "head", "mlp")
-TARGET_KINDS = ("q", "k", "v", "mlp", "logits")
+WRITER_KINDS = ("input", "head", "mlp")
+READER_KINDS = ("q", "k", "v", "mlp", "logits")
 
 
 def kinds(graph: ComponentGraph) -> tuple[Int[Tensor, " writer"], Int[Tensor, " reader"]]:
-    """The kind of every writer and reader, as its place in SOURCE_KINDS and TARGET_KINDS."""
+    """The kind of every writer and reader, as its place in WRITER_KINDS and READER_KINDS."""
     layer = torch.tensor([1] * graph.n_heads + [2])
     writers = torch.cat([torch.tensor([0]), layer.repeat(graph.n_layers)])
-    return writers, torch.tensor([TARGET_KINDS.index(kind) for kind in graph.reader_kinds])
+    return writers, torch.tensor([READER_KINDS.index(kind) for kind in graph.reader_kinds])
 
 
 @dataclass(frozen=True, eq=False)

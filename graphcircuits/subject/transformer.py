@@ -114,9 +114,9 @@ class Transformer:
     def dtype(self) -> torch.dtype:
         return self.weights["W_E"].dtype
 
-    def to(self, target: torch.device | torch.dtype | str) -> "Transformer":
+    def to(self, where: torch.device | torch.dtype | str) -> "Transformer":
         """The same subject on another device or in another dtype."""
-        moved = {name: weight.to(target) for name, weight in self.weights.items()}
+        moved = {name: weight.to(where) for name, weight in self.weights.items()}
         return Transformer(self.config, moved, self.codec, self.case)
 
     def apply(self, sequence: Sequence[Hashable]) -> list[Hashable]:
@@ -275,7 +275,7 @@ class Transformer:
     ) -> Float[Tensor, "*lead d_model d_out"]:
         """The linear part of a norm, followed by W: its weight, and the centring of LayerNorm.
 
-        What is left of the norm is a scale, one number a stream and context. Without a layer the
+        What is left of the norm is a scale, one number per stream and context. Without a layer the
         first axis of W is that of all layers, or the norm is the last one.
         """
         weight, _ = self._norm_weights(name, layer)

@@ -41,7 +41,7 @@ def own_subject(folder: Path, architecture: str = "plain") -> tuple[Path, Path]:
 
 def test_edges_into_one_reader(tmp_path: Path) -> None:
     path, prompts = own_subject(tmp_path)
-    given = [path, prompts, "--target", "m1", "--top", "3", "--integrals", "1", "--order", "5"]
+    given = [path, prompts, "--reader", "m1", "--top", "3", "--integrals", "1", "--order", "5"]
     record = printed(*given, "--decay", "--by-position")
     subject, pairs = make_subject(), Pairs.load(prompts)
     read = SharedRead.of(subject, pairs, "m1")
@@ -50,7 +50,7 @@ def test_edges_into_one_reader(tmp_path: Path) -> None:
         finite(read),
         local(read),
     )
-    assert (record["target"], record["kinks"], record["pairs"]) == ("m1", [], 2)
+    assert (record["reader"], record["kinks"], record["pairs"]) == ("m1", [], 2)
     assert record["edges"] == list(read.edges)
     assert len(record["interactions"]) == 3
     sizes = [row["size"] for row in record["interactions"]]
@@ -108,7 +108,7 @@ def test_a_large_error_estimate_says_what_to_raise(tmp_path: Path) -> None:
     assert record["remarks"] == [f"{said} or more."]
     # A smooth random subject needs no such word.
     path, prompts = own_subject(tmp_path)
-    record = printed(path, prompts, "--target", "m1", "--integrals", "1", "--order", "8")
+    record = printed(path, prompts, "--reader", "m1", "--integrals", "1", "--order", "8")
     assert record["remarks"] == []
 
 
@@ -140,24 +140,24 @@ def test_a_case_wins_over_a_file_of_its_name(
 
 def test_kinks_are_said(tmp_path: Path) -> None:
     path, prompts = own_subject(tmp_path, "relu")
-    done = run(path, prompts, "--target", "m0")
+    done = run(path, prompts, "--reader", "m0")
     said = "The local and integral forms do not apply: downstream of m0 there is relu in m0, m1"
     assert said in done.stdout
     assert "finite at a position" in done.stdout
     assert "local at a position" not in done.stdout
-    record = printed(path, prompts, "--target", "m0", "--by-position")
+    record = printed(path, prompts, "--reader", "m0", "--by-position")
     assert record["kinks"] == ["relu in m0, m1"]
     assert record["interactions"][0]["local"] is None
     assert record["by_position"]["local"] is None
     for option in (["--decay"], ["--integrals", "1"]):
-        refused = run(path, prompts, "--target", "m0", *option)
+        refused = run(path, prompts, "--reader", "m0", *option)
         assert "--integrals and --decay do not apply. The local" in str(refused.exception)
 
 
 def test_a_case_pairs_its_strongest_edges() -> None:
     case = load_case("ib-13")
     record = printed("ib-13", "--draw", "2", "--seed", "3")
-    assert (record["subject"], record["task"], record["target"]) == ("ib-13", case.task, None)
+    assert (record["subject"], record["task"], record["reader"]) == ("ib-13", case.task, None)
     subject, pairs = case.subject().to(torch.float64), case.pairs(2, seed=3)
     scores = METHODS["exact"](subject, pairs)
     assert set(record["edges"]) == {
@@ -165,7 +165,7 @@ def test_a_case_pairs_its_strongest_edges() -> None:
     }
     assert list(record["matrices"]) == ["whole edges"]
     done = run("ib-13", "--draw", "2", "--top", "1")
-    assert "These edges have several readers; --target shows" in done.stdout
+    assert "These edges have several readers; --reader shows" in done.stdout
 
 
 def test_a_case_with_pairs_of_your_own(tmp_path: Path) -> None:
@@ -193,8 +193,8 @@ def test_a_case_with_pairs_of_your_own(tmp_path: Path) -> None:
             ["ib-13", "--by-position", "--json", "--draw", "1"],
             "--by-position does not apply. These edges have several readers",
         ),
-        (["ib-13", "--target", "m1", "--edges", "x"], "give --target or --edges, not both"),
-        (["ib-13", "--target", "m7"], "unknown reader 'm7'"),
+        (["ib-13", "--reader", "m1", "--edges", "x"], "give --reader or --edges, not both"),
+        (["ib-13", "--reader", "m7"], "unknown reader 'm7'"),
         (["ib-13", "--edges", "input->m0"], "two or more different edges"),
         (["ib-1300"], "unknown case 'ib-1300'"),
     ],

@@ -101,7 +101,7 @@ def test_what_is_typed_must_be_what_the_subject_has(
 
 
 @pytest.mark.parametrize(
-    ("target", "text"),
+    ("given", "text"),
     [
         ("my.py:other", "my.py defines no 'other'; did you mean "),
         ("absent.py:swapped", "no Python file at absent.py; give your program as path/to/file.py"),
@@ -117,9 +117,9 @@ def test_what_is_typed_must_be_what_the_subject_has(
 )
 @pytest.mark.parametrize("name", ["localize", "cost", "interact"])
 def test_programs_that_a_subject_is_not_of(
-    command: Command, case: Case, name: str, target: str, text: str
+    command: Command, case: Case, name: str, given: str, text: str
 ) -> None:
-    refused(command(name, target, "--subject", "mine.safetensors"), text)
+    refused(command(name, given, "--subject", "mine.safetensors"), text)
 
 
 def test_subjects_that_a_program_cannot_have(command: Command, case: Case, tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_chunks_change_memory_and_not_counts() -> None:
     whole = counted(subject, pairs, "eap-ig", steps=3)
     parts = counted(subject, pairs, "eap-ig", steps=3, memory_limit=1)
     assert (parts.forwards, parts.backwards) == (whole.forwards, whole.backwards)
-    assert parts.target_flops >= whole.target_flops
+    assert parts.subject_flops >= whole.subject_flops
 
 
 def test_counting_leaves_scores_as_they_are() -> None:
@@ -218,12 +218,12 @@ def test_a_pass_is_the_targets_work_alone(architecture: str) -> None:
     one, two = (count(call, subject, pairs) for call in (forward, both))
     config = subject.config
     size = forward_flops(config, *pairs.clean.shape)
-    assert (one.target_flops, one.own_flops, one.forward_flops) == (size, 0, size)
+    assert (one.subject_flops, one.own_flops, one.forward_flops) == (size, 0, size)
     assert (one.work_in_passes, one.span_in_passes) == (1.0, 1.0)
     # Maps by weights cost as much backward as forward, the products of attention twice as much.
     pos = pairs.clean.shape[1]
     attention = 4 * pairs.clean.numel() * config.n_layers * config.n_heads * pos * config.d_head
-    assert (two.target_flops, two.own_flops) == (2 * size + attention, 0)
+    assert (two.subject_flops, two.own_flops) == (2 * size + attention, 0)
     # q, k, v; scores; their sum; W_O; then the MLP, unless it runs beside them.
     by_layer = 4 if config.parallel else 6
     assert one.span == one.forward_span == by_layer * config.n_layers + 1
@@ -240,7 +240,7 @@ def test_a_masked_run_is_a_pass_and_the_mixing_of_its_edges() -> None:
 
     pairs = make_pairs(subject)
     found = count(call, subject, pairs)
-    assert found.target_flops == 7 * found.forward_flops
+    assert found.subject_flops == 7 * found.forward_flops
     streams = (2 * graph.n_layers + 1) * graph.n_writers
     assert found.own_flops == 2 * pairs.clean.numel() * d_model * (7 * graph.n_edges + streams)
 
@@ -252,7 +252,7 @@ def test_eap_itself_only_contracts() -> None:
     contraction = 2 * pairs.clean.numel() * subject.config.d_model * subject.graph.n_edges
     assert found.own_flops == contraction
     # Two passes forward, one backward, and each writer and reader taken to the stream once.
-    assert 3 * found.forward_flops < found.target_flops < 5 * found.forward_flops
+    assert 3 * found.forward_flops < found.subject_flops < 5 * found.forward_flops
 
 
 @pytest.mark.parametrize("method", some(METHODS, FAST))
@@ -263,7 +263,7 @@ def test_flops_are_those_of_torchs_counter(method: str, predictor: Path) -> None
     found = counted(subject, pairs, method, **options)
     with FlopCounterMode(display=False) as counter:
         localize(subject, pairs, method, **options)
-    assert found.target_flops + found.own_flops == counter.get_total_flops()
+    assert found.subject_flops + found.own_flops == counter.get_total_flops()
 
 
 def test_an_explainer_of_its_own_is_not_the_targets_work() -> None:
@@ -274,7 +274,7 @@ def test_an_explainer_of_its_own_is_not_the_targets_work() -> None:
     narrow, wide = (
         counted(subject, pairs, "pgexplainer", **options | {"width": width}) for width in (8, 64)
     )
-    assert narrow.target_flops == wide.target_flops
+    assert narrow.subject_flops == wide.subject_flops
     assert wide.own_flops > 2 * narrow.own_flops
 
 
@@ -294,7 +294,7 @@ def test_span_is_the_longest_chain() -> None:
         ledger.wait()
         torch.mm(x, W)
         assert ledger.span == 5
-    assert (ledger.target_flops, ledger.own_flops) == (10 * 54, 0)
+    assert (ledger.subject_flops, ledger.own_flops) == (10 * 54, 0)
 
 
 def test_span_goes_through_what_is_written_in_place() -> None:
@@ -313,7 +313,7 @@ def test_products_of_weights_or_of_data_are_not_the_targets() -> None:
         torch.mm(x, x)
         torch.mm(torch.zeros(3, 3), W)
         torch.mm(x, torch.ones(3, 3))
-    assert (ledger.target_flops, ledger.own_flops) == (0, 4 * 54)
+    assert (ledger.subject_flops, ledger.own_flops) == (0, 4 * 54)
 
 
 def test_a_softmax_elsewhere_makes_no_attention_of_a_product() -> None:
@@ -325,7 +325,7 @@ def test_a_softmax_elsewhere_makes_no_attention_of_a_product() -> None:
     with Ledger(weights=[W], data=[x, y]) as ledger:
         pattern = ((x @ W) @ (y @ W)).softmax(-1)
         torch.mm(pattern, y)
-    assert (ledger.target_flops, ledger.own_flops) == (4 * 54, 0)
+    assert (ledger.subject_flops, ledger.own_flops) == (4 * 54, 0)
 
 
 @pytest.mark.parametrize("steps", [1, 3])

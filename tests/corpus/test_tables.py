@@ -62,7 +62,7 @@ def test_the_two_test_cases_without_a_published_list_are_worked_out():
         "input->m0",
         "m1->m2",
         "input->m2",
-        *(f"{source}->a3.h0<{slot}>" for source in ("m2", "input") for slot in "qkv"),
+        *(f"{writer}->a3.h0<{slot}>" for writer in ("m2", "input") for slot in "qkv"),
         "a3.h0->logits",
     }
 

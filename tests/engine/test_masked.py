@@ -141,7 +141,7 @@ def test_the_mask_gradient_at_one_is_that_of_attribution_patching(architecture: 
     mask = torch.ones(graph.n_edges, dtype=torch.float64, requires_grad=True)
     (grad,) = torch.autograd.grad(loss(masked_logits(subject, clean, mask, corrupted)), mask)
     products = torch.einsum("bpwd,bprd->wr", run.writers - corrupted, run.reader_gradients)
-    close(grad, products[graph.edge_sources, graph.edge_dests])
+    close(grad, products[graph.edge_writers, graph.edge_readers])
 
 
 @pytest.mark.parametrize("architecture", ["plain", "llama", "neox", "bidirectional"])

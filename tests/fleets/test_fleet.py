@@ -129,7 +129,7 @@ def test_cut_edges_are_masks_of_zero(share: float) -> None:
     cut = coins(len(subjects), ROWS, graph.n_readers, graph.n_writers, share=share)
     logits = forward_cut(fleet, weights, tokens, given, cut)
     for (s, subject), row in itertools.product(enumerate(subjects), range(ROWS)):
-        mask = (~cut[s, row][graph.edge_dests, graph.edge_sources]).double()
+        mask = (~cut[s, row][graph.edge_readers, graph.edge_writers]).double()
         mine, theirs = (own(fleet, s, x)[row, None] for x in (tokens, donors))
         expected = masked_logits(subject, mine, mask, subject.run(theirs).writers)[0]
         close(logits[s, row, : subject.config.n_ctx, : subject.config.d_vocab_out], expected)

@@ -68,7 +68,7 @@ def parts_by_hand(s: int, rows: Rows) -> dict[str, Tensor]:
         kind = "strict" if rows.strict[row] else "interchange"
         found[kind].append(row_loss(patched, targets, scored, numerical))
     for row in range(rows.cut.shape[1]):
-        mask = (~rows.cut[s, row][graph.edge_dests, graph.edge_sources]).double()
+        mask = (~rows.cut[s, row][graph.edge_readers, graph.edge_writers]).double()
         corrupted = subject.run(rows.donors[s, row, None, :length]).writers
         tokens, targets = rows.cut_tokens[s, row, None, :length], rows.cut_targets[s, row]
         cut = masked_logits(subject, tokens, mask, corrupted)[0]

@@ -65,12 +65,12 @@ def test_all_forms_agree_on_a_quadratic_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "target"),
+    ("architecture", "reader"),
     [("plain", "m0"), ("relu", "m1"), ("llama", "a1.g0<k>"), ("gpt-2", "a1.h1<q>")],
 )
-def test_finite_is_four_plain_runs(architecture: str, target: str) -> None:
+def test_finite_is_four_plain_runs(architecture: str, reader: str) -> None:
     subject = make_subject(architecture)
-    read = SharedRead.of(subject, make_pairs(subject), target)
+    read = SharedRead.of(subject, make_pairs(subject), reader)
     found = finite(read)
     clean = patched_losses(read, [])
     one, other = (patched_losses(read, [edge]) for edge in read.edges[:2])
@@ -84,13 +84,13 @@ def test_finite_is_four_plain_runs(architecture: str, target: str) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    ("architecture", "target"),
+    ("architecture", "reader"),
     some([("llama", "m1"), ("plain", "m0"), ("silu", "a1.h2<k>"), ("layer-norm", "logits")]),
 )
 @pytest.mark.usefixtures("unchecked")
-def test_the_integral_is_the_finite_form(architecture: str, target: str) -> None:
+def test_the_integral_is_the_finite_form(architecture: str, reader: str) -> None:
     subject = make_subject(architecture)
-    read = replace(SharedRead.of(subject, make_pairs(subject), target), scale=0.5)
+    read = replace(SharedRead.of(subject, make_pairs(subject), reader), scale=0.5)
     pairs = all_pairs(read)[:3]
     exact = integral(read, pairs, order=14)
     gap = (exact.value - above(finite(read).interaction)[:3]).abs()
@@ -101,10 +101,10 @@ def test_the_integral_is_the_finite_form(architecture: str, target: str) -> None
     assert rough.error.max() > exact.error.max()
 
 
-@pytest.mark.parametrize("target", ["m0", "a1.h1<k>", "logits"])
-def test_local_is_the_hessian_between_two_changes(target: str) -> None:
+@pytest.mark.parametrize("reader", ["m0", "a1.h1<k>", "logits"])
+def test_local_is_the_hessian_between_two_changes(reader: str) -> None:
     subject = make_subject("rms-norm")
-    read = SharedRead.of(subject, make_pairs(subject), target, positions=[2])
+    read = SharedRead.of(subject, make_pairs(subject), reader, positions=[2])
     found = local(read)
     one = replace(read, pairs=read.pairs[1])
 
@@ -120,14 +120,14 @@ def test_local_is_the_hessian_between_two_changes(target: str) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    ("architecture", "target"),
+    ("architecture", "reader"),
     [("plain", "m0"), ("plain", "a1.h1<q>"), ("layer-norm", "logits"), ("llama", "a1.g1<v>")],
 )
 def test_the_error_of_the_local_form_falls_with_the_third_power(
-    architecture: str, target: str
+    architecture: str, reader: str
 ) -> None:
     subject = make_subject(architecture)
-    found = decay(SharedRead.of(subject, make_pairs(subject, "cross-entropy"), target))
+    found = decay(SharedRead.of(subject, make_pairs(subject, "cross-entropy"), reader))
     assert found.slope == pytest.approx(3, abs=0.2)
     assert sorted(found.errors, reverse=True) == list(found.errors)
 

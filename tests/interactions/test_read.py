@@ -17,9 +17,9 @@ from tests.subjects import SOME, make_subject
 READERS = ["a1.h1<q>", "a1.h2<k>", "a1.g0<k>", "a1.h0<v>", "a1.g0<v>", "m0", "m1", "logits"]
 
 
-def a_read(architecture: str, target: str, **options: Any) -> SharedRead:
+def a_read(architecture: str, reader: str, **options: Any) -> SharedRead:
     subject = make_subject(architecture)
-    return SharedRead.of(subject, make_pairs(subject, "cross-entropy"), target, **options)
+    return SharedRead.of(subject, make_pairs(subject, "cross-entropy"), reader, **options)
 
 
 def patched_losses(read: SharedRead, edges: Sequence[str]) -> Float[Tensor, "place batch"]:
@@ -35,9 +35,9 @@ def patched_losses(read: SharedRead, edges: Sequence[str]) -> Float[Tensor, "pla
 @pytest.mark.parametrize("architecture", SOME)
 def test_replacing_a_read_is_a_run_masked_at_one_position(architecture: str) -> None:
     graph = make_subject(architecture).graph
-    for target in set(READERS) & set(graph.reader_names):
-        if graph.reads[graph.reader_names.index(target)] > 1:
-            read = a_read(architecture, target)
+    for reader in set(READERS) & set(graph.reader_names):
+        if graph.reads[graph.reader_names.index(reader)] > 1:
+            read = a_read(architecture, reader)
             first, last = 0, len(read.edges) - 1
             both = read.losses(read.inputs + read.changes[first] + read.changes[last])
             slow = patched_losses(read, [read.edges[first], read.edges[last]])
@@ -45,8 +45,8 @@ def test_replacing_a_read_is_a_run_masked_at_one_position(architecture: str) -> 
 
 
 def test_the_clean_input_gives_the_clean_loss() -> None:
-    for target in ("a1.h1<q>", "m0", "logits"):
-        read = a_read("layer-norm", target)
+    for reader in ("a1.h1<q>", "m0", "logits"):
+        read = a_read("layer-norm", reader)
         clean = read.pairs.loss(read.subject.logits(read.pairs.clean))
         torch.testing.assert_close(read.losses(read.inputs), clean.expand(5, -1))
 
@@ -60,16 +60,16 @@ def test_positions_and_scale() -> None:
     torch.testing.assert_close(some.losses(some.inputs + some.changes[1]), expected)
 
 
-@pytest.mark.parametrize("target", ["a1.h2<k>", "a1.h0<v>", "m1", "logits"])
-def test_first_order_adds_up_to_eap(target: str) -> None:
-    read = a_read("rms-norm", target)
+@pytest.mark.parametrize("reader", ["a1.h2<k>", "a1.h0<v>", "m1", "logits"])
+def test_first_order_adds_up_to_eap(reader: str) -> None:
+    read = a_read("rms-norm", reader)
     expected = effects(read.subject, read.pairs, "inputs", (torch.ones(1),))
     edges = read.subject.graph.edge_indices(read.edges)
     torch.testing.assert_close(first_order(read, memory_limit=1).sum(1).T, expected[:, edges])
 
 
 @pytest.mark.parametrize(
-    ("architecture", "target", "kinks"),
+    ("architecture", "reader", "kinks"),
     [
         ("plain", "m0", ()),
         ("relu", "m0", ("relu in m0, m1",)),
@@ -78,8 +78,8 @@ def test_first_order_adds_up_to_eap(target: str) -> None:
         ("relu", "logits", ()),
     ],
 )
-def test_kinks(architecture: str, target: str, kinks: tuple[str, ...]) -> None:
-    assert a_read(architecture, target).kinks == kinks
+def test_kinks(architecture: str, reader: str, kinks: tuple[str, ...]) -> None:
+    assert a_read(architecture, reader).kinks == kinks
 
 
 def test_kinks_of_parallel_layers_and_losses() -> None:
@@ -95,7 +95,7 @@ def test_kinks_of_parallel_layers_and_losses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "options", "text"),
+    ("reader", "options", "text"),
     [
         ("m2", {}, r"unknown reader 'm2' \(near: m1, m0\) in a graph of 2 layers x 4 heads"),
         ("a0.h0<q>", {}, "needs two or more different edges, got input->a0.h0<q>"),
@@ -105,7 +105,7 @@ def test_kinks_of_parallel_layers_and_losses() -> None:
         ("m1", {"positions": [5]}, r"positions must be some of 0..4, got \[5\]"),
     ],
 )
-def test_refusals(target: str, options: dict[str, Any], text: str) -> None:
+def test_refusals(reader: str, options: dict[str, Any], text: str) -> None:
     subject = make_subject()
     with pytest.raises(ValueError, match=text):
-        SharedRead.of(subject, make_pairs(subject), target, **options)
+        SharedRead.of(subject, make_pairs(subject), reader, **options)

@@ -14,7 +14,7 @@ from graphcircuits.methods.descriptors import (
     describe,
     standardized,
 )
-from graphcircuits.subject.sites import SOURCE_KINDS, TARGET_KINDS
+from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS
 from graphcircuits.subject.transformer import Transformer
 from tests.methods.tasks import planted
 from tests.subjects import SOME, make_subject
@@ -78,11 +78,11 @@ def slow_describe(subject: Transformer) -> Tensor:
     graph, n_layers = subject.graph, subject.config.n_layers
     writers, readers = dense_factors(subject)
     ends = {name: tuple(name.split("->")) for name in graph.edge_names}
-    maps = {name: writers[source] @ readers[dest] for name, (source, dest) in ends.items()}
+    maps = {name: writers[writer] @ readers[reader] for name, (writer, reader) in ends.items()}
     norm = {name: W.norm() for name, W in maps.items()}
     composition = {
-        name: norm[name] / (writers[source].norm() * readers[dest].norm())
-        for name, (source, dest) in ends.items()
+        name: norm[name] / (writers[writer].norm() * readers[reader].norm())
+        for name, (writer, reader) in ends.items()
     }
 
     def cosine(a: Tensor, b: Tensor) -> Tensor:
@@ -92,53 +92,53 @@ def slow_describe(subject: Transformer) -> Tensor:
         reader: {graph.writer_names[writer] for writer in graph.components_of(number)}
         for number, reader in enumerate(graph.reader_names)
     }
-    leaving = {source: [e for e in ends if ends[e][0] == source] for source in writers}
-    entering = {dest: [e for e in ends if ends[e][1] == dest] for dest in readers}
+    leaving = {writer: [e for e in ends if ends[e][0] == writer] for writer in writers}
+    entering = {reader: [e for e in ends if ends[e][1] == reader] for reader in readers}
     sent = {
-        source: torch.stack([maps[e] @ maps[e].T for e in edges]).sum(0)
-        for source, edges in leaving.items()
+        writer: torch.stack([maps[e] @ maps[e].T for e in edges]).sum(0)
+        for writer, edges in leaving.items()
     }
     received = {
-        dest: torch.stack([maps[e].T @ maps[e] for e in edges]).sum(0)
-        for dest, edges in entering.items()
+        reader: torch.stack([maps[e].T @ maps[e] for e in edges]).sum(0)
+        for reader, edges in entering.items()
     }
     rows = []
-    for name, (source, dest) in ends.items():
+    for name, (writer, reader) in ends.items():
         W = maps[name]
         singular = torch.linalg.svdvals(W)
         top = [*(singular / norm[name]), *[torch.tensor(0.0)] * N_SINGULAR][:N_SINGULAR]
         shares = [
             torch.log(norm[name] ** 2 / torch.stack([norm[e] ** 2 for e in beside]).mean())
-            for beside in (leaving[source], entering[dest])
+            for beside in (leaving[writer], entering[reader])
         ]
-        feeding = [reader for reader in readers if source in served[reader]]
+        feeding = [reader for reader in readers if writer in served[reader]]
         before = [composition[e] for reader in feeding for e in entering[reader]]
-        after = [composition[e] for writer in served[dest] for e in leaving[writer]]
+        after = [composition[e] for writer in served[reader] for e in leaving[writer]]
         layers = [
             int(part[1 : part.find(".")] if "." in part else part[1:])
             for part in (
-                "m-1" if source == "input" else source,
-                f"m{n_layers}" if dest == "logits" else dest,
+                "m-1" if writer == "input" else writer,
+                f"m{n_layers}" if reader == "logits" else reader,
             )
         ]
-        kinds = ["head" if source[0] == "a" else "mlp" if source[0] == "m" else "input"]
-        kinds += [dest[-2] if dest[0] == "a" else "mlp" if dest[0] == "m" else "logits"]
+        kinds = ["head" if writer[0] == "a" else "mlp" if writer[0] == "m" else "input"]
+        kinds += [reader[-2] if reader[0] == "a" else "mlp" if reader[0] == "m" else "logits"]
         rows.append(
             [
                 norm[name].log(),
                 *top,
                 torch.log(singular.square().sum() ** 2 / (singular**4).sum()),
                 composition[name],
-                writers[source].norm().log(),
-                readers[dest].norm().log(),
+                writers[writer].norm().log(),
+                readers[reader].norm().log(),
                 *shares,
-                cosine(W @ W.T, sent[source]),
-                cosine(W.T @ W, received[dest]),
+                cosine(W @ W.T, sent[writer]),
+                cosine(W.T @ W, received[reader]),
                 max(before, default=1.0),
                 max(after, default=1.0),
                 *((layer + 1) / (n_layers + 1) for layer in layers),
-                *(kind == kinds[0] for kind in SOURCE_KINDS),
-                *(kind == kinds[1] for kind in TARGET_KINDS),
+                *(kind == kinds[0] for kind in WRITER_KINDS),
+                *(kind == kinds[1] for kind in READER_KINDS),
             ]
         )
     return torch.tensor(rows, dtype=torch.float64)
@@ -209,11 +209,11 @@ def test_silent_components_have_a_description() -> None:
     described = describe(subject)
     assert described.isfinite().all()
     silent = described[subject.graph.edge_index("m0->logits")]
-    names = ("singular_0", "log_rank", "composition", "beside_source", "beside_dest")
+    names = ("singular_0", "log_rank", "composition", "beside_writer", "beside_reader")
     assert [silent[PLACE[name]].item() for name in names] == [0.0] * len(names)
     largest = described[:, PLACE["log_norm"]].max()
     assert silent[PLACE["log_norm"]] == pytest.approx(largest.item() + math.log(FLOOR))
-    assert silent[PLACE["log_share_of_source"]] == pytest.approx(math.log(FLOOR))
+    assert silent[PLACE["log_share_of_writer"]] == pytest.approx(math.log(FLOOR))
 
 
 def test_standardized() -> None:

@@ -71,7 +71,7 @@ def test_edges_leaving_the_input_add_up_to_the_gap(architecture: str, over: str)
     subject = make_subject(architecture)
     pairs = prepare(subject, make_pairs(subject, "kl"))
     gaps = pairs.loss(subject.logits(pairs.corrupted)) - pairs.loss(subject.logits(pairs.clean))
-    leaving = subject.graph.edge_sources == 0
+    leaving = subject.graph.edge_writers == 0
     errors = []
     for steps in (16, 64, 256):
         found = effects(subject, pairs, over, midpoints(steps))
@@ -92,7 +92,7 @@ def test_over_activations_integrates_each_group_of_writers(architecture: str) ->
     before = pairs.loss(subject.logits(pairs.clean))
     heads = [1 + graph.writers_per_layer + head for head in range(graph.n_heads)]
     for group in ([0], heads, [heads[-1] + 1], [graph.n_writers - 1]):
-        leaving = torch.isin(graph.edge_sources, torch.tensor(group))
+        leaving = torch.isin(graph.edge_writers, torch.tensor(group))
         logits = masked_logits(subject, pairs.clean, (~leaving).double(), corrupted)
         close(found[:, leaving].sum(1), pairs.loss(logits) - before, 1e-3)
 

@@ -44,8 +44,8 @@ def test_an_edge_scores_the_smaller_of_its_ends(architecture: str) -> None:
     ends = heads | {name: value for name, value in score.items() if name.startswith("m")}
     best = float(readers.max())
     for name, value in zip(graph.edge_names, lifted(graph, readers).tolist(), strict=True):
-        source, dest = name.split("->")
-        assert value == min(ends.get(source, best), score.get(dest, best)), name
+        writer, reader = name.split("->")
+        assert value == min(ends.get(writer, best), score.get(reader, best)), name
 
 
 @pytest.mark.slow

@@ -136,14 +136,14 @@ def edge_by_edge(subject: Transformer, pairs: Pairs) -> tuple[Tensor, Tensor]:
     graph, columns = made.graph, []
     for edge in range(graph.n_edges):
         found = made.edge(edge)
-        write = made.factors.write(graph, int(graph.edge_sources[edge]))
-        first = made.edge(int(graph.offsets[graph.edge_dests[edge]]))["transported_gradient"]
+        write = made.factors.write(graph, int(graph.edge_writers[edge]))
+        first = made.edge(int(graph.offsets[graph.edge_readers[edge]]))["transported_gradient"]
         clean, corrupted = (
-            (found["target_gradient"] * found[f"message_{run}"]).sum(-1)
+            (found["reader_gradient"] * found[f"message_{run}"]).sum(-1)
             for run in ("clean", "corrupted")
         )
-        output = found["source_clean"] @ write
-        change = found["source_corrupted"] @ write - output
+        output = found["writer_clean"] @ write
+        change = found["writer_corrupted"] @ write - output
         norm = first.norm(dim=-1)
         of_norms = (norm * change.norm(dim=-1), norm * output.norm(dim=-1))
         columns.append(torch.stack([corrupted - clean, clean, corrupted, *of_norms], dim=-1))
@@ -158,10 +158,10 @@ def dense(subject: Transformer, pairs: Pairs) -> Invariants:
     clean, gradient = run.writers.flatten(0, 1), run.reader_gradients.flatten(0, 1)
     corrupted = subject.run(pairs.corrupted).writers.flatten(0, 1)
     change = corrupted - clean
-    sources, dests = graph.edge_sources, graph.edge_dests
-    products = [(gradient[:, dests] * x[:, sources]).sum(-1) for x in (change, clean, corrupted)]
-    norms = gradient.norm(dim=-1)[:, dests]
-    products += [norms * x.norm(dim=-1)[:, sources] for x in (change, clean)]
+    writers, readers = graph.edge_writers, graph.edge_readers
+    products = [(gradient[:, readers] * x[:, writers]).sum(-1) for x in (change, clean, corrupted)]
+    norms = gradient.norm(dim=-1)[:, readers]
+    products += [norms * x.norm(dim=-1)[:, writers] for x in (change, clean)]
     contractions = torch.stack(products, dim=-1)
     pair = torch.arange(len(pairs)).repeat_interleave(pairs.clean.shape[1])
     return Invariants(

@@ -71,19 +71,19 @@ def sizes_of(made: Features) -> dict[str, float]:
     for kind, vectors in (("state", made.clean), ("gradient", made.gradient)):
         writers = [vectors.writer(graph, n) for n in range(graph.n_writers)]
         readers = [vectors.reader(graph, n) for n in range(graph.n_readers)]
-        for side, found in (("source", writers), ("target", readers)):
+        for side, found in (("writer", writers), ("reader", readers)):
             joined = torch.cat([vector.flatten() for vector in found])
             sizes[f"{kind} {side}"] = float(joined.square().mean().sqrt())
     return sizes
 
 
 ROLES = {
-    "source_clean": ("state", "source"),
-    "source_corrupted": ("state", "source"),
-    "target_gradient": ("gradient", "target"),
-    "message_clean": ("state", "target"),
-    "message_corrupted": ("state", "target"),
-    "transported_gradient": ("gradient", "source"),
+    "writer_clean": ("state", "writer"),
+    "writer_corrupted": ("state", "writer"),
+    "reader_gradient": ("gradient", "reader"),
+    "message_clean": ("state", "reader"),
+    "message_corrupted": ("state", "reader"),
+    "transported_gradient": ("gradient", "writer"),
 }
 
 
@@ -105,10 +105,10 @@ def test_shared_vectors_aligned_once_are_those_of_every_edge(
     sizes = sizes_of(made) if standardize else dict.fromkeys(sizes_of(made), 1.0)
     generator = torch.Generator().manual_seed(6)
     for edge in torch.randperm(graph.n_edges, generator=generator)[:25].tolist():
-        writer, reader = int(graph.edge_sources[edge]), int(graph.edge_dests[edge])
+        writer, reader = int(graph.edge_writers[edge]), int(graph.edge_readers[edge])
         owners = {
-            "source": identifiers.writer(graph, writer),
-            "target": identifiers.reader(graph, reader),
+            "writer": identifiers.writer(graph, writer),
+            "reader": identifiers.reader(graph, reader),
         }
         alone = {
             role: align_alone(
@@ -123,7 +123,7 @@ def test_shared_vectors_aligned_once_are_those_of_every_edge(
         node = int(neighbourhoods(graph, "incidence", "observed").edge_nodes[edge])
         last = torch.cat([alone[role] for role in FEATURES[3:]])
         torch.testing.assert_close(incidence[0, node], torch.cat([torch.zeros_like(last), last]))
-        # Source and target have the states that the edge has, and as many zeros behind them.
+        # Writer and reader have the states that the edge has, and as many zeros behind them.
         d = aligner.d_align
         torch.testing.assert_close(incidence[0, writer, : 2 * d], line[0, edge, : 2 * d])
         at_reader = incidence[0, graph.n_writers + reader]
@@ -143,13 +143,13 @@ def test_components_of_the_incidence_graph_have_their_own_vectors(architecture: 
     sizes = sizes_of(made)
     for node in range(graph.n_nodes):
         writing = node < graph.n_writers
-        name, side = ("writer", "source") if writing else ("reader", "target")
+        side = "writer" if writing else "reader"
         index = node if writing else node - graph.n_writers
         expected = [
             align_alone(
                 aligner,
-                getattr(vectors, name)(graph, index)[0] / sizes[f"{kind} {side}"],
-                getattr(identifiers, name)(graph, index).T,
+                getattr(vectors, side)(graph, index)[0] / sizes[f"{kind} {side}"],
+                getattr(identifiers, side)(graph, index).T,
                 role,
             )
             for vectors, kind, role in zip(

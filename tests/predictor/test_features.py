@@ -60,13 +60,13 @@ def test_gradients_are_slopes_of_the_loss(architecture: str) -> None:
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_transported_gradients_are_slopes_along_one_edge(architecture: str) -> None:
-    """The source moves, and only this edge carries it; a norm keeps the scale of the clean run."""
+    """The writer moves, and only this edge carries it; a norm keeps the scale of the clean run."""
     subject = make_subject(architecture)
     pairs = make_pairs(subject, "cross-entropy")
     made, run = features(subject, pairs), subject.run(pairs.clean)
     graph, generator = subject.graph, torch.Generator().manual_seed(4)
     for edge in torch.randperm(graph.n_edges, generator=generator)[:20].tolist():
-        writer, reader = int(graph.edge_sources[edge]), int(graph.edge_dests[edge])
+        writer, reader = int(graph.edge_writers[edge]), int(graph.edge_readers[edge])
         gradient = made.edge(edge)["transported_gradient"]
         nudge = torch.randn(gradient.shape, generator=generator, dtype=torch.float64)
         written = spread(made, pairs, nudge) @ made.factors.write(graph, writer)
@@ -86,7 +86,7 @@ def test_swapping_a_message_is_patching_the_edge(architecture: str) -> None:
     for edge in range(0, subject.graph.n_edges, 3):
         found = made.edge(edge)
         change = spread(made, pairs, found["message_corrupted"] - found["message_clean"])
-        reader = int(subject.graph.edge_dests[edge])
+        reader = int(subject.graph.edge_readers[edge])
         nudged = Nudged(subject.config, subject.weights, reader=reader, nudge=change)
         torch.testing.assert_close(nudged.logits(pairs.clean), patched[edge])
 
@@ -106,7 +106,7 @@ def test_messages_and_states_match_the_runs(architecture: str) -> None:
             for name, run in (("clean", clean), ("corrupted", corrupted)):
                 expected = plain_message(clean, reader, run.writers[:, :, writer])[rows(made)]
                 torch.testing.assert_close(found[f"message_{name}"], expected)
-                vector = found[f"source_{name}"] @ made.factors.write(graph, writer)
+                vector = found[f"writer_{name}"] @ made.factors.write(graph, writer)
                 torch.testing.assert_close(vector, run.writers[:, :, writer][rows(made)])
             total = total + found["message_clean"]
         bias = read_bias(clean, reader)[rows(made)]
@@ -121,9 +121,9 @@ def test_identities_hold(architecture: str) -> None:
     made = features(subject, make_pairs(subject, "cross-entropy"))
     for found in all_edges(made):
         for run in ("clean", "corrupted"):
-            at_target = (found["target_gradient"] * found[f"message_{run}"]).sum(-1)
-            at_source = (found["transported_gradient"] * found[f"source_{run}"]).sum(-1)
-            torch.testing.assert_close(at_target, at_source, rtol=1e-11, atol=1e-14)
+            at_reader = (found["reader_gradient"] * found[f"message_{run}"]).sum(-1)
+            at_writer = (found["transported_gradient"] * found[f"writer_{run}"]).sum(-1)
+            torch.testing.assert_close(at_reader, at_writer, rtol=1e-11, atol=1e-14)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -138,7 +138,7 @@ def test_blocks_are_the_edges_one_by_one(architecture: str) -> None:
         seen += range(graph.n_edges)[block.edges]
         for edge in range(graph.n_edges)[block.edges]:
             reader, writer = divmod(edge - block.first_edge, block.n_writers)
-            assert block.first_reader + reader == graph.edge_dests[edge]
+            assert block.first_reader + reader == graph.edge_readers[edge]
             for name in ("message_clean", "message_corrupted"):
                 message = getattr(vectors, name)[:, reader, writer]
                 torch.testing.assert_close(message, edges[edge][name])
@@ -161,8 +161,8 @@ def test_residual_views_give_the_contractions() -> None:
     for run in ("clean", "corrupted"):
         products = made.reader_gradients() @ made.writers(run).transpose(1, 2)
         for edge, found in enumerate(all_edges(made)):
-            writer, reader = subject.graph.edge_sources[edge], subject.graph.edge_dests[edge]
-            expected = (found["target_gradient"] * found[f"message_{run}"]).sum(-1)
+            writer, reader = subject.graph.edge_writers[edge], subject.graph.edge_readers[edge]
+            expected = (found["reader_gradient"] * found[f"message_{run}"]).sum(-1)
             torch.testing.assert_close(products[:, reader, writer], expected)
     with pytest.raises(ValueError, match="run must be clean or corrupted, got 'both'"):
         made.writers("both")
@@ -231,9 +231,9 @@ def test_a_change_of_basis_follows_the_law(options: dict[str, Any], stream: bool
     torch.testing.assert_close(other.logits(pairs.clean), subject.logits(pairs.clean))
     before, after = (all_edges(features(x, pairs)) for x in (subject, other))
     for edge, (old, new) in enumerate(zip(before, after, strict=True)):
-        A_s = writers[int(subject.graph.edge_sources[edge])]
-        A_t = readers[int(subject.graph.edge_dests[edge])]
-        laws = (A_s, A_s, A_t.inverse().T, A_t, A_t, A_s.inverse().T)
+        A_w = writers[int(subject.graph.edge_writers[edge])]
+        A_r = readers[int(subject.graph.edge_readers[edge])]
+        laws = (A_w, A_w, A_r.inverse().T, A_r, A_r, A_w.inverse().T)
         for name, law in zip(FEATURES, laws, strict=True):
             torch.testing.assert_close(new[name], old[name] @ law, rtol=1e-9, atol=1e-11)
 

@@ -27,7 +27,7 @@ from graphcircuits.predictor.invariant import (
     table_width,
 )
 from graphcircuits.predictor.transform import TRANSFORMATIONS, Transformation, neighbourhoods
-from graphcircuits.subject.sites import SOURCE_KINDS, TARGET_KINDS, kinds
+from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS, kinds
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.predictor.cases import (
@@ -286,10 +286,10 @@ VALUES = torch.tensor(
 )
 BY_HAND = {
     "case": [1, 1 / 2, 1 / 2, 1 / 8, 3 / 8, FLOOR, 5 / 8, FLOOR],
-    "target_share": [1, 1, 1, 1 / 4, 3 / 4, 0, 1, 0],
-    "target_top": [1, 1, 1, 1 / 3, 1, FLOOR, 1, FLOOR],
-    "source_share": [8 / 17, 4 / 17, 4 / 17, 1 / 17, 3 / 8, 0, 5 / 8, 0],
-    "source_top": [1, 1 / 2, 1 / 2, 1 / 8, 3 / 5, FLOOR, 1, FLOOR],
+    "reader_share": [1, 1, 1, 1 / 4, 3 / 4, 0, 1, 0],
+    "reader_top": [1, 1, 1, 1 / 3, 1, FLOOR, 1, FLOOR],
+    "writer_share": [8 / 17, 4 / 17, 4 / 17, 1 / 17, 3 / 8, 0, 5 / 8, 0],
+    "writer_top": [1, 1 / 2, 1 / 2, 1 / 8, 3 / 5, FLOOR, 1, FLOOR],
     "rank": [15 / 16, 10 / 16, 10 / 16, 5 / 16, 7 / 16, 2 / 16, 13 / 16, 2 / 16],
 }
 
@@ -301,7 +301,7 @@ def test_scalings_by_hand() -> None:
     assert tuple(BY_HAND) == SCALINGS
     for place, (name, values) in enumerate(BY_HAND.items()):
         expected = torch.tensor(values, dtype=torch.float64)
-        if name not in ("target_share", "source_share", "rank"):
+        if name not in ("reader_share", "writer_share", "rank"):
             expected = expected.log()
         for row in range(2):
             torch.testing.assert_close(found[:, row, place], expected)
@@ -355,10 +355,10 @@ def test_kinds_are_those_of_the_names(architecture: str) -> None:
     graph = make_subject(architecture).graph
     writers, readers = kinds(graph)
     letters = {"i": "input", "a": "head", "m": "mlp"}
-    assert [SOURCE_KINDS[kind] for kind in writers] == [
+    assert [WRITER_KINDS[kind] for kind in writers] == [
         letters[name[0]] for name in graph.writer_names
     ]
-    assert [TARGET_KINDS[kind] for kind in readers] == list(graph.reader_kinds)
+    assert [READER_KINDS[kind] for kind in readers] == list(graph.reader_kinds)
 
 
 @pytest.mark.parametrize("both_ends", [False, True])
@@ -373,9 +373,9 @@ def test_an_edge_of_the_line_graph_knows_what_three_nodes_of_the_incidence_graph
     assert line.shape == (graph.n_edges, width)
     assert incidence.shape == (graph.n_nodes + graph.n_edges, width)
     edge_nodes = neighbourhoods(graph, "incidence").edge_nodes
-    at_source = incidence[graph.edge_sources]
-    at_target = incidence[graph.n_writers + graph.edge_dests]
-    torch.testing.assert_close(incidence[edge_nodes] + at_source + at_target, line)
+    at_writer = incidence[graph.edge_writers]
+    at_reader = incidence[graph.n_writers + graph.edge_readers]
+    torch.testing.assert_close(incidence[edge_nodes] + at_writer + at_reader, line)
     own = len(found.statistics) * len(SCALINGS)
     torch.testing.assert_close(
         incidence[edge_nodes, :own], scaled(found.statistics, graph).flatten(1)

@@ -46,8 +46,8 @@ def test_line_graph_by_the_names(name: str) -> None:
     expected = [
         (first, second)
         for first, (_, reader) in enumerate(ends)
-        for second, (source, _) in enumerate(ends)
-        if source in components(graph, reader)
+        for second, (writer, _) in enumerate(ends)
+        if writer in components(graph, reader)
     ]
     assert [tuple(arc) for arc in line_graph(graph).T.tolist()] == expected
 

@@ -188,9 +188,9 @@ def test_own_function_sees_one_run_at_a_time() -> None:
     torch.testing.assert_close(pairs.loss(logits), logits.sum((-1, -2)) + extra)
     assert pairs.loss(logits[0, 0]).shape == (BATCH,)
     assert len(pairs[:2]) == 2
-    with pytest.raises(ValueError, match=r"one number a prompt, shape \(3,\), got \(\)"):
+    with pytest.raises(ValueError, match=r"one number per prompt, shape \(3,\), got \(\)"):
         make(lambda logits, pairs: logits.sum()).loss(logits)
-    with pytest.raises(ValueError, match=r"targets must have one entry a prompt \(3\), got .*2"):
+    with pytest.raises(ValueError, match=r"targets must have one entry per prompt \(3\), got .*2"):
         make(loss, targets=torch.zeros(2))
 
 
