@@ -1,7 +1,7 @@
 """Speed and memory of the subject engine.
 
 1. Every single-edge change of a subject, 100 prompts, against one plain forward pass per edge and
-   against one masked run an edge.
+   against one masked run per edge.
 2. The run that keeps everything, and one masked run, against the plain forward pass.
 3. Peak memory of masked and single-edge runs against the limit they were given, and of methods on
    so many prompts that the runs on all of them would take several times as much.

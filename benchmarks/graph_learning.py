@@ -150,7 +150,7 @@ def summary(found: list[Point]) -> Iterator[Measurement]:
 
 
 def plot(found: list[Point], path: Path) -> None:
-    """Time and memory against edges, both axes logarithmic, one line a learner."""
+    """Time and memory against edges, both axes logarithmic, one line per learner."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4), layout="constrained")

@@ -37,7 +37,7 @@ from benchmarks.peers.environment import STEADY, Peer, environment, now
 MODULE = "benchmarks.peers.siit_step"
 REQUIREMENT = "transformer-lens==3.9.*"
 ROWS = 256
-TARGET = 5.0
+GOAL = 5.0
 """How many times faster a step of ours has to be."""
 
 
@@ -207,9 +207,9 @@ def main() -> int:
         work: dict[str, Callable[[int], Tensor]] = {
             "TransformerLens, one summed loss": lambda n: peer_step(peer, "summed", n),
             "TransformerLens, a loss at a time": lambda n: peer_step(peer, "separate", n),
-            "ours, 256 rows a loss": lambda n: ours(same, 1, n),
+            "ours, 256 rows per loss": lambda n: ours(same, 1, n),
             "ours, default settings": lambda n: ours({}, 1, n),
-            "ours, 256 rows a loss, one of a fleet of 8": lambda n: ours(same, 8, n) / 8,
+            "ours, 256 rows per loss, one of a fleet of 8": lambda n: ours(same, 8, n) / 8,
         }
         for run in work.values():
             run(3)
@@ -226,7 +226,7 @@ def main() -> int:
 
 
 def report(names: list[str], times: Tensor) -> bool:
-    """Print what was measured; say whether it shows that the target is met."""
+    """Print what was measured; say whether it shows that the goal is met."""
     wall, cpu = times.unbind(-1)
     middle, best, worst = wall.median(dim=0).values, wall.amin(0), wall.amax(0)
     burnt = cpu.median(dim=0).values
@@ -244,10 +244,11 @@ def report(names: list[str], times: Tensor) -> bool:
         print(f"no verdict: some times vary by more than {STEADY} x; run again on an idle machine")
         return False
     # Both, since contention can favour either side.
-    mine = names.index("ours, 256 rows a loss")
+    mine = names.index("ours, 256 rows per loss")
     ratio = float(min(middle[0] / middle[mine], best[0] / best[mine]))
-    met = ratio >= TARGET
-    print(f"target {TARGET:g} x with 256 rows a loss: {'met' if met else 'missed'}, {ratio:.1f} x")
+    met = ratio >= GOAL
+    verdict = "met" if met else "missed"
+    print(f"goal {GOAL:g} x with 256 rows per loss: {verdict}, {ratio:.1f} x")
     return met
 
 

@@ -162,7 +162,7 @@ class _CostReport:
         )
 
     def rows(self) -> list[list[str]]:
-        """One row a method, under HEADER."""
+        """One row per method, under HEADER."""
         rows = []
         for cost in self.costs:
             counts = cost.counts
@@ -199,7 +199,7 @@ class _CostReport:
 
 
 def _markdown(reports: list[_CostReport], command: str) -> str:
-    """A table a subject, what is in it, and how to make it again."""
+    """One table per subject, what is in it, and how to make it again."""
     parts = []
     for report in reports:
         lines = [f"## {report.about}", ""]

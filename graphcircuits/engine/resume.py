@@ -198,7 +198,7 @@ def _attend_alternatives(
 ) -> Float[Tensor, "batch reader head edge pos d_head"]:
     """The heads' vectors before W_O with each alternative of queries, keys or values in turn.
 
-    The alternatives of a prompt share one side of each product, so that it is one product a prompt.
+    The alternatives of a prompt share one side of each product: one product per prompt.
     """
     edge, pos = new.shape[2:4]
     if kind == "q":

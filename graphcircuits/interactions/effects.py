@@ -3,7 +3,7 @@
 1. The effect of a set of edges is the loss when they are corrupted minus that of the clean run.
 2. The interaction of two edges is their joint effect minus the two single effects.
 3. For whole edges, corrupted at every position, masked runs give all of that: one for the clean
-   run, one an edge and one a pair.
+   run, one per edge and one per pair.
 """
 
 from collections.abc import Sequence

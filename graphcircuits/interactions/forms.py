@@ -3,7 +3,7 @@
 With the read input u, the changes d1 and d2 of two edges, and L from `SharedRead`:
 
 1. `finite` is the definition, L(u + d1 + d2) - L(u + d1) - L(u + d2) + L(u).
-2. `local` is d1 . Hessian(u) . d2. One Hessian-vector product an edge gives all pairs.
+2. `local` is d1 . Hessian(u) . d2. One Hessian-vector product per edge gives all pairs.
 3. `integral` averages d1 . Hessian(u + s d1 + r d2) . d2 over the unit square of s and r.
 4. `interaction_matrix` averages one form over prompts and positions.
 5. `decay` shrinks d1 and d2 and fits the power with which the error of `local` falls.
@@ -64,7 +64,7 @@ def finite(read: SharedRead, *, memory_limit: int = MEMORY_LIMIT) -> Effects:
 def local(
     read: SharedRead, *, memory_limit: int = MEMORY_LIMIT
 ) -> Float[Tensor, "chosen chosen place batch"]:
-    """d1 . Hessian(u) . d2 for all pairs, with one Hessian-vector product an edge.
+    """d1 . Hessian(u) . d2 for all pairs, with one Hessian-vector product per edge.
 
     Zero on the diagonal, where there is no pair.
     """

@@ -92,7 +92,7 @@ def _checked(thresholds: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The circuits found so far, one a row."""
+    """The circuits found so far, one per row."""
 
     spans: list[tuple[int, int]]
     """The thresholds of each row, as a range of the ordered ones."""
@@ -204,7 +204,7 @@ class _Setting:
 
 
 def _setting(subject: Transformer, pairs: Pairs, n_thresholds: int, memory_limit: int) -> _Setting:
-    """There is at most one row a threshold; each keeps the heads of a layer."""
+    """There is at most one row per threshold; each keeps the heads of a layer."""
     config, size = subject.config, Footprint(subject, pairs.clean.shape[1])
     vectors = config.n_heads * config.d_model + 2 * config.n_groups * config.d_head
     held = size.pair + 2 * n_thresholds * pairs.clean.shape[1] * vectors

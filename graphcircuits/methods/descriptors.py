@@ -187,7 +187,7 @@ def _summary(
     writer_total: Float[Tensor, "writer write write"],
     reader_total: Float[Tensor, "read read"],
 ) -> Float[Tensor, "writer number"]:
-    """The fields of `_Maps`, one row a map; the totals are the sums of the forms beside it."""
+    """The fields of `_Maps`, one row per map; the totals are the sums of the forms beside it."""
     singular = torch.linalg.svdvals(cores)
     fourth = singular**4
     columns = [singular.square().sum(1).sqrt(), fourth.sum(1)]

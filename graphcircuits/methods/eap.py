@@ -346,7 +346,7 @@ def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader b
 
 
 def _chunks(subject: Transformer, pairs: Pairs, steps: int, memory_limit: int) -> tuple[int, int]:
-    """Prompts a chunk and steps a pass whose numbers fit in memory, one each at least."""
+    """Prompts per chunk and steps per pass whose numbers fit in memory, one each at least."""
     size = Footprint(subject, pairs.clean.shape[1])
     run = size.backward + 3 * size.readers
     prompt = 5 * size.writers + 2 * subject.graph.n_edges

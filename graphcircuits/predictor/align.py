@@ -3,7 +3,7 @@
 1. Every coordinate of every interface draws a Gaussian identifier for the graph at hand. Writer
    states and transported gradients lie in the coordinates of the writer, messages and reader
    gradients in those of the reader, and share its identifiers.
-2. A vector becomes one token a coordinate: a projection of the value, a projection of the
+2. A vector becomes one token per coordinate: a projection of the value, a projection of the
    coordinate's identifier and an embedding of the feature's role, added up; a learned summary token
    comes last.
 3. Layers of attention over the tokens, each followed by a feed-forward network, both behind a

@@ -6,7 +6,7 @@
    learned scale.
 
 This is PyTorch Geometric's `DirGNNConv(GraphConv(width, width), alpha)`, whose own-state maps and
-biases (one an inner convolution and one outside) enter only as a sum: here they are one. The sums
+biases (one per inner convolution and one outside) enter only as a sum: here they are one. The sums
 take time linear in the edges; no arc is ever listed.
 
 Paper: Graph Learning Models, DirGNN; the block of Scalable Message Passing Neural Networks.

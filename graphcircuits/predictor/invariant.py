@@ -15,7 +15,7 @@
 
 Unlike the paper's aligner nothing attends over coordinates, so the width of a subject does not
 matter, and contexts are pooled before graph learning instead of after it: the graph learner then
-runs once a case and not once a context.
+runs once per case and not once per context.
 """
 
 from collections.abc import Sequence

@@ -241,7 +241,7 @@ class _Writer:
         return self.stepped(sop, self.stream.width_place[sop], 1 / (widths + 1.0), widths)
 
     def stepped(self, sop: SOp, place: int, values: np.ndarray, table: np.ndarray) -> HiddenUnits:
-        """A function of the number at `place`: the lowest value's image, then a step a threshold.
+        """A function of the number at `place`: the lowest value's image, one step per threshold.
 
         A step is the difference of two units around the middle between neighbouring values with
         different images. A last unit, off at BOS like all the others, carries the lowest image.

@@ -275,7 +275,7 @@ class Transformer:
     ) -> Float[Tensor, "*lead d_model d_out"]:
         """The linear part of a norm, followed by W: its weight, and the centring of LayerNorm.
 
-        What is left of the norm is a scale, one number a stream and context. Without a layer the
+        What is left of the norm is a scale, one number per stream and context. Without a layer the
         first axis of W is that of all layers, or the norm is the last one.
         """
         weight, _ = self._norm_weights(name, layer)

@@ -1,7 +1,7 @@
 """A task: prompts in pairs, what the right output is, where it is read, and how far off a run is.
 
 1. `Pairs` holds clean and corrupted prompts, the scored positions, targets, and the loss.
-2. `Pairs.loss` turns logits into one number a prompt: the mean over its scored positions of
+2. `Pairs.loss` turns logits into one number per prompt: the mean over its scored positions of
    kl             the divergence KL(target || model), from distributions or from the clean run
    l1             the distance of a numerical output to its target number
    logit-diff     logit of the incorrect class minus logit of the correct one
@@ -29,7 +29,7 @@ from graphcircuits.task.files import PromptTable, read_prompts, write_prompts
 LOSSES = ("cross-entropy", "kl", "l1", "logit-diff")
 
 LossFunction = Callable[[Tensor, "Pairs"], Tensor]
-"""(logits of shape batch pos d_vocab_out, pairs) -> one loss a prompt, lower is better."""
+"""(logits of shape batch pos d_vocab_out, pairs) -> one loss per prompt, lower is better."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,7 +47,7 @@ class Pairs:
     """One of LOSSES, or a function."""
     targets: Tensor | None = None
     """kl: distributions (batch pos d_vocab_out); l1: numbers (batch pos); the other two: classes
-    (batch pos). One class or number a prompt (batch) stands for all its positions. None, for kl
+    (batch pos). One class or number per prompt (batch) stands for all its positions. None, for kl
     and l1, until they are taken from the clean run. Values at unscored positions are not read."""
     incorrect: Tensor | None = None
     """logit-diff: the classes (batch pos) or (batch) to be told apart from the targets."""
@@ -148,7 +148,7 @@ class Pairs:
     def loss(
         self, logits: Float[Tensor, "*mask batch pos d_vocab_out"]
     ) -> Float[Tensor, "*mask batch"]:
-        """One loss a prompt, lower is closer to the target; `mask` axes are carried along."""
+        """One loss per prompt, lower is closer to the target; `mask` axes are carried along."""
         self._check_logits(logits)
         if not isinstance(self.kind, str):
             return self._own_loss(self.kind, logits)
@@ -181,7 +181,7 @@ class Pairs:
         losses = torch.stack([function(run, self) for run in runs])
         if losses.shape[1:] != (len(self),):
             raise ValueError(
-                f"the loss function must return one number a prompt, shape ({len(self)},), "
+                f"the loss function must return one number per prompt, shape ({len(self)},), "
                 f"got {tuple(losses.shape[1:])}."
             )
         return losses.reshape(logits.shape[:-2])
@@ -208,7 +208,7 @@ class Pairs:
                 f"got {tuple(logits.shape[-3:-1])}."
             )
         if self.kind == "l1" and outputs != 1:
-            raise ValueError(f"l1 needs one numerical output a position, got {outputs} logits.")
+            raise ValueError(f"l1 needs one numerical output per position, got {outputs} logits.")
         if self.kind == "kl" and self.targets is not None and self.targets.shape[-1] != outputs:
             raise ValueError(
                 f"the target distributions have {self.targets.shape[-1]} classes, "
@@ -327,7 +327,7 @@ def _target_problems(pairs: Pairs) -> list[str]:
     classes = {"targets": targets, "incorrect": pairs.incorrect}
     if not isinstance(pairs.kind, str):
         return [
-            f"{name} must have one entry a prompt ({shape[0]}), got shape {tuple(values.shape)}"
+            f"{name} must have one entry per prompt ({shape[0]}), got shape {tuple(values.shape)}"
             for name, values in classes.items()
             if values is not None and values.shape[:1] != shape[:1]
         ]

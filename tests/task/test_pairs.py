@@ -188,9 +188,9 @@ def test_own_function_sees_one_run_at_a_time() -> None:
     torch.testing.assert_close(pairs.loss(logits), logits.sum((-1, -2)) + extra)
     assert pairs.loss(logits[0, 0]).shape == (BATCH,)
     assert len(pairs[:2]) == 2
-    with pytest.raises(ValueError, match=r"one number a prompt, shape \(3,\), got \(\)"):
+    with pytest.raises(ValueError, match=r"one number per prompt, shape \(3,\), got \(\)"):
         make(lambda logits, pairs: logits.sum()).loss(logits)
-    with pytest.raises(ValueError, match=r"targets must have one entry a prompt \(3\), got .*2"):
+    with pytest.raises(ValueError, match=r"targets must have one entry per prompt \(3\), got .*2"):
         make(loss, targets=torch.zeros(2))
 
 
@@ -322,7 +322,7 @@ def test_fields_must_be_tensors() -> None:
 @pytest.mark.parametrize(
     ("kind", "shape", "message"),
     [
-        ("l1", (3, 4, 2), "l1 needs one numerical output a position, got 2 logits"),
+        ("l1", (3, 4, 2), "l1 needs one numerical output per position, got 2 logits"),
         ("kl", (3, 4, 2), "the target distributions have 5 classes, the logits 2"),
         ("cross-entropy", (3, 4, 2), r"targets name class \d, but the logits have only 2 .*0\.\.1"),
         ("logit-diff", (3, 4, 1), r"targets name class \d, but the logits have only 1 classes"),
