@@ -221,7 +221,7 @@ def cached_features(
 
     Subject, pairs, loss and chosen contexts make the name: any change is a miss.
     """
-    if not isinstance(pairs.kind, str):
+    if not isinstance(pairs.loss_name, str):
         raise ValueError(
             "features with a loss function of your own cannot be cached, since its content cannot "
             "be hashed; call features() instead."
@@ -276,8 +276,8 @@ def _features(
 ) -> Features:
     if pairs.needs_targets:
         raise ValueError(
-            f"the {pairs.kind} targets are still to be taken from the clean run, where such a loss "
-            "is flat and has no gradient; give pairs with the right answers as targets."
+            f"the {pairs.loss_name} targets are still to be taken from the clean run, where such a "
+            "loss is flat and has no gradient; give pairs with the right answers as targets."
         )
     # Pairs without a chosen context need no run.
     used, row = chosen[:, 0].unique_consecutive(return_inverse=True)

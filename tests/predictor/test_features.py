@@ -335,7 +335,9 @@ def test_any_change_misses_the_cache(tmp_path: Path) -> None:
     cached_features(subject, pairs, tmp_path)
     cached_features(Transformer(subject.config, weights), pairs, tmp_path)
     cached_features(subject, replace(pairs, corrupted=prompts), tmp_path)
-    cached_features(subject, replace(pairs, kind="logit-diff", incorrect=prompts % 3), tmp_path)
+    cached_features(
+        subject, replace(pairs, loss_name="logit-diff", incorrect=prompts % 3), tmp_path
+    )
     cached_features(subject, pairs, tmp_path, contexts=2, generator=generator)
     cached_features(subject, pairs, tmp_path, contexts=2, generator=generator)
     assert len(list(tmp_path.iterdir())) == 6
