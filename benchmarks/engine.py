@@ -131,7 +131,7 @@ def method_peak(method: str, options: dict[str, int], device: str) -> int:
     subject = make_subject(2, 40, device)
     clean, corrupted = prompts(subject, PROMPTS)
     scored = torch.ones(clean.shape, dtype=torch.bool, device=device)
-    pairs = Pairs(clean=clean, corrupted=corrupted, scored=scored, kind="kl")
+    pairs = Pairs(clean=clean, corrupted=corrupted, scored=scored, loss_name="kl")
 
     def stop(done: int, total: int) -> None:
         if method == "acdc" and done == 10:

@@ -83,7 +83,7 @@ def random(largest: int) -> Iterator[tuple[str, Transformer, Pairs]]:
             clean=clean,
             corrupted=corrupted,
             scored=torch.ones(clean.shape, dtype=torch.bool),
-            kind="cross-entropy",
+            loss_name="cross-entropy",
             targets=torch.arange(RANDOM_PAIRS),
         )
         yield f"random {n_layers}x{n_heads}", subject, pairs

@@ -66,7 +66,7 @@ def gate_pairs(case: Case, prompts: Sequence[tuple[list[int], list[int]]]) -> Pa
     for row, (sequence, _) in zip(targets, prompts, strict=True):
         for position, value in enumerate(case.evaluate(sequence), start=1):
             row[position, case.outputs.index(value)] = 1.0
-    return Pairs(clean=clean, corrupted=corrupted, scored=scored, kind="kl", targets=targets)
+    return Pairs(clean=clean, corrupted=corrupted, scored=scored, loss_name="kl", targets=targets)
 
 
 def measured(subject: Transformer, pairs: Pairs, edges: tuple[str, str]) -> dict[str, Any]:
@@ -95,9 +95,9 @@ def report() -> dict[str, Any]:
         found[name] = {
             "case": id,
             "edges": edges,
-            "wrong": measured(subject, replace(pairs, kind=wrong), edges),
+            "wrong": measured(subject, replace(pairs, loss_name=wrong), edges),
             "kl": measured(subject, pairs, edges),
-            "random prompts, wrong": measured(subject, replace(drawn, kind=wrong), edges),
+            "random prompts, wrong": measured(subject, replace(drawn, loss_name=wrong), edges),
         }
         if name == "OR":
             read = SharedRead.of(subject, drawn[:8], "m0", edges=edges)

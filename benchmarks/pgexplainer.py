@@ -90,7 +90,7 @@ def speed(
     subject = make_subject(n_layers, 40, device)
     clean, corrupted = prompts(subject, n_prompts)
     scored = torch.ones_like(clean, dtype=torch.bool)
-    bare = Pairs(clean=clean, corrupted=corrupted, scored=scored, kind="kl")
+    bare = Pairs(clean=clean, corrupted=corrupted, scored=scored, loss_name="kl")
     pairs = to_clean_output(subject, bare)
     options = Fit(steps=STEPS, prompts=n_prompts, samples=samples)
     described = standardized(describe(subject)).to(subject.dtype)

@@ -52,7 +52,7 @@ def letters(id: str, length: int, function: Callable[[Any], Any]) -> Case:
 SIIT = SiitConfig(
     steps=60, rows=8, cut_rows=8, check_every=5, check_rows=16, lr=2e-2, enough_accuracy=0.97
 )
-BUILD = BuildConfig(siit=SIIT, inputs=32, pairs=16, verify_inputs=32, verify_pairs=16)
+BUILD = BuildConfig(siit=SIIT, inputs=32, interchanges=16, verify_inputs=32, verify_interchanges=16)
 
 
 def run_build(folder: Path) -> None:
@@ -68,7 +68,7 @@ def run_build(folder: Path) -> None:
 
 def run_bench(folder: Path) -> None:
     methods = ("eap", "eap-ig", "exact")
-    config = bench.BenchConfig(cases=("ib-3", "ib-36"), methods=methods, seeds=(0, 1), pairs=4)
+    config = bench.BenchConfig(cases=("ib-3", "ib-36"), methods=methods, seeds=(0, 1), n_pairs=4)
     runs = tuple(bench.run(config, folder))
     report = bench.Report(config=config, title="kills", runs=runs)  # pyright: ignore[reportArgumentType]
     report.write(folder)

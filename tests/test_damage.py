@@ -186,7 +186,9 @@ def pairs() -> Pairs:
     tokens = torch.tensor([[0, 2, 3], [0, 3, 2]])
     scored = torch.tensor([[False, True, True]] * 2)
     target = torch.tensor([[[0.5, 0.5]] * 3] * 2)
-    return Pairs(clean=tokens, corrupted=tokens.flip(0), scored=scored, kind="kl", targets=target)
+    return Pairs(
+        clean=tokens, corrupted=tokens.flip(0), scored=scored, loss_name="kl", targets=target
+    )
 
 
 @pytest.mark.parametrize("words", [False, True])

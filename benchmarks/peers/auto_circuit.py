@@ -197,12 +197,12 @@ def prepare(case_id: str, folder: Path, steps: int) -> tuple[list[str], dict[str
     subject = case.subject()
     graph = subject.graph
     pairs = case.pairs(PAIRS, seed=0)
-    if pairs.kind != "kl" or pairs.targets is None or not bool(pairs.scored[:, 1:].all()):
+    if pairs.loss_name != "kl" or pairs.targets is None or not bool(pairs.scored[:, 1:].all()):
         raise SystemExit(f"{case_id} is not a task with a class at every position but the first")
     if bool(pairs.scored[:, 0].any()):
         raise SystemExit(f"{case_id} scores the first position, which auto-circuit leaves out")
     classes = pairs.targets.argmax(-1)
-    labelled = replace(pairs, kind="cross-entropy", targets=classes)
+    labelled = replace(pairs, loss_name="cross-entropy", targets=classes)
     from_clean = replace(pairs, targets=None)
     rows = {
         "clean": pairs.clean,

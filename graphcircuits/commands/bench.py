@@ -95,7 +95,7 @@ def bench(
         cases=tuple(ids),
         methods=listed,
         seeds=tuple(range(seeds)),
-        pairs=pairs,
+        n_pairs=pairs,
         labels=labels,
         level=level,
         options=options,

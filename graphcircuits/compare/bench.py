@@ -53,7 +53,7 @@ class BenchConfig:
     cases: tuple[str, ...]
     methods: tuple[str, ...] = tuple(METHODS)
     seeds: tuple[int, ...] = (0,)
-    pairs: int = 64
+    n_pairs: int = 64
     """Prompt pairs of a case."""
     labels: str = "interpbench"
     level: str = "head"
@@ -66,8 +66,8 @@ class BenchConfig:
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
                 problems.append(f"{name} must be distinct, at least one, got {list(values)}")
-        if self.pairs < 1:
-            problems.append(f"pairs must be at least 1, got {self.pairs}")
+        if self.n_pairs < 1:
+            problems.append(f"n_pairs must be at least 1, got {self.n_pairs}")
         for name, value, known in (
             ("labels", self.labels, LABELINGS),
             ("level", self.level, LEVELS),
@@ -163,7 +163,7 @@ def run(
         try:
             case = load_case(id)
             subject, _ = case.subject(), _truth(id, config)
-            prompts = [case.pairs(config.pairs, seed=seed) for seed in config.seeds]
+            prompts = [case.pairs(config.n_pairs, seed=seed) for seed in config.seeds]
         except Exception as error:  # noqa: BLE001  one case must not cost the others
             yield Failure(case=id, error=_told(error))
             continue
@@ -350,7 +350,7 @@ class Report:
         text = figures.to_markdown(self.rows(), self.published(), title=f"## {self.title}")
         about = (
             f"Labels `{config.labels}`, level `{config.level}`, {len(config.cases)} cases, "
-            f"{config.pairs} pairs per case, seeds {', '.join(map(str, config.seeds))}. AUROC as "
+            f"{config.n_pairs} pairs per case, seeds {', '.join(map(str, config.seeds))}. AUROC as "
             "minimum, quartiles and maximum over cases, seeds averaged within a case; after ± the "
             "standard deviation over seeds. AUPRC, precision at the true size and seconds are "
             "medians over cases, memory is the largest."

@@ -42,7 +42,7 @@ aten = torch.ops.aten
 class Counts:
     """Work and span of one run of a method."""
 
-    pairs: int
+    n_pairs: int
     """Prompt pairs that were given."""
     forwards: float
     """Plain forward passes for each of them."""
@@ -151,7 +151,7 @@ def count(
         subject.logits(pairs.clean.to(subject.device))
     whole = subject.config.n_layers * len(pairs)
     return Counts(
-        pairs=len(pairs),
+        n_pairs=len(pairs),
         forwards=tally.layers / whole,
         backwards=tally.backward_layers / whole + tally.evaluation_backwards / len(pairs),
         evaluations=tally.evaluations / len(pairs),

@@ -54,10 +54,10 @@ class BuildConfig:
     siit: SiitConfig = field(default_factory=SiitConfig)
     inputs: int = 16384
     """Inputs that a subject trains on."""
-    pairs: int = 4096
+    interchanges: int = 4096
     """Interchanges of each component that it trains on."""
     verify_inputs: int = 4096
-    verify_pairs: int = 1024
+    verify_interchanges: int = 1024
     seed: int = 0
     widen: float = 1.0
     """Factor on the width of heads, stream and MLPs, for subjects that are too small to train."""
@@ -253,8 +253,8 @@ def _prepare_id(id: str, config: BuildConfig) -> Prepared:
 def _prepare_case(case: Case, config: BuildConfig) -> Prepared:
     seed = 1000 * config.seed
     try:
-        train = case_exchange(case, config.inputs, config.pairs, seed + 1)
-        check = case_exchange(case, config.verify_inputs, config.verify_pairs, seed + 2)
+        train = case_exchange(case, config.inputs, config.interchanges, seed + 1)
+        check = case_exchange(case, config.verify_inputs, config.verify_interchanges, seed + 2)
         symbols = subject_codec(case)
         return Data(train, check, content_hash(_content(train), _content(check), symbols))
     except ConstantOutputError as error:
@@ -298,7 +298,9 @@ def _finish(
 ) -> Built:
     """Verify on unseen inputs what will be stored, write it, read it back; keep or set aside."""
     stored = result.subject.to(torch.float16)
-    unseen = case_exchange(case, config.verify_inputs, config.verify_pairs, 1000 * config.seed + 3)
+    unseen = case_exchange(
+        case, config.verify_inputs, config.verify_interchanges, 1000 * config.seed + 3
+    )
     generator = torch.Generator(device=device).manual_seed(config.seed + 1)
     verdict = verify(stored.to(torch.float32), unseen, generator, config.siit.tolerance)
     report = {

@@ -268,7 +268,7 @@ class Case:
             clean=torch.stack([codec.encode(xs) for xs in clean]),
             corrupted=torch.stack([codec.encode(xs) for xs in corrupted]),
             scored=scored,
-            kind="kl" if self.categorical else "l1",
+            loss_name="kl" if self.categorical else "l1",
             targets=targets if self.categorical else targets[..., 0],
             case=self.id,
         )

@@ -98,7 +98,7 @@ class SharedRead:
         reasons = []
         if config.activation == "relu" and mlps:
             reasons.append(f"relu in {', '.join(mlps)}")
-        if self.pairs.kind == "l1":
+        if self.pairs.loss_name == "l1":
             reasons.append("an l1 loss")
         return tuple(reasons)
 

@@ -44,9 +44,10 @@ def gcl(
     pairs = placed(subject, pairs)
     if pairs.needs_targets:
         raise ValueError(
-            f"gcl reads the gradient of the loss at the clean run, but these {pairs.kind} pairs "
-            "have no targets of their own: their loss is the distance to that very run, and flat "
-            "there; give the right answers as targets, or use eap-ig or exact."
+            "gcl reads the gradient of the loss at the clean run, but these "
+            f"{pairs.loss_name} pairs have no targets of their own: their loss is the distance to "
+            "that very run, and flat there; give the right answers as targets, or use eap-ig or "
+            "exact."
         )
     name = choose_predictor(subject, pairs, predictor)
     ensemble = find_ensemble(name)

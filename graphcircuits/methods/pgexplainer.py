@@ -130,10 +130,10 @@ def pgexplainer(
 
 def to_clean_output(subject: Transformer, pairs: Pairs, memory_limit: int = MEMORY_LIMIT) -> Pairs:
     """The same prompts, with the distance to the clean run's output as their loss."""
-    kind = pairs.kind
-    if kind not in ("kl", "l1"):
-        kind = "l1" if subject.config.d_vocab_out == 1 else "kl"
-    bare = replace(pairs, kind=kind, targets=None, incorrect=None)
+    loss_name = pairs.loss_name
+    if loss_name not in ("kl", "l1"):
+        loss_name = "l1" if subject.config.d_vocab_out == 1 else "kl"
+    bare = replace(pairs, loss_name=loss_name, targets=None, incorrect=None)
     return from_clean_run(subject, bare, memory_limit)
 
 

@@ -71,7 +71,7 @@ def placed(subject: Transformer, pairs: Pairs) -> Pairs:
 @torch.no_grad()
 def from_clean_run(subject: Transformer, pairs: Pairs, memory_limit: int = MEMORY_LIMIT) -> Pairs:
     """The same pairs with the clean run as target where the loss is a distance (kl, l1)."""
-    if pairs.kind not in ("kl", "l1"):
+    if pairs.loss_name not in ("kl", "l1"):
         return pairs
     size = at_once(subject, Footprint(subject, pairs.clean.shape[1]).passing, memory_limit)
     bare = replace(pairs, targets=None)

@@ -19,8 +19,7 @@ of norms and gates.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -28,7 +27,6 @@ from torch import Tensor
 
 from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import Block, ComponentGraph
-from graphcircuits.store import content_hash, load_artifact, save_artifact
 from graphcircuits.subject.layers import norm_scale
 from graphcircuits.subject.sites import Factors, Interfaces
 from graphcircuits.subject.transformer import Run, Transformer
@@ -44,9 +42,6 @@ FEATURES = (
 )
 
 POSITIONS = ("scored", "all")
-
-VERSION = 1
-"""Raised when features of the same subject and pairs come out differently: old caches then miss."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,52 +202,6 @@ def features(
     return _features(subject, pairs, _choose(pairs, contexts, positions, generator), memory_limit)
 
 
-def cached_features(
-    subject: Transformer,
-    pairs: Pairs,
-    folder: str | Path,
-    *,
-    contexts: int | None = None,
-    positions: str = "scored",
-    generator: torch.Generator | None = None,
-    memory_limit: int = MEMORY_LIMIT,
-) -> Features:
-    """As `features`, kept in a file of the folder that is named by the content of what they are of.
-
-    Subject, pairs, loss and chosen contexts make the name: any change is a miss.
-    """
-    if not isinstance(pairs.kind, str):
-        raise ValueError(
-            "features with a loss function of your own cannot be cached, since its content cannot "
-            "be hashed; call features() instead."
-        )
-    chosen = _choose(pairs, contexts, positions, generator)
-    key = content_hash(VERSION, subject.config, subject.weights, pairs, chosen)
-    path = Path(folder) / f"{key}.safetensors"
-    if not path.exists():
-        made = _features(subject, pairs, chosen, memory_limit)
-        tensors = {"pair": made.pair, "position": made.position, "scale": made.scale}
-        for name in ("clean", "corrupted", "gradient"):
-            tensors |= {f"{name}.{part}": x for part, x in vars(getattr(made, name)).items()}
-        config = {"graph": subject.graph, "version": VERSION}
-        save_artifact(path, kind="features", config=config, seed=None, tensors=tensors)
-        return made
-    stored = load_artifact(path, "features").tensors
-    tensors = {name: tensor.to(subject.device) for name, tensor in stored.items()}
-    interfaces = {
-        name: Interfaces(**{f.name: tensors[f"{name}.{f.name}"] for f in fields(Interfaces)})
-        for name in ("clean", "corrupted", "gradient")
-    }
-    return Features(
-        subject.graph,
-        tensors["pair"],
-        tensors["position"],
-        **interfaces,
-        factors=Factors.of(subject),
-        scale=tensors["scale"],
-    )
-
-
 def _choose(
     pairs: Pairs, contexts: int | None, positions: str, generator: torch.Generator | None
 ) -> Int[Tensor, "context 2"]:
@@ -276,8 +225,8 @@ def _features(
 ) -> Features:
     if pairs.needs_targets:
         raise ValueError(
-            f"the {pairs.kind} targets are still to be taken from the clean run, where such a loss "
-            "is flat and has no gradient; give pairs with the right answers as targets."
+            f"the {pairs.loss_name} targets are still to be taken from the clean run, where such a "
+            "loss is flat and has no gradient; give pairs with the right answers as targets."
         )
     # Pairs without a chosen context need no run.
     used, row = chosen[:, 0].unique_consecutive(return_inverse=True)

@@ -43,7 +43,7 @@ class Pairs:
     """Token ids (batch pos)."""
     scored: Tensor
     """Booleans (batch pos): where the output counts, at least one position in every prompt."""
-    kind: str | LossFunction
+    loss_name: str | LossFunction
     """One of LOSSES, or a function."""
     targets: Tensor | None = None
     """kl: distributions (batch pos d_vocab_out); l1: numbers (batch pos); the other two: classes
@@ -58,16 +58,19 @@ class Pairs:
         odd = [
             f"{field.name} must be a tensor, got {type(getattr(self, field.name)).__name__}"
             for field in fields(self)
-            if field.name not in ("kind", "case")
+            if field.name not in ("loss_name", "case")
             and not isinstance(getattr(self, field.name), Tensor | None)
         ]
-        if not isinstance(self.kind, str) and not callable(self.kind):
-            odd.append(f"kind must be one of {', '.join(LOSSES)}, or a function, got {self.kind!r}")
+        if not isinstance(self.loss_name, str) and not callable(self.loss_name):
+            odd.append(
+                f"loss_name must be one of {', '.join(LOSSES)}, or a function, "
+                f"got {self.loss_name!r}"
+            )
         if odd:
             raise TypeError("; ".join(odd) + ".")
         for name in ("targets", "incorrect"):
             values = getattr(self, name)
-            if isinstance(self.kind, str) and values is not None and values.ndim == 1:
+            if isinstance(self.loss_name, str) and values is not None and values.ndim == 1:
                 spread = values[:, None].expand(-1, self.clean.shape[-1])
                 object.__setattr__(self, name, spread)
         problems = _problems(self)
@@ -77,9 +80,10 @@ class Pairs:
     def __repr__(self) -> str:
         """What they are in one line, without the prompts."""
         count, length = self.clean.shape
-        kind = self.kind if isinstance(self.kind, str) else getattr(self.kind, "__name__", "own")
+        given = self.loss_name
+        loss = given if isinstance(given, str) else getattr(given, "__name__", "own")
         case = "" if self.case is None else f", case={self.case!r}"
-        return f"Pairs({count} pairs of {length} tokens, {kind} loss, {self.clean.device}{case})"
+        return f"Pairs({count} pairs of {length} tokens, {loss} loss, {self.clean.device}{case})"
 
     def __len__(self) -> int:
         return self.clean.shape[0]
@@ -111,11 +115,11 @@ class Pairs:
             raise ValueError("there is nothing to concatenate; give at least one Pairs.")
         first = parts[0]
         for part in parts[1:]:
-            if part.kind != first.kind or part.clean.shape[1] != first.clean.shape[1]:
+            if part.loss_name != first.loss_name or part.clean.shape[1] != first.clean.shape[1]:
                 raise ValueError(
                     "pairs must share loss and length to be concatenated, got "
-                    f"{first.kind!r} with {first.clean.shape[1]} positions and "
-                    f"{part.kind!r} with {part.clean.shape[1]}."
+                    f"{first.loss_name!r} with {first.clean.shape[1]} positions and "
+                    f"{part.loss_name!r} with {part.clean.shape[1]}."
                 )
             if part._tensors().keys() != first._tensors().keys():
                 raise ValueError("some parts have targets and some have none; take them first.")
@@ -133,15 +137,17 @@ class Pairs:
     @property
     def needs_targets(self) -> bool:
         """Whether the targets are still to be taken from the clean run."""
-        return self.kind in ("kl", "l1") and self.targets is None
+        return self.loss_name in ("kl", "l1") and self.targets is None
 
     def with_targets_from(self, clean_logits: Float[Tensor, "batch pos d_vocab_out"]) -> "Pairs":
         """The same pairs with the output of the clean run as target, for kl and l1."""
-        if self.kind not in ("kl", "l1"):
-            raise ValueError(f"targets of {self.kind!r} are given, not taken from the clean run.")
+        if self.loss_name not in ("kl", "l1"):
+            raise ValueError(
+                f"targets of {self.loss_name!r} are given, not taken from the clean run."
+            )
         self._check_logits(clean_logits)
         clean_logits = clean_logits.detach()
-        numerical = self.kind == "l1"
+        numerical = self.loss_name == "l1"
         targets = clean_logits[..., 0] if numerical else _wide(clean_logits).softmax(-1)
         return replace(self, targets=targets)
 
@@ -150,24 +156,24 @@ class Pairs:
     ) -> Float[Tensor, "*mask batch"]:
         """One loss per prompt, lower is closer to the target; `mask` axes are carried along."""
         self._check_logits(logits)
-        if not isinstance(self.kind, str):
-            return self._own_loss(self.kind, logits)
+        if not isinstance(self.loss_name, str):
+            return self._own_loss(self.loss_name, logits)
         if self.needs_targets:
             raise ValueError(
-                f"the {self.kind} targets have not been taken from the clean run; call "
+                f"the {self.loss_name} targets have not been taken from the clean run; call "
                 "pairs.with_targets_from(subject.logits(pairs.clean)) first."
             )
         assert self.targets is not None
         scored = self.scored[:, self._span]
         targets = self.targets[:, self._span]
         outputs = _wide(logits[..., self._span, :])
-        if self.kind == "kl":
+        if self.loss_name == "kl":
             # Classes that the target rules out add nothing, even where the model does so as well.
             log_model = outputs.log_softmax(-1).masked_fill(targets == 0, 0.0)
             losses = F.kl_div(log_model, targets.to(outputs.dtype), reduction="none").sum(-1)
-        elif self.kind == "l1":
+        elif self.loss_name == "l1":
             losses = (outputs[..., 0] - targets.to(outputs.dtype)).abs()
-        elif self.kind == "cross-entropy":
+        elif self.loss_name == "cross-entropy":
             losses = outputs.logsumexp(-1) - _pick(outputs, targets, scored)
         else:
             assert self.incorrect is not None
@@ -195,7 +201,7 @@ class Pairs:
     @cached_property
     def _classes(self) -> int:
         """How many classes the logits must have at least."""
-        if self.kind not in ("cross-entropy", "logit-diff"):
+        if self.loss_name not in ("cross-entropy", "logit-diff"):
             return 1
         classes = (self.targets, self.incorrect)
         return 1 + max(int(values[self.scored].max()) for values in classes if values is not None)
@@ -207,12 +213,12 @@ class Pairs:
                 f"logits must have {tuple(self.clean.shape)} prompts and positions, "
                 f"got {tuple(logits.shape[-3:-1])}."
             )
-        if self.kind == "l1" and outputs != 1:
+        if self.loss_name == "l1" and outputs != 1:
             raise ValueError(f"l1 needs one numerical output per position, got {outputs} logits.")
-        if self.kind == "kl" and self.targets is not None and self.targets.shape[-1] != outputs:
+        classes = outputs if self.targets is None else self.targets.shape[-1]
+        if self.loss_name == "kl" and classes != outputs:
             raise ValueError(
-                f"the target distributions have {self.targets.shape[-1]} classes, "
-                f"the logits {outputs}."
+                f"the target distributions have {classes} classes, the logits {outputs}."
             )
         if self._classes > outputs:
             raise ValueError(
@@ -230,9 +236,9 @@ class Pairs:
 
     def save(self, path: str | Path) -> None:
         """Write `.csv` or `.jsonl` (`graphcircuits.task.files`), prompts as token ids."""
-        if not isinstance(self.kind, str):
+        if not isinstance(self.loss_name, str):
             raise ValueError("a loss function cannot be written to a file; save named losses only.")
-        labelled = self.kind in ("cross-entropy", "logit-diff")
+        labelled = self.loss_name in ("cross-entropy", "logit-diff")
         table = PromptTable(
             clean=self.clean,
             corrupted=self.corrupted,
@@ -240,7 +246,7 @@ class Pairs:
             correct=self.targets if labelled else None,
             incorrect=self.incorrect,
             target=None if labelled else self.targets,
-            loss=self.kind,
+            loss=self.loss_name,
         )
         write_prompts(path, table)
 
@@ -249,24 +255,25 @@ class Pairs:
         cls,
         path: str | Path,
         *,
-        kind: str | LossFunction | None = None,
+        loss_name: str | LossFunction | None = None,
         tokenizer: Codec | Callable[[str], Any] | None = None,
         pad: int | None = None,
     ) -> "Pairs":
         """Read `.csv` or `.jsonl`; columns, `tokenizer` and `pad` as in `graphcircuits.task.files`.
 
-        The loss is `kind`, else the `loss` column, else what the columns suggest: logit-diff with
-        correct and incorrect classes, cross-entropy with correct ones, l1 with numbers, else kl.
+        The loss is `loss_name`, else the `loss` column, else what the columns suggest: logit-diff
+        with correct and incorrect classes, cross-entropy with correct ones, l1 with numbers, else
+        kl.
         """
         table = read_prompts(path, tokenizer=tokenizer, pad=pad)
-        kind = kind or table.loss
-        if kind is None and table.correct is not None:
-            kind = "cross-entropy" if table.incorrect is None else "logit-diff"
-        elif kind is None:
-            kind = "l1" if table.target is not None and table.target.ndim == 2 else "kl"
+        loss_name = loss_name or table.loss
+        if loss_name is None and table.correct is not None:
+            loss_name = "cross-entropy" if table.incorrect is None else "logit-diff"
+        elif loss_name is None:
+            loss_name = "l1" if table.target is not None and table.target.ndim == 2 else "kl"
         # Columns that the loss does not read are let be: a file may serve several tasks.
-        if kind in ("kl", "l1"):
-            axes = 3 if kind == "kl" else 2
+        if loss_name in ("kl", "l1"):
+            axes = 3 if loss_name == "kl" else 2
             targets = None if table.target is None or table.target.ndim != axes else table.target
         else:
             targets = table.target if table.correct is None else table.correct
@@ -275,9 +282,9 @@ class Pairs:
                 clean=table.clean,
                 corrupted=table.corrupted,
                 scored=table.scored,
-                kind=kind,
+                loss_name=loss_name,
                 targets=targets,
-                incorrect=None if kind in ("cross-entropy", "kl", "l1") else table.incorrect,
+                incorrect=None if loss_name in ("cross-entropy", "kl", "l1") else table.incorrect,
             )
         except ValueError as error:
             raise StoreError(f"{path}: {error}") from error
@@ -287,11 +294,11 @@ def _problems(pairs: Pairs) -> list[str]:
     """Every reason why the fields do not make a task."""
     clean, corrupted, scored = pairs.clean, pairs.corrupted, pairs.scored
     problems = []
-    if isinstance(pairs.kind, str) and pairs.kind not in LOSSES:
-        near = get_close_matches(pairs.kind[:50].lower(), LOSSES, n=1)
+    if isinstance(pairs.loss_name, str) and pairs.loss_name not in LOSSES:
+        near = get_close_matches(pairs.loss_name[:50].lower(), LOSSES, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         problems.append(
-            f"unknown loss {short(pairs.kind)}; {hint}({', '.join(LOSSES)}, or a function)"
+            f"unknown loss {short(pairs.loss_name)}; {hint}({', '.join(LOSSES)}, or a function)"
         )
     for name, tokens in (("clean", clean), ("corrupted", corrupted)):
         if not _is_integer(tokens):
@@ -325,33 +332,35 @@ def _problems(pairs: Pairs) -> list[str]:
 def _target_problems(pairs: Pairs) -> list[str]:
     shape, targets, problems = tuple(pairs.clean.shape), pairs.targets, []
     classes = {"targets": targets, "incorrect": pairs.incorrect}
-    if not isinstance(pairs.kind, str):
+    if not isinstance(pairs.loss_name, str):
         return [
             f"{name} must have one entry per prompt ({shape[0]}), got shape {tuple(values.shape)}"
             for name, values in classes.items()
             if values is not None and values.shape[:1] != shape[:1]
         ]
-    if pairs.kind != "logit-diff":
+    if pairs.loss_name != "logit-diff":
         del classes["incorrect"]
         if pairs.incorrect is not None:
-            problems.append(f"incorrect classes belong to logit-diff, not to {pairs.kind}")
-    if pairs.kind in ("cross-entropy", "logit-diff"):
+            problems.append(f"incorrect classes belong to logit-diff, not to {pairs.loss_name}")
+    if pairs.loss_name in ("cross-entropy", "logit-diff"):
         for name, values in classes.items():
             if values is None:
-                problems.append(f"{pairs.kind} needs {name}: a class for each prompt or position")
+                problems.append(
+                    f"{pairs.loss_name} needs {name}: a class for each prompt or position"
+                )
             elif not _is_integer(values) or values.shape != shape:
                 problems.append(
-                    f"{name} of {pairs.kind} must be whole numbers of shape {shape} or "
+                    f"{name} of {pairs.loss_name} must be whole numbers of shape {shape} or "
                     f"{shape[:1]}, got {values.dtype} of shape {tuple(values.shape)}"
                 )
             elif values[pairs.scored].min() < 0:
                 problems.append(f"{name} must be classes from 0, got {int(values.min())}")
     elif targets is not None:
-        axes = 2 if pairs.kind == "l1" else 3
+        axes = 2 if pairs.loss_name == "l1" else 3
         if not targets.is_floating_point() or targets.ndim != axes or targets.shape[:2] != shape:
             words = f"shape {shape}" if axes == 2 else f"shape {shape} and classes"
             problems.append(
-                f"targets of {pairs.kind} must be floats of {words}, "
+                f"targets of {pairs.loss_name} must be floats of {words}, "
                 f"got {targets.dtype} of shape {tuple(targets.shape)}"
             )
         elif not targets.isfinite().all():
@@ -359,7 +368,7 @@ def _target_problems(pairs: Pairs) -> list[str]:
             problems.append(
                 f"targets must be finite, prompts {_first(broken)} hold NaN or infinity"
             )
-        elif pairs.kind == "kl":
+        elif pairs.loss_name == "kl":
             chances = targets[pairs.scored].double()
             if chances.min() < 0 or (chances.sum(-1) - 1).abs().max() > 1e-3:
                 problems.append("targets of kl must be distributions: from 0 and summing to 1")

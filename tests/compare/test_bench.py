@@ -47,7 +47,7 @@ def add_method(monkeypatch: pytest.MonkeyPatch, name: str, method: Callable[...,
 
 
 def config(**changes: Any) -> BenchConfig:
-    given: dict[str, Any] = {"cases": ("ib-3", "ib-8"), "methods": ("fast",), "pairs": 2}
+    given: dict[str, Any] = {"cases": ("ib-3", "ib-8"), "methods": ("fast",), "n_pairs": 2}
     return BenchConfig(**(given | changes))
 
 
@@ -90,7 +90,7 @@ def test_finished_runs_are_not_run_again(calls: Calls, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"seeds": (2,)}, {"pairs": 3}, {"options": {"fast": {"tilt": 1}}}]
+    "changes", [{"seeds": (2,)}, {"n_pairs": 3}, {"options": {"fast": {"tilt": 1}}}]
 )
 def test_what_a_run_depends_on(calls: Calls, tmp_path: Path, changes: dict[str, Any]) -> None:
     finished(config(), tmp_path)
@@ -170,7 +170,7 @@ def test_files_that_nest_too_deep_are_made_again(calls: Calls, tmp_path: Path) -
         {"methods": ("random",)},
         {"seeds": (1,)},
         {"options": {"fast": {"tilt": 1}}},
-        {"pairs": 3},
+        {"n_pairs": 3},
     ],
 )
 def test_files_of_other_runs_are_made_again(
@@ -358,7 +358,7 @@ def test_selections() -> None:
         ({"methods": ()}, r"methods must be distinct, at least one, got \[\]"),
         ({"seeds": (1, 1)}, r"seeds must be distinct, at least one, got \[1, 1\]"),
         ({"labels": "x", "level": "y"}, "labels must be one of .*, got 'x'; level must be one of"),
-        ({"pairs": 0}, "pairs must be at least 1, got 0"),
+        ({"n_pairs": 0}, "n_pairs must be at least 1, got 0"),
         ({"options": {"eap": {}}}, "options are given for methods that do not run: eap"),
         ({"options": {"fast": {"tlit": 1}}}, "fast has no option tlit; it has: tilt"),
     ],

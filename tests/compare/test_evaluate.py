@@ -208,17 +208,17 @@ def test_empty_summaries_are_refused() -> None:
 # Faithfulness
 
 
-def task(kind: str = "kl", **options: Any) -> tuple[Any, Pairs]:
+def task(loss_name: str = "kl", **options: Any) -> tuple[Any, Pairs]:
     subject = make_subject(**options)
     scored = torch.ones(3, 5, dtype=torch.bool)
     clean, corrupted = make_tokens(subject, seed=1), make_tokens(subject, seed=2)
-    targets = None if kind == "kl" else torch.tensor([0, 1, 2])
-    incorrect = torch.tensor([1, 2, 0]) if kind == "logit-diff" else None
+    targets = None if loss_name == "kl" else torch.tensor([0, 1, 2])
+    incorrect = torch.tensor([1, 2, 0]) if loss_name == "logit-diff" else None
     return subject, Pairs(
         clean=clean,
         corrupted=corrupted,
         scored=scored,
-        kind=kind,
+        loss_name=loss_name,
         targets=targets,
         incorrect=incorrect,
     )
@@ -237,9 +237,9 @@ def test_a_curve_computed_by_hand() -> None:
 
 
 @pytest.mark.parametrize("ablation", ["corrupted", "zero", "mean"])
-@pytest.mark.parametrize("kind", ["kl", "cross-entropy"])
-def test_all_and_nothing(kind: str, ablation: str) -> None:
-    subject, pairs = task(kind)
+@pytest.mark.parametrize("loss_name", ["kl", "cross-entropy"])
+def test_all_and_nothing(loss_name: str, ablation: str) -> None:
+    subject, pairs = task(loss_name)
     whole = Circuit.from_names(subject.graph, subject.graph.edge_names)
     found = faithfulness(subject, pairs, [whole, whole - whole], ablation=ablation)
     assert found == pytest.approx([1.0, 0.0])
@@ -369,6 +369,6 @@ def test_bad_curves() -> None:
     other = ComponentGraph(1, 1)
     with pytest.raises(ValueError, match=r"the scores are of .*, the subject of "):
         faithfulness_curve(Result(graph=other, scores=torch.zeros(other.n_edges)), subject, pairs)
-    same = Pairs(clean=pairs.clean, corrupted=pairs.clean, scored=pairs.scored, kind="kl")
+    same = Pairs(clean=pairs.clean, corrupted=pairs.clean, scored=pairs.scored, loss_name="kl")
     with pytest.raises(ValueError, match=r"runs? that differ, .*pairs whose corruption changes"):
         faithfulness(subject, same, [])

@@ -35,7 +35,9 @@ from tests.subjects import make_config, make_subject
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 SIIT = SiitConfig(steps=200, rows=16, check_every=20, check_rows=64, lr=2e-2, final_lr=1e-3)
-CONFIG = BuildConfig(siit=SIIT, inputs=64, pairs=32, verify_inputs=64, verify_pairs=64)
+CONFIG = BuildConfig(
+    siit=SIIT, inputs=64, interchanges=32, verify_inputs=64, verify_interchanges=64
+)
 HOPELESS = replace(CONFIG, siit=replace(SIIT, steps=1))
 
 

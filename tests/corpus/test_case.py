@@ -117,7 +117,7 @@ def test_a_program_of_ones_own_needs_no_more_than_its_inputs():
     assert case.circuit.edges == case.labels("complete").edges == {"input->m0", "m0->logits"}
     assert case.circuit.graph == case.graph
     pairs = case.pairs(8)
-    assert (len(pairs), pairs.case, pairs.kind) == (8, "mine", "kl")
+    assert (len(pairs), pairs.case, pairs.loss_name) == (8, "mine", "kl")
     codec = case.compiled.transformer.codec
     assert codec is not None
     assert pairs.targets is not None

@@ -9,7 +9,7 @@ from graphcircuits.task.pairs import LossFunction, Pairs
 from tests.subjects import make_tokens
 
 
-def make_pairs(subject: Transformer, kind: str | LossFunction = "kl", batch: int = 3) -> Pairs:
+def make_pairs(subject: Transformer, loss_name: str | LossFunction = "kl", batch: int = 3) -> Pairs:
     """Random prompts; the classes of cross-entropy are random, other targets the clean run's."""
     clean, corrupted = (make_tokens(subject, seed=seed, batch=batch) for seed in (1, 2))
     classes = torch.arange(batch) % subject.config.d_vocab_out
@@ -17,8 +17,8 @@ def make_pairs(subject: Transformer, kind: str | LossFunction = "kl", batch: int
         clean=clean,
         corrupted=corrupted,
         scored=torch.ones(clean.shape, dtype=torch.bool),
-        kind=kind,
-        targets=classes if kind == "cross-entropy" else None,
+        loss_name=loss_name,
+        targets=classes if loss_name == "cross-entropy" else None,
     )
 
 

@@ -100,10 +100,10 @@ def test_memory_limits_bound_the_prompts_that_run_at_once(name: str) -> None:
     subject = Watched(plain.config, plain.weights)
     trained = "prompts" in options_of(METHODS[name])
     options: dict[str, Any] = {"steps": 2, "prompts": 3} if trained else {}
-    for kind in ("cross-entropy", "kl"):
-        if name == "eap" and kind == "kl":
+    for loss_name in ("cross-entropy", "kl"):
+        if name == "eap" and loss_name == "kl":
             continue
-        pairs = make_pairs(subject, kind, batch=8)
+        pairs = make_pairs(subject, loss_name, batch=8)
         whole = localize(subject, pairs, name, **options).scores
         assert max(at_once) == 8
         at_once.clear()

@@ -97,8 +97,8 @@ def test_the_clean_output_is_preserved_whatever_the_loss() -> None:
     subject = make_subject()
     kl = make_pairs(subject, "kl")
     wanted = pgexplainer(subject, kl, steps=3)
-    for kind in ("cross-entropy", output_sum):
-        pairs = make_pairs(subject, kind)
+    for loss_name in ("cross-entropy", output_sum):
+        pairs = make_pairs(subject, loss_name)
         assert torch.equal(pgexplainer(subject, pairs, steps=3), wanted)
     # Targets other than the clean run's do not enter.
     given = kl.with_targets_from(subject.logits(kl.corrupted))
@@ -108,7 +108,7 @@ def test_the_clean_output_is_preserved_whatever_the_loss() -> None:
 def test_one_number_is_preserved_by_its_difference() -> None:
     subject = make_subject(d_vocab_out=1)
     pairs = to_clean_output(subject, make_pairs(subject, output_sum))
-    assert pairs.kind == "l1"
+    assert pairs.loss_name == "l1"
     gaps = subject.logits(pairs.clean) - subject.logits(pairs.corrupted)
     torch.testing.assert_close(corrupted_distance(subject, pairs), gaps.abs().mean())
 

@@ -1,17 +1,15 @@
 """The six features: against finite differences, patched runs, identities and changes of basis."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-import graphcircuits.predictor.features as module
 from graphcircuits.engine.resume import single_edge
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.predictor.features import FEATURES, Features, cached_features, features
+from graphcircuits.predictor.features import FEATURES, Features, features
 from graphcircuits.subject.transformer import Transformer
 from tests.methods.tasks import make_pairs
 from tests.nudged import Nudged, plain_message, read_bias, slope, spread
@@ -307,40 +305,6 @@ def test_moving_changes_floats_only() -> None:
     )
 
 
-def test_the_cache_returns_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = make_subject("llama")
-    pairs = make_pairs(subject, "cross-entropy")
-    made = cached_features(subject, pairs, tmp_path)
-    assert_same(made, features(subject, pairs))
-
-    def refuse(*_: object) -> Features:
-        raise AssertionError("computed again")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "_features", refuse)
-        assert_same(cached_features(subject, pairs, tmp_path), made)
-        with pytest.raises(AssertionError, match="computed again"):
-            cached_features(subject, pairs[:2], tmp_path)
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_any_change_misses_the_cache(tmp_path: Path) -> None:
-    subject = make_subject()
-    pairs = make_pairs(subject, "cross-entropy")
-    weights = {name: weight.clone() for name, weight in subject.weights.items()}
-    weights["b_out"][0, 0] += 1e-9
-    prompts = pairs.corrupted.clone()
-    prompts[0, 0] = (prompts[0, 0] + 1) % subject.config.d_vocab
-    generator = torch.Generator().manual_seed(0)
-    cached_features(subject, pairs, tmp_path)
-    cached_features(Transformer(subject.config, weights), pairs, tmp_path)
-    cached_features(subject, replace(pairs, corrupted=prompts), tmp_path)
-    cached_features(subject, replace(pairs, kind="logit-diff", incorrect=prompts % 3), tmp_path)
-    cached_features(subject, pairs, tmp_path, contexts=2, generator=generator)
-    cached_features(subject, pairs, tmp_path, contexts=2, generator=generator)
-    assert len(list(tmp_path.iterdir())) == 6
-
-
 # Bad input
 
 
@@ -382,7 +346,7 @@ def test_losses_without_a_gradient_are_refused() -> None:
         features(subject, flat)
 
 
-def test_wrong_options_are_refused(tmp_path: Path) -> None:
+def test_wrong_options_are_refused() -> None:
     subject = make_subject()
     pairs = make_pairs(subject, "cross-entropy")
     with pytest.raises(ValueError, match="contexts must be at least 1, or None for all, got 0"):
@@ -391,9 +355,6 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
         features(subject, pairs, contexts=2)
     with pytest.raises(IndexError, match=r"edge must be in 0\.\.109, got 110"):
         features(subject, pairs).edge(110)
-    own = make_pairs(subject, lambda logits, _: logits.sum((1, 2)))
-    with pytest.raises(ValueError, match="loss function of your own cannot be cached"):
-        cached_features(subject, own, tmp_path)
 
 
 def test_blocks_of_a_large_graph_cover_its_edges() -> None:

@@ -192,10 +192,10 @@ def test_what_says_nothing_is_refused() -> None:
     weights["W_O"][1, 2] = torch.inf
     with pytest.raises(ValueError, match=r"output of a1\.h2 is NaN or infinite"):
         measure(Transformer(subject.config, weights), pairs)
-    constant = replace(pairs, kind=lambda logits, _: 0 * logits.sum((1, 2)))
+    constant = replace(pairs, loss_name=lambda logits, _: 0 * logits.sum((1, 2)))
     with pytest.raises(ValueError, match="loss is constant"):
         measure(subject, constant)
-    flat = replace(pairs, kind=lambda logits, _: (logits.detach() + 0 * logits).sum((1, 2)))
+    flat = replace(pairs, loss_name=lambda logits, _: (logits.detach() + 0 * logits).sum((1, 2)))
     with pytest.raises(ValueError, match="gradient of the loss is zero at every component"):
         measure(subject, flat)
 
@@ -269,9 +269,9 @@ def test_the_size_of_the_loss_is_not_seen() -> None:
     subject, pairs = make_task()
 
     def smaller(logits: Tensor, own: Pairs) -> Tensor:
-        return 1e-4 * replace(own, kind="cross-entropy").loss(logits)
+        return 1e-4 * replace(own, loss_name="cross-entropy").loss(logits)
 
-    one, other = (measure(subject, x) for x in (pairs, replace(pairs, kind=smaller)))
+    one, other = (measure(subject, x) for x in (pairs, replace(pairs, loss_name=smaller)))
     torch.testing.assert_close(other.statistics, 1e-4 * one.statistics)
     for transformation in TRANSFORMATIONS:
         torch.testing.assert_close(table(other, transformation), table(one, transformation))

@@ -18,8 +18,8 @@ from graphcircuits.task.pairs import LOSSES, Pairs
 BATCH, POS, CLASSES = 3, 4, 5
 
 
-def make(kind: Any = "kl", seed: int = 0, /, **changes: Any) -> Pairs:
-    """Random pairs of the kind, all fields filled as the kind wants them."""
+def make(loss_name: Any = "kl", seed: int = 0, /, **changes: Any) -> Pairs:
+    """Random pairs with this loss, all fields filled as it wants them."""
     generator = torch.Generator().manual_seed(seed)
     scored = torch.rand(BATCH, POS, generator=generator) < 0.5
     scored[:, seed % POS] = True
@@ -28,20 +28,20 @@ def make(kind: Any = "kl", seed: int = 0, /, **changes: Any) -> Pairs:
         return torch.randint(0, high, (BATCH, POS), generator=generator)
 
     numbers = torch.randn(BATCH, POS, CLASSES, generator=generator, dtype=torch.float64)
-    targets = {"kl": numbers.softmax(-1), "l1": numbers[..., 0]}.get(kind, integers(CLASSES))
+    targets = {"kl": numbers.softmax(-1), "l1": numbers[..., 0]}.get(loss_name, integers(CLASSES))
     given: dict[str, Any] = {
         "clean": integers(9),
         "corrupted": integers(9),
         "scored": scored,
-        "kind": kind,
+        "loss_name": loss_name,
         "targets": targets,
-        "incorrect": (targets + 1) % CLASSES if kind == "logit-diff" else None,
+        "incorrect": (targets + 1) % CLASSES if loss_name == "logit-diff" else None,
     }
     return Pairs(**(given | changes))
 
 
 def random_logits(pairs: Pairs, *lead: int, seed: int = 0) -> Tensor:
-    outputs = 1 if pairs.kind == "l1" else CLASSES
+    outputs = 1 if pairs.loss_name == "l1" else CLASSES
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*lead, BATCH, POS, outputs, generator=generator, dtype=torch.float64)
 
@@ -56,13 +56,13 @@ def slow_loss(pairs: Pairs, logits: Tensor) -> list[float]:
             if not pairs.scored[b, p]:
                 continue
             output, target = logits[b, p], pairs.targets[b, p]
-            if pairs.kind == "kl":
+            if pairs.loss_name == "kl":
                 model = torch.distributions.Categorical(logits=output)
                 goal = torch.distributions.Categorical(probs=target)
                 terms.append(torch.distributions.kl_divergence(goal, model).item())
-            elif pairs.kind == "l1":
+            elif pairs.loss_name == "l1":
                 terms.append(abs(output.item() - target.item()))
-            elif pairs.kind == "cross-entropy":
+            elif pairs.loss_name == "cross-entropy":
                 terms.append(F.cross_entropy(output[None], target[None]).item())
             else:
                 assert pairs.incorrect is not None
@@ -75,19 +75,19 @@ def slow_loss(pairs: Pairs, logits: Tensor) -> list[float]:
 # The loss
 
 
-@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("loss_name", LOSSES)
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10_000))
-def test_loss_is_its_slow_twin(kind: str, seed: int) -> None:
-    pairs = make(kind, seed)
+def test_loss_is_its_slow_twin(loss_name: str, seed: int) -> None:
+    pairs = make(loss_name, seed)
     logits = random_logits(pairs, seed=seed)
     expected = torch.tensor(slow_loss(pairs, logits), dtype=torch.float64)
     torch.testing.assert_close(pairs.loss(logits), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", LOSSES)
-def test_masks_are_carried_along(kind: str) -> None:
-    pairs = make(kind)
+@pytest.mark.parametrize("loss_name", LOSSES)
+def test_masks_are_carried_along(loss_name: str) -> None:
+    pairs = make(loss_name)
     logits = random_logits(pairs, 2, 3)
     losses = pairs.loss(logits)
     assert losses.shape == (2, 3, BATCH)
@@ -96,9 +96,9 @@ def test_masks_are_carried_along(kind: str) -> None:
             torch.testing.assert_close(losses[i, j], pairs.loss(logits[i, j]))
 
 
-@pytest.mark.parametrize("kind", LOSSES)
-def test_gradient_is_right_and_stays_on_scored_positions(kind: str) -> None:
-    pairs = make(kind, 1)
+@pytest.mark.parametrize("loss_name", LOSSES)
+def test_gradient_is_right_and_stays_on_scored_positions(loss_name: str) -> None:
+    pairs = make(loss_name, 1)
     logits = random_logits(pairs, 2).requires_grad_()
     assert torch.autograd.gradcheck(pairs.loss, (logits,))
     (gradient,) = torch.autograd.grad(pairs.loss(logits).sum(), logits)
@@ -106,34 +106,34 @@ def test_gradient_is_right_and_stays_on_scored_positions(kind: str) -> None:
     assert torch.equal(touched, pairs.scored)
 
 
-@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("loss_name", LOSSES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_loss_keeps_the_precision_of_the_logits(kind: str, dtype: torch.dtype) -> None:
-    pairs = make(kind)
+def test_loss_keeps_the_precision_of_the_logits(loss_name: str, dtype: torch.dtype) -> None:
+    pairs = make(loss_name)
     losses = pairs.loss(random_logits(pairs).to(dtype))
     assert losses.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
 
-@pytest.mark.parametrize("kind", LOSSES)
-def test_better_runs_have_lower_loss(kind: str) -> None:
-    pairs = make(kind)
+@pytest.mark.parametrize("loss_name", LOSSES)
+def test_better_runs_have_lower_loss(loss_name: str) -> None:
+    pairs = make(loss_name)
     assert pairs.targets is not None
-    if kind == "kl":
+    if loss_name == "kl":
         right = pairs.targets.log()
-    elif kind == "l1":
+    elif loss_name == "l1":
         right = pairs.targets[..., None]
     else:
         right = 9.0 * F.one_hot(pairs.targets, CLASSES).double()
     assert bool((pairs.loss(right) <= pairs.loss(random_logits(pairs))).all())
-    if kind in ("kl", "l1"):
+    if loss_name in ("kl", "l1"):
         torch.testing.assert_close(
             pairs.loss(right), torch.zeros(BATCH, dtype=torch.float64), atol=1e-12, rtol=0
         )
 
 
 def test_unscored_positions_are_not_read() -> None:
-    for kind in LOSSES:
-        pairs = make(kind)
+    for loss_name in LOSSES:
+        pairs = make(loss_name)
         logits = random_logits(pairs)
         spoilt = logits.masked_fill(~pairs.scored[..., None], float("nan"))
         torch.testing.assert_close(pairs.loss(spoilt), pairs.loss(logits))
@@ -157,12 +157,12 @@ def test_kl_allows_classes_that_both_rule_out() -> None:
     assert torch.autograd.grad(losses.sum(), logits)[0].isfinite().all()
 
 
-@pytest.mark.parametrize("kind", ["kl", "l1"])
-def test_targets_from_the_clean_run(kind: str) -> None:
-    pairs = make(kind, targets=None)
+@pytest.mark.parametrize("loss_name", ["kl", "l1"])
+def test_targets_from_the_clean_run(loss_name: str) -> None:
+    pairs = make(loss_name, targets=None)
     assert pairs.needs_targets
     logits = random_logits(pairs).requires_grad_()
-    message = rf"the {kind} targets have not been taken .* call pairs\.with_targets_from\("
+    message = rf"the {loss_name} targets have not been taken .* call pairs\.with_targets_from\("
     with pytest.raises(ValueError, match=message):
         pairs.loss(logits)
     ready = pairs.with_targets_from(logits)
@@ -210,9 +210,9 @@ def test_one_class_a_prompt_stands_for_all_positions() -> None:
 # Parts
 
 
-@pytest.mark.parametrize("kind", LOSSES)
-def test_subsets_and_concatenation(kind: str) -> None:
-    pairs = make(kind)
+@pytest.mark.parametrize("loss_name", LOSSES)
+def test_subsets_and_concatenation(loss_name: str) -> None:
+    pairs = make(loss_name)
     logits = random_logits(pairs)
     losses = pairs.loss(logits)
     for index in (slice(1, None), [2, 0], (1, 2), torch.tensor([0, 2]), -1, range(2)):
@@ -242,8 +242,8 @@ def test_identical() -> None:
 
 @pytest.mark.gpu
 def test_to_moves_every_tensor() -> None:
-    for kind in LOSSES:
-        pairs, logits = make(kind), random_logits(make(kind))
+    for loss_name in LOSSES:
+        pairs, logits = make(loss_name), random_logits(make(loss_name))
         losses = pairs.to("cuda").loss(logits.cuda())
         assert losses.device.type == "cuda"
         torch.testing.assert_close(losses.cpu(), pairs.loss(logits))
@@ -255,11 +255,11 @@ def test_to_moves_every_tensor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "message"),
+    ("loss_name", "changes", "message"),
     [
-        ("kl", {"kind": "KL"}, r"unknown loss 'KL'; did you mean 'kl'\? \(cross-entropy, kl, l1,"),
-        ("kl", {"kind": "logit_diff"}, r"'logit_diff'; did you mean 'logit-diff'\? \(cross-ent"),
-        ("kl", {"kind": "zzz"}, r"unknown loss 'zzz'; \(cross-entropy, .* or a function"),
+        ("kl", {"loss_name": "KL"}, r"unknown loss 'KL'; did you mean 'kl'\? \(cross-entropy, kl,"),
+        ("kl", {"loss_name": "logit_diff"}, r"'logit_diff'; did you mean 'logit-diff'\? \(cross"),
+        ("kl", {"loss_name": "zzz"}, r"unknown loss 'zzz'; \(cross-entropy, .* or a function"),
         ("kl", {"clean": torch.zeros(3, 4)}, "clean must hold whole token ids, got torch.float32"),
         ("kl", {"clean": torch.tensor([[0, 1, 2, -1]] * 3)}, "clean must hold .* from 0, got -1"),
         (
@@ -296,22 +296,22 @@ def test_to_moves_every_tensor() -> None:
         ("cross-entropy", {"targets": -torch.ones(3).long()}, "must be classes from 0, got -1"),
     ],
 )  # fmt: skip
-def test_refusals(kind: str, changes: dict[str, Any], message: str) -> None:
+def test_refusals(loss_name: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make(kind, **changes)
+        make(loss_name, **changes)
 
 
 def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(
         ValueError, match=r"unknown loss 'x'.*clean must hold whole.*scored must be"
     ):
-        make("kl", kind="x", clean=torch.zeros(3, 4), scored=torch.ones(3, 5))
+        make("kl", loss_name="x", clean=torch.zeros(3, 4), scored=torch.ones(3, 5))
 
 
 def test_fields_must_be_tensors() -> None:
     # Past the type checks of the test session, as a user would.
     pairs = object.__new__(Pairs)
-    for name in ("corrupted", "scored", "kind", "incorrect"):
+    for name in ("corrupted", "scored", "loss_name", "incorrect"):
         object.__setattr__(pairs, name, getattr(make("l1"), name))
     object.__setattr__(pairs, "clean", [[1, 2]])
     object.__setattr__(pairs, "targets", [1.0])
@@ -320,36 +320,36 @@ def test_fields_must_be_tensors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape", "message"),
+    ("loss_name", "shape", "message"),
     [
-        ("l1", (3, 4, 2), "l1 needs one numerical output a position, got 2 logits"),
+        ("l1", (3, 4, 2), "l1 needs one numerical output per position, got 2 logits"),
         ("kl", (3, 4, 2), "the target distributions have 5 classes, the logits 2"),
         ("cross-entropy", (3, 4, 2), r"targets name class \d, but the logits have only 2 .*0\.\.1"),
         ("logit-diff", (3, 4, 1), r"targets name class \d, but the logits have only 1 classes"),
         ("kl", (2, 4, 5), r"logits must have \(3, 4\) prompts and positions, got \(2, 4\)"),
     ],
 )
-def test_logits_must_fit(kind: str, shape: tuple[int, ...], message: str) -> None:
+def test_logits_must_fit(loss_name: str, shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make(kind).loss(torch.zeros(shape))
+        make(loss_name).loss(torch.zeros(shape))
 
 
 # Files: the columns are tested in test_files.py
 
 
-@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("loss_name", LOSSES)
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_file_round_trip(tmp_path: Path, kind: str, suffix: str, seed: int) -> None:
-    pairs = make(kind, seed)
+def test_file_round_trip(tmp_path: Path, loss_name: str, suffix: str, seed: int) -> None:
+    pairs = make(loss_name, seed)
     path = tmp_path / f"pairs{suffix}"
-    if (kind, suffix) == ("kl", ".csv"):
+    if (loss_name, suffix) == ("kl", ".csv"):
         with pytest.raises(ValueError, match=r"CSV has no room for distributions; save as \.jsonl"):
             pairs.save(path)
-        pairs = make(kind, seed, targets=None)
+        pairs = make(loss_name, seed, targets=None)
     pairs.save(path)
     loaded = Pairs.load(path)
-    assert loaded.kind == kind
+    assert loaded.loss_name == loss_name
     for name in ("clean", "corrupted", "scored"):
         assert torch.equal(getattr(loaded, name), getattr(pairs, name))
     if pairs.needs_targets:
@@ -362,12 +362,12 @@ def test_file_round_trip(tmp_path: Path, kind: str, suffix: str, seed: int) -> N
 def test_missing_targets_survive_a_file(tmp_path: Path) -> None:
     make("l1", targets=None).save(tmp_path / "pairs.csv")
     loaded = Pairs.load(tmp_path / "pairs.csv")
-    assert loaded.kind == "l1"
+    assert loaded.loss_name == "l1"
     assert loaded.needs_targets
 
 
 @pytest.mark.parametrize(
-    ("header", "cells", "kind"),
+    ("header", "cells", "loss_name"),
     [
         ("clean,corrupted,correct_idx,incorrect_idx", "1 2,1 3,0,1", "logit-diff"),
         ("clean,corrupted,correct_idx", "1 2,1 3,0", "cross-entropy"),
@@ -376,12 +376,12 @@ def test_missing_targets_survive_a_file(tmp_path: Path) -> None:
         ("clean,corrupted,correct_idx,loss", "1 2,1 3,0,kl", "kl"),
     ],
 )
-def test_columns_suggest_the_loss(tmp_path: Path, header: str, cells: str, kind: str) -> None:
+def test_columns_suggest_the_loss(tmp_path: Path, header: str, cells: str, loss_name: str) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text(f"{header}\n{cells}\n")
-    assert Pairs.load(path).kind == kind
+    assert Pairs.load(path).loss_name == loss_name
     # The caller's word counts most; columns that it does not read do no harm.
-    assert Pairs.load(path, kind="kl").needs_targets
+    assert Pairs.load(path, loss_name="kl").needs_targets
 
 
 def test_own_function_with_a_file(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_own_function_with_a_file(tmp_path: Path) -> None:
         assert pairs.targets is not None
         return logits[:, -1].gather(-1, pairs.targets[:, -1:]).squeeze(-1)
 
-    pairs = Pairs.load(path, kind=loss)
+    pairs = Pairs.load(path, loss_name=loss)
     assert pairs.loss(torch.arange(10.0).reshape(1, 2, 5)).tolist() == [9.0]
     with pytest.raises(ValueError, match="a loss function cannot be written to a file"):
         pairs.save(path)
@@ -408,13 +408,13 @@ def test_pairs_print_in_one_line() -> None:
     def distance(logits: Tensor, pairs: Pairs) -> Tensor:
         return logits.sum((1, 2))
 
-    own = replace(pairs, kind=distance, case=None)
+    own = replace(pairs, loss_name=distance, case=None)
     assert repr(own) == "Pairs(6 pairs of 5 tokens, distance loss, cpu)"
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_loss_is_a_name_or_a_function() -> None:
     wrong: Any = 3
-    message = "kind must be one of cross-entropy, kl, l1, logit-diff, or a function, got 3"
+    message = "loss_name must be one of cross-entropy, kl, l1, logit-diff, or a function, got 3"
     with pytest.raises(TypeError, match=message):
-        replace(load_case("ib-3").pairs(2), kind=wrong)
+        replace(load_case("ib-3").pairs(2), loss_name=wrong)
