@@ -13,6 +13,7 @@ python -m graphcircuits.training.select --out build/select [--grid settings] [--
 
 import argparse
 import json
+import logging
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +39,8 @@ from graphcircuits.store import (
     write_atomic,
 )
 from graphcircuits.training.train import Example, TrainConfig, read_examples, train
+
+log = logging.getLogger(__name__)
 
 KIND = "predictor-fold"
 
@@ -98,7 +101,9 @@ def search(
 
     With `stored` nothing is trained, and what the folder does not hold is left out.
     """
-    ids, _ = select_cases("pool")
+    ids, left_out = select_cases("pool")
+    if left_out and not stored:
+        log.warning("left out, no subject is shipped: %s", ", ".join(left_out))
     readings: dict[str, list[Example]] = {}
     for config, fold in product(grid, folds):
         about = {"train": asdict(config), "fold": fold, "seed": seed}

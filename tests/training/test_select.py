@@ -180,7 +180,9 @@ def test_a_search_goes_on_where_it_was_cut_off(
     assert len(trained) == 13
 
 
-def test_the_search_reads_the_pool_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_search_reads_the_pool_alone_and_names_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     class Enough(Exception):
         pass
 
@@ -194,7 +196,9 @@ def test_the_search_reads_the_pool_alone(monkeypatch: pytest.MonkeyPatch, tmp_pa
     with pytest.raises(Enough):
         next(search(GRID, tmp_path))
     assert {load_case(id).split for id in seen} == {"pool"}
-    assert set(seen) <= set(case_ids(split="pool"))
+    lacking = [id for id in case_ids(split="pool") if id not in seen]
+    assert lacking
+    assert caplog.messages == [f"left out, no subject is shipped: {', '.join(lacking)}"]
 
 
 def test_comparisons_change_one_thing() -> None:
