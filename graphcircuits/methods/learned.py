@@ -4,9 +4,9 @@ One clean and one corrupted run of the subject and one backward pass give every 
 the predictor, trained on subjects whose circuits are known, turns them into scores. The shipped
 ones are in `graphcircuits.methods.shipped`; `graphcircuits train` makes others.
 
-No case is scored by a predictor that was trained on it, or on one related to it: `choose_predictor`
-takes a shipped one that was not, and any other is refused. `benchmark.recognize` says how a case is
-recognized, and what is not.
+No case that is recognized is scored by a predictor that was trained on it, or on one related to it:
+`choose_predictor` takes a shipped one that was not, and any other is refused. `corpus.recognize`
+says how a case is recognized, and what is not.
 """
 
 from collections.abc import Iterator
