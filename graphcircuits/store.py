@@ -13,6 +13,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,20 @@ def check_types(
     ]
     if problems:
         raise StoreError(f"{path} is not a whole {noun}: {'; '.join(problems)}.")
+
+
+@contextmanager
+def taken_apart(path: str | Path, noun: str) -> Iterator[None]:
+    """Errors met while the content of a file is taken apart, as a StoreError: it is not whole."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        told = short(f"{type(error).__name__}: {error}")
+        raise StoreError(
+            f"{path} is not a whole {noun} ({told}); delete it to start afresh."
+        ) from error
 
 
 def check_version(path: str | Path, header: object) -> None:

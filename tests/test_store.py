@@ -23,6 +23,7 @@ from graphcircuits.store import (
     load_artifact,
     read_json,
     save_artifact,
+    taken_apart,
     write_json,
 )
 from graphcircuits.subject.codec import Codec
@@ -367,3 +368,20 @@ def test_transformer_symbols_must_survive_json(tmp_path: Path) -> None:
     subject = Transformer.random(config, torch.Generator().manual_seed(0), Codec((("a", 1),)))
     with pytest.raises(TypeError, match=r"can be stored as symbols: \('a', 1\)"):
         save_transformer(tmp_path / "subject.safetensors", subject)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyError("step"), TypeError("no"), ValueError("\x1b[2J"), IndexError(), RuntimeError("x")],
+)
+def test_what_goes_wrong_inside_a_file_is_said_of_the_file(error: Exception) -> None:
+    with (
+        pytest.raises(StoreError, match=r"^a/b is not a whole checkpoint \(") as caught,
+        taken_apart("a/b", "checkpoint"),
+    ):
+        raise error
+    assert type(error).__name__ in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+    assert str(caught.value).endswith("; delete it to start afresh.")
+    with pytest.raises(OSError, match="disk"), taken_apart("a/b", "checkpoint"):
+        raise OSError("disk")

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.fleets.fleet import Weights
-from graphcircuits.store import load_artifact, save_artifact
+from graphcircuits.store import Artifact, load_artifact, save_artifact, taken_apart
 from graphcircuits.subject.transformer import Transformer
 
 KIND = "fleet-checkpoint"
@@ -102,7 +102,11 @@ def read_about(path: Path) -> dict[str, Any]:
 def load_snapshot(path: Path, subjects: Sequence[Transformer], device: torch.device) -> Snapshot:
     """Read a snapshot of a training that began with these subjects."""
     found = load_artifact(path, KIND)
+    with taken_apart(path, "checkpoint"):
+        return _snapshot(found, subjects, device)
 
+
+def _snapshot(found: Artifact, subjects: Sequence[Transformer], device: torch.device) -> Snapshot:
     def under(prefix: str) -> Weights:
         # The file has no order, but norms are summed in this one. Copies, because memory of its own
         # is aligned as in a training that never stopped.

@@ -36,6 +36,7 @@ from graphcircuits.store import (
     content_hash,
     load_artifact,
     save_artifact,
+    taken_apart,
     write_atomic,
 )
 from graphcircuits.training.train import Example, TrainConfig, read_examples, train
@@ -150,10 +151,11 @@ def _first_views(examples: Iterator[Example]) -> list[Example]:
 
 def _stored(path: Path) -> dict[int, dict[str, Any]] | None:
     try:
-        meta = load_artifact(path, KIND).meta
+        with taken_apart(path, "training"):
+            history = load_artifact(path, KIND).meta["history"]
+            return {int(step): dict(record) for step, record in history.items()}
     except (FileNotFoundError, StoreError):
         return None
-    return {int(step): record for step, record in meta["history"].items()}
 
 
 def score(

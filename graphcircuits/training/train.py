@@ -40,7 +40,7 @@ from graphcircuits.predictor.model import (
     join,
     read_case,
 )
-from graphcircuits.store import StoreError, content_hash, load_artifact, save_artifact
+from graphcircuits.store import StoreError, content_hash, load_artifact, save_artifact, taken_apart
 
 TrainProgress = Callable[[int, int], None]
 """Called with how many cases or steps are done, and how many there are."""
@@ -413,16 +413,17 @@ def _resume(
             f"{path} is the checkpoint of another training: its {_differing(about, found.config)} "
             "differ; give another folder, or delete it to start afresh."
         )
-    prefix = "predictor."
-    own = {n.removeprefix(prefix): x for n, x in found.tensors.items() if n.startswith(prefix)}
-    predictor.load_state_dict(own)
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in found.tensors.items():
-        if name.startswith("optimizer."):
-            _, place, field_name = name.split(".")
-            state.setdefault(int(place), {})[field_name] = tensor
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-    return found.meta["step"], {int(at): record for at, record in found.meta["history"].items()}
+    with taken_apart(path, "checkpoint"):
+        prefix = "predictor."
+        own = {n.removeprefix(prefix): x for n, x in found.tensors.items() if n.startswith(prefix)}
+        predictor.load_state_dict(own)
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in found.tensors.items():
+            if name.startswith("optimizer."):
+                _, place, field_name = name.split(".")
+                state.setdefault(int(place), {})[field_name] = tensor
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        return found.meta["step"], {int(at): record for at, record in found.meta["history"].items()}
 
 
 def _differing(about: Mapping[str, Any], other: Mapping[str, Any]) -> str:

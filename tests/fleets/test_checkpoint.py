@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from graphcircuits.fleets.checkpoint import (
+    KIND,
     MOMENTS,
     Snapshot,
     TrainedSubject,
@@ -15,7 +17,7 @@ from graphcircuits.fleets.checkpoint import (
     save_snapshot,
 )
 from graphcircuits.fleets.train import SiitConfig, train_fleet
-from graphcircuits.store import content_hash
+from graphcircuits.store import StoreError, content_hash, save_artifact
 from tests.fleets.test_train import work
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -101,3 +103,12 @@ def test_time_that_runs_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         assert one.cut_short is (deadline == 2.0)
     assert told[:4] == [(0, False), (2, False), (4, False), (4, True)]
     assert told[4:] == [(step, False) for step in (0, 2, 4, 6, 7)]
+
+
+@pytest.mark.parametrize("meta", [{}, {"names": 3, "best": [], "step": "x", "alive": None}])
+def test_a_checkpoint_that_lies_is_refused(tmp_path: Path, meta: dict[str, Any]) -> None:
+    path = tmp_path / "forged.safetensors"
+    tensors = {"count": torch.zeros(1)}
+    save_artifact(path, kind=KIND, config={}, seed=None, tensors=tensors, meta=meta)
+    with pytest.raises(StoreError, match=r"forged\.safetensors is not a whole checkpoint"):
+        load_snapshot(path, [], torch.device("cpu"))

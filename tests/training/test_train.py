@@ -17,9 +17,10 @@ from graphcircuits.predictor.block import Dropout
 from graphcircuits.predictor.ensemble import seen_of
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import InvariantTables, Predictor, read_case
-from graphcircuits.store import StoreError, load_artifact
+from graphcircuits.store import StoreError, load_artifact, save_artifact
 from graphcircuits.training import train as module
 from graphcircuits.training.train import (
+    CHECKPOINT,
     Example,
     TrainConfig,
     TrainedPredictor,
@@ -335,6 +336,20 @@ def test_checkpoints_of_other_trainings_are_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(StoreError, match="not a whole safetensors file"):
         train(examples, config, checkpoint=path)
+
+
+def test_a_checkpoint_that_lies_is_refused(tmp_path: Path) -> None:
+    config = training()
+    examples = make_examples(config.predictor)
+    path = tmp_path / "checkpoint.safetensors"
+    train(examples, config, checkpoint=path)
+    found = load_artifact(path, CHECKPOINT)
+    for meta in ({}, {**found.meta, "history": 3}, {**found.meta, "history": {"x": {}}}):
+        save_artifact(
+            path, kind=CHECKPOINT, config=found.config, seed=0, tensors=found.tensors, meta=meta
+        )
+        with pytest.raises(StoreError, match=r"checkpoint\.safetensors is not a whole checkpoint"):
+            train(examples, config, checkpoint=path)
 
 
 # What is refused
