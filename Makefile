@@ -54,7 +54,7 @@ test-fast: $(READY) ## run the fast tests, under a minute
 	$(PYTEST)
 
 test: lint types ## check everything: style, types, fast and slow tests
-	$(PYTEST) -m "not gpu"
+	$(PYTEST) -m "not gpu and not models"
 
 demo: $(READY) ## find the circuit of a shipped subject, and compile the program it was trained on
 	@mkdir -p build/demo

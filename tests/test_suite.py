@@ -37,7 +37,8 @@ def test_what_passes_a_test_over_is_found(source: str, lines: list[int]) -> None
 
 
 def test_no_test_is_passed_over() -> None:
-    """What needs CUDA has the mark `gpu`; everything else runs on every machine."""
+    """What needs CUDA has the mark `gpu`, what needs weights of others `models`; everything else
+    runs on every machine."""
     found = {
         f"{path.relative_to(TESTS)}:{line}"
         for path in TESTS.rglob("*.py")

@@ -13,8 +13,9 @@ b_O and b_out belong to no edge: they are constants of the stream.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +49,9 @@ class Transformer:
     case: str | None = field(default=None, compare=False)
     """The case whose program it was trained to follow, where its file says so. It says where the
     weights come from and is no part of their content."""
+    tokenizer: Any = field(default=None, compare=False, repr=False)
+    """What turns text into its tokens, where the source of the weights came with one: a tokenizer
+    with the interface of Hugging Face's. It is not written to files."""
 
     def __post_init__(self) -> None:
         problems = weight_problems(self.config, self.weights)
@@ -117,7 +121,7 @@ class Transformer:
     def to(self, where: torch.device | torch.dtype | str) -> "Transformer":
         """The same subject on another device or in another dtype."""
         moved = {name: weight.to(where) for name, weight in self.weights.items()}
-        return Transformer(self.config, moved, self.codec, self.case)
+        return replace(self, weights=moved)
 
     def apply(self, sequence: Sequence[Hashable]) -> list[Hashable]:
         """Run on one sequence of symbols and decode the outputs, BOS left out."""
