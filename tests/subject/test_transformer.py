@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphcircuits.subject.codec import Codec
-from graphcircuits.subject.layers import attend, normalize, pull_through_norm
+from graphcircuits.subject.norms import normalize, pull_through_norm
 from graphcircuits.subject.transformer import Run, Transformer, TransformerConfig, weight_shapes
 from tests.subjects import ARCHITECTURES, make_config, make_subject, make_tokens
 
@@ -206,15 +206,16 @@ def logits_with_extra_input(
                 )
                 block.append(x + w[f"b_{name}"][layer, index] if config.biases else x)
                 first += 1
-            vectors.append(subject.expand_groups(torch.stack(block, dim=1), dim=1))
-        z = attend(config, *vectors)
+            vectors.append(torch.stack(block, dim=1))
+        z = subject.attend(*vectors, layer)
         before = stream
-        stream = stream + torch.einsum("bhpk,hkd->bpd", z, w["W_O"][layer])
+        stream = stream + torch.einsum("bhpk,hkd->bpd", z, subject.write_weight("W_O", layer))
         stream = stream + (w["b_O"][layer] if config.biases else 0)
         after = stream
         stream = before if config.parallel else after
         *_, hidden = subject.mlp(read(first), layer)
-        stream = after + hidden @ w["W_out"][layer] + (w["b_out"][layer] if config.biases else 0)
+        stream = after + hidden @ subject.write_weight("W_out", layer)
+        stream = stream + (w["b_out"][layer] if config.biases else 0)
     return subject.unembed(read(graph.n_readers - 1))
 
 
