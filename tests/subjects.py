@@ -26,6 +26,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "one-key": {"n_kv_heads": 1},
     "tied": {"tied_unembedding": True, "d_vocab_out": 5},
     "logit-scale": {"logit_scale": 0.3},
+    "attention-scale": {"attention_scale": 0.7},
     "parallel": {"parallel": True},
     "one-layer": {"n_layers": 1},
     "narrow-heads": {"d_head": 2},

@@ -222,8 +222,8 @@ def with_wide_heads(subject: Transformer) -> Transformer:
         name: F.pad(weights[name], (0, extra)) for name in weights if name[2:] in ("Q", "K", "V")
     }
     wide["W_O"] = F.pad(weights["W_O"], (0, 0, 0, extra))
-    # Scores are divided by the root of d_head, which has grown.
-    for name in wide.keys() & {"W_Q", "b_Q"}:
+    # Scores are divided by the root of d_head, which has grown, unless their scale is given.
+    for name in wide.keys() & {"W_Q", "b_Q"} if config.attention_scale is None else ():
         wide[name] = wide[name] * (1 + extra / config.d_head) ** 0.5
     rotary_dim = config.rotary_size if config.positions == "rotary" else None
     wide_config = replace(config, d_head=config.d_head + extra, rotary_dim=rotary_dim)

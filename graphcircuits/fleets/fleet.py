@@ -32,6 +32,7 @@ PLAIN = {
     "tied_unembedding": False,
     "biases": True,
     "logit_scale": 1.0,
+    "attention_scale": None,
 }
 """The architecture that `forward` computes."""
 

@@ -33,7 +33,7 @@ def attention_pattern(
     config: TransformerConfig, layer: int, scores: Float[Tensor, "*lead key alternative pos"]
 ) -> Float[Tensor, "*lead key alternative pos"]:
     """Attention over the keys of each position, for several alternative sets of scores."""
-    scale = config.d_head**-0.5
+    scale = config.score_scale
     if not config.causal:
         return (scores * scale).softmax(-3)
     pos = scores.shape[-1]

@@ -3,6 +3,7 @@
 `TransformerConfig` gives sizes and architecture; `weight_shapes` lists every weight.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,11 +12,12 @@ from torch import Tensor
 POSITIONS = ("learned", "rotary", "none")
 NORMS = ("none", "layer", "rms")
 ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "silu")
+ABOVE_ZERO = ("attention_scale",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransformerConfig:
-    """Sizes and architecture of a subject. Attention scores are scaled by 1/sqrt(d_head)."""
+    """Sizes and architecture of a subject."""
 
     n_layers: int
     n_heads: int
@@ -45,6 +47,8 @@ class TransformerConfig:
     biases: bool = True
     logit_scale: float = 1.0
     """Factor on the finished logits, bias included."""
+    attention_scale: float | None = None
+    """Factor on attention scores; None means 1/sqrt(d_head)."""
 
     def __post_init__(self) -> None:
         sizes = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp")
@@ -66,6 +70,11 @@ class TransformerConfig:
             problems.append(
                 f"rotary_dim must be even and in 2..d_head={self.d_head}, got {self.rotary_size}"
             )
+        problems += [
+            f"{name} must be a number above 0, got {value}"
+            for name in ABOVE_ZERO
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf
+        ]
         if self.tied_unembedding and self.d_vocab != self.d_vocab_out:
             problems.append(
                 "tied_unembedding needs d_vocab_out equal to d_vocab, "
@@ -87,6 +96,11 @@ class TransformerConfig:
     def layer_states(self) -> int:
         """Numbers that a layer computes at a position: q, k, v, z, and thrice the MLP's width."""
         return (2 * self.n_heads + 2 * self.n_groups) * self.d_head + 3 * self.d_mlp
+
+    @property
+    def score_scale(self) -> float:
+        """What attention scores are multiplied by."""
+        return self.d_head**-0.5 if self.attention_scale is None else self.attention_scale
 
     @property
     def rotary_size(self) -> int:

@@ -79,7 +79,8 @@ def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
                     k = [slow_rotate(config, v, place) for place, v in enumerate(k)]
                 for place in range(len(x)):
                     seen = range(place + 1 if config.causal else len(x))
-                    scores = torch.stack([q[place] @ k[s] for s in seen]) / config.d_head**0.5
+                    scores = torch.stack([q[place] @ k[s] for s in seen])
+                    scores = scores * (config.attention_scale or config.d_head**-0.5)
                     weights = scores.exp() / scores.exp().sum()
                     z = torch.stack([weights[s] * values[s] for s in seen]).sum(0)
                     attended[place] = attended[place] + z @ w["W_O"][n, head]
@@ -368,6 +369,7 @@ def test_weights_are_checked_all_at_once() -> None:
         ({"positions": "rotary", "rotary_dim": 3}, r"rotary_dim must be even and in 2\.\.d_head=4"),
         ({"positions": "rotary", "rotary_dim": 6}, "rotary_dim must be even"),
         ({"tied_unembedding": True}, "needs d_vocab_out equal to d_vocab, got 3 and 5"),
+        ({"attention_scale": 0.0}, r"attention_scale must be a number above 0, got 0\.0"),
     ],
 )
 def test_configurations_are_checked(options: dict[str, object], message: str) -> None:
