@@ -27,6 +27,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "tied": {"tied_unembedding": True, "d_vocab_out": 5},
     "logit-scale": {"logit_scale": 0.3},
     "attention-scale": {"attention_scale": 0.7},
+    "score-cap": {"score_cap": 0.5},
     "parallel": {"parallel": True},
     "one-layer": {"n_layers": 1},
     "narrow-heads": {"d_head": 2},

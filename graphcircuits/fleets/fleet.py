@@ -33,6 +33,7 @@ PLAIN = {
     "biases": True,
     "logit_scale": 1.0,
     "attention_scale": None,
+    "score_cap": None,
 }
 """The architecture that `forward` computes."""
 

@@ -1,7 +1,7 @@
 """Attention of heads: queries, keys and values in, the heads' vectors before W_O out.
 
 1. Queries and keys are rotated, where positions are rotary (`rotate`).
-2. Scores are scaled and made a pattern over the keys that each position sees (`attention_pattern`).
+2. Scores are scaled, capped (`soft_cap`) and made a pattern over the keys that each position sees (`attention_pattern`).
 3. The pattern mixes the values (`attend`).
 
 The maps take any leading axes, so that the plain run and the interventions share them.
@@ -34,11 +34,18 @@ def attention_pattern(
 ) -> Float[Tensor, "*lead key alternative pos"]:
     """Attention over the keys of each position, for several alternative sets of scores."""
     scale = config.score_scale
+    if config.score_cap is not None:
+        scores, scale = soft_cap(scores * scale, config.score_cap), 1.0
     if not config.causal:
         return (scores * scale).softmax(-3)
     pos = scores.shape[-1]
     future = torch.full((pos, pos), float("-inf"), dtype=scores.dtype, device=scores.device)
     return torch.add(future.tril(-1)[:, None], scores, alpha=scale).softmax(-3)
+
+
+def soft_cap(x: Float[Tensor, "*any"], cap: float | None) -> Float[Tensor, "*any"]:
+    """x where it is small, never beyond the cap; all of x where there is none."""
+    return x if cap is None else cap * (x / cap).tanh()
 
 
 def rotate(

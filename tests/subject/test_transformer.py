@@ -42,6 +42,13 @@ def slow_rotate(config: TransformerConfig, x: Tensor, place: int) -> Tensor:
     return turned
 
 
+def slow_cap(x: Tensor, cap: float | None) -> Tensor:
+    if cap is None:
+        return x
+    up, down = (2 * x / cap).exp(), torch.ones_like(x)
+    return cap * (up - down) / (up + down)
+
+
 def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
     config, w = subject.config, subject.weights
     activations = {
@@ -81,6 +88,7 @@ def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
                     seen = range(place + 1 if config.causal else len(x))
                     scores = torch.stack([q[place] @ k[s] for s in seen])
                     scores = scores * (config.attention_scale or config.d_head**-0.5)
+                    scores = slow_cap(scores, config.score_cap)
                     weights = scores.exp() / scores.exp().sum()
                     z = torch.stack([weights[s] * values[s] for s in seen]).sum(0)
                     attended[place] = attended[place] + z @ w["W_O"][n, head]
@@ -369,6 +377,7 @@ def test_weights_are_checked_all_at_once() -> None:
         ({"positions": "rotary", "rotary_dim": 3}, r"rotary_dim must be even and in 2\.\.d_head=4"),
         ({"positions": "rotary", "rotary_dim": 6}, "rotary_dim must be even"),
         ({"tied_unembedding": True}, "needs d_vocab_out equal to d_vocab, got 3 and 5"),
+        ({"score_cap": -1.0}, r"score_cap must be a number above 0, got -1\.0"),
         ({"attention_scale": 0.0}, r"attention_scale must be a number above 0, got 0\.0"),
     ],
 )
