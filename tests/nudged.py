@@ -62,8 +62,8 @@ class Nudged(Transformer):
         pre, gate = (both, None) if gate is None else both.chunk(2, dim=-1)
         return pre, gate, self._nudge(self.hidden(pre, gate), layer, "hidden")
 
-    def unembed(self, stream: Tensor) -> Tensor:
-        return self._nudge(super().unembed(stream), 0, "logits")
+    def uncapped(self, stream: Tensor) -> Tensor:
+        return self._nudge(super().uncapped(stream), 0, "logits")
 
 
 def spread(made: Features, pairs: Pairs, vectors: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "logit-scale": {"logit_scale": 0.3},
     "attention-scale": {"attention_scale": 0.7},
     "score-cap": {"score_cap": 0.5},
+    "logit-cap": {"logit_cap": 0.8, "logit_scale": 0.7},
     "parallel": {"parallel": True},
     "one-layer": {"n_layers": 1},
     "narrow-heads": {"d_head": 2},

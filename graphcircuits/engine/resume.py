@@ -268,8 +268,9 @@ def _finish(
     if hidden is not None:
         rest = rest - base.writers[:, :, (layer + 1) * subject.graph.writers_per_layer]
     last = layer == config.n_layers - 1
-    if last and config.norm == "none" and config.d_vocab_out < config.d_model:
-        # Without a norm the way to the logits is linear, and the weights multiply first.
+    linear = config.norm == "none" and config.logit_cap is None
+    if last and linear and config.d_vocab_out < config.d_model:
+        # Without norm and cap the way to the logits is linear, and the weights multiply first.
         W_U = subject.unembedding * config.logit_scale
         logits = subject.unembed(rest)
         if by_head is not None:

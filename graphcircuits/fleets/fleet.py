@@ -34,6 +34,7 @@ PLAIN = {
     "logit_scale": 1.0,
     "attention_scale": None,
     "score_cap": None,
+    "logit_cap": None,
 }
 """The architecture that `forward` computes."""
 

@@ -174,7 +174,7 @@ class _Pass:
     """What `logits` reads."""
     logits: Float[Tensor, "run pos d_vocab_out"]
     gradients: tuple[Tensor, ...] = ()
-    """Of the loss at the readers of all layers in order, then at the logits."""
+    """Of the loss at the readers of all layers in order, then at the logits before their cap."""
     losses: Float[Tensor, "step batch"] | None = None
 
 
@@ -193,7 +193,7 @@ def _with_gradients(
         trace = subject.trace(streams.requires_grad_())
         losses = pairs.loss(trace.logits.unflatten(0, (-1, len(pairs))))
     wanted = [reader for layer in trace.layers for reader in layer.readers]
-    gradients = torch.autograd.grad(losses.sum(), [*wanted, trace.logits])
+    gradients = torch.autograd.grad(losses.sum(), [*wanted, trace.uncapped])
     return replace(_kept(subject, trace), gradients=gradients, losses=losses.detach())
 
 

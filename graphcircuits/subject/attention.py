@@ -1,7 +1,8 @@
 """Attention of heads: queries, keys and values in, the heads' vectors before W_O out.
 
 1. Queries and keys are rotated, where positions are rotary (`rotate`).
-2. Scores are scaled, capped (`soft_cap`) and made a pattern over the keys that each position sees (`attention_pattern`).
+2. Scores are scaled, capped (`soft_cap`) and made a pattern over the keys that each position sees
+   (`attention_pattern`).
 3. The pattern mixes the values (`attend`).
 
 The maps take any leading axes, so that the plain run and the interventions share them.

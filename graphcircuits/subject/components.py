@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.subject.attention import attend, rotate
+from graphcircuits.subject.attention import attend, rotate, soft_cap
 from graphcircuits.subject.layers import TransformerConfig
 from graphcircuits.subject.norms import normalize, pull_through_norm
 
@@ -164,6 +164,18 @@ class Components:
         self, stream: Float[Tensor, "*batch d_model"]
     ) -> Float[Tensor, "*batch d_vocab_out"]:
         """Logits from the last stream."""
+        return self.capped(self.uncapped(stream))
+
+    def capped(
+        self, logits: Float[Tensor, "*batch d_vocab_out"]
+    ) -> Float[Tensor, "*batch d_vocab_out"]:
+        """Logits after their soft cap, where there is one."""
+        return soft_cap(logits, self.config.logit_cap)
+
+    def uncapped(
+        self, stream: Float[Tensor, "*batch d_model"]
+    ) -> Float[Tensor, "*batch d_vocab_out"]:
+        """What `logits` reads: logits before their soft cap."""
         logits = self.normalize("final_norm", stream) @ self.unembedding
         if self.config.biases:
             logits = logits + self.weights["b_U"]

@@ -12,7 +12,7 @@ from torch import Tensor
 POSITIONS = ("learned", "rotary", "none")
 NORMS = ("none", "layer", "rms")
 ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "silu")
-ABOVE_ZERO = ("attention_scale", "score_cap")
+ABOVE_ZERO = ("attention_scale", "score_cap", "logit_cap")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +51,8 @@ class TransformerConfig:
     """Factor on attention scores; None means 1/sqrt(d_head)."""
     score_cap: float | None = None
     """Soft cap of the scaled scores x: cap * tanh(x / cap)."""
+    logit_cap: float | None = None
+    """Soft cap of the finished logits, after `logit_scale`."""
 
     def __post_init__(self) -> None:
         sizes = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp")

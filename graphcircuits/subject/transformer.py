@@ -199,7 +199,8 @@ class Transformer(Components):
         for layer in range(self.config.n_layers):
             layers.append(self._layer(stream, layer))
             stream = layers[-1].after
-        return Trace(layers, self.unembed(stream))
+        read = self.uncapped(stream)
+        return Trace(layers, read, self.capped(read))
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +221,7 @@ class Run:
 
     @property
     def logits(self) -> Float[Tensor, "batch pos d_vocab_out"]:
-        return self.states.logits
+        return self.subject.capped(self.states.logits)
 
     @cached_property
     def writers(self) -> Float[Tensor, "batch pos writer d_model"]:

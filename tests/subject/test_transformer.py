@@ -1,5 +1,6 @@
 """The subject: plain run, decomposed run, gradients, and refusals."""
 
+import math
 from dataclasses import fields, replace
 
 import pytest
@@ -100,7 +101,7 @@ def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
                 x[place] = after + hidden @ w["W_out"][n] + bias("b_out", n)
         W_U = w["W_E"].T if config.tied_unembedding else w["W_U"]
         out = [(norm("final_norm", v) @ W_U + bias("b_U")) * config.logit_scale for v in x]
-        rows.append(torch.stack(out))
+        rows.append(slow_cap(torch.stack(out), config.logit_cap))
     return torch.stack(rows)
 
 
@@ -158,7 +159,8 @@ def test_states_are_what_readers_make_of_their_inputs(architecture: str) -> None
         layer, slot = divmod(reader, graph.readers_per_layer)
         read = run.readers[:, :, reader]
         if kind == "logits":
-            close(subject.unembed(read), run.states.logits)
+            close(subject.unembed(read), run.logits)
+            close(subject.uncapped(read), run.states.logits)
         elif kind == "mlp":
             pre, gate, hidden = subject.mlp(read, layer)
             close(pre, run.states.pre[layer])
@@ -175,7 +177,8 @@ def test_states_are_what_readers_make_of_their_inputs(architecture: str) -> None
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    "architecture", ["plain", "rms-norm", "gated", "grouped-keys", "logit-scale", "neox"]
+    "architecture",
+    ["plain", "rms-norm", "gated", "grouped-keys", "logit-scale", "logit-cap", "neox"],
 )
 def test_reader_gradients_are_those_of_autograd(architecture: str) -> None:
     """Each reader in turn gets an input of its own, and autograd differentiates by it."""
@@ -378,6 +381,7 @@ def test_weights_are_checked_all_at_once() -> None:
         ({"positions": "rotary", "rotary_dim": 6}, "rotary_dim must be even"),
         ({"tied_unembedding": True}, "needs d_vocab_out equal to d_vocab, got 3 and 5"),
         ({"score_cap": -1.0}, r"score_cap must be a number above 0, got -1\.0"),
+        ({"logit_cap": math.nan}, "logit_cap must be a number above 0, got nan"),
         ({"attention_scale": 0.0}, r"attention_scale must be a number above 0, got 0\.0"),
     ],
 )
