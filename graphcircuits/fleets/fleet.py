@@ -35,6 +35,7 @@ PLAIN = {
     "attention_scale": None,
     "score_cap": None,
     "logit_cap": None,
+    "windows": None,
 }
 """The architecture that `forward` computes."""
 

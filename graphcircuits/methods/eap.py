@@ -280,8 +280,7 @@ def _suffix(subject: Transformer, layer: int, *, with_mlp: bool) -> Transformer:
         if name in silent:
             kept = torch.cat([torch.zeros_like(kept[:1]), kept[1:]])
         weights[name] = kept
-    config = replace(subject.config, n_layers=subject.config.n_layers - layer)
-    return Transformer(config, weights)
+    return Transformer(subject.config.from_layer(layer), weights)
 
 
 # Effects

@@ -40,8 +40,11 @@ def attention_pattern(
     if not config.causal:
         return (scores * scale).softmax(-3)
     pos = scores.shape[-1]
-    future = torch.full((pos, pos), float("-inf"), dtype=scores.dtype, device=scores.device)
-    return torch.add(future.tril(-1)[:, None], scores, alpha=scale).softmax(-3)
+    nothing = torch.full((pos, pos), float("-inf"), dtype=scores.dtype, device=scores.device)
+    unseen, window = nothing.tril(-1), config.window(layer)
+    if window is not None and window < pos:
+        unseen += nothing.triu(window)
+    return torch.add(unseen[:, None], scores, alpha=scale).softmax(-3)
 
 
 def soft_cap(x: Float[Tensor, "*any"], cap: float | None) -> Float[Tensor, "*any"]:

@@ -4,7 +4,7 @@
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
@@ -53,6 +53,8 @@ class TransformerConfig:
     """Soft cap of the scaled scores x: cap * tanh(x / cap)."""
     logit_cap: float | None = None
     """Soft cap of the finished logits, after `logit_scale`."""
+    windows: tuple[int | None, ...] | None = None
+    """By layer: how many positions a query sees, itself and those before it; None means all."""
 
     def __post_init__(self) -> None:
         sizes = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp")
@@ -79,6 +81,7 @@ class TransformerConfig:
             for name in ABOVE_ZERO
             if (value := getattr(self, name)) is not None and not 0 < value < math.inf
         ]
+        problems += self._window_problems()
         if self.tied_unembedding and self.d_vocab != self.d_vocab_out:
             problems.append(
                 "tied_unembedding needs d_vocab_out equal to d_vocab, "
@@ -86,6 +89,30 @@ class TransformerConfig:
             )
         if problems:
             raise ValueError("; ".join(problems) + ".")
+
+    def _window_problems(self) -> list[str]:
+        if self.windows is None:
+            return []
+        problems = []
+        if len(self.windows) != self.n_layers:
+            problems.append(
+                f"windows must hold one entry per layer, {self.n_layers} in all, "
+                f"got {len(self.windows)}"
+            )
+        if any(window is not None and window < 1 for window in self.windows):
+            problems.append(f"windows must be None or at least 1, got {self.windows}")
+        if not self.causal:
+            problems.append("windows look back, so they need causal=True")
+        return problems
+
+    def window(self, layer: int) -> int | None:
+        """How many positions a query of this layer sees, itself and those before it; None: all."""
+        return None if self.windows is None else self.windows[layer]
+
+    def from_layer(self, layer: int) -> "TransformerConfig":
+        """The configuration of the layers from this one on."""
+        windows = None if self.windows is None else self.windows[layer:]
+        return replace(self, n_layers=self.n_layers - layer, windows=windows)
 
     @property
     def n_groups(self) -> int:

@@ -87,11 +87,14 @@ def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
                     k = [slow_rotate(config, v, place) for place, v in enumerate(k)]
                 for place in range(len(x)):
                     seen = range(place + 1 if config.causal else len(x))
+                    if config.windows is not None and config.windows[n] is not None:
+                        seen = seen[-config.windows[n] :]
                     scores = torch.stack([q[place] @ k[s] for s in seen])
                     scores = scores * (config.attention_scale or config.d_head**-0.5)
                     scores = slow_cap(scores, config.score_cap)
                     weights = scores.exp() / scores.exp().sum()
-                    z = torch.stack([weights[s] * values[s] for s in seen]).sum(0)
+                    mixed = [a * values[s] for a, s in zip(weights, seen, strict=True)]
+                    z = torch.stack(mixed).sum(0)
                     attended[place] = attended[place] + z @ w["W_O"][n, head]
             for place in range(len(x)):
                 after = x[place] + attended[place]
@@ -382,6 +385,9 @@ def test_weights_are_checked_all_at_once() -> None:
         ({"tied_unembedding": True}, "needs d_vocab_out equal to d_vocab, got 3 and 5"),
         ({"score_cap": -1.0}, r"score_cap must be a number above 0, got -1\.0"),
         ({"logit_cap": math.nan}, "logit_cap must be a number above 0, got nan"),
+        ({"windows": (2, 0)}, r"windows must be None or at least 1, got \(2, 0\)"),
+        ({"windows": (2,)}, "windows must hold one entry per layer, 2 in all, got 1"),
+        ({"windows": (2, 2), "causal": False}, "windows look back, so they need causal=True"),
         ({"attention_scale": 0.0}, r"attention_scale must be a number above 0, got 0\.0"),
     ],
 )
