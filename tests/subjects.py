@@ -30,6 +30,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "score-cap": {"score_cap": 0.5},
     "logit-cap": {"logit_cap": 0.8, "logit_scale": 0.7},
     "windows": {"n_layers": 3, "windows": (2, None, 3)},
+    "embedding-scale": {"embedding_scale": 3.0, "tied_unembedding": True, "d_vocab_out": 5},
     "parallel": {"parallel": True},
     "one-layer": {"n_layers": 1},
     "narrow-heads": {"d_head": 2},

@@ -119,7 +119,8 @@ def factors_of(subject: Transformer) -> EdgeFactors:
     """The write factor of every writer and the read factor of every reader."""
     config = subject.config
     w = {name: weight.double() for name, weight in subject.weights.items()}
-    tables = [w["W_E"], w["W_pos"]] if config.positions == "learned" else [w["W_E"]]
+    tables = [w["W_E"] * config.embedding_scale]
+    tables += [w["W_pos"]] if config.positions == "learned" else []
     writers = [_cut(torch.cat([table / len(table) ** 0.5 for table in tables]))]
     readers: list[Tensor] = []
     for layer in range(config.n_layers):

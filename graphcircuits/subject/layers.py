@@ -12,7 +12,7 @@ from torch import Tensor
 POSITIONS = ("learned", "rotary", "none")
 NORMS = ("none", "layer", "rms")
 ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "silu")
-ABOVE_ZERO = ("attention_scale", "score_cap", "logit_cap")
+ABOVE_ZERO = ("embedding_scale", "attention_scale", "score_cap", "logit_cap")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +47,8 @@ class TransformerConfig:
     biases: bool = True
     logit_scale: float = 1.0
     """Factor on the finished logits, bias included."""
+    embedding_scale: float = 1.0
+    """Factor on token embeddings where they enter the stream, not where they are unembeddings."""
     attention_scale: float | None = None
     """Factor on attention scores; None means 1/sqrt(d_head)."""
     score_cap: float | None = None

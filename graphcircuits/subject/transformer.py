@@ -134,6 +134,8 @@ class Transformer(Components):
         """The output of the `input` writer: token plus learned position embedding."""
         self._check_tokens(tokens)
         stream = self.weights["W_E"][tokens]
+        if self.config.embedding_scale != 1.0:
+            stream = stream * self.config.embedding_scale
         if self.config.positions == "learned":
             stream = stream + self.weights["W_pos"][: tokens.shape[1]]
         return stream

@@ -71,7 +71,7 @@ def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
 
     rows = []
     for prompt in tokens:
-        x = [w["W_E"][token] for token in prompt]
+        x = [w["W_E"][token] * config.embedding_scale for token in prompt]
         if config.positions == "learned":
             x = [v + w["W_pos"][place] for place, v in enumerate(x)]
         for n in range(config.n_layers):
@@ -388,6 +388,7 @@ def test_weights_are_checked_all_at_once() -> None:
         ({"windows": (2, 0)}, r"windows must be None or at least 1, got \(2, 0\)"),
         ({"windows": (2,)}, "windows must hold one entry per layer, 2 in all, got 1"),
         ({"windows": (2, 2), "causal": False}, "windows look back, so they need causal=True"),
+        ({"embedding_scale": 0.0}, r"embedding_scale must be a number above 0, got 0\.0"),
         ({"attention_scale": 0.0}, r"attention_scale must be a number above 0, got 0\.0"),
     ],
 )
