@@ -32,6 +32,7 @@ PLAIN = {
     "tied_unembedding": False,
     "biases": True,
     "logit_scale": 1.0,
+    "rotary_scaling": None,
     "embedding_scale": 1.0,
     "attention_scale": None,
     "score_cap": None,

@@ -8,6 +8,8 @@
 The maps take any leading axes, so that the plain run and the interventions share them.
 """
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -57,10 +59,26 @@ def rotate(
 ) -> Float[Tensor, "*lead pos d_head"]:
     """Rotary positions: coordinate i turns with coordinate i + rotary_dim / 2."""
     half = config.rotary_size // 2
-    exponents = torch.arange(half, device=x.device, dtype=torch.float64) / half
     places = torch.arange(x.shape[-2], device=x.device, dtype=torch.float64)
-    angles = places[:, None] * config.rotary_base**-exponents
+    angles = places[:, None] * _frequencies(config, layer, x.device)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     first, second, rest = x.split((half, half, x.shape[-1] - 2 * half), dim=-1)
     turned = (first * cos - second * sin, second * cos + first * sin, rest)
     return torch.cat(turned, dim=-1)
+
+
+def _frequencies(
+    config: TransformerConfig, layer: int, device: torch.device
+) -> Float[Tensor, " half"]:
+    """Radians per position that each pair of coordinates turns."""
+    half, scaling = config.rotary_size // 2, config.rotary_scaling
+    exponents = torch.arange(half, device=device, dtype=torch.float64) / half
+    frequencies = config.rotary_base**-exponents
+    if scaling is None:
+        return frequencies
+    kept = 0.0
+    if scaling.kind == "llama3":
+        low, high = scaling.low_freq_factor, scaling.high_freq_factor
+        turns = frequencies * scaling.original_n_ctx / (2 * math.pi)
+        kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return frequencies * (kept + (1 - kept) / scaling.factor)

@@ -25,10 +25,15 @@ from torch import Tensor
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.components import Components
-from graphcircuits.subject.layers import TransformerConfig, weight_problems, weight_shapes
+from graphcircuits.subject.layers import (
+    RotaryScaling,
+    TransformerConfig,
+    weight_problems,
+    weight_shapes,
+)
 from graphcircuits.subject.states import LayerStates, States, Trace
 
-__all__ = ["Run", "States", "Transformer", "TransformerConfig", "weight_shapes"]
+__all__ = ["RotaryScaling", "Run", "States", "Transformer", "TransformerConfig", "weight_shapes"]
 
 
 @dataclass(frozen=True, eq=False)
