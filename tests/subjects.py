@@ -39,6 +39,12 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "score-cap": {"score_cap": 0.5},
     "logit-cap": {"logit_cap": 0.8, "logit_scale": 0.7},
     "windows": {"n_layers": 3, "windows": (2, None, 3)},
+    "window-rotary": {
+        "positions": "rotary",
+        "windows": (2, None),
+        "window_rotary_base": 50.0,
+        "rotary_scaling": RotaryScaling("linear", 3.0),
+    },
     "embedding-scale": {"embedding_scale": 3.0, "tied_unembedding": True, "d_vocab_out": 5},
     "parallel": {"parallel": True},
     "one-layer": {"n_layers": 1},

@@ -38,6 +38,7 @@ PLAIN = {
     "score_cap": None,
     "logit_cap": None,
     "windows": None,
+    "window_rotary_base": None,
 }
 """The architecture that `forward` computes."""
 

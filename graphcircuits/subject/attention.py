@@ -71,9 +71,11 @@ def _frequencies(
     config: TransformerConfig, layer: int, device: torch.device
 ) -> Float[Tensor, " half"]:
     """Radians per position that each pair of coordinates turns."""
-    half, scaling = config.rotary_size // 2, config.rotary_scaling
+    half, base, scaling = config.rotary_size // 2, config.rotary_base, config.rotary_scaling
+    if config.window_rotary_base is not None and config.window(layer) is not None:
+        base, scaling = config.window_rotary_base, None
     exponents = torch.arange(half, device=device, dtype=torch.float64) / half
-    frequencies = config.rotary_base**-exponents
+    frequencies = base**-exponents
     if scaling is None:
         return frequencies
     kept = 0.0

@@ -13,7 +13,7 @@ POSITIONS = ("learned", "rotary", "none")
 ROTARY_SCALINGS = ("linear", "llama3")
 NORMS = ("none", "layer", "rms")
 ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "silu")
-ABOVE_ZERO = ("embedding_scale", "attention_scale", "score_cap", "logit_cap")
+ABOVE_ZERO = ("embedding_scale", "attention_scale", "score_cap", "logit_cap", "window_rotary_base")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,9 @@ class TransformerConfig:
     """Soft cap of the finished logits, after `logit_scale`."""
     windows: tuple[int | None, ...] | None = None
     """By layer: how many positions a query sees, itself and those before it; None means all."""
+    window_rotary_base: float | None = None
+    """The rotary base of layers with a window, where it is not `rotary_base`; `rotary_scaling` then
+    holds for the layers without one."""
 
     def __post_init__(self) -> None:
         sizes = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp")
@@ -120,6 +123,10 @@ class TransformerConfig:
         ]
         if self.rotary_scaling is not None and self.positions != "rotary":
             problems.append(f"rotary_scaling needs positions=rotary, got {self.positions!r}")
+        if self.window_rotary_base is not None and not (
+            self.positions == "rotary" and self.windows
+        ):
+            problems.append("window_rotary_base needs positions=rotary and windows")
         problems += self._window_problems()
         if self.tied_unembedding and self.d_vocab != self.d_vocab_out:
             problems.append(

@@ -57,10 +57,14 @@ def slow_scaling(config: TransformerConfig, frequency: float) -> float:
     return (1 - smooth) * frequency / scaling.factor + smooth * frequency
 
 
-def slow_rotate(config: TransformerConfig, x: Tensor, place: int) -> Tensor:
+def slow_rotate(config: TransformerConfig, layer: int, x: Tensor, place: int) -> Tensor:
     turned, half = x.clone(), config.rotary_size // 2
     for i in range(half):
-        turns = slow_scaling(config, config.rotary_base ** (-2 * i / config.rotary_size))
+        base, windows = config.rotary_base, config.windows or (None,) * config.n_layers
+        if config.window_rotary_base is not None and windows[layer] is not None:
+            turns = config.window_rotary_base ** (-2 * i / config.rotary_size)
+        else:
+            turns = slow_scaling(config, base ** (-2 * i / config.rotary_size))
         angle = torch.tensor(place * turns, dtype=torch.float64)
         pair = torch.complex(x[i], x[i + half]) * torch.polar(torch.tensor(1.0).double(), angle)
         turned[i], turned[i + half] = pair.real, pair.imag
@@ -107,8 +111,8 @@ def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
                 k = [v @ w["W_K"][n, kv] + bias("b_K", n, kv) for v in read]
                 values = [v @ w["W_V"][n, kv] + bias("b_V", n, kv) for v in read]
                 if config.positions == "rotary":
-                    q = [slow_rotate(config, v, place) for place, v in enumerate(q)]
-                    k = [slow_rotate(config, v, place) for place, v in enumerate(k)]
+                    q = [slow_rotate(config, n, v, place) for place, v in enumerate(q)]
+                    k = [slow_rotate(config, n, v, place) for place, v in enumerate(k)]
                 for place in range(len(x)):
                     seen = range(place + 1 if config.causal else len(x))
                     if config.windows is not None and config.windows[n] is not None:
@@ -414,6 +418,7 @@ def test_weights_are_checked_all_at_once() -> None:
         ({"windows": (2, 2), "causal": False}, "windows look back, so they need causal=True"),
         ({"embedding_scale": 0.0}, r"embedding_scale must be a number above 0, got 0\.0"),
         ({"rotary_scaling": RotaryScaling("linear", 2.0)}, "rotary_scaling needs positions=rotary"),
+        ({"window_rotary_base": 10.0}, "window_rotary_base needs positions=rotary and windows"),
         ({"attention_scale": 0.0}, r"attention_scale must be a number above 0, got 0\.0"),
     ],
 )
