@@ -26,6 +26,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "no-positions": {"positions": "none"},
     "layer-norm": {"norm": "layer"},
     "rms-norm": {"norm": "rms", "norm_eps": 1e-2},
+    "qk-norm": {"qk_norm": "head", "positions": "rotary", "n_kv_heads": 2, "norm_eps": 1e-2},
+    "joint-qk-norm": {"qk_norm": "joint", "n_kv_heads": 2, "norm_eps": 1e-2},
     "gelu-tanh": {"activation": "gelu-tanh"},
     "relu": {"activation": "relu"},
     "silu": {"activation": "silu"},

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from graphcircuits.subject.attention import attend, rotate, soft_cap
 from graphcircuits.subject.layers import TransformerConfig
-from graphcircuits.subject.norms import normalize, pull_through_norm
+from graphcircuits.subject.norms import normalize, pull_through_norm, rms_scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Components:
         Float[Tensor, "*batch pos kv d_head"],
         Float[Tensor, "*batch pos head d_head"],
     ]:
-        """Queries, keys and values before rotation, and the heads' vectors before W_O."""
+        """Queries, keys and values before norm and rotation, and the heads' vectors before W_O."""
         config = self.config
         blocks = [self.weights[name][layer] for name in ("W_Q", "W_K", "W_V")]
         W = torch.cat(blocks).transpose(0, 1)
@@ -57,21 +57,34 @@ class Components:
         layer: int,
         dim: int = -3,
     ) -> Float[Tensor, "..."]:
-        """The heads' vectors before W_O, from queries, keys and values before rotation.
+        """The heads' vectors before W_O, from queries, keys and values before norm and rotation.
 
         Heads lie along `dim`, keys and values once per head or once per group of heads; the last
-        two axes are pos and d_head.
+        two axes are pos and d_head. Where heads are coupled, all of the layer's must be there.
         """
-        q, k = (self.for_scores(kind, x, layer) for kind, x in (("q", q), ("k", k)))
+        q, k = (self.for_scores(kind, x, layer, dim) for kind, x in (("q", q), ("k", k)))
         if (served := q.shape[dim] // k.shape[dim]) > 1:
             k, v = (x.repeat_interleave(served, dim=dim) for x in (k, v))
         return attend(self.config, layer, q, k, v)
 
     def for_scores(
-        self, kind: str, x: Float[Tensor, "*lead pos d_head"], layer: int
+        self, kind: str, x: Float[Tensor, "*lead pos d_head"], layer: int, dim: int = -3
     ) -> Float[Tensor, "*lead pos d_head"]:
-        """Queries (`q`) or keys (`k`) as scores take them: rotated, where positions are rotary."""
+        """Queries (`q`) or keys (`k`) as scores take them: after QK-norm and rotation."""
+        x = self._qk_normalize(kind, x, layer, dim)
         return rotate(self.config, layer, x) if self.config.positions == "rotary" else x
+
+    def _qk_normalize(
+        self, kind: str, x: Float[Tensor, "*lead pos d_head"], layer: int, dim: int
+    ) -> Float[Tensor, "*lead pos d_head"]:
+        if self.config.qk_norm == "none":
+            return x
+        weight, eps = self.weights[f"{kind}_norm_w"][layer], self.config.norm_eps
+        if self.config.qk_norm == "head":
+            return F.rms_norm(x, weight.shape, weight, eps)
+        assert x.shape[dim] == len(weight), "a joint norm is of all heads"
+        unit = (x * rms_scale(x, eps, (dim, -1))).to(x.dtype)
+        return unit * weight.view(len(weight), *[1] * (-dim - 2), -1)
 
     def expand_groups(self, x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
         """Keys or values once for every head instead of once for every group."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 POSITIONS = ("learned", "rotary", "none")
 ROTARY_SCALINGS = ("linear", "llama3")
+QK_NORMS = ("none", "head", "joint")
 NORMS = ("none", "layer", "rms")
 ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "silu")
 ABOVE_ZERO = ("embedding_scale", "attention_scale", "score_cap", "logit_cap", "window_rotary_base")
@@ -72,6 +73,9 @@ class TransformerConfig:
     rotary_scaling: RotaryScaling | None = None
     norm: Literal["none", "layer", "rms"] = "none"
     norm_eps: float = 1e-5
+    qk_norm: Literal["none", "head", "joint"] = "none"
+    """RMS norm of queries and of keys, before rotation: of each head, or of a layer's heads as one
+    vector."""
     activation: Literal["gelu", "gelu-tanh", "relu", "silu"] = "gelu"
     gated_mlp: bool = False
     """hidden = activation(x W_gate) * (x W_in + b_in)."""
@@ -106,6 +110,7 @@ class TransformerConfig:
         if self.n_groups < 1 or self.n_heads % self.n_groups:
             problems.append(f"n_kv_heads must divide n_heads={self.n_heads}, got {self.n_groups}")
         choices = {"positions": POSITIONS, "norm": NORMS, "activation": ACTIVATIONS}
+        choices |= {"qk_norm": QK_NORMS}
         problems += [
             f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}"
             for name, known in choices.items()
@@ -170,6 +175,11 @@ class TransformerConfig:
         return self.n_heads // self.n_groups
 
     @property
+    def coupled_heads(self) -> bool:
+        """Whether what one head reads changes what others of its layer write."""
+        return self.qk_norm == "joint"
+
+    @property
     def layer_states(self) -> int:
         """Numbers that a layer computes at a position: q, k, v, z, and thrice the MLP's width."""
         return (2 * self.n_heads + 2 * self.n_groups) * self.d_head + 3 * self.d_mlp
@@ -212,6 +222,12 @@ def weight_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
             "b_in": (layer, d_mlp),
             "b_out": (layer, d_model),
             "b_U": (config.d_vocab_out,),
+        }
+    if config.qk_norm != "none":
+        joint = config.qk_norm == "joint"
+        shapes |= {
+            "q_norm_w": (layer, head, d_head) if joint else (layer, d_head),
+            "k_norm_w": (layer, kv, d_head) if joint else (layer, d_head),
         }
     norms = {"attn_norm": (layer, d_model), "mlp_norm": (layer, d_model), "final_norm": (d_model,)}
     for name, shape in norms.items():

@@ -52,6 +52,11 @@ def dense_factors(subject: Transformer) -> tuple[dict[str, Tensor], dict[str, Te
             [through_norm(subject, "attn_norm", layer, W) for W in w[f"W_{name}"][layer]]
             for name in "QKV"
         )
+        if config.qk_norm == "head":
+            Q, K = [W * w["q_norm_w"][layer] for W in Q], [W * w["k_norm_w"][layer] for W in K]
+        if config.qk_norm == "joint":
+            Q = [W * weight for W, weight in zip(Q, w["q_norm_w"][layer], strict=True)]
+            K = [W * weight for W, weight in zip(K, w["k_norm_w"][layer], strict=True)]
         out = w["W_O"][layer]
         group_of = [head // config.heads_per_group for head in range(config.n_heads)]
         for head, group in enumerate(group_of):
