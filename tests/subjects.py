@@ -28,6 +28,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "rms-norm": {"norm": "rms", "norm_eps": 1e-2},
     "qk-norm": {"qk_norm": "head", "positions": "rotary", "n_kv_heads": 2, "norm_eps": 1e-2},
     "joint-qk-norm": {"qk_norm": "joint", "n_kv_heads": 2, "norm_eps": 1e-2},
+    "norms-after": {"norm": "rms", "norm_places": "after", "norm_eps": 1e-2},
+    "norms-around": {"norm": "rms", "norm_places": "both", "parallel": True, "gated_mlp": True},
     "gelu-tanh": {"activation": "gelu-tanh"},
     "relu": {"activation": "relu"},
     "silu": {"activation": "silu"},

@@ -286,8 +286,9 @@ def _changed_hidden(
         return hidden
     pre = change.through(weights["W_in"][layer]).add_(states.pre[layer])
     if states.gate is None:
-        return subject.hidden(pre, None)
-    return subject.hidden(pre, change.through(weights["W_gate"][layer]).add_(states.gate[layer]))
+        return subject.hidden(pre, None, layer)
+    gate = change.through(weights["W_gate"][layer]).add_(states.gate[layer])
+    return subject.hidden(pre, gate, layer)
 
 
 def _finish(

@@ -65,13 +65,13 @@ def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
     act = activations[config.activation]
 
     def norm(name: str, x: Tensor, *index: int) -> Tensor:
-        if config.norm == "none":
+        if f"{name}_w" not in w:
             return x
         bias = w[f"{name}_b"][index] if config.norm == "layer" else None
         return slow_norm(config, x, w[f"{name}_w"][index], bias)
 
     def bias(name: str, *index: int) -> Tensor:
-        return w[name][index] if config.biases else torch.tensor(0.0).double()
+        return w[name][index] if name in w else torch.tensor(0.0).double()
 
     def qk(n: int, name: str, read: Tensor) -> list[Tensor]:
         """The queries or the keys of all heads at a position."""
@@ -113,11 +113,12 @@ def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
                     z = torch.stack(mixed).sum(0)
                     attended[place] = attended[place] + z @ w["W_O"][n, head]
             for place in range(len(x)):
-                after = x[place] + attended[place]
+                after = x[place] + norm("attn_out_norm", attended[place], n)
                 mlp_in = norm("mlp_norm", x[place] if config.parallel else after, n)
                 pre = mlp_in @ w["W_in"][n] + bias("b_in", n)
                 hidden = act(mlp_in @ w["W_gate"][n]) * pre if config.gated_mlp else act(pre)
-                x[place] = after + hidden @ w["W_out"][n] + bias("b_out", n)
+                written = hidden @ w["W_out"][n] + bias("b_out", n)
+                x[place] = after + norm("mlp_out_norm", written, n)
         W_U = w["W_E"].T if config.tied_unembedding else w["W_U"]
         out = [(norm("final_norm", v) @ W_U + bias("b_U")) * config.logit_scale for v in x]
         rows.append(slow_cap(torch.stack(out), config.logit_cap))

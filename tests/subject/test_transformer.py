@@ -146,12 +146,12 @@ def logits_with_extra_input(
         z = subject.attend(*vectors, layer)
         before = stream
         stream = stream + torch.einsum("bhpk,hkd->bpd", z, subject.write_weight("W_O", layer))
-        stream = stream + (w["b_O"][layer] if config.biases else 0)
+        stream = stream + (w["b_O"][layer] if "b_O" in w else 0)
         after = stream
         stream = before if config.parallel else after
         *_, hidden = subject.mlp(read(first), layer)
         stream = after + hidden @ subject.write_weight("W_out", layer)
-        stream = stream + (w["b_out"][layer] if config.biases else 0)
+        stream = stream + (w["b_out"][layer] if "b_out" in w else 0)
     return subject.unembed(read(graph.n_readers - 1))
 
 
@@ -312,6 +312,10 @@ def test_weights_are_checked_all_at_once() -> None:
         ({"embedding_scale": 0.0}, r"embedding_scale must be a number above 0, got 0\.0"),
         ({"rotary_scaling": RotaryScaling("linear", 2.0)}, "rotary_scaling needs positions=rotary"),
         ({"window_rotary_base": 10.0}, "window_rotary_base needs positions=rotary and windows"),
+        (
+            {"norm": "layer", "norm_places": "both"},
+            r"norms after components \(norm_places=both\) must be rms, got norm='layer'",
+        ),
         ({"attention_scale": 0.0}, r"attention_scale must be a number above 0, got 0\.0"),
     ],
 )
@@ -327,6 +331,7 @@ def test_configurations_are_checked(options: dict[str, object], message: str) ->
         ("norm", "batch", "none, layer, rms"),
         ("activation", "elu", "gelu, gelu-tanh, relu, silu"),
         ("qk_norm", "layer", "none, head, joint"),
+        ("norm_places", "around", "before, after, both"),
     ],
 )
 def test_unknown_choices_are_refused(name: str, value: str, known: str) -> None:
