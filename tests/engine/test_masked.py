@@ -150,7 +150,9 @@ def test_the_mask_gradient_at_one_is_that_of_attribution_patching(architecture: 
     close(grad, products[graph.edge_writers, graph.edge_readers])
 
 
-@pytest.mark.parametrize("architecture", ["plain", "llama", "neox", "bidirectional"])
+@pytest.mark.parametrize(
+    "architecture", ["plain", "llama", "neox", "bidirectional", "gemma-3", "everything"]
+)
 def test_gradients_equal_those_of_the_slow_twin(architecture: str) -> None:
     plain = make_subject(architecture)
     weights = {name: w.clone().requires_grad_() for name, w in plain.weights.items()}
