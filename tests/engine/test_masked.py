@@ -271,8 +271,9 @@ def test_ablations(architecture: str) -> None:
     close(nothing, subject.unembed(subject.constants[-1]).expand_as(nothing))
 
 
-def test_other_dtypes() -> None:
-    subject = make_subject("neox")
+@pytest.mark.parametrize("architecture", ["neox", "everything"])
+def test_other_dtypes(architecture: str) -> None:
+    subject = make_subject(architecture)
     clean, other = pair(subject)
     masks = random_masks(subject, 3, subject.graph.n_edges)
     exact = masked_logits(subject, clean, masks, subject.run(other).writers)
