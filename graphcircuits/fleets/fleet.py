@@ -32,6 +32,11 @@ PLAIN = {
     "tied_unembedding": False,
     "biases": True,
     "logit_scale": 1.0,
+    "embedding_scale": 1.0,
+    "attention_scale": None,
+    "score_cap": None,
+    "logit_cap": None,
+    "windows": None,
 }
 """The architecture that `forward` computes."""
 
