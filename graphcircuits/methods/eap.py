@@ -134,10 +134,10 @@ def _effects(
     at_clean = over == "inputs" and all(some.tolist() == [1.0] for some in shares)
     embedded = subject.embed(pairs.clean).detach()
     with torch.no_grad():
-        corrupted = _kept(subject, subject.trace(subject.embed(pairs.corrupted)))
+        corrupted = _kept(subject, subject.trace(subject.embed(pairs.corrupted), pairs.columns))
         if pairs.needs_targets:
             pairs = pairs.with_targets_from(subject.logits(pairs.clean))
-        clean = None if at_clean else _kept(subject, subject.trace(embedded))
+        clean = None if at_clean else _kept(subject, subject.trace(embedded, pairs.columns))
     clean = clean or _with_gradients(subject, embedded, pairs)
     deltas = _deltas(subject, clean, corrupted)
     dtype = torch.promote_types(subject.dtype, torch.float32)
@@ -147,8 +147,8 @@ def _effects(
             run = clean if at_clean else path.run(pairs, 1 - some.to(deltas))
             _add_effects(found, graph, path, run, deltas)
     found /= 1 if at_clean else sum(len(some) for some in shares)
-    before = pairs.loss(clean.logits) if clean.losses is None else clean.losses[0]
-    return found, before, pairs.loss(corrupted.logits)
+    before = clean.losses[0] if clean.losses is not None else pairs.loss_at_columns(clean.logits)
+    return found, before, pairs.loss_at_columns(corrupted.logits)
 
 
 # Passes
@@ -172,9 +172,10 @@ class _Pass:
     layers: list[_Layer]
     stream: Float[Tensor, "run pos d_model"]
     """What `logits` reads."""
-    logits: Float[Tensor, "run pos d_vocab_out"]
+    logits: Float[Tensor, "run column d_vocab_out"]
+    """At the columns that the loss reads."""
     gradients: tuple[Tensor, ...] = ()
-    """Of the loss at the readers of all layers in order, then at the logits."""
+    """Of the loss at the readers of all layers in order, then at what `logits` reads."""
     losses: Float[Tensor, "step batch"] | None = None
 
 
@@ -190,10 +191,10 @@ def _with_gradients(
     """A run on each prompt, once or for several steps in a row, with gradients of its loss."""
     with torch.enable_grad():
         # All follows from the stream, so it alone has to ask for gradients.
-        trace = subject.trace(streams.requires_grad_())
-        losses = pairs.loss(trace.logits.unflatten(0, (-1, len(pairs))))
+        trace = subject.trace(streams.requires_grad_(), pairs.columns)
+        losses = pairs.loss_at_columns(trace.logits.unflatten(0, (-1, len(pairs))))
     wanted = [reader for layer in trace.layers for reader in layer.readers]
-    gradients = torch.autograd.grad(losses.sum(), [*wanted, trace.logits])
+    gradients = torch.autograd.grad(losses.sum(), [*wanted, trace.layers[-1].after])
     return replace(_kept(subject, trace), gradients=gradients, losses=losses.detach())
 
 
@@ -311,24 +312,17 @@ def _add_effects(
 def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader batch pos d_model"]]:
     """Gradients at readers that read the same writers: a layer's heads, its MLP, ..., `logits`.
 
-    They are summed over the steps of the run, before they are taken to the stream if no norm
-    stands in between: that map is then the same in every step.
+    They are summed over the steps of the run. Those of an MLP and of `logits` are taken to the
+    stream by the backward pass, those of heads here, since they share one norm and one stream;
+    if no norm stands in between, after the sum: that map is then the same in every step.
     """
     subject, weights = run.subject, run.subject.weights
     early = subject.config.norm == "none"
 
-    def summed(values: Float[Tensor, "*reader run pos d"], axis: int) -> Tensor:
+    def summed(values: Float[Tensor, "*reader run pos d"], axis: int = 1) -> Tensor:
         if values.shape[axis] == batch:
             return values
         return values.unflatten(axis, (-1, batch)).sum(axis)
-
-    def taken(norm: str, stream: Tensor, gradient: Tensor, layer: int | None) -> Tensor:
-        if early:
-            return gradient
-        return summed(subject.pull_through_norm(norm, stream, gradient, layer), 1)
-
-    def at_stream(gradient: Tensor, W: Float[Tensor, "d_model d"]) -> Tensor:
-        return (summed(gradient, 0) if early else gradient) @ W.T
 
     gradients = iter(run.gradients)
     for layer, own in enumerate(run.layers):
@@ -336,13 +330,10 @@ def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader b
         vectors = (summed(vectors, 0) if early else vectors).permute(2, 0, 1, 3)
         W = torch.cat([weights[name][layer] for name in ("W_Q", "W_K", "W_V")])
         heads = vectors.flatten(1, 2) @ W.transpose(1, 2)
-        yield taken("attn_norm", own.at_heads, heads.unflatten(1, vectors.shape[1:3]), layer)
-        mlp = at_stream(next(gradients), weights["W_in"][layer])
-        if subject.config.gated_mlp:
-            mlp = mlp + at_stream(next(gradients), weights["W_gate"][layer])
-        yield taken("mlp_norm", own.at_mlp, mlp[None], layer)
-    read = at_stream(next(gradients), subject.unembedding) * subject.config.logit_scale
-    yield taken("final_norm", run.stream, read[None], None)
+        heads = heads.unflatten(1, vectors.shape[1:3])
+        yield summed(subject.pull_through_norm("attn_norm", own.at_heads, heads, layer))
+        yield summed(next(gradients)[None])
+    yield summed(next(gradients)[None])
 
 
 def _chunks(subject: Transformer, pairs: Pairs, steps: int, memory_limit: int) -> tuple[int, int]:

@@ -28,8 +28,8 @@ class LayerStates:
 
     @property
     def readers(self) -> list[Tensor]:
-        """What its readers read by their weights: q, k, v, the MLP and, if there is one, a gate."""
-        return [self.q, self.k, self.v, self.pre, *([] if self.gate is None else [self.gate])]
+        """Where gradients tell its readers apart: q, k, v, and what the MLP reads."""
+        return [self.q, self.k, self.v, self.at_mlp]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,8 @@ class Trace:
     """A plain run, layer by layer."""
 
     layers: list[LayerStates]
-    logits: Float[Tensor, "batch pos d_vocab_out"]
+    logits: Float[Tensor, "batch column d_vocab_out"]
+    """At the positions that were asked for."""
 
     @property
     def streams(self) -> Float[Tensor, "stream batch pos d_model"]:
