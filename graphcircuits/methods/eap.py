@@ -203,7 +203,7 @@ def _deltas(
     subject: Transformer, clean: _Pass, corrupted: _Pass
 ) -> Float[Tensor, "writer batch pos d_model"]:
     """Corrupted minus clean output of every writer."""
-    graph, weights = subject.graph, subject.weights
+    graph = subject.graph
     first = corrupted.layers[0].at_heads - clean.layers[0].at_heads
     deltas = first.new_empty(graph.n_writers, *first.shape)
     deltas[0] = first
@@ -211,8 +211,9 @@ def _deltas(
         low = 1 + layer * graph.writers_per_layer
         mlp = low + graph.n_heads
         by_head = (other.z - own.z).permute(2, 0, 1, 3).flatten(1, 2)
-        torch.matmul(by_head, weights["W_O"][layer], out=deltas[low:mlp].flatten(1, 2))
-        torch.matmul(other.hidden - own.hidden, weights["W_out"][layer], out=deltas[mlp])
+        W_O, W_out = (subject.write_weight(name, layer) for name in ("W_O", "W_out"))
+        torch.matmul(by_head, W_O, out=deltas[low:mlp].flatten(1, 2))
+        torch.matmul(other.hidden - own.hidden, W_out, out=deltas[mlp])
     return deltas
 
 
@@ -280,8 +281,7 @@ def _suffix(subject: Transformer, layer: int, *, with_mlp: bool) -> Transformer:
         if name in silent:
             kept = torch.cat([torch.zeros_like(kept[:1]), kept[1:]])
         weights[name] = kept
-    config = replace(subject.config, n_layers=subject.config.n_layers - layer)
-    return Transformer(config, weights)
+    return Transformer(subject.config.from_layer(layer), weights)
 
 
 # Effects
