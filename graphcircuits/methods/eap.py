@@ -319,7 +319,7 @@ def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader b
     subject, weights = run.subject, run.subject.weights
     early = subject.config.norm == "none"
 
-    def summed(values: Float[Tensor, "*reader run pos d"], axis: int = 1) -> Tensor:
+    def summed(values: Tensor, axis: int = 1) -> Tensor:
         if values.shape[axis] == batch:
             return values
         return values.unflatten(axis, (-1, batch)).sum(axis)
@@ -331,7 +331,9 @@ def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader b
         W = torch.cat([weights[name][layer] for name in ("W_Q", "W_K", "W_V")])
         heads = vectors.flatten(1, 2) @ W.transpose(1, 2)
         heads = heads.unflatten(1, vectors.shape[1:3])
-        yield summed(subject.pull_through_norm("attn_norm", own.at_heads, heads, layer))
+        if not early:
+            heads = summed(subject.pull_through_norm("attn_norm", own.at_heads, heads, layer))
+        yield heads
         yield summed(next(gradients)[None])
     yield summed(next(gradients)[None])
 
