@@ -42,11 +42,11 @@ RULES = ("midpoint", "right")
 
 Stream = Float[Tensor, "batch pos d_model"]
 Walk = Callable[
-    [Transformer, Pairs, Stream, Stream, Float[Tensor, "batch pos d_vocab_out"]],
+    [Transformer, Pairs, Stream, Stream, Float[Tensor, "batch column d_vocab_out"]],
     Float[Tensor, "step batch pos d_model"],
 ]
 """A path of its own: what `input` writes at each point, given what it writes in the clean and in
-the corrupted run, and the corrupted logits."""
+the corrupted run, and the corrupted logits at the columns that the loss reads."""
 
 
 def eap(
@@ -159,8 +159,8 @@ def _effects(
     with torch.no_grad():
         if pairs.needs_targets:
             pairs = pairs.with_targets_from(subject.logits(pairs.clean))
-        clean = None if end == 1.0 else _kept(subject, subject.trace(embedded))
-        corrupted = None if end == 0.0 else _kept(subject, subject.trace(other))
+        clean = None if end == 1.0 else _kept(subject, subject.trace(embedded, pairs.columns))
+        corrupted = None if end == 0.0 else _kept(subject, subject.trace(other, pairs.columns))
     clean = clean or _with_gradients(subject, embedded, pairs)
     corrupted = corrupted or _with_gradients(subject, other, pairs)
     deltas = _deltas(subject, clean, corrupted)
@@ -175,7 +175,7 @@ def _effects(
         _add_effects(found, subject.graph, path, run, deltas)
     found /= len(points)
     losses = [
-        pairs.loss(run.logits) if run.losses is None else run.losses[0]
+        pairs.loss_at_columns(run.logits) if run.losses is None else run.losses[0]
         for run in (clean, corrupted)
     ]
     return found, losses[0], losses[1]
@@ -202,9 +202,10 @@ class _Pass:
     layers: list[_Layer]
     stream: Float[Tensor, "run pos d_model"]
     """What `logits` reads."""
-    logits: Float[Tensor, "run pos d_vocab_out"]
+    logits: Float[Tensor, "run column d_vocab_out"]
+    """At the columns that the loss reads."""
     gradients: tuple[Tensor, ...] = ()
-    """Of the loss at the readers of all layers in order, then at the logits before their cap."""
+    """Of the loss at the readers of all layers in order, then at what `logits` reads."""
     losses: Float[Tensor, "step batch"] | None = None
 
 
@@ -220,10 +221,10 @@ def _with_gradients(
     """A run on each prompt, once or for several steps in a row, with gradients of its loss."""
     with torch.enable_grad():
         # All follows from the stream, so it alone has to ask for gradients.
-        trace = subject.trace(streams.requires_grad_())
-        losses = pairs.loss(trace.logits.unflatten(0, (-1, len(pairs))))
+        trace = subject.trace(streams.requires_grad_(), pairs.columns)
+        losses = pairs.loss_at_columns(trace.logits.unflatten(0, (-1, len(pairs))))
     wanted = [reader for layer in trace.layers for reader in layer.readers]
-    gradients = torch.autograd.grad(losses.sum(), [*wanted, trace.uncapped])
+    gradients = torch.autograd.grad(losses.sum(), [*wanted, trace.layers[-1].after])
     return replace(_kept(subject, trace), gradients=gradients, losses=losses.detach())
 
 
@@ -363,24 +364,17 @@ def _add_effects(
 def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader batch pos d_model"]]:
     """Gradients at readers that read the same writers: a layer's heads, its MLP, ..., `logits`.
 
-    They are summed over the steps of the run, before they are taken to the stream if no norm
-    stands in between: that map is then the same in every step.
+    They are summed over the steps of the run. Those of an MLP and of `logits` are taken to the
+    stream by the backward pass, those of heads here, since they share one norm and one stream;
+    if no norm stands in between, after the sum: that map is then the same in every step.
     """
     subject, weights = run.subject, run.subject.weights
     early = subject.config.norm == "none"
 
-    def summed(values: Float[Tensor, "*reader run pos d"], axis: int) -> Tensor:
+    def summed(values: Tensor, axis: int = 1) -> Tensor:
         if values.shape[axis] == batch:
             return values
         return values.unflatten(axis, (-1, batch)).sum(axis)
-
-    def taken(norm: str, stream: Tensor, gradient: Tensor, layer: int | None) -> Tensor:
-        if early:
-            return gradient
-        return summed(subject.pull_through_norm(norm, stream, gradient, layer), 1)
-
-    def at_stream(gradient: Tensor, W: Float[Tensor, "d_model d"]) -> Tensor:
-        return (summed(gradient, 0) if early else gradient) @ W.T
 
     gradients = iter(run.gradients)
     for layer, own in enumerate(run.layers):
@@ -388,13 +382,12 @@ def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader b
         vectors = (summed(vectors, 0) if early else vectors).permute(2, 0, 1, 3)
         W = torch.cat([weights[name][layer] for name in ("W_Q", "W_K", "W_V")])
         heads = vectors.flatten(1, 2) @ W.transpose(1, 2)
-        yield taken("attn_norm", own.at_heads, heads.unflatten(1, vectors.shape[1:3]), layer)
-        mlp = at_stream(next(gradients), weights["W_in"][layer])
-        if subject.config.gated_mlp:
-            mlp = mlp + at_stream(next(gradients), weights["W_gate"][layer])
-        yield taken("mlp_norm", own.at_mlp, mlp[None], layer)
-    read = at_stream(next(gradients), subject.unembedding) * subject.config.logit_scale
-    yield taken("final_norm", run.stream, read[None], None)
+        heads = heads.unflatten(1, vectors.shape[1:3])
+        if not early:
+            heads = summed(subject.pull_through_norm("attn_norm", own.at_heads, heads, layer))
+        yield heads
+        yield summed(next(gradients)[None])
+    yield summed(next(gradients)[None])
 
 
 def _chunks(subject: Transformer, pairs: Pairs, steps: int, memory_limit: int) -> tuple[int, int]:

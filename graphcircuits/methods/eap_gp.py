@@ -51,7 +51,7 @@ def eap_gp(
         pairs: Pairs,
         clean: Float[Tensor, "batch pos d_model"],
         corrupted: Float[Tensor, "batch pos d_model"],
-        goal: Float[Tensor, "batch pos d_vocab_out"],
+        goal: Float[Tensor, "batch column d_vocab_out"],
     ) -> Float[Tensor, "step batch pos d_model"]:
         length = _norms(corrupted - clean) / steps if stride == "gap" else 1.0
         points = [clean]
@@ -67,7 +67,7 @@ def _slope(
     subject: Transformer,
     pairs: Pairs,
     stream: Float[Tensor, "batch pos d_model"],
-    goal: Float[Tensor, "batch pos d_vocab_out"],
+    goal: Float[Tensor, "batch column d_vocab_out"],
 ) -> Float[Tensor, "batch pos d_model"]:
     """The gradient of each prompt's distance to the goal, over the scored positions.
 
@@ -75,8 +75,9 @@ def _slope(
     """
     with torch.enable_grad():
         start = stream.detach().requires_grad_()
-        logits = subject.trace(start).logits
-    gaps = (logits.detach() - goal).masked_fill(~pairs.scored[..., None], 0.0)
+        logits = subject.trace(start, pairs.columns).logits
+    scored = pairs.scored[:, pairs.columns, None]
+    gaps = (logits.detach() - goal).masked_fill(~scored, 0.0)
     return torch.autograd.grad(logits, start, _unit(gaps).to(logits))[0]
 
 

@@ -12,8 +12,6 @@
    them; `logits`, which writes nothing, as the best component of all.
 """
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -101,73 +99,50 @@ def _effects(
     with torch.no_grad():
         if pairs.needs_targets:
             pairs = pairs.with_targets_from(subject.logits(pairs.clean))
-        corrupted = _Outputs.of(subject.trace(last))
-        clean = _Outputs.of(subject.trace(first)) if steps else None
+        corrupted = subject.trace(last, pairs.columns)
+        clean = subject.trace(first, pairs.columns) if steps else None
     if clean is None:
-        clean, gradients = _with_gradients(subject, first, pairs)
-        found = _contracted(subject, clean, corrupted, gradients)
+        clean, slopes = _with_gradients(subject, first, pairs)
+        found = _contracted(clean, corrupted, slopes)
     else:
         found = torch.zeros((), device=subject.device)
         for step in range(steps):
             stream = torch.lerp(last, first, (step + 0.5) / steps)
-            _, gradients = _with_gradients(subject, stream, pairs)
-            found = found + _contracted(subject, clean, corrupted, gradients) / steps
-    return found, pairs.loss(clean.logits), pairs.loss(corrupted.logits)
+            _, slopes = _with_gradients(subject, stream, pairs)
+            found = found + _contracted(clean, corrupted, slopes) / steps
+    losses = [pairs.loss_at_columns(run.logits.detach()) for run in (clean, corrupted)]
+    return found, losses[0], losses[1]
 
 
-@dataclass(frozen=True)
-class _Outputs:
-    """What the components of a run put out, before the weights that write it."""
-
-    input: Float[Tensor, "batch pos d_model"]
-    z: list[Float[Tensor, "batch pos head d_head"]]
-    hidden: list[Float[Tensor, "batch pos d_mlp"]]
-    logits: Float[Tensor, "batch pos d_vocab_out"]
-
-    @classmethod
-    def of(cls, trace: Trace) -> "_Outputs":
-        z = [layer.z.detach() for layer in trace.layers]
-        hidden = [layer.hidden.detach() for layer in trace.layers]
-        return cls(trace.layers[0].at_heads.detach(), z, hidden, trace.logits.detach())
+def _outputs(trace: Trace) -> list[Tensor]:
+    """What the components put out, before the weights that write it: `input`, then a layer at a
+    time its heads and its MLP."""
+    found = [trace.layers[0].at_heads]
+    for layer in trace.layers:
+        found += [layer.z, layer.hidden]
+    return found
 
 
 def _with_gradients(
     subject: Transformer, stream: Float[Tensor, "batch pos d_model"], pairs: Pairs
-) -> tuple[_Outputs, list[Float[Tensor, "batch pos d_model"]]]:
-    """A run, and the gradients where writers join the stream: `input`, each layer's heads and MLP.
-
-    The stream there is the one that holds their sum, and all that follows reads it.
-    """
+) -> tuple[Trace, tuple[Tensor, ...]]:
+    """A run, and the gradients at its outputs."""
     with torch.enable_grad():
-        trace = subject.trace(stream.detach().requires_grad_())
-        total = pairs.loss(trace.logits).sum()
-    joined = [trace.layers[0].at_heads]
-    for layer in trace.layers:
-        # In parallel the layer's heads join where its MLP does.
-        joined += [layer.after if subject.config.parallel else layer.at_mlp, layer.after]
-    return _Outputs.of(trace), list(torch.autograd.grad(total, joined))
+        trace = subject.trace(stream.detach().requires_grad_(), pairs.columns)
+        total = pairs.loss_at_columns(trace.logits).sum()
+    return trace, torch.autograd.grad(total, _outputs(trace))
 
 
 @torch.no_grad()
 def _contracted(
-    subject: Transformer,
-    clean: _Outputs,
-    corrupted: _Outputs,
-    gradients: list[Float[Tensor, "batch pos d_model"]],
+    clean: Trace, corrupted: Trace, slopes: tuple[Tensor, ...]
 ) -> Float[Tensor, "batch writer"]:
-    """Each writer's change times the gradient where it joins, which is taken to the writer."""
-    dtype = torch.promote_types(subject.dtype, torch.float32)
+    """The change of each output times the gradient there."""
 
-    def product(change: Tensor, gradient: Tensor) -> Float[Tensor, "batch _"]:
-        by_head = change.unflatten(-1, (1, -1)) if change.ndim == 3 else change
-        return (by_head * gradient.view_as(by_head)).sum((1, 3), dtype=dtype)
+    def product(own: Tensor, other: Tensor, slope: Tensor) -> Float[Tensor, "batch _"]:
+        wide = torch.promote_types(own.dtype, torch.float32)
+        by_position = ((other - own) * slope).sum(-1, dtype=wide)
+        return (by_position if own.ndim == 4 else by_position[..., None]).sum(1)
 
-    at_input, *rest = gradients
-    columns = [product(corrupted.input - clean.input, at_input)]
-    for layer in range(subject.config.n_layers):
-        at_heads, at_mlp = rest[2 * layer : 2 * layer + 2]
-        W_O = subject.weights["W_O"][layer].flatten(0, 1)
-        W_out = subject.weights["W_out"][layer]
-        columns.append(product(corrupted.z[layer] - clean.z[layer], at_heads @ W_O.T))
-        columns.append(product(corrupted.hidden[layer] - clean.hidden[layer], at_mlp @ W_out.T))
-    return torch.cat(columns, dim=1)
+    outputs = zip(_outputs(clean), _outputs(corrupted), slopes, strict=True)
+    return torch.cat([product(*each) for each in outputs], dim=1)

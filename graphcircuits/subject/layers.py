@@ -10,9 +10,43 @@ from typing import Literal
 from torch import Tensor
 
 POSITIONS = ("learned", "rotary", "none")
+ROTARY_SCALINGS = ("linear", "llama3")
 NORMS = ("none", "layer", "rms")
 ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "silu")
-ABOVE_ZERO = ("embedding_scale", "attention_scale", "score_cap", "logit_cap")
+ABOVE_ZERO = ("embedding_scale", "attention_scale", "score_cap", "logit_cap", "window_rotary_base")
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryScaling:
+    """How rotary frequencies are made slower, for contexts longer than those first trained on.
+
+    "linear" divides all by the factor (position interpolation). "llama3" divides those that turn
+    less than `low_freq_factor` times in the original context, leaves those that turn more than
+    `high_freq_factor` times, and goes linearly from one to the other in between.
+    """
+
+    kind: Literal["linear", "llama3"]
+    factor: float
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_n_ctx: int = 8192
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.kind not in ROTARY_SCALINGS:
+            known = ", ".join(ROTARY_SCALINGS)
+            problems.append(f"kind must be one of {known}, got {self.kind!r}")
+        if not 0 < self.factor < math.inf:
+            problems.append(f"factor must be a number above 0, got {self.factor}")
+        if not 0 < self.low_freq_factor < self.high_freq_factor < math.inf:
+            problems.append(
+                "high_freq_factor must be above low_freq_factor, and both above 0, "
+                f"got {self.high_freq_factor} and {self.low_freq_factor}"
+            )
+        if self.original_n_ctx < 1:
+            problems.append(f"original_n_ctx must be at least 1, got {self.original_n_ctx}")
+        if problems:
+            raise ValueError("; ".join(problems) + ".")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +69,7 @@ class TransformerConfig:
     rotary_dim: int | None = None
     """Leading coordinates of each head that are rotated; None means all of them."""
     rotary_base: float = 10000.0
+    rotary_scaling: RotaryScaling | None = None
     norm: Literal["none", "layer", "rms"] = "none"
     norm_eps: float = 1e-5
     activation: Literal["gelu", "gelu-tanh", "relu", "silu"] = "gelu"
@@ -57,6 +92,9 @@ class TransformerConfig:
     """Soft cap of the finished logits, after `logit_scale`."""
     windows: tuple[int | None, ...] | None = None
     """By layer: how many positions a query sees, itself and those before it; None means all."""
+    window_rotary_base: float | None = None
+    """The rotary base of layers with a window, where it is not `rotary_base`; `rotary_scaling` then
+    holds for the layers without one."""
 
     def __post_init__(self) -> None:
         sizes = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp")
@@ -83,6 +121,12 @@ class TransformerConfig:
             for name in ABOVE_ZERO
             if (value := getattr(self, name)) is not None and not 0 < value < math.inf
         ]
+        if self.rotary_scaling is not None and self.positions != "rotary":
+            problems.append(f"rotary_scaling needs positions=rotary, got {self.positions!r}")
+        if self.window_rotary_base is not None and not (
+            self.positions == "rotary" and self.windows
+        ):
+            problems.append("window_rotary_base needs positions=rotary and windows")
         problems += self._window_problems()
         if self.tied_unembedding and self.d_vocab != self.d_vocab_out:
             problems.append(

@@ -10,7 +10,13 @@ from torch import Tensor
 
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.norms import normalize, pull_through_norm
-from graphcircuits.subject.transformer import Run, Transformer, TransformerConfig, weight_shapes
+from graphcircuits.subject.transformer import (
+    RotaryScaling,
+    Run,
+    Transformer,
+    TransformerConfig,
+    weight_shapes,
+)
 from tests.subjects import ARCHITECTURES, make_config, make_subject, make_tokens
 
 EVERY = pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -34,10 +40,32 @@ def slow_norm(config: TransformerConfig, x: Tensor, weight: Tensor, bias: Tensor
     return x if bias is None else x + bias
 
 
-def slow_rotate(config: TransformerConfig, x: Tensor, place: int) -> Tensor:
+def slow_scaling(config: TransformerConfig, frequency: float) -> float:
+    """As Llama 3.1 publishes it, by wavelength."""
+    scaling = config.rotary_scaling
+    if scaling is None:
+        return frequency
+    if scaling.kind == "linear":
+        return frequency / scaling.factor
+    length, wavelength = scaling.original_n_ctx, 2 * math.pi / frequency
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    if wavelength < length / high:
+        return frequency
+    if wavelength > length / low:
+        return frequency / scaling.factor
+    smooth = (length / wavelength - low) / (high - low)
+    return (1 - smooth) * frequency / scaling.factor + smooth * frequency
+
+
+def slow_rotate(config: TransformerConfig, layer: int, x: Tensor, place: int) -> Tensor:
     turned, half = x.clone(), config.rotary_size // 2
     for i in range(half):
-        angle = torch.tensor(place * config.rotary_base ** (-2 * i / config.rotary_size)).double()
+        base, windows = config.rotary_base, config.windows or (None,) * config.n_layers
+        if config.window_rotary_base is not None and windows[layer] is not None:
+            turns = config.window_rotary_base ** (-2 * i / config.rotary_size)
+        else:
+            turns = slow_scaling(config, base ** (-2 * i / config.rotary_size))
+        angle = torch.tensor(place * turns, dtype=torch.float64)
         pair = torch.complex(x[i], x[i + half]) * torch.polar(torch.tensor(1.0).double(), angle)
         turned[i], turned[i + half] = pair.real, pair.imag
     return turned
@@ -83,8 +111,8 @@ def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
                 k = [v @ w["W_K"][n, kv] + bias("b_K", n, kv) for v in read]
                 values = [v @ w["W_V"][n, kv] + bias("b_V", n, kv) for v in read]
                 if config.positions == "rotary":
-                    q = [slow_rotate(config, v, place) for place, v in enumerate(q)]
-                    k = [slow_rotate(config, v, place) for place, v in enumerate(k)]
+                    q = [slow_rotate(config, n, v, place) for place, v in enumerate(q)]
+                    k = [slow_rotate(config, n, v, place) for place, v in enumerate(k)]
                 for place in range(len(x)):
                     seen = range(place + 1 if config.causal else len(x))
                     if config.windows is not None and config.windows[n] is not None:
@@ -389,6 +417,8 @@ def test_weights_are_checked_all_at_once() -> None:
         ({"windows": (2,)}, "windows must hold one entry per layer, 2 in all, got 1"),
         ({"windows": (2, 2), "causal": False}, "windows look back, so they need causal=True"),
         ({"embedding_scale": 0.0}, r"embedding_scale must be a number above 0, got 0\.0"),
+        ({"rotary_scaling": RotaryScaling("linear", 2.0)}, "rotary_scaling needs positions=rotary"),
+        ({"window_rotary_base": 10.0}, "window_rotary_base needs positions=rotary and windows"),
         ({"attention_scale": 0.0}, r"attention_scale must be a number above 0, got 0\.0"),
     ],
 )
@@ -411,6 +441,17 @@ def test_unknown_choices_are_refused(name: str, value: str, known: str) -> None:
     object.__setattr__(config, name, value)
     with pytest.raises(ValueError, match=f"{name} must be one of {known}, got '{value}'"):
         config.__post_init__()
+
+
+def test_rotary_scalings_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"factor must be a number above 0, got 0\.0;") as caught:
+        RotaryScaling("llama3", 0.0, 4.0, 1.0, 0)
+    assert "above low_freq_factor, and both above 0, got 1.0 and 4.0" in str(caught.value)
+    assert "original_n_ctx must be at least 1, got 0." in str(caught.value)
+    scaling = RotaryScaling("linear", 2.0)
+    object.__setattr__(scaling, "kind", "yarn")
+    with pytest.raises(ValueError, match="kind must be one of linear, llama3, got 'yarn'"):
+        scaling.__post_init__()
 
 
 def test_every_weight_is_read() -> None:
