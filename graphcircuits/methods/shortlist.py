@@ -69,7 +69,8 @@ def shortlist(
         check_positive(top=top)
     elif named is None or not len(named):
         raise ValueError("edges to test must be one or more names, got none.")
-    cheap = eap_ig(subject, pairs, memory_limit=memory_limit)
+    with torch.enable_grad():
+        cheap = eap_ig(subject, pairs, memory_limit=memory_limit)
     order = cheap.argsort(descending=True, stable=True)
     below = torch.empty(len(cheap), dtype=torch.float64)
     below[order.cpu()] = -torch.arange(1, len(cheap) + 1, dtype=torch.float64) / len(cheap)
