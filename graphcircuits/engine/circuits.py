@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from graphcircuits.graph import Block, ComponentGraph
+from graphcircuits.graph import Block
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
 
@@ -166,7 +166,7 @@ def _add_heads(
     if not whole:
         places = [groups.index(head // subject.config.heads_per_group) for head in heads]
         k, v = k[places], v[places]
-    z = subject.attend(q, k, v, layer, dim=0)
+    z = subject.attend(q, k, v, layer, dim=-5)
     by_head, W_O = cut_z.permute(2, 0, 1, 3), subject.write_weight("W_O", layer)
     if not whole:
         by_head, W_O = by_head[heads], W_O[heads]
@@ -206,7 +206,7 @@ def _steps(
         first = 1 + block.layer * graph.writers_per_layer
         heads, groups, writers = [], [], []
         if block.kind == "qkv":
-            heads = _reached_heads(graph, reached).tolist()
+            heads = _reached_heads(subject, reached)
             per_group = graph.n_heads // graph.n_groups
             groups = sorted({head // per_group for head in heads})
             readers = [*heads, *(graph.n_heads + g for g in groups)]
@@ -222,8 +222,9 @@ def _steps(
     return steps
 
 
-def _reached_heads(
-    graph: ComponentGraph, reached: Bool[Tensor, " reader"]
-) -> Int[Tensor, " head"]:
+def _reached_heads(subject: Transformer, reached: Bool[Tensor, " reader"]) -> list[int]:
     """The heads of a layer of which any query, key or value reader is reached."""
-    return reached[graph.head_slots].any(1).nonzero().flatten()
+    heads = reached[subject.graph.head_slots].any(1)
+    if subject.config.coupled_heads and bool(heads.any()):
+        return list(range(subject.config.n_heads))
+    return heads.nonzero().flatten().tolist()
