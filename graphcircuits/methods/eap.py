@@ -369,7 +369,7 @@ def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader b
     if no norm stands in between, after the sum: that map is then the same in every step.
     """
     subject, weights = run.subject, run.subject.weights
-    early = subject.config.norm == "none"
+    early = "attn_norm_w" not in weights
 
     def summed(values: Tensor, axis: int = 1) -> Tensor:
         if values.shape[axis] == batch:
