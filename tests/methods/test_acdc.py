@@ -35,7 +35,9 @@ def one_by_one(subject: Transformer, pairs: Pairs, threshold: float) -> Bool[Ten
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("architecture", some(["plain", "parallel", "neox", "gpt-2"], ["neox"]))
+@pytest.mark.parametrize(
+    "architecture", some(["plain", "parallel", "neox", "gpt-2", "gemma-3", "everything"], ["neox"])
+)
 def test_it_equals_the_plain_loop(architecture: str) -> None:
     layers = 3 if architecture == "plain" else 2
     subject = make_subject(architecture, n_heads=2, n_layers=layers)
