@@ -49,8 +49,8 @@ def localize(
         str | None,
         typer.Option(
             help="gcl (the trained predictor), exact, eap, eap-ig, eap-gp, relp, nap, acdc, "
-            "sp-edge, sp-node, edge-pruning, ugs, pgexplainer or random. By default gcl for planted "
-            "subjects, such as those of cases, and eap-ig for all others."
+            "sp-edge, sp-node, edge-pruning, ugs, pgexplainer or random. By default gcl for "
+            "planted subjects, such as those of cases, and eap-ig for all others."
         ),
     ] = None,
     pairs: Annotated[
@@ -221,7 +221,8 @@ def _untested(method: str | None, top: int | None) -> list[str]:
 
     if top is None or method in [name for name, one in METHODS.items() if "top" in options_of(one)]:
         return []
-    return [f"--top goes with methods that test edge by edge: --method exact or acdc, got {method or 'none'}"]
+    got = "none" if method is None else method
+    return [f"--top goes with methods that test edge by edge: --method exact or acdc, got {got}"]
 
 
 def _size(result: "Result", edges: int | None) -> int:

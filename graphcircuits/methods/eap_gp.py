@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.engine.memory import MEMORY_LIMIT
-from graphcircuits.methods.eap import Walk, attribute
+from graphcircuits.methods.eap import attribute
 from graphcircuits.methods.prepare import check_choice, check_positive
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs

@@ -6,7 +6,8 @@ at its reader's input), summed over positions. Coefficients come from one backwa
 clean run, as gradients do, but with the rules of layer-wise relevance propagation, which treat what
 bends a component as a constant factor of it:
 
-1. LN-rule: what a norm divides by is a constant; centring and weights stay.
+1. LN-rule: what a norm divides by is a constant; centring and weights stay. It holds for the norms
+   of readers, of queries and keys, and after components alike.
 2. Identity-rule: an activation is its input times a constant, act(x) / x. A soft cap of logits is
    treated likewise.
 3. Half-rule: of a product, that of a gated MLP, each factor gets half.
@@ -72,8 +73,11 @@ class _Rules(_Base):
         self, name: str, stream: Float[Tensor, "*batch d_model"], layer: int | None = None
     ) -> Float[Tensor, "*batch d_model"]:
         constant = stream.detach()
-        value = super().normalize(name, constant, layer)
-        return value + self._through(name, constant, stream - constant, layer)
+        weight, _ = self._norm_weights(name, layer)
+        if weight is None:
+            return stream
+        change = self._centred(stream - constant) * self._scale(constant) * weight
+        return super().normalize(name, constant, layer) + change
 
     def pull_through_norm(
         self,
@@ -82,39 +86,34 @@ class _Rules(_Base):
         grad: Float[Tensor, "*batch d_model"],
         layer: int | None = None,
     ) -> Float[Tensor, "*batch d_model"]:
-        if self.config.norm == "none":
-            return grad
         weight, _ = self._norm_weights(name, layer)
-        scaled = grad if weight is None else grad * weight
-        if self.config.norm == "layer":
-            scaled = scaled - scaled.mean(-1, keepdim=True)
-        return scaled * self._scale(stream)
+        return grad if weight is None else self._centred(grad * weight) * self._scale(stream)
 
-    def _through(
-        self, name: str, stream: Tensor, change: Tensor, layer: int | None
-    ) -> Float[Tensor, "*batch d_model"]:
-        """A change of the stream, as the norm's linear part takes it on."""
-        if self.config.norm == "none":
-            return change
-        if self.config.norm == "layer":
-            change = change - change.mean(-1, keepdim=True)
-        weight, _ = self._norm_weights(name, layer)
-        scaled = change * self._scale(stream)
-        return scaled if weight is None else scaled * weight
+    def _centred(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        return x - x.mean(-1, keepdim=True) if self.config.norm == "layer" else x
 
     def _scale(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch 1"]:
         """What the norm multiplies by; squares may be beyond half precision."""
         wide = stream.to(torch.promote_types(stream.dtype, torch.float32))
         return norm_scale(self.config, wide)[1].to(stream)
 
-    def hidden(
+    def _out_scale(self, written: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch 1"]:
+        return super()._out_scale(written.detach())
+
+    def _qk_normalize(
+        self, kind: str, x: Float[Tensor, "*lead pos d_head"], layer: int, dim: int
+    ) -> Float[Tensor, "*lead pos d_head"]:
+        # Without centring the norm is one factor per coordinate.
+        return _secant(x, super()._qk_normalize(kind, x.detach(), layer, dim))
+
+    def activated(
         self, pre: Float[Tensor, "*batch d_mlp"], gate: Float[Tensor, "*batch d_mlp"] | None
     ) -> Float[Tensor, "*batch d_mlp"]:
         bent = pre if gate is None else gate
-        activated = _secant(bent, super().hidden(bent.detach(), None))
+        found = _secant(bent, super().activated(bent.detach(), None))
         if gate is None:
-            return activated
-        product = activated * pre
+            return found
+        product = found * pre
         return product / 2 + (product / 2).detach()
 
     def capped(

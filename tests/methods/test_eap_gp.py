@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from graphcircuits.methods import eap_gp as module
-from graphcircuits.methods.eap import eap
+from graphcircuits.methods.eap import Walk, eap
 from graphcircuits.methods.eap_gp import eap_gp
 from graphcircuits.methods.exact import exact
 from graphcircuits.subject.transformer import Transformer
@@ -28,7 +28,7 @@ def walked(
     """The points of the path, the clean input first."""
     seen: list[Tensor] = []
 
-    def attribute(subject: Transformer, pairs: Pairs, walk: module.Walk, *_: object) -> Tensor:
+    def attribute(subject: Transformer, pairs: Pairs, walk: Walk, *_: object) -> Tensor:
         clean, corrupted = (subject.embed(x) for x in (pairs.clean, pairs.corrupted))
         goal = subject.logits(pairs.corrupted)[:, pairs.columns]
         seen.extend([clean[None], walk(subject, pairs, clean, corrupted, goal)])

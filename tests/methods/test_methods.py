@@ -45,6 +45,8 @@ FLAT = {"eap", "gcl", "nap", "relp"}
 def test_the_table() -> None:
     assert tuple(METHODS) == NAMES
     assert graphcircuits.METHODS is METHODS
+    described = (Path(graphcircuits.__file__).parents[1] / "docs" / "methods.md").read_text()
+    assert [name for name in NAMES if f"`{name}`" not in described] == []
 
 
 @pytest.mark.parametrize("name", some(NAMES, set(NAMES) - GATES))

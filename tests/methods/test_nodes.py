@@ -78,9 +78,7 @@ def test_a_flat_loss_asks_for_steps() -> None:
         return (output_sum(logits, pairs) - before) ** 3
 
     before = pairs.loss(subject.logits(pairs.clean))
-    flat = Pairs(
-        clean=pairs.clean, corrupted=pairs.corrupted, scored=pairs.scored, loss_name=cubed
-    )
+    flat = Pairs(clean=pairs.clean, corrupted=pairs.corrupted, scored=pairs.scored, loss_name=cubed)
     with pytest.raises(ValueError, match=r"zero at every component.*: give nap steps"):
         node_scores(subject, flat)
     assert min(node_scores(subject, flat, steps=2).values()) > 0
