@@ -60,7 +60,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "attention-scale": {"attention_scale": 0.7},
     "score-cap": {"score_cap": 0.5},
     "logit-cap": {"logit_cap": 0.8, "logit_scale": 0.7},
-    "windows": {"n_layers": 3, "windows": (2, None, 3)},
+    "windows": {"n_layers": 3, "windows": (2, None, 3), "norm": "layer"},
     "window-rotary": {
         "positions": "rotary",
         "windows": (2, None),

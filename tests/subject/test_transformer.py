@@ -146,7 +146,7 @@ def logits_with_extra_input(
                 block.append(x + w[f"b_{name}"][layer, index] if config.biases else x)
                 first += 1
             vectors.append(torch.stack(block, dim=1))
-        z = subject.attend(*vectors, layer)
+        z = subject.attend(*vectors, layer=layer)
         before = stream
         stream = stream + torch.einsum("bhpk,hkd->bpd", z, subject.write_weight("W_O", layer))
         stream = stream + (w["b_O"][layer] if "b_O" in w else 0)
