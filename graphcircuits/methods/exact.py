@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
+from graphcircuits.engine.memory import Footprint, at_once, half
 from graphcircuits.engine.resume import single_edge
 from graphcircuits.methods.prepare import POOLS, check_choice, prepare, settled
 from graphcircuits.subject.transformer import Transformer
@@ -27,7 +27,7 @@ def exact(
     *,
     direction: str = "noising",
     pool: str = "abs",
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> Float[Tensor, " edge"]:
     """How much the loss changes with each edge alone.
 
@@ -46,12 +46,12 @@ def exact(
     prompts = at_once(subject, held, memory_limit, largest=pos * subject.config.d_mlp)
     total = torch.zeros(subject.graph.n_edges, dtype=subject.dtype, device=subject.device)
     for part in pairs.split(prompts):
-        total += _summed_effects(subject, part, direction, pool, memory_limit // 2)
+        total += _summed_effects(subject, part, direction, pool, half(memory_limit))
     return total.abs() / len(pairs)
 
 
 def _summed_effects(
-    subject: Transformer, pairs: Pairs, direction: str, pool: str, memory_limit: int
+    subject: Transformer, pairs: Pairs, direction: str, pool: str, memory_limit: int | None
 ) -> Float[Tensor, " edge"]:
     """Effects, or their absolute values, summed over prompts."""
     clean, corrupted = subject.run(pairs.clean), subject.run(pairs.corrupted)
