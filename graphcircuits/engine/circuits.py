@@ -190,9 +190,7 @@ class _Step:
     """Which of their edges are kept: of their readers, and of the writers that can differ."""
 
 
-def _steps(
-    subject: Transformer, masks: Bool[Tensor, "mask edge"], settled: bool
-) -> list[_Step]:
+def _steps(subject: Transformer, masks: Bool[Tensor, "mask edge"], settled: bool) -> list[_Step]:
     """The components that differ in any of the masks, in the order of computation, and logits."""
     graph = subject.graph
     kept = masks.any(0)

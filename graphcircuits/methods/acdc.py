@@ -37,7 +37,7 @@ from graphcircuits.engine.masked import (
     mlp_outputs,
     resumed_logits,
 )
-from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
+from graphcircuits.engine.memory import Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import Block
 from graphcircuits.methods.prepare import Progress, Stop, from_clean_run, prepare, settled
 from graphcircuits.methods.shortlist import shortlist
@@ -56,7 +56,7 @@ def acdc(
     thresholds: Sequence[float] = THRESHOLDS,
     top: int | None = None,
     edges: Sequence[str] | None = None,
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, " edge"]:
     """The largest threshold that each edge survives, 0 if none.
@@ -83,7 +83,7 @@ def acdc_circuit(
     pairs: Pairs,
     *,
     threshold: float,
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
     progress: Progress | None = None,
 ) -> Circuit:
     """The edges that survive one threshold; those not yet visited too, if stopped early."""
@@ -215,7 +215,9 @@ class _Setting:
             yield _Part(pairs, pairs.loss(clean.logits), cut, differences.contiguous())
 
 
-def _setting(subject: Transformer, pairs: Pairs, n_thresholds: int, memory_limit: int) -> _Setting:
+def _setting(
+    subject: Transformer, pairs: Pairs, n_thresholds: int, memory_limit: int | None
+) -> _Setting:
     """There is at most one row per threshold; each keeps the heads of a layer."""
     config, size = subject.config, Footprint(subject, pairs.clean.shape[1])
     vectors = config.n_heads * config.d_model + 2 * config.n_groups * config.d_head
@@ -230,7 +232,7 @@ def _search(
     subject: Transformer,
     pairs: Pairs,
     thresholds: list[float],
-    memory_limit: int,
+    memory_limit: int | None,
     progress: Progress | None,
     edges: Int[Tensor, " edge"] | None = None,
 ) -> _Rows:

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
+from graphcircuits.engine.memory import Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.prepare import (
     DIRECTIONS,
@@ -55,7 +55,7 @@ def eap(
     *,
     direction: str = "noising",
     pool: str = "abs",
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> Float[Tensor, " edge"]:
     """First-order effect of each edge, from gradients at one end.
 
@@ -77,7 +77,7 @@ def eap_ig(
     steps: int = 5,
     rule: str = "midpoint",
     pool: str = "abs",
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> Float[Tensor, " edge"]:
     """Effect of noising each edge, from gradients averaged along a path from corrupted to clean.
 
@@ -100,7 +100,7 @@ def attribute(
     over: str | Walk,
     shares: Float[Tensor, " step"],
     pool: str,
-    memory_limit: int,
+    memory_limit: int | None,
 ) -> Float[Tensor, " edge"]:
     """Pooled effects, with gradients averaged over these shares of clean on the path.
 
@@ -109,6 +109,7 @@ def attribute(
     check_choice("pool", pool, POOLS)
     subject = settled(subject, widen=False)
     pairs = placed(subject, pairs)
+    pairs = pairs.up_to_last_column() if subject.config.causal else pairs
     dtype = torch.promote_types(subject.dtype, torch.float32)
     total = torch.zeros(subject.graph.n_edges, dtype=dtype, device=subject.device)
     prompts, steps = _chunks(subject, pairs, len(shares), memory_limit)
@@ -164,8 +165,7 @@ def _effects(
     clean = clean or _with_gradients(subject, embedded, pairs)
     corrupted = corrupted or _with_gradients(subject, other, pairs)
     deltas = _deltas(subject, clean, corrupted)
-    dtype = torch.promote_types(subject.dtype, torch.float32)
-    found = deltas.new_zeros(len(pairs) if by_prompt else 1, subject.graph.n_edges, dtype=dtype)
+    found = deltas.new_zeros(len(pairs) if by_prompt else 1, subject.graph.n_edges)
     if end is None:
         runs = _runs(subject, pairs, over, shares, (clean, corrupted), deltas)
     else:
@@ -232,9 +232,10 @@ def _with_gradients(
 def _deltas(
     subject: Transformer, clean: _Pass, corrupted: _Pass
 ) -> Float[Tensor, "writer batch pos d_model"]:
-    """Corrupted minus clean output of every writer."""
+    """Corrupted minus clean output of every writer, in single precision at least."""
     graph = subject.graph
-    first = corrupted.layers[0].at_heads - clean.layers[0].at_heads
+    dtype = torch.promote_types(subject.dtype, torch.float32)
+    first = corrupted.layers[0].at_heads.to(dtype) - clean.layers[0].at_heads
     deltas = first.new_empty(graph.n_writers, *first.shape)
     deltas[0] = first
     for layer, (own, other) in enumerate(zip(clean.layers, corrupted.layers, strict=True)):
@@ -242,9 +243,17 @@ def _deltas(
         mlp = low + graph.n_heads
         by_head = (other.z - own.z).permute(2, 0, 1, 3).flatten(1, 2)
         W_O, W_out = (subject.write_weight(name, layer) for name in ("W_O", "W_out"))
-        torch.matmul(by_head, W_O, out=deltas[low:mlp].flatten(1, 2))
-        torch.matmul(other.hidden - own.hidden, W_out, out=deltas[mlp])
+        _write(by_head, W_O, deltas[low:mlp].flatten(1, 2))
+        _write(other.hidden - own.hidden, W_out, deltas[mlp])
     return deltas
+
+
+def _write(vectors: Tensor, W: Tensor, out: Tensor) -> None:
+    """Put vectors @ W where it belongs; on the way only where that has more digits."""
+    if out.dtype == W.dtype:
+        torch.matmul(vectors, W, out=out)
+    else:
+        out.copy_(vectors @ W)
 
 
 # Paths
@@ -270,6 +279,7 @@ class _Path:
     def run(self, pairs: Pairs, shares: Float[Tensor, " step"]) -> _Pass:
         """One run on all prompts for each share of corruption, step by step, with gradients."""
         streams = self.stream + shares[:, None, None, None] * self.change
+        streams = streams.to(self.stream.dtype)
         return _with_gradients(self.suffix, streams.flatten(0, 1), pairs)
 
 
@@ -349,7 +359,7 @@ def _add_effects(
     """Add the effects of the path's writers in a run, summed over its steps."""
     low, high = path.writers
     # One row holds everything that is summed: a prompt, or all of them.
-    writers = deltas.view(len(deltas), len(found), -1).to(found.dtype)
+    writers = deltas.view(len(deltas), len(found), -1)
     blocks = graph.stream_blocks[2 * path.first_layer :]
     for block, gradients in zip(blocks, _gradient_blocks(run, deltas.shape[1]), strict=True):
         seen = min(high, block.n_writers)
@@ -390,9 +400,11 @@ def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader b
     yield summed(next(gradients)[None])
 
 
-def _chunks(subject: Transformer, pairs: Pairs, steps: int, memory_limit: int) -> tuple[int, int]:
+def _chunks(
+    subject: Transformer, pairs: Pairs, steps: int, memory_limit: int | None
+) -> tuple[int, int]:
     """Prompts per chunk and steps per pass whose numbers fit in memory, one each at least."""
-    size = Footprint(subject, pairs.clean.shape[1])
+    size = Footprint(subject, pairs.clean.shape[1], pairs.columns.stop - pairs.columns.start)
     run = size.backward + 3 * size.readers
     prompt = 5 * size.writers + 2 * subject.graph.n_edges
     together = min(steps, at_once(subject, run, memory_limit, taken=prompt))

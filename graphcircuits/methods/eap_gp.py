@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.engine.memory import MEMORY_LIMIT
 from graphcircuits.methods.eap import attribute
 from graphcircuits.methods.prepare import check_choice, check_positive
 from graphcircuits.subject.transformer import Transformer
@@ -35,7 +34,7 @@ def eap_gp(
     steps: int = 5,
     stride: str = "gap",
     pool: str = "abs",
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> Float[Tensor, " edge"]:
     """Effect of noising each edge, from gradients averaged along a path that follows gradients.
 

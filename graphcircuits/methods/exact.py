@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
+from graphcircuits.engine.memory import Footprint, at_once, half
 from graphcircuits.engine.resume import single_edge
 from graphcircuits.methods.prepare import DIRECTIONS, POOLS, check_choice, prepare, settled
 from graphcircuits.methods.shortlist import shortlist
@@ -32,7 +32,7 @@ def exact(
     pool: str = "abs",
     top: int | None = None,
     edges: Sequence[str] | None = None,
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> Float[Tensor, " edge"]:
     """How much the loss changes with each edge alone.
 
@@ -55,7 +55,7 @@ def exact(
     chosen = torch.arange(len(total)) if tested is None else tested.edges
     places = chosen.to(total.device)
     for part in pairs.split(prompts):
-        total[places] += _summed_effects(subject, part, chosen, direction, pool, memory_limit // 2)
+        total[places] += _summed_effects(subject, part, chosen, direction, pool, half(memory_limit))
     scores = total.abs() / len(pairs)
     return scores if tested is None else tested.completed(scores)
 
@@ -66,7 +66,7 @@ def _summed_effects(
     edges: Int[Tensor, " edge"],
     direction: str,
     pool: str,
-    memory_limit: int,
+    memory_limit: int | None,
 ) -> Float[Tensor, " edge"]:
     """Effects of some edges, or their absolute values, summed over prompts."""
     clean, corrupted = subject.run(pairs.clean), subject.run(pairs.corrupted)

@@ -58,7 +58,7 @@ class Training:
     generator: torch.Generator | None
     """None draws with seed 0."""
     progress: Progress | None
-    memory_limit: int
+    memory_limit: int | None
 
     def __post_init__(self) -> None:
         names = ("steps", "learning_rate", "prompts", "samples")

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
+from graphcircuits.engine.memory import Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.prepare import POOLS, check_choice, placed, settled
 from graphcircuits.subject.states import Trace
@@ -30,7 +30,7 @@ def nap(
     *,
     steps: int = 0,
     pool: str = "abs",
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> Float[Tensor, " edge"]:
     """For each edge the smaller score of its two components; options as in `node_scores`."""
     return lifted(subject.graph, _scores(subject, pairs, steps, pool, memory_limit))
@@ -42,7 +42,7 @@ def node_scores(
     *,
     steps: int = 0,
     pool: str = "abs",
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> dict[str, float]:
     """First-order effect of noising each component that writes: `input`, heads and MLPs, by name.
 
@@ -65,7 +65,7 @@ def lifted(graph: ComponentGraph, writers: Float[Tensor, " writer"]) -> Float[Te
 
 
 def _scores(
-    subject: Transformer, pairs: Pairs, steps: int, pool: str, memory_limit: int
+    subject: Transformer, pairs: Pairs, steps: int, pool: str, memory_limit: int | None
 ) -> Float[Tensor, " writer"]:
     check_choice("pool", pool, POOLS)
     if steps < 0:

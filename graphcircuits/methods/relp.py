@@ -27,7 +27,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.engine.memory import MEMORY_LIMIT
 from graphcircuits.methods.eap import attribute
 from graphcircuits.methods.prepare import check_choice
 from graphcircuits.subject.norms import norm_scale
@@ -43,7 +42,7 @@ def relp(
     *,
     attention: str = "gradient",
     pool: str = "abs",
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> Float[Tensor, " edge"]:
     """Effect of noising each edge, from relevance coefficients at the clean run.
 

@@ -16,7 +16,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.engine.masked import masked_logits
-from graphcircuits.engine.memory import MEMORY_LIMIT
 from graphcircuits.engine.resume import single_edge
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import eap_ig
@@ -57,7 +56,7 @@ def shortlist(
     pairs: Pairs,
     top: int | None,
     edges: Sequence[str] | None,
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> Shortlist | None:
     """The `top` best edges by EAP-IG, or the named `edges`; None where all are to be tested."""
     if top is None and edges is None:

@@ -20,7 +20,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.engine.memory import MEMORY_LIMIT
 from graphcircuits.methods.hard_concrete import Locations, Training, fit
 from graphcircuits.methods.prepare import Progress, prepare, settled
 from graphcircuits.subject.transformer import Transformer
@@ -39,7 +38,7 @@ def ugs(
     learning_rate: float = 0.1,
     prompts: int = 4,
     samples: int = 16,
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, " edge"]:
