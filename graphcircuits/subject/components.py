@@ -39,8 +39,8 @@ class Components:
     ]:
         """Queries, keys and values before norm and rotation, and z, what the heads write."""
         config = self.config
-        blocks = [self.weights[name][layer] for name in ("W_Q", "W_K", "W_V")]
-        W = torch.cat(blocks).transpose(0, 1)
+        blocks = [self.weights[name][layer].transpose(0, 1) for name in ("W_Q", "W_K", "W_V")]
+        W = torch.cat(blocks, dim=1)
         read = self.normalize("attn_norm", stream, layer) @ W.flatten(1)
         read = read.unflatten(-1, W.shape[1:])
         if config.biases:
@@ -62,7 +62,11 @@ class Components:
         Heads lie along `dim`, keys and values once per head or once per group of heads; the last
         two axes are pos and d_head. Where heads are coupled, all of the layer's must be there.
         """
-        q, k = (self.for_scores(kind, x, layer, dim) for kind, x in (("q", q), ("k", k)))
+        q, k = (self._qk_normalize(kind, x, layer, dim) for kind, x in (("q", q), ("k", k)))
+        if self.config.positions == "rotary":
+            # Both at once: on a GPU small steps cost their number, not their size.
+            sizes = (q.shape[dim], k.shape[dim])
+            q, k = rotate(self.config, layer, torch.cat([q, k], dim)).split(sizes, dim)
         if (served := q.shape[dim] // k.shape[dim]) > 1:
             k, v = (x.repeat_interleave(served, dim=dim) for x in (k, v))
         z = attend(self.config, layer, q, k, v)
@@ -120,11 +124,16 @@ class Components:
         layer: int,
     ) -> Float[Tensor, "*batch d_mlp"]:
         """What the MLP writes by `write_weight`: after the nonlinearity and the gate."""
-        config = self.config
-        hidden = _activate(config, pre) if gate is None else _activate(config, gate) * pre
-        if not config.norms_after:
+        hidden = self.activated(pre, gate)
+        if not self.config.norms_after:
             return hidden
         return (hidden * self._out_scale(hidden @ self.weights["W_out"][layer])).to(hidden.dtype)
+
+    def activated(
+        self, pre: Float[Tensor, "*batch d_mlp"], gate: Float[Tensor, "*batch d_mlp"] | None
+    ) -> Float[Tensor, "*batch d_mlp"]:
+        """The nonlinearity and the gate alone."""
+        return _activate(self.config, pre) if gate is None else _activate(self.config, gate) * pre
 
     @property
     def unembedding(self) -> Float[Tensor, "d_model d_vocab_out"]:

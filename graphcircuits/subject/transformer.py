@@ -172,6 +172,8 @@ class Transformer(Components):
         q, k, v, z = self.attention(stream, layer)
         with_heads = stream + self._heads_out(z, layer)
         at_mlp = stream if self.config.parallel else with_heads
+        # A view of its own, so that its gradient is that of what the MLP alone reads.
+        at_mlp = at_mlp.view_as(at_mlp)
         pre, gate, hidden = self.mlp(at_mlp, layer)
         out = self._linear(hidden, self.write_weight("W_out", layer), "b_out", layer)
         return LayerStates(stream, at_mlp, q, k, v, z, pre, gate, hidden, with_heads + out)
@@ -202,13 +204,18 @@ class Transformer(Components):
         streams = trace.streams.detach()
         return Run(self, States.stacked(detached), streams, States.stacked(gradients))
 
-    def trace(self, embedded: Float[Tensor, "batch pos d_model"]) -> Trace:
-        """The plain run from what `input` writes, its values left where they are computed."""
+    def trace(
+        self, embedded: Float[Tensor, "batch pos d_model"], columns: slice = slice(None)
+    ) -> Trace:
+        """The plain run from what `input` writes, its values left where they are computed.
+
+        Logits are computed at these positions only.
+        """
         layers, stream = [], embedded
         for layer in range(self.config.n_layers):
             layers.append(self._layer(stream, layer))
             stream = layers[-1].after
-        read = self.uncapped(stream)
+        read = self.uncapped(stream[:, columns])
         return Trace(layers, read, self.capped(read))
 
 
