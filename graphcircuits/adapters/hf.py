@@ -33,7 +33,12 @@ _WEIGHTS = (".safetensors", ".bin")
 _BUFFER = re.compile(r"\.(attn|attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$")
 
 
-def from_hf(model_or_name: Any) -> Transformer:
+def from_hf(
+    model_or_name: Any,
+    *,
+    device: torch.device | None = None,
+    dtype: torch.dtype | None = None,
+) -> Transformer:
     """The subject that computes the logits of a causal language model, given or named."""
     transformers = load_transformers()
     model = _load(transformers, model_or_name) if isinstance(model_or_name, str) else model_or_name
@@ -54,7 +59,8 @@ def from_hf(model_or_name: Any) -> Transformer:
         weights["W_U"] = head.weight.detach().T.clone()
     if config.biases:
         weights["b_U"] = weights["W_E"].new_zeros(config.d_vocab_out)
-    return Transformer(config, weights)
+    moved = {name: w.to(device=device, dtype=dtype) for name, w in weights.items()}
+    return Transformer(config, moved)
 
 
 def _family(settings: Any) -> Family:
