@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from graphcircuits.adapters.hf import from_hf
     from graphcircuits.adapters.load import load_model
     from graphcircuits.circuit import Circuit
+    from graphcircuits.compare.curves import evaluate
     from graphcircuits.compare.evaluate import auroc, faithfulness, faithfulness_curve
     from graphcircuits.corpus import case_ids, load_case
     from graphcircuits.corpus.case import Case
@@ -37,6 +38,7 @@ __all__ = [
     "auroc",
     "case_ids",
     "compile_program",
+    "evaluate",
     "faithfulness",
     "faithfulness_curve",
     "from_hf",
@@ -60,6 +62,7 @@ _EXPORTS = {
     "auroc": "graphcircuits.compare.evaluate",
     "case_ids": "graphcircuits.corpus",
     "compile_program": "graphcircuits.rasp.compile",
+    "evaluate": "graphcircuits.compare.curves",
     "faithfulness": "graphcircuits.compare.evaluate",
     "faithfulness_curve": "graphcircuits.compare.evaluate",
     "from_hf": "graphcircuits.adapters.hf",

@@ -19,6 +19,7 @@ from graphcircuits.commands.build import build
 from graphcircuits.commands.cases import cases
 from graphcircuits.commands.compile import compile_
 from graphcircuits.commands.cost import cost
+from graphcircuits.commands.evaluate import evaluate
 from graphcircuits.commands.interact import interact
 from graphcircuits.commands.localize import localize
 from graphcircuits.commands.output import in_words, say, say_error
@@ -39,6 +40,7 @@ app.command()(build)
 app.command()(cases)
 app.command("compile")(compile_)
 app.command()(cost)
+app.command()(evaluate)
 app.command()(interact)
 app.command()(localize)
 app.command()(train)

@@ -27,7 +27,8 @@ from tests.subjects import make_subject
 
 
 @pytest.mark.parametrize(
-    "name", ["bench", "build", "cases", "compile", "cost", "interact", "localize", "train"]
+    "name",
+    ["bench", "build", "cases", "compile", "cost", "evaluate", "interact", "localize", "train"],
 )
 def test_every_command_has_help(name: str) -> None:
     done = CliRunner().invoke(cli.app, [name, "--help"])

@@ -10,6 +10,7 @@
    sizes, MIB's or log-spaced; its areas are CPR (larger is better) and CMD (smaller is better).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -226,7 +227,7 @@ def faithfulness_curve(
     if sizes == "mib":
         circuits = [result.circuit(fraction=fraction) for fraction in FRACTIONS]
     else:
-        counts = _log_sizes(graph.n_edges) if sizes == "log" else _own_sizes(sizes, graph.n_edges)
+        counts = log_sizes(graph.n_edges) if sizes == "log" else _own_sizes(sizes, graph.n_edges)
         circuits = [result.circuit(edges=count) for count in counts]
     taken = tuple(map(len, circuits))
     circuits = [circuit.pruned() for circuit in circuits] if prune else circuits
@@ -238,7 +239,19 @@ def faithfulness_curve(
     )
 
 
-def _log_sizes(n_edges: int) -> list[int]:
+def shown(value: float, digits: int = 2) -> str:
+    """A faithfulness in so many digits; what rounds to zero has no sign."""
+    return f"{round(value, digits) + 0.0:.{digits}f}"
+
+
+def mib_sizes(n_edges: int) -> list[int]:
+    """MIB's parts of all edges in whole edges; on a small graph several are the same."""
+    # As `Result.circuit` rounds them.
+    return [math.floor(fraction * n_edges + 1e-9) for fraction in FRACTIONS]
+
+
+def log_sizes(n_edges: int) -> list[int]:
+    """Numbers of edges from one to all, in equal ratios."""
     return np.unique(np.geomspace(1, n_edges, LOG_SIZES).round().astype(int)).tolist()
 
 
