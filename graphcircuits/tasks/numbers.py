@@ -29,33 +29,35 @@ January February March April May June July August September October November Dec
 }
 
 
-def _endings(vocabulary: Vocabulary) -> list[tuple[int, str]]:
-    """Centuries with what may follow them in one token: two digits, or else one."""
-    for width, kind in ((2, "years of two and two digits"), (1, "decades of two and one digits")):
+def _endings(vocabulary: Vocabulary) -> dict[int, list[str]]:
+    """For each century, what may follow it in one token: two digits, or else one."""
+    for width in (2, 1):
         years = [(c, f"{x:0{width}}") for c in range(11, 18) for x in range(10**width)]
         kept = vocabulary.keep(
-            kind, years, lambda year: vocabulary.one(year[1], behind=f"The year {year[0]}"), 0
+            f"ends of years of {width} digits",
+            [(century, end) for century, end in years if end not in ("00", "01")],
+            lambda year: vocabulary.one(year[1], behind=f"The year {year[0]}"),
+            least=0,
         )
-        if len(kept) >= 50:
-            return kept
+        centuries = {century: [end for c, end in kept if c == century] for century, _ in kept}
+        if found := {c: ends for c, ends in centuries.items() if len(ends) >= 5}:
+            return found
     raise TooFewWords("it needs the last two digits of a year, or each of them, as one token")
 
 
 def _write_greater_than(vocabulary: Vocabulary, rng: Random) -> TextPair:
     endings = _endings(vocabulary)
-    century = rng.choice(endings)[0]
-    after = [ending for other, ending in endings if other == century]
-    width = len(after[0])
-    year = rng.randrange(12, 89)
-    above = [x for x in after if x > f"{year}"[:width]]
-    below = [x for x in after if x < f"{year}"[:width] and x not in ("00", "01")]
+    century = rng.choice(list(endings))
+    ends = endings[century]
+    place = rng.randrange(1, len(ends) - 1)
+    year = ends[place] if len(ends[place]) == 2 else f"{ends[place]}{rng.randrange(10)}"
     start = f"The {rng.choice(_LASTING)} lasted from the year {century}"
     end = f" to the year {century}"
     return TextPair(
         f"{start}{year}{end}",
         f"{start}01{end}",
-        rng.choice(above or after),
-        rng.choice(below or after),
+        rng.choice(ends[place + 1 :]),
+        rng.choice(ends[:place]),
     )
 
 
