@@ -8,7 +8,7 @@ import typer
 from graphcircuits.commands.checks import (
     device_there,
     distinct,
-    one_of,
+    known_dtype,
     prompt_count,
     refuse,
     seed_range,
@@ -33,10 +33,11 @@ from graphcircuits.commands.subjects import (
     TaskName,
     Words,
     is_case,
+    model_prompts,
     own_pairs,
     own_subject,
-    task_pairs,
-    task_problems,
+    placed,
+    prompt_problems,
     title_of,
 )
 
@@ -99,11 +100,11 @@ def evaluate(
     import warnings
     from dataclasses import replace
 
-    from graphcircuits.adapters.load import DTYPES
     from graphcircuits.compare import curves
     from graphcircuits.compare.curve_plot import SUFFIXES as PLOTS
     from graphcircuits.compare.curve_plot import missing_library
     from graphcircuits.result import Result
+    from graphcircuits.task.accuracy import LEAST_RIGHT, OftenWrong, wrong_text
 
     files, subjects = _sorted(results)
     refuse(
@@ -111,7 +112,7 @@ def evaluate(
         task_problems(task, pairs_file, words=words),
         prompt_count("--pairs", pairs),
         [] if seed is None else seed_range(seed),
-        [] if dtype is None else one_of("--dtype", dtype, DTYPES),
+        known_dtype(dtype),
         device_there(device),
         suffix("--out", out, *curves.SUFFIXES),
         suffix("--plot", plot, *PLOTS),
@@ -139,7 +140,7 @@ def evaluate(
         )
         bar.update(step, description=f"{title}: faithfulness")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", curves.WrongAnswers)  # the notes say it
+            warnings.simplefilter("ignore", OftenWrong)  # said below
             found = curves.evaluate(
                 dict(zip(curves.file_names(files), loaded.values(), strict=True)),
                 transformer,
@@ -156,6 +157,8 @@ def evaluate(
         seed=chosen if drawn else None,
         notes=(*notes, *found.notes),
     )
+    if found.right is not None and found.right < LEAST_RIGHT:
+        say(f"warning: {wrong_text(found.right, found.n_pairs)}", err=True)
     saved = save({out: found.save, plot: found.plot})
     if as_json:
         print_json(found.record())
@@ -268,37 +271,34 @@ def _given(
     if subject is not None and is_case(subject):
         from graphcircuits.corpus import load_case
 
-        case = load_case(subject)
-        transformer = _moved(case.subject(), device, dtype)
-        return transformer, case.pairs(n_pairs, seed=seed), case.id, case.task
+        case, transformer = load_case(subject), load_case(subject).subject()
+        title, about = case.id, case.task
+    elif subject is not None:
+        assert model is not None
+        case, transformer = planted(subject, Path(model))
+        title, about = case.id, printable(case.task)
+    else:
+        assert model is not None
+        transformer, _ = own_subject(model, device, dtype)
+        prompts, about = model_prompts(
+            model,
+            transformer,
+            task=task,
+            pairs_file=pairs_file,
+            words=words,
+            n=n_pairs,
+            seed=seed,
+        )
+        return transformer, prompts, title_of(model), about
+    transformer = placed(transformer, device, dtype)
+    if pairs_file is None:
+        return transformer, case.pairs(n_pairs, seed=seed), title, about
     assert model is not None
-    if subject is not None:
-        own, transformer = planted(subject, Path(model))
-        transformer = _moved(transformer, device, dtype)
-        title, about = own.id, printable(own.task)
-    else:
-        own, (transformer, _) = None, own_subject(model, device, dtype)
-        title, about = title_of(model), task or ""
-    if pairs_file is not None:
-        return transformer, own_pairs(pairs_file, model, transformer, words=words), title, about
-    if task is not None:
-        prompts = task_pairs(task, model, transformer, n=n_pairs, seed=seed)
-    else:
-        assert own is not None
-        prompts = own.pairs(n_pairs, seed=seed)
-    return transformer, prompts, title, about
-
-
-def _moved(subject: "Transformer", device: str, dtype: str | None) -> "Transformer":
-    from graphcircuits.adapters.load import find_dtype
-
-    kind = find_dtype(dtype)
-    moved = subject.to(device)
-    return moved if kind is None else moved.to(kind)
+    return transformer, own_pairs(pairs_file, model, transformer, words=words), title, about
 
 
 def _show(found: "Evaluation") -> None:
-    from graphcircuits.compare.curves import GRIDS, too_few
+    from graphcircuits.compare.curves import GRIDS
 
     say(f"{found.subject}: {found.task}" if found.task else found.subject)
     right = "" if found.right is None else f", the subject is right on {found.right:.0%} of them"
@@ -312,5 +312,3 @@ def _show(found: "Evaluation") -> None:
         print_table(header, cells, numbers=len(header))
     for sentence in found.circuits():
         say(sentence)
-    if warning := too_few(found.right):
-        say(f"warning: {warning}", err=True)

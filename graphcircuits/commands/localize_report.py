@@ -57,9 +57,9 @@ def conclude(
     """The circuit of a result; `drawn` is the seed of the pairs, where one drew them."""
     from dataclasses import replace
 
-    from graphcircuits.compare.curves import right_answers
     from graphcircuits.compare.evaluate import auroc
     from graphcircuits.compare.proposal import propose
+    from graphcircuits.task.accuracy import has_answers, share_right
 
     size = _size(result, edges, known=truth is not None)
     proposal = propose(result, subject, pairs, edges=size, fresh=fresh, seed=drawn)
@@ -70,7 +70,7 @@ def conclude(
         auroc=None if truth is None else auroc(result, truth, level),
         level=level,
         n_pairs=len(pairs),
-        right=right_answers(subject, pairs),
+        right=share_right(subject, pairs) if has_answers(pairs) else None,
         rows=len(proposal.circuit) if edges is not None else min(ROWS, len(proposal.circuit)),
     )
 
@@ -90,14 +90,14 @@ def _size(result: "Result", edges: int | None, *, known: bool) -> int | None:
 
 def tell(found: Conclusion, *, as_json: bool) -> None:
     """Print a conclusion."""
-    from graphcircuits.compare.curves import too_few
+    from graphcircuits.task.accuracy import LEAST_RIGHT, wrong_text
 
     if as_json:
         print_json(_record(found))
     else:
         _show(found)
-    if warning := too_few(found.right):
-        say(f"warning: {warning}", err=True)
+    if found.right is not None and found.right < LEAST_RIGHT:
+        say(f"warning: {wrong_text(found.right, found.n_pairs)}", err=True)
 
 
 def _record(found: Conclusion) -> dict[str, Any]:

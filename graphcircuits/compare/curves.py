@@ -34,7 +34,13 @@ from graphcircuits.files import write_json
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result import Result
 from graphcircuits.subject.transformer import Transformer
-from graphcircuits.task.accuracy import share_right
+from graphcircuits.task.accuracy import (
+    LEAST_RIGHT,
+    OftenWrong,
+    has_answers,
+    share_right,
+    wrong_text,
+)
 from graphcircuits.task.pairs import Pairs
 
 GRIDS = {
@@ -44,12 +50,6 @@ GRIDS = {
 }
 SUFFIXES = (".json", ".csv", ".md")
 """What an evaluation can be saved as."""
-ENOUGH = 0.6
-"""Share of right answers below which a subject hardly does the task."""
-
-
-class WrongAnswers(UserWarning):
-    """The subject gets the task wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class Evaluation:
     results: tuple[EvaluatedResult, ...]
     n_pairs: int
     right: float | None
-    """Share of the prompts on which the subject is right; None for losses without right answers."""
+    """Share of the prompts on which the subject is right; None where they name no answers."""
     notes: tuple[str, ...] = ()
     """What a reader of the numbers should know."""
     subject: str = ""
@@ -222,11 +222,11 @@ def evaluate(
     grids = _grids(sizes, subject.graph.n_edges)
     if "mib" in grids:
         notes += _repeats(grids["mib"], subject.graph.n_edges)
-    right = right_answers(subject, pairs)
-    wrong = too_few(right)
-    if wrong:
-        warnings.warn(WrongAnswers(wrong), stacklevel=2)
-        notes.append(wrong)
+    right = share_right(subject, pairs) if has_answers(pairs) else None
+    if right is not None and right < LEAST_RIGHT:
+        wrong = wrong_text(right, len(pairs))
+        warnings.warn(wrong, OftenWrong, stacklevel=2)
+        notes.append(wrong.rstrip("."))
     found = []
     for name, result in named.items():
         found.append(_evaluated(name, result, subject, pairs, grids, ablation))
@@ -238,23 +238,6 @@ def evaluate(
         n_pairs=len(pairs),
         right=right,
         notes=tuple(notes),
-    )
-
-
-def right_answers(subject: Transformer, pairs: Pairs) -> float | None:
-    """On which share of the prompts the subject is right; None for losses without right answers."""
-    if pairs.loss_name not in ("cross-entropy", "logit-diff"):
-        return None
-    return share_right(subject, pairs)
-
-
-def too_few(right: float | None) -> str:
-    """What there is to say of a subject that is hardly ever right, else nothing."""
-    if right is None or right >= ENOUGH:
-        return ""
-    return (
-        f"the subject is right on {right:.0%} of the prompts only: the circuit of a task that it "
-        "does not do means little"
     )
 
 

@@ -4,8 +4,9 @@ For a reader of some layer, and what it would read more than in a finished run:
 
 1. Below the reader nothing changes: the run's own states are reused.
 2. In the reader's layer only the component that reads is computed: new queries, keys or values of
-   one head (or of a group's heads) and its attention, or the MLP. If a head changed, the MLP of the
-   layer follows, unless it reads in parallel.
+   one head (or of a group's heads) and its attention, or the MLP. Where heads are coupled by a norm
+   of all of them, all attend anew. If a head changed, the MLP of the layer follows, unless it reads
+   in parallel.
 3. Later layers are computed in full, and the logits.
 
 `rerun` does this for one reader, and can be differentiated. `single_edge` does it for many edges
@@ -14,7 +15,7 @@ together, then finished head by head.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,8 @@ from torch import Tensor
 from graphcircuits.engine.masked import Metric, check_writers
 from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import Block, ComponentGraph
-from graphcircuits.subject.layers import TransformerConfig, attention_pattern, rotate
+from graphcircuits.subject.attention import attention_pattern
+from graphcircuits.subject.layers import TransformerConfig
 from graphcircuits.subject.transformer import Run
 
 Finished = Iterator[tuple[Int[Tensor, " part"], Float[Tensor, "part batch pos d_vocab_out"]]]
@@ -101,11 +103,10 @@ def _changed_runs(request: _Request) -> Finished:
                 yield edges[0], _without_heads(base, block, change)
                 continue
             readers = chosen.any(1).nonzero().flatten().tolist()
-            z_changes = _changed_heads(base, block, readers, change)
-            for reader, z_change in zip(readers, z_changes, strict=True):
+            by_reader = _changes_by_heads(base, block, readers, change)
+            for reader, by_head in zip(readers, by_reader, strict=True):
                 kept = chosen[reader]
-                factor = z_change if kept.all() else z_change[kept.to(z_change.device)]
-                yield edges[reader, kept], _with_head(base, block, reader, factor)
+                yield edges[reader, kept], _with_heads(base, block.layer, by_head.of(kept))
 
 
 def rerun(
@@ -115,9 +116,8 @@ def rerun(
     block = next(block for block in base.subject.graph.blocks if reader < block.readers.stop)
     if block.kind not in "qkv":
         return _without_heads(base, block, change)
-    index = reader - block.first_reader
-    (z_change,) = _changed_heads(base, block, [index], change)
-    return _with_head(base, block, index, z_change)
+    (by_head,) = _changes_by_heads(base, block, [reader - block.first_reader], change)
+    return _with_heads(base, block.layer, by_head)
 
 
 def _without_heads(
@@ -129,15 +129,45 @@ def _without_heads(
     return _finish(base, block.layer, None, _changed_hidden(base, block.layer, _Change(change)))
 
 
-def _with_head(
-    base: Run, block: Block, reader: int, z_change: Float[Tensor, "edge batch pos rank"]
+def _with_heads(
+    base: Run, layer: int, by_head: "_Change"
 ) -> Float[Tensor, "edge batch pos d_vocab_out"]:
-    """Logits when z of the heads behind one of a block's readers is changed."""
-    W_O = base.subject.weights["W_O"][block.layer]
-    by_head = _Change(z_change, W_O.unflatten(0, (block.n_readers, -1))[reader].flatten(0, 1))
+    """Logits when the heads of a layer write `by_head` more."""
     parallel = base.subject.config.parallel
-    hidden = None if parallel else _changed_hidden(base, block.layer, by_head)
-    return _finish(base, block.layer, by_head, hidden)
+    hidden = None if parallel else _changed_hidden(base, layer, by_head)
+    return _finish(base, layer, by_head, hidden)
+
+
+def _changes_by_heads(
+    base: Run, block: Block, readers: list[int], change: Float[Tensor, "edge batch pos d_model"]
+) -> Iterator["_Change"]:
+    """What the heads of a layer write more when each of these readers in turn reads `change` more.
+
+    One reader at a time: where heads are coupled, all of them change.
+    """
+    if base.subject.config.coupled_heads:
+        for reader in readers:
+            yield _change_by_layer(base, block, reader, change)
+        return
+    W_O = base.subject.write_weight("W_O", block.layer).unflatten(0, (block.n_readers, -1))
+    z_changes = _changed_heads(base, block, readers, change)
+    for reader, z_change in zip(readers, z_changes, strict=True):
+        yield _Change(z_change, W_O[reader].flatten(0, 1))
+
+
+def _change_by_layer(
+    base: Run, block: Block, reader: int, change: Float[Tensor, "edge batch pos d_model"]
+) -> "_Change":
+    """The change that all heads of a layer make, computed in full, when one reader reads more."""
+    subject, layer = base.subject, block.layer
+    new = _changed_reads(base, layer, block.kind, [reader], change)[:, 0].transpose(0, 1)
+    vectors = {name: getattr(base.states, name)[layer].transpose(1, 2) for name in "qkv"}
+    others = vectors[block.kind].expand(len(change), -1, -1, -1, -1)
+    parts = (others[:, :, :reader], new[:, :, None], others[:, :, reader + 1 :])
+    vectors[block.kind] = torch.cat(parts, dim=2)
+    z = subject.attend(*vectors.values(), layer)
+    moved = (z - base.states.z[layer].transpose(1, 2)).transpose(2, 3).flatten(3)
+    return _Change(moved, subject.write_weight("W_O", layer).flatten(0, 1))
 
 
 def _changed_heads(
@@ -159,10 +189,9 @@ def _changed_heads(
         state[layer][:, :, groups].transpose(1, 2)[:, :, None] for state in (states.k, states.v)
     )
     new = _changed_reads(base, layer, kind, readers, change)
-    if config.positions == "rotary":
-        q, k = rotate(config, q), rotate(config, k)
-        new = new if kind == "v" else rotate(config, new)
-    changed = _attend_alternatives(config, kind, new, q, k, v)
+    q, k = (base.subject.for_scores(name, x, layer) for name, x in (("q", q), ("k", k)))
+    new = new if kind == "v" else base.subject.for_scores(kind, new, layer)
+    changed = _attend_alternatives(config, block, new, q, k, v)
     by_edge = (changed - z[..., None, :, :]).permute(1, 3, 0, 4, 2, 5)
     return by_edge.flatten(4).contiguous()
 
@@ -190,7 +219,7 @@ def _changed_reads(
 
 def _attend_alternatives(
     config: TransformerConfig,
-    kind: str,
+    block: Block,
     new: Float[Tensor, "batch reader edge pos d_head"],
     q: Float[Tensor, "batch reader head pos d_head"],
     k: Float[Tensor, "batch reader 1 pos d_head"],
@@ -200,7 +229,7 @@ def _attend_alternatives(
 
     The alternatives of a prompt share one side of each product: one product per prompt.
     """
-    edge, pos = new.shape[2:4]
+    (edge, pos), kind = new.shape[2:4], block.kind
     if kind == "q":
         alternatives = new.flatten(2, 3).transpose(-1, -2)[:, :, None]
         scores = (k @ alternatives).unflatten(-1, (edge, pos))
@@ -209,7 +238,7 @@ def _attend_alternatives(
         scores = (alternatives @ q.transpose(-1, -2)).unflatten(-2, (pos, edge))
     else:
         scores = (k @ q.transpose(-1, -2))[..., None, :]
-    pattern = attention_pattern(config, scores).flatten(-2).transpose(-1, -2)
+    pattern = attention_pattern(config, block.layer, scores).flatten(-2).transpose(-1, -2)
     if kind == "v":
         alternatives = new.transpose(2, 3).flatten(3)[:, :, None]
         return (pattern @ alternatives).unflatten(-1, (edge, -1)).transpose(-2, -3)
@@ -226,6 +255,12 @@ class _Change:
 
     factor: Float[Tensor, "edge batch pos rank"]
     matrix: Float[Tensor, "rank d_model"] | None = None
+
+    def of(self, edges: Bool[Tensor, " edge"]) -> "_Change":
+        """That of some of the edges."""
+        if edges.all():
+            return self
+        return replace(self, factor=self.factor[edges.to(self.factor.device)])
 
     def through(self, W: Float[Tensor, "d_model d_out"]) -> Float[Tensor, "edge batch pos d_out"]:
         return _times(self.factor, W if self.matrix is None else self.matrix @ W)
@@ -251,8 +286,9 @@ def _changed_hidden(
         return hidden
     pre = change.through(weights["W_in"][layer]).add_(states.pre[layer])
     if states.gate is None:
-        return subject.hidden(pre, None)
-    return subject.hidden(pre, change.through(weights["W_gate"][layer]).add_(states.gate[layer]))
+        return subject.hidden(pre, None, layer)
+    gate = change.through(weights["W_gate"][layer]).add_(states.gate[layer])
+    return subject.hidden(pre, gate, layer)
 
 
 def _finish(
@@ -263,13 +299,14 @@ def _finish(
 ) -> Float[Tensor, "edge batch pos d_vocab_out"]:
     """Logits from what changed in a layer: its heads' outputs, its MLP's hidden vectors."""
     subject, config = base.subject, base.subject.config
-    W_out = subject.weights["W_out"][layer]
+    W_out = subject.write_weight("W_out", layer)
     rest = base.streams[2 * layer + 2]
     if hidden is not None:
         rest = rest - base.writers[:, :, (layer + 1) * subject.graph.writers_per_layer]
     last = layer == config.n_layers - 1
-    if last and config.norm == "none" and config.d_vocab_out < config.d_model:
-        # Without a norm the way to the logits is linear, and the weights multiply first.
+    linear = config.norm == "none" and config.logit_cap is None
+    if last and linear and config.d_vocab_out < config.d_model:
+        # Without norm and cap the way to the logits is linear, and the weights multiply first.
         W_U = subject.unembedding * config.logit_scale
         logits = subject.unembed(rest)
         if by_head is not None:

@@ -26,12 +26,21 @@ SIZES = ("d_model", "d_head", "d_mlp", "n_ctx", "d_vocab", "d_vocab_out")
 PLAIN = {
     "positions": "learned",
     "norm": "none",
+    "norm_places": "before",
+    "qk_norm": "none",
     "activation": "gelu",
     "gated_mlp": False,
     "parallel": False,
     "tied_unembedding": False,
     "biases": True,
     "logit_scale": 1.0,
+    "rotary_scaling": None,
+    "embedding_scale": 1.0,
+    "attention_scale": None,
+    "score_cap": None,
+    "logit_cap": None,
+    "windows": None,
+    "window_rotary_base": None,
 }
 """The architecture that `forward` computes."""
 

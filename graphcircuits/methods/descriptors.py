@@ -16,7 +16,8 @@ singular values do not see, so their maps are the plain weights: W_out; W_in and
 unembedding. The input writes token and position embeddings, each divided by the root of its number
 of rows, so that a large vocabulary does not look like a strong writer.
 
-A norm's weight (and the centring of LayerNorm) is folded into the maps that read through it. Its
+A norm's weight (and the centring of LayerNorm) is folded into the maps that read through it, or
+write through it where it stands after a component; so is that of queries and keys. Its
 scale is left out: it depends on the prompt, and is common to all edges of a reader. So is rotation:
 with rotary positions the map at q and k is the one at distance 0.
 
@@ -119,14 +120,18 @@ def factors_of(subject: Transformer) -> EdgeFactors:
     """The write factor of every writer and the read factor of every reader."""
     config = subject.config
     w = {name: weight.double() for name, weight in subject.weights.items()}
-    tables = [w["W_E"], w["W_pos"]] if config.positions == "learned" else [w["W_E"]]
+    tables = [w["W_E"] * config.embedding_scale]
+    tables += [w["W_pos"]] if config.positions == "learned" else []
     writers = [_cut(torch.cat([table / len(table) ** 0.5 for table in tables]))]
     readers: list[Tensor] = []
     for layer in range(config.n_layers):
         W_Q, W_K, W_V = (
             subject.through_norm("attn_norm", w[f"W_{name}"][layer], layer) for name in "QKV"
         )
-        W_O = w["W_O"][layer]
+        if config.qk_norm != "none":
+            W_Q = W_Q * w["q_norm_w"][layer].unsqueeze(-2)
+            W_K = W_K * w["k_norm_w"][layer].unsqueeze(-2)
+        W_O, W_out = (subject.write_weight(name, layer).double() for name in ("W_O", "W_out"))
         # Side by side: the outputs, or the queries, of all heads that a group serves.
         W_O_group = W_O.unflatten(0, (config.n_groups, -1)).transpose(1, 2).flatten(2)
         W_Q_group = W_Q.unflatten(0, (config.n_groups, -1)).flatten(1, 2)
@@ -137,7 +142,7 @@ def factors_of(subject: Transformer) -> EdgeFactors:
         W_read = subject.through_norm("mlp_norm", torch.cat(read, dim=1), layer)
         readers.append(_cut(W_read.mT).mT)
         writers += _cut(subject.expand_groups(W_V, dim=0)) @ W_O
-        writers.append(_cut(w["W_out"][layer]))
+        writers.append(_cut(W_out))
     W_U = subject.unembedding.double() * config.logit_scale
     readers.append(_cut(subject.through_norm("final_norm", W_U).mT).mT)
     return EdgeFactors(tuple(writers), tuple(readers))

@@ -1,15 +1,21 @@
 """The subject: plain run, decomposed run, gradients, and refusals."""
 
+import math
 from dataclasses import fields, replace
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from graphcircuits.subject.codec import Codec
-from graphcircuits.subject.layers import attend, normalize, pull_through_norm
-from graphcircuits.subject.transformer import Run, Transformer, TransformerConfig, weight_shapes
+from graphcircuits.subject.norms import normalize, pull_through_norm
+from graphcircuits.subject.transformer import (
+    RotaryScaling,
+    Run,
+    Transformer,
+    weight_shapes,
+)
+from tests.subject.slow import slow_logits
 from tests.subjects import ARCHITECTURES, make_config, make_subject, make_tokens
 
 EVERY = pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -21,78 +27,6 @@ def close(a: Tensor, b: Tensor) -> None:
 
 def loss(logits: Tensor) -> Tensor:
     return logits.sin().sum() + logits[:, 1].square().sum()
-
-
-# The slow twin: one prompt, one head, one position, one key at a time.
-
-
-def slow_norm(config: TransformerConfig, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if config.norm == "layer":
-        x = x - x.mean()
-    x = x / (x.square().mean() + config.norm_eps).sqrt() * weight
-    return x if bias is None else x + bias
-
-
-def slow_rotate(config: TransformerConfig, x: Tensor, place: int) -> Tensor:
-    turned, half = x.clone(), config.rotary_size // 2
-    for i in range(half):
-        angle = torch.tensor(place * config.rotary_base ** (-2 * i / config.rotary_size)).double()
-        pair = torch.complex(x[i], x[i + half]) * torch.polar(torch.tensor(1.0).double(), angle)
-        turned[i], turned[i + half] = pair.real, pair.imag
-    return turned
-
-
-def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
-    config, w = subject.config, subject.weights
-    activations = {
-        "gelu": lambda x: x * (1 + torch.erf(x / 2**0.5)) / 2,
-        "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
-        "relu": lambda x: x.clamp(min=0),
-        "silu": lambda x: x * torch.sigmoid(x),
-    }
-    act = activations[config.activation]
-
-    def norm(name: str, x: Tensor, *index: int) -> Tensor:
-        if config.norm == "none":
-            return x
-        bias = w[f"{name}_b"][index] if config.norm == "layer" else None
-        return slow_norm(config, x, w[f"{name}_w"][index], bias)
-
-    def bias(name: str, *index: int) -> Tensor:
-        return w[name][index] if config.biases else torch.tensor(0.0).double()
-
-    rows = []
-    for prompt in tokens:
-        x = [w["W_E"][token] for token in prompt]
-        if config.positions == "learned":
-            x = [v + w["W_pos"][place] for place, v in enumerate(x)]
-        for n in range(config.n_layers):
-            read = [norm("attn_norm", v, n) for v in x]
-            attended = [bias("b_O", n) + torch.zeros_like(v) for v in x]
-            for head in range(config.n_heads):
-                kv = head // (config.n_heads // config.n_groups)
-                q = [v @ w["W_Q"][n, head] + bias("b_Q", n, head) for v in read]
-                k = [v @ w["W_K"][n, kv] + bias("b_K", n, kv) for v in read]
-                values = [v @ w["W_V"][n, kv] + bias("b_V", n, kv) for v in read]
-                if config.positions == "rotary":
-                    q = [slow_rotate(config, v, place) for place, v in enumerate(q)]
-                    k = [slow_rotate(config, v, place) for place, v in enumerate(k)]
-                for place in range(len(x)):
-                    seen = range(place + 1 if config.causal else len(x))
-                    scores = torch.stack([q[place] @ k[s] for s in seen]) / config.d_head**0.5
-                    weights = scores.exp() / scores.exp().sum()
-                    z = torch.stack([weights[s] * values[s] for s in seen]).sum(0)
-                    attended[place] = attended[place] + z @ w["W_O"][n, head]
-            for place in range(len(x)):
-                after = x[place] + attended[place]
-                mlp_in = norm("mlp_norm", x[place] if config.parallel else after, n)
-                pre = mlp_in @ w["W_in"][n] + bias("b_in", n)
-                hidden = act(mlp_in @ w["W_gate"][n]) * pre if config.gated_mlp else act(pre)
-                x[place] = after + hidden @ w["W_out"][n] + bias("b_out", n)
-        W_U = w["W_E"].T if config.tied_unembedding else w["W_U"]
-        out = [(norm("final_norm", v) @ W_U + bias("b_U")) * config.logit_scale for v in x]
-        rows.append(torch.stack(out))
-    return torch.stack(rows)
 
 
 @EVERY
@@ -149,7 +83,8 @@ def test_states_are_what_readers_make_of_their_inputs(architecture: str) -> None
         layer, slot = divmod(reader, graph.readers_per_layer)
         read = run.readers[:, :, reader]
         if kind == "logits":
-            close(subject.unembed(read), run.states.logits)
+            close(subject.unembed(read), run.logits)
+            close(subject.uncapped(read), run.states.logits)
         elif kind == "mlp":
             pre, gate, hidden = subject.mlp(read, layer)
             close(pre, run.states.pre[layer])
@@ -166,7 +101,8 @@ def test_states_are_what_readers_make_of_their_inputs(architecture: str) -> None
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    "architecture", ["plain", "rms-norm", "gated", "grouped-keys", "logit-scale", "neox"]
+    "architecture",
+    ["plain", "rms-norm", "gated", "grouped-keys", "logit-scale", "logit-cap", "neox"],
 )
 def test_reader_gradients_are_those_of_autograd(architecture: str) -> None:
     """Each reader in turn gets an input of its own, and autograd differentiates by it."""
@@ -206,15 +142,16 @@ def logits_with_extra_input(
                 )
                 block.append(x + w[f"b_{name}"][layer, index] if config.biases else x)
                 first += 1
-            vectors.append(subject.expand_groups(torch.stack(block, dim=1), dim=1))
-        z = attend(config, *vectors)
+            vectors.append(torch.stack(block, dim=1))
+        z = subject.attend(*vectors, layer)
         before = stream
-        stream = stream + torch.einsum("bhpk,hkd->bpd", z, w["W_O"][layer])
-        stream = stream + (w["b_O"][layer] if config.biases else 0)
+        stream = stream + torch.einsum("bhpk,hkd->bpd", z, subject.write_weight("W_O", layer))
+        stream = stream + (w["b_O"][layer] if "b_O" in w else 0)
         after = stream
         stream = before if config.parallel else after
         *_, hidden = subject.mlp(read(first), layer)
-        stream = after + hidden @ w["W_out"][layer] + (w["b_out"][layer] if config.biases else 0)
+        stream = after + hidden @ subject.write_weight("W_out", layer)
+        stream = stream + (w["b_out"][layer] if "b_out" in w else 0)
     return subject.unembed(read(graph.n_readers - 1))
 
 
@@ -367,6 +304,19 @@ def test_weights_are_checked_all_at_once() -> None:
         ({"positions": "rotary", "rotary_dim": 3}, r"rotary_dim must be even and in 2\.\.d_head=4"),
         ({"positions": "rotary", "rotary_dim": 6}, "rotary_dim must be even"),
         ({"tied_unembedding": True}, "needs d_vocab_out equal to d_vocab, got 3 and 5"),
+        ({"score_cap": -1.0}, r"score_cap must be a number above 0, got -1\.0"),
+        ({"logit_cap": math.nan}, "logit_cap must be a number above 0, got nan"),
+        ({"windows": (2, 0)}, r"windows must be None or at least 1, got \(2, 0\)"),
+        ({"windows": (2,)}, "windows must hold one entry per layer, 2 in all, got 1"),
+        ({"windows": (2, 2), "causal": False}, "windows look back, so they need causal=True"),
+        ({"embedding_scale": 0.0}, r"embedding_scale must be a number above 0, got 0\.0"),
+        ({"rotary_scaling": RotaryScaling("linear", 2.0)}, "rotary_scaling needs positions=rotary"),
+        ({"window_rotary_base": 10.0}, "window_rotary_base needs positions=rotary and windows"),
+        (
+            {"norm": "layer", "norm_places": "both"},
+            r"norms after components \(norm_places=both\) must be rms, got norm='layer'",
+        ),
+        ({"attention_scale": 0.0}, r"attention_scale must be a number above 0, got 0\.0"),
     ],
 )
 def test_configurations_are_checked(options: dict[str, object], message: str) -> None:
@@ -380,6 +330,8 @@ def test_configurations_are_checked(options: dict[str, object], message: str) ->
         ("positions", "sinus", "learned, rotary, none"),
         ("norm", "batch", "none, layer, rms"),
         ("activation", "elu", "gelu, gelu-tanh, relu, silu"),
+        ("qk_norm", "layer", "none, head, joint"),
+        ("norm_places", "around", "before, after, both"),
     ],
 )
 def test_unknown_choices_are_refused(name: str, value: str, known: str) -> None:
@@ -388,6 +340,17 @@ def test_unknown_choices_are_refused(name: str, value: str, known: str) -> None:
     object.__setattr__(config, name, value)
     with pytest.raises(ValueError, match=f"{name} must be one of {known}, got '{value}'"):
         config.__post_init__()
+
+
+def test_rotary_scalings_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"factor must be a number above 0, got 0\.0;") as caught:
+        RotaryScaling("llama3", 0.0, 4.0, 1.0, 0)
+    assert "above low_freq_factor, and both above 0, got 1.0 and 4.0" in str(caught.value)
+    assert "original_n_ctx must be at least 1, got 0." in str(caught.value)
+    scaling = RotaryScaling("linear", 2.0)
+    object.__setattr__(scaling, "kind", "yarn")
+    with pytest.raises(ValueError, match="kind must be one of linear, llama3, got 'yarn'"):
+        scaling.__post_init__()
 
 
 def test_every_weight_is_read() -> None:
