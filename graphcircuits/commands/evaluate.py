@@ -108,8 +108,10 @@ def evaluate(
 
     files, subjects = _sorted(results)
     refuse(
-        _problems(files, subjects, model, task, pairs_file),
-        task_problems(task, pairs_file, words=words),
+        _problems(files, subjects, model, pairs_file),
+        prompt_problems(
+            subjects[0] if subjects else None, model, task=task, pairs_file=pairs_file, words=words
+        ),
         prompt_count("--pairs", pairs),
         [] if seed is None else seed_range(seed),
         known_dtype(dtype),
@@ -177,11 +179,7 @@ def _sorted(given: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _problems(
-    files: list[str],
-    subjects: list[str],
-    model: str | None,
-    task: str | None,
-    pairs_file: Path | None,
+    files: list[str], subjects: list[str], model: str | None, pairs_file: Path | None
 ) -> list[str]:
     """Words that do not go together, or of which there are too many or too few."""
     problems = distinct("RESULT", files)
@@ -191,17 +189,11 @@ def _problems(
         problems.append(f"give one case or program, got {', '.join(subjects)}")
     for subject in subjects[:1]:
         if is_case(subject) and model is not None:
-            problems.append(f"give a case or --model, not both: {subject} and {model}")
-        elif is_case(subject) and pairs_file is not None:
-            problems.append(f"{subject} draws its own prompts, so --pairs-file has no place")
-        elif model is None:
+            problems.append(f"give a case or --model, not both {subject} and {model}")
+        if not is_case(subject) and model is None:
             problems += without_subject(subject)
-        if task is not None:
-            problems.append(f"{subject} draws its own prompts, so --task has no place")
-    if not subjects and model is None and (task is not None or pairs_file is not None):
-        problems.append("--task and --pairs-file need --model")
-    if not subjects and model is not None and task is None and pairs_file is None:
-        problems.append(f"--model {model} needs prompts: give --task or --pairs-file")
+    if pairs_file is not None and model is None:
+        problems.append("--pairs-file goes with --model")
     return problems
 
 

@@ -5,7 +5,6 @@ of the names, the same in every panel, so that one legend serves all.
 """
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +32,11 @@ Panels = Mapping[str, Mapping[str, FaithfulnessCurve]]
 
 def missing_library(what: str) -> list[str]:
     """The problem with a plot where matplotlib is not installed."""
-    if find_spec("matplotlib") is not None:
-        return []
-    return [f"{what} needs matplotlib; install it with: pip install 'graphcircuits[plot]'"]
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return [f"{what} needs matplotlib; install it with: pip install 'graphcircuits[plot]'"]
+    return []
 
 
 def plot_curves(path: str | Path, panels: Panels, *, title: str = "", columns: int = 3) -> None:

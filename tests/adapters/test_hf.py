@@ -13,14 +13,8 @@ import transformers
 from graphcircuits.adapters.hf import from_hf, to_hf
 from graphcircuits.graph import ComponentGraph
 from tests.adapters.hf_models import (
-    FULL,
-    GEMMA,
     GPT2,
-    LINEAR,
     SIZES,
-    SLIDING,
-    jolted,
-    make_config,
     make_model,
     models,
     tokens,

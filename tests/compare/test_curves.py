@@ -16,10 +16,8 @@ import graphcircuits
 from graphcircuits.compare.curve_plot import plot_curves
 from graphcircuits.compare.curves import (
     Evaluation,
-    WrongAnswers,
     evaluate,
     file_names,
-    right_answers,
 )
 from graphcircuits.compare.evaluate import (
     FRACTIONS,
@@ -31,6 +29,7 @@ from graphcircuits.compare.evaluate import (
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result import Result
 from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.accuracy import OftenWrong
 from graphcircuits.task.pairs import Pairs
 from tests.subjects import make_subject, make_tokens
 
@@ -120,14 +119,14 @@ def test_a_subject_that_gets_the_task_wrong_is_warned_of() -> None:
         targets=pairs.incorrect,
         incorrect=pairs.targets,
     )
-    text = "the subject is right on 0% of the prompts only: the circuit of a task that it does not"
-    with pytest.warns(WrongAnswers, match=text):
+    text = "the model is right on 0% of 3 prompts only, below 60%; a circuit of a task that it"
+    with pytest.warns(OftenWrong, match=text):
         found = evaluate(scored_by(subject.graph, 0), subject, turned, sizes="log")
     assert found.right == 0.0
     assert found.notes[-1].startswith(text)
     # A loss without right answers has nothing to be right about.
     clean = Pairs(clean=pairs.clean, corrupted=pairs.corrupted, scored=pairs.scored, loss_name="kl")
-    assert right_answers(subject, clean) is None
+    assert evaluate(scored_by(subject.graph, 0), subject, clean, sizes=[1]).right is None
 
 
 def test_results_by_name_file_and_method(tmp_path: Path) -> None:
