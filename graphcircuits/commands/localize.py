@@ -136,7 +136,7 @@ def localize(
         known_dtype(dtype),
         writable({"--out": out, "--html": html}, read=[model and Path(model), pairs_file]),
         _misplaced(case, model, vocab, max_seq_len, causal),
-        prompt_problems(task, pairs_file, words=words, alone=case is None),
+        prompt_problems(case, model, task=task, pairs_file=pairs_file, words=words),
     )
     if method is not None:
         method_options(method, option or [])  # before anything is loaded
