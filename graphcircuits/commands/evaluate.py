@@ -29,7 +29,6 @@ from graphcircuits.commands.subjects import (
     Device,
     Dtype,
     Model,
-    PairsFile,
     TaskName,
     Words,
     is_case,
@@ -62,7 +61,10 @@ def evaluate(
     ],
     model: Model = None,
     task: TaskName = None,
-    pairs_file: PairsFile = None,
+    pairs_file: Annotated[
+        Path | None,
+        typer.Option(help="Its prompt pairs instead: .csv or .jsonl, with token ids."),
+    ] = None,
     words: Words = False,
     pairs: Annotated[
         int, typer.Option(help="Prompt pairs to draw of a task, a case or a program.")
