@@ -143,7 +143,8 @@ class Settings:
         value = float(self.get(key, (int, float), default))
         if not math.isfinite(value) or value < 0:
             raise StoreError(f"{self.path}: {self.architecture}.{key} is {value}.")
-        return value
+        # Stored in 32 bits: the shortest decimal that gives those, as it was before it was stored.
+        return float(str(np.float32(value))) if value == np.float32(value) else value
 
     def unread(self) -> list[str]:
         """Settings that nothing asked for and that may change the computation."""
@@ -248,7 +249,7 @@ def _positions(
     return {
         "positions": "rotary",
         "rotary_base": base,
-        "rotary_dim": rotary_dim,
+        "rotary_dim": None if rotary_dim == d_head else rotary_dim,
         "rotary_scaling": scaling,
     }
 
