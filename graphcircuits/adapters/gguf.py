@@ -42,8 +42,17 @@ def load_gguf(path: str | Path, *, tokenizer: bool = True) -> Transformer:
     except ValueError as error:
         raise StoreError(f"{path} describes no subject: {error}") from error
     _check(file, settings, config)
-    made = read_tokenizer(path, file.metadata, config.d_vocab) if tokenizer else None
+    made = _tokenizer(file, config) if tokenizer else None
     return Transformer(config, _weights(file, settings, config), tokenizer=made)
+
+
+def _tokenizer(file: GgufFile, config: TransformerConfig) -> Any:
+    try:
+        return read_tokenizer(file.path, file.metadata, config.d_vocab)
+    except StoreError as error:
+        raise StoreError(
+            f"{error} The model loads without it: load_gguf({str(file.path)!r}, tokenizer=False)."
+        ) from error
 
 
 def _architecture(file: GgufFile) -> str:

@@ -74,10 +74,7 @@ class Vocabulary:
             raise self.error(f"the token {short(twice)} is there twice")
 
     def error(self, what: str) -> StoreError:
-        return StoreError(
-            f"the tokenizer in {self.source} cannot be read: {what}; "
-            "the model alone can: load_gguf(path, tokenizer=False)."
-        )
+        return StoreError(f"the tokenizer in {self.source} cannot be read: {what}.")
 
     def ids(self) -> dict[str, int]:
         return {token: i for i, token in enumerate(self.tokens)}
