@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from graphcircuits.corpus.case import Case
     from graphcircuits.graph import ComponentGraph
     from graphcircuits.methods import METHODS, localize
+    from graphcircuits.methods.nodes import node_scores
     from graphcircuits.rasp.compile import compile_program
     from graphcircuits.result import Result
     from graphcircuits.subject.files import load_transformer
@@ -46,6 +47,7 @@ __all__ = [
     "load_model",
     "load_transformer",
     "localize",
+    "node_scores",
     "rasp",
 ]
 
@@ -70,6 +72,7 @@ _EXPORTS = {
     "load_model": "graphcircuits.adapters.load",
     "load_transformer": "graphcircuits.subject.files",
     "localize": "graphcircuits.methods",
+    "node_scores": "graphcircuits.methods.nodes",
     "rasp": "graphcircuits.rasp",
 }
 

@@ -58,9 +58,9 @@ def localize(
     method: Annotated[
         str | None,
         typer.Option(
-            help="gcl (the trained predictor), exact, eap, eap-ig, acdc, sp-edge, sp-node, "
-            "edge-pruning, pgexplainer or random. By default gcl for planted subjects, such as "
-            "those of cases, and eap-ig for all others."
+            help="gcl (the trained predictor), exact, eap, eap-ig, eap-gp, relp, nap, acdc, "
+            "sp-edge, sp-node, edge-pruning, ugs, pgexplainer or random. By default gcl for "
+            "planted subjects, such as those of cases, and eap-ig for all others."
         ),
     ] = None,
     pairs: Annotated[
@@ -73,6 +73,13 @@ def localize(
             help="Edges of the circuit: the best ones. By default those that gcl holds for likely; "
             "with other methods as few as keep 0.8 of the behaviour, or 20 where the true circuit "
             "is known."
+        ),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            help="Edges that exact and acdc test: the best by eap-ig; the others rank below them. "
+            "By default all, one run each, which takes long on large graphs."
         ),
     ] = None,
     option: Annotated[
@@ -130,6 +137,8 @@ def localize(
         seed_range(seed),
         one_of("--level", level, LEVELS),
         in_range("--edges", edges, 1),
+        in_range("--top", top, 1),
+        _untested(method, top),
         suffix("--out", out, *SUFFIXES),
         suffix("--html", html, ".html", ".htm"),
         device_there(device),
@@ -167,7 +176,7 @@ def localize(
         transformer, prompts, truth, title, about = _given(case, pairs, seed, pairs_file)
     transformer = placed(transformer, device, dtype)
     name = methods.default_method(transformer, prompts)[0] if method is None else method
-    options = method_options(name, option or [])
+    options = method_options(name, option or []) | ({} if top is None else {"top": top})
     with late_progress() as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", methods.BeyondTraining)  # the notes below say it
         step = bar.add_task(f"{name} on {title}", total=1)
@@ -199,6 +208,16 @@ def localize(
     )
     tell(found, as_json=as_json)
     saved.tell(quiet=as_json)
+
+
+def _untested(method: str | None, top: int | None) -> list[str]:
+    """`--top` where nothing can be left out."""
+    from graphcircuits.methods import METHODS, options_of
+
+    if top is None or method in [name for name, one in METHODS.items() if "top" in options_of(one)]:
+        return []
+    got = "none" if method is None else method
+    return [f"--top goes with methods that test edge by edge: --method exact or acdc, got {got}"]
 
 
 def _drawn(

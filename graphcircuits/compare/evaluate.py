@@ -13,6 +13,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, get_args
 
 import numpy as np
@@ -21,9 +22,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
-from graphcircuits.engine.masked import ablated_writers, masked_logits
-from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
+from graphcircuits.engine.circuits import CutRun, circuit_logits
+from graphcircuits.engine.masked import ABLATIONS
+from graphcircuits.engine.memory import Footprint, at_once, explained
 from graphcircuits.result import Result
+from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -193,16 +196,21 @@ def _area(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def faithfulness(
-    subject: Transformer, pairs: Pairs, circuits: Sequence[Circuit], *, ablation: str = "corrupted"
+    subject: Transformer,
+    pairs: Pairs,
+    circuits: Sequence[Circuit],
+    *,
+    ablation: str = "corrupted",
+    memory_limit: int | None = None,
 ) -> list[float]:
     """(loss of the ablated run - loss of the circuit) / (loss of the ablated - of the clean run).
 
     1 where the circuit alone does as well as the whole subject, 0 where it does as badly as with
-    every edge cut. Losses are means over the pairs. Cut edges carry what `ablation` says.
+    every edge cut. Losses are means over the pairs. Cut edges carry what `ablation` says. Memory
+    stays below `memory_limit` bytes where one circuit and one prompt allow it.
     """
-    return _faithfulness(
-        subject, pairs, [circuit.on(subject.graph) for circuit in circuits], ablation
-    )
+    own = [circuit.on(subject.graph) for circuit in circuits]
+    return _faithfulness(subject, pairs, own, ablation, memory_limit)
 
 
 def faithfulness_curve(
@@ -213,12 +221,13 @@ def faithfulness_curve(
     sizes: str | Sequence[int] = "mib",
     prune: bool = True,
     ablation: str = "corrupted",
+    memory_limit: int | None = None,
 ) -> FaithfulnessCurve:
     """Faithfulness of the best edges; `prune` drops those on no path from input to logits.
 
     `sizes` is "mib", which takes the FRACTIONS of all edges, rounded down, "log", which takes
     numbers of edges from one to all in equal ratios and suits small graphs, or growing numbers of
-    edges.
+    edges. `ablation` and `memory_limit` are as in `faithfulness`.
     """
     graph = subject.graph
     result = scores if isinstance(scores, Result) else Result(graph=graph, scores=scores)
@@ -235,7 +244,7 @@ def faithfulness_curve(
         fractions=FRACTIONS if sizes == "mib" else tuple(size / graph.n_edges for size in taken),
         sizes=taken,
         kept=tuple(map(len, circuits)),
-        faithfulness=tuple(_faithfulness(subject, pairs, circuits, ablation)),
+        faithfulness=tuple(_faithfulness(subject, pairs, circuits, ablation, memory_limit)),
     )
 
 
@@ -271,15 +280,20 @@ def _own_sizes(sizes: str | Sequence[int], n_edges: int) -> list[int]:
 
 @torch.no_grad()
 def _faithfulness(
-    subject: Transformer, pairs: Pairs, circuits: Sequence[Circuit], ablation: str
+    subject: Transformer,
+    pairs: Pairs,
+    circuits: Sequence[Circuit],
+    ablation: str,
+    memory_limit: int | None,
 ) -> list[float]:
     pairs = pairs.to(subject.device)
+    pairs = pairs.up_to_last_column() if subject.config.causal else pairs
     none = torch.zeros(subject.graph.n_edges, dtype=torch.bool)
     nothing, everything = (Circuit.from_mask(subject.graph, mask) for mask in (none, ~none))
     # On small graphs several sizes give one circuit.
-    distinct = list(dict.fromkeys([nothing, everything, *circuits]))
-    masks = torch.stack([circuit.mask for circuit in distinct]).to(subject.device, subject.dtype)
-    found = _mean_losses(subject, pairs, masks, ablation)
+    distinct = list(dict.fromkeys([everything, nothing, *circuits]))
+    masks = torch.stack([circuit.mask for circuit in distinct[1:]])
+    found = _mean_losses(subject, pairs, masks, ablation, memory_limit)
     losses = dict(zip(distinct, found.tolist(), strict=True))
     empty, clean = losses[nothing], losses[everything]
     gap = empty - clean
@@ -292,19 +306,45 @@ def _faithfulness(
 
 
 def _mean_losses(
-    subject: Transformer, pairs: Pairs, masks: Float[Tensor, "mask edge"], ablation: str
-) -> Float[Tensor, " mask"]:
-    """The loss under each mask, a mean over pairs; as many pairs at once as memory allows."""
-    size = Footprint(subject, pairs.clean.shape[1])
-    shared = None
-    if ablation != "corrupted":
-        # The same for all prompts, whichever are run at once.
-        shared = ablated_writers(subject, pairs.corrupted, ablation)
-    total = torch.zeros(len(masks), dtype=torch.float64, device=subject.device)
-    for part in pairs.split(at_once(subject, size.pair + size.passing, MEMORY_LIMIT)):
-        if part.needs_targets:
-            part = part.with_targets_from(subject.logits(part.clean))
-        cut = ablated_writers(subject, part.corrupted) if shared is None else shared
-        losses = masked_logits(subject, part.clean, masks, cut, metric=part.loss)
-        total += losses.double().sum(-1)
+    subject: Transformer,
+    pairs: Pairs,
+    masks: Bool[Tensor, "mask edge"],
+    ablation: str,
+    memory_limit: int | None,
+) -> Float[Tensor, " run"]:
+    """The loss of the clean run, then that under each mask; means over pairs.
+
+    As many pairs at once as memory allows, then as many masks.
+    """
+    if ablation not in ABLATIONS:
+        raise ValueError(f"ablation must be one of {', '.join(ABLATIONS)}, got {ablation!r}.")
+    columns, pos = pairs.columns, pairs.clean.shape[1]
+    size = Footprint(subject, pos, columns.stop - columns.start)
+    held, each = size.states + size.passing, size.circuit
+    prompts = min(len(pairs), at_once(subject, held + each, memory_limit))
+    rows = at_once(
+        subject,
+        prompts * each,
+        memory_limit,
+        taken=prompts * held,
+        largest=prompts * max(pos * subject.config.d_mlp, size.writers),
+    )
+
+    def traced(tokens: Int[Tensor, "batch pos"]) -> Trace:
+        return subject.trace(subject.embed(tokens), columns)
+
+    total = torch.zeros(1 + len(masks), dtype=torch.float64, device=subject.device)
+    with explained(subject, "prompts", prompts, held + rows * each):
+        # Other than the corrupted run, what cut edges carry is the same for all prompts.
+        cut = CutRun.of_zeros(subject, pos) if ablation == "zero" else None
+        if ablation == "mean":
+            cut = CutRun.of_mean(traced(part) for part in pairs.corrupted.split(prompts))
+        for part in pairs.split(prompts):
+            if part.needs_targets:
+                part = part.with_targets_from(subject.logits(part.clean))
+            own = cut or CutRun.of_trace(traced(part.corrupted))
+            runs = (circuit_logits(subject, part.clean, x, own, columns) for x in masks.split(rows))
+            clean = traced(part.clean).logits[None]
+            losses = [part.loss_at_columns(logits).sum(-1) for logits in chain([clean], runs)]
+            total += torch.cat(losses)
     return total / len(pairs)

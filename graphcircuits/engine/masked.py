@@ -20,7 +20,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
+from graphcircuits.engine.memory import Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import Block
 from graphcircuits.subject.transformer import Transformer
 
@@ -48,7 +48,7 @@ def masked_logits(
     corrupted: Float[Tensor, "..."],
     *,
     metric: Metric | None = None,
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> Float[Tensor, "..."]:
     """Logits, or what `metric` makes of them, with every edge between clean (1) and corrupted (0).
 
@@ -188,7 +188,7 @@ def head_outputs(
     heads: slice = slice(None),
 ) -> Float[Tensor, "mask head batch pos d_model"]:
     """What some heads of a layer write, given their queries, keys and values."""
-    z = subject.attend(*(vectors[kind] for kind in "qkv"), layer, dim=-4)
+    z = subject.attend(*(vectors[kind] for kind in "qkv"), layer=layer, dim=-4)
     W_O = subject.write_weight("W_O", layer)[heads]
     return (z.flatten(2, 3) @ W_O).unflatten(2, z.shape[2:4])
 
@@ -238,7 +238,7 @@ def _chunking(
     tokens: Int[Tensor, "batch pos"],
     masks: Float[Tensor, "..."],
     corrupted: Float[Tensor, "..."],
-    memory_limit: int,
+    memory_limit: int | None,
 ) -> tuple[int, bool]:
     """Masks a chunk, and whether chunks must be computed again for their gradients."""
     n_masks = len(masks) if masks.ndim > 1 else 1

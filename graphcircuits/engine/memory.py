@@ -2,11 +2,15 @@
 
 1. `Footprint` counts the numbers that runs on one prompt hold at their peak. Every bound on memory
    in the package is made of these counts.
-2. `at_once` divides a limit in bytes by them. On a CPU it also keeps tensors within the caches.
+2. `bytes_for` is the limit: the one that was given, or a share of what the device has free.
+3. `at_once` divides it by the counts. On a CPU it also keeps tensors within the caches.
+4. `explained` says what to do where memory runs out all the same.
 
 Counts are of activations: weights, prompts and results come on top.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +18,11 @@ import torch
 from graphcircuits.subject.transformer import Transformer
 
 MEMORY_LIMIT = 2**30
-"""Bytes that the activations of one chunk may take."""
+"""Bytes that the activations of one chunk may take on a CPU, where no limit is given."""
+
+FREE_SHARE = 0.5
+"""The part of a GPU's free memory that they may take, where no limit is given. Counts are no more
+than estimates, and blocks that are given back do not always fit what is asked for next."""
 
 CPU_BUFFER = 6 * 2**20
 """Bytes of the largest tensor of a chunk on a CPU; larger ones leave its caches and are slower."""
@@ -26,6 +34,14 @@ class Footprint:
 
     subject: Transformer
     pos: int
+    columns: int | None = None
+    """Positions at which logits are computed; None means all of them."""
+
+    @property
+    def logits(self) -> int:
+        """The logits of one run."""
+        columns = self.pos if self.columns is None else self.columns
+        return columns * self.subject.config.d_vocab_out
 
     @property
     def passing(self) -> int:
@@ -34,14 +50,14 @@ class Footprint:
         heads = 3 * (config.n_heads + 2 * config.n_groups) * config.d_head
         mlp = (5 if config.gated_mlp else 3) * config.d_mlp
         attention = 4 * config.n_heads * self.pos
-        return self.pos * (5 * config.d_model + heads + mlp + attention + 3 * config.d_vocab_out)
+        return self.pos * (5 * config.d_model + heads + mlp + attention) + 3 * self.logits
 
     @property
     def states(self) -> int:
         """What the readers of all layers read, what their components computed, and the logits."""
         config = self.subject.config
         layer = config.layer_states + 2 * config.d_model
-        return self.pos * (config.n_layers * layer + config.d_vocab_out)
+        return self.pos * config.n_layers * layer + self.logits
 
     @property
     def patterns(self) -> int:
@@ -75,26 +91,92 @@ class Footprint:
         heads = 3 * (graph.readers_per_layer - 1) * (config.d_model + config.d_head)
         heads += 4 * config.n_heads * self.pos + 2 * config.n_heads * config.d_model
         mlp = 3 * config.d_model + (7 if config.gated_mlp else 4) * config.d_mlp
-        logits = 3 * config.d_vocab_out
         if not grad:
-            return 3 * self.writers + self.pos * max(heads, mlp, logits)
+            return 3 * self.writers + max(self.pos * heads, self.pos * mlp, 3 * self.logits)
         prefixes = 2 * int(graph.stream_reads.sum()) * config.d_model
-        return self.pos * (prefixes + config.n_layers * (heads + mlp) + logits)
+        return self.pos * (prefixes + config.n_layers * (heads + mlp)) + 3 * self.logits
+
+    @property
+    def circuit(self) -> int:
+        """A run of a circuit beside the run that its cut edges carry: all differences, and one
+        layer or the logits at their peak."""
+        config = self.subject.config
+        heads = 3 * self.readers + 4 * self.pos * config.n_heads * (2 * config.d_head + self.pos)
+        mlp = self.pos * (3 * config.d_model + (6 if config.gated_mlp else 4) * config.d_mlp)
+        return self.writers + max(heads, mlp, 3 * self.logits)
+
+
+def bytes_for(device: torch.device, memory_limit: int | None) -> int:
+    """The limit that was given; without one, a share of what a GPU has free, or MEMORY_LIMIT."""
+    if memory_limit is not None:
+        return memory_limit
+    return int(FREE_SHARE * free_bytes(device)) if device.type == "cuda" else MEMORY_LIMIT
+
+
+def free_bytes(device: torch.device) -> int:
+    """What a GPU has free, what PyTorch holds ready for the next tensors included."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def at_once(
-    subject: Transformer, numbers: int, memory_limit: int, *, taken: int = 0, largest: int = 0
+    subject: Transformer,
+    numbers: int,
+    memory_limit: int | None,
+    *,
+    taken: int = 0,
+    largest: int = 0,
 ) -> int:
     """How many prompts, masks or edges to run at once, one at least.
 
     `numbers` is what one of them holds, `taken` what is held beside them, `largest` the size of its
     largest tensor where that is to stay within a CPU's caches.
     """
-    itemsize = max(subject.dtype.itemsize, torch.float32.itemsize)
-    chunk = (memory_limit // itemsize - taken) // numbers
+    itemsize = _itemsize(subject)
+    chunk = (bytes_for(subject.device, memory_limit) // itemsize - taken) // numbers
     if largest and subject.device.type == "cpu":
         chunk = min(chunk, CPU_BUFFER // (largest * itemsize))
     return max(1, chunk)
+
+
+def _itemsize(subject: Transformer) -> int:
+    """Bytes per number; in half precision sums take as much as everything else together."""
+    return max(subject.dtype.itemsize, torch.float32.itemsize)
+
+
+def half(memory_limit: int | None) -> int | None:
+    """Half of a limit for a part of the work; no limit is none for a part either."""
+    return None if memory_limit is None else memory_limit // 2
+
+
+@contextmanager
+def explained(
+    subject: Transformer, what: str, chunk: int, numbers: int, *, taken: int = 0
+) -> Iterator[None]:
+    """Where memory runs out with `chunk` of something at once, an error that says what would fit.
+
+    `numbers` and `taken` are as in `at_once`.
+    """
+    device = subject.device
+    before = free_bytes(device) if device.type == "cuda" else None
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "t allocate memory" not in str(error):
+            raise
+        free = "" if before is None else f" where {_gigabytes(before)} were free"
+        tried = f"out of memory on {device} with {chunk} {what} at once{free}"
+        fits = chunk // 2
+        if fits == 0:
+            advice = "one alone does not fit: give shorter prompts, or the subject in bfloat16"
+        else:
+            limit = _itemsize(subject) * (taken + fits * numbers)
+            advice = f"{fits} at once take about half: give memory_limit={limit}"
+        raise MemoryError(f"{tried}; {advice}.") from error
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"
 
 
 def keep_freed_memory() -> None:

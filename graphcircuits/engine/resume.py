@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.engine.masked import Metric, check_writers
-from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
+from graphcircuits.engine.memory import Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import Block, ComponentGraph
 from graphcircuits.subject.attention import attention_pattern
 from graphcircuits.subject.layers import TransformerConfig
@@ -39,7 +39,7 @@ def single_edge(
     edges: Int[Tensor, " edge"] | None = None,
     *,
     metric: Metric | None = None,
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> Float[Tensor, "edge ..."]:
     """Logits, or what `metric` makes of them, when one edge of a run carries another output.
 
@@ -165,7 +165,7 @@ def _change_by_layer(
     others = vectors[block.kind].expand(len(change), -1, -1, -1, -1)
     parts = (others[:, :, :reader], new[:, :, None], others[:, :, reader + 1 :])
     vectors[block.kind] = torch.cat(parts, dim=2)
-    z = subject.attend(*vectors.values(), layer)
+    z = subject.attend(*vectors.values(), layer=layer)
     moved = (z - base.states.z[layer].transpose(1, 2)).transpose(2, 3).flatten(3)
     return _Change(moved, subject.write_weight("W_O", layer).flatten(0, 1))
 
@@ -322,7 +322,7 @@ def _finish(
     return subject.unembed(stream)
 
 
-def _chunk(base: Run, memory_limit: int) -> int:
+def _chunk(base: Run, memory_limit: int | None) -> int:
     """How many edges to run at once."""
     batch, pos = base.states.input.shape[:2]
     numbers = batch * Footprint(base.subject, pos).passing

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.engine.masked import masked_logits
-from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
+from graphcircuits.engine.memory import Footprint, at_once, half
 from graphcircuits.methods.prepare import prepare
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -45,7 +45,7 @@ def edge_interactions(
     pairs: Pairs,
     edges: Sequence[str],
     *,
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> Effects:
     """Effects on each prompt (axis batch) of corrupting these edges at every position."""
     graph = subject.graph
@@ -69,7 +69,7 @@ def edge_interactions(
                 masks,
                 subject.run(part.corrupted).writers,
                 metric=part.loss,
-                memory_limit=memory_limit // 2,
+                memory_limit=half(memory_limit),
             )
             for part in pairs.split(at_once(subject, held, memory_limit))
         ],

@@ -20,7 +20,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
+from graphcircuits.engine.memory import Footprint, at_once
 from graphcircuits.interactions.effects import Effects, square, without_diagonal
 from graphcircuits.interactions.read import SharedRead
 from graphcircuits.methods.prepare import check_choice
@@ -33,7 +33,7 @@ SCALES = (0.02, 0.01, 0.005, 0.0025, 0.00125)
 
 
 def first_order(
-    read: SharedRead, *, memory_limit: int = MEMORY_LIMIT
+    read: SharedRead, *, memory_limit: int | None = None
 ) -> Float[Tensor, "chosen place batch"]:
     """d . gradient(u): the effect of each edge as EAP sees it, which adds up without interactions.
 
@@ -47,7 +47,7 @@ def first_order(
 
 
 @torch.no_grad()
-def finite(read: SharedRead, *, memory_limit: int = MEMORY_LIMIT) -> Effects:
+def finite(read: SharedRead, *, memory_limit: int | None = None) -> Effects:
     """Effects (axes place and batch) of changing the read input at one position; any downstream."""
     pairs = torch.triu_indices(len(read.edges), len(read.edges), 1)
     singles, joints = [], []
@@ -62,7 +62,7 @@ def finite(read: SharedRead, *, memory_limit: int = MEMORY_LIMIT) -> Effects:
 
 
 def local(
-    read: SharedRead, *, memory_limit: int = MEMORY_LIMIT
+    read: SharedRead, *, memory_limit: int | None = None
 ) -> Float[Tensor, "chosen chosen place batch"]:
     """d1 . Hessian(u) . d2 for all pairs, with one Hessian-vector product per edge.
 
@@ -93,7 +93,7 @@ def integral(
     pairs: Sequence[tuple[str, str]],
     *,
     order: int = 8,
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> Integral:
     """The exact form for some pairs of the read's edges, by Gauss-Legendre quadrature.
 
@@ -133,7 +133,7 @@ def interaction_matrix(
     edges: Sequence[str] | None = None,
     form: str = "local",
     per_position: bool = False,
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> Float[Tensor, "chosen chosen *pos"]:
     """All pairs of edges into a reader, `local` or `finite`, averaged over prompts and positions.
 
@@ -160,7 +160,7 @@ class Decay:
 
 
 def decay(
-    read: SharedRead, scales: Sequence[float] = SCALES, *, memory_limit: int = MEMORY_LIMIT
+    read: SharedRead, scales: Sequence[float] = SCALES, *, memory_limit: int | None = None
 ) -> Decay:
     """The error of the local form at several shares of the message changes; needs float64."""
     _check_smooth(read, "local")
@@ -217,7 +217,7 @@ def _rules(*orders: int) -> tuple[Float[Tensor, "point 2"], Float[Tensor, "rule 
 
 
 def _parts(
-    read: SharedRead, memory_limit: int, *, derivatives: int
+    read: SharedRead, memory_limit: int | None, *, derivatives: int
 ) -> Iterator[tuple[SharedRead, int]]:
     """The prompts some at a time, and how many alternative inputs fit into memory at once."""
     subject, pos, places = read.subject, read.pairs.clean.shape[1], len(read.positions)

@@ -3,11 +3,11 @@
 1. The subject runs on clean and corrupted prompts. An edge's first-order effect on a prompt is
    (corrupted - clean output of its writer) . (gradient of the loss at its reader's input), summed
    over positions: what noising the edge would do if the rest were linear.
-2. EAP takes the gradient at the clean run (Syed et al. 2023). EAP-IG (Hanna et al. 2024) averages
-   it along a path from corrupted to clean, at the midpoints of equal steps, which converges faster
-   than their right ends. Over inputs, the path interpolates the input embeddings; over
-   activations, it interpolates the outputs of one group of writers at a time (the input, the heads
-   of a layer, an MLP) with everything below it clean.
+2. EAP takes the gradient at the clean run (Syed et al. 2023) or, denoising, at the corrupted one.
+   EAP-IG (Hanna et al. 2024) averages it along a path from corrupted to clean, at the midpoints of
+   equal steps, which converges faster than their right ends, as published. Over inputs, the path
+   interpolates the input embeddings; over activations, it interpolates the outputs of one group of
+   writers at a time (the input, the heads of a layer, an MLP) with everything below it clean.
 3. A score pools an edge's effects on the prompts: by default the mean of absolute values, where the
    papers add up signed effects (`pool="sum"`); docs/research/pooling.md has the comparison.
 
@@ -16,16 +16,17 @@ clean run. Values stay in lists by layer, gradients are taken to the stream a la
 prompts and steps go in chunks, so that memory bounds neither the number of edges nor of prompts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
+from graphcircuits.engine.memory import Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.prepare import (
+    DIRECTIONS,
     POOLS,
     check_choice,
     check_positive,
@@ -37,22 +38,35 @@ from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs, check_losses
 
 PATHS = ("inputs", "activations")
+RULES = ("midpoint", "right")
+
+Stream = Float[Tensor, "batch pos d_model"]
+Walk = Callable[
+    [Transformer, Pairs, Stream, Stream, Float[Tensor, "batch column d_vocab_out"]],
+    Float[Tensor, "step batch pos d_model"],
+]
+"""A path of its own: what `input` writes at each point, given what it writes in the clean and in
+the corrupted run, and the corrupted logits at the columns that the loss reads."""
 
 
 def eap(
     subject: Transformer,
     pairs: Pairs,
     *,
+    direction: str = "noising",
     pool: str = "abs",
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> Float[Tensor, " edge"]:
-    """First-order effect of noising each edge, from gradients at the clean run.
+    """First-order effect of each edge, from gradients at one end.
 
-    `pool` takes the mean over prompts of absolute effects ("abs") or the absolute value of the mean
-    effect ("sum"), in which effects of opposite signs cancel. Memory stays below `memory_limit`
-    bytes where one prompt allows it.
+    `direction` says at which: "noising" an edge of the clean run, or "denoising" one of the
+    corrupted run. `pool` takes the mean over prompts of absolute effects ("abs") or the absolute
+    value of the mean effect ("sum"), in which effects of opposite signs cancel. Memory stays below
+    `memory_limit` bytes where one prompt allows it.
     """
-    return _attribute(subject, pairs, "inputs", torch.ones(1), pool, memory_limit)
+    check_choice("direction", direction, DIRECTIONS)
+    shares = torch.ones(1) if direction == "noising" else torch.zeros(1)
+    return attribute(subject, pairs, "inputs", shares, pool, memory_limit)
 
 
 def eap_ig(
@@ -61,33 +75,41 @@ def eap_ig(
     *,
     over: str = "inputs",
     steps: int = 5,
+    rule: str = "midpoint",
     pool: str = "abs",
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> Float[Tensor, " edge"]:
     """Effect of noising each edge, from gradients averaged along a path from corrupted to clean.
 
     `over` names the path: "inputs" takes `steps` passes, "activations" that many for each group of
-    writers. `pool` and `memory_limit` as in `eap`. With "sum", and before the absolute value, the
-    scores of the edges leaving `input` add up to the loss gap as `steps` grow.
+    writers. `rule` says where in each step the gradient is taken: at its middle, or at its "right"
+    end, the clean one, as published. `pool` and `memory_limit` as in `eap`. With "sum", and before
+    the absolute value, the scores of the edges leaving `input` add up to the loss gap as `steps`
+    grow.
     """
     check_choice("over", over, PATHS)
+    check_choice("rule", rule, RULES)
     check_positive(steps=steps)
-    shares = (torch.arange(steps) + 0.5) / steps
-    return _attribute(subject, pairs, over, shares, pool, memory_limit)
+    shares = (torch.arange(steps) + (0.5 if rule == "midpoint" else 1.0)) / steps
+    return attribute(subject, pairs, over, shares, pool, memory_limit)
 
 
-def _attribute(
+def attribute(
     subject: Transformer,
     pairs: Pairs,
-    over: str,
+    over: str | Walk,
     shares: Float[Tensor, " step"],
     pool: str,
-    memory_limit: int,
+    memory_limit: int | None,
 ) -> Float[Tensor, " edge"]:
-    """Pooled effects, with gradients averaged over these shares of clean on the path."""
+    """Pooled effects, with gradients averaged over these shares of clean on the path.
+
+    A walk has points of its own, as many as there are shares.
+    """
     check_choice("pool", pool, POOLS)
     subject = settled(subject, widen=False)
     pairs = placed(subject, pairs)
+    pairs = pairs.up_to_last_column() if subject.config.causal else pairs
     dtype = torch.promote_types(subject.dtype, torch.float32)
     total = torch.zeros(subject.graph.n_edges, dtype=dtype, device=subject.device)
     prompts, steps = _chunks(subject, pairs, len(shares), memory_limit)
@@ -103,7 +125,8 @@ def _attribute(
     if not total.any():
         raise ValueError(
             "the gradient of the loss is zero at every edge, so all scores would be zero; a loss "
-            "whose targets are the clean run's own outputs is flat there: use eap-ig or exact."
+            "whose targets are the clean run's own outputs is flat there: use eap-ig, exact or the "
+            "gradient at the corrupted run (denoising)."
         )
     return total.abs() / len(pairs)
 
@@ -124,31 +147,38 @@ def effects(
 def _effects(
     subject: Transformer,
     pairs: Pairs,
-    over: str,
+    over: str | Walk,
     shares: tuple[Float[Tensor, " _"], ...],
     *,
     by_prompt: bool,
 ) -> tuple[Float[Tensor, "batch_or_1 edge"], Float[Tensor, " batch"], Float[Tensor, " batch"]]:
     """Signed effects, summed over prompts unless told, and the clean and the corrupted losses."""
-    graph = subject.graph
-    at_clean = over == "inputs" and all(some.tolist() == [1.0] for some in shares)
-    embedded = subject.embed(pairs.clean).detach()
+    points = torch.cat(shares).tolist()
+    # At an end of the path its own run gives the gradients.
+    end = points[0] if over == "inputs" and points in ([0.0], [1.0]) else None
+    embedded, other = (subject.embed(x).detach() for x in (pairs.clean, pairs.corrupted))
     with torch.no_grad():
-        corrupted = _kept(subject, subject.trace(subject.embed(pairs.corrupted)))
         if pairs.needs_targets:
             pairs = pairs.with_targets_from(subject.logits(pairs.clean))
-        clean = None if at_clean else _kept(subject, subject.trace(embedded))
+        clean = None if end == 1.0 else _kept(subject, subject.trace(embedded, pairs.columns))
+        corrupted = None if end == 0.0 else _kept(subject, subject.trace(other, pairs.columns))
     clean = clean or _with_gradients(subject, embedded, pairs)
+    corrupted = corrupted or _with_gradients(subject, other, pairs)
     deltas = _deltas(subject, clean, corrupted)
-    dtype = torch.promote_types(subject.dtype, torch.float32)
-    found = deltas.new_zeros(len(pairs) if by_prompt else 1, graph.n_edges, dtype=dtype)
-    for path in _paths(subject, clean, deltas, over):
-        for some in shares:
-            run = clean if at_clean else path.run(pairs, 1 - some.to(deltas))
-            _add_effects(found, graph, path, run, deltas)
-    found /= 1 if at_clean else sum(len(some) for some in shares)
-    before = pairs.loss(clean.logits) if clean.losses is None else clean.losses[0]
-    return found, before, pairs.loss(corrupted.logits)
+    found = deltas.new_zeros(len(pairs) if by_prompt else 1, subject.graph.n_edges)
+    if end is None:
+        runs = _runs(subject, pairs, over, shares, (clean, corrupted), deltas)
+    else:
+        (whole,) = _paths(subject, clean, deltas, "inputs")
+        runs = [(whole, clean if end == 1.0 else corrupted)]
+    for path, run in runs:
+        _add_effects(found, subject.graph, path, run, deltas)
+    found /= len(points)
+    losses = [
+        pairs.loss_at_columns(run.logits) if run.losses is None else run.losses[0]
+        for run in (clean, corrupted)
+    ]
+    return found, losses[0], losses[1]
 
 
 # Passes
@@ -172,9 +202,10 @@ class _Pass:
     layers: list[_Layer]
     stream: Float[Tensor, "run pos d_model"]
     """What `logits` reads."""
-    logits: Float[Tensor, "run pos d_vocab_out"]
+    logits: Float[Tensor, "run column d_vocab_out"]
+    """At the columns that the loss reads."""
     gradients: tuple[Tensor, ...] = ()
-    """Of the loss at the readers of all layers in order, then at the logits before their cap."""
+    """Of the loss at the readers of all layers in order, then at what `logits` reads."""
     losses: Float[Tensor, "step batch"] | None = None
 
 
@@ -190,10 +221,10 @@ def _with_gradients(
     """A run on each prompt, once or for several steps in a row, with gradients of its loss."""
     with torch.enable_grad():
         # All follows from the stream, so it alone has to ask for gradients.
-        trace = subject.trace(streams.requires_grad_())
-        losses = pairs.loss(trace.logits.unflatten(0, (-1, len(pairs))))
+        trace = subject.trace(streams.requires_grad_(), pairs.columns)
+        losses = pairs.loss_at_columns(trace.logits.unflatten(0, (-1, len(pairs))))
     wanted = [reader for layer in trace.layers for reader in layer.readers]
-    gradients = torch.autograd.grad(losses.sum(), [*wanted, trace.uncapped])
+    gradients = torch.autograd.grad(losses.sum(), [*wanted, trace.layers[-1].after])
     return replace(_kept(subject, trace), gradients=gradients, losses=losses.detach())
 
 
@@ -201,9 +232,10 @@ def _with_gradients(
 def _deltas(
     subject: Transformer, clean: _Pass, corrupted: _Pass
 ) -> Float[Tensor, "writer batch pos d_model"]:
-    """Corrupted minus clean output of every writer."""
+    """Corrupted minus clean output of every writer, in single precision at least."""
     graph = subject.graph
-    first = corrupted.layers[0].at_heads - clean.layers[0].at_heads
+    dtype = torch.promote_types(subject.dtype, torch.float32)
+    first = corrupted.layers[0].at_heads.to(dtype) - clean.layers[0].at_heads
     deltas = first.new_empty(graph.n_writers, *first.shape)
     deltas[0] = first
     for layer, (own, other) in enumerate(zip(clean.layers, corrupted.layers, strict=True)):
@@ -211,9 +243,17 @@ def _deltas(
         mlp = low + graph.n_heads
         by_head = (other.z - own.z).permute(2, 0, 1, 3).flatten(1, 2)
         W_O, W_out = (subject.write_weight(name, layer) for name in ("W_O", "W_out"))
-        torch.matmul(by_head, W_O, out=deltas[low:mlp].flatten(1, 2))
-        torch.matmul(other.hidden - own.hidden, W_out, out=deltas[mlp])
+        _write(by_head, W_O, deltas[low:mlp].flatten(1, 2))
+        _write(other.hidden - own.hidden, W_out, deltas[mlp])
     return deltas
+
+
+def _write(vectors: Tensor, W: Tensor, out: Tensor) -> None:
+    """Put vectors @ W where it belongs; on the way only where that has more digits."""
+    if out.dtype == W.dtype:
+        torch.matmul(vectors, W, out=out)
+    else:
+        out.copy_(vectors @ W)
 
 
 # Paths
@@ -239,7 +279,30 @@ class _Path:
     def run(self, pairs: Pairs, shares: Float[Tensor, " step"]) -> _Pass:
         """One run on all prompts for each share of corruption, step by step, with gradients."""
         streams = self.stream + shares[:, None, None, None] * self.change
+        streams = streams.to(self.stream.dtype)
         return _with_gradients(self.suffix, streams.flatten(0, 1), pairs)
+
+
+def _runs(
+    subject: Transformer,
+    pairs: Pairs,
+    over: str | Walk,
+    shares: tuple[Float[Tensor, " _"], ...],
+    ends: tuple[_Pass, _Pass],
+    deltas: Float[Tensor, "writer batch pos d_model"],
+) -> Iterator[tuple[_Path, _Pass]]:
+    """The runs at all points, with the path that each belongs to."""
+    clean, corrupted = ends
+    if isinstance(over, str):
+        for path in _paths(subject, clean, deltas, over):
+            for some in shares:
+                yield path, path.run(pairs, 1 - some.to(deltas))
+        return
+    first, last = (end.layers[0].at_heads for end in ends)
+    streams = over(subject, pairs, first, last, corrupted.logits)
+    (path,) = _paths(subject, clean, deltas, "inputs")
+    for some in streams.split([len(part) for part in shares]):
+        yield path, _with_gradients(subject, some.flatten(0, 1), pairs)
 
 
 def _paths(
@@ -296,7 +359,7 @@ def _add_effects(
     """Add the effects of the path's writers in a run, summed over its steps."""
     low, high = path.writers
     # One row holds everything that is summed: a prompt, or all of them.
-    writers = deltas.view(len(deltas), len(found), -1).to(found.dtype)
+    writers = deltas.view(len(deltas), len(found), -1)
     blocks = graph.stream_blocks[2 * path.first_layer :]
     for block, gradients in zip(blocks, _gradient_blocks(run, deltas.shape[1]), strict=True):
         seen = min(high, block.n_writers)
@@ -311,24 +374,17 @@ def _add_effects(
 def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader batch pos d_model"]]:
     """Gradients at readers that read the same writers: a layer's heads, its MLP, ..., `logits`.
 
-    They are summed over the steps of the run, before they are taken to the stream if no norm
-    stands in between: that map is then the same in every step.
+    They are summed over the steps of the run. Those of an MLP and of `logits` are taken to the
+    stream by the backward pass, those of heads here, since they share one norm and one stream;
+    if no norm stands in between, after the sum: that map is then the same in every step.
     """
     subject, weights = run.subject, run.subject.weights
-    early = subject.config.norm == "none"
+    early = "attn_norm_w" not in weights
 
-    def summed(values: Float[Tensor, "*reader run pos d"], axis: int) -> Tensor:
+    def summed(values: Tensor, axis: int = 1) -> Tensor:
         if values.shape[axis] == batch:
             return values
         return values.unflatten(axis, (-1, batch)).sum(axis)
-
-    def taken(norm: str, stream: Tensor, gradient: Tensor, layer: int | None) -> Tensor:
-        if early:
-            return gradient
-        return summed(subject.pull_through_norm(norm, stream, gradient, layer), 1)
-
-    def at_stream(gradient: Tensor, W: Float[Tensor, "d_model d"]) -> Tensor:
-        return (summed(gradient, 0) if early else gradient) @ W.T
 
     gradients = iter(run.gradients)
     for layer, own in enumerate(run.layers):
@@ -336,18 +392,19 @@ def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader b
         vectors = (summed(vectors, 0) if early else vectors).permute(2, 0, 1, 3)
         W = torch.cat([weights[name][layer] for name in ("W_Q", "W_K", "W_V")])
         heads = vectors.flatten(1, 2) @ W.transpose(1, 2)
-        yield taken("attn_norm", own.at_heads, heads.unflatten(1, vectors.shape[1:3]), layer)
-        mlp = at_stream(next(gradients), weights["W_in"][layer])
-        if subject.config.gated_mlp:
-            mlp = mlp + at_stream(next(gradients), weights["W_gate"][layer])
-        yield taken("mlp_norm", own.at_mlp, mlp[None], layer)
-    read = at_stream(next(gradients), subject.unembedding) * subject.config.logit_scale
-    yield taken("final_norm", run.stream, read[None], None)
+        heads = heads.unflatten(1, vectors.shape[1:3])
+        if not early:
+            heads = summed(subject.pull_through_norm("attn_norm", own.at_heads, heads, layer))
+        yield heads
+        yield summed(next(gradients)[None])
+    yield summed(next(gradients)[None])
 
 
-def _chunks(subject: Transformer, pairs: Pairs, steps: int, memory_limit: int) -> tuple[int, int]:
+def _chunks(
+    subject: Transformer, pairs: Pairs, steps: int, memory_limit: int | None
+) -> tuple[int, int]:
     """Prompts per chunk and steps per pass whose numbers fit in memory, one each at least."""
-    size = Footprint(subject, pairs.clean.shape[1])
+    size = Footprint(subject, pairs.clean.shape[1], pairs.columns.stop - pairs.columns.start)
     run = size.backward + 3 * size.readers
     prompt = 5 * size.writers + 2 * subject.graph.n_edges
     together = min(steps, at_once(subject, run, memory_limit, taken=prompt))

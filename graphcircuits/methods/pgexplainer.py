@@ -31,7 +31,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.engine.masked import masked_logits
-from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
+from graphcircuits.engine.memory import Footprint, at_once
 from graphcircuits.methods.descriptors import describe, standardized
 from graphcircuits.methods.prepare import (
     Progress,
@@ -99,7 +99,7 @@ def pgexplainer(
     prompts: int = Fit.prompts,
     samples: int = Fit.samples,
     width: int = Fit.width,
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, " edge"]:
@@ -128,7 +128,7 @@ def pgexplainer(
     return fit(described, distance, len(pairs), options, generator=generator, progress=progress)
 
 
-def to_clean_output(subject: Transformer, pairs: Pairs, memory_limit: int = MEMORY_LIMIT) -> Pairs:
+def to_clean_output(subject: Transformer, pairs: Pairs, memory_limit: int | None = None) -> Pairs:
     """The same prompts, with the distance to the clean run's output as their loss."""
     loss_name = pairs.loss_name
     if loss_name not in ("kl", "l1"):
@@ -139,7 +139,7 @@ def to_clean_output(subject: Transformer, pairs: Pairs, memory_limit: int = MEMO
 
 @torch.no_grad()
 def corrupted_distance(
-    subject: Transformer, pairs: Pairs, memory_limit: int = MEMORY_LIMIT
+    subject: Transformer, pairs: Pairs, memory_limit: int | None = None
 ) -> Float[Tensor, ""]:
     """The mean distance of the corrupted runs from the clean ones."""
     size = at_once(subject, Footprint(subject, pairs.clean.shape[1]).passing, memory_limit)
@@ -154,7 +154,7 @@ def corrupted_distance(
 
 
 def engine_distance(
-    subject: Transformer, pairs: Pairs, memory_limit: int = MEMORY_LIMIT
+    subject: Transformer, pairs: Pairs, memory_limit: int | None = None
 ) -> Distance:
     """What a fit minimizes, for pairs from `to_clean_output`: all sampled masks in one call."""
     whole = corrupted_distance(subject, pairs, memory_limit)

@@ -19,11 +19,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once
+from graphcircuits.engine.memory import Footprint, at_once
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs, check_losses
 
 POOLS = ("abs", "sum")
+DIRECTIONS = ("noising", "denoising")
 
 Progress = Callable[[int, int], None]
 """Called with the steps done and the steps in all."""
@@ -34,7 +35,7 @@ class Stop(Exception):
 
 
 @torch.no_grad()
-def prepare(subject: Transformer, pairs: Pairs, memory_limit: int = MEMORY_LIMIT) -> Pairs:
+def prepare(subject: Transformer, pairs: Pairs, memory_limit: int | None = None) -> Pairs:
     """The pairs on the subject's device, with targets; an error where no method can use them.
 
     The runs take at most `memory_limit` bytes (one prompt at least).
@@ -69,7 +70,7 @@ def placed(subject: Transformer, pairs: Pairs) -> Pairs:
 
 
 @torch.no_grad()
-def from_clean_run(subject: Transformer, pairs: Pairs, memory_limit: int = MEMORY_LIMIT) -> Pairs:
+def from_clean_run(subject: Transformer, pairs: Pairs, memory_limit: int | None = None) -> Pairs:
     """The same pairs with the clean run as target where the loss is a distance (kl, l1)."""
     if pairs.loss_name not in ("kl", "l1"):
         return pairs
@@ -80,7 +81,7 @@ def from_clean_run(subject: Transformer, pairs: Pairs, memory_limit: int = MEMOR
 
 
 def corrupted_outputs(
-    subject: Transformer, pairs: Pairs, memory_limit: int
+    subject: Transformer, pairs: Pairs, memory_limit: int | None
 ) -> Callable[[Int[Tensor, " prompt"]], Float[Tensor, "prompt pos writer d_model"]]:
     """What all writers put out on the corrupted prompts asked for.
 

@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.engine.memory import MEMORY_LIMIT
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.hard_concrete import Locations, Training, fit, probability_open
 from graphcircuits.methods.prepare import Progress, prepare, settled
@@ -39,7 +38,7 @@ def sp_edge(
     learning_rate: float = 0.1,
     prompts: int = 32,
     samples: int = 2,
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, " edge"]:
@@ -77,7 +76,7 @@ def sp_node(
     learning_rate: float = 0.1,
     prompts: int = 32,
     samples: int = 2,
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, " edge"]:

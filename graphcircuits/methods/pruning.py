@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.engine.memory import MEMORY_LIMIT
 from graphcircuits.methods.hard_concrete import Locations, Training, fit, probability_open
 from graphcircuits.methods.prepare import Progress, prepare, settled
 from graphcircuits.subject.transformer import Transformer
@@ -34,7 +33,7 @@ def edge_pruning(
     multiplier_rate: float = 0.1,
     prompts: int = 32,
     samples: int = 2,
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, " edge"]:

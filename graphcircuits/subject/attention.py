@@ -9,12 +9,13 @@ The maps take any leading axes, so that the plain run and the interventions shar
 """
 
 import math
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.subject.layers import TransformerConfig
+from graphcircuits.subject.layers import RotaryScaling, TransformerConfig
 
 
 def attend(
@@ -41,11 +42,7 @@ def attention_pattern(
         scores, scale = soft_cap(scores * scale, config.score_cap), 1.0
     if not config.causal:
         return (scores * scale).softmax(-3)
-    pos = scores.shape[-1]
-    nothing = torch.full((pos, pos), float("-inf"), dtype=scores.dtype, device=scores.device)
-    unseen, window = nothing.tril(-1), config.window(layer)
-    if window is not None and window < pos:
-        unseen += nothing.triu(window)
+    unseen = _unseen(scores.shape[-1], config.window(layer), scores.device, scores.dtype)
     return torch.add(unseen[:, None], scores, alpha=scale).softmax(-3)
 
 
@@ -58,22 +55,53 @@ def rotate(
     config: TransformerConfig, layer: int, x: Float[Tensor, "*lead pos d_head"]
 ) -> Float[Tensor, "*lead pos d_head"]:
     """Rotary positions: coordinate i turns with coordinate i + rotary_dim / 2."""
-    half = config.rotary_size // 2
-    places = torch.arange(x.shape[-2], device=x.device, dtype=torch.float64)
-    angles = places[:, None] * _frequencies(config, layer, x.device)
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    first, second, rest = x.split((half, half, x.shape[-1] - 2 * half), dim=-1)
-    turned = (first * cos - second * sin, second * cos + first * sin, rest)
-    return torch.cat(turned, dim=-1)
+    size, base, scaling = config.rotary_size, config.rotary_base, config.rotary_scaling
+    if config.window_rotary_base is not None and config.window(layer) is not None:
+        base, scaling = config.window_rotary_base, None
+    cos, sin = _turns(size // 2, base, scaling, x.shape[-2], x.device, x.dtype)
+    turning, rest = x.split((size, x.shape[-1] - size), dim=-1)
+    turned = torch.addcmul(turning * cos, turning.roll(size // 2, dims=-1), sin)
+    return turned if size == x.shape[-1] else torch.cat([turned, rest], dim=-1)
+
+
+# What depends on positions alone is the same in every layer and run, and on a GPU the many small
+# steps to it would take longer than a layer: the last few of these tables are kept.
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(mode=False)
+@torch.no_grad()
+def _unseen(
+    pos: int, window: int | None, device: torch.device, dtype: torch.dtype
+) -> Float[Tensor, "key pos"]:
+    """Minus infinity where a position does not see a key, else zero."""
+    nothing = torch.full((pos, pos), float("-inf"), dtype=dtype, device=device)
+    unseen = nothing.tril(-1)
+    return unseen if window is None or window >= pos else unseen + nothing.triu(window)
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(mode=False)
+@torch.no_grad()
+def _turns(
+    half: int,
+    base: float,
+    scaling: RotaryScaling | None,
+    pos: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> tuple[Float[Tensor, "pos rotary_dim"], Float[Tensor, "pos rotary_dim"]]:
+    """What each coordinate is multiplied by in a rotation, and the one that it turns with."""
+    places = torch.arange(pos, device=device, dtype=torch.float64)
+    angles = places[:, None] * _frequencies(half, base, scaling, device)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([cos, cos], dim=-1).to(dtype), torch.cat([-sin, sin], dim=-1).to(dtype)
 
 
 def _frequencies(
-    config: TransformerConfig, layer: int, device: torch.device
+    half: int, base: float, scaling: RotaryScaling | None, device: torch.device
 ) -> Float[Tensor, " half"]:
     """Radians per position that each pair of coordinates turns."""
-    half, base, scaling = config.rotary_size // 2, config.rotary_base, config.rotary_scaling
-    if config.window_rotary_base is not None and config.window(layer) is not None:
-        base, scaling = config.window_rotary_base, None
     exponents = torch.arange(half, device=device, dtype=torch.float64) / half
     frequencies = base**-exponents
     if scaling is None:

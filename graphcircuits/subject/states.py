@@ -28,8 +28,8 @@ class LayerStates:
 
     @property
     def readers(self) -> list[Tensor]:
-        """What its readers read by their weights: q, k, v, the MLP and, if there is one, a gate."""
-        return [self.q, self.k, self.v, self.pre, *([] if self.gate is None else [self.gate])]
+        """Where gradients tell its readers apart: q, k, v, and what the MLP reads."""
+        return [self.q, self.k, self.v, self.at_mlp]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +37,10 @@ class Trace:
     """A plain run, layer by layer."""
 
     layers: list[LayerStates]
-    uncapped: Float[Tensor, "batch pos d_vocab_out"]
-    """The logits before their soft cap; the same ones where there is none."""
-    logits: Float[Tensor, "batch pos d_vocab_out"]
+    uncapped: Float[Tensor, "batch column d_vocab_out"]
+    """The logits before their soft cap, at the positions that were asked for; the same ones as
+    after it where there is none."""
+    logits: Float[Tensor, "batch column d_vocab_out"]
 
     @property
     def streams(self) -> Float[Tensor, "stream batch pos d_model"]:
@@ -61,7 +62,8 @@ class States:
 
     Attention readers have queries, keys and values (before norm and rotation), heads write z
     (before W_O); MLPs read `pre` (and `gate`) before the nonlinearity and write `hidden` after it;
-    `input` writes its stream vector and `logits` reads itself, before its soft cap.
+    `input` writes its stream vector and `logits` reads itself, before its soft cap. z and hidden
+    carry the scale of a norm that stands after them.
     """
 
     input: Float[Tensor, "batch pos d_model"]

@@ -8,8 +8,10 @@
 `Transformer.logits` computes that, fused. `Transformer.run` computes the same and keeps what every
 component read and wrote, and on request the gradients of a loss there.
 
-Weights are stacked over layers and multiply from the right (x @ W). Norms belong to the reader.
-b_O and b_out belong to no edge: they are constants of the stream.
+Weights are stacked over layers and multiply from the right (x @ W). Norms belong to the reader; of
+one that stands after a component, the scale is part of what the component computes (z, hidden) and
+the weight part of the matrix that writes it. b_O and b_out belong to no edge: they are constants of
+the stream.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -181,6 +183,8 @@ class Transformer(Components):
         q, k, v, z = self.attention(stream, layer)
         with_heads = stream + self._heads_out(z, layer)
         at_mlp = stream if self.config.parallel else with_heads
+        # A view of its own, so that its gradient is that of what the MLP alone reads.
+        at_mlp = at_mlp.view_as(at_mlp)
         pre, gate, hidden = self.mlp(at_mlp, layer)
         out = self._linear(hidden, self.write_weight("W_out", layer), "b_out", layer)
         return LayerStates(stream, at_mlp, q, k, v, z, pre, gate, hidden, with_heads + out)
@@ -211,13 +215,18 @@ class Transformer(Components):
         streams = trace.streams.detach()
         return Run(self, States.stacked(detached), streams, States.stacked(gradients))
 
-    def trace(self, embedded: Float[Tensor, "batch pos d_model"]) -> Trace:
-        """The plain run from what `input` writes, its values left where they are computed."""
+    def trace(
+        self, embedded: Float[Tensor, "batch pos d_model"], columns: slice = slice(None)
+    ) -> Trace:
+        """The plain run from what `input` writes, its values left where they are computed.
+
+        Logits are computed at these positions only.
+        """
         layers, stream = [], embedded
         for layer in range(self.config.n_layers):
             layers.append(self._layer(stream, layer))
             stream = layers[-1].after
-        read = self.uncapped(stream)
+        read = self.uncapped(stream[:, columns])
         return Trace(layers, read, self.capped(read))
 
 

@@ -148,7 +148,7 @@ class Pairs:
             raise ValueError(
                 f"targets of {self.loss_name!r} are given, not taken from the clean run."
             )
-        self._check_logits(clean_logits)
+        self._check_logits(clean_logits, self.clean.shape[1])
         clean_logits = clean_logits.detach()
         numerical = self.loss_name == "l1"
         targets = clean_logits[..., 0] if numerical else _wide(clean_logits).softmax(-1)
@@ -158,7 +158,14 @@ class Pairs:
         self, logits: Float[Tensor, "*mask batch pos d_vocab_out"]
     ) -> Float[Tensor, "*mask batch"]:
         """One loss per prompt, lower is closer to the target; `mask` axes are carried along."""
-        self._check_logits(logits)
+        self._check_logits(logits, self.clean.shape[1])
+        return self.loss_at_columns(logits[..., self.columns, :])
+
+    def loss_at_columns(
+        self, logits: Float[Tensor, "*mask batch column d_vocab_out"]
+    ) -> Float[Tensor, "*mask batch"]:
+        """The same from the logits at `columns` alone: no others need to be computed."""
+        self._check_logits(logits, self.columns.stop - self.columns.start)
         if not isinstance(self.loss_name, str):
             return self._own_loss(self.loss_name, logits)
         if self.needs_targets:
@@ -167,9 +174,9 @@ class Pairs:
                 "pairs.with_targets_from(subject.logits(pairs.clean)) first."
             )
         assert self.targets is not None
-        scored = self.scored[:, self._span]
-        targets = self.targets[:, self._span]
-        outputs = _wide(logits[..., self._span, :])
+        scored = self.scored[:, self.columns]
+        targets = self.targets[:, self.columns]
+        outputs = _wide(logits)
         if self.loss_name == "kl":
             # Classes that the target rules out add nothing, even where the model does so as well.
             log_model = outputs.log_softmax(-1).masked_fill(targets == 0, 0.0)
@@ -180,7 +187,7 @@ class Pairs:
             losses = outputs.logsumexp(-1) - _pick(outputs, targets, scored)
         else:
             assert self.incorrect is not None
-            incorrect = self.incorrect[:, self._span]
+            incorrect = self.incorrect[:, self.columns]
             losses = _pick(outputs, incorrect, scored) - _pick(outputs, targets, scored)
         return losses.where(scored, 0.0).sum(-1) / scored.sum(-1)
 
@@ -196,10 +203,19 @@ class Pairs:
         return losses.reshape(logits.shape[:-2])
 
     @cached_property
-    def _span(self) -> slice:
-        """From the first to the last column that any prompt scores: a view, not a copy."""
-        columns = self.scored.any(0).nonzero().flatten()
-        return slice(int(columns[0]), int(columns[-1]) + 1)
+    def columns(self) -> slice:
+        """The positions whose logits the loss reads: from the first that any prompt scores to the
+        last, or all of them for a function of the user's own."""
+        if not isinstance(self.loss_name, str):
+            return slice(0, self.clean.shape[1])
+        columns = self.scored.any(0).nonzero().flatten().tolist()
+        return slice(columns[0], columns[-1] + 1)
+
+    def up_to_last_column(self) -> "Pairs":
+        """Without the positions behind the last column, which causal subjects never look at."""
+        if self.columns.stop == self.clean.shape[1]:
+            return self
+        return self._map(lambda values: values[:, : self.columns.stop])
 
     @cached_property
     def _classes(self) -> int:
@@ -209,11 +225,11 @@ class Pairs:
         classes = (self.targets, self.incorrect)
         return 1 + max(int(values[self.scored].max()) for values in classes if values is not None)
 
-    def _check_logits(self, logits: Tensor) -> None:
+    def _check_logits(self, logits: Tensor, pos: int) -> None:
         outputs = logits.shape[-1]
-        if logits.shape[-3:-1] != self.clean.shape:
+        if logits.shape[-3:-1] != (len(self), pos):
             raise ValueError(
-                f"logits must have {tuple(self.clean.shape)} prompts and positions, "
+                f"logits must have {(len(self), pos)} prompts and positions, "
                 f"got {tuple(logits.shape[-3:-1])}."
             )
         if self.loss_name == "l1" and outputs != 1:

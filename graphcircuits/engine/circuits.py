@@ -1,0 +1,228 @@
+"""Run circuits: edges are kept or cut, and what the cuts leave unchanged is not computed.
+
+1. `CutRun` is the run in which every edge is cut: what cut edges carry, and what readers then read.
+2. `_steps` finds the components that can differ from it: those with a kept edge from `input` or
+   from another such component. Others put out what their cut edges carry.
+3. A component reads what it reads in the cut run + the sum over its kept edges of their writers'
+   differences from it, all masks in one product, and its own difference joins them.
+
+The values are those of `masked_logits`, which takes any masks and has gradients. A circuit of few
+edges costs a small part of a plain run here, one of all edges not much more than a plain run.
+Tensors lie component by component, then mask by mask, so that no product copies its operands.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from graphcircuits.graph import Block
+from graphcircuits.subject.states import Trace
+from graphcircuits.subject.transformer import Transformer
+
+
+@dataclass(frozen=True, eq=False)
+class CutLayer:
+    """A layer of a run with every edge cut: what its readers read and its components computed."""
+
+    at_heads: Float[Tensor, "batch_or_1 pos d_model"]
+    at_mlp: Float[Tensor, "batch_or_1 pos d_model"]
+    z: Float[Tensor, "batch_or_1 pos head d_head"]
+    hidden: Float[Tensor, "batch_or_1 pos d_mlp"]
+
+
+@dataclass(frozen=True, eq=False)
+class CutRun:
+    """The run in which every edge is cut."""
+
+    layers: list[CutLayer]
+    input: Float[Tensor, "batch_or_1 pos d_model"]
+    stream: Float[Tensor, "batch_or_1 pos d_model"]
+    """What `logits` reads."""
+    settled: bool
+    """Whether components that read nothing else put out just what cut edges carry."""
+
+    @classmethod
+    def of_trace(cls, trace: Trace) -> "CutRun":
+        """Cut edges carry what a plain run has on them."""
+        names = [field.name for field in fields(CutLayer)]
+        layers = [CutLayer(*(getattr(layer, name) for name in names)) for layer in trace.layers]
+        return cls(layers, layers[0].at_heads, trace.layers[-1].after, settled=True)
+
+    @classmethod
+    def of_zeros(cls, subject: Transformer, pos: int) -> "CutRun":
+        """Cut edges carry nothing: readers read the constants of their stream."""
+        config = subject.config
+        constants = subject.constants[:, None, None].expand(-1, -1, pos, -1)
+        zeros = subject.weights["W_E"].new_zeros
+        z = zeros(1, pos, config.n_heads, config.d_head)
+        hidden = zeros(1, pos, config.d_mlp)
+        *streams, last = constants.unbind()
+        pairs = zip(streams[::2], streams[1::2], strict=True)
+        layers = [CutLayer(at_heads, at_mlp, z, hidden) for at_heads, at_mlp in pairs]
+        return cls(layers, zeros(1, pos, config.d_model), last, settled=False)
+
+    @classmethod
+    def of_mean(cls, traces: Iterator[Trace]) -> "CutRun":
+        """Cut edges carry the mean over all prompts of the traces."""
+        count, sums, kinds = 0, [], []
+        for trace in traces:
+            values = _values(cls.of_trace(trace))
+            count += len(values[0])
+            wide = torch.promote_types(values[0].dtype, torch.float32)
+            found = [value.sum(0, keepdim=True, dtype=wide) for value in values]
+            sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
+            kinds = [value.dtype for value in values]
+        means = [(value / count).to(kind) for value, kind in zip(sums, kinds, strict=True)]
+        first, last, *rest = means
+        width = len(fields(CutLayer))
+        layers = [CutLayer(*rest[i : i + width]) for i in range(0, len(rest), width)]
+        return cls(layers, first, last, settled=False)
+
+
+def _values(cut: CutRun) -> list[Tensor]:
+    return [cut.input, cut.stream, *(value for x in cut.layers for value in vars(x).values())]
+
+
+@torch.no_grad()
+def circuit_logits(
+    subject: Transformer,
+    tokens: Int[Tensor, "batch pos"],
+    masks: Bool[Tensor, "mask edge"],
+    cut: CutRun,
+    columns: slice = slice(None),
+) -> Float[Tensor, "mask batch column d_vocab_out"]:
+    """Logits at these columns when just the edges of each mask are kept, all masks at once.
+
+    Masks are looked at on the CPU: there it costs no waiting for a GPU.
+    """
+    masks = masks.cpu()
+    steps = _steps(subject, masks, cut.settled)
+    own = subject.embed(tokens) - cut.input
+    shape = (len(masks), *own.shape)
+    mixings = torch.cat([step.mixing.flatten() for step in steps]).to(own)
+    by_step = mixings.split([step.mixing.numel() for step in steps])
+    differences = own.new_empty(1 + sum(len(step.writers) for step in steps), *shape)
+    differences[0] = own
+    done, logits = 1, None
+    for step, flat in zip(steps, by_step, strict=True):
+        mixing, block = flat.view(step.mixing.shape), step.block
+        seen = differences[: mixing.shape[2]]
+        if block.kind == "logits":
+            read = _read(cut.stream[:, columns], mixing, seen[..., columns, :])
+            logits = subject.unembed(read[0])
+            continue
+        layer = cut.layers[block.layer]
+        stream = layer.at_mlp if block.kind == "mlp" else layer.at_heads
+        read = _read(stream, mixing, seen)
+        out = differences[done : done + len(step.writers)]
+        if block.kind == "mlp":
+            *_, hidden = subject.mlp(read, block.layer)
+            W_out = subject.write_weight("W_out", block.layer)
+            torch.matmul(hidden - layer.hidden, W_out, out=out)
+        else:
+            _add_heads(subject, step, read, layer.z, out)
+        done += len(step.writers)
+    assert logits is not None
+    return logits
+
+
+def _read(
+    stream: Float[Tensor, "batch_or_1 pos d_model"],
+    mixing: Float[Tensor, "mask reader writer"],
+    seen: Float[Tensor, "writer mask batch pos d_model"],
+) -> Float[Tensor, "reader mask batch pos d_model"]:
+    """What readers read: the cut stream and the differences of their kept writers."""
+    read = seen.new_empty(mixing.shape[1], *seen.shape[1:])
+    start = stream.expand(seen.shape[2:]).flatten().expand(*mixing.shape[:2], -1)
+    by_mask = seen.flatten(2).transpose(0, 1)
+    torch.baddbmm(start, mixing, by_mask, out=read.flatten(2).transpose(0, 1))
+    return read
+
+
+def _add_heads(
+    subject: Transformer,
+    step: "_Step",
+    read: Float[Tensor, "reader mask batch pos d_model"],
+    cut_z: Float[Tensor, "batch_or_1 pos all_heads d_head"],
+    out: Float[Tensor, "head mask batch pos d_model"],
+) -> None:
+    """Write the differences of heads, given what their q, k and v readers read."""
+    layer, heads, groups = step.block.layer, step.heads, step.groups
+    whole = len(heads) == subject.config.n_heads
+    read = subject.normalize("attn_norm", read, layer)
+    vectors = []
+    for kind, some in zip("QKV", read.split((len(heads), len(groups), len(groups))), strict=True):
+        W = subject.weights[f"W_{kind}"][layer]
+        chosen = slice(None) if whole else heads if kind == "Q" else groups
+        found = torch.bmm(some.flatten(1, 3), W[chosen])
+        bias = subject.bias(f"b_{kind}", layer)
+        if bias is not None:
+            found += bias[chosen, None]
+        vectors.append(found.unflatten(1, some.shape[1:4]))
+    q, k, v = vectors
+    if not whole:
+        places = [groups.index(head // subject.config.heads_per_group) for head in heads]
+        k, v = k[places], v[places]
+    z = subject.attend(q, k, v, layer, dim=-5)
+    by_head, W_O = cut_z.permute(2, 0, 1, 3), subject.write_weight("W_O", layer)
+    if not whole:
+        by_head, W_O = by_head[heads], W_O[heads]
+    torch.bmm((z - by_head[:, None]).flatten(1, 3), W_O, out=out.flatten(1, 3))
+
+
+# Which components can differ
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Components of one block that are computed."""
+
+    block: Block
+    heads: list[int]
+    groups: list[int]
+    """Of the layer's; empty where the block is not of heads."""
+    writers: Sequence[int]
+    """What they write, counted from the first writer of the graph."""
+    mixing: Bool[Tensor, "mask reader writer"]
+    """Which of their edges are kept: of their readers, and of the writers that can differ."""
+
+
+def _steps(subject: Transformer, masks: Bool[Tensor, "mask edge"], settled: bool) -> list[_Step]:
+    """The components that differ in any of the masks, in the order of computation, and logits."""
+    graph = subject.graph
+    kept = masks.any(0)
+    moves = torch.zeros(graph.n_writers, dtype=torch.bool)
+    moves[0] = True
+    steps = []
+    for block in graph.stream_blocks:
+        seen = moves[: block.n_writers]
+        edges = kept[block.edges].view(block.n_readers, block.n_writers)
+        reached = (edges & seen).any(1) if settled else torch.ones(block.n_readers).bool()
+        first = 1 + block.layer * graph.writers_per_layer
+        heads, groups, writers = [], [], []
+        if block.kind == "qkv":
+            heads = _reached_heads(subject, reached)
+            per_group = graph.n_heads // graph.n_groups
+            groups = sorted({head // per_group for head in heads})
+            readers = [*heads, *(graph.n_heads + g for g in groups)]
+            readers += [graph.n_heads + graph.n_groups + g for g in groups]
+            writers = [first + head for head in heads]
+        else:
+            readers = [0]
+            writers = [first + graph.n_heads] if block.kind == "mlp" and bool(reached[0]) else []
+        if writers or block.kind == "logits":
+            mixing = masks[:, block.edges].view(-1, block.n_readers, block.n_writers)
+            steps.append(_Step(block, heads, groups, writers, mixing[:, readers][:, :, seen]))
+            moves[writers] = True
+    return steps
+
+
+def _reached_heads(subject: Transformer, reached: Bool[Tensor, " reader"]) -> list[int]:
+    """The heads of a layer of which any query, key or value reader is reached."""
+    heads = reached[subject.graph.head_slots].any(1)
+    if subject.config.coupled_heads and bool(heads.any()):
+        return list(range(subject.config.n_heads))
+    return heads.nonzero().flatten().tolist()
