@@ -74,6 +74,10 @@ def planted(
 
     path, name = _split(given)
     name, program = load_program(path, name)
+    if not file.exists():
+        raise FileNotFoundError(
+            f"no subject at {file}: there is no such file; build one with: {build_command(given)}"
+        )
     transformer, _ = own_subject(str(file))
     config, codec = transformer.config, transformer.codec
     if codec is None:
