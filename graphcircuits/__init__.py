@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphcircuits import rasp
+    from graphcircuits import rasp, tasks
     from graphcircuits.adapters.hf import from_hf
     from graphcircuits.adapters.load import load_model
     from graphcircuits.circuit import Circuit
@@ -49,6 +49,7 @@ __all__ = [
     "localize",
     "node_scores",
     "rasp",
+    "tasks",
 ]
 
 # Public name -> the module that defines it; a subpackage stands for itself.
@@ -74,6 +75,7 @@ _EXPORTS = {
     "localize": "graphcircuits.methods",
     "node_scores": "graphcircuits.methods.nodes",
     "rasp": "graphcircuits.rasp",
+    "tasks": "graphcircuits.tasks",
 }
 
 

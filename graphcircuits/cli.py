@@ -23,6 +23,7 @@ from graphcircuits.commands.evaluate import evaluate
 from graphcircuits.commands.interact import interact
 from graphcircuits.commands.localize import localize
 from graphcircuits.commands.output import in_words, say, say_error
+from graphcircuits.commands.tasks import tasks
 from graphcircuits.commands.train import train
 
 FAILED, MISTAKE, INTERNAL = 1, 2, 70
@@ -43,6 +44,7 @@ app.command()(cost)
 app.command()(evaluate)
 app.command()(interact)
 app.command()(localize)
+app.command()(tasks)
 app.command()(train)
 
 

@@ -143,7 +143,10 @@ def localize(
         suffix("--html", html, ".html", ".htm"),
         device_there(device),
         known_dtype(dtype),
-        writable({"--out": out, "--html": html}, read=[model and Path(model), pairs_file]),
+        writable(
+            {"--out": out, "--html": html},
+            read=[None if model is None else Path(model), pairs_file],
+        ),
         _misplaced(case, model, vocab, max_seq_len, causal),
         prompt_problems(case, model, task=task, pairs_file=pairs_file, words=words),
     )

@@ -155,6 +155,8 @@ def prompt_problems(
     if task is not None:
         from graphcircuits import tasks
 
-        if task not in tasks.names():
-            problems.append(f"--task must be one of {', '.join(tasks.names())}, got {task!r}")
+        try:
+            tasks.find(task)
+        except ValueError as error:
+            problems.append(str(error))
     return problems

@@ -65,16 +65,21 @@ def _write_docstring(vocabulary: Vocabulary, rng: Random) -> TextPair:
 
 
 def _write_colored_objects(vocabulary: Vocabulary, rng: Random) -> TextPair:
-    colors = rng.sample(vocabulary.words("colors", [x for x in COLORS if x != "orange"]), 3)
-    things = rng.sample(vocabulary.words("things", THINGS), 3)
-    first, second, third = (f"a {c} {x}" for c, x in zip(colors, things, strict=True))
-    asked, other = rng.sample(range(3), 2)
-    story = f"On the table there are {first}, {second} and {third}. The color of the"
+    colors = vocabulary.words("colors", COLORS)
+    things = vocabulary.words("things", THINGS)
+
+    def story() -> tuple[str, dict[str, str]]:
+        seen = dict(zip(rng.sample(things, 3), rng.sample(colors, 3), strict=True))
+        first, second, third = (f"a {color} {thing}" for thing, color in seen.items())
+        return f"On the table there is {first}, {second} and {third}. What color is the", seen
+
+    example, seen = story()
+    thing, color = rng.choice(list(seen.items()))
+    text, seen = story()
+    asked, other = rng.sample(list(seen), 2)
+    start = f"{example} {thing}? It is {color}.\n{text}"
     return TextPair(
-        f"{story} {things[asked]} is",
-        f"{story} {things[other]} is",
-        f" {colors[asked]}",
-        f" {colors[other]}",
+        f"{start} {asked}? It is", f"{start} {other}? It is", f" {seen[asked]}", f" {seen[other]}"
     )
 
 
@@ -126,7 +131,7 @@ docstring = Task(
 
 colored_objects = Task(
     name="colored-objects",
-    description="The color of one of three things; corrupted: asks for another",
+    description="The color of one of three things, after an example; corrupted: asks for another",
     reference="Merullo, Eickhoff and Pavlick 2023, Circuit Component Reuse Across Tasks "
     "(arXiv:2310.08744)",
     write=_write_colored_objects,

@@ -42,7 +42,7 @@ class TextPair:
     incorrect: str
 
     def __str__(self) -> str:
-        return f"{self.clean}|{self.correct} (not{self.incorrect})"
+        return f"{self.clean}|{self.correct} (not {self.incorrect.strip()})"
 
 
 class TooFewWords(ValueError):
