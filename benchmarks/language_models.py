@@ -11,17 +11,20 @@
    is tried again.
 3. The page is Markdown with a table per model and number, and a figure of the curves.
 
-All three happen one after the other, or apart and on different machines that share the store:
---only-prepare also writes the models into it, so that running needs no other file and no tokenizer.
+All three happen one after the other, or apart and on different machines that share the store. With
+--weights, preparing also writes the models into it, so that running needs no other file; without,
+running reads them from --models, and needs no tokenizer either way.
 
 python -m benchmarks.language_models --models build/models --device cuda \
     --out docs/results/language-models.md --figure docs/figures/language-models.svg
 """
 
 import argparse
+import math
 import platform
 import shlex
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -133,7 +136,7 @@ def _tasks(
         about = {"right": right, "asked": len(asked), "fresh": len(fresh)}
         print(f"  {name}: right on {right:.0%} of {len(asked)} prompts", flush=True)
         if right < LEAST_RIGHT:
-            yield name, about | {"reason": f"right on {right:.0%} of {len(asked)} prompts"}
+            yield name, about | {"reason": f"right on {right:.1%} of {len(asked)} prompts"}
             continue
         (place / name).mkdir(parents=True, exist_ok=True)
         found.save(place / name / "found.jsonl")
@@ -282,7 +285,8 @@ def _subject(store: Path, models: Path | None, model: str, settings: Settings) -
 def _machine(device: str) -> str:
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
-    return f"CPU, {torch.get_num_threads()} threads"
+    count = torch.get_num_threads()
+    return "one CPU thread" if count == 1 else f"{count} CPU threads"
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -322,8 +326,12 @@ def main(given: Sequence[str] | None = None) -> int:
         default=[],
         help=f"METHOD.NAME=VALUE, in place of {' and '.join(OPTIONS)}",
     )
+    parser.add_argument(
+        "--minutes", type=float, help="start no unit after so long; run again later"
+    )
+    parser.add_argument("--weights", action="store_true", help="prepare the models, not pairs only")
     stage = parser.add_mutually_exclusive_group()
-    stage.add_argument("--only-prepare", action="store_true", help="models and pairs to the store")
+    stage.add_argument("--only-prepare", action="store_true", help="pairs to the store")
     stage.add_argument("--only-run", action="store_true", help="units to the store")
     stage.add_argument("--only-page", action="store_true", help="page and figure from the store")
     words = parser.parse_args(given)
@@ -354,12 +362,16 @@ def _main(words: argparse.Namespace) -> int:
     if words.only_prepare or everything:
         if words.models is None:
             raise ValueError("give the folder of the models with --models.")
-        prepare(model_files(words.models), words.store, settings, weights=words.only_prepare)
+        prepare(model_files(words.models), words.store, settings, weights=words.weights)
     failed = 0
     if words.only_run or everything:
+        end = math.inf if words.minutes is None else time.monotonic() + 60 * words.minutes
         for unit, said in run(words.store, words.models, settings):
             print(f"{unit.model} {unit.task} {unit.method}: {said}", flush=True)
             failed += said.startswith("failed")
+            if time.monotonic() > end:
+                print("the time is up; the same command goes on from here", flush=True)
+                return 1
     if words.only_page or everything:
         write_page(words.store, words.out, words.figure, names)
         print(f"wrote {words.out} and {words.figure}")

@@ -100,11 +100,21 @@ def test_all_at_once(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.slow
-def test_in_three_steps_without_the_models(models: Path, tmp_path: Path) -> None:
-    assert main(["--models", str(models), *GIVEN, "--only-prepare"]) == 0
+def test_in_three_steps_without_the_models(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare = ["--models", str(models), *GIVEN, "--only-prepare"]
+    assert main(prepare) == 0
+    assert not list(tmp_path.glob("store/*/subject.safetensors"))
+    assert main([*GIVEN, "--only-run"]) == 2
+    said = "subject.safetensors is not there; name the folder of the model with --models.\n"
+    assert capsys.readouterr().err.endswith(said)
+    assert main([*prepare, "--weights"]) == 0
     for file in models.iterdir():
         file.unlink()
     assert not list(tmp_path.glob("store/*/*/eap.json"))
+    assert main([*GIVEN, "--only-run", "--minutes", "0"]) == 1
+    assert len(list(tmp_path.glob("store/*/*/*.json"))) == 1
     assert main([*GIVEN, "--only-run"]) == 0
     assert len(list(tmp_path.glob("store/*/*/eap.json"))) == 4
     assert not (tmp_path / "docs").exists()
