@@ -294,6 +294,12 @@ def _faithfulness(
     distinct = list(dict.fromkeys([everything, nothing, *circuits]))
     masks = torch.stack([circuit.mask for circuit in distinct[1:]])
     found = _mean_losses(subject, pairs, masks, ablation, memory_limit)
+    if not found.isfinite().all():
+        bad = int((~found.isfinite()).sum())
+        raise ValueError(
+            f"losses must be finite, {bad} of {len(found)} circuits have one that is not: compute "
+            "in float32 or bfloat16, whose numbers reach further than those of float16."
+        )
     losses = dict(zip(distinct, found.tolist(), strict=True))
     empty, clean = losses[nothing], losses[everything]
     gap = empty - clean

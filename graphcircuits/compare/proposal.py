@@ -114,7 +114,7 @@ def propose(
             size, found_on = curve.sizes[place], curve.faithfulness[place]
         else:
             (found_on,) = faithfulness(subject, some, [result.circuit(edges=size)])
-    except ValueError as error:
+    except (ValueError, MemoryError) as error:
         problems.append(str(error))
         size = min(EDGES, subject.graph.n_edges) if size is None else size
     circuit = result.circuit(edges=size)
@@ -138,7 +138,7 @@ def _on_fresh(proposal: Proposal, subject: Transformer, seen: Pairs, fresh: Pair
     some = _few(subject, left)
     try:
         (value,) = faithfulness(subject, some, [proposal.circuit])
-    except ValueError as error:
+    except (ValueError, MemoryError) as error:
         return replace(proposal, problems=(f"on fresh pairs: {error}",))
     return replace(proposal, fresh=value, n_fresh=len(some))
 

@@ -182,6 +182,15 @@ def test_refusals() -> None:
             evaluate(result, subject, pairs, sizes=sizes)
 
 
+def test_losses_that_are_not_finite() -> None:
+    subject, pairs = task()
+    huge = {name: 1e160 * subject.weights[name] for name in ("W_E", "W_U")}
+    broken = Transformer(subject.config, dict(subject.weights) | huge)
+    circuit = scored_by(subject.graph, 0).circuit(edges=1)
+    with pytest.raises(ValueError, match=r"losses must be finite, \d of 3 circuits have one that"):
+        faithfulness(broken, pairs, [circuit])
+
+
 def test_tables_and_files(tmp_path: Path) -> None:
     found, _, _, _ = evaluated(sizes=(0, 4, 110))
     lines = found.table().splitlines()

@@ -109,6 +109,18 @@ def test_pairs_that_say_nothing(given: Given) -> None:
     )
 
 
+def test_scores_outlive_a_lack_of_memory(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, pairs, fresh, result = given
+
+    def full(*_: Any) -> None:
+        raise MemoryError("out of memory on cuda")
+
+    monkeypatch.setattr(proposal, "faithfulness", full)
+    found = propose(result, subject, pairs, fresh=fresh)
+    assert len(found.circuit) == 20
+    assert found.sentences() == ["how faithful it is cannot be said: out of memory on cuda"]
+
+
 def pairs_of(*prompts: tuple[list[int], list[int], int], **options: Any) -> Pairs:
     clean, corrupted, last = zip(*prompts, strict=True)
     scored = torch.zeros(len(clean), len(clean[0]), dtype=torch.bool)
