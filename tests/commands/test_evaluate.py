@@ -14,6 +14,8 @@ from graphcircuits.result import Result
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.subject.transformer import Transformer
+from graphcircuits.tasks import find
+from tests.benchmarks.test_language_models import Words
 from tests.shell import Command, refused
 from tests.subjects import make_subject
 
@@ -99,6 +101,29 @@ def test_a_model_of_ones_own(command: Command, results: list[Path], tmp_path: Pa
     record = json.loads(ended.out)
     assert (record["right"], record["seed"]) == (0.0, None)
     assert record["notes"][-1].startswith("the model is right on 0%")
+
+
+def test_a_task_from_localize_to_evaluate(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both draw fresh prompts of the task, with the same seed."""
+    model = make_subject(n_ctx=40, d_vocab=1500, d_vocab_out=1500)
+    subject = Transformer(model.config, dict(model.weights), tokenizer=Words())
+    for name in ("localize", "evaluate"):
+        place = f"graphcircuits.commands.{name}.own_subject"
+        monkeypatch.setattr(place, lambda *_: (subject, None))
+    given = ["--model", "mine.gguf", "--task", "plurals", "--pairs", "4", "--json"]
+    ended = command("localize", *given, "--method", "random", "--edges", "90", "--out", "a.json")
+    assert ended.code == 0, ended.err
+    kept = json.loads(ended.out)["faithfulness"]
+    assert (kept["pairs"], kept["fresh_pairs"]) == (4, 4)
+    record = json.loads(command("evaluate", "a.json", *given, "--sizes", "90").out)
+    assert record["seed"] == 1000
+    assert record["task"] == find("plurals").description
+    assert record["notes"][0] == "fresh pairs, of seed 1000; the results were found with 0"
+    (curve,) = record["results"][0]["curves"].values()
+    assert curve["faithfulness"] == [pytest.approx(kept["fresh"])]
+    assert record["results"][0]["circuit"]["faithfulness"] == pytest.approx(kept["fresh"])
 
 
 def test_a_program_and_its_subject(command: Command, tmp_path: Path) -> None:
