@@ -39,8 +39,8 @@ class Components:
     ]:
         """Queries, keys and values before norm and rotation, and z, what the heads write."""
         config = self.config
-        blocks = [self.weights[name][layer] for name in ("W_Q", "W_K", "W_V")]
-        W = torch.cat(blocks).transpose(0, 1)
+        blocks = [self.weights[name][layer].transpose(0, 1) for name in ("W_Q", "W_K", "W_V")]
+        W = torch.cat(blocks, dim=1)
         read = self.normalize("attn_norm", stream, layer) @ W.flatten(1)
         read = read.unflatten(-1, W.shape[1:])
         if config.biases:
@@ -62,7 +62,11 @@ class Components:
         Heads lie along `dim`, keys and values once per head or once per group of heads; the last
         two axes are pos and d_head. Where heads are coupled, all of the layer's must be there.
         """
-        q, k = (self.for_scores(kind, x, layer, dim) for kind, x in (("q", q), ("k", k)))
+        q, k = (self._qk_normalize(kind, x, layer, dim) for kind, x in (("q", q), ("k", k)))
+        if self.config.positions == "rotary":
+            # Both at once: on a GPU small steps cost their number, not their size.
+            sizes = (q.shape[dim], k.shape[dim])
+            q, k = rotate(self.config, layer, torch.cat([q, k], dim)).split(sizes, dim)
         if (served := q.shape[dim] // k.shape[dim]) > 1:
             k, v = (x.repeat_interleave(served, dim=dim) for x in (k, v))
         z = attend(self.config, layer, q, k, v)
@@ -142,7 +146,9 @@ class Components:
         weight, bias = self._norm_weights(name, layer)
         return stream if weight is None else normalize(self.config, stream, weight, bias)
 
-    def _norm_weights(self, name: str, layer: int | None) -> tuple[Tensor | None, Tensor | None]:
+    def _norm_weights(
+        self, name: str, layer: int | slice | None
+    ) -> tuple[Tensor | None, Tensor | None]:
         found = [self.weights.get(f"{name}_{part}") for part in "wb"]
         weight, bias = (x if x is None or layer is None else x[layer] for x in found)
         return weight, bias
@@ -180,11 +186,18 @@ class Components:
         name: str,
         stream: Float[Tensor, "*#batch d_model"],
         grad: Float[Tensor, "*batch d_model"],
-        layer: int | None = None,
+        layer: int | slice | None = None,
     ) -> Float[Tensor, "*batch d_model"]:
-        """The gradient at a norm's input, given the one at its output."""
+        """The gradient at a norm's input, given the one at its output.
+
+        Several layers lie along the first axis.
+        """
         weight, _ = self._norm_weights(name, layer)
-        return grad if weight is None else pull_through_norm(self.config, stream, weight, grad)
+        if weight is None:
+            return grad
+        if isinstance(layer, slice):
+            weight = weight.view(len(weight), *[1] * (grad.ndim - 2), -1)
+        return pull_through_norm(self.config, stream, weight, grad)
 
     def through_norm(
         self, name: str, W: Float[Tensor, "*lead d_model d_out"], layer: int | None = None
