@@ -8,9 +8,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphcircuits import rasp
+    from graphcircuits import rasp, tasks
     from graphcircuits.adapters.hf import from_hf
+    from graphcircuits.adapters.load import load_model
     from graphcircuits.circuit import Circuit
+    from graphcircuits.compare.curves import evaluate
     from graphcircuits.compare.evaluate import auroc, faithfulness, faithfulness_curve
     from graphcircuits.corpus import case_ids, load_case
     from graphcircuits.corpus.case import Case
@@ -37,14 +39,17 @@ __all__ = [
     "auroc",
     "case_ids",
     "compile_program",
+    "evaluate",
     "faithfulness",
     "faithfulness_curve",
     "from_hf",
     "load_case",
+    "load_model",
     "load_transformer",
     "localize",
     "node_scores",
     "rasp",
+    "tasks",
 ]
 
 # Public name -> the module that defines it; a subpackage stands for itself.
@@ -60,14 +65,17 @@ _EXPORTS = {
     "auroc": "graphcircuits.compare.evaluate",
     "case_ids": "graphcircuits.corpus",
     "compile_program": "graphcircuits.rasp.compile",
+    "evaluate": "graphcircuits.compare.curves",
     "faithfulness": "graphcircuits.compare.evaluate",
     "faithfulness_curve": "graphcircuits.compare.evaluate",
     "from_hf": "graphcircuits.adapters.hf",
     "load_case": "graphcircuits.corpus",
+    "load_model": "graphcircuits.adapters.load",
     "load_transformer": "graphcircuits.subject.files",
     "localize": "graphcircuits.methods",
     "node_scores": "graphcircuits.methods.nodes",
     "rasp": "graphcircuits.rasp",
+    "tasks": "graphcircuits.tasks",
 }
 
 

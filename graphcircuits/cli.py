@@ -19,9 +19,11 @@ from graphcircuits.commands.build import build
 from graphcircuits.commands.cases import cases
 from graphcircuits.commands.compile import compile_
 from graphcircuits.commands.cost import cost
+from graphcircuits.commands.evaluate import evaluate
 from graphcircuits.commands.interact import interact
 from graphcircuits.commands.localize import localize
 from graphcircuits.commands.output import in_words, say, say_error
+from graphcircuits.commands.tasks import tasks
 from graphcircuits.commands.train import train
 
 FAILED, MISTAKE, INTERNAL = 1, 2, 70
@@ -39,8 +41,10 @@ app.command()(build)
 app.command()(cases)
 app.command("compile")(compile_)
 app.command()(cost)
+app.command()(evaluate)
 app.command()(interact)
 app.command()(localize)
+app.command()(tasks)
 app.command()(train)
 
 

@@ -13,7 +13,7 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,11 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result_files import (
     ABOUT,
+    RecordedCurve,
     components,
     from_json_file,
     from_tensor_file,
+    grouped,
     to_json_file,
 )
 from graphcircuits.store import StoreError, save_artifact, write_atomic, write_json
@@ -58,6 +60,8 @@ class Result:
     """A circuit that was already picked; files mark its edges `in_graph`."""
     notes: Sequence[str] = ()
     """What a reader of the scores should know, such as why the method was chosen."""
+    curve: RecordedCurve | None = None
+    """How faithful the best edges were found to be, where that was measured."""
 
     def __post_init__(self) -> None:
         scores = self.scores.detach().to("cpu", copy=True)
@@ -78,6 +82,11 @@ class Result:
                 f"the chosen circuit is of {self.chosen.graph}, the scores of {self.graph}; "
                 "bring it over with chosen.on(graph)."
             )
+        if self.curve is not None and max(self.curve.sizes, default=0) > self.graph.n_edges:
+            raise ValueError(
+                f"the curve has a circuit of {max(self.curve.sizes)} edges, but there are "
+                f"{self.graph.n_edges}."
+            )
         try:
             options = json.loads(json.dumps(dict(self.options), allow_nan=False))
         except (TypeError, ValueError) as error:
@@ -91,7 +100,7 @@ class Result:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Result):
             return NotImplemented
-        names = ("graph", "d_model", "chosen", *ABOUT)
+        names = ("graph", "d_model", "chosen", "curve", *ABOUT)
         return torch.equal(self.scores, other.scores) and all(
             getattr(self, name) == getattr(other, name) for name in names
         )
@@ -156,6 +165,21 @@ class Result:
         tied = (self.scores == cut).nonzero().flatten()
         mask[tied[: edges - int(mask.count_nonzero())]] = True
         return mask
+
+    def on(self, graph: ComponentGraph) -> "Result":
+        """The same scores on a graph whose heads share keys and values, as files of EAP-IG and MIB
+        never have them: of the heads that share one, the best counts."""
+        if graph == self.graph:
+            return self
+        if replace(graph, n_kv_heads=graph.n_heads) != self.graph:
+            raise ValueError(f"the scores are of {self.graph}, which cannot be brought to {graph}.")
+        none = torch.zeros(self.graph.n_edges, dtype=torch.bool)
+        scores, mask = grouped(
+            graph, self.scores, none if self.chosen is None else self.chosen.mask
+        )
+        chosen = None if self.chosen is None else Circuit.from_mask(graph, mask)
+        # The curve counted edges of the other graph.
+        return replace(self, graph=graph, scores=scores, chosen=chosen, curve=None)
 
     def head_level(self) -> dict[str, float]:
         """The best of q, k and v for each pair of components; `input->logits` is left out."""
@@ -222,7 +246,12 @@ class Result:
             raise ValueError(f"a result is saved as .json, .safetensors, .csv or .dot, got {path}.")
         if suffix == ".json":
             content = to_json_file(
-                self.graph, self.scores, circuit, d_model=self.d_model, about=self._about()
+                self.graph,
+                self.scores,
+                circuit,
+                d_model=self.d_model,
+                about=self._about(),
+                curve=self.curve,
             )
             write_json(path, content)
         elif suffix == ".safetensors":
@@ -255,5 +284,7 @@ class Result:
         about = self._about()
         seed = about.pop("seed")
         meta = about | {"d_model": self.d_model}
+        if self.curve is not None:
+            meta["curve"] = self.curve.to_json()
         config = self.graph
         save_artifact(path, kind="result", config=config, seed=seed, tensors=tensors, meta=meta)

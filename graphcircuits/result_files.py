@@ -9,13 +9,20 @@
 3. `from_tensor_file` reads an artifact of kind `result`.
 
 EAP-IG gives every head its own keys and values. A graph with grouped ones is written with the
-group's score at each of its heads, and read back from that.
+group's score at each of its heads, and read back from that. `grouped` brings scores of single heads
+to such a graph.
+
+A result may come with a `RecordedCurve`: how faithful its best edges were found to be. Files
+without one have no word of it.
 
 Readers give the fields of a `Result`. They compare sizes with what the file holds before they build
 a graph: a graph of the sizes in a file can be larger than any memory.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +65,46 @@ _BLOCK: Mapping[str, tuple[type, ...]] = {
     "sha256": (str,),
 }
 _SCORES = (float, int, type(None))
+_CURVE: Mapping[str, tuple[type, ...]] = {
+    "sizes": (list,),
+    "faithfulness": (list,),
+    "pairs": (int,),
+    "seed": (int, type(None)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedCurve:
+    """How faithful the best edges of a result were found to be, from few of them to many."""
+
+    sizes: Sequence[int]
+    """Numbers of edges, growing."""
+    faithfulness: Sequence[float]
+    """Of the best edges at each size."""
+    pairs: int
+    """How many prompt pairs it was measured on."""
+    seed: int | None = None
+    """What drew these pairs, where a seed did."""
+
+    def __post_init__(self) -> None:
+        sizes, values = tuple(self.sizes), tuple(self.faithfulness)
+        if min(sizes, default=0) < 0 or any(a >= b for a, b in pairwise(sizes)):
+            raise ValueError(
+                f"the sizes of a curve must be growing numbers from 0, got {short(sizes)}."
+            )
+        if len(values) != len(sizes) or not all(map(math.isfinite, values)):
+            raise ValueError(
+                f"a curve must have a finite faithfulness for each of {len(sizes)} sizes, "
+                f"got {short(values)}."
+            )
+        if self.pairs < 1:
+            raise ValueError(f"a curve is measured on at least one pair, got {short(self.pairs)}.")
+        object.__setattr__(self, "sizes", sizes)
+        object.__setattr__(self, "faithfulness", values)
+
+    def to_json(self) -> dict[str, Any]:
+        """What files hold of it."""
+        return asdict(self) | {"sizes": list(self.sizes), "faithfulness": list(self.faithfulness)}
 
 
 # Writing
@@ -70,6 +117,7 @@ def to_json_file(
     *,
     d_model: int | None,
     about: Mapping[str, Any],
+    curve: RecordedCurve | None = None,
 ) -> dict[str, Any]:
     """The content of a JSON file; the edges of `circuit` are marked `in_graph`."""
     full, shared = _ungrouped(graph)
@@ -85,6 +133,7 @@ def to_json_file(
         "dtype": str(scores.dtype).removeprefix("torch."),
         "chosen": circuit is not None,
         "scores": scores.tolist(),
+        **({} if curve is None else {"curve": curve.to_json()}),
     }
     content = {
         "cfg": {
@@ -139,14 +188,46 @@ def _ungrouped(graph: ComponentGraph) -> tuple[ComponentGraph, Int[Tensor, " edg
     return full, graph.offsets[readers][full.edge_readers] + full.edge_writers
 
 
+def grouped(
+    graph: ComponentGraph, scores: Float[Tensor, " single"], mask: Bool[Tensor, " single"]
+) -> tuple[Float[Tensor, " edge"], Bool[Tensor, " edge"]]:
+    """Scores and a mask of single heads on a graph whose heads share keys and values.
+
+    Of the heads that share a key or a value, the best counts.
+    """
+    _, shared = _ungrouped(graph)
+    best = scores.new_full((graph.n_edges,), -math.inf)
+    marked = torch.zeros(graph.n_edges, dtype=torch.int8)
+    return (
+        best.scatter_reduce(0, shared, scores, "amax"),
+        marked.scatter_reduce(0, shared, mask.to(torch.int8), "amax").bool(),
+    )
+
+
 # Reading
+
+
+def _read_curve(path: str | Path, found: Mapping[str, Any]) -> RecordedCurve | None:
+    """The curve in a block of ours, where it has one."""
+    if "curve" not in found:
+        return None
+    check_types(path, {"curve": found["curve"]}, {"curve": (dict,)}, "result")
+    curve = found["curve"]
+    check_types(path, curve, _CURVE, "curve")
+    for name, kinds in (("sizes", (int,)), ("faithfulness", (int, float))):
+        if any(type(value) not in kinds for value in curve[name]):
+            raise StoreError(f"{path}: {name} must be numbers, got {short(curve[name])}.")
+    return RecordedCurve(**curve | {"faithfulness": list(map(float, curve["faithfulness"]))})
 
 
 def from_tensor_file(path: str | Path) -> dict[str, Any]:
     """The fields of a result in a safetensors file."""
     artifact = load_artifact(path, "result")
     kinds = {name: kinds for name, kinds in ABOUT.items() if name != "seed"}
-    check_types(path, artifact.meta, {**kinds, "d_model": (int, type(None))}, "result")
+    meta = dict(artifact.meta)
+    curve = _read_curve(path, meta)
+    meta.pop("curve", None)
+    check_types(path, meta, {**kinds, "d_model": (int, type(None))}, "result")
     present = artifact.tensors.keys() & {"chosen"}
     check_types(path, artifact.tensors, dict.fromkeys(["scores", *present], (Tensor,)), "result")
     scores, chosen = artifact.tensors["scores"], artifact.tensors.get("chosen")
@@ -170,7 +251,8 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
         "scores": scores,
         "seed": artifact.seed,
         "chosen": None if chosen is None else Circuit.from_mask(graph, chosen),
-        **artifact.meta,
+        "curve": curve,
+        **meta,
     }
 
 
@@ -212,10 +294,10 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
     if ours is None:
         chosen = Circuit.from_mask(graph, marked) if marked.any() else None
         return {"graph": graph, "scores": scores, "d_model": d_model or None, "chosen": chosen}
-    grouped = torch.zeros(graph.n_edges, dtype=scores.dtype)
+    values = torch.zeros(graph.n_edges, dtype=scores.dtype)
     mask = torch.zeros(graph.n_edges, dtype=torch.bool)
-    grouped[shared], mask[shared] = scores, marked
-    agree = grouped[shared].isclose(scores, rtol=0, atol=0, equal_nan=True)
+    values[shared], mask[shared] = scores, marked
+    agree = values[shared].isclose(scores, rtol=0, atol=0, equal_nan=True)
     differ = ~agree | (mask[shared] != marked)
     if differ.any():
         name = full.edge_name(int(differ.nonzero()[0]))
@@ -228,6 +310,7 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
         "scores": torch.tensor(ours["scores"], dtype=DTYPES[ours["dtype"]]),
         "d_model": d_model or None,
         "chosen": Circuit.from_mask(graph, mask) if ours["chosen"] else None,
+        "curve": _read_curve(path, ours),
         **{name: ours[name] for name in ABOUT},
     }
 
@@ -235,7 +318,7 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
 def _check_block(path: str | Path, content: dict[str, Any], ours: Any) -> None:
     """Refuse a block that is not whole, and a file that was changed after it was written."""
     check_version(path, ours)
-    check_types(path, ours, _BLOCK, "result")
+    check_types(path, {name: ours[name] for name in ours if name != "curve"}, _BLOCK, "result")
     if _hash(content) != ours["sha256"]:
         raise StoreError(
             f"{path} has changed since it was written: its content does not have the sha256 that "

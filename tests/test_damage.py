@@ -29,6 +29,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble, seen_of
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.result import Result
+from graphcircuits.result_files import RecordedCurve
 from graphcircuits.store import StoreError, load_artifact, save_artifact
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import load_transformer, save_transformer
@@ -70,7 +71,9 @@ def bent(path: Path, seed: int = 0) -> Iterator[None]:
 def make_result() -> Result:
     graph = ComponentGraph(1, 2)
     scores = torch.randn(graph.n_edges, generator=torch.Generator().manual_seed(0))
-    result = Result(graph=graph, scores=scores, method="gcl", options={"a": [1]}, seconds=0.5)
+    curve = RecordedCurve(sizes=(0, 3), faithfulness=(0.0, 0.5), pairs=2, seed=1)
+    about: dict[str, Any] = {"method": "gcl", "options": {"a": [1]}, "seconds": 0.5, "curve": curve}
+    result = Result(graph=graph, scores=scores, **about)
     return replace(result, chosen=result.circuit(edges=3))
 
 

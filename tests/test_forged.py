@@ -153,6 +153,9 @@ def test_forged_predictors(
 # Results
 
 
+CURVE = {"sizes": [1, 2], "faithfulness": [0.5, 1.0], "pairs": 4, "seed": None}
+
+
 def forged_result(path: Path, change: Callable[[dict[str, Any]], object], **tensors: Any) -> Path:
     graph = ComponentGraph(2, 4)
     Result(graph=graph, scores=torch.zeros(graph.n_edges)).save(path)
@@ -171,6 +174,23 @@ def forged_result(path: Path, change: Callable[[dict[str, Any]], object], **tens
         (lambda h: h.update(config={"n_layers": 2}), {}, "missing key 'n_heads'"),
         (lambda h: h["meta"].update(options=3), {}, "'options' must be dict, got 3"),
         (lambda h: h["meta"].update(seconds="1"), {}, "'seconds' must be float or int or NoneType"),
+        (lambda h: h["meta"].update(curve=3), {}, "'curve' must be dict, got 3"),
+        (lambda h: h["meta"].update(curve={"sizes": []}), {}, "is not a whole curve: no 'faithful"),
+        (lambda h: h["meta"].update(curve=CURVE | {"seed": "1"}), {}, "'seed' must be int or None"),
+        (lambda h: h["meta"].update(curve=CURVE | {"sizes": [3, 2]}), {}, r"from 0, got \(3, 2\)"),
+        (
+            lambda h: h["meta"].update(curve=CURVE | {"sizes": [True, 2]}),
+            {},
+            "sizes must be numbers, got",
+        ),
+        (lambda h: h["meta"].update(curve=CURVE | {"faithfulness": [0]}), {}, "each of 2 sizes"),
+        (
+            lambda h: h["meta"].update(curve=CURVE | {"faithfulness": [0, "1"]}),
+            {},
+            "be numbers, got .0, '1'",
+        ),
+        (lambda h: h["meta"].update(curve=CURVE | {"pairs": 0}), {}, "at least one pair, got 0"),
+        (lambda h: h["meta"].update(curve=CURVE | {"sizes": [1, 111]}), {}, "of 111 edges, but th"),
         (lambda h: None, {"scores": torch.zeros(110).long()}, "got torch.int64 of shape"),
         (lambda h: None, {"scores": torch.zeros(1, 110)}, r"of shape \(1, 110\)"),
         (lambda h: None, {"chosen": torch.zeros(110)}, "chosen must be a boolean for each of 110"),

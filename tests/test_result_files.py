@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from graphcircuits import load_case
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods import localize
 from graphcircuits.result import Result
-from graphcircuits.result_files import signless
+from graphcircuits.result_files import RecordedCurve, signless
 from graphcircuits.store import StoreError
 from tests.damage import limits, nested, rehashed_result
 
@@ -194,3 +195,54 @@ def test_deep_and_endless_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     with limits(), pytest.raises(StoreError, match="expected a regular file"):
         Result.load(tmp_path / "pipe.json")
+
+
+# The curve, and graphs whose heads share keys
+
+
+@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
+def test_a_curve_is_kept_beside_the_scores(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"result{suffix}"
+    curve = RecordedCurve(sizes=[0, 7], faithfulness=[0.0, 0.75], pairs=3, seed=None)
+    result = Result(graph=GRAPH, scores=logits(), curve=curve)
+    result.save(path)
+    assert Result.load(path) == result
+    assert Result.load(path).curve == curve
+    assert result != Result(graph=GRAPH, scores=logits())
+    with pytest.raises(ValueError, match="a circuit of 111 edges, but there are 110"):
+        Result(
+            graph=GRAPH,
+            scores=logits(),
+            curve=RecordedCurve(sizes=(111,), faithfulness=(1.0,), pairs=1),
+        )
+
+
+def test_a_result_without_a_curve_says_nothing_of_one(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    Result(graph=GRAPH, scores=logits()).save(path)
+    assert "curve" not in json.loads(path.read_text())["graphcircuits"]
+    assert Result.load(path).curve is None
+
+
+def test_scores_of_heads_that_share_keys() -> None:
+    shared = ComponentGraph(2, 4, n_kv_heads=2)
+    result = Result(graph=GRAPH, scores=logits(), method="theirs")
+    chosen = result.circuit(edges=30)
+    result = replace(result, chosen=chosen)
+    brought = result.on(shared)
+    assert (brought.graph, brought.method) == (shared, "theirs")
+    assert brought.chosen is not None
+    scores = dict(zip(GRAPH.edge_names, result.scores.tolist(), strict=True))
+    for name, score in zip(shared.edge_names, brought.scores.tolist(), strict=True):
+        heads = [name]
+        if name.endswith(("<k>", "<v>")):
+            # a0.g1<k> is the key of a0.h2 and a0.h3.
+            start, group, letter = name[:-4], int(name[-4]), name[-3:]
+            heads = [f"{start[:-1]}h{2 * group + n}{letter}" for n in (0, 1)]
+        assert score == max(scores[head] for head in heads)
+        assert (name in brought.chosen) == any(head in chosen for head in heads)
+    assert brought.on(shared) is brought
+    with pytest.raises(ValueError, match=r"which cannot be brought to ComponentGraph\(n_layers=3"):
+        result.on(ComponentGraph(3, 4))
+    with pytest.raises(ValueError, match="cannot be brought"):
+        brought.on(GRAPH)

@@ -10,6 +10,7 @@
    sizes, MIB's or log-spaced; its areas are CPR (larger is better) and CMD (smaller is better).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -235,7 +236,7 @@ def faithfulness_curve(
     if sizes == "mib":
         circuits = [result.circuit(fraction=fraction) for fraction in FRACTIONS]
     else:
-        counts = _log_sizes(graph.n_edges) if sizes == "log" else _own_sizes(sizes, graph.n_edges)
+        counts = log_sizes(graph.n_edges) if sizes == "log" else _own_sizes(sizes, graph.n_edges)
         circuits = [result.circuit(edges=count) for count in counts]
     taken = tuple(map(len, circuits))
     circuits = [circuit.pruned() for circuit in circuits] if prune else circuits
@@ -247,7 +248,19 @@ def faithfulness_curve(
     )
 
 
-def _log_sizes(n_edges: int) -> list[int]:
+def shown(value: float, digits: int = 2) -> str:
+    """A faithfulness in so many digits; what rounds to zero has no sign."""
+    return f"{round(value, digits) + 0.0:.{digits}f}"
+
+
+def mib_sizes(n_edges: int) -> list[int]:
+    """MIB's parts of all edges in whole edges; on a small graph several are the same."""
+    # As `Result.circuit` rounds them.
+    return [math.floor(fraction * n_edges + 1e-9) for fraction in FRACTIONS]
+
+
+def log_sizes(n_edges: int) -> list[int]:
+    """Numbers of edges from one to all, in equal ratios."""
     return np.unique(np.geomspace(1, n_edges, LOG_SIZES).round().astype(int)).tolist()
 
 
@@ -281,6 +294,12 @@ def _faithfulness(
     distinct = list(dict.fromkeys([everything, nothing, *circuits]))
     masks = torch.stack([circuit.mask for circuit in distinct[1:]])
     found = _mean_losses(subject, pairs, masks, ablation, memory_limit)
+    if not found.isfinite().all():
+        bad = int((~found.isfinite()).sum())
+        raise ValueError(
+            f"losses must be finite, {bad} of {len(found)} circuits have one that is not: compute "
+            "in float32 or bfloat16, whose numbers reach further than those of float16."
+        )
     losses = dict(zip(distinct, found.tolist(), strict=True))
     empty, clean = losses[nothing], losses[everything]
     gap = empty - clean

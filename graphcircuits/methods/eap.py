@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.engine.memory import Footprint, at_once, keep_freed_memory
+from graphcircuits.engine.memory import CPU_BUFFER, Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.prepare import (
     DIRECTIONS,
@@ -366,38 +366,60 @@ def _add_effects(
         if seen <= low:
             continue
         readers = gradients.reshape(block.n_readers, len(found), -1).transpose(0, 1)
-        products = readers.to(found.dtype) @ writers[low:seen].permute(1, 2, 0)
-        edges = found[:, block.edges].view(-1, block.n_readers, block.n_writers)
-        edges[:, :, low:seen] += products
+        edges = found[:, block.edges].view(-1, block.n_readers, block.n_writers)[:, :, low:seen]
+        edges.baddbmm_(readers.to(found.dtype), writers[low:seen].permute(1, 2, 0))
 
 
 def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader batch pos d_model"]]:
     """Gradients at readers that read the same writers: a layer's heads, its MLP, ..., `logits`.
 
     They are summed over the steps of the run. Those of an MLP and of `logits` are taken to the
-    stream by the backward pass, those of heads here, since they share one norm and one stream;
-    if no norm stands in between, after the sum: that map is then the same in every step.
+    stream by the backward pass, those of heads here, since they share one norm and one stream.
     """
-    subject, weights = run.subject, run.subject.weights
-    early = "attn_norm_w" not in weights
+    layers = range(len(run.layers))
+    size = _layers_at_once(run, batch)
+    for some in (layers[start : start + size] for start in layers[::size]):
+        for layer, heads in zip(some, _head_gradients(run, some, batch), strict=True):
+            yield heads
+            yield _over_steps(run.gradients[4 * layer + 3], batch)[None]
+    yield _over_steps(run.gradients[-1], batch)[None]
 
-    def summed(values: Tensor, axis: int = 1) -> Tensor:
-        if values.shape[axis] == batch:
-            return values
-        return values.unflatten(axis, (-1, batch)).sum(axis)
 
-    gradients = iter(run.gradients)
-    for layer, own in enumerate(run.layers):
-        vectors = torch.cat([next(gradients) for _ in "qkv"], dim=2)
-        vectors = (summed(vectors, 0) if early else vectors).permute(2, 0, 1, 3)
-        W = torch.cat([weights[name][layer] for name in ("W_Q", "W_K", "W_V")])
-        heads = vectors.flatten(1, 2) @ W.transpose(1, 2)
-        heads = heads.unflatten(1, vectors.shape[1:3])
-        if not early:
-            heads = summed(subject.pull_through_norm("attn_norm", own.at_heads, heads, layer))
-        yield heads
-        yield summed(next(gradients)[None])
-    yield summed(next(gradients)[None])
+def _head_gradients(
+    run: _Pass, some: range, batch: int
+) -> Float[Tensor, "layer reader batch pos d_model"]:
+    """Gradients at the heads' readers of some layers, taken to the stream."""
+    subject, weights, layers = run.subject, run.subject.weights, slice(some.start, some.stop)
+    parts = [run.gradients[4 * layer + kind] for layer in some for kind in range(3)]
+    vectors = torch.cat([part.permute(2, 0, 1, 3) for part in parts])
+    # Without a norm in between, the map to the stream is the same in every step.
+    same = "attn_norm_w" not in weights
+    vectors = _over_steps(vectors, batch, 1) if same else vectors
+    W = torch.cat([weights[name][layers] for name in ("W_Q", "W_K", "W_V")], dim=1)
+    heads = torch.bmm(vectors.flatten(1, 2), W.flatten(0, 1).mT)
+    heads = heads.view(*W.shape[:2], *vectors.shape[1:3], -1)
+    if same:
+        return heads
+    streams = torch.stack([run.layers[layer].at_heads for layer in some])[:, None]
+    return _over_steps(subject.pull_through_norm("attn_norm", streams, heads, layers), batch, 2)
+
+
+def _over_steps(values: Tensor, batch: int, axis: int = 0) -> Tensor:
+    """The sum over the steps of a run, which lie along this axis step by step."""
+    if values.shape[axis] == batch:
+        return values
+    return values.unflatten(axis, (-1, batch)).sum(axis)
+
+
+def _layers_at_once(run: _Pass, batch: int) -> int:
+    """Layers whose head gradients take no more than a quarter of what the writers take."""
+    graph = run.subject.graph
+    steps = run.stream.shape[0] // batch
+    layer = steps * (graph.readers_per_layer - 1)
+    room = graph.n_writers // 4
+    if not run.stream.is_cuda:
+        room = min(room, CPU_BUFFER // (run.stream[:batch].numel() * run.stream.itemsize))
+    return max(1, room // layer)
 
 
 def _chunks(

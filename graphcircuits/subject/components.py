@@ -146,7 +146,9 @@ class Components:
         weight, bias = self._norm_weights(name, layer)
         return stream if weight is None else normalize(self.config, stream, weight, bias)
 
-    def _norm_weights(self, name: str, layer: int | None) -> tuple[Tensor | None, Tensor | None]:
+    def _norm_weights(
+        self, name: str, layer: int | slice | None
+    ) -> tuple[Tensor | None, Tensor | None]:
         found = [self.weights.get(f"{name}_{part}") for part in "wb"]
         weight, bias = (x if x is None or layer is None else x[layer] for x in found)
         return weight, bias
@@ -184,11 +186,18 @@ class Components:
         name: str,
         stream: Float[Tensor, "*#batch d_model"],
         grad: Float[Tensor, "*batch d_model"],
-        layer: int | None = None,
+        layer: int | slice | None = None,
     ) -> Float[Tensor, "*batch d_model"]:
-        """The gradient at a norm's input, given the one at its output."""
+        """The gradient at a norm's input, given the one at its output.
+
+        Several layers lie along the first axis.
+        """
         weight, _ = self._norm_weights(name, layer)
-        return grad if weight is None else pull_through_norm(self.config, stream, weight, grad)
+        if weight is None:
+            return grad
+        if isinstance(layer, slice):
+            weight = weight.view(len(weight), *[1] * (grad.ndim - 2), -1)
+        return pull_through_norm(self.config, stream, weight, grad)
 
     def through_norm(
         self, name: str, W: Float[Tensor, "*lead d_model d_out"], layer: int | None = None

@@ -54,7 +54,7 @@ def rms_scale(
 def pull_through_norm(
     config: TransformerConfig,
     stream: Float[Tensor, "*#lead d_model"],
-    weight: Float[Tensor, " d_model"] | None,
+    weight: Float[Tensor, "*#lead d_model"] | None,
     grad: Float[Tensor, "*lead d_model"],
 ) -> Float[Tensor, "*lead d_model"]:
     """The gradient at a norm's input, given the one at its output."""
@@ -63,7 +63,8 @@ def pull_through_norm(
     stream, inverse = norm_scale(config, stream)
     unit = stream * inverse
     scaled = grad if weight is None else grad * weight
-    pulled = scaled - unit * (scaled * unit).mean(-1, keepdim=True)
+    along = (scaled * unit).mean(-1, keepdim=True)
+    pulled = torch.addcmul(scaled, unit, along, value=-1)
     if config.norm == "layer":
         pulled = pulled - scaled.mean(-1, keepdim=True)
     return pulled * inverse
