@@ -253,6 +253,11 @@ def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"its config\.json cannot be read: "):
         from_hf(folder)
+    make_config("gemma3").save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"query_pre_attn_scalar": 0}))
+    with pytest.raises(ValueError, match=r"its config\.json makes no model: ZeroDivisionError: "):
+        from_hf(folder)
 
 
 def test_a_folder_without_weights(tmp_path: Path) -> None:
