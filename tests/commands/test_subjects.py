@@ -15,7 +15,6 @@ from graphcircuits.tasks import Task
 from tests.adapters.hf_models import make_model, make_tokenizer
 from tests.shell import Command, refused
 from tests.subjects import make_subject
-from tests.tiers import some
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -76,7 +75,8 @@ def test_models_have_two_names_and_words_are_read_by_their_tokenizer(
     assert one["pairs"] == 2
 
 
-@pytest.mark.parametrize("name", some(["cost", "interact"], fast=["interact"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cost", "interact"])
 def test_the_other_commands(
     command: Command, folder: Path, drawn: list[tuple[int, int]], name: str
 ) -> None:
