@@ -104,7 +104,7 @@ def test_interactions_are_computed_in_the_dtype_asked_for(command: Command, fold
         for dtype in ([], ["--dtype", "float64"], ["--dtype", "float32"])
     )
     assert exact == wide != narrow
-    assert narrow == pytest.approx(wide, rel=1e-3)
+    assert narrow == pytest.approx(wide, rel=0.01)  # a small difference of large numbers
 
 
 @pytest.mark.parametrize("name", ["localize", "cost", "interact"])
