@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcircuits.adapters.plain_pickle import Made, Named, read_pickle
+from graphcircuits.plain_pickle import Made, Named, read_pickle
 from graphcircuits.store import StoreError
 from tests.damage import limits
 
