@@ -20,8 +20,8 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from graphcircuits.plain_pickle import Made, Named, Stored, parse_pickle
 from graphcircuits.files import StoreError, read_bytes, short
+from graphcircuits.plain_pickle import Made, Named, Stored, parse_pickle
 
 _STORAGES = {
     "Double": torch.float64,
@@ -98,7 +98,7 @@ def _read(path: str | Path, *, plain: bool) -> dict[str, object]:
     # Tied matrices are stored once and counted twice.
     if sum(weight.nbytes for weight in weights.values()) > 2 * len(data):
         raise StoreError(f"{path} names more numbers than it holds: its tensors share memory.")
-    return found | weights
+    return {**found, **weights}
 
 
 def _members(data: bytes) -> dict[str, bytes]:

@@ -33,32 +33,11 @@ def from_pt_file(path: str | Path) -> dict[str, Any]:
             f"{path} is not a graph of EAP-IG: it lacks {', '.join(missing)}; expected what its "
             "Graph.to_pt writes."
         )
-    cfg = content["cfg"]
-    sizes = [cfg.get(name) if isinstance(cfg, dict) else None for name in ("n_layers", "n_heads")]
-    if not all(type(size) is int and size > 0 for size in sizes):
-        raise StoreError(f"{path}: cfg must hold n_layers and n_heads, whole numbers from 1.")
-    n_layers, n_heads = sizes
-    d_model, parallel = cfg.get("d_model"), cfg.get("parallel_attn_mlp", False)
-    if type(d_model) not in (int, type(None)) or type(parallel) is not bool:
-        raise StoreError(
-            f"{path}: cfg must hold a whole number as d_model and true or false as "
-            f"parallel_attn_mlp, got {short(d_model)} and {short(parallel)}."
-        )
+    n_layers, n_heads, d_model, parallel = _read_cfg(path, content["cfg"])
+    # Compared before the graph is built: one of the sizes in a file can exceed any memory.
     shape = (1 + n_layers * (n_heads + 1), n_layers * (3 * n_heads + 1) + 1)
-    scores, marked = content["edges_scores"], content["edges_in_graph"]
-    kinds = {"edges_scores": (*DTYPES.values(),), "edges_in_graph": (torch.bool,)}
-    for name, values in (("edges_scores", scores), ("edges_in_graph", marked)):
-        # Before the graph is built: one of the sizes in a file can be larger than any memory.
-        if not isinstance(values, Tensor) or values.shape != shape:
-            found = tuple(values.shape) if isinstance(values, Tensor) else short(values)
-            raise StoreError(
-                f"{path}: {name} must have shape {shape} for {n_layers} layers x {n_heads} heads, "
-                f"got {found}."
-            )
-        if values.dtype not in kinds[name]:
-            raise StoreError(f"{path}: {name} cannot be of {values.dtype}.")
-    assert isinstance(scores, Tensor)
-    assert isinstance(marked, Tensor)
+    scores = _matrix(path, content, "edges_scores", shape, (*DTYPES.values(),))
+    marked = _matrix(path, content, "edges_in_graph", shape, (torch.bool,))
     graph = ComponentGraph(n_layers, n_heads, parallel=parallel)
     for part, names in (("src_nodes", graph.writer_names), ("dst_nodes", graph.reader_names)):
         if content[part] != list(names):
@@ -69,7 +48,7 @@ def from_pt_file(path: str | Path) -> dict[str, Any]:
     edges = (graph.edge_writers, graph.edge_readers)
     scores, marked = scores[edges], marked[edges]
     if not scores.any():
-        if any(isinstance(x, Tensor) and (x.nan_to_num() != 0).any() for x in _node_scores(content)):
+        if any(_has_scores(content.get(name)) for name in ("nodes_scores", "neurons_scores")):
             raise StoreError(
                 f"{path} scores nodes, not edges; a result needs a score for each edge."
             )
@@ -82,5 +61,41 @@ def from_pt_file(path: str | Path) -> dict[str, Any]:
     }
 
 
-def _node_scores(content: dict[str, object]) -> list[object]:
-    return [content.get("nodes_scores"), content.get("neurons_scores")]
+def _read_cfg(path: str | Path, cfg: object) -> tuple[int, int, int | None, bool]:
+    """Layers, heads, width if it is known, and whether attention and MLP are in parallel."""
+    found = cfg if isinstance(cfg, dict) else {}
+    n_layers, n_heads = found.get("n_layers"), found.get("n_heads")
+    if not (type(n_layers) is int and type(n_heads) is int and min(n_layers, n_heads) > 0):
+        raise StoreError(f"{path}: cfg must hold n_layers and n_heads, whole numbers from 1.")
+    d_model, parallel = found.get("d_model"), found.get("parallel_attn_mlp", False)
+    if type(d_model) not in (int, type(None)) or type(parallel) is not bool:
+        raise StoreError(
+            f"{path}: cfg must hold a whole number as d_model and true or false as "
+            f"parallel_attn_mlp, got {short(d_model)} and {short(parallel)}."
+        )
+    return n_layers, n_heads, d_model, parallel
+
+
+def _matrix(
+    path: str | Path,
+    content: dict[str, object],
+    name: str,
+    shape: tuple[int, int],
+    dtypes: tuple[torch.dtype, ...],
+) -> Tensor:
+    found = content[name]
+    if isinstance(found, Tensor) and found.shape == shape and found.dtype in dtypes:
+        return found
+    got = short(found)
+    if isinstance(found, Tensor):
+        got = f"{found.dtype} of shape {tuple(found.shape)}"
+    kinds = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+    raise StoreError(
+        f"{path}: {name} must be a matrix of {shape[0]} writers x {shape[1]} readers of {kinds}, "
+        f"as its cfg says, got {got}."
+    )
+
+
+def _has_scores(found: object) -> bool:
+    """Whether nodes or neurons are scored; NaN is EAP-IG's word for those that are not."""
+    return isinstance(found, Tensor) and bool((found == found).logical_and(found != 0).any())
