@@ -25,7 +25,6 @@ from graphcircuits.methods.pgexplainer import (
     fit,
     to_clean_output,
 )
-from graphcircuits.subject.layers import attend
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -56,18 +55,15 @@ def naive_logits(subject: Transformer, tokens: Tensor, mask: Tensor, corrupted: 
         first_q = layer * graph.readers_per_layer
         first_k = first_q + config.n_heads
         first_v = first_k + config.n_groups
+        queries = [vectors("Q", first_q + h, layer, h) for h in range(config.n_heads)]
         keys = [vectors("K", first_k + g, layer, g) for g in range(config.n_groups)]
         values = [vectors("V", first_v + g, layer, g) for g in range(config.n_groups)]
-        heads = []
-        for head in range(config.n_heads):
-            group = head // config.heads_per_group
-            query = vectors("Q", first_q + head, layer, head)
-            z = attend(config, query, keys[group], values[group])
-            heads.append(z @ w["W_O"][layer, head])
+        z = subject.attend(*(torch.stack(x, dim=1) for x in (queries, keys, values)), layer)
+        W_O = subject.write_weight("W_O", layer)
         # An MLP that runs beside its heads does not count them among its writers.
-        clean += heads
+        clean += [z[:, head] @ W_O[head] for head in range(config.n_heads)]
         *_, hidden = subject.mlp(read(first_v + config.n_groups), layer)
-        clean.append(hidden @ w["W_out"][layer])
+        clean.append(hidden @ subject.write_weight("W_out", layer))
     return subject.unembed(read(graph.n_readers - 1))
 
 

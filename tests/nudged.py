@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from graphcircuits.predictor.features import Features
-from graphcircuits.subject.layers import attend
 from graphcircuits.subject.transformer import Run, Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -52,8 +51,7 @@ class Nudged(Transformer):
         for slot in range(self.config.n_heads):
             q = self._nudge(q, layer, "q", slot)
             k, v = (self._nudge(x, layer, n, slot) for x, n in ((k, "k"), (v, "v")))
-        by_head = [self.expand_groups(x, dim=-2).transpose(-2, -3) for x in (q, k, v)]
-        z = attend(self.config, *by_head).transpose(-2, -3)
+        z = self.attend(*(x.transpose(-2, -3) for x in (q, k, v)), layer).transpose(-2, -3)
         for slot in range(self.config.n_heads):
             z = self._nudge(z, layer, "z", slot)
         return q, k, v, z
@@ -64,8 +62,8 @@ class Nudged(Transformer):
         pre, gate = (both, None) if gate is None else both.chunk(2, dim=-1)
         return pre, gate, self._nudge(self.hidden(pre, gate), layer, "hidden")
 
-    def unembed(self, stream: Tensor) -> Tensor:
-        return self._nudge(super().unembed(stream), 0, "logits")
+    def uncapped(self, stream: Tensor) -> Tensor:
+        return self._nudge(super().uncapped(stream), 0, "logits")
 
 
 def spread(made: Features, pairs: Pairs, vectors: Tensor) -> Tensor:

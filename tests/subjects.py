@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphcircuits.subject.transformer import Transformer, TransformerConfig
+from graphcircuits.subject.transformer import RotaryScaling, Transformer, TransformerConfig
 from tests.tiers import some
 
 # Each option by itself, then the combinations of known families.
@@ -14,6 +14,15 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "bidirectional": {"causal": False},
     "rotary": {"positions": "rotary"},
     "partial-rotary": {"positions": "rotary", "rotary_dim": 2, "rotary_base": 100.0},
+    "linear-rotary": {"positions": "rotary", "rotary_scaling": RotaryScaling("linear", 3.0)},
+    "llama3-rotary": {
+        "positions": "rotary",
+        "rotary_dim": 8,
+        "d_head": 10,
+        "rotary_base": 100.0,
+        # Of the four pairs one keeps its frequency, one loses all of it, two are in between.
+        "rotary_scaling": RotaryScaling("llama3", 4.0, 0.2, 3.0, 20),
+    },
     "no-positions": {"positions": "none"},
     "layer-norm": {"norm": "layer"},
     "rms-norm": {"norm": "rms", "norm_eps": 1e-2},
@@ -26,6 +35,17 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "one-key": {"n_kv_heads": 1},
     "tied": {"tied_unembedding": True, "d_vocab_out": 5},
     "logit-scale": {"logit_scale": 0.3},
+    "attention-scale": {"attention_scale": 0.7},
+    "score-cap": {"score_cap": 0.5},
+    "logit-cap": {"logit_cap": 0.8, "logit_scale": 0.7},
+    "windows": {"n_layers": 3, "windows": (2, None, 3)},
+    "window-rotary": {
+        "positions": "rotary",
+        "windows": (2, None),
+        "window_rotary_base": 50.0,
+        "rotary_scaling": RotaryScaling("linear", 3.0),
+    },
+    "embedding-scale": {"embedding_scale": 3.0, "tied_unembedding": True, "d_vocab_out": 5},
     "parallel": {"parallel": True},
     "one-layer": {"n_layers": 1},
     "narrow-heads": {"d_head": 2},

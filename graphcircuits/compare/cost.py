@@ -196,11 +196,11 @@ def _counting_subject(subject: Transformer, tally: _Tally) -> Transformer:
                     tally.backward_layers += len(stream)
             return super().attention(stream, layer)
 
-        def unembed(
-            self, stream: Float[Tensor, "*batch d_model"]
+        def capped(
+            self, logits: Float[Tensor, "*batch d_vocab_out"]
         ) -> Float[Tensor, "*batch d_vocab_out"]:
-            logits = super().unembed(stream)
-            if stream.ndim == 3:
+            logits = super().capped(logits)
+            if logits.ndim == 3:
                 tally.plain_logits.add(_storage(logits))
             return logits
 

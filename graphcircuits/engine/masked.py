@@ -22,7 +22,6 @@ from torch.utils.checkpoint import checkpoint
 
 from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import Block
-from graphcircuits.subject.layers import attend
 from graphcircuits.subject.transformer import Transformer
 
 Metric = Callable[[Float[Tensor, "mask batch pos d_vocab_out"]], Float[Tensor, "mask ..."]]
@@ -189,12 +188,8 @@ def head_outputs(
     heads: slice = slice(None),
 ) -> Float[Tensor, "mask head batch pos d_model"]:
     """What some heads of a layer write, given their queries, keys and values."""
-    q, k, v = (vectors[kind] for kind in "qkv")
-    served = q.shape[1] // k.shape[1]
-    if served > 1:
-        k, v = (x.repeat_interleave(served, dim=1) for x in (k, v))
-    z = attend(subject.config, q, k, v)
-    W_O = subject.weights["W_O"][layer, heads]
+    z = subject.attend(*(vectors[kind] for kind in "qkv"), layer, dim=-4)
+    W_O = subject.write_weight("W_O", layer)[heads]
     return (z.flatten(2, 3) @ W_O).unflatten(2, z.shape[2:4])
 
 
@@ -203,7 +198,7 @@ def mlp_outputs(
 ) -> Float[Tensor, "mask 1 batch pos d_model"]:
     """What an MLP writes."""
     *_, hidden = subject.mlp(read, layer)
-    return hidden @ subject.weights["W_out"][layer]
+    return hidden @ subject.write_weight("W_out", layer)
 
 
 def _corrupted_streams(
@@ -227,8 +222,8 @@ def with_wide_heads(subject: Transformer) -> Transformer:
         name: F.pad(weights[name], (0, extra)) for name in weights if name[2:] in ("Q", "K", "V")
     }
     wide["W_O"] = F.pad(weights["W_O"], (0, 0, 0, extra))
-    # Scores are divided by the root of d_head, which has grown.
-    for name in wide.keys() & {"W_Q", "b_Q"}:
+    # Scores are divided by the root of d_head, which has grown, unless their scale is given.
+    for name in wide.keys() & {"W_Q", "b_Q"} if config.attention_scale is None else ():
         wide[name] = wide[name] * (1 + extra / config.d_head) ** 0.5
     rotary_dim = config.rotary_size if config.positions == "rotary" else None
     wide_config = replace(config, d_head=config.d_head + extra, rotary_dim=rotary_dim)

@@ -24,7 +24,8 @@ from torch import Tensor
 from graphcircuits.engine.masked import Metric, check_writers
 from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import Block, ComponentGraph
-from graphcircuits.subject.layers import TransformerConfig, attention_pattern, rotate
+from graphcircuits.subject.attention import attention_pattern
+from graphcircuits.subject.layers import TransformerConfig
 from graphcircuits.subject.transformer import Run
 
 Finished = Iterator[tuple[Int[Tensor, " part"], Float[Tensor, "part batch pos d_vocab_out"]]]
@@ -133,7 +134,7 @@ def _with_head(
     base: Run, block: Block, reader: int, z_change: Float[Tensor, "edge batch pos rank"]
 ) -> Float[Tensor, "edge batch pos d_vocab_out"]:
     """Logits when z of the heads behind one of a block's readers is changed."""
-    W_O = base.subject.weights["W_O"][block.layer]
+    W_O = base.subject.write_weight("W_O", block.layer)
     by_head = _Change(z_change, W_O.unflatten(0, (block.n_readers, -1))[reader].flatten(0, 1))
     parallel = base.subject.config.parallel
     hidden = None if parallel else _changed_hidden(base, block.layer, by_head)
@@ -159,10 +160,9 @@ def _changed_heads(
         state[layer][:, :, groups].transpose(1, 2)[:, :, None] for state in (states.k, states.v)
     )
     new = _changed_reads(base, layer, kind, readers, change)
-    if config.positions == "rotary":
-        q, k = rotate(config, q), rotate(config, k)
-        new = new if kind == "v" else rotate(config, new)
-    changed = _attend_alternatives(config, kind, new, q, k, v)
+    q, k = (base.subject.for_scores(name, x, layer) for name, x in (("q", q), ("k", k)))
+    new = new if kind == "v" else base.subject.for_scores(kind, new, layer)
+    changed = _attend_alternatives(config, block, new, q, k, v)
     by_edge = (changed - z[..., None, :, :]).permute(1, 3, 0, 4, 2, 5)
     return by_edge.flatten(4).contiguous()
 
@@ -190,7 +190,7 @@ def _changed_reads(
 
 def _attend_alternatives(
     config: TransformerConfig,
-    kind: str,
+    block: Block,
     new: Float[Tensor, "batch reader edge pos d_head"],
     q: Float[Tensor, "batch reader head pos d_head"],
     k: Float[Tensor, "batch reader 1 pos d_head"],
@@ -200,7 +200,7 @@ def _attend_alternatives(
 
     The alternatives of a prompt share one side of each product: one product per prompt.
     """
-    edge, pos = new.shape[2:4]
+    (edge, pos), kind = new.shape[2:4], block.kind
     if kind == "q":
         alternatives = new.flatten(2, 3).transpose(-1, -2)[:, :, None]
         scores = (k @ alternatives).unflatten(-1, (edge, pos))
@@ -209,7 +209,7 @@ def _attend_alternatives(
         scores = (alternatives @ q.transpose(-1, -2)).unflatten(-2, (pos, edge))
     else:
         scores = (k @ q.transpose(-1, -2))[..., None, :]
-    pattern = attention_pattern(config, scores).flatten(-2).transpose(-1, -2)
+    pattern = attention_pattern(config, block.layer, scores).flatten(-2).transpose(-1, -2)
     if kind == "v":
         alternatives = new.transpose(2, 3).flatten(3)[:, :, None]
         return (pattern @ alternatives).unflatten(-1, (edge, -1)).transpose(-2, -3)
@@ -263,13 +263,14 @@ def _finish(
 ) -> Float[Tensor, "edge batch pos d_vocab_out"]:
     """Logits from what changed in a layer: its heads' outputs, its MLP's hidden vectors."""
     subject, config = base.subject, base.subject.config
-    W_out = subject.weights["W_out"][layer]
+    W_out = subject.write_weight("W_out", layer)
     rest = base.streams[2 * layer + 2]
     if hidden is not None:
         rest = rest - base.writers[:, :, (layer + 1) * subject.graph.writers_per_layer]
     last = layer == config.n_layers - 1
-    if last and config.norm == "none" and config.d_vocab_out < config.d_model:
-        # Without a norm the way to the logits is linear, and the weights multiply first.
+    linear = config.norm == "none" and config.logit_cap is None
+    if last and linear and config.d_vocab_out < config.d_model:
+        # Without norm and cap the way to the logits is linear, and the weights multiply first.
         W_U = subject.unembedding * config.logit_scale
         logits = subject.unembed(rest)
         if by_head is not None:

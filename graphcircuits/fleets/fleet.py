@@ -32,6 +32,13 @@ PLAIN = {
     "tied_unembedding": False,
     "biases": True,
     "logit_scale": 1.0,
+    "rotary_scaling": None,
+    "embedding_scale": 1.0,
+    "attention_scale": None,
+    "score_cap": None,
+    "logit_cap": None,
+    "windows": None,
+    "window_rotary_base": None,
 }
 """The architecture that `forward` computes."""
 

@@ -119,14 +119,15 @@ def factors_of(subject: Transformer) -> EdgeFactors:
     """The write factor of every writer and the read factor of every reader."""
     config = subject.config
     w = {name: weight.double() for name, weight in subject.weights.items()}
-    tables = [w["W_E"], w["W_pos"]] if config.positions == "learned" else [w["W_E"]]
+    tables = [w["W_E"] * config.embedding_scale]
+    tables += [w["W_pos"]] if config.positions == "learned" else []
     writers = [_cut(torch.cat([table / len(table) ** 0.5 for table in tables]))]
     readers: list[Tensor] = []
     for layer in range(config.n_layers):
         W_Q, W_K, W_V = (
             subject.through_norm("attn_norm", w[f"W_{name}"][layer], layer) for name in "QKV"
         )
-        W_O = w["W_O"][layer]
+        W_O, W_out = (subject.write_weight(name, layer).double() for name in ("W_O", "W_out"))
         # Side by side: the outputs, or the queries, of all heads that a group serves.
         W_O_group = W_O.unflatten(0, (config.n_groups, -1)).transpose(1, 2).flatten(2)
         W_Q_group = W_Q.unflatten(0, (config.n_groups, -1)).flatten(1, 2)
@@ -137,7 +138,7 @@ def factors_of(subject: Transformer) -> EdgeFactors:
         W_read = subject.through_norm("mlp_norm", torch.cat(read, dim=1), layer)
         readers.append(_cut(W_read.mT).mT)
         writers += _cut(subject.expand_groups(W_V, dim=0)) @ W_O
-        writers.append(_cut(w["W_out"][layer]))
+        writers.append(_cut(W_out))
     W_U = subject.unembedding.double() * config.logit_scale
     readers.append(_cut(subject.through_norm("final_norm", W_U).mT).mT)
     return EdgeFactors(tuple(writers), tuple(readers))

@@ -174,7 +174,7 @@ class _Pass:
     """What `logits` reads."""
     logits: Float[Tensor, "run pos d_vocab_out"]
     gradients: tuple[Tensor, ...] = ()
-    """Of the loss at the readers of all layers in order, then at the logits."""
+    """Of the loss at the readers of all layers in order, then at the logits before their cap."""
     losses: Float[Tensor, "step batch"] | None = None
 
 
@@ -193,7 +193,7 @@ def _with_gradients(
         trace = subject.trace(streams.requires_grad_())
         losses = pairs.loss(trace.logits.unflatten(0, (-1, len(pairs))))
     wanted = [reader for layer in trace.layers for reader in layer.readers]
-    gradients = torch.autograd.grad(losses.sum(), [*wanted, trace.logits])
+    gradients = torch.autograd.grad(losses.sum(), [*wanted, trace.uncapped])
     return replace(_kept(subject, trace), gradients=gradients, losses=losses.detach())
 
 
@@ -202,7 +202,7 @@ def _deltas(
     subject: Transformer, clean: _Pass, corrupted: _Pass
 ) -> Float[Tensor, "writer batch pos d_model"]:
     """Corrupted minus clean output of every writer."""
-    graph, weights = subject.graph, subject.weights
+    graph = subject.graph
     first = corrupted.layers[0].at_heads - clean.layers[0].at_heads
     deltas = first.new_empty(graph.n_writers, *first.shape)
     deltas[0] = first
@@ -210,8 +210,9 @@ def _deltas(
         low = 1 + layer * graph.writers_per_layer
         mlp = low + graph.n_heads
         by_head = (other.z - own.z).permute(2, 0, 1, 3).flatten(1, 2)
-        torch.matmul(by_head, weights["W_O"][layer], out=deltas[low:mlp].flatten(1, 2))
-        torch.matmul(other.hidden - own.hidden, weights["W_out"][layer], out=deltas[mlp])
+        W_O, W_out = (subject.write_weight(name, layer) for name in ("W_O", "W_out"))
+        torch.matmul(by_head, W_O, out=deltas[low:mlp].flatten(1, 2))
+        torch.matmul(other.hidden - own.hidden, W_out, out=deltas[mlp])
     return deltas
 
 
@@ -279,8 +280,7 @@ def _suffix(subject: Transformer, layer: int, *, with_mlp: bool) -> Transformer:
         if name in silent:
             kept = torch.cat([torch.zeros_like(kept[:1]), kept[1:]])
         weights[name] = kept
-    config = replace(subject.config, n_layers=subject.config.n_layers - layer)
-    return Transformer(config, weights)
+    return Transformer(subject.config.from_layer(layer), weights)
 
 
 # Effects

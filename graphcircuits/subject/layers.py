@@ -1,30 +1,57 @@
-"""What a subject is made of: its configuration, its weights by name, and the maps inside a layer.
+"""What a subject is made of: its configuration, and its weights by name.
 
-1. `TransformerConfig` gives sizes and architecture; `weight_shapes` lists every weight.
-2. A reader normalizes its input (`normalize`; `norm_scale` is what depends on the prompt,
-   `pull_through_norm` takes gradients back).
-3. A head attends (`attend`, with `rotate` for rotary positions).
-4. An MLP activates (`activate`).
-
-The maps take any leading axes, so that the plain run and the interventions share them.
+`TransformerConfig` gives sizes and architecture; `weight_shapes` lists every weight.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
-import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor
 
 POSITIONS = ("learned", "rotary", "none")
+ROTARY_SCALINGS = ("linear", "llama3")
 NORMS = ("none", "layer", "rms")
 ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "silu")
+ABOVE_ZERO = ("embedding_scale", "attention_scale", "score_cap", "logit_cap", "window_rotary_base")
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryScaling:
+    """How rotary frequencies are made slower, for contexts longer than those first trained on.
+
+    "linear" divides all by the factor (position interpolation). "llama3" divides those that turn
+    less than `low_freq_factor` times in the original context, leaves those that turn more than
+    `high_freq_factor` times, and goes linearly from one to the other in between.
+    """
+
+    kind: Literal["linear", "llama3"]
+    factor: float
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_n_ctx: int = 8192
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.kind not in ROTARY_SCALINGS:
+            known = ", ".join(ROTARY_SCALINGS)
+            problems.append(f"kind must be one of {known}, got {self.kind!r}")
+        if not 0 < self.factor < math.inf:
+            problems.append(f"factor must be a number above 0, got {self.factor}")
+        if not 0 < self.low_freq_factor < self.high_freq_factor < math.inf:
+            problems.append(
+                "high_freq_factor must be above low_freq_factor, and both above 0, "
+                f"got {self.high_freq_factor} and {self.low_freq_factor}"
+            )
+        if self.original_n_ctx < 1:
+            problems.append(f"original_n_ctx must be at least 1, got {self.original_n_ctx}")
+        if problems:
+            raise ValueError("; ".join(problems) + ".")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransformerConfig:
-    """Sizes and architecture of a subject. Attention scores are scaled by 1/sqrt(d_head)."""
+    """Sizes and architecture of a subject."""
 
     n_layers: int
     n_heads: int
@@ -42,6 +69,7 @@ class TransformerConfig:
     rotary_dim: int | None = None
     """Leading coordinates of each head that are rotated; None means all of them."""
     rotary_base: float = 10000.0
+    rotary_scaling: RotaryScaling | None = None
     norm: Literal["none", "layer", "rms"] = "none"
     norm_eps: float = 1e-5
     activation: Literal["gelu", "gelu-tanh", "relu", "silu"] = "gelu"
@@ -54,6 +82,19 @@ class TransformerConfig:
     biases: bool = True
     logit_scale: float = 1.0
     """Factor on the finished logits, bias included."""
+    embedding_scale: float = 1.0
+    """Factor on token embeddings where they enter the stream, not where they are unembeddings."""
+    attention_scale: float | None = None
+    """Factor on attention scores; None means 1/sqrt(d_head)."""
+    score_cap: float | None = None
+    """Soft cap of the scaled scores x: cap * tanh(x / cap)."""
+    logit_cap: float | None = None
+    """Soft cap of the finished logits, after `logit_scale`."""
+    windows: tuple[int | None, ...] | None = None
+    """By layer: how many positions a query sees, itself and those before it; None means all."""
+    window_rotary_base: float | None = None
+    """The rotary base of layers with a window, where it is not `rotary_base`; `rotary_scaling` then
+    holds for the layers without one."""
 
     def __post_init__(self) -> None:
         sizes = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp")
@@ -75,6 +116,18 @@ class TransformerConfig:
             problems.append(
                 f"rotary_dim must be even and in 2..d_head={self.d_head}, got {self.rotary_size}"
             )
+        problems += [
+            f"{name} must be a number above 0, got {value}"
+            for name in ABOVE_ZERO
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf
+        ]
+        if self.rotary_scaling is not None and self.positions != "rotary":
+            problems.append(f"rotary_scaling needs positions=rotary, got {self.positions!r}")
+        if self.window_rotary_base is not None and not (
+            self.positions == "rotary" and self.windows
+        ):
+            problems.append("window_rotary_base needs positions=rotary and windows")
+        problems += self._window_problems()
         if self.tied_unembedding and self.d_vocab != self.d_vocab_out:
             problems.append(
                 "tied_unembedding needs d_vocab_out equal to d_vocab, "
@@ -82,6 +135,30 @@ class TransformerConfig:
             )
         if problems:
             raise ValueError("; ".join(problems) + ".")
+
+    def _window_problems(self) -> list[str]:
+        if self.windows is None:
+            return []
+        problems = []
+        if len(self.windows) != self.n_layers:
+            problems.append(
+                f"windows must hold one entry per layer, {self.n_layers} in all, "
+                f"got {len(self.windows)}"
+            )
+        if any(window is not None and window < 1 for window in self.windows):
+            problems.append(f"windows must be None or at least 1, got {self.windows}")
+        if not self.causal:
+            problems.append("windows look back, so they need causal=True")
+        return problems
+
+    def window(self, layer: int) -> int | None:
+        """How many positions a query of this layer sees, itself and those before it; None: all."""
+        return None if self.windows is None else self.windows[layer]
+
+    def from_layer(self, layer: int) -> "TransformerConfig":
+        """The configuration of the layers from this one on."""
+        windows = None if self.windows is None else self.windows[layer:]
+        return replace(self, n_layers=self.n_layers - layer, windows=windows)
 
     @property
     def n_groups(self) -> int:
@@ -96,6 +173,11 @@ class TransformerConfig:
     def layer_states(self) -> int:
         """Numbers that a layer computes at a position: q, k, v, z, and thrice the MLP's width."""
         return (2 * self.n_heads + 2 * self.n_groups) * self.d_head + 3 * self.d_mlp
+
+    @property
+    def score_scale(self) -> float:
+        """What attention scores are multiplied by."""
+        return self.d_head**-0.5 if self.attention_scale is None else self.attention_scale
 
     @property
     def rotary_size(self) -> int:
@@ -159,104 +241,3 @@ def weight_problems(config: TransformerConfig, weights: dict[str, Tensor]) -> li
         found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
         problems.append(f"weights must share one floating dtype and one device, got {found}")
     return problems
-
-
-def normalize(
-    config: TransformerConfig,
-    stream: Float[Tensor, "*lead d_model"],
-    weight: Float[Tensor, " d_model"] | None,
-    bias: Float[Tensor, " d_model"] | None,
-) -> Float[Tensor, "*lead d_model"]:
-    """A reader's norm of its own input."""
-    match config.norm:
-        case "none":
-            return stream
-        case "layer":
-            return F.layer_norm(stream, (config.d_model,), weight, bias, config.norm_eps)
-        case "rms":
-            return F.rms_norm(stream, (config.d_model,), weight, config.norm_eps)
-
-
-def norm_scale(
-    config: TransformerConfig, stream: Float[Tensor, "*lead d_model"]
-) -> tuple[Float[Tensor, "*lead d_model"], Float[Tensor, "*lead 1"]]:
-    """The stream as a norm centres it, and what the norm then multiplies it by."""
-    if config.norm == "none":
-        return stream, torch.ones_like(stream[..., :1])
-    if config.norm == "layer":
-        stream = stream - stream.mean(-1, keepdim=True)
-    return stream, (stream.square().mean(-1, keepdim=True) + config.norm_eps).rsqrt()
-
-
-def pull_through_norm(
-    config: TransformerConfig,
-    stream: Float[Tensor, "*#lead d_model"],
-    weight: Float[Tensor, " d_model"] | None,
-    grad: Float[Tensor, "*lead d_model"],
-) -> Float[Tensor, "*lead d_model"]:
-    """The gradient at a norm's input, given the one at its output."""
-    if config.norm == "none":
-        return grad
-    stream, inverse = norm_scale(config, stream)
-    unit = stream * inverse
-    scaled = grad if weight is None else grad * weight
-    pulled = scaled - unit * (scaled * unit).mean(-1, keepdim=True)
-    if config.norm == "layer":
-        pulled = pulled - scaled.mean(-1, keepdim=True)
-    return pulled * inverse
-
-
-def attend(
-    config: TransformerConfig,
-    q: Float[Tensor, "*lead pos d_head"],
-    k: Float[Tensor, "*lead pos d_head"],
-    v: Float[Tensor, "*lead pos d_head"],
-) -> Float[Tensor, "*lead pos d_head"]:
-    """A head's vectors before W_O, from its queries, keys and values before rotation."""
-    if config.positions == "rotary":
-        q, k = rotate(config, q), rotate(config, k)
-    # Keys down, queries across: a softmax over the last axis is several times slower on a CPU
-    # where that axis is short.
-    scores = k @ q.transpose(-1, -2)
-    pattern = attention_pattern(config, scores[..., None, :]).squeeze(-2)
-    return (v.transpose(-1, -2) @ pattern).transpose(-1, -2)
-
-
-def attention_pattern(
-    config: TransformerConfig, scores: Float[Tensor, "*lead key alternative pos"]
-) -> Float[Tensor, "*lead key alternative pos"]:
-    """Attention over the keys of each position, for several alternative sets of scores."""
-    scale = config.d_head**-0.5
-    if not config.causal:
-        return (scores * scale).softmax(-3)
-    pos = scores.shape[-1]
-    future = torch.full((pos, pos), float("-inf"), dtype=scores.dtype, device=scores.device)
-    return torch.add(future.tril(-1)[:, None], scores, alpha=scale).softmax(-3)
-
-
-def rotate(
-    config: TransformerConfig, x: Float[Tensor, "*lead pos d_head"]
-) -> Float[Tensor, "*lead pos d_head"]:
-    """Rotary positions: coordinate i turns with coordinate i + rotary_dim / 2."""
-    half = config.rotary_size // 2
-    exponents = torch.arange(half, device=x.device, dtype=torch.float64) / half
-    places = torch.arange(x.shape[-2], device=x.device, dtype=torch.float64)
-    angles = places[:, None] * config.rotary_base**-exponents
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    first, second, rest = x.split((half, half, x.shape[-1] - 2 * half), dim=-1)
-    turned = (first * cos - second * sin, second * cos + first * sin, rest)
-    return torch.cat(turned, dim=-1)
-
-
-def activate(
-    config: TransformerConfig, pre: Float[Tensor, "*lead d_mlp"]
-) -> Float[Tensor, "*lead d_mlp"]:
-    match config.activation:
-        case "gelu":
-            return F.gelu(pre)
-        case "gelu-tanh":
-            return F.gelu(pre, approximate="tanh")
-        case "relu":
-            return F.relu(pre)
-        case "silu":
-            return F.silu(pre)

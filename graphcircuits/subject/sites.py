@@ -119,8 +119,8 @@ class Factors:
         if subject.config.gated_mlp:
             mlp = torch.cat([mlp, weights["W_gate"]], dim=-1)
         factors = cls(
-            z=weights["W_O"],
-            hidden=weights["W_out"],
+            z=subject.write_weight("W_O"),
+            hidden=subject.write_weight("W_out"),
             mlp=folded("mlp_norm", mlp),
             logits=folded("final_norm", subject.unembedding) * subject.config.logit_scale,
             **{name: folded("attn_norm", weights[f"W_{name.upper()}"]) for name in "qkv"},

@@ -37,6 +37,8 @@ class Trace:
     """A plain run, layer by layer."""
 
     layers: list[LayerStates]
+    uncapped: Float[Tensor, "batch pos d_vocab_out"]
+    """The logits before their soft cap; the same ones where there is none."""
     logits: Float[Tensor, "batch pos d_vocab_out"]
 
     @property
@@ -47,7 +49,7 @@ class Trace:
 
     def by_name(self) -> dict[str, list[Tensor]]:
         """The values of each field of `States`, a layer at a time."""
-        single = {"input": [self.layers[0].at_heads], "logits": [self.logits]}
+        single = {"input": [self.layers[0].at_heads], "logits": [self.uncapped]}
         names = [field.name for field in fields(States) if field.name not in single]
         layered = {name: [getattr(layer, name) for layer in self.layers] for name in names}
         return single | {name: [x for x in each if x is not None] for name, each in layered.items()}
@@ -59,7 +61,7 @@ class States:
 
     Attention readers have queries, keys and values (before rotation), heads write z (before W_O);
     MLPs read `pre` (and `gate`) before the nonlinearity and write `hidden` after it; `input`
-    writes its stream vector and `logits` reads itself.
+    writes its stream vector and `logits` reads itself, before its soft cap.
     """
 
     input: Float[Tensor, "batch pos d_model"]

@@ -18,33 +18,28 @@ from functools import cached_property
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from einops import einsum, rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.subject.codec import Codec
+from graphcircuits.subject.components import Components
 from graphcircuits.subject.layers import (
+    RotaryScaling,
     TransformerConfig,
-    activate,
-    attend,
-    normalize,
-    pull_through_norm,
     weight_problems,
     weight_shapes,
 )
 from graphcircuits.subject.states import LayerStates, States, Trace
 
-__all__ = ["Run", "States", "Transformer", "TransformerConfig", "weight_shapes"]
+__all__ = ["RotaryScaling", "Run", "States", "Transformer", "TransformerConfig", "weight_shapes"]
 
 
 @dataclass(frozen=True, eq=False)
-class Transformer:
+class Transformer(Components):
     """A subject: configuration, weights and, where it speaks a program's language, a codec."""
 
-    config: TransformerConfig
-    weights: dict[str, Tensor]
     codec: Codec | None = None
     case: str | None = field(default=None, compare=False)
     """The case whose program it was trained to follow, where its file says so. It says where the
@@ -144,6 +139,8 @@ class Transformer:
         """The output of the `input` writer: token plus learned position embedding."""
         self._check_tokens(tokens)
         stream = self.weights["W_E"][tokens]
+        if self.config.embedding_scale != 1.0:
+            stream = stream * self.config.embedding_scale
         if self.config.positions == "learned":
             stream = stream + self.weights["W_pos"][: tokens.shape[1]]
         return stream
@@ -174,132 +171,8 @@ class Transformer:
         with_heads = stream + self._heads_out(z, layer)
         at_mlp = stream if self.config.parallel else with_heads
         pre, gate, hidden = self.mlp(at_mlp, layer)
-        out = self._linear(hidden, self.weights["W_out"][layer], "b_out", layer)
+        out = self._linear(hidden, self.write_weight("W_out", layer), "b_out", layer)
         return LayerStates(stream, at_mlp, q, k, v, z, pre, gate, hidden, with_heads + out)
-
-    def attention(
-        self, stream: Float[Tensor, "*batch pos d_model"], layer: int
-    ) -> tuple[
-        Float[Tensor, "*batch pos head d_head"],
-        Float[Tensor, "*batch pos kv d_head"],
-        Float[Tensor, "*batch pos kv d_head"],
-        Float[Tensor, "*batch pos head d_head"],
-    ]:
-        """Queries, keys and values before rotation, and the heads' vectors before W_O."""
-        config = self.config
-        blocks = [self.weights[name][layer] for name in ("W_Q", "W_K", "W_V")]
-        W = torch.cat(blocks).transpose(0, 1)
-        read = self.normalize("attn_norm", stream, layer) @ W.flatten(1)
-        read = read.unflatten(-1, W.shape[1:])
-        if config.biases:
-            read = read + torch.cat([self.weights[name][layer] for name in ("b_Q", "b_K", "b_V")])
-        q, k, v = read.split((config.n_heads, config.n_groups, config.n_groups), dim=-2)
-        by_head = [self.expand_groups(x, dim=-2).transpose(-2, -3) for x in (q, k, v)]
-        return q, k, v, attend(config, *by_head).transpose(-2, -3)
-
-    def expand_groups(self, x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
-        """Keys or values once for every head instead of once for every group."""
-        if x.shape[dim] == self.config.n_heads:
-            return x
-        return x.repeat_interleave(self.config.heads_per_group, dim=dim)
-
-    def mlp(
-        self, stream: Float[Tensor, "*batch d_model"], layer: int
-    ) -> tuple[
-        Float[Tensor, "*batch d_mlp"],
-        Float[Tensor, "*batch d_mlp"] | None,
-        Float[Tensor, "*batch d_mlp"],
-    ]:
-        """Pre-activation, that of the gate if there is one, and the hidden vector."""
-        read = self.normalize("mlp_norm", stream, layer)
-        pre = self._linear(read, self.weights["W_in"][layer], "b_in", layer)
-        gate = read @ self.weights["W_gate"][layer] if self.config.gated_mlp else None
-        return pre, gate, self.hidden(pre, gate)
-
-    def hidden(
-        self, pre: Float[Tensor, "*batch d_mlp"], gate: Float[Tensor, "*batch d_mlp"] | None
-    ) -> Float[Tensor, "*batch d_mlp"]:
-        """The MLP's hidden vector, after the nonlinearity and the gate."""
-        return activate(self.config, pre) if gate is None else activate(self.config, gate) * pre
-
-    def unembed(
-        self, stream: Float[Tensor, "*batch d_model"]
-    ) -> Float[Tensor, "*batch d_vocab_out"]:
-        """Logits from the last stream."""
-        logits = self.normalize("final_norm", stream) @ self.unembedding
-        if self.config.biases:
-            logits = logits + self.weights["b_U"]
-        return logits if self.config.logit_scale == 1.0 else logits * self.config.logit_scale
-
-    @property
-    def unembedding(self) -> Float[Tensor, "d_model d_vocab_out"]:
-        return self.weights["W_E"].T if self.config.tied_unembedding else self.weights["W_U"]
-
-    def normalize(
-        self, name: str, stream: Float[Tensor, "*batch d_model"], layer: int | None = None
-    ) -> Float[Tensor, "*batch d_model"]:
-        """A reader's norm of its own input: attn_norm or mlp_norm of a layer, or final_norm."""
-        weight, bias = self._norm_weights(name, layer)
-        return normalize(self.config, stream, weight, bias)
-
-    def _norm_weights(self, name: str, layer: int | None) -> tuple[Tensor | None, Tensor | None]:
-        found = [self.weights.get(f"{name}_{part}") for part in "wb"]
-        weight, bias = (x if x is None or layer is None else x[layer] for x in found)
-        return weight, bias
-
-    def _linear(
-        self, x: Float[Tensor, "*batch d_in"], W: Float[Tensor, "d_in d_out"], bias: str, layer: int
-    ) -> Float[Tensor, "*batch d_out"]:
-        return F.linear(x, W.T, self.bias(bias, layer))
-
-    def bias(self, name: str, layer: int) -> Tensor | None:
-        """A layer's bias, or None in a subject without biases."""
-        return self.weights[name][layer] if self.config.biases else None
-
-    def _heads_out(
-        self, z: Float[Tensor, "*batch head d_head"], layer: int
-    ) -> Float[Tensor, "*batch d_model"]:
-        """The sum of the heads' outputs and b_O."""
-        W_O = self.weights["W_O"][layer].flatten(0, 1)
-        return self._linear(z.flatten(-2), W_O, "b_O", layer)
-
-    def pull_through_norm(
-        self,
-        name: str,
-        stream: Float[Tensor, "*#batch d_model"],
-        grad: Float[Tensor, "*batch d_model"],
-        layer: int | None = None,
-    ) -> Float[Tensor, "*batch d_model"]:
-        """The gradient at a norm's input, given the one at its output."""
-        weight, _ = self._norm_weights(name, layer)
-        return pull_through_norm(self.config, stream, weight, grad)
-
-    def through_norm(
-        self, name: str, W: Float[Tensor, "*lead d_model d_out"], layer: int | None = None
-    ) -> Float[Tensor, "*lead d_model d_out"]:
-        """The linear part of a norm, followed by W: its weight, and the centring of LayerNorm.
-
-        What is left of the norm is a scale, one number per stream and context. Without a layer the
-        first axis of W is that of all layers, or the norm is the last one.
-        """
-        weight, _ = self._norm_weights(name, layer)
-        if weight is None:
-            return W
-        between = (1,) * (W.ndim - weight.ndim - 1)
-        W = W * weight.to(W.dtype).view(*weight.shape[:-1], *between, -1, 1)
-        return W - W.mean(-2, keepdim=True) if self.config.norm == "layer" else W
-
-    @property
-    def constants(self) -> Float[Tensor, "stream d_model"]:
-        """The biases that each stream holds beside its writers' outputs, in stream order."""
-        n_layers, d_model = self.config.n_layers, self.config.d_model
-        if not self.config.biases:
-            return self.weights["W_E"].new_zeros(2 * n_layers + 1, d_model)
-        b_O, b_out = self.weights["b_O"], self.weights["b_out"]
-        after = (b_O + b_out).cumsum(0)
-        before = torch.cat([torch.zeros_like(after[:1]), after[:-1]])
-        at_mlp = before if self.config.parallel else before + b_O
-        return torch.cat([torch.stack([before, at_mlp], dim=1).flatten(0, 1), after[-1:]])
 
     # The run that keeps everything
 
@@ -333,7 +206,8 @@ class Transformer:
         for layer in range(self.config.n_layers):
             layers.append(self._layer(stream, layer))
             stream = layers[-1].after
-        return Trace(layers, self.unembed(stream))
+        read = self.uncapped(stream)
+        return Trace(layers, read, self.capped(read))
 
 
 @dataclass(frozen=True, eq=False)
@@ -354,21 +228,21 @@ class Run:
 
     @property
     def logits(self) -> Float[Tensor, "batch pos d_vocab_out"]:
-        return self.states.logits
+        return self.subject.capped(self.states.logits)
 
     @cached_property
     def writers(self) -> Float[Tensor, "batch pos writer d_model"]:
         """What each writer adds to the stream, biases excluded."""
-        weights, states = self.subject.weights, self.states
+        subject, states = self.subject, self.states
         heads = einsum(
             states.z,
-            weights["W_O"],
+            subject.write_weight("W_O"),
             "layer batch pos head d_head, layer head d_head d_model "
             "-> layer head batch pos d_model",
         )
         mlps = einsum(
             states.hidden,
-            weights["W_out"],
+            subject.write_weight("W_out"),
             "layer batch pos d_mlp, layer d_mlp d_model -> layer batch pos d_model",
         )
         layers = torch.cat([heads, mlps[:, None]], dim=1).flatten(0, 1)

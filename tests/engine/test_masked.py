@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from graphcircuits.engine.masked import ablated_writers, masked_logits
-from graphcircuits.subject.layers import attend
 from graphcircuits.subject.transformer import Transformer
 from tests.subjects import SOME, make_subject, make_tokens
 
@@ -54,20 +53,27 @@ def slow_masked_logits(
 
     letter = "h" if config.n_groups == config.n_heads else "g"
     for layer in range(config.n_layers):
-        heads = []
-        for head in range(config.n_heads):
-            group = head // config.heads_per_group
-            q = vectors("Q", f"a{layer}.h{head}<q>", layer, head)
-            k = vectors("K", f"a{layer}.{letter}{group}<k>", layer, group)
-            v = vectors("V", f"a{layer}.{letter}{group}<v>", layer, group)
-            heads.append(attend(config, q, k, v) @ w["W_O"][layer, head])
+        served = {"Q": "h", "K": letter, "V": letter}
+        q, k, v = (
+            torch.stack(
+                [
+                    vectors(name, f"a{layer}.{mark}{index}<{name.lower()}>", layer, index)
+                    for index in range(w[f"W_{name}"].shape[1])
+                ],
+                dim=1,
+            )
+            for name, mark in served.items()
+        )
+        z = subject.attend(q, k, v, layer)
+        W_O = subject.write_weight("W_O", layer)
+        heads = [z[:, head] @ W_O[head] for head in range(config.n_heads)]
         if config.parallel:
             *_, hidden = subject.mlp(read(f"m{layer}"), layer)
             running += heads
         else:
             running += heads
             *_, hidden = subject.mlp(read(f"m{layer}"), layer)
-        running.append(hidden @ w["W_out"][layer])
+        running.append(hidden @ subject.write_weight("W_out", layer))
     return subject.unembed(read("logits"))
 
 

@@ -42,7 +42,7 @@ def through_norm(subject: Transformer, name: str, layer: int | None, W: Tensor) 
 def dense_factors(subject: Transformer) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Every map whole, by the names of writers and readers; heads and groups one by one."""
     config, w = subject.config, subject.weights
-    tables = [w["W_E"] / math.sqrt(config.d_vocab)]
+    tables = [w["W_E"] * config.embedding_scale / math.sqrt(config.d_vocab)]
     if config.positions == "learned":
         tables.append(w["W_pos"] / math.sqrt(config.n_ctx))
     writers, readers = {"input": torch.cat(tables)}, {}

@@ -1,5 +1,6 @@
 """The subject: plain run, decomposed run, gradients, and refusals."""
 
+import math
 from dataclasses import fields, replace
 
 import pytest
@@ -8,8 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphcircuits.subject.codec import Codec
-from graphcircuits.subject.layers import attend, normalize, pull_through_norm
-from graphcircuits.subject.transformer import Run, Transformer, TransformerConfig, weight_shapes
+from graphcircuits.subject.norms import normalize, pull_through_norm
+from graphcircuits.subject.transformer import (
+    RotaryScaling,
+    Run,
+    Transformer,
+    TransformerConfig,
+    weight_shapes,
+)
 from tests.subjects import ARCHITECTURES, make_config, make_subject, make_tokens
 
 EVERY = pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -33,13 +40,42 @@ def slow_norm(config: TransformerConfig, x: Tensor, weight: Tensor, bias: Tensor
     return x if bias is None else x + bias
 
 
-def slow_rotate(config: TransformerConfig, x: Tensor, place: int) -> Tensor:
+def slow_scaling(config: TransformerConfig, frequency: float) -> float:
+    """As Llama 3.1 publishes it, by wavelength."""
+    scaling = config.rotary_scaling
+    if scaling is None:
+        return frequency
+    if scaling.kind == "linear":
+        return frequency / scaling.factor
+    length, wavelength = scaling.original_n_ctx, 2 * math.pi / frequency
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    if wavelength < length / high:
+        return frequency
+    if wavelength > length / low:
+        return frequency / scaling.factor
+    smooth = (length / wavelength - low) / (high - low)
+    return (1 - smooth) * frequency / scaling.factor + smooth * frequency
+
+
+def slow_rotate(config: TransformerConfig, layer: int, x: Tensor, place: int) -> Tensor:
     turned, half = x.clone(), config.rotary_size // 2
     for i in range(half):
-        angle = torch.tensor(place * config.rotary_base ** (-2 * i / config.rotary_size)).double()
+        base, windows = config.rotary_base, config.windows or (None,) * config.n_layers
+        if config.window_rotary_base is not None and windows[layer] is not None:
+            turns = config.window_rotary_base ** (-2 * i / config.rotary_size)
+        else:
+            turns = slow_scaling(config, base ** (-2 * i / config.rotary_size))
+        angle = torch.tensor(place * turns, dtype=torch.float64)
         pair = torch.complex(x[i], x[i + half]) * torch.polar(torch.tensor(1.0).double(), angle)
         turned[i], turned[i + half] = pair.real, pair.imag
     return turned
+
+
+def slow_cap(x: Tensor, cap: float | None) -> Tensor:
+    if cap is None:
+        return x
+    up, down = (2 * x / cap).exp(), torch.ones_like(x)
+    return cap * (up - down) / (up + down)
 
 
 def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
@@ -63,7 +99,7 @@ def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
 
     rows = []
     for prompt in tokens:
-        x = [w["W_E"][token] for token in prompt]
+        x = [w["W_E"][token] * config.embedding_scale for token in prompt]
         if config.positions == "learned":
             x = [v + w["W_pos"][place] for place, v in enumerate(x)]
         for n in range(config.n_layers):
@@ -75,13 +111,18 @@ def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
                 k = [v @ w["W_K"][n, kv] + bias("b_K", n, kv) for v in read]
                 values = [v @ w["W_V"][n, kv] + bias("b_V", n, kv) for v in read]
                 if config.positions == "rotary":
-                    q = [slow_rotate(config, v, place) for place, v in enumerate(q)]
-                    k = [slow_rotate(config, v, place) for place, v in enumerate(k)]
+                    q = [slow_rotate(config, n, v, place) for place, v in enumerate(q)]
+                    k = [slow_rotate(config, n, v, place) for place, v in enumerate(k)]
                 for place in range(len(x)):
                     seen = range(place + 1 if config.causal else len(x))
-                    scores = torch.stack([q[place] @ k[s] for s in seen]) / config.d_head**0.5
+                    if config.windows is not None and config.windows[n] is not None:
+                        seen = seen[-config.windows[n] :]
+                    scores = torch.stack([q[place] @ k[s] for s in seen])
+                    scores = scores * (config.attention_scale or config.d_head**-0.5)
+                    scores = slow_cap(scores, config.score_cap)
                     weights = scores.exp() / scores.exp().sum()
-                    z = torch.stack([weights[s] * values[s] for s in seen]).sum(0)
+                    mixed = [a * values[s] for a, s in zip(weights, seen, strict=True)]
+                    z = torch.stack(mixed).sum(0)
                     attended[place] = attended[place] + z @ w["W_O"][n, head]
             for place in range(len(x)):
                 after = x[place] + attended[place]
@@ -91,7 +132,7 @@ def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
                 x[place] = after + hidden @ w["W_out"][n] + bias("b_out", n)
         W_U = w["W_E"].T if config.tied_unembedding else w["W_U"]
         out = [(norm("final_norm", v) @ W_U + bias("b_U")) * config.logit_scale for v in x]
-        rows.append(torch.stack(out))
+        rows.append(slow_cap(torch.stack(out), config.logit_cap))
     return torch.stack(rows)
 
 
@@ -149,7 +190,8 @@ def test_states_are_what_readers_make_of_their_inputs(architecture: str) -> None
         layer, slot = divmod(reader, graph.readers_per_layer)
         read = run.readers[:, :, reader]
         if kind == "logits":
-            close(subject.unembed(read), run.states.logits)
+            close(subject.unembed(read), run.logits)
+            close(subject.uncapped(read), run.states.logits)
         elif kind == "mlp":
             pre, gate, hidden = subject.mlp(read, layer)
             close(pre, run.states.pre[layer])
@@ -166,7 +208,8 @@ def test_states_are_what_readers_make_of_their_inputs(architecture: str) -> None
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    "architecture", ["plain", "rms-norm", "gated", "grouped-keys", "logit-scale", "neox"]
+    "architecture",
+    ["plain", "rms-norm", "gated", "grouped-keys", "logit-scale", "logit-cap", "neox"],
 )
 def test_reader_gradients_are_those_of_autograd(architecture: str) -> None:
     """Each reader in turn gets an input of its own, and autograd differentiates by it."""
@@ -206,15 +249,16 @@ def logits_with_extra_input(
                 )
                 block.append(x + w[f"b_{name}"][layer, index] if config.biases else x)
                 first += 1
-            vectors.append(subject.expand_groups(torch.stack(block, dim=1), dim=1))
-        z = attend(config, *vectors)
+            vectors.append(torch.stack(block, dim=1))
+        z = subject.attend(*vectors, layer)
         before = stream
-        stream = stream + torch.einsum("bhpk,hkd->bpd", z, w["W_O"][layer])
+        stream = stream + torch.einsum("bhpk,hkd->bpd", z, subject.write_weight("W_O", layer))
         stream = stream + (w["b_O"][layer] if config.biases else 0)
         after = stream
         stream = before if config.parallel else after
         *_, hidden = subject.mlp(read(first), layer)
-        stream = after + hidden @ w["W_out"][layer] + (w["b_out"][layer] if config.biases else 0)
+        stream = after + hidden @ subject.write_weight("W_out", layer)
+        stream = stream + (w["b_out"][layer] if config.biases else 0)
     return subject.unembed(read(graph.n_readers - 1))
 
 
@@ -367,6 +411,15 @@ def test_weights_are_checked_all_at_once() -> None:
         ({"positions": "rotary", "rotary_dim": 3}, r"rotary_dim must be even and in 2\.\.d_head=4"),
         ({"positions": "rotary", "rotary_dim": 6}, "rotary_dim must be even"),
         ({"tied_unembedding": True}, "needs d_vocab_out equal to d_vocab, got 3 and 5"),
+        ({"score_cap": -1.0}, r"score_cap must be a number above 0, got -1\.0"),
+        ({"logit_cap": math.nan}, "logit_cap must be a number above 0, got nan"),
+        ({"windows": (2, 0)}, r"windows must be None or at least 1, got \(2, 0\)"),
+        ({"windows": (2,)}, "windows must hold one entry per layer, 2 in all, got 1"),
+        ({"windows": (2, 2), "causal": False}, "windows look back, so they need causal=True"),
+        ({"embedding_scale": 0.0}, r"embedding_scale must be a number above 0, got 0\.0"),
+        ({"rotary_scaling": RotaryScaling("linear", 2.0)}, "rotary_scaling needs positions=rotary"),
+        ({"window_rotary_base": 10.0}, "window_rotary_base needs positions=rotary and windows"),
+        ({"attention_scale": 0.0}, r"attention_scale must be a number above 0, got 0\.0"),
     ],
 )
 def test_configurations_are_checked(options: dict[str, object], message: str) -> None:
@@ -388,6 +441,17 @@ def test_unknown_choices_are_refused(name: str, value: str, known: str) -> None:
     object.__setattr__(config, name, value)
     with pytest.raises(ValueError, match=f"{name} must be one of {known}, got '{value}'"):
         config.__post_init__()
+
+
+def test_rotary_scalings_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"factor must be a number above 0, got 0\.0;") as caught:
+        RotaryScaling("llama3", 0.0, 4.0, 1.0, 0)
+    assert "above low_freq_factor, and both above 0, got 1.0 and 4.0" in str(caught.value)
+    assert "original_n_ctx must be at least 1, got 0." in str(caught.value)
+    scaling = RotaryScaling("linear", 2.0)
+    object.__setattr__(scaling, "kind", "yarn")
+    with pytest.raises(ValueError, match="kind must be one of linear, llama3, got 'yarn'"):
+        scaling.__post_init__()
 
 
 def test_every_weight_is_read() -> None:

@@ -1,0 +1,208 @@
+"""What the components of a subject compute, from what they read to what they write.
+
+1. A reader normalizes the stream (`normalize`; `pull_through_norm` takes gradients back,
+   `through_norm` folds what is linear of it into a matrix).
+2. The heads of a layer form queries, keys and values and attend (`attention`, `attend`); its MLP
+   activates (`mlp`, `hidden`).
+3. Their vectors go to the stream by `write_weight`; biases that belong to no edge are `constants`.
+4. The last stream is normalized and unembedded (`unembed`).
+
+The plain run (`transformer.py`) and all interventions are made of these.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from graphcircuits.subject.attention import attend, rotate, soft_cap
+from graphcircuits.subject.layers import TransformerConfig
+from graphcircuits.subject.norms import normalize, pull_through_norm
+
+
+@dataclass(frozen=True, eq=False)
+class Components:
+    """Configuration and weights, and what each component makes of its input."""
+
+    config: TransformerConfig
+    weights: dict[str, Tensor]
+
+    def attention(
+        self, stream: Float[Tensor, "*batch pos d_model"], layer: int
+    ) -> tuple[
+        Float[Tensor, "*batch pos head d_head"],
+        Float[Tensor, "*batch pos kv d_head"],
+        Float[Tensor, "*batch pos kv d_head"],
+        Float[Tensor, "*batch pos head d_head"],
+    ]:
+        """Queries, keys and values before rotation, and the heads' vectors before W_O."""
+        config = self.config
+        blocks = [self.weights[name][layer] for name in ("W_Q", "W_K", "W_V")]
+        W = torch.cat(blocks).transpose(0, 1)
+        read = self.normalize("attn_norm", stream, layer) @ W.flatten(1)
+        read = read.unflatten(-1, W.shape[1:])
+        if config.biases:
+            read = read + torch.cat([self.weights[name][layer] for name in ("b_Q", "b_K", "b_V")])
+        q, k, v = read.split((config.n_heads, config.n_groups, config.n_groups), dim=-2)
+        by_head = [x.transpose(-2, -3) for x in (q, k, v)]
+        return q, k, v, self.attend(*by_head, layer).transpose(-2, -3)
+
+    def attend(
+        self,
+        q: Float[Tensor, "..."],
+        k: Float[Tensor, "..."],
+        v: Float[Tensor, "..."],
+        layer: int,
+        dim: int = -3,
+    ) -> Float[Tensor, "..."]:
+        """The heads' vectors before W_O, from queries, keys and values before rotation.
+
+        Heads lie along `dim`, keys and values once per head or once per group of heads; the last
+        two axes are pos and d_head.
+        """
+        q, k = (self.for_scores(kind, x, layer) for kind, x in (("q", q), ("k", k)))
+        if (served := q.shape[dim] // k.shape[dim]) > 1:
+            k, v = (x.repeat_interleave(served, dim=dim) for x in (k, v))
+        return attend(self.config, layer, q, k, v)
+
+    def for_scores(
+        self, kind: str, x: Float[Tensor, "*lead pos d_head"], layer: int
+    ) -> Float[Tensor, "*lead pos d_head"]:
+        """Queries (`q`) or keys (`k`) as scores take them: rotated, where positions are rotary."""
+        return rotate(self.config, layer, x) if self.config.positions == "rotary" else x
+
+    def expand_groups(self, x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
+        """Keys or values once for every head instead of once for every group."""
+        if x.shape[dim] == self.config.n_heads:
+            return x
+        return x.repeat_interleave(self.config.heads_per_group, dim=dim)
+
+    def mlp(
+        self, stream: Float[Tensor, "*batch d_model"], layer: int
+    ) -> tuple[
+        Float[Tensor, "*batch d_mlp"],
+        Float[Tensor, "*batch d_mlp"] | None,
+        Float[Tensor, "*batch d_mlp"],
+    ]:
+        """Pre-activation, that of the gate if there is one, and the hidden vector."""
+        read = self.normalize("mlp_norm", stream, layer)
+        pre = self._linear(read, self.weights["W_in"][layer], "b_in", layer)
+        gate = read @ self.weights["W_gate"][layer] if self.config.gated_mlp else None
+        return pre, gate, self.hidden(pre, gate)
+
+    def hidden(
+        self, pre: Float[Tensor, "*batch d_mlp"], gate: Float[Tensor, "*batch d_mlp"] | None
+    ) -> Float[Tensor, "*batch d_mlp"]:
+        """The MLP's hidden vector, after the nonlinearity and the gate."""
+        return _activate(self.config, pre) if gate is None else _activate(self.config, gate) * pre
+
+    @property
+    def unembedding(self) -> Float[Tensor, "d_model d_vocab_out"]:
+        return self.weights["W_E"].T if self.config.tied_unembedding else self.weights["W_U"]
+
+    def normalize(
+        self, name: str, stream: Float[Tensor, "*batch d_model"], layer: int | None = None
+    ) -> Float[Tensor, "*batch d_model"]:
+        """A reader's norm of its own input: attn_norm or mlp_norm of a layer, or final_norm."""
+        weight, bias = self._norm_weights(name, layer)
+        return normalize(self.config, stream, weight, bias)
+
+    def _norm_weights(self, name: str, layer: int | None) -> tuple[Tensor | None, Tensor | None]:
+        found = [self.weights.get(f"{name}_{part}") for part in "wb"]
+        weight, bias = (x if x is None or layer is None else x[layer] for x in found)
+        return weight, bias
+
+    def write_weight(self, name: str, layer: int | None = None) -> Float[Tensor, "... d_model"]:
+        """What takes z (`W_O`) or hidden (`W_out`) to the stream, of a layer or of all."""
+        return self.weights[name] if layer is None else self.weights[name][layer]
+
+    def _linear(
+        self, x: Float[Tensor, "*batch d_in"], W: Float[Tensor, "d_in d_out"], bias: str, layer: int
+    ) -> Float[Tensor, "*batch d_out"]:
+        return F.linear(x, W.T, self.bias(bias, layer))
+
+    def bias(self, name: str, layer: int) -> Tensor | None:
+        """A layer's bias, or None in a subject without biases."""
+        return self.weights[name][layer] if self.config.biases else None
+
+    def _heads_out(
+        self, z: Float[Tensor, "*batch head d_head"], layer: int
+    ) -> Float[Tensor, "*batch d_model"]:
+        """The sum of the heads' outputs and b_O."""
+        W_O = self.write_weight("W_O", layer).flatten(0, 1)
+        return self._linear(z.flatten(-2), W_O, "b_O", layer)
+
+    def pull_through_norm(
+        self,
+        name: str,
+        stream: Float[Tensor, "*#batch d_model"],
+        grad: Float[Tensor, "*batch d_model"],
+        layer: int | None = None,
+    ) -> Float[Tensor, "*batch d_model"]:
+        """The gradient at a norm's input, given the one at its output."""
+        weight, _ = self._norm_weights(name, layer)
+        return pull_through_norm(self.config, stream, weight, grad)
+
+    def through_norm(
+        self, name: str, W: Float[Tensor, "*lead d_model d_out"], layer: int | None = None
+    ) -> Float[Tensor, "*lead d_model d_out"]:
+        """The linear part of a norm, followed by W: its weight, and the centring of LayerNorm.
+
+        What is left of the norm is a scale, one number per stream and context. Without a layer the
+        first axis of W is that of all layers, or the norm is the last one.
+        """
+        weight, _ = self._norm_weights(name, layer)
+        if weight is None:
+            return W
+        between = (1,) * (W.ndim - weight.ndim - 1)
+        W = W * weight.to(W.dtype).view(*weight.shape[:-1], *between, -1, 1)
+        return W - W.mean(-2, keepdim=True) if self.config.norm == "layer" else W
+
+    def unembed(
+        self, stream: Float[Tensor, "*batch d_model"]
+    ) -> Float[Tensor, "*batch d_vocab_out"]:
+        """Logits from the last stream."""
+        return self.capped(self.uncapped(stream))
+
+    def capped(
+        self, logits: Float[Tensor, "*batch d_vocab_out"]
+    ) -> Float[Tensor, "*batch d_vocab_out"]:
+        """Logits after their soft cap, where there is one."""
+        return soft_cap(logits, self.config.logit_cap)
+
+    def uncapped(
+        self, stream: Float[Tensor, "*batch d_model"]
+    ) -> Float[Tensor, "*batch d_vocab_out"]:
+        """What `logits` reads: logits before their soft cap."""
+        logits = self.normalize("final_norm", stream) @ self.unembedding
+        if self.config.biases:
+            logits = logits + self.weights["b_U"]
+        return logits if self.config.logit_scale == 1.0 else logits * self.config.logit_scale
+
+    @property
+    def constants(self) -> Float[Tensor, "stream d_model"]:
+        """The biases that each stream holds beside its writers' outputs, in stream order."""
+        n_layers, d_model = self.config.n_layers, self.config.d_model
+        if not self.config.biases:
+            return self.weights["W_E"].new_zeros(2 * n_layers + 1, d_model)
+        b_O, b_out = self.weights["b_O"], self.weights["b_out"]
+        after = (b_O + b_out).cumsum(0)
+        before = torch.cat([torch.zeros_like(after[:1]), after[:-1]])
+        at_mlp = before if self.config.parallel else before + b_O
+        return torch.cat([torch.stack([before, at_mlp], dim=1).flatten(0, 1), after[-1:]])
+
+
+def _activate(
+    config: TransformerConfig, pre: Float[Tensor, "*lead d_mlp"]
+) -> Float[Tensor, "*lead d_mlp"]:
+    match config.activation:
+        case "gelu":
+            return F.gelu(pre)
+        case "gelu-tanh":
+            return F.gelu(pre, approximate="tanh")
+        case "relu":
+            return F.relu(pre)
+        case "silu":
+            return F.silu(pre)
