@@ -60,7 +60,7 @@ class Nudged(Transformer):
         pre, gate, _ = super().mlp(stream, layer)
         both = self._nudge(pre if gate is None else torch.cat([pre, gate], -1), layer, "mlp")
         pre, gate = (both, None) if gate is None else both.chunk(2, dim=-1)
-        return pre, gate, self._nudge(self.hidden(pre, gate), layer, "hidden")
+        return pre, gate, self._nudge(self.hidden(pre, gate, layer), layer, "hidden")
 
     def uncapped(self, stream: Tensor) -> Tensor:
         return self._nudge(super().uncapped(stream), 0, "logits")
@@ -90,15 +90,14 @@ def plain_message(run: Run, reader: int, written: Tensor) -> Tensor:
     kind, layer = graph.reader_kinds[reader], int(graph.reader_layer[reader])
     norm = {"mlp": "mlp_norm", "logits": "final_norm"}.get(kind, "attn_norm")
     stream = run.streams[graph.reader_stream[reader]]
+    if f"{norm}_w" not in weights:
+        return written @ read_weight(subject, reader)
     if config.norm == "layer":
         written = written - written.mean(-1, keepdim=True)
         written = written / (stream.var(-1, keepdim=True, unbiased=False) + config.norm_eps).sqrt()
     if config.norm == "rms":
         written = written / (stream.pow(2).mean(-1, keepdim=True) + config.norm_eps).sqrt()
-    if config.norm != "none":
-        written = written * (
-            weights[f"{norm}_w"] if kind == "logits" else weights[f"{norm}_w"][layer]
-        )
+    written = written * (weights[f"{norm}_w"] if kind == "logits" else weights[f"{norm}_w"][layer])
     return written @ read_weight(subject, reader)
 
 

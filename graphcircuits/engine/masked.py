@@ -218,6 +218,9 @@ def with_wide_heads(subject: Transformer) -> Transformer:
     extra = -config.d_head % 16
     if subject.device.type != "cpu" or not extra or config.d_head < 3:
         return subject
+    if config.qk_norm != "none":
+        # The zeros would count in the mean square.
+        return subject
     wide = {
         name: F.pad(weights[name], (0, extra)) for name in weights if name[2:] in ("Q", "K", "V")
     }

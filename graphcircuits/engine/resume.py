@@ -4,8 +4,9 @@ For a reader of some layer, and what it would read more than in a finished run:
 
 1. Below the reader nothing changes: the run's own states are reused.
 2. In the reader's layer only the component that reads is computed: new queries, keys or values of
-   one head (or of a group's heads) and its attention, or the MLP. If a head changed, the MLP of the
-   layer follows, unless it reads in parallel.
+   one head (or of a group's heads) and its attention, or the MLP. Where heads are coupled by a norm
+   of all of them, all attend anew. If a head changed, the MLP of the layer follows, unless it reads
+   in parallel.
 3. Later layers are computed in full, and the logits.
 
 `rerun` does this for one reader, and can be differentiated. `single_edge` does it for many edges
@@ -14,7 +15,7 @@ together, then finished head by head.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -102,11 +103,10 @@ def _changed_runs(request: _Request) -> Finished:
                 yield edges[0], _without_heads(base, block, change)
                 continue
             readers = chosen.any(1).nonzero().flatten().tolist()
-            z_changes = _changed_heads(base, block, readers, change)
-            for reader, z_change in zip(readers, z_changes, strict=True):
+            by_reader = _changes_by_heads(base, block, readers, change)
+            for reader, by_head in zip(readers, by_reader, strict=True):
                 kept = chosen[reader]
-                factor = z_change if kept.all() else z_change[kept.to(z_change.device)]
-                yield edges[reader, kept], _with_head(base, block, reader, factor)
+                yield edges[reader, kept], _with_heads(base, block.layer, by_head.of(kept))
 
 
 def rerun(
@@ -116,9 +116,8 @@ def rerun(
     block = next(block for block in base.subject.graph.blocks if reader < block.readers.stop)
     if block.kind not in "qkv":
         return _without_heads(base, block, change)
-    index = reader - block.first_reader
-    (z_change,) = _changed_heads(base, block, [index], change)
-    return _with_head(base, block, index, z_change)
+    (by_head,) = _changes_by_heads(base, block, [reader - block.first_reader], change)
+    return _with_heads(base, block.layer, by_head)
 
 
 def _without_heads(
@@ -130,15 +129,45 @@ def _without_heads(
     return _finish(base, block.layer, None, _changed_hidden(base, block.layer, _Change(change)))
 
 
-def _with_head(
-    base: Run, block: Block, reader: int, z_change: Float[Tensor, "edge batch pos rank"]
+def _with_heads(
+    base: Run, layer: int, by_head: "_Change"
 ) -> Float[Tensor, "edge batch pos d_vocab_out"]:
-    """Logits when z of the heads behind one of a block's readers is changed."""
-    W_O = base.subject.write_weight("W_O", block.layer)
-    by_head = _Change(z_change, W_O.unflatten(0, (block.n_readers, -1))[reader].flatten(0, 1))
+    """Logits when the heads of a layer write `by_head` more."""
     parallel = base.subject.config.parallel
-    hidden = None if parallel else _changed_hidden(base, block.layer, by_head)
-    return _finish(base, block.layer, by_head, hidden)
+    hidden = None if parallel else _changed_hidden(base, layer, by_head)
+    return _finish(base, layer, by_head, hidden)
+
+
+def _changes_by_heads(
+    base: Run, block: Block, readers: list[int], change: Float[Tensor, "edge batch pos d_model"]
+) -> Iterator["_Change"]:
+    """What the heads of a layer write more when each of these readers in turn reads `change` more.
+
+    One reader at a time: where heads are coupled, all of them change.
+    """
+    if base.subject.config.coupled_heads:
+        for reader in readers:
+            yield _change_by_layer(base, block, reader, change)
+        return
+    W_O = base.subject.write_weight("W_O", block.layer).unflatten(0, (block.n_readers, -1))
+    z_changes = _changed_heads(base, block, readers, change)
+    for reader, z_change in zip(readers, z_changes, strict=True):
+        yield _Change(z_change, W_O[reader].flatten(0, 1))
+
+
+def _change_by_layer(
+    base: Run, block: Block, reader: int, change: Float[Tensor, "edge batch pos d_model"]
+) -> "_Change":
+    """The change that all heads of a layer make, computed in full, when one reader reads more."""
+    subject, layer = base.subject, block.layer
+    new = _changed_reads(base, layer, block.kind, [reader], change)[:, 0].transpose(0, 1)
+    vectors = {name: getattr(base.states, name)[layer].transpose(1, 2) for name in "qkv"}
+    others = vectors[block.kind].expand(len(change), -1, -1, -1, -1)
+    parts = (others[:, :, :reader], new[:, :, None], others[:, :, reader + 1 :])
+    vectors[block.kind] = torch.cat(parts, dim=2)
+    z = subject.attend(*vectors.values(), layer)
+    moved = (z - base.states.z[layer].transpose(1, 2)).transpose(2, 3).flatten(3)
+    return _Change(moved, subject.write_weight("W_O", layer).flatten(0, 1))
 
 
 def _changed_heads(
@@ -227,6 +256,12 @@ class _Change:
     factor: Float[Tensor, "edge batch pos rank"]
     matrix: Float[Tensor, "rank d_model"] | None = None
 
+    def of(self, edges: Bool[Tensor, " edge"]) -> "_Change":
+        """That of some of the edges."""
+        if edges.all():
+            return self
+        return replace(self, factor=self.factor[edges.to(self.factor.device)])
+
     def through(self, W: Float[Tensor, "d_model d_out"]) -> Float[Tensor, "edge batch pos d_out"]:
         return _times(self.factor, W if self.matrix is None else self.matrix @ W)
 
@@ -251,8 +286,9 @@ def _changed_hidden(
         return hidden
     pre = change.through(weights["W_in"][layer]).add_(states.pre[layer])
     if states.gate is None:
-        return subject.hidden(pre, None)
-    return subject.hidden(pre, change.through(weights["W_gate"][layer]).add_(states.gate[layer]))
+        return subject.hidden(pre, None, layer)
+    gate = change.through(weights["W_gate"][layer]).add_(states.gate[layer])
+    return subject.hidden(pre, gate, layer)
 
 
 def _finish(

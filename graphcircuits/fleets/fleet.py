@@ -26,6 +26,8 @@ SIZES = ("d_model", "d_head", "d_mlp", "n_ctx", "d_vocab", "d_vocab_out")
 PLAIN = {
     "positions": "learned",
     "norm": "none",
+    "norm_places": "before",
+    "qk_norm": "none",
     "activation": "gelu",
     "gated_mlp": False,
     "parallel": False,

@@ -7,8 +7,8 @@
    at first, and a visit splits a row when its thresholds disagree. No two rows are ever equal, so
    no work is done twice.
 3. A visit computes only what follows the visited edge: below it every edge is still in place, and
-   the values are those of the clean run. In its layer only the component that reads it changes.
-   From there on it is a masked run that is resumed.
+   the values are those of the clean run. In its layer only the component that reads it changes, or
+   all heads where they are coupled. From there on it is a masked run that is resumed.
 4. Where all that leaves a component is removed, what enters it cannot matter; nor can an edge
    whose writer does not change. Such edges are removed unseen.
 
@@ -158,7 +158,7 @@ class _Reader:
     index: int
     """Its place in the block."""
     served: range
-    """The writers that compute from it."""
+    """The writers that compute from it: a head or those of a group, or the layer's, if coupled."""
     leaving: Int[Tensor, " edge"]
     """The edges that leave them."""
 
@@ -178,6 +178,9 @@ def _readers(subject: Transformer) -> Iterator[_Reader]:
     for block in reversed(graph.blocks):
         for index in reversed(range(block.n_readers)):
             served = graph.components_of(block.first_reader + index)
+            if subject.config.coupled_heads and block.kind in "qkv":
+                first = 1 + block.layer * graph.writers_per_layer
+                served = range(first, first + graph.n_heads)
             leaving = (writers >= served.start) & (writers < served.stop)
             yield _Reader(block, index, served, leaving.nonzero().flatten())
 
@@ -338,11 +341,13 @@ def _reread(
     kind, layer, served = reader.block.kind, reader.block.layer, reader.served
     first = 1 + layer * subject.graph.writers_per_layer
     own = slice(served.start - first, served.stop - first)
-    group = own.start // subject.config.heads_per_group
+    per_group = subject.config.heads_per_group
+    groups = slice(own.start // per_group, (own.stop - 1) // per_group + 1)
     found = {"q": heads.q[rows, own]}
-    found |= {name: getattr(heads, name)[rows, group : group + 1] for name in "kv"}
+    found |= {name: getattr(heads, name)[rows, groups] for name in "kv"}
     vector = head_vectors(subject, read, kind, layer, slice(reader.index, reader.index + 1))
-    found[kind] = vector
+    place = reader.index - (own.start if kind == "q" else groups.start)
+    found[kind] = _replaced(found[kind], place, vector)
     out = head_outputs(subject, found, layer, own)
     moved = out - part.cut.writers[served.start : served.stop]
     return vector, [heads.written[rows, : own.start], moved, heads.written[rows, own.stop :]]
@@ -358,9 +363,18 @@ def _updated(
     """The heads once all edges into one of their readers are decided."""
     read = _read(part, reader.block, reader.mixing(masks))
     vector, moved = _reread(subject, part, heads, slice(None), read, reader)
-    old = getattr(heads, reader.block.kind)
-    vectors = torch.cat([old[:, : reader.index], vector, old[:, reader.index + 1 :]], dim=1)
+    vectors = _replaced(getattr(heads, reader.block.kind), reader.index, vector)
     return replace(heads, written=torch.cat(moved, dim=1), **{reader.block.kind: vectors})
+
+
+def _replaced(
+    vectors: Float[Tensor, "row reader batch pos d_head"],
+    place: int,
+    vector: Float[Tensor, "row 1 batch pos d_head"],
+) -> Float[Tensor, "row reader batch pos d_head"]:
+    if vectors.shape[1] == 1:
+        return vector
+    return torch.cat([vectors[:, :place], vector, vectors[:, place + 1 :]], dim=1)
 
 
 def _heads(

@@ -16,7 +16,8 @@ singular values do not see, so their maps are the plain weights: W_out; W_in and
 unembedding. The input writes token and position embeddings, each divided by the root of its number
 of rows, so that a large vocabulary does not look like a strong writer.
 
-A norm's weight (and the centring of LayerNorm) is folded into the maps that read through it. Its
+A norm's weight (and the centring of LayerNorm) is folded into the maps that read through it, or
+write through it where it stands after a component; so is that of queries and keys. Its
 scale is left out: it depends on the prompt, and is common to all edges of a reader. So is rotation:
 with rotary positions the map at q and k is the one at distance 0.
 
@@ -127,6 +128,9 @@ def factors_of(subject: Transformer) -> EdgeFactors:
         W_Q, W_K, W_V = (
             subject.through_norm("attn_norm", w[f"W_{name}"][layer], layer) for name in "QKV"
         )
+        if config.qk_norm != "none":
+            W_Q = W_Q * w["q_norm_w"][layer].unsqueeze(-2)
+            W_K = W_K * w["k_norm_w"][layer].unsqueeze(-2)
         W_O, W_out = (subject.write_weight(name, layer).double() for name in ("W_O", "W_out"))
         # Side by side: the outputs, or the queries, of all heads that a group serves.
         W_O_group = W_O.unflatten(0, (config.n_groups, -1)).transpose(1, 2).flatten(2)

@@ -260,7 +260,10 @@ def _scale(
 ) -> Float[Tensor, "context stream"]:
     """The factor by which the norm of each stream multiplies in this run."""
     streams = run.streams[:, pair, position].transpose(0, 1)
-    return norm_scale(run.subject.config, streams)[1].squeeze(-1)
+    scale = norm_scale(run.subject.config, streams)[1].squeeze(-1)
+    if run.subject.config.norm_places == "after":
+        scale[:, :-1] = 1.0
+    return scale
 
 
 def _concatenate(parts: list[Features]) -> Features:

@@ -20,11 +20,11 @@ from graphcircuits.subject.layers import TransformerConfig
 def attend(
     config: TransformerConfig,
     layer: int,
-    q: Float[Tensor, "*lead pos d_head"],
-    k: Float[Tensor, "*lead pos d_head"],
-    v: Float[Tensor, "*lead pos d_head"],
+    q: Float[Tensor, "*#lead pos d_head"],
+    k: Float[Tensor, "*#lead pos d_head"],
+    v: Float[Tensor, "*#lead pos d_head"],
 ) -> Float[Tensor, "*lead pos d_head"]:
-    """A head's vectors before W_O, from its queries and keys after rotation and its values."""
+    """A head's vectors before W_O, from its values and its queries and keys as scores take them."""
     # Keys down, queries across: a softmax over the last axis is several times slower on a CPU
     # where that axis is short.
     scores = k @ q.transpose(-1, -2)

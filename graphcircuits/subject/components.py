@@ -19,7 +19,7 @@ from torch import Tensor
 
 from graphcircuits.subject.attention import attend, rotate, soft_cap
 from graphcircuits.subject.layers import TransformerConfig
-from graphcircuits.subject.norms import normalize, pull_through_norm
+from graphcircuits.subject.norms import normalize, pull_through_norm, rms_scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Components:
         Float[Tensor, "*batch pos kv d_head"],
         Float[Tensor, "*batch pos head d_head"],
     ]:
-        """Queries, keys and values before rotation, and the heads' vectors before W_O."""
+        """Queries, keys and values before norm and rotation, and z, what the heads write."""
         config = self.config
         blocks = [self.weights[name][layer] for name in ("W_Q", "W_K", "W_V")]
         W = torch.cat(blocks).transpose(0, 1)
@@ -57,21 +57,42 @@ class Components:
         layer: int,
         dim: int = -3,
     ) -> Float[Tensor, "..."]:
-        """The heads' vectors before W_O, from queries, keys and values before rotation.
+        """z, what heads write by `write_weight`, from q, k and v before norm and rotation.
 
         Heads lie along `dim`, keys and values once per head or once per group of heads; the last
-        two axes are pos and d_head.
+        two axes are pos and d_head. Where heads are coupled, all of the layer's must be there.
         """
-        q, k = (self.for_scores(kind, x, layer) for kind, x in (("q", q), ("k", k)))
+        q, k = (self.for_scores(kind, x, layer, dim) for kind, x in (("q", q), ("k", k)))
         if (served := q.shape[dim] // k.shape[dim]) > 1:
             k, v = (x.repeat_interleave(served, dim=dim) for x in (k, v))
-        return attend(self.config, layer, q, k, v)
+        z = attend(self.config, layer, q, k, v)
+        if not self.config.norms_after:
+            return z
+        written = z.movedim(dim, -2).flatten(-2) @ self.weights["W_O"][layer].flatten(0, 1)
+        return (z * self._out_scale(written).unsqueeze(dim)).to(z.dtype)
+
+    def _out_scale(self, written: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch 1"]:
+        """What the norm after a component multiplies by, besides its weight."""
+        return rms_scale(written, self.config.norm_eps)
 
     def for_scores(
-        self, kind: str, x: Float[Tensor, "*lead pos d_head"], layer: int
+        self, kind: str, x: Float[Tensor, "*lead pos d_head"], layer: int, dim: int = -3
     ) -> Float[Tensor, "*lead pos d_head"]:
-        """Queries (`q`) or keys (`k`) as scores take them: rotated, where positions are rotary."""
+        """Queries (`q`) or keys (`k`) as scores take them: after QK-norm and rotation."""
+        x = self._qk_normalize(kind, x, layer, dim)
         return rotate(self.config, layer, x) if self.config.positions == "rotary" else x
+
+    def _qk_normalize(
+        self, kind: str, x: Float[Tensor, "*lead pos d_head"], layer: int, dim: int
+    ) -> Float[Tensor, "*lead pos d_head"]:
+        if self.config.qk_norm == "none":
+            return x
+        weight, eps = self.weights[f"{kind}_norm_w"][layer], self.config.norm_eps
+        if self.config.qk_norm == "head":
+            return F.rms_norm(x, weight.shape, weight, eps)
+        assert x.shape[dim] == len(weight), "a joint norm is of all heads"
+        unit = (x * rms_scale(x, eps, (dim, -1))).to(x.dtype)
+        return unit * weight.view(len(weight), *[1] * (-dim - 2), -1)
 
     def expand_groups(self, x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
         """Keys or values once for every head instead of once for every group."""
@@ -90,13 +111,20 @@ class Components:
         read = self.normalize("mlp_norm", stream, layer)
         pre = self._linear(read, self.weights["W_in"][layer], "b_in", layer)
         gate = read @ self.weights["W_gate"][layer] if self.config.gated_mlp else None
-        return pre, gate, self.hidden(pre, gate)
+        return pre, gate, self.hidden(pre, gate, layer)
 
     def hidden(
-        self, pre: Float[Tensor, "*batch d_mlp"], gate: Float[Tensor, "*batch d_mlp"] | None
+        self,
+        pre: Float[Tensor, "*batch d_mlp"],
+        gate: Float[Tensor, "*batch d_mlp"] | None,
+        layer: int,
     ) -> Float[Tensor, "*batch d_mlp"]:
-        """The MLP's hidden vector, after the nonlinearity and the gate."""
-        return _activate(self.config, pre) if gate is None else _activate(self.config, gate) * pre
+        """What the MLP writes by `write_weight`: after the nonlinearity and the gate."""
+        config = self.config
+        hidden = _activate(config, pre) if gate is None else _activate(config, gate) * pre
+        if not config.norms_after:
+            return hidden
+        return (hidden * self._out_scale(hidden @ self.weights["W_out"][layer])).to(hidden.dtype)
 
     @property
     def unembedding(self) -> Float[Tensor, "d_model d_vocab_out"]:
@@ -107,7 +135,7 @@ class Components:
     ) -> Float[Tensor, "*batch d_model"]:
         """A reader's norm of its own input: attn_norm or mlp_norm of a layer, or final_norm."""
         weight, bias = self._norm_weights(name, layer)
-        return normalize(self.config, stream, weight, bias)
+        return stream if weight is None else normalize(self.config, stream, weight, bias)
 
     def _norm_weights(self, name: str, layer: int | None) -> tuple[Tensor | None, Tensor | None]:
         found = [self.weights.get(f"{name}_{part}") for part in "wb"]
@@ -115,8 +143,16 @@ class Components:
         return weight, bias
 
     def write_weight(self, name: str, layer: int | None = None) -> Float[Tensor, "... d_model"]:
-        """What takes z (`W_O`) or hidden (`W_out`) to the stream, of a layer or of all."""
-        return self.weights[name] if layer is None else self.weights[name][layer]
+        """What takes z (`W_O`) or hidden (`W_out`) to the stream, of a layer or of all.
+
+        z and hidden carry the scale of the norm that stands after them, this matrix its weight.
+        """
+        norm = {"W_O": "attn_out_norm", "W_out": "mlp_out_norm"}[name]
+        W, (weight, _) = self.weights[name], self._norm_weights(norm, layer)
+        W = W if layer is None else W[layer]
+        if weight is None:
+            return W
+        return W * weight.view(*weight.shape[:-1], *[1] * (W.ndim - weight.ndim), -1)
 
     def _linear(
         self, x: Float[Tensor, "*batch d_in"], W: Float[Tensor, "d_in d_out"], bias: str, layer: int
@@ -124,8 +160,8 @@ class Components:
         return F.linear(x, W.T, self.bias(bias, layer))
 
     def bias(self, name: str, layer: int) -> Tensor | None:
-        """A layer's bias, or None in a subject without biases."""
-        return self.weights[name][layer] if self.config.biases else None
+        """A layer's bias, or None in a subject without it."""
+        return self.weights[name][layer] if name in self.weights else None
 
     def _heads_out(
         self, z: Float[Tensor, "*batch head d_head"], layer: int
@@ -143,7 +179,7 @@ class Components:
     ) -> Float[Tensor, "*batch d_model"]:
         """The gradient at a norm's input, given the one at its output."""
         weight, _ = self._norm_weights(name, layer)
-        return pull_through_norm(self.config, stream, weight, grad)
+        return grad if weight is None else pull_through_norm(self.config, stream, weight, grad)
 
     def through_norm(
         self, name: str, W: Float[Tensor, "*lead d_model d_out"], layer: int | None = None
@@ -185,7 +221,7 @@ class Components:
     def constants(self) -> Float[Tensor, "stream d_model"]:
         """The biases that each stream holds beside its writers' outputs, in stream order."""
         n_layers, d_model = self.config.n_layers, self.config.d_model
-        if not self.config.biases:
+        if "b_O" not in self.weights:
             return self.weights["W_E"].new_zeros(2 * n_layers + 1, d_model)
         b_O, b_out = self.weights["b_O"], self.weights["b_out"]
         after = (b_O + b_out).cumsum(0)

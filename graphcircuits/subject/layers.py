@@ -11,6 +11,8 @@ from torch import Tensor
 
 POSITIONS = ("learned", "rotary", "none")
 ROTARY_SCALINGS = ("linear", "llama3")
+NORM_PLACES = ("before", "after", "both")
+QK_NORMS = ("none", "head", "joint")
 NORMS = ("none", "layer", "rms")
 ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "silu")
 ABOVE_ZERO = ("embedding_scale", "attention_scale", "score_cap", "logit_cap", "window_rotary_base")
@@ -72,6 +74,12 @@ class TransformerConfig:
     rotary_scaling: RotaryScaling | None = None
     norm: Literal["none", "layer", "rms"] = "none"
     norm_eps: float = 1e-5
+    norm_places: Literal["before", "after", "both"] = "before"
+    """Norms of what a component reads, of what it writes (RMS, without biases; the heads of a layer
+    are summed first), or both. The one before the unembedding is always there."""
+    qk_norm: Literal["none", "head", "joint"] = "none"
+    """RMS norm of queries and of keys, before rotation: of each head, or of a layer's heads as one
+    vector."""
     activation: Literal["gelu", "gelu-tanh", "relu", "silu"] = "gelu"
     gated_mlp: bool = False
     """hidden = activation(x W_gate) * (x W_in + b_in)."""
@@ -106,6 +114,7 @@ class TransformerConfig:
         if self.n_groups < 1 or self.n_heads % self.n_groups:
             problems.append(f"n_kv_heads must divide n_heads={self.n_heads}, got {self.n_groups}")
         choices = {"positions": POSITIONS, "norm": NORMS, "activation": ACTIVATIONS}
+        choices |= {"qk_norm": QK_NORMS, "norm_places": NORM_PLACES}
         problems += [
             f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}"
             for name, known in choices.items()
@@ -128,6 +137,11 @@ class TransformerConfig:
         ):
             problems.append("window_rotary_base needs positions=rotary and windows")
         problems += self._window_problems()
+        if self.norms_after and self.norm != "rms":
+            problems.append(
+                f"norms after components (norm_places={self.norm_places}) must be rms, "
+                f"got norm={self.norm!r}"
+            )
         if self.tied_unembedding and self.d_vocab != self.d_vocab_out:
             problems.append(
                 "tied_unembedding needs d_vocab_out equal to d_vocab, "
@@ -170,6 +184,16 @@ class TransformerConfig:
         return self.n_heads // self.n_groups
 
     @property
+    def coupled_heads(self) -> bool:
+        """Whether what one head reads changes what others of its layer write."""
+        return self.qk_norm == "joint" or self.norms_after
+
+    @property
+    def norms_after(self) -> bool:
+        """Whether what components write is normalized."""
+        return self.norm_places != "before"
+
+    @property
     def layer_states(self) -> int:
         """Numbers that a layer computes at a position: q, k, v, z, and thrice the MLP's width."""
         return (2 * self.n_heads + 2 * self.n_groups) * self.d_head + 3 * self.d_mlp
@@ -208,12 +232,22 @@ def weight_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
             "b_Q": (layer, head, d_head),
             "b_K": (layer, kv, d_head),
             "b_V": (layer, kv, d_head),
-            "b_O": (layer, d_model),
             "b_in": (layer, d_mlp),
-            "b_out": (layer, d_model),
             "b_U": (config.d_vocab_out,),
         }
-    norms = {"attn_norm": (layer, d_model), "mlp_norm": (layer, d_model), "final_norm": (d_model,)}
+        if not config.norms_after:
+            shapes |= {"b_O": (layer, d_model), "b_out": (layer, d_model)}
+    if config.qk_norm != "none":
+        joint = config.qk_norm == "joint"
+        shapes |= {
+            "q_norm_w": (layer, head, d_head) if joint else (layer, d_head),
+            "k_norm_w": (layer, kv, d_head) if joint else (layer, d_head),
+        }
+    norms: dict[str, tuple[int, ...]] = {"final_norm": (d_model,)}
+    if config.norm_places != "after":
+        norms |= {"attn_norm": (layer, d_model), "mlp_norm": (layer, d_model)}
+    if config.norms_after:
+        norms |= {"attn_out_norm": (layer, d_model), "mlp_out_norm": (layer, d_model)}
     for name, shape in norms.items():
         if config.norm != "none":
             shapes[f"{name}_w"] = shape

@@ -2,7 +2,8 @@
 
 1. `normalize` is a reader's norm of its own input.
 2. `norm_scale` gives the one number per stream and position that makes it more than a linear map.
-3. `pull_through_norm` takes a gradient at its output to its input.
+3. `rms_scale` is that number for an RMS norm over any axes.
+4. `pull_through_norm` takes a gradient at its output to its input.
 
 The maps take any leading axes, so that the plain run and the interventions share them.
 """
@@ -40,6 +41,14 @@ def norm_scale(
     if config.norm == "layer":
         stream = stream - stream.mean(-1, keepdim=True)
     return stream, (stream.square().mean(-1, keepdim=True) + config.norm_eps).rsqrt()
+
+
+def rms_scale(
+    x: Float[Tensor, "..."], eps: float, axes: tuple[int, ...] = (-1,)
+) -> Float[Tensor, "..."]:
+    """What an RMS norm over some axes multiplies by, in single precision at least."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (wide.square().mean(axes, keepdim=True) + eps).rsqrt()
 
 
 def pull_through_norm(

@@ -59,9 +59,9 @@ class Trace:
 class States:
     """The vector at every place where a component reads or writes, or a gradient there.
 
-    Attention readers have queries, keys and values (before rotation), heads write z (before W_O);
-    MLPs read `pre` (and `gate`) before the nonlinearity and write `hidden` after it; `input`
-    writes its stream vector and `logits` reads itself, before its soft cap.
+    Attention readers have queries, keys and values (before norm and rotation), heads write z
+    (before W_O); MLPs read `pre` (and `gate`) before the nonlinearity and write `hidden` after it;
+    `input` writes its stream vector and `logits` reads itself, before its soft cap.
     """
 
     input: Float[Tensor, "batch pos d_model"]

@@ -30,7 +30,7 @@ def close(a: Tensor, b: Tensor) -> None:
 def through_norm(subject: Transformer, name: str, layer: int | None, W: Tensor) -> Tensor:
     """The norm as a dense matrix, without its scale, times W."""
     config = subject.config
-    if config.norm == "none":
+    if f"{name}_w" not in subject.weights:
         return W
     weight = subject.weights[f"{name}_w"]
     weight = weight if layer is None else weight[layer]
@@ -52,7 +52,14 @@ def dense_factors(subject: Transformer) -> tuple[dict[str, Tensor], dict[str, Te
             [through_norm(subject, "attn_norm", layer, W) for W in w[f"W_{name}"][layer]]
             for name in "QKV"
         )
-        out = w["W_O"][layer]
+        if config.qk_norm == "head":
+            Q, K = [W * w["q_norm_w"][layer] for W in Q], [W * w["k_norm_w"][layer] for W in K]
+        if config.qk_norm == "joint":
+            Q = [W * weight for W, weight in zip(Q, w["q_norm_w"][layer], strict=True)]
+            K = [W * weight for W, weight in zip(K, w["k_norm_w"][layer], strict=True)]
+        out, W_out = w["W_O"][layer], w["W_out"][layer]
+        if config.norm_places != "before":
+            out, W_out = out * w["attn_out_norm_w"][layer], W_out * w["mlp_out_norm_w"][layer]
         group_of = [head // config.heads_per_group for head in range(config.n_heads)]
         for head, group in enumerate(group_of):
             writers[f"a{layer}.h{head}"] = V[group] @ out[head]
@@ -67,7 +74,7 @@ def dense_factors(subject: Transformer) -> tuple[dict[str, Tensor], dict[str, Te
         if config.gated_mlp:
             gate = through_norm(subject, "mlp_norm", layer, w["W_gate"][layer])
             read = torch.cat([read, gate], dim=1)
-        readers[f"m{layer}"], writers[f"m{layer}"] = read, w["W_out"][layer]
+        readers[f"m{layer}"], writers[f"m{layer}"] = read, W_out
     unembedding = w["W_E"].T if config.tied_unembedding else w["W_U"]
     readers["logits"] = through_norm(subject, "final_norm", None, unembedding) * config.logit_scale
     return writers, readers

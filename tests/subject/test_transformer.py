@@ -5,7 +5,6 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from graphcircuits.subject.codec import Codec
@@ -14,9 +13,9 @@ from graphcircuits.subject.transformer import (
     RotaryScaling,
     Run,
     Transformer,
-    TransformerConfig,
     weight_shapes,
 )
+from tests.subject.slow import slow_logits
 from tests.subjects import ARCHITECTURES, make_config, make_subject, make_tokens
 
 EVERY = pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -28,112 +27,6 @@ def close(a: Tensor, b: Tensor) -> None:
 
 def loss(logits: Tensor) -> Tensor:
     return logits.sin().sum() + logits[:, 1].square().sum()
-
-
-# The slow twin: one prompt, one head, one position, one key at a time.
-
-
-def slow_norm(config: TransformerConfig, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if config.norm == "layer":
-        x = x - x.mean()
-    x = x / (x.square().mean() + config.norm_eps).sqrt() * weight
-    return x if bias is None else x + bias
-
-
-def slow_scaling(config: TransformerConfig, frequency: float) -> float:
-    """As Llama 3.1 publishes it, by wavelength."""
-    scaling = config.rotary_scaling
-    if scaling is None:
-        return frequency
-    if scaling.kind == "linear":
-        return frequency / scaling.factor
-    length, wavelength = scaling.original_n_ctx, 2 * math.pi / frequency
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    if wavelength < length / high:
-        return frequency
-    if wavelength > length / low:
-        return frequency / scaling.factor
-    smooth = (length / wavelength - low) / (high - low)
-    return (1 - smooth) * frequency / scaling.factor + smooth * frequency
-
-
-def slow_rotate(config: TransformerConfig, layer: int, x: Tensor, place: int) -> Tensor:
-    turned, half = x.clone(), config.rotary_size // 2
-    for i in range(half):
-        base, windows = config.rotary_base, config.windows or (None,) * config.n_layers
-        if config.window_rotary_base is not None and windows[layer] is not None:
-            turns = config.window_rotary_base ** (-2 * i / config.rotary_size)
-        else:
-            turns = slow_scaling(config, base ** (-2 * i / config.rotary_size))
-        angle = torch.tensor(place * turns, dtype=torch.float64)
-        pair = torch.complex(x[i], x[i + half]) * torch.polar(torch.tensor(1.0).double(), angle)
-        turned[i], turned[i + half] = pair.real, pair.imag
-    return turned
-
-
-def slow_cap(x: Tensor, cap: float | None) -> Tensor:
-    if cap is None:
-        return x
-    up, down = (2 * x / cap).exp(), torch.ones_like(x)
-    return cap * (up - down) / (up + down)
-
-
-def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
-    config, w = subject.config, subject.weights
-    activations = {
-        "gelu": lambda x: x * (1 + torch.erf(x / 2**0.5)) / 2,
-        "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
-        "relu": lambda x: x.clamp(min=0),
-        "silu": lambda x: x * torch.sigmoid(x),
-    }
-    act = activations[config.activation]
-
-    def norm(name: str, x: Tensor, *index: int) -> Tensor:
-        if config.norm == "none":
-            return x
-        bias = w[f"{name}_b"][index] if config.norm == "layer" else None
-        return slow_norm(config, x, w[f"{name}_w"][index], bias)
-
-    def bias(name: str, *index: int) -> Tensor:
-        return w[name][index] if config.biases else torch.tensor(0.0).double()
-
-    rows = []
-    for prompt in tokens:
-        x = [w["W_E"][token] * config.embedding_scale for token in prompt]
-        if config.positions == "learned":
-            x = [v + w["W_pos"][place] for place, v in enumerate(x)]
-        for n in range(config.n_layers):
-            read = [norm("attn_norm", v, n) for v in x]
-            attended = [bias("b_O", n) + torch.zeros_like(v) for v in x]
-            for head in range(config.n_heads):
-                kv = head // (config.n_heads // config.n_groups)
-                q = [v @ w["W_Q"][n, head] + bias("b_Q", n, head) for v in read]
-                k = [v @ w["W_K"][n, kv] + bias("b_K", n, kv) for v in read]
-                values = [v @ w["W_V"][n, kv] + bias("b_V", n, kv) for v in read]
-                if config.positions == "rotary":
-                    q = [slow_rotate(config, n, v, place) for place, v in enumerate(q)]
-                    k = [slow_rotate(config, n, v, place) for place, v in enumerate(k)]
-                for place in range(len(x)):
-                    seen = range(place + 1 if config.causal else len(x))
-                    if config.windows is not None and config.windows[n] is not None:
-                        seen = seen[-config.windows[n] :]
-                    scores = torch.stack([q[place] @ k[s] for s in seen])
-                    scores = scores * (config.attention_scale or config.d_head**-0.5)
-                    scores = slow_cap(scores, config.score_cap)
-                    weights = scores.exp() / scores.exp().sum()
-                    mixed = [a * values[s] for a, s in zip(weights, seen, strict=True)]
-                    z = torch.stack(mixed).sum(0)
-                    attended[place] = attended[place] + z @ w["W_O"][n, head]
-            for place in range(len(x)):
-                after = x[place] + attended[place]
-                mlp_in = norm("mlp_norm", x[place] if config.parallel else after, n)
-                pre = mlp_in @ w["W_in"][n] + bias("b_in", n)
-                hidden = act(mlp_in @ w["W_gate"][n]) * pre if config.gated_mlp else act(pre)
-                x[place] = after + hidden @ w["W_out"][n] + bias("b_out", n)
-        W_U = w["W_E"].T if config.tied_unembedding else w["W_U"]
-        out = [(norm("final_norm", v) @ W_U + bias("b_U")) * config.logit_scale for v in x]
-        rows.append(slow_cap(torch.stack(out), config.logit_cap))
-    return torch.stack(rows)
 
 
 @EVERY
@@ -253,12 +146,12 @@ def logits_with_extra_input(
         z = subject.attend(*vectors, layer)
         before = stream
         stream = stream + torch.einsum("bhpk,hkd->bpd", z, subject.write_weight("W_O", layer))
-        stream = stream + (w["b_O"][layer] if config.biases else 0)
+        stream = stream + (w["b_O"][layer] if "b_O" in w else 0)
         after = stream
         stream = before if config.parallel else after
         *_, hidden = subject.mlp(read(first), layer)
         stream = after + hidden @ subject.write_weight("W_out", layer)
-        stream = stream + (w["b_out"][layer] if config.biases else 0)
+        stream = stream + (w["b_out"][layer] if "b_out" in w else 0)
     return subject.unembed(read(graph.n_readers - 1))
 
 
@@ -419,6 +312,10 @@ def test_weights_are_checked_all_at_once() -> None:
         ({"embedding_scale": 0.0}, r"embedding_scale must be a number above 0, got 0\.0"),
         ({"rotary_scaling": RotaryScaling("linear", 2.0)}, "rotary_scaling needs positions=rotary"),
         ({"window_rotary_base": 10.0}, "window_rotary_base needs positions=rotary and windows"),
+        (
+            {"norm": "layer", "norm_places": "both"},
+            r"norms after components \(norm_places=both\) must be rms, got norm='layer'",
+        ),
         ({"attention_scale": 0.0}, r"attention_scale must be a number above 0, got 0\.0"),
     ],
 )
@@ -433,6 +330,8 @@ def test_configurations_are_checked(options: dict[str, object], message: str) ->
         ("positions", "sinus", "learned, rotary, none"),
         ("norm", "batch", "none, layer, rms"),
         ("activation", "elu", "gelu, gelu-tanh, relu, silu"),
+        ("qk_norm", "layer", "none, head, joint"),
+        ("norm_places", "around", "before, after, both"),
     ],
 )
 def test_unknown_choices_are_refused(name: str, value: str, known: str) -> None:
