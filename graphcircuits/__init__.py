@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from graphcircuits import rasp
     from graphcircuits.adapters.hf import from_hf
+    from graphcircuits.adapters.load import load_model
     from graphcircuits.circuit import Circuit
     from graphcircuits.compare.evaluate import auroc, faithfulness, faithfulness_curve
     from graphcircuits.corpus import case_ids, load_case
@@ -40,6 +41,7 @@ __all__ = [
     "faithfulness_curve",
     "from_hf",
     "load_case",
+    "load_model",
     "load_transformer",
     "localize",
     "rasp",
@@ -62,6 +64,7 @@ _EXPORTS = {
     "faithfulness_curve": "graphcircuits.compare.evaluate",
     "from_hf": "graphcircuits.adapters.hf",
     "load_case": "graphcircuits.corpus",
+    "load_model": "graphcircuits.adapters.load",
     "load_transformer": "graphcircuits.subject.files",
     "localize": "graphcircuits.methods",
     "rasp": "graphcircuits.rasp",

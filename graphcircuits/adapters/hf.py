@@ -1,9 +1,12 @@
-"""Subjects from Hugging Face `transformers` models, and back: GPT-2, GPT-NeoX and Llama.
+"""Subjects from Hugging Face `transformers` models, and back: the families of `hf_families`.
 
-1. `from_hf` takes a model, or loads one by name, and picks the family by its `model_type`. Weights
-   that the model needs and the files lack are refused: `transformers` would draw them at random.
-2. The family gives the configuration and the weights by our names, a layer at a time. What a
-   subject cannot compute is refused, never left out.
+1. `from_hf` takes a model, or loads one by its folder or its name on the hub, and picks the family
+   by its `model_type`. The configuration is read first, and what a subject cannot compute is
+   refused by name before any weight is read. Weights that the model needs and the files lack are
+   refused too: `transformers` would draw them at random.
+2. The family gives the configuration and the weights by our names, a layer at a time. A model that
+   was loaded here gives up each layer as it is taken over, so that memory holds it about once.
+   A weight that the family does not know is refused, never left out.
 3. `to_hf` picks the first family that can hold a subject, builds a model of its configuration and
    fills it with the same maps turned round.
 
@@ -12,80 +15,196 @@
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
-from graphcircuits.adapters.hf_families import (
-    FAMILIES,
-    Family,
-    load_transformers,
-    norm_in,
-    norm_out,
-)
+from graphcircuits.adapters.hf_families import FAMILIES, Family, Tensors, load_transformers
+from graphcircuits.adapters.hf_families.family import norm_in, norm_out
 from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
+
+TEXT_PARTS = {"gemma3": "gemma3_text"}
+"""Model types that read images as well -> the type of the part that reads text."""
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 _WEIGHTS = (".safetensors", ".bin")
 # Constants that old files carry along: masks, and the frequencies of rotary positions.
-_BUFFER = re.compile(r"\.(attn|attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$")
+_BUFFER = re.compile(r"\.?(attn|attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$")
 
 
-def from_hf(model_or_name: Any) -> Transformer:
-    """The subject that computes the logits of a causal language model, given or named."""
+def from_hf(
+    model_or_name: Any,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Transformer:
+    """The subject that computes the logits of a causal language model, given or named.
+
+    It shares no memory with the model, and stays on the model's device and in its dtype, or in the
+    one that is stored, where no other is given.
+    """
     transformers = load_transformers()
-    model = _load(transformers, model_or_name) if isinstance(model_or_name, str) else model_or_name
+    if not isinstance(model_or_name, str):
+        return _convert(model_or_name, device, dtype, consume=False)
+    settings = _settings(transformers, model_or_name)
+    tokenizer = _tokenizer(transformers, model_or_name)
+    model = _load(transformers, model_or_name, settings, dtype)
+    return replace(_convert(model, device, dtype, consume=True), tokenizer=tokenizer)
+
+
+# Converting
+
+
+def _convert(
+    model: Any, device: torch.device | str | None, dtype: torch.dtype | None, *, consume: bool
+) -> Transformer:
+    """The subject in a model, which loses its layers on the way if it is to be consumed."""
     family, config = _family(model.config), _config(model.config)
-    head = model.get_output_embeddings()
-    state = {name: weight.detach() for name, weight in model.base_model.state_dict().items()}
-    weights = {"W_E": state[f"{family.embedding}.weight"].clone()}
+    base, head = model.base_model, model.get_output_embeddings()
+    if model.config.model_type in TEXT_PARTS:
+        base = base.language_model
+    state = base.state_dict()
+    embedding = state[f"{family.embedding}.weight"]
+    if embedding.is_meta:
+        raise ValueError("the model has no weights: they are on the meta device.")
+    if config.tied_unembedding and not _same(head.weight, embedding):
+        config = replace(config, tied_unembedding=False)
+    place = {"device": device or embedding.device, "dtype": dtype or embedding.dtype}
+    weights = {name: torch.empty(shape, **place) for name, shape in weight_shapes(config).items()}
+    fill = {"W_E": embedding, **norm_in("final_norm", state, family.final_norm, family.one_plus)}
     if family.positions is not None:
-        weights["W_pos"] = state[f"{family.positions}.weight"].clone()
-    weights |= norm_in("final_norm", state, family.final_norm)
-    layers = []
+        fill["W_pos"] = state[f"{family.positions}.weight"]
+    if not config.tied_unembedding:
+        fill["W_U"] = head.weight.detach().T
+    if config.biases:
+        fill["b_U"] = embedding.new_zeros(config.d_vocab_out)
+    for name, weight in fill.items():
+        _copy(weights[name], weight, name)
     for layer in range(config.n_layers):
         prefix = f"{family.layer_prefix}.{layer}."
-        own = {name.removeprefix(prefix): w for name, w in state.items() if name.startswith(prefix)}
-        layers.append(family.layer_in(config, own))
-    weights |= {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
-    if not config.tied_unembedding:
-        weights["W_U"] = head.weight.detach().T.clone()
-    if config.biases:
-        weights["b_U"] = weights["W_E"].new_zeros(config.d_vocab_out)
+        names = [name for name in state if name.startswith(prefix)]
+        own = {name.removeprefix(prefix): state.pop(name) for name in names}
+        for name, weight in _layer(family, config, own, prefix).items():
+            _copy(weights[name][layer], weight, f"{name} of layer {layer}")
+        if consume:
+            for parameter in base.get_submodule(prefix.rstrip(".")).parameters():
+                parameter.data = parameter.new_empty(0)
     return Transformer(config, weights)
 
 
-def _family(settings: Any) -> Family:
-    family = FAMILIES.get(settings.model_type)
-    if family is None:
+def _layer(family: Family, config: TransformerConfig, state: Tensors, prefix: str) -> Tensors:
+    """Our weights of one layer, made of all that the state of the layer holds."""
+    try:
+        weights = family.layer_in(config, state)
+    except KeyError as error:
+        raise ValueError(f"the model lacks the weight {prefix}{error.args[0]}.") from error
+    if unknown := sorted(prefix + name for name in state if not _BUFFER.search(name)):
         raise ValueError(
-            f"cannot convert a model of type {settings.model_type!r}; "
-            f"known types: {', '.join(FAMILIES)}."
+            f"cannot convert a model with the weights {_few(unknown)}: its type does not have "
+            "them; merge adapters into the model first."
         )
-    return family
+    return weights
+
+
+def _copy(ours: Tensor, theirs: Tensor, name: str) -> None:
+    if ours.shape != theirs.shape:
+        expected, found = tuple(ours.shape), tuple(theirs.shape)
+        raise ValueError(f"{name} of the model must have shape {expected}, got {found}.")
+    ours.copy_(theirs)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.data_ptr() == other.data_ptr() or torch.equal(one, other)
+
+
+def _text_settings(settings: Any) -> Any:
+    """The configuration of the part that reads text."""
+    return settings.text_config if settings.model_type in TEXT_PARTS else settings
+
+
+def _family(settings: Any) -> Family:
+    kind = TEXT_PARTS.get(settings.model_type, settings.model_type)
+    if kind not in FAMILIES:
+        raise ValueError(
+            f"cannot convert a model of type {kind!r}; "
+            f"known types: {', '.join([*FAMILIES, *TEXT_PARTS])}."
+        )
+    return FAMILIES[kind]
 
 
 def _config(settings: Any) -> TransformerConfig:
+    family, text = _family(settings), _text_settings(settings)
+    if getattr(settings, "quantization_config", None) is not None:
+        raise ValueError(
+            "cannot convert a model with a quantization_config; take the model that it was made "
+            "of, or a GGUF file."
+        )
     return TransformerConfig(
-        d_vocab=settings.vocab_size,
-        d_vocab_out=settings.vocab_size,
+        d_vocab=text.vocab_size,
+        d_vocab_out=text.vocab_size,
         tied_unembedding=settings.tie_word_embeddings,
-        **_family(settings).config_in(settings),
+        **family.config_in(text),
     )
 
 
-def _load(transformers: ModuleType, name: str) -> Any:
+# Loading
+
+
+def _settings(transformers: ModuleType, name: str) -> Any:
+    """The configuration of a folder, or of a name on the hub."""
+    there = Path(name).is_dir()
+    try:
+        settings = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except OSError as error:
+        if there:
+            raise ValueError(f"{name}: its config.json cannot be read: {_line(error)}") from error
+        raise FileNotFoundError(
+            f"no model {name!r}: there is no such file or folder, and the Hugging Face hub does "
+            f"not give it: {_line(error)}"
+        ) from error
+    except Exception as error:  # their checks of what a file says raise errors of many kinds
+        raise ValueError(f"{name}: its config.json cannot be read: {_line(error)}") from error
+    if there:
+        _check_size(settings, Path(name))
+    else:
+        _config(settings)
+    return settings
+
+
+def _tokenizer(transformers: ModuleType, name: str) -> Any:
+    """The tokenizer beside a model, or None if there is none."""
+    from transformers.utils.hub import has_file
+
+    if not any(has_file(name, file) for file in TOKENIZER_FILES):
+        return None
+    try:
+        return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:  # what reads a damaged file raises errors of many kinds
+        raise ValueError(f"{name}: its tokenizer cannot be read: {_line(error)}") from error
+
+
+def _load(transformers: ModuleType, name: str, settings: Any, dtype: torch.dtype | None) -> Any:
     """The model of a name or folder, with every weight from its files and none left out."""
-    if Path(name).is_dir():
-        _check_size(transformers, Path(name))
+    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    in_dtype = {"dtype" if version >= (4, 56) else "torch_dtype": dtype or "auto"}
     try:
         model, found = transformers.AutoModelForCausalLM.from_pretrained(
-            name, trust_remote_code=False, ignore_mismatched_sizes=True, output_loading_info=True
+            name,
+            config=settings,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **in_dtype,
         )
     except (RuntimeError, SafetensorError) as error:
         raise ValueError(f"{name}: its weights cannot be read: {error}") from error
+    except OSError as error:
+        raise FileNotFoundError(f"{name}: its weights are not there: {_line(error)}") from error
     problems = []
     if missing := sorted(found["missing_keys"]):
         problems.append(f"its files lack {_few(missing)}")
@@ -101,10 +220,9 @@ def _load(transformers: ModuleType, name: str) -> Any:
     return model
 
 
-def _check_size(transformers: ModuleType, folder: Path) -> None:
+def _check_size(settings: Any, folder: Path) -> None:
     """Refuse a folder whose configuration has more weights than its files have bytes."""
-    config = _config(transformers.AutoConfig.from_pretrained(str(folder), trust_remote_code=False))
-    shapes = weight_shapes(config)
+    shapes = weight_shapes(_config(settings))
     # Matrices alone: biases that a family lacks are made here, not read.
     least = sum(math.prod(shape) for name, shape in shapes.items() if name.startswith("W_"))
     held = sum(path.stat().st_size for path in folder.iterdir() if path.suffix in _WEIGHTS)
@@ -119,10 +237,21 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
+def _line(error: Exception) -> str:
+    """The first line of what an error says."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+# Back
+
+
 def to_hf(subject: Transformer) -> Any:
     """A `transformers` model with the logits of `subject`, in the first family that can hold it."""
     transformers = load_transformers()
-    reasons = {name: _obstacles(name, subject) for name in FAMILIES}
+    reasons = {
+        name: [f"needs {need}" for need, met in family.needs(subject).items() if not met]
+        for name, family in FAMILIES.items()
+    }
     name = next((name for name, reason in reasons.items() if not reason), None)
     if name is None:
         listed = "; ".join(f"{name}: {', '.join(reason)}" for name, reason in reasons.items())
@@ -132,7 +261,7 @@ def to_hf(subject: Transformer) -> Any:
     state = {f"{family.embedding}.weight": subject.weights["W_E"]}
     if family.positions is not None:
         state[f"{family.positions}.weight"] = subject.weights["W_pos"]
-    state |= norm_out("final_norm", subject.weights, family.final_norm)
+    state |= norm_out("final_norm", subject.weights, family.final_norm, family.one_plus)
     layered = {
         name: weight
         for name, weight in subject.weights.items()
@@ -148,32 +277,3 @@ def to_hf(subject: Transformer) -> Any:
         with torch.no_grad():
             model.get_output_embeddings().weight.copy_(subject.weights["W_U"].T)
     return model
-
-
-def _obstacles(name: str, subject: Transformer) -> list[str]:
-    """Why a model type cannot hold a subject; empty if it can."""
-    config, weights = subject.config, subject.weights
-    llama = name == "llama"
-    needs: dict[str, bool] = {
-        "causal": config.causal,
-        "logit_scale=1": config.logit_scale == 1.0,
-        "d_vocab_out=d_vocab": config.d_vocab_out == config.d_vocab,
-        "no output bias": not config.biases or not weights["b_U"].any(),
-        f"norm={'rms' if llama else 'layer'}": config.norm == ("rms" if llama else "layer"),
-        f"gated_mlp={llama}": config.gated_mlp == llama,
-    }
-    if name == "gpt2":
-        needs["positions=learned"] = config.positions == "learned"
-    else:
-        needs["positions=rotary"] = config.positions == "rotary"
-    if name != "gpt_neox":
-        needs["parallel=False"] = not config.parallel
-    if llama:
-        zero = all(not weights[bias].any() for bias in ("b_in", "b_out") if bias in weights)
-        needs["no MLP biases"] = zero
-        needs["rotary_dim=d_head"] = config.rotary_size == config.d_head
-    else:
-        needs["biases"] = config.biases
-        needs["n_kv_heads=n_heads"] = config.n_groups == config.n_heads
-        needs["d_model=n_heads d_head"] = config.d_model == config.n_heads * config.d_head
-    return [f"needs {need}" for need, met in needs.items() if not met]

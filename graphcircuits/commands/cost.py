@@ -222,12 +222,12 @@ def _given(
         case, transformer = planted(given, subject)
         if pairs is None:
             return [(case.id, transformer, case.pairs(draw, seed=seed))]
-        return [(case.id, transformer, own_pairs(pairs, subject, transformer, words=words))]
+        return [(case.id, transformer, own_pairs(pairs, str(subject), transformer, words=words))]
     if is_path(given):
-        transformer, _ = own_subject(path)
+        transformer, _ = own_subject(str(path))
         if pairs is None:
             raise ValueError("your own subject needs prompts: name a .csv or .jsonl file after it.")
-        prompts = own_pairs(pairs, path, transformer, words=words)
+        prompts = own_pairs(pairs, str(path), transformer, words=words)
         return [(printable(path.stem), transformer, prompts)]
     from graphcircuits.corpus import load_case
 
@@ -237,4 +237,4 @@ def _given(
     if len(cases) > 1:
         raise ValueError(f"one file of prompts cannot serve {len(cases)} cases; name one case.")
     transformer = cases[0].subject()
-    return [(cases[0].id, transformer, own_pairs(pairs, path, transformer, words=words))]
+    return [(cases[0].id, transformer, own_pairs(pairs, str(path), transformer, words=words))]

@@ -336,7 +336,7 @@ def _given(
 
     path = Path(name) if subject is None else subject
     if subject is None and is_path(name):
-        transformer, _ = own_subject(path)
+        transformer, _ = own_subject(str(path))
         title, task = printable(path.stem), ""
     else:
         from graphcircuits.corpus import load_case
@@ -351,4 +351,4 @@ def _given(
             return transformer, case.pairs(draw, seed=seed), title, task
     if pairs is None:
         raise ValueError("your own subject needs prompts: name a .csv or .jsonl file after it.")
-    return transformer, own_pairs(pairs, path, transformer, words=words), title, task
+    return transformer, own_pairs(pairs, str(path), transformer, words=words), title, task

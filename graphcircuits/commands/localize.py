@@ -136,7 +136,7 @@ def localize(
         prompts = (
             own.pairs(pairs, seed=seed)
             if pairs_file is None
-            else own_pairs(pairs_file, subject, transformer, words=words)
+            else own_pairs(pairs_file, str(subject), transformer, words=words)
         )
         truth, title, task = own.circuit, own.id, printable(own.task)
     else:
@@ -269,6 +269,6 @@ def _given(
     assert subject is not None
     if pairs_file is None:
         raise ValueError("your own subject needs prompts: give --pairs-file pairs.csv or .jsonl.")
-    transformer, truth = own_subject(subject)
-    prompts = own_pairs(pairs_file, subject, transformer, words=words)
+    transformer, truth = own_subject(str(subject))
+    prompts = own_pairs(pairs_file, str(subject), transformer, words=words)
     return transformer, prompts, truth, printable(subject.stem), ""

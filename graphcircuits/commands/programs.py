@@ -74,7 +74,7 @@ def planted(
 
     path, name = _split(given)
     name, program = load_program(path, name)
-    transformer, _ = own_subject(file)
+    transformer, _ = own_subject(str(file))
     config, codec = transformer.config, transformer.codec
     if codec is None:
         raise ValueError(

@@ -1,15 +1,49 @@
-"""Subjects of a user's own: the files and folders that commands take, and their prompts.
+"""Models of a user's own: the options that name them, where they compute, and their prompts.
 
 What is the id of a case is the case, also where a file has that name; `./ib-3` is the file.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphcircuits.commands.output import printable
 
 if TYPE_CHECKING:
     from graphcircuits.circuit import Circuit
     from graphcircuits.subject.transformer import Transformer
     from graphcircuits.task.pairs import Pairs
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "--subject",
+        help="Your own model: a file (.gguf, .bin of llama2.c, .safetensors of ours), a folder "
+        "(Hugging Face, InterpBench), or a name on the Hugging Face hub. With a program: what "
+        "build made of it.",
+    ),
+]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")]
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype",
+        help="float64, float32, bfloat16 or float16, to compute in; that of the file if left out.",
+    ),
+]
+TaskName = Annotated[
+    str | None,
+    typer.Option(
+        "--task", help="Draw prompts of a task, such as ioi; graphcircuits tasks lists them."
+    ),
+]
+PairsFile = Annotated[
+    Path | None,
+    typer.Option("--pairs-file", help="Prompt pairs: .csv or .jsonl, with token ids."),
+]
+Words = Annotated[bool, typer.Option("--words", help="The pairs file holds words, not token ids.")]
 
 
 def is_case(text: str) -> bool:
@@ -27,40 +61,62 @@ def is_path(text: str) -> bool:
     return written and not is_case(text)
 
 
-def own_subject(path: Path) -> tuple["Transformer", "Circuit | None"]:
-    """A subject, and its circuit where the folder holds one."""
-    if path.is_file():
-        from graphcircuits.subject.files import load_transformer
+def own_subject(
+    source: str, device: str = "cpu", dtype: str | None = None
+) -> tuple["Transformer", "Circuit | None"]:
+    """A model as a subject, and its circuit where the folder holds one."""
+    from graphcircuits.adapters.load import load_with_circuit
 
-        return load_transformer(path), None
-    if (path / "ll_model.pth").is_file():
-        from graphcircuits.adapters.interpbench import import_interpbench
-
-        imported = import_interpbench(path)
-        return imported.transformer, imported.circuit
-    if (path / "config.json").is_file():
-        from graphcircuits.adapters.hf import from_hf
-
-        return from_hf(str(path)), None
-    raise FileNotFoundError(
-        f"no subject at {path}: expected a .safetensors file, or a folder with ll_model.pth "
-        "(InterpBench) or config.json (Hugging Face)."
-    )
+    return load_with_circuit(source, device=device, dtype=dtype)
 
 
-def own_pairs(file: Path, path: Path, transformer: "Transformer", *, words: bool) -> "Pairs":
-    """The prompts in a file; `words` are read as the subject at `path` reads them."""
+def title_of(source: str) -> str:
+    """What to call a model: the name of its file or folder, or its name on the hub."""
+    path = Path(source)
+    return printable(path.stem if path.is_file() else path.name)
+
+
+def own_pairs(file: Path, source: str, transformer: "Transformer", *, words: bool) -> "Pairs":
+    """The prompts in a file; `words` are read as the model reads them."""
     from graphcircuits.task.pairs import Pairs
 
-    return Pairs.load(file, tokenizer=tokenizer_of(path, transformer) if words else None)
+    return Pairs.load(file, tokenizer=tokenizer_of(source, transformer) if words else None)
 
 
-def tokenizer_of(path: Path, transformer: "Transformer") -> Any:
-    """What turns words into the subject's tokens: its codec, or the folder's own tokenizer."""
-    if transformer.codec is not None:
-        return transformer.codec
-    if (path / "tokenizer_config.json").is_file():
-        from graphcircuits.adapters.hf_families import load_transformers
+def task_pairs(task: str, source: str, transformer: "Transformer", *, n: int, seed: int) -> "Pairs":
+    """Prompts of a task of the library, in the tokens of the model."""
+    from graphcircuits import tasks
 
-        return load_transformers().AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
-    raise ValueError(f"{path} has no vocabulary to read words with; give token ids, not --words.")
+    if transformer.tokenizer is None:
+        raise ValueError(
+            f"{source} has no tokenizer, which the prompts of --task {task} need: give a model "
+            "that comes with one (a GGUF file, or a Hugging Face folder with its tokenizer files), "
+            "or prompts in token ids with --pairs-file."
+        )
+    return tasks.find(task)(transformer.tokenizer, n=n, seed=seed)
+
+
+def tokenizer_of(source: str, transformer: "Transformer") -> Any:
+    """What turns words into the subject's tokens: its codec, or the model's own tokenizer."""
+    found = transformer.tokenizer if transformer.codec is None else transformer.codec
+    if found is None:
+        raise ValueError(
+            f"{source} has no vocabulary to read words with; give token ids, not --words."
+        )
+    return found
+
+
+def task_problems(task: str | None, pairs_file: Path | None, *, words: bool) -> list[str]:
+    """Words about prompts that do not go together, or a task that there is not."""
+    problems = []
+    if task is not None and pairs_file is not None:
+        problems.append(f"give --task or a file of prompts, not both: {task} and {pairs_file}")
+    if words and pairs_file is None:
+        problems.append("--words goes with a file of prompts")
+    if task is not None:
+        from graphcircuits import tasks
+
+        if task not in tasks.names():
+            known = ", ".join(tasks.names())
+            problems.append(f"--task must be one of {known}, got {task!r}")
+    return problems

@@ -31,6 +31,7 @@ from graphcircuits.subject.layers import (
     weight_problems,
     weight_shapes,
 )
+from graphcircuits.subject.padding import to_front, to_place
 from graphcircuits.subject.states import LayerStates, States, Trace
 
 __all__ = ["RotaryScaling", "Run", "States", "Transformer", "TransformerConfig", "weight_shapes"]
@@ -128,8 +129,18 @@ class Transformer(Components):
 
     # The plain run, and the parts that interventions reuse
 
-    def logits(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vocab_out"]:
-        """The plain forward pass."""
+    def logits(
+        self, tokens: Int[Tensor, "batch pos"], attention_mask: Tensor | None = None
+    ) -> Float[Tensor, "batch pos d_vocab_out"]:
+        """The plain forward pass.
+
+        With a mask (batch pos), 1 or True at real tokens, prompts may be padded on the left or on
+        the right; every real token has the logits it would have without padding, the others zeros.
+        For causal subjects.
+        """
+        if attention_mask is not None:
+            front, real = to_front(self.config, tokens, attention_mask)
+            return to_place(self.logits(front), real)
         stream = self.embed(tokens)
         for layer in range(self.config.n_layers):
             stream = self.layer(stream, layer)

@@ -2,17 +2,23 @@
 
 A line holds one pair:
   clean, corrupted  the prompts: token ids, or text where a tokenizer is given
-  correct_idx       the right class                             (optional)
+  correct           the right answer: a word, or a token id     (optional)
+  incorrect         the answer to be told apart from it         (optional)
+  correct_idx       the right class, as a number: 4, or 4.0     (optional)
   incorrect_idx     the class to be told apart from it          (optional)
   target            a number, or in JSONL also a distribution   (optional)
   scored            positions, negative ones from the end       (optional; default: the last)
   loss              the name of the loss, the same in all lines (optional)
 Other columns are let be. Lists are JSON lists or text with spaces between. Where several positions
 are scored, a column holds one value for all of them or one for each, in the order of `scored`.
+Answers in words need a tokenizer and stand as they would behind the prompt, with the space in
+front; where a tokenizer is given, a text is always a word ("4" too). Columns in which EAP-IG keeps
+two classes (ALIASES) are read as correct_idx and incorrect_idx.
 
-1. `read_prompts` reads the lines, turns prompts into ids, brings them to one length, and spreads
-   the values over the scored positions. Every error is a StoreError and names the file and the
-   line; what it quotes is escaped, so that no file can steer a terminal.
+1. `read_prompts` reads the lines, turns prompts and answers into ids (`graphcircuits.task.text`),
+   brings them to one length, and spreads the values over the scored positions. Every error is a
+   StoreError and names the file and the line; what it quotes is escaped, so that no file can steer
+   a terminal.
 2. `write_prompts` writes the same table with token ids.
 """
 
@@ -21,42 +27,46 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.disk import write_atomic
 from graphcircuits.files import StoreError, parse_json, read_text
 from graphcircuits.files import short as quoted
 from graphcircuits.subject.codec import Codec
+from graphcircuits.task.table import PromptTable, filled
+from graphcircuits.task.text import answer_id, check_aligned, padding_id, prompt_ids
 
 MAX_CELLS = 2**26
 """Numbers in one column of a table: half a GiB. A short line can ask for a wide table, since every
 prompt is as long as the longest, and every position has room for a distribution."""
 
-COLUMNS = ("clean", "corrupted", "correct_idx", "incorrect_idx", "target", "scored", "loss")
+COLUMNS = (
+    "clean",
+    "corrupted",
+    "correct",
+    "incorrect",
+    "correct_idx",
+    "incorrect_idx",
+    "target",
+    "scored",
+    "loss",
+)
+
+ALIASES = (
+    ("clean_answer_idx", "corrupted_answer_idx"),
+    ("country_idx", "corrupted_country_idx"),
+    ("capital_idx", "corrupted_capital_idx"),
+)
+"""Columns of EAP-IG's files with the right answers to the clean and to the corrupted prompt."""
 
 Tokenizer = Codec | Callable[[str], Any]
 """A Codec, for symbols with spaces between, or a function from text to ids or to a mapping with
 `input_ids`, such as a Hugging Face tokenizer."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PromptTable:
-    """The columns of a file as tensors; values at unscored positions are 0."""
-
-    clean: Int[Tensor, "batch pos"]
-    corrupted: Int[Tensor, "batch pos"]
-    scored: Bool[Tensor, "batch pos"]
-    correct: Int[Tensor, "batch pos"] | None = None
-    incorrect: Int[Tensor, "batch pos"] | None = None
-    target: Float[Tensor, "batch pos *d_vocab_out"] | None = None
-    loss: str | None = None
 
 
 def read_prompts(
@@ -64,9 +74,10 @@ def read_prompts(
 ) -> PromptTable:
     """Read a file of pairs.
 
-    `pad` fills shorter prompts on the right. That is sound for causal subjects only: there no
-    scored position sees the filling.
+    `pad` fills shorter prompts on the right; a tokenizer of Hugging Face's interface names its own.
+    That is sound for causal subjects only: there no scored position sees the filling.
     """
+    pad = padding_id(tokenizer) if pad is None else pad
     lines = _lines(path)
     rows = []
     for number, cells in lines:
@@ -95,15 +106,12 @@ def read_prompts(
             + (f" with {rows[0]['classes']} classes" if rows[0]["classes"] else "")
             + f" make a table of {cells} numbers, at most {MAX_CELLS} are read; split the file."
         )
-    filled = {
-        side: torch.tensor([row[side] + [pad] * (length - len(row[side])) for row in rows])
-        for side in ("clean", "corrupted")
-    }
     scored = torch.zeros(len(rows), length, dtype=torch.bool)
     for index, row in enumerate(rows):
         scored[index, row["scored"]] = True
     return PromptTable(
-        **filled,
+        clean=filled([row["clean"] for row in rows], pad),
+        corrupted=filled([row["corrupted"] for row in rows], pad),
         scored=scored,
         correct=_spread(rows, "correct_idx", length),
         incorrect=_spread(rows, "incorrect_idx", length),
@@ -156,6 +164,7 @@ def _lines(path: str | Path) -> list[tuple[int, dict[str, Any]]]:
         raise StoreError(f"pairs are read from .csv or .jsonl files, got {path}.")
     text = read_text(path)
     lines = _csv_lines(path, text) if suffix == ".csv" else _jsonl_lines(path, text)
+    lines = [(number, _without_aliases(cells)) for number, cells in lines]
     if not lines:
         raise StoreError(f"{path} holds no pairs.")
     first, columns = lines[0][0], _known_columns(path, lines[0][1])
@@ -230,9 +239,19 @@ def _known_columns(path: str | Path, names: Sequence[str] | Mapping[str, Any]) -
             f"{path}: no column {' and '.join(missing)}; "
             f"found {', '.join(list(names)[:20]) or 'none'}."
         )
-    if "incorrect_idx" in found and "correct_idx" not in found:
-        raise StoreError(f"{path}: incorrect_idx needs a column correct_idx beside it.")
+    for name in ("incorrect", "incorrect_idx"):
+        right = name.removeprefix("in")
+        if name in found and not {"correct", "correct_idx"} & set(found):
+            raise StoreError(f"{path}: {name} needs a column {right} beside it.")
     return found
+
+
+def _without_aliases(cells: dict[str, Any]) -> dict[str, Any]:
+    """The cells with our names in place of EAP-IG's, where none of ours is there."""
+    for right, wrong in ALIASES:
+        if right in cells and wrong in cells and not {"correct", "correct_idx"} & cells.keys():
+            return cells | {"correct_idx": cells[right], "incorrect_idx": cells[wrong]}
+    return cells
 
 
 # Cells
@@ -243,12 +262,8 @@ def _row(cells: Mapping[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any
     row: dict[str, Any] = {
         side: _tokens(side, cells[side], tokenizer) for side in ("clean", "corrupted")
     }
+    check_aligned(row["clean"], row["corrupted"])
     length = len(row["clean"])
-    if len(row["corrupted"]) != length:
-        raise ValueError(
-            f"the clean prompt has {length} tokens, the corrupted one {len(row['corrupted'])}; "
-            "both need the same number."
-        )
     positions = _numbers("scored", cells["scored"], int) if "scored" in cells else [-1]
     outside = [position for position in positions if not -length <= position < length]
     if outside or not positions:
@@ -259,19 +274,32 @@ def _row(cells: Mapping[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any
         raise ValueError(f"scored names a position twice: {quoted(positions)}.")
     for name, kind in (("correct_idx", int), ("incorrect_idx", int), ("target", float)):
         if name in cells:
-            values = _numbers(name, cells[name], kind)
-            if len(values) not in (1, len(positions)):
+            row[name] = _each(name, _numbers(name, cells[name], kind), len(positions))
+    for name in ("correct", "incorrect"):
+        if name in cells:
+            words = _each(name, _answers(name, cells, tokenizer), len(positions))
+            ids = row.setdefault(f"{name}_idx", words)
+            if ids != words:
                 raise ValueError(
-                    f"{name} needs one value or one for each of {len(positions)} scored "
-                    f"positions, got {len(values)}."
+                    f"{name} is {quoted(cells[name])}, which is token {quoted(words)} here, but "
+                    f"{name}_idx says {quoted(ids)}; keep the column that is right."
                 )
-            row[name] = values * len(positions) if len(values) == 1 else values
     row["classes"] = _classes(row.get("target", [0.0]))
     if "loss" in cells:
         if not isinstance(cells["loss"], str):
             raise ValueError(f"loss must be a name, got {quoted(cells['loss'])}.")
         row["loss"] = cells["loss"]
     return row
+
+
+def _each(name: str, values: list[Any], count: int) -> list[Any]:
+    """One value per scored position, from one for all of them or one for each."""
+    if len(values) not in (1, count):
+        raise ValueError(
+            f"{name} needs one value or one for each of {count} scored positions, "
+            f"got {len(values)}."
+        )
+    return values * count if len(values) == 1 else values
 
 
 def _tokens(side: str, cell: Any, tokenizer: Tokenizer | None) -> list[int]:
@@ -293,12 +321,33 @@ def _tokens(side: str, cell: Any, tokenizer: Tokenizer | None) -> list[int]:
     else:
         if not isinstance(cell, str):
             raise ValueError(f"{side} must be text for the tokenizer, got {quoted(cell)}.")
-        encoded = tokenizer(cell)
-        encoded = encoded["input_ids"] if isinstance(encoded, Mapping) else encoded
-        ids = [int(token) for token in encoded]
+        ids = prompt_ids(tokenizer, cell) if cell else []
     if not ids:
         raise ValueError(f"{side} is empty.")
     return ids
+
+
+def _answers(name: str, cells: Mapping[str, Any], tokenizer: Tokenizer | None) -> list[int]:
+    """The classes that the words of a cell stand for."""
+    cell = cells[name]
+    if tokenizer is None:
+        try:
+            return _numbers(name, cell, int)
+        except ValueError as error:
+            raise ValueError(
+                f"{error} Answers in words need a tokenizer; commands take --words."
+            ) from error
+    words = cell if isinstance(cell, list) else [cell]
+    if not isinstance(tokenizer, Codec):
+        return [answer_id(tokenizer, cells["clean"], word, name=name) for word in words]
+    known = [str(symbol) for symbol in tokenizer.outputs or ()]
+    unknown = [word for word in words if known.count(str(word)) != 1]
+    if unknown:
+        raise ValueError(
+            f"{name} must be one of the outputs {quoted(known)}, got {quoted(unknown[0])}; "
+            f"give its class as a number in a column {name}_idx."
+        )
+    return [known.index(str(word)) for word in words]
 
 
 def _numbers(name: str, cell: Any, kind: type) -> list[Any]:
@@ -312,10 +361,9 @@ def _numbers(name: str, cell: Any, kind: type) -> list[Any]:
 
 def _flat_numbers(name: str, cell: Any, items: list[Any], kind: type) -> list[Any]:
     try:
-        # int() would cut 2.5 and read True as 1.
-        if any(isinstance(x, bool) or (kind is int and isinstance(x, float)) for x in items):
+        if any(isinstance(x, bool) for x in items):
             raise ValueError
-        numbers = [kind(item) for item in items]
+        numbers = [_whole(item) if kind is int else kind(item) for item in items]
         if kind is int and any(not -(2**63) <= number < 2**63 for number in numbers):
             raise OverflowError
         return numbers
@@ -324,6 +372,18 @@ def _flat_numbers(name: str, cell: Any, items: list[Any], kind: type) -> list[An
         raise ValueError(f"{name} must be {words}, got {quoted(cell)}.") from None
     except OverflowError:
         raise ValueError(f"{name} holds a number that is too large: {quoted(cell)}.") from None
+
+
+def _whole(item: Any) -> int:
+    """A whole number, also one that pandas wrote as 4.0; int() would cut 2.5."""
+    if isinstance(item, str) and item.lstrip("+-").isdecimal():
+        return int(item)
+    if isinstance(item, int):
+        return item
+    number = float(item)
+    if not number.is_integer():
+        raise ValueError
+    return int(number)
 
 
 def _spread(rows: list[dict[str, Any]], name: str, length: int) -> Tensor | None:

@@ -7,7 +7,8 @@
    logit-diff     logit of the incorrect class minus logit of the correct one
    cross-entropy  minus the log probability of the target class
    or whatever the user's own function returns. Lower is closer to the target, always.
-3. `Pairs.load` and `Pairs.save` read and write CSV and JSONL with the columns in common use.
+3. `Pairs.from_text` makes pairs of texts and words; `Pairs.load` and `Pairs.save` read and write
+   CSV and JSONL with the columns in common use.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,7 +25,9 @@ from torch import Tensor
 
 from graphcircuits.files import StoreError, short
 from graphcircuits.subject.codec import Codec
-from graphcircuits.task.files import PromptTable, read_prompts, write_prompts
+from graphcircuits.task.files import read_prompts, write_prompts
+from graphcircuits.task.table import PromptTable
+from graphcircuits.task.text import Answer, text_table
 
 LOSSES = ("cross-entropy", "kl", "l1", "logit-diff")
 
@@ -251,6 +254,32 @@ class Pairs:
         write_prompts(path, table)
 
     @classmethod
+    def from_text(
+        cls,
+        tokenizer: Any,
+        clean: Sequence[str],
+        corrupted: Sequence[str],
+        correct: Sequence[Answer] | None = None,
+        incorrect: Sequence[Answer] | None = None,
+        *,
+        loss_name: str | LossFunction | None = None,
+        chat: bool = False,
+        padding: bool = True,
+    ) -> "Pairs":
+        """Pairs from prompts in words, scored at the last token of each.
+
+        Answers are words of one token, written with the space in front that they have behind the
+        prompt (" Mary"), or token ids. `chat` sets every prompt as a user's message in the chat
+        template of the tokenizer. Shorter prompts are padded at the end, which is sound for causal
+        subjects; without `padding` all must have one length. The loss, where none is given, is
+        logit-diff with incorrect answers, cross-entropy with correct ones alone, else kl.
+        """
+        table = text_table(
+            tokenizer, clean, corrupted, correct, incorrect, chat=chat, padding=padding
+        )
+        return cls._from_table(table, loss_name)
+
+    @classmethod
     def load(
         cls,
         path: str | Path,
@@ -266,28 +295,28 @@ class Pairs:
         kl.
         """
         table = read_prompts(path, tokenizer=tokenizer, pad=pad)
-        loss_name = loss_name or table.loss
-        if loss_name is None and table.correct is not None:
-            loss_name = "cross-entropy" if table.incorrect is None else "logit-diff"
-        elif loss_name is None:
-            loss_name = "l1" if table.target is not None and table.target.ndim == 2 else "kl"
+        try:
+            return cls._from_table(table, loss_name)
+        except ValueError as error:
+            raise StoreError(f"{path}: {error}") from error
+
+    @classmethod
+    def _from_table(cls, table: PromptTable, loss_name: str | LossFunction | None) -> "Pairs":
+        loss_name = loss_name or table.default_loss()
         # Columns that the loss does not read are let be: a file may serve several tasks.
         if loss_name in ("kl", "l1"):
             axes = 3 if loss_name == "kl" else 2
             targets = None if table.target is None or table.target.ndim != axes else table.target
         else:
             targets = table.target if table.correct is None else table.correct
-        try:
-            return cls(
-                clean=table.clean,
-                corrupted=table.corrupted,
-                scored=table.scored,
-                loss_name=loss_name,
-                targets=targets,
-                incorrect=None if loss_name in ("cross-entropy", "kl", "l1") else table.incorrect,
-            )
-        except ValueError as error:
-            raise StoreError(f"{path}: {error}") from error
+        return cls(
+            clean=table.clean,
+            corrupted=table.corrupted,
+            scored=table.scored,
+            loss_name=loss_name,
+            targets=targets,
+            incorrect=None if loss_name in ("cross-entropy", "kl", "l1") else table.incorrect,
+        )
 
 
 def _problems(pairs: Pairs) -> list[str]:

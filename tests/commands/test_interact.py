@@ -206,7 +206,7 @@ def test_refusals(args: list[str], text: str) -> None:
 
 
 def test_your_own_subject_must_be_there_and_needs_prompts(tmp_path: Path) -> None:
-    said = "no subject at absent.safetensors: expected a .safetensors file"
+    said = "no model at absent.safetensors: there is no such file or folder."
     assert said in str(run("absent.safetensors").exception)
     path, _ = own_subject(tmp_path)
     assert "name a .csv or .jsonl file after it" in str(run(path).exception)

@@ -1,0 +1,379 @@
+"""How Llama and its kin of Hugging Face `transformers` name and shape their parts.
+
+They share names and shapes: matrices multiply from the left, q, k and v lie apart, the MLP is
+gated, norms are RMS. `Kin` says where one differs from Llama: where its norms stand and how their
+weights are stored, whether queries and keys are normalized, which biases it has, which layers have
+a window, and Gemma's scales and caps.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+from graphcircuits.adapters.hf_families.family import (
+    Family,
+    Tensors,
+    activation_in,
+    activation_out,
+    common_needs,
+    join_heads,
+    load_transformers,
+    norm_in,
+    norm_out,
+    only,
+    split_heads,
+)
+from graphcircuits.adapters.hf_families.rotary import rotary_by_layer_out, rotary_in, rotary_out
+from graphcircuits.subject.transformer import Transformer, TransformerConfig
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+# Our norms -> theirs, by where they stand.
+_BEFORE = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+_AFTER = {
+    "attn_out_norm": "post_attention_layernorm",
+    "mlp_out_norm": "post_feedforward_layernorm",
+}
+_BOTH = _AFTER | {"attn_norm": "input_layernorm", "mlp_norm": "pre_feedforward_layernorm"}
+_NORMS = {"before": _BEFORE, "after": _AFTER, "both": _BOTH}
+_MLP = {"W_in": "up_proj", "W_gate": "gate_proj", "W_out": "down_proj"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kin:
+    """Where a model type differs from Llama."""
+
+    title: str
+    """Its name in errors."""
+    config: str
+    """Its class of configurations in `transformers`."""
+    norm_places: Literal["before", "after", "both"] = "before"
+    qk_norm: Literal["none", "head", "joint"] = "none"
+    biases: Literal["never", "option", "qkv"] = "never"
+    """On attention: none, on q, k, v and the output if the configuration says so, on q, k, v."""
+    layer_types: Callable[[Any], list[str]] | None = None
+    """Which layers have a window where the configuration does not list them; None: none has."""
+    by_layer: bool = False
+    """Layers with a window have a rotary base of their own."""
+    free_heads: bool = True
+    """A head may have another size than d_model / n_heads."""
+    scaled: bool = False
+    """Gemma: scaled embeddings and attention, caps, and norms by one plus their weight."""
+    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Options that would change what is computed, and the values that do not."""
+
+
+# Configurations in
+
+
+def _config_in(kin: Kin, config: Any) -> dict[str, Any]:
+    only(kin.title, config, **kin.only)
+    n_heads = config.num_attention_heads
+    d_head = getattr(config, "head_dim", None) or config.hidden_size // n_heads
+    activation = getattr(config, "hidden_activation", None) or config.hidden_act
+    windows = _windows_in(kin, config)
+    fields = {
+        "n_layers": config.num_hidden_layers,
+        "n_heads": n_heads,
+        "n_kv_heads": config.num_key_value_heads or n_heads,
+        "d_model": config.hidden_size,
+        "d_head": d_head,
+        "d_mlp": config.intermediate_size,
+        "n_ctx": config.max_position_embeddings,
+        "norm": "rms",
+        "norm_eps": config.rms_norm_eps,
+        "norm_places": kin.norm_places,
+        "qk_norm": kin.qk_norm,
+        "activation": activation_in(activation),
+        "gated_mlp": True,
+        "biases": kin.biases == "qkv" or (kin.biases == "option" and bool(config.attention_bias)),
+        "windows": windows,
+        **rotary_in(config, d_head, by_layer=kin.by_layer),
+    }
+    if windows is None:
+        fields.pop("window_rotary_base", None)
+    return fields | (_scales_in(config, d_head) if kin.scaled else {})
+
+
+def _scales_in(config: Any, d_head: int) -> dict[str, Any]:
+    scalar = config.query_pre_attn_scalar
+    return {
+        "embedding_scale": config.hidden_size**0.5,
+        "attention_scale": None if scalar == d_head else scalar**-0.5,
+        "score_cap": config.attn_logit_softcapping,
+        "logit_cap": config.final_logit_softcapping,
+    }
+
+
+def _windows_in(kin: Kin, config: Any) -> tuple[int | None, ...] | None:
+    if kin.layer_types is None:
+        return None
+    listed = getattr(config, "layer_types", None)
+    types = kin.layer_types(config) if listed is None else list(listed)
+    if kin.layer_types is _all_sliding:
+        only(kin.title, config, layer_types=(None, _all_sliding(config)))
+    if unknown := sorted(set(types) - {FULL, SLIDING}):
+        raise ValueError(f"cannot convert a {kin.title} model with layers of {', '.join(unknown)}.")
+    if SLIDING not in types:
+        return None
+    if config.sliding_window is None:
+        raise ValueError(
+            f"cannot convert a {kin.title} model with layers of {SLIDING}, but sliding_window=None."
+        )
+    return tuple(config.sliding_window if type == SLIDING else None for type in types)
+
+
+def _all_sliding(config: Any) -> list[str]:
+    return [FULL if config.sliding_window is None else SLIDING] * config.num_hidden_layers
+
+
+def _upper_sliding(config: Any) -> list[str]:
+    slides = config.use_sliding_window and config.sliding_window is not None
+    first = config.max_window_layers if slides else config.num_hidden_layers
+    return [SLIDING if layer >= first else FULL for layer in range(config.num_hidden_layers)]
+
+
+def _alternating(config: Any) -> list[str]:
+    return [FULL if layer % 2 else SLIDING for layer in range(config.num_hidden_layers)]
+
+
+def _every_sixth_full(config: Any) -> list[str]:
+    every = getattr(config, "sliding_window_pattern", 6)
+    layers = range(1, config.num_hidden_layers + 1)
+    return [SLIDING if layer % every else FULL for layer in layers]
+
+
+# Configurations out
+
+
+def _config_out(kin: Kin, subject: Transformer) -> Any:
+    config = subject.config
+    activation = "hidden_activation" if kin.scaled else "hidden_act"
+    fields = {
+        "num_hidden_layers": config.n_layers,
+        "num_attention_heads": config.n_heads,
+        "num_key_value_heads": config.n_groups,
+        "hidden_size": config.d_model,
+        "head_dim": config.d_head,
+        "intermediate_size": config.d_mlp,
+        "max_position_embeddings": config.n_ctx,
+        "vocab_size": config.d_vocab,
+        "rms_norm_eps": config.norm_eps,
+        activation: activation_out(config.activation),
+        "attention_bias": kin.biases == "option" and config.biases,
+        "tie_word_embeddings": config.tied_unembedding,
+        "pad_token_id": None,  # the default of some is beyond a small vocabulary
+        **(rotary_by_layer_out if kin.by_layer else rotary_out)(config),
+    }
+    if not kin.free_heads:
+        del fields["head_dim"]
+    if kin.scaled:
+        fields |= {
+            "query_pre_attn_scalar": _scalar_out(config),
+            "attn_logit_softcapping": config.score_cap,
+            "final_logit_softcapping": config.logit_cap,
+        }
+    return getattr(load_transformers(), kin.config)(**fields, **_windows_out(kin, config))
+
+
+def _scalar_out(config: TransformerConfig) -> int:
+    scale = config.attention_scale
+    return config.d_head if scale is None else round(scale**-2)
+
+
+def _windows_out(kin: Kin, config: TransformerConfig) -> dict[str, Any]:
+    if kin.layer_types is None:
+        return {}
+    windows = config.windows or (None,) * config.n_layers
+    size = next((window for window in windows if window is not None), None)
+    if kin.layer_types is _all_sliding:
+        return {"sliding_window": size}
+    fields: dict[str, Any] = {"layer_types": [FULL if w is None else SLIDING for w in windows]}
+    if kin.layer_types is _upper_sliding:
+        return fields | {"sliding_window": size, "use_sliding_window": size is not None}
+    # Gemma asks for a window even where no layer has one.
+    return fields | {"sliding_window": size or config.n_ctx}
+
+
+# What a model type asks of a subject
+
+
+def _needs(kin: Kin, subject: Transformer) -> dict[str, bool]:
+    config, weights = subject.config, subject.weights
+    needs = {
+        **common_needs(subject),
+        "norm=rms": config.norm == "rms",
+        f"norm_places={kin.norm_places}": config.norm_places == kin.norm_places,
+        f"qk_norm={kin.qk_norm}": config.qk_norm == kin.qk_norm,
+        "gated_mlp=True": config.gated_mlp,
+        "positions=rotary": config.positions == "rotary",
+        "rotary_dim=d_head": config.rotary_size == config.d_head,
+        "parallel=False": not config.parallel,
+        "n_heads divides d_model": config.d_model % config.n_heads == 0,
+    }
+    if not kin.free_heads:
+        needs["d_model=n_heads d_head"] = config.d_model == config.n_heads * config.d_head
+    unused = ("b_in", "b_out") if kin.biases == "option" else ("b_in", "b_out", "b_O")
+    no_bias = all(not weights[bias].any() for bias in unused if bias in weights)
+    needs["no MLP biases" if kin.biases == "option" else "no output biases"] = no_bias
+    if kin.biases != "option":
+        needs["biases" if kin.biases == "qkv" else "no biases"] = config.biases == (
+            kin.biases == "qkv"
+        )
+    return needs | _window_needs(kin, config) | _scale_needs(kin, config)
+
+
+def _window_needs(kin: Kin, config: TransformerConfig) -> dict[str, bool]:
+    windows = set(config.windows or ())
+    if kin.layer_types is None:
+        return {"no windows": windows <= {None}}
+    needs = {"windows of one size": len(windows - {None}) <= 1}
+    if kin.layer_types is _all_sliding:
+        needs["a window in every layer or in none"] = len(windows) <= 1
+    if kin.by_layer:
+        base = config.window_rotary_base
+        fits = config.rotary_scaling is None or base is not None or windows <= {None}
+        return needs | {"no rotary_scaling in layers with a window": fits}
+    return needs | {"no window_rotary_base": config.window_rotary_base is None}
+
+
+def _scale_needs(kin: Kin, config: TransformerConfig) -> dict[str, bool]:
+    if not kin.scaled:
+        absent = ("attention_scale", "score_cap", "logit_cap")
+        return {
+            "embedding_scale=1": config.embedding_scale == 1.0,
+            **{f"no {name}": getattr(config, name) is None for name in absent},
+        }
+    scale = config.attention_scale
+    whole = scale is None or round(scale**-2) ** -0.5 == scale
+    needs = {
+        "embedding_scale=sqrt(d_model)": config.embedding_scale == config.d_model**0.5,
+        "attention_scale=1/sqrt(a whole number)": whole,
+    }
+    if "attn_logit_softcapping" in kin.only:
+        needs["no score_cap"] = config.score_cap is None
+    return needs
+
+
+# Weights
+
+
+def _layer_in(kin: Kin, config: TransformerConfig, state: Tensors) -> Tensors:
+    weights: Tensors = {}
+    for ours, theirs in _NORMS[kin.norm_places].items():
+        weights |= norm_in(ours, state, theirs, one_plus=kin.scaled)
+    heads = {"Q": config.n_heads, "K": config.n_groups, "V": config.n_groups}
+    for name, count in heads.items():
+        theirs = f"self_attn.{name.lower()}_proj"
+        weights[f"W_{name}"] = split_heads(state.pop(f"{theirs}.weight").T, count)
+        if config.biases:
+            weights[f"b_{name}"] = state.pop(f"{theirs}.bias").unflatten(0, (count, -1))
+    if kin.qk_norm != "none":
+        for name in "qk":
+            norm = norm_in(f"{name}_norm", state, f"self_attn.{name}_norm", one_plus=kin.scaled)
+            shape = (heads[name.upper()], -1) if kin.qk_norm == "joint" else (-1,)
+            weights |= {ours: weight.unflatten(0, shape) for ours, weight in norm.items()}
+    weights["W_O"] = state.pop("self_attn.o_proj.weight").T.unflatten(0, (config.n_heads, -1))
+    for ours, theirs in _MLP.items():
+        weights[ours] = state.pop(f"mlp.{theirs}.weight").T
+    if config.biases:
+        zeros = weights["W_O"].new_zeros
+        weights["b_O"] = (
+            state.pop("self_attn.o_proj.bias") if kin.biases == "option" else zeros(config.d_model)
+        )
+        weights |= {"b_in": zeros(config.d_mlp), "b_out": zeros(config.d_model)}
+    return weights
+
+
+def _layer_out(kin: Kin, config: TransformerConfig, weights: Tensors) -> Tensors:
+    state: Tensors = {}
+    for ours, theirs in _NORMS[kin.norm_places].items():
+        state |= norm_out(ours, weights, theirs, one_plus=kin.scaled)
+    for name in "QKV":
+        theirs = f"self_attn.{name.lower()}_proj"
+        state[f"{theirs}.weight"] = join_heads(weights[f"W_{name}"]).T
+        if config.biases:
+            state[f"{theirs}.bias"] = weights[f"b_{name}"].flatten()
+    if kin.qk_norm != "none":
+        flat = {f"{name}_norm_w": weights[f"{name}_norm_w"].flatten() for name in "qk"}
+        for name in "qk":
+            theirs = f"self_attn.{name}_norm"
+            state |= norm_out(f"{name}_norm", flat, theirs, one_plus=kin.scaled)
+    state["self_attn.o_proj.weight"] = weights["W_O"].flatten(0, 1).T
+    if config.biases and kin.biases == "option":
+        state["self_attn.o_proj.bias"] = weights["b_O"]
+    for ours, theirs in _MLP.items():
+        state[f"mlp.{theirs}.weight"] = weights[ours].T
+    return state
+
+
+def _family(kin: Kin) -> Family:
+    return Family(
+        layer_prefix="layers",
+        embedding="embed_tokens",
+        final_norm="norm",
+        config_in=partial(_config_in, kin),
+        config_out=partial(_config_out, kin),
+        layer_in=partial(_layer_in, kin),
+        layer_out=partial(_layer_out, kin),
+        needs=partial(_needs, kin),
+        one_plus=kin.scaled,
+    )
+
+
+_NO_BIAS = {"attention_bias": (False, None)}
+_CAUSAL = {"use_bidirectional_attention": (None, False)}
+
+LLAMA_KIN = {
+    name: _family(kin)
+    for name, kin in {
+        "llama": Kin(
+            title="Llama", config="LlamaConfig", biases="option", only={"mlp_bias": (False, None)}
+        ),
+        "mistral": Kin(
+            title="Mistral", config="MistralConfig", layer_types=_all_sliding, only=_NO_BIAS
+        ),
+        "qwen2": Kin(
+            title="Qwen 2",
+            config="Qwen2Config",
+            biases="qkv",
+            layer_types=_upper_sliding,
+            free_heads=False,
+        ),
+        "qwen3": Kin(
+            title="Qwen 3",
+            config="Qwen3Config",
+            qk_norm="head",
+            biases="option",
+            layer_types=_upper_sliding,
+        ),
+        "gemma2": Kin(
+            title="Gemma 2",
+            config="Gemma2Config",
+            norm_places="both",
+            layer_types=_alternating,
+            scaled=True,
+            only=_NO_BIAS | _CAUSAL,
+        ),
+        "gemma3_text": Kin(
+            title="Gemma 3",
+            config="Gemma3TextConfig",
+            norm_places="both",
+            qk_norm="head",
+            layer_types=_every_sixth_full,
+            by_layer=True,
+            scaled=True,
+            # Their code has the option and does not use it.
+            only=_NO_BIAS | _CAUSAL | {"attn_logit_softcapping": (None,)},
+        ),
+        "olmo2": Kin(
+            title="OLMo 2",
+            config="Olmo2Config",
+            norm_places="after",
+            qk_norm="joint",
+            free_heads=False,
+            only=_NO_BIAS,
+        ),
+    }.items()
+}

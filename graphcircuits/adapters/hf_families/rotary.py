@@ -1,0 +1,148 @@
+"""Rotary positions in the configurations of Hugging Face models, in and out.
+
+Version 5 of `transformers` keeps them in `rope_parameters`, which Gemma 3 splits by kind of layer;
+versions before keep the base and the scaling in separate fields, of several names. Kinds of scaling
+and parameters that a subject does not have are refused by name.
+"""
+
+from typing import Any
+
+from graphcircuits.subject.layers import RotaryScaling, TransformerConfig
+
+KINDS = ("default", "linear", "llama3")
+"""Their kinds of scaling that a subject has."""
+_PARAMETERS = {
+    "rope_type",
+    "type",
+    "rope_theta",
+    "partial_rotary_factor",
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+}
+_BY_LAYER = ("full_attention", "sliding_attention")
+
+
+def rotary_in(
+    config: Any, d_head: int, *, partial: bool = False, by_layer: bool = False
+) -> dict[str, Any]:
+    """The fields of a subject's configuration that say how positions turn queries and keys.
+
+    Model types that are `partial` may turn a part of each head; those that go `by_layer` may have
+    a base of their own in layers with a window.
+    """
+    whole, local = _by_layer(config)
+    part = whole.get("partial_rotary_factor", 1.0)
+    if part != 1.0 and not partial:
+        raise ValueError(f"cannot convert rotary positions with partial_rotary_factor={part}.")
+    fields: dict[str, Any] = {
+        "positions": "rotary",
+        "rotary_dim": int(d_head * part),
+        "rotary_base": whole["rope_theta"],
+        "rotary_scaling": _scaling_in(whole, config.max_position_embeddings),
+    }
+    if not by_layer:
+        if local not in (None, whole):
+            raise ValueError("cannot convert rotary positions that differ by layer.")
+        return fields
+    assert local is not None
+    if (kind := _kind(local)) != "default":
+        raise ValueError(f"cannot convert rotary positions of type {kind!r} in sliding layers.")
+    return fields | {"window_rotary_base": local["rope_theta"]}
+
+
+def _by_layer(config: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The parameters in all layers or in full ones, and, if they are apart, in sliding ones."""
+    found = getattr(config, "rope_parameters", None)
+    if found and any(kind in found for kind in _BY_LAYER):
+        full, sliding = (found.get(kind) for kind in _BY_LAYER)
+        return _known(full or sliding), _known(sliding or full)
+    if found:
+        return _known(found), None
+    old = {
+        "rope_theta": getattr(config, "rope_theta", getattr(config, "rotary_emb_base", 10000.0)),
+        "partial_rotary_factor": getattr(
+            config, "rotary_pct", getattr(config, "partial_rotary_factor", 1.0)
+        ),
+        **(getattr(config, "rope_scaling", None) or {}),
+    }
+    local = getattr(config, "rope_local_base_freq", None)
+    return _known(old), None if local is None else {"rope_theta": local}
+
+
+def _kind(rope: dict[str, Any]) -> str:
+    return rope.get("rope_type", rope.get("type", "default"))
+
+
+def _known(rope: dict[str, Any]) -> dict[str, Any]:
+    kind = _kind(rope)
+    if kind not in KINDS:
+        raise ValueError(
+            f"cannot convert rotary positions of type {kind!r}; known ones: {', '.join(KINDS)}."
+        )
+    other = {name for name, value in rope.items() if value is not None} - _PARAMETERS
+    if other:
+        listed = ", ".join(sorted(other))
+        raise ValueError(f"cannot convert rotary positions of type {kind!r} with {listed}.")
+    return rope
+
+
+def _scaling_in(rope: dict[str, Any], n_ctx: int) -> RotaryScaling | None:
+    match _kind(rope):
+        case "linear":
+            return RotaryScaling(kind="linear", factor=rope["factor"])
+        case "llama3":
+            return RotaryScaling(
+                kind="llama3",
+                factor=rope["factor"],
+                low_freq_factor=rope["low_freq_factor"],
+                high_freq_factor=rope["high_freq_factor"],
+                original_n_ctx=rope.get("original_max_position_embeddings") or n_ctx,
+            )
+    return None
+
+
+def rotary_out(config: TransformerConfig) -> dict[str, Any]:
+    """The fields of version 5 and those before it."""
+    part = config.rotary_size / config.d_head
+    scaling = _scaling_out(config.rotary_scaling)
+    rope = {"rope_type": "default", "rope_theta": config.rotary_base, **scaling}
+    return {
+        "rope_parameters": {**rope, "partial_rotary_factor": part},
+        "rope_theta": config.rotary_base,
+        "rope_scaling": scaling or None,
+        "rotary_emb_base": config.rotary_base,
+        "rotary_pct": part,
+    }
+
+
+def rotary_by_layer_out(config: TransformerConfig) -> dict[str, Any]:
+    """The same for a model type whose layers with a window have a base of their own."""
+    base = config.window_rotary_base
+    local = config.rotary_base if base is None else base
+    scaling = _scaling_out(config.rotary_scaling)
+    full = {"rope_type": "default", "rope_theta": config.rotary_base, **scaling}
+    return {
+        "rope_parameters": {
+            "full_attention": full,
+            "sliding_attention": {"rope_type": "default", "rope_theta": local},
+        },
+        "rope_theta": config.rotary_base,
+        "rope_scaling": scaling or None,
+        "rope_local_base_freq": local,
+    }
+
+
+def _scaling_out(scaling: RotaryScaling | None) -> dict[str, Any]:
+    if scaling is None:
+        return {}
+    if scaling.kind == "linear":
+        return {"rope_type": "linear", "factor": scaling.factor}
+    return {
+        "rope_type": "llama3",
+        "factor": scaling.factor,
+        "low_freq_factor": scaling.low_freq_factor,
+        "high_freq_factor": scaling.high_freq_factor,
+        "original_max_position_embeddings": scaling.original_n_ctx,
+    }

@@ -1,0 +1,182 @@
+"""`load_model`: a subject from whatever a language model comes as.
+
+1. An object is known by what it is: a `transformers` model, or one of TransformerLens.
+2. Text and paths are a file, a folder, or else a name on the Hugging Face hub. GGUF is
+   known by its first bytes, `.bin` by its ending, any other file is one of ours; a folder is known
+   by what lies in it.
+3. The weights go to the device and the dtype that were asked for, one after the other, so that
+   they are not held twice.
+
+No code that comes with a model is run. A model that is refused leaves nothing behind.
+"""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphcircuits.subject.transformer import Transformer
+
+if TYPE_CHECKING:
+    from graphcircuits.circuit import Circuit
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+"""That a subject computes in."""
+SUFFIXES = (".safetensors", ".gguf", ".bin")
+"""Of files that hold a model."""
+# A name on the hub: one part or two, each of letters, digits, points, dashes and underscores.
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+
+
+def load_model(
+    source: Any,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | str | None = None,
+) -> Transformer:
+    """The subject in a model: an object, a file, a folder, or a name on the Hugging Face hub.
+
+    Objects are models of `transformers` and of TransformerLens. Files are GGUF, llama2.c's `.bin`
+    and our own `.safetensors`; folders those of Hugging Face and of InterpBench. The device is the
+    CPU, or that of the object, and the dtype the stored one (float32 for quantized weights) unless
+    others are given. Where the model comes with a tokenizer, the subject has it as `.tokenizer`.
+    """
+    return load_with_circuit(source, device=device, dtype=dtype)[0]
+
+
+def load_with_circuit(
+    source: Any,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | str | None = None,
+) -> "tuple[Transformer, Circuit | None]":
+    """`load_model`, and the circuit that a folder in InterpBench's layout holds."""
+    device, dtype = find_device(device), find_dtype(dtype)
+    if isinstance(source, str | Path):
+        return _from_path(source, device, dtype)
+    if _is_of(source, "transformer_lens"):
+        from graphcircuits.adapters.transformer_lens import from_transformer_lens
+
+        subject = from_transformer_lens(source)
+        if subject.tokenizer is None:
+            subject = replace(subject, tokenizer=getattr(source, "tokenizer", None))
+        return _moved(subject, device, dtype), None
+    if hasattr(getattr(source, "config", None), "model_type"):
+        from graphcircuits.adapters.hf import from_hf
+
+        return from_hf(source, device=device, dtype=dtype), None
+    raise TypeError(
+        f"cannot load a model from {type(source).__name__}; expected a model of transformers or "
+        "TransformerLens, a file, a folder, or a name on the Hugging Face hub."
+    )
+
+
+def _from_path(
+    source: str | Path, device: torch.device | None, dtype: torch.dtype | None
+) -> "tuple[Transformer, Circuit | None]":
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return _from_folder(path, device, dtype)
+    if path.is_file():
+        return _moved(_from_file(path), device, dtype), None
+    if path.suffix not in SUFFIXES and _HUB_NAME.fullmatch(str(source)):
+        from graphcircuits.adapters.hf import from_hf
+
+        return from_hf(str(source), device=device, dtype=dtype), None
+    raise FileNotFoundError(f"no model at {path}: there is no such file or folder.")
+
+
+def _from_folder(
+    folder: Path, device: torch.device | None, dtype: torch.dtype | None
+) -> "tuple[Transformer, Circuit | None]":
+    if (folder / "ll_model.pth").is_file():
+        from graphcircuits.adapters.interpbench import import_interpbench
+
+        imported = import_interpbench(folder)
+        return _moved(imported.transformer, device, dtype), imported.circuit
+    if (folder / "config.json").is_file():
+        from graphcircuits.adapters.hf import from_hf
+
+        return from_hf(str(folder), device=device, dtype=dtype), None
+    files = sorted(path.name for path in folder.iterdir() if path.suffix in SUFFIXES)
+    hint = f"; did you mean {folder / files[0]}" if files else ""
+    raise FileNotFoundError(
+        f"no model in {folder}: expected config.json (Hugging Face) or ll_model.pth (InterpBench)"
+        f"{hint}."
+    )
+
+
+def _from_file(path: Path) -> Transformer:
+    with path.open("rb") as file:
+        start = file.read(4)
+    if path.suffix == ".gguf" or start == b"GGUF":
+        from graphcircuits.adapters.gguf import load_gguf
+
+        return load_gguf(path)
+    if path.suffix == ".bin":
+        # A checkpoint of PyTorch is a zip file or a pickle.
+        if start.startswith((b"PK\x03\x04", b"\x80")):
+            raise ValueError(
+                f"{path} is a checkpoint of PyTorch; give the folder that holds it together with "
+                "its config.json."
+            )
+        from graphcircuits.adapters.llama2c import load_llama2c
+
+        return load_llama2c(path)
+    from graphcircuits.files import StoreError
+    from graphcircuits.subject.files import load_transformer
+
+    try:
+        return load_transformer(path)
+    except StoreError as error:
+        if not (path.parent / "config.json").is_file():
+            raise
+        raise StoreError(f"{error} A Hugging Face model is its folder: {path.parent}.") from error
+
+
+def _is_of(source: object, package: str) -> bool:
+    """Whether its class, or one that it inherits from, is of a package."""
+    return any(kind.__module__.partition(".")[0] == package for kind in type(source).__mro__)
+
+
+def _moved(
+    subject: Transformer, device: torch.device | None, dtype: torch.dtype | None
+) -> Transformer:
+    """A fresh subject elsewhere; it gives its weights away as they are taken over."""
+    if device in (None, subject.device) and dtype in (None, subject.dtype):
+        return subject
+    given, moved = subject.weights, {}
+    for name in list(given):
+        moved[name] = given.pop(name).to(device=device, dtype=dtype)
+    return replace(subject, weights=moved)
+
+
+def find_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """The dtype of a name; None stays None."""
+    name = str(dtype).removeprefix("torch.")
+    if dtype is None or name in DTYPES:
+        return None if dtype is None else getattr(torch, name)
+    raise ValueError(f"the dtype must be one of {', '.join(DTYPES)}, got {name!r}.")
+
+
+def find_device(device: torch.device | str | None) -> torch.device | None:
+    """The device of a name, which must be there; None stays None."""
+    if device is None:
+        return None
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"the device must be cpu, cuda or cuda:NUMBER, got {device!r}.") from error
+    if found.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if count == 0:
+            raise ValueError(f"the device {found} was asked for, but PyTorch finds no GPU here.")
+        if (found.index or 0) >= count:
+            raise ValueError(
+                f"the device {found} was asked for, but PyTorch finds only {count} GPUs, from 0."
+            )
+    elif found.type != "cpu":
+        raise ValueError(f"the device must be cpu, cuda or cuda:NUMBER, got {str(device)!r}.")
+    return found

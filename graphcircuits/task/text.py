@@ -1,0 +1,243 @@
+"""Prompts and answers as text: what a tokenizer makes of them.
+
+1. `prompt_ids` turns a prompt into ids, as the tokenizer does it: with BOS where it puts one.
+   `chat_prompt` first sets it as a user's message in the tokenizer's chat template.
+2. `answer_id` gives the one token that follows the prompt when the answer is written behind it, or
+   else the one token that the answer is alone; an answer of several tokens is an error.
+3. `text_table` does so for lists of prompts and answers: prompts stand at the front, are padded at
+   the end (the padding side of the tokenizer plays no part) and scored at their last token. Clean
+   and corrupted prompts of a pair must have the same number of tokens, or positions would not line
+   up.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphcircuits.files import short as quoted
+from graphcircuits.task.table import PromptTable, filled
+
+Answer = str | int | float
+"""A word, with the space in front of it where it has one, or a token id, also as pandas writes it:
+4.0."""
+
+SHOWN = 5
+"""Problems named at once."""
+
+
+def text_table(
+    tokenizer: Any,
+    clean: Sequence[str],
+    corrupted: Sequence[str],
+    correct: Sequence[Answer] | None,
+    incorrect: Sequence[Answer] | None,
+    *,
+    chat: bool = False,
+    padding: bool = True,
+) -> PromptTable:
+    """Texts as a table; every problem of the first pairs at once."""
+    _check_tokenizer(tokenizer)
+    given = {"clean": clean, "corrupted": corrupted, "correct": correct, "incorrect": incorrect}
+    _check_columns(given)
+    columns = {name: list(values) for name, values in given.items() if values is not None}
+    prompts: dict[str, list[list[int]]] = {"clean": [], "corrupted": []}
+    answers: dict[str, list[int]] = {"correct": [], "incorrect": []}
+    problems = []
+    for index in range(len(columns["clean"])):
+        try:
+            texts = {name: columns[name][index] for name in prompts}
+            if chat:
+                texts = {name: chat_prompt(tokenizer, text) for name, text in texts.items()}
+            ids = {name: prompt_ids(tokenizer, text, chat=chat) for name, text in texts.items()}
+            check_aligned(ids["clean"], ids["corrupted"])
+            for name, column in prompts.items():
+                column.append(ids[name])
+            for name in columns.keys() & answers.keys():
+                answer = columns[name][index]
+                answers[name].append(
+                    answer_id(tokenizer, texts["clean"], answer, chat=chat, name=name)
+                )
+        except ValueError as error:
+            problems.append(f"pair {index}: {str(error).removesuffix('.')}")
+            if len(problems) == SHOWN:
+                break
+    if problems:
+        raise ValueError("; ".join(problems) + ".")
+    lengths = [len(ids) for ids in prompts["clean"]]
+    if not padding and min(lengths) < max(lengths):
+        low, high = lengths.index(min(lengths)), lengths.index(max(lengths))
+        raise ValueError(
+            f"prompts must have one length where they are not padded, but pair {low} has "
+            f"{lengths[low]} tokens and pair {high} has {lengths[high]}; let them be padded, or "
+            "give those of one length at a time."
+        )
+    width, pad = max(lengths), padding_id(tokenizer)
+    last = torch.tensor(lengths)[:, None] - 1 == torch.arange(width)
+
+    def spread(name: str) -> Tensor | None:
+        return torch.tensor(answers[name])[:, None] * last if answers[name] else None
+
+    return PromptTable(
+        clean=filled(prompts["clean"], 0 if pad is None else pad),
+        corrupted=filled(prompts["corrupted"], 0 if pad is None else pad),
+        scored=last,
+        correct=spread("correct"),
+        incorrect=spread("incorrect"),
+    )
+
+
+def prompt_ids(tokenizer: Any, text: str, *, chat: bool = False) -> list[int]:
+    """A prompt as the tokenizer writes it; a chat template holds its own BOS."""
+    if not isinstance(text, str):
+        raise ValueError(f"a prompt must be text for the tokenizer, got {quoted(text)}.")
+    ids = _encode(tokenizer, text, special=not chat)
+    end = getattr(tokenizer, "eos_token_id", None)
+    # Some tokenizers close every text with EOS; what comes next is asked of the token before it.
+    if len(ids) > 1 and ids[-1] == end and not text.endswith(str(tokenizer.eos_token)):
+        ids = ids[:-1]
+    if not ids:
+        raise ValueError(f"the tokenizer makes no token of the prompt {quoted(text)}.")
+    return ids
+
+
+def chat_prompt(tokenizer: Any, text: str) -> str:
+    """The prompt as a user's message, up to where the assistant's answer begins."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise ValueError(
+            "the tokenizer has no chat template; use that of an instruction-tuned model, or give "
+            "the prompts as plain text."
+        )
+    message = [{"role": "user", "content": text}]
+    return tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+
+
+def answer_id(
+    tokenizer: Any, prompt: str, answer: Answer, *, chat: bool = False, name: str = "correct"
+) -> int:
+    """The token of an answer behind a prompt."""
+    if not isinstance(answer, str):
+        return _given_id(tokenizer, answer, name)
+    if not answer:
+        raise ValueError(f"the {name} answer is empty; give a word or a token id.")
+    pieces = _following(tokenizer, prompt, answer, chat)
+    if pieces is None or len(pieces) != 1:
+        alone = _encode(tokenizer, answer, special=False)
+        pieces = alone if pieces is None or len(alone) == 1 else pieces
+    if len(pieces) != 1:
+        raise ValueError(
+            f"the tokenizer splits the {name} answer {quoted(answer)} into {len(pieces)} tokens "
+            f"({_shown(tokenizer, pieces)}), one is needed; "
+            + _hint(tokenizer, prompt, answer, chat)
+        )
+    if pieces[0] == getattr(tokenizer, "unk_token_id", None) and answer != tokenizer.unk_token:
+        raise ValueError(
+            f"the tokenizer does not know the {name} answer {quoted(answer)}; choose another word."
+        )
+    return pieces[0]
+
+
+def padding_id(tokenizer: Any) -> int | None:
+    """The token to pad with: PAD, else EOS, else 0; None for what has no such tokens at all."""
+    if not hasattr(tokenizer, "pad_token_id"):
+        return None
+    known = (getattr(tokenizer, f"{name}_token_id", None) for name in ("pad", "eos"))
+    size = _size(tokenizer)
+    return next((id for id in known if id is not None and 0 <= id < (size or id + 1)), 0)
+
+
+def check_aligned(clean: Sequence[int], corrupted: Sequence[int]) -> None:
+    """Refuse a pair whose positions do not line up."""
+    if len(clean) != len(corrupted):
+        raise ValueError(
+            f"the clean prompt has {len(clean)} tokens, the corrupted one {len(corrupted)}; "
+            "both need the same number, or their positions do not line up."
+        )
+
+
+def _following(tokenizer: Any, prompt: str, answer: str, chat: bool) -> list[int] | None:
+    """The tokens that the answer adds to the prompt; None where it changes those of the prompt."""
+    before = prompt_ids(tokenizer, prompt, chat=chat)
+    after = prompt_ids(tokenizer, prompt + answer, chat=chat)
+    return after[len(before) :] if after[: len(before)] == before else None
+
+
+def _encode(tokenizer: Any, text: str, *, special: bool) -> list[int]:
+    plain = special or not _knows_special_tokens(tokenizer)
+    encoded = tokenizer(text) if plain else tokenizer(text, add_special_tokens=False)
+    encoded = encoded["input_ids"] if isinstance(encoded, Mapping) else encoded
+    return [int(token) for token in encoded]
+
+
+def _knows_special_tokens(tokenizer: Any) -> bool:
+    """Whether it is more than a plain function from text to ids."""
+    try:
+        return "add_special_tokens" in inspect.signature(tokenizer).parameters
+    except ValueError:
+        return False
+
+
+def _given_id(tokenizer: Any, answer: Any, name: str) -> int:
+    try:
+        id = None if isinstance(answer, bool) or int(answer) != answer else int(answer)
+    except (ValueError, TypeError, OverflowError):
+        id = None
+    if id is None:
+        raise ValueError(f"the {name} answer must be a word or a token id, got {quoted(answer)}.")
+    size = _size(tokenizer)
+    if id < 0 or (size is not None and id >= size):
+        bound = "" if size is None else f" to {size - 1}"
+        raise ValueError(f"the {name} answer must be a token id from 0{bound}, got {id}.")
+    return id
+
+
+def _size(tokenizer: Any) -> int | None:
+    return len(tokenizer) if hasattr(tokenizer, "__len__") else None
+
+
+def _shown(tokenizer: Any, ids: Sequence[int]) -> str:
+    decode: Callable[[list[int]], str] | None = getattr(tokenizer, "decode", None)
+    pieces = [str(id) if decode is None else quoted(decode([id])) for id in ids[:SHOWN]]
+    return ", ".join(pieces) + (", ..." if len(ids) > SHOWN else "")
+
+
+def _hint(tokenizer: Any, prompt: str, answer: str, chat: bool) -> str:
+    """What to do about an answer of several tokens."""
+    for other in (" " + answer, answer.strip()):
+        if other and other != answer:
+            pieces = _following(tokenizer, prompt, other, chat)
+            if pieces is not None and len(pieces) == 1:
+                return f"{quoted(other)} is one token here."
+    return "choose another word, mind the space in front of it, or give a token id."
+
+
+def _check_tokenizer(tokenizer: Any) -> None:
+    if tokenizer is None:
+        raise ValueError(
+            "there is no tokenizer; text needs one, such as that of the model: "
+            "AutoTokenizer.from_pretrained(name) of transformers."
+        )
+    if not callable(tokenizer):
+        raise ValueError(
+            "a tokenizer must turn text into ids when it is called, as those of Hugging Face do, "
+            f"got {type(tokenizer).__name__}."
+        )
+
+
+def _check_columns(columns: Mapping[str, Sequence[Any] | None]) -> None:
+    problems = []
+    for name, values in columns.items():
+        if isinstance(values, str) or not (values is None or hasattr(values, "__len__")):
+            problems.append(f"{name} must be a list with one entry per pair, got {quoted(values)}")
+    sizes = {name: len(x) for name, x in columns.items() if x is not None and not problems}
+    if not problems and not sizes["clean"]:
+        problems.append("there are no prompts; give at least one pair")
+    elif len(set(sizes.values())) > 1:
+        counts = ", ".join(f"{count} {name}" for name, count in sizes.items())
+        problems.append(f"every pair needs one entry of each list, got {counts}")
+    if columns["incorrect"] is not None and columns["correct"] is None:
+        problems.append("incorrect answers need correct ones beside them")
+    if problems:
+        raise ValueError("; ".join(problems) + ".")
