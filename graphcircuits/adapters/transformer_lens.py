@@ -25,6 +25,13 @@ from graphcircuits.adapters.hooked import stack_weights
 from graphcircuits.adapters.lens_settings import read_settings
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
+# Settings that a bridge's own model heeds.
+_NATIVE = (
+    *("n_layers", "n_heads", "n_key_value_heads", "d_model", "d_head", "d_mlp", "n_ctx"),
+    *("d_vocab", "d_vocab_out", "act_fn", "normalization_type", "final_rms", "eps", "attn_only"),
+    *("gated_mlp", "positional_embedding_type", "rotary_dim", "rotary_base", "rope_scaling"),
+    *("attention_dir", "attn_scale", "attn_scores_soft_cap", "output_logits_soft_cap"),
+)
 # Positions of the prompt on which a bridge and its subject are compared.
 _TRIAL = 8
 
@@ -214,9 +221,21 @@ def _from_bridge(bridge: Any) -> Transformer:
 
         subject = from_hf(_unwrapped(original))
     else:
-        subject = _convert(_as_mapping(bridge.cfg), dict(bridge.tl_parameters()))
+        subject = _convert(_native_settings(bridge.cfg), dict(bridge.tl_parameters()))
     _check_logits(bridge, subject)
     return subject
+
+
+def _native_settings(cfg: Any) -> Mapping[str, Any]:
+    """What a model of TransformerLens's own heeds of its settings, in `HookedTransformer`'s sense.
+
+    It always scales its scores, and always rotates adjacent coordinates.
+    """
+    settings = _as_mapping(cfg)
+    found = {name: settings[name] for name in _NATIVE if name in settings}
+    if not (settings.get("use_attn_scale", True) and found.get("attn_scale", -1) > 0):
+        found["attn_scale"] = -1
+    return found | {"rotary_adjacent_pairs": found["positional_embedding_type"] == "rotary"}
 
 
 def _unwrapped(original: Any) -> Any:
@@ -251,7 +270,7 @@ def _check_logits(bridge: Any, subject: Transformer) -> None:
     rounding = 0.05 if subject.dtype.itemsize < 4 else 1e-3
     if not far <= rounding * max(size, 1e-6):
         raise ValueError(
-            f"the bridge computes other logits than the model it wraps (by {far:.3g} of {size:.3g} "
-            "on a trial prompt): its parts were edited or have hooks; convert the Hugging Face "
-            "model itself, or take the hooks off."
+            f"the bridge computes other logits than a subject made of it (by {far:.3g} of "
+            f"{size:.3g} on a trial prompt): its parts were edited or have hooks; take the hooks "
+            "off, or convert the Hugging Face model itself."
         )
