@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphcircuits import rasp
+    from graphcircuits import rasp, tasks
     from graphcircuits.adapters.hf import from_hf
     from graphcircuits.adapters.load import load_model
     from graphcircuits.circuit import Circuit
@@ -45,6 +45,7 @@ __all__ = [
     "load_transformer",
     "localize",
     "rasp",
+    "tasks",
 ]
 
 # Public name -> the module that defines it; a subpackage stands for itself.
@@ -68,6 +69,7 @@ _EXPORTS = {
     "load_transformer": "graphcircuits.subject.files",
     "localize": "graphcircuits.methods",
     "rasp": "graphcircuits.rasp",
+    "tasks": "graphcircuits.tasks",
 }
 
 

@@ -22,6 +22,7 @@ from graphcircuits.commands.cost import cost
 from graphcircuits.commands.interact import interact
 from graphcircuits.commands.localize import localize
 from graphcircuits.commands.output import in_words, say, say_error
+from graphcircuits.commands.tasks import tasks
 from graphcircuits.commands.train import train
 
 FAILED, MISTAKE, INTERNAL = 1, 2, 70
@@ -41,6 +42,7 @@ app.command("compile")(compile_)
 app.command()(cost)
 app.command()(interact)
 app.command()(localize)
+app.command()(tasks)
 app.command()(train)
 
 

@@ -82,6 +82,13 @@ def device_there(device: str) -> list[str]:
     return []
 
 
+def known_dtype(dtype: str | None) -> list[str]:
+    """A dtype that a subject computes in."""
+    from graphcircuits.adapters.load import DTYPES
+
+    return [] if dtype is None else one_of("--dtype", dtype, DTYPES)
+
+
 def writable(files: Mapping[str, Path | None], *, read: Iterable[Path | None] = ()) -> list[str]:
     """Files that can be written, by their flags: all different, and none of those that are read."""
     problems: list[str] = []

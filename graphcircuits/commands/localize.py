@@ -1,4 +1,4 @@
-"""`graphcircuits localize`: the circuit of a case, of a subject of your own, or of your program."""
+"""`graphcircuits localize`: the circuit of a case, of a model of your own, or of your program."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graphcircuits.commands.checks import (
+    device_there,
     in_range,
+    known_dtype,
     one_of,
     prompt_count,
     refuse,
@@ -25,7 +27,20 @@ from graphcircuits.commands.output import (
     say,
 )
 from graphcircuits.commands.programs import is_program, planted, without_subject
-from graphcircuits.commands.subjects import is_path, own_pairs, own_subject
+from graphcircuits.commands.subjects import (
+    Device,
+    Dtype,
+    Model,
+    TaskName,
+    Words,
+    is_path,
+    model_prompts,
+    own_pairs,
+    own_subject,
+    placed,
+    prompt_problems,
+    title_of,
+)
 
 if TYPE_CHECKING:
     from graphcircuits.circuit import Circuit
@@ -41,8 +56,8 @@ def localize(
     case: Annotated[
         str | None,
         typer.Argument(
-            help="A case such as ib-3. With --subject: your own program as path/to/file.py:name, "
-            "or nothing."
+            help="A case such as ib-3. With --model: your own program as path/to/file.py:name, or "
+            "nothing."
         ),
     ] = None,
     method: Annotated[
@@ -54,7 +69,7 @@ def localize(
         ),
     ] = None,
     pairs: Annotated[
-        int, typer.Option(help="Prompt pairs to draw for a case or your program.")
+        int, typer.Option(help="Prompt pairs to draw for a case, your program or a task.")
     ] = 64,
     seed: Annotated[int, typer.Option(help="Draws those prompts and seeds the method.")] = 0,
     edges: Annotated[
@@ -68,23 +83,16 @@ def localize(
         list[str] | None,
         typer.Option(help="An option of the method, NAME=VALUE; may be given several times."),
     ] = None,
-    subject: Annotated[
-        Path | None,
-        typer.Option(
-            help="Your own subject: a .safetensors file of ours, a folder in InterpBench's layout, "
-            "or a folder of a Hugging Face model. With a program: what build made of it."
-        ),
-    ] = None,
+    model: Model = None,
+    task: TaskName = None,
     pairs_file: Annotated[
         Path | None,
         typer.Option(
-            help="Its prompt pairs: .csv or .jsonl, with token ids. A program draws its own if "
-            "left out."
+            help="Its prompt pairs instead: .csv or .jsonl, with token ids. A program draws its "
+            "own if left out."
         ),
     ] = None,
-    words: Annotated[
-        bool, typer.Option("--words", help="The pairs file holds words, not token ids.")
-    ] = False,
+    words: Words = False,
     vocab: Annotated[
         str | None,
         typer.Option(help="The program's tokens: the subject's if left out, refused if others."),
@@ -103,6 +111,8 @@ def localize(
     html: Annotated[
         Path | None, typer.Option(help="Write a picture of the circuit as a page: .html.")
     ] = None,
+    device: Device = "cpu",
+    dtype: Dtype = None,
     as_json: Json = False,
 ) -> None:
     """Rank the edges of a transformer by how likely they are in the circuit of a task.
@@ -124,25 +134,42 @@ def localize(
         in_range("--edges", edges, 1),
         suffix("--out", out, *SUFFIXES),
         suffix("--html", html, ".html", ".htm"),
-        writable({"--out": out, "--html": html}, read=[subject, pairs_file]),
-        _misplaced(case, subject, pairs_file, words, vocab, max_seq_len, causal),
+        device_there(device),
+        known_dtype(dtype),
+        writable(
+            {"--out": out, "--html": html},
+            read=[None if model is None else Path(model), pairs_file],
+        ),
+        _misplaced(case, model, vocab, max_seq_len, causal),
+        prompt_problems(case, model, task=task, pairs_file=pairs_file, words=words),
     )
     if method is not None:
         method_options(method, option or [])  # before anything is loaded
-    if case is not None and subject is not None:
+    if case is not None and model is not None:
         own, transformer = planted(
-            case, subject, vocab=vocab, max_seq_len=max_seq_len, causal=causal
+            case, Path(model), vocab=vocab, max_seq_len=max_seq_len, causal=causal
         )
         prompts = (
             own.pairs(pairs, seed=seed)
             if pairs_file is None
-            else own_pairs(pairs_file, str(subject), transformer, words=words)
+            else own_pairs(pairs_file, model, transformer, words=words)
         )
-        truth, title, task = own.circuit, own.id, printable(own.task)
+        truth, title, about = own.circuit, own.id, printable(own.task)
+    elif model is not None:
+        transformer, truth = own_subject(model, device, dtype)
+        prompts, about = model_prompts(
+            model,
+            transformer,
+            task=task,
+            pairs_file=pairs_file,
+            words=words,
+            n=pairs,
+            seed=seed,
+        )
+        title = title_of(model)
     else:
-        transformer, prompts, truth, title, task = _given(
-            case, pairs, seed, subject, pairs_file, words
-        )
+        transformer, prompts, truth, title, about = _given(case, pairs, seed, pairs_file)
+    transformer = placed(transformer, device, dtype)
     name = methods.default_method(transformer, prompts)[0] if method is None else method
     options = method_options(name, option or [])
     with late_progress() as bar, warnings.catch_warnings():
@@ -156,7 +183,7 @@ def localize(
             progress=lambda done, total: bar.update(step, completed=done, total=total),
             **options,
         )
-    result = replace(result, subject=title, task=task)
+    result = replace(result, subject=title, task=about)
     circuit = result.circuit(edges=_size(result, edges))
     quality = None if truth is None else auroc(result, truth, level)
     saved = save(
@@ -169,7 +196,7 @@ def localize(
         print_json(
             {
                 "subject": title,
-                "task": task,
+                "task": about,
                 "method": result.method,
                 "options": dict(result.options),
                 "notes": list(result.notes),
@@ -187,7 +214,7 @@ def localize(
         )
         saved.tell(quiet=True)
         return
-    say(f"{title}: {task}" if task else title)
+    say(f"{title}: {about}" if about else title)
     say(f"{result.method}, {len(prompts)} pairs, seed {seed}, {result.seconds:.2f} s")
     for note in result.notes:
         say(note)
@@ -218,57 +245,46 @@ def _size(result: "Result", edges: int | None) -> int:
 
 def _misplaced(
     case: str | None,
-    subject: Path | None,
-    pairs_file: Path | None,
-    words: bool,
+    model: str | None,
     vocab: str | None,
     max_seq_len: int | None,
     causal: bool,
 ) -> list[str]:
     """Words that do not go together."""
-    if case is None or subject is None:
+    if case is None or model is None:
         typed = vocab is not None or max_seq_len is not None or causal
         problem = "--vocab, --max-seq-len and --causal go with a program of your own and --subject"
         return [*([problem] if typed else []), *([] if case is None else without_subject(case))]
     if not is_program(case):
-        return [
-            "give a case, such as graphcircuits localize ib-3, or your own subject with --subject "
-            f"and --pairs-file; got both {case} and {subject}"
-        ]
-    return ["--words goes with --pairs-file"] if words and pairs_file is None else []
+        return [f"{_CHOICE}; got both {case} and {model}"]
+    return []
+
+
+_CHOICE = (
+    "give a case, such as graphcircuits localize ib-3, or your own model with --model and --task "
+    "or --pairs-file"
+)
 
 
 def _given(
-    case: str | None,
-    n_pairs: int,
-    seed: int,
-    subject: Path | None,
-    pairs_file: Path | None,
-    words: bool,
+    case: str | None, n_pairs: int, seed: int, pairs_file: Path | None
 ) -> tuple["Transformer", "Pairs", "Circuit | None", str, str]:
-    """Subject, prompts, the true circuit where it is known, and what to call subject and task."""
-    if case is None and subject is None:
-        raise ValueError(
-            "give a case, such as graphcircuits localize ib-3, or your own subject with --subject "
-            "and --pairs-file; got neither."
-        )
-    if case is not None:
-        from graphcircuits.corpus import load_case
+    """The subject of a case, its prompts and true circuit, and what to call subject and task."""
+    from graphcircuits.corpus import load_case
 
-        if pairs_file is not None or words:
-            raise ValueError(
-                "a case draws its own prompts; --pairs-file and --words go with --subject."
-            )
-        if is_path(case):
-            raise ValueError(
-                f"{case} is a path, not a case; give it as --subject {case}, with --pairs-file."
-            )
-        loaded = load_case(case)
-        prompts = loaded.pairs(n_pairs, seed=seed)
-        return loaded.subject(), prompts, loaded.circuit, loaded.id, loaded.task
-    assert subject is not None
-    if pairs_file is None:
-        raise ValueError("your own subject needs prompts: give --pairs-file pairs.csv or .jsonl.")
-    transformer, truth = own_subject(str(subject))
-    prompts = own_pairs(pairs_file, str(subject), transformer, words=words)
-    return transformer, prompts, truth, printable(subject.stem), ""
+    if case is None:
+        raise ValueError(f"{_CHOICE}; got neither.")
+    if pairs_file is not None:
+        raise ValueError("a case draws its own prompts; --pairs-file goes with --model.")
+    if is_path(case):
+        raise ValueError(
+            f"{case} is a path, not a case; give it as --model {case}, with --task or --pairs-file."
+        )
+    loaded = load_case(case)
+    return (
+        loaded.subject(),
+        loaded.pairs(n_pairs, seed=seed),
+        loaded.circuit,
+        loaded.id,
+        loaded.task,
+    )

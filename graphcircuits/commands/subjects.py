@@ -39,10 +39,6 @@ TaskName = Annotated[
         "--task", help="Draw prompts of a task, such as ioi; graphcircuits tasks lists them."
     ),
 ]
-PairsFile = Annotated[
-    Path | None,
-    typer.Option("--pairs-file", help="Prompt pairs: .csv or .jsonl, with token ids."),
-]
 Words = Annotated[bool, typer.Option("--words", help="The pairs file holds words, not token ids.")]
 
 
@@ -76,6 +72,35 @@ def title_of(source: str) -> str:
     return printable(path.stem if path.is_file() else path.name)
 
 
+def placed(transformer: "Transformer", device: str, dtype: str | None) -> "Transformer":
+    """A subject where it is to compute, and in which dtype if one was named."""
+    from graphcircuits.adapters.load import find_dtype
+
+    if (wanted := find_dtype(dtype)) is not None:
+        transformer = transformer.to(wanted)
+    return transformer.to(device)
+
+
+def model_prompts(
+    source: str,
+    transformer: "Transformer",
+    *,
+    task: str | None,
+    pairs_file: Path | None,
+    words: bool,
+    n: int,
+    seed: int,
+) -> tuple["Pairs", str]:
+    """The prompts of a model of one's own, drawn or from a file, and what they ask."""
+    if task is None:
+        assert pairs_file is not None
+        return own_pairs(pairs_file, source, transformer, words=words), ""
+    from graphcircuits import tasks
+
+    prompts = task_pairs(task, source, transformer, n=n, seed=seed)
+    return prompts, printable(tasks.find(task).description)
+
+
 def own_pairs(file: Path, source: str, transformer: "Transformer", *, words: bool) -> "Pairs":
     """The prompts in a file; `words` are read as the model reads them."""
     from graphcircuits.task.pairs import Pairs
@@ -106,17 +131,32 @@ def tokenizer_of(source: str, transformer: "Transformer") -> Any:
     return found
 
 
-def task_problems(task: str | None, pairs_file: Path | None, *, words: bool) -> list[str]:
-    """Words about prompts that do not go together, or a task that there is not."""
+def prompt_problems(
+    case: str | None,
+    model: str | None,
+    *,
+    task: str | None,
+    pairs_file: Path | None,
+    words: bool,
+) -> list[str]:
+    """Words about prompts that are missing or do not go together, or a task that there is not."""
     problems = []
+    if task is not None and (case is not None or model is None):
+        problems.append("--task goes with --model alone: cases and programs draw their own prompts")
     if task is not None and pairs_file is not None:
-        problems.append(f"give --task or a file of prompts, not both: {task} and {pairs_file}")
+        problems.append(f"give --task or a file of prompts, not both {task} and {pairs_file}")
+    if task is None and pairs_file is None and case is None and model is not None:
+        problems.append(
+            "your own model needs prompts: name a task with --task (graphcircuits tasks lists "
+            "them), or a file of prompts, .csv or .jsonl"
+        )
     if words and pairs_file is None:
         problems.append("--words goes with a file of prompts")
     if task is not None:
         from graphcircuits import tasks
 
-        if task not in tasks.names():
-            known = ", ".join(tasks.names())
-            problems.append(f"--task must be one of {known}, got {task!r}")
+        try:
+            tasks.find(task)
+        except ValueError as error:
+            problems.append(str(error))
     return problems

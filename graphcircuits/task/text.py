@@ -39,7 +39,7 @@ def text_table(
     padding: bool = True,
 ) -> PromptTable:
     """Texts as a table; every problem of the first pairs at once."""
-    _check_tokenizer(tokenizer)
+    check_tokenizer(tokenizer)
     given = {"clean": clean, "corrupted": corrupted, "correct": correct, "incorrect": incorrect}
     _check_columns(given)
     columns = {name: list(values) for name, values in given.items() if values is not None}
@@ -122,7 +122,7 @@ def answer_id(
         return _given_id(tokenizer, answer, name)
     if not answer:
         raise ValueError(f"the {name} answer is empty; give a word or a token id.")
-    pieces = _following(tokenizer, prompt, answer, chat)
+    pieces = following(tokenizer, prompt, answer, chat=chat)
     if pieces is None or len(pieces) != 1:
         alone = _encode(tokenizer, answer, special=False)
         pieces = alone if pieces is None or len(alone) == 1 else pieces
@@ -139,6 +139,13 @@ def answer_id(
     return pieces[0]
 
 
+def following(tokenizer: Any, prompt: str, answer: str, *, chat: bool = False) -> list[int] | None:
+    """The tokens that the answer adds to the prompt; None where it changes those of the prompt."""
+    before = prompt_ids(tokenizer, prompt, chat=chat)
+    after = prompt_ids(tokenizer, prompt + answer, chat=chat)
+    return after[len(before) :] if after[: len(before)] == before else None
+
+
 def padding_id(tokenizer: Any) -> int | None:
     """The token to pad with: PAD, else EOS, else 0; None for what has no such tokens at all."""
     if not hasattr(tokenizer, "pad_token_id"):
@@ -148,6 +155,20 @@ def padding_id(tokenizer: Any) -> int | None:
     return next((id for id in known if id is not None and 0 <= id < (size or id + 1)), 0)
 
 
+def check_tokenizer(tokenizer: Any) -> None:
+    """Refuse what is no tokenizer."""
+    if tokenizer is None:
+        raise ValueError(
+            "there is no tokenizer; text needs one, such as that of the model: "
+            "AutoTokenizer.from_pretrained(name) of transformers."
+        )
+    if not callable(tokenizer):
+        raise ValueError(
+            "a tokenizer must turn text into ids when it is called, as those of Hugging Face do, "
+            f"got {type(tokenizer).__name__}."
+        )
+
+
 def check_aligned(clean: Sequence[int], corrupted: Sequence[int]) -> None:
     """Refuse a pair whose positions do not line up."""
     if len(clean) != len(corrupted):
@@ -155,13 +176,6 @@ def check_aligned(clean: Sequence[int], corrupted: Sequence[int]) -> None:
             f"the clean prompt has {len(clean)} tokens, the corrupted one {len(corrupted)}; "
             "both need the same number, or their positions do not line up."
         )
-
-
-def _following(tokenizer: Any, prompt: str, answer: str, chat: bool) -> list[int] | None:
-    """The tokens that the answer adds to the prompt; None where it changes those of the prompt."""
-    before = prompt_ids(tokenizer, prompt, chat=chat)
-    after = prompt_ids(tokenizer, prompt + answer, chat=chat)
-    return after[len(before) :] if after[: len(before)] == before else None
 
 
 def _encode(tokenizer: Any, text: str, *, special: bool) -> list[int]:
@@ -207,23 +221,10 @@ def _hint(tokenizer: Any, prompt: str, answer: str, chat: bool) -> str:
     """What to do about an answer of several tokens."""
     for other in (" " + answer, answer.strip()):
         if other and other != answer:
-            pieces = _following(tokenizer, prompt, other, chat)
+            pieces = following(tokenizer, prompt, other, chat=chat)
             if pieces is not None and len(pieces) == 1:
                 return f"{quoted(other)} is one token here."
     return "choose another word, mind the space in front of it, or give a token id."
-
-
-def _check_tokenizer(tokenizer: Any) -> None:
-    if tokenizer is None:
-        raise ValueError(
-            "there is no tokenizer; text needs one, such as that of the model: "
-            "AutoTokenizer.from_pretrained(name) of transformers."
-        )
-    if not callable(tokenizer):
-        raise ValueError(
-            "a tokenizer must turn text into ids when it is called, as those of Hugging Face do, "
-            f"got {type(tokenizer).__name__}."
-        )
 
 
 def _check_columns(columns: Mapping[str, Sequence[Any] | None]) -> None:

@@ -1,0 +1,161 @@
+"""Tasks whose answer stands in the prompt, or is a sign that the prompt asks for.
+
+induction        dog red key ... dog                     red            the first dog -> another
+docstring        def f(self, size, file): ... :param     file           file -> another name
+colored-objects  a red pen and a blue cup. The cup is    blue, not red  asks for the pen
+acronyms         Global Health Office: G H               O              another last word
+brackets         sizes = [two, five, six                 ], not )       [ -> (
+quotes           name = "Mary                            ", not '       " -> '
+"""
+
+from random import Random
+
+from graphcircuits.tasks.task import Task, TextPair, Vocabulary
+from graphcircuits.tasks.words import COLORS, MEN, NOUNS, PLACES, THINGS, WOMEN, listed
+
+_ARGUMENTS = listed("""
+size name file path user text time data list node color point value level index mode date line
+page state group image table query count length width height label title
+""")
+_FUNCTIONS = listed("load save read write find send build check parse merge update create")
+_FIRST = listed("""
+Global National International European American Central United World Royal Federal
+""")
+_SECOND = listed("Health Trade Space Water Energy Music Science Sport Food Labor")
+_LAST = listed("""
+Office Union Agency Board Council Department Fund Group House Institute League Network Program
+Society Team
+""")
+_BRACKETS = (("[", "]"), ("(", ")"), ("{", "}"))
+_LISTS = listed("values items names words sizes options results keys fields parts")
+_STRINGS = listed("name title label text word message user city")
+
+
+def _write_induction(vocabulary: Vocabulary, rng: Random) -> TextPair:
+    words = vocabulary.words("nouns", NOUNS + THINGS + COLORS + PLACES, 16)
+    length = rng.randrange(6, 11)
+    *sequence, other = rng.sample(words, length + 1)
+    at = rng.randrange(length - 1)
+    broken = [other if place == at else word for place, word in enumerate(sequence)]
+    wrong = rng.choice([word for place, word in enumerate(sequence) if place not in (at, at + 1)])
+    return TextPair(
+        " ".join([*sequence, sequence[at]]),
+        " ".join([*broken, sequence[at]]),
+        f" {sequence[at + 1]}",
+        f" {wrong}",
+    )
+
+
+def _write_docstring(vocabulary: Vocabulary, rng: Random) -> TextPair:
+    names = vocabulary.words("names of arguments", _ARGUMENTS, 6)
+    first, second, third, fourth, other = rng.sample(names, 5)
+    function = f"{rng.choice(_FUNCTIONS)}_{rng.choice(NOUNS)}"
+    notes = rng.sample(NOUNS, 4)
+
+    def prompt(asked: str) -> str:
+        return (
+            f"def {function}(self, {first}, {second}, {asked}, {fourth}):\n"
+            f'    """{notes[0]} {notes[1]}\n\n'
+            f"    :param {first}: {notes[2]}\n"
+            f"    :param {second}: {notes[3]}\n"
+            "    :param"
+        )
+
+    return TextPair(prompt(third), prompt(other), f" {third}", f" {fourth}")
+
+
+def _write_colored_objects(vocabulary: Vocabulary, rng: Random) -> TextPair:
+    colors = vocabulary.words("colors", COLORS)
+    things = vocabulary.words("things", THINGS)
+
+    def story() -> tuple[str, dict[str, str]]:
+        seen = dict(zip(rng.sample(things, 3), rng.sample(colors, 3), strict=True))
+        first, second, third = (f"a {color} {thing}" for thing, color in seen.items())
+        return f"On the table there is {first}, {second} and {third}. What color is the", seen
+
+    example, seen = story()
+    thing, color = rng.choice(list(seen.items()))
+    text, seen = story()
+    asked, other = rng.sample(list(seen), 2)
+    start = f"{example} {thing}? It is {color}.\n{text}"
+    return TextPair(
+        f"{start} {asked}? It is", f"{start} {other}? It is", f" {seen[asked]}", f" {seen[other]}"
+    )
+
+
+def _write_acronyms(vocabulary: Vocabulary, rng: Random) -> TextPair:
+    shown = [rng.choice(words) for words in (_FIRST, _SECOND, _LAST)]
+    first, second, last, other = rng.choice(_FIRST), rng.choice(_SECOND), *rng.sample(_LAST, 2)
+
+    def line(*words: str) -> str:
+        return f"{' '.join(words)}: {' '.join(word[0] for word in words)}"
+
+    start = f"{line(*shown)}\n"
+    return TextPair(
+        start + line(first, second, last)[:-2],
+        f"{start}{first} {second} {other}: {first[0]} {second[0]}",
+        f" {last[0]}",
+        f" {other[0]}",
+    )
+
+
+def _write_brackets(vocabulary: Vocabulary, rng: Random) -> TextPair:
+    (opening, closing), (other, wrong) = rng.sample(_BRACKETS, 2)
+    items = ", ".join(rng.sample(NOUNS + COLORS, rng.choice((3, 4))))
+    name = rng.choice(_LISTS)
+    return TextPair(f"{name} = {opening}{items}", f"{name} = {other}{items}", closing, wrong)
+
+
+def _write_quotes(vocabulary: Vocabulary, rng: Random) -> TextPair:
+    mark, other = rng.sample("\"'", 2)
+    name, text = rng.choice(_STRINGS), rng.choice(WOMEN + MEN + NOUNS + PLACES)
+    return TextPair(f"{name} = {mark}{text}", f"{name} = {other}{text}", mark, other)
+
+
+induction = Task(
+    name="induction",
+    description="What followed a word the last time; corrupted: another word in its first place",
+    reference="Elhage et al. 2021; Olsson et al. 2022, In-context Learning and Induction Heads "
+    "(arXiv:2209.11895)",
+    write=_write_induction,
+)
+
+docstring = Task(
+    name="docstring",
+    description="The next argument of a function in its docstring; corrupted: another name in the "
+    "definition",
+    reference="Heimersheim and Janiak 2023, A Circuit for Python Docstrings in a 4-layer "
+    "Attention-only Transformer",
+    write=_write_docstring,
+)
+
+colored_objects = Task(
+    name="colored-objects",
+    description="The color of one of three things, after an example; corrupted: asks for another",
+    reference="Merullo, Eickhoff and Pavlick 2023, Circuit Component Reuse Across Tasks "
+    "(arXiv:2310.08744)",
+    write=_write_colored_objects,
+)
+
+acronyms = Task(
+    name="acronyms",
+    description="The last letter of an acronym, after an example; corrupted: another last word",
+    reference="García-Carrasco et al. 2024, How does GPT-2 Predict Acronyms? (arXiv:2405.04156)",
+    write=_write_acronyms,
+)
+
+brackets = Task(
+    name="brackets",
+    description="The bracket that closes a list; corrupted: opened by another one",
+    reference="Gao et al. 2025, Weight-sparse transformers have interpretable circuits "
+    "(arXiv:2511.13653)",
+    write=_write_brackets,
+)
+
+quotes = Task(
+    name="quotes",
+    description="The quotation mark that closes a text; corrupted: opened by the other one",
+    reference="Gao et al. 2025, Weight-sparse transformers have interpretable circuits "
+    "(arXiv:2511.13653)",
+    write=_write_quotes,
+)

@@ -1,0 +1,91 @@
+"""Tasks about the forms of words.
+
+agreement   The keys near the cabinet                              are, not is     keys -> key
+plurals     one dog, two dogs; one cat, two                        cats            another noun
+past-tense  Today they go, yesterday they went. Today they see, yesterday they  saw   another verb
+capitalize  dog: Dog, tree: Tree, bird:                            Bird            another noun
+"""
+
+from random import Random
+
+from graphcircuits.tasks.task import Task, TextPair, Vocabulary
+from graphcircuits.tasks.words import NOUNS, PLACES, paired
+
+_VERBS = ((" are", " is"), (" were", " was"), (" have", " has"))
+_BESIDE = ("near", "behind", "next to", "across from", "in front of")
+
+_TENSES = paired("""
+go went,see saw,take took,make made,give gave,find found,come came,know knew,think thought,
+say said,tell told,get got,feel felt,leave left,keep kept,begin began,write wrote,stand stood,
+hear heard,meet met,run ran,speak spoke,lead led,grow grew,lose lost,fall fell,send sent,
+build built,spend spent,win won,buy bought,eat ate,drive drove,break broke,choose chose,
+walk walked,call called,ask asked,work worked,play played,move moved,help helped,start started,
+look looked,use used,want wanted,turn turned,talk talked,open opened,stop stopped
+""")
+
+
+def _write_agreement(vocabulary: Vocabulary, rng: Random) -> TextPair:
+    noun = rng.choice(NOUNS)
+    rest = f" {rng.choice(_BESIDE)} the {rng.choice(PLACES)}"
+    forms = [f"The {noun}s{rest}", f"The {noun}{rest}"]
+    many, one = rng.choice(_VERBS)
+    if rng.random() < 0.5:
+        return TextPair(forms[0], forms[1], many, one)
+    return TextPair(forms[1], forms[0], one, many)
+
+
+def _write_plurals(vocabulary: Vocabulary, rng: Random) -> TextPair:
+    nouns = [x[:-1] for x in vocabulary.words("plurals", [f"{noun}s" for noun in NOUNS])]
+    shown, noun, other = rng.sample(nouns, 3)
+    start = f"one {shown}, two {shown}s; one"
+    return TextPair(f"{start} {noun}, two", f"{start} {other}, two", f" {noun}s", f" {other}s")
+
+
+def _write_past_tense(vocabulary: Vocabulary, rng: Random) -> TextPair:
+    verbs = vocabulary.pairs("past tenses", _TENSES)
+    shown, verb, other = rng.sample(verbs, 3)
+    start = "Today they {}, yesterday they {}. Today they".format(*shown)
+    return TextPair(
+        f"{start} {verb[0]}, yesterday they",
+        f"{start} {other[0]}, yesterday they",
+        f" {verb[1]}",
+        f" {other[1]}",
+    )
+
+
+def _write_capitalize(vocabulary: Vocabulary, rng: Random) -> TextPair:
+    titles = [word.title() for word in NOUNS + PLACES]
+    words = rng.sample(vocabulary.words("capitalized nouns", titles, 4), 4)
+    first, second, noun, other = (word.lower() for word in words)
+    start = "".join(f"{word}: {word.title()}, " for word in (first, second))
+    return TextPair(f"{start}{noun}:", f"{start}{other}:", f" {noun.title()}", f" {other.title()}")
+
+
+agreement = Task(
+    name="agreement",
+    description="The verb agrees in number with its subject, not with the noun beside it; "
+    "corrupted: the subject in the other number",
+    reference="Linzen et al. 2016 (arXiv:1611.01368); Finlayson et al. 2021 (arXiv:2106.06087)",
+    write=_write_agreement,
+)
+
+plurals = Task(
+    name="plurals",
+    description="The plural of a noun, after an example; corrupted: another noun",
+    reference="Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)",
+    write=_write_plurals,
+)
+
+past_tense = Task(
+    name="past-tense",
+    description="The past tense of a verb, after an example; corrupted: another verb",
+    reference="Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)",
+    write=_write_past_tense,
+)
+
+capitalize = Task(
+    name="capitalize",
+    description="A word with a capital letter, after two examples; corrupted: another word",
+    reference="Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)",
+    write=_write_capitalize,
+)

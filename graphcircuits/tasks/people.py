@@ -1,0 +1,123 @@
+"""Tasks about persons in a sentence: who receives, who is he or she, who has what.
+
+ioi         Mary and John ..., John gave a drink to   Mary, not John    John -> a third name
+pronouns    Mary is a good friend, isn't              she, not he       a name of the other gender
+reflexives  Mary said that John blamed                himself           the nearer name likewise
+binding     Mary has the key. John has the map. The key belongs to     asks for the map
+"""
+
+from random import Random
+
+from graphcircuits.tasks.task import Task, TextPair, Vocabulary
+from graphcircuits.tasks.words import MEN, PLACES, THINGS, WOMEN
+
+_GIVING = (
+    "When {a} and {b} went to the {place}, {s} gave a {thing} to",
+    "After {a} and {b} met at the {place}, {s} handed a {thing} to",
+    "While {a} and {b} were working at the {place}, {s} offered a {thing} to",
+    "Then {a} and {b} had a long talk at the {place}. In the end {s} gave a {thing} to",
+)
+
+_PRAISE = (
+    "{name} is a really good friend, isn't",
+    "{name} is a great cook, isn't",
+    "So {name} is a very careful driver, isn't",
+    "I think that {name} is a wonderful teacher, isn't",
+    "{name} was very tired last night, wasn't",
+    "{name} is coming to the party, isn't",
+)
+
+_SAYING = ("said", "thought", "knew", "believed", "explained")
+_DOING = ("blamed", "praised", "hurt", "defended", "saw", "described", "introduced")
+
+
+def _names(vocabulary: Vocabulary) -> list[str]:
+    return vocabulary.words("names", WOMEN + MEN)
+
+
+def _by_gender(vocabulary: Vocabulary, rng: Random) -> tuple[list[str], list[str], bool]:
+    """Names of one gender and of the other, and whether the first are women's."""
+    women = vocabulary.words("names of women", WOMEN, 2)
+    men = vocabulary.words("names of men", MEN, 2)
+    female = rng.random() < 0.5
+    return (women, men, True) if female else (men, women, False)
+
+
+def _write_ioi(vocabulary: Vocabulary, rng: Random) -> TextPair:
+    indirect, subject, third = rng.sample(_names(vocabulary), 3)
+    first, second = rng.sample([indirect, subject], 2)
+    words = {"a": first, "b": second, "place": rng.choice(PLACES), "thing": rng.choice(THINGS)}
+    template = rng.choice(_GIVING)
+    return TextPair(
+        template.format(s=subject, **words),
+        template.format(s=third, **words),
+        f" {indirect}",
+        f" {subject}",
+    )
+
+
+def _write_pronouns(vocabulary: Vocabulary, rng: Random) -> TextPair:
+    same, other, female = _by_gender(vocabulary, rng)
+    template = rng.choice(_PRAISE)
+    return TextPair(
+        template.format(name=rng.choice(same)),
+        template.format(name=rng.choice(other)),
+        *((" she", " he") if female else (" he", " she")),
+    )
+
+
+def _write_reflexives(vocabulary: Vocabulary, rng: Random) -> TextPair:
+    same, other, female = _by_gender(vocabulary, rng)
+    start = f"{rng.choice(other)} {rng.choice(_SAYING)} that"
+    deed = rng.choice(_DOING)
+    return TextPair(
+        f"{start} {rng.choice(same)} {deed}",
+        f"{start} {rng.choice(other)} {deed}",
+        *((" herself", " himself") if female else (" himself", " herself")),
+    )
+
+
+def _write_binding(vocabulary: Vocabulary, rng: Random) -> TextPair:
+    names = rng.sample(_names(vocabulary), 2)
+    things = rng.sample(vocabulary.words("things", THINGS), 2)
+    story = " ".join(f"{name} has the {x}." for name, x in zip(names, things, strict=True))
+    asked = rng.randrange(2)
+    return TextPair(
+        f"{story} The {things[asked]} belongs to",
+        f"{story} The {things[1 - asked]} belongs to",
+        f" {names[asked]}",
+        f" {names[1 - asked]}",
+    )
+
+
+ioi = Task(
+    name="ioi",
+    description="The name that was said once receives the thing, not the one that gives it; "
+    "corrupted: a third name gives",
+    reference="Wang et al. 2022, Interpretability in the Wild (arXiv:2211.00593)",
+    write=_write_ioi,
+)
+
+pronouns = Task(
+    name="pronouns",
+    description="The pronoun that goes with a name; corrupted: a name of the other gender",
+    reference="Mathwin et al. 2023, Identifying a Preliminary Circuit for Predicting Gendered "
+    "Pronouns in GPT-2 Small",
+    write=_write_pronouns,
+)
+
+reflexives = Task(
+    name="reflexives",
+    description="A reflexive agrees with the nearer name, not with the first; corrupted: both "
+    "names of one gender",
+    reference="Warstadt et al. 2020, BLiMP (arXiv:1912.00582), anaphor gender agreement",
+    write=_write_reflexives,
+)
+
+binding = Task(
+    name="binding",
+    description="Which of two persons has the thing; corrupted: asks for the other thing",
+    reference="Feng and Steinhardt 2023, How do Language Models Bind Entities in Context? "
+    "(arXiv:2310.17191)",
+    write=_write_binding,
+)

@@ -1,0 +1,153 @@
+"""What a task of the library is, and how its prompts are drawn.
+
+1. A task writes one pair at a time: `write(vocabulary, rng)` fills a template with words.
+2. `Vocabulary` keeps, of every list of words, those that the tokenizer makes one token.
+3. `Task.texts` draws until it has as many different pairs as were asked for. A pair is taken if its
+   clean and corrupted prompt have the same number of tokens and each answer adds exactly one token,
+   and not the same one, to the clean prompt. Where a task runs out of different pairs, they come
+   again from the first.
+4. `Task.__call__` turns them into `Pairs`, with logit-diff as the loss.
+
+Draws depend on the task, the tokenizer and the seed alone, and fewer pairs are the first of more.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from random import Random
+from typing import Any, TypeVar
+
+from graphcircuits.task.pairs import Pairs
+from graphcircuits.task.text import check_tokenizer, following, prompt_ids
+
+PATIENCE = 1000
+"""Draws in a row that bring nothing new before a task counts as exhausted."""
+
+LEAST = 4
+"""Different pairs without which a task cannot be asked."""
+
+ANCHOR = "The"
+"""The text behind which words are tried: some tokenizers treat the beginning of a text apart."""
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class TextPair:
+    """One pair in words, and the right and the wrong answer to its clean prompt."""
+
+    clean: str
+    corrupted: str
+    correct: str
+    incorrect: str
+
+    def __str__(self) -> str:
+        return f"{self.clean}|{self.correct} (not {self.incorrect.strip()})"
+
+
+class TooFewWords(ValueError):
+    """A tokenizer splits the words that a task is made of."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The words that a tokenizer makes one token; without a tokenizer, all words."""
+
+    tokenizer: Any = None
+    _kept: dict[str, list[Any]] = field(default_factory=dict, repr=False, compare=False)
+
+    def words(self, kind: str, words: Sequence[str], least: int = 3) -> list[str]:
+        """The words of a kind that are one token each behind a space."""
+        return self.keep(kind, words, lambda word: self.one(f" {word}"), least)
+
+    def pairs(
+        self, kind: str, pairs: Sequence[tuple[str, str]], least: int = 3
+    ) -> list[tuple[str, str]]:
+        """The pairs of words of which the second is one token behind a space."""
+        return self.keep(kind, pairs, lambda pair: self.one(f" {pair[1]}"), least)
+
+    def keep(
+        self, kind: str, items: Sequence[Item], fit: Callable[[Item], bool], least: int
+    ) -> list[Item]:
+        """The items that are fit, of which there must be some; looked at once for each kind."""
+        if kind not in self._kept:
+            self._kept[kind] = [item for item in items if fit(item)]
+        kept = self._kept[kind]
+        if len(kept) < least:
+            raise TooFewWords(
+                f"it needs at least {least} {kind} of one token, the tokenizer has {len(kept)} of "
+                f"{len(items)}"
+            )
+        return kept
+
+    def one(self, text: str, behind: str = ANCHOR) -> bool:
+        """Whether the text adds exactly one token."""
+        if self.tokenizer is None:
+            return True
+        pieces = following(self.tokenizer, behind, text)
+        # What is not in the vocabulary may come out as one token too.
+        unknown = getattr(self.tokenizer, "unk_token_id", None)
+        return pieces is not None and len(pieces) == 1 and pieces[0] != unknown
+
+    def fits(self, pair: TextPair) -> bool:
+        """Whether the positions of a pair line up, and its answers are one token each."""
+        answers = [following(self.tokenizer, pair.clean, x) for x in (pair.correct, pair.incorrect)]
+        lengths = {len(prompt_ids(self.tokenizer, x)) for x in (pair.clean, pair.corrupted)}
+        right, wrong = answers
+        return right != wrong and len(lengths) == 1 and all(x and len(x) == 1 for x in answers)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: `task(tokenizer, n=64, seed=0)` draws prompt pairs for it."""
+
+    name: str
+    description: str
+    """What has to be known to answer, and what the corrupted prompt changes."""
+    reference: str
+    """Who studied it."""
+    write: Callable[[Vocabulary, Random], TextPair] = field(repr=False)
+
+    def __call__(self, tokenizer: Any, n: int = 64, seed: int = 0) -> Pairs:
+        """`n` pairs for a model with this tokenizer."""
+        texts = self.texts(tokenizer, n, seed)
+        return Pairs.from_text(
+            tokenizer,
+            [pair.clean for pair in texts],
+            [pair.corrupted for pair in texts],
+            [pair.correct for pair in texts],
+            [pair.incorrect for pair in texts],
+        )
+
+    def texts(self, tokenizer: Any, n: int = 64, seed: int = 0) -> list[TextPair]:
+        """The same pairs in words."""
+        check_tokenizer(tokenizer)
+        if n < 1:
+            raise ValueError(f"at least one pair must be drawn, got {n}.")
+        found = self._different(Vocabulary(tokenizer), n, Random(f"{self.name} {seed}"))
+        return list(islice(cycle(found), n))
+
+    def _different(self, vocabulary: Vocabulary, n: int, rng: Random) -> list[TextPair]:
+        found: dict[TextPair, None] = {}
+        seen, misses = set(), 0
+        try:
+            while len(found) < n and misses < PATIENCE:
+                pair = self.write(vocabulary, rng)
+                misses += 1
+                if pair not in seen and vocabulary.fits(pair):
+                    found[pair], misses = None, 0
+                seen.add(pair)
+        except TooFewWords as error:
+            raise ValueError(f"the task {self.name} is not for this tokenizer: {error}.") from error
+        if len(found) < min(n, LEAST):
+            raise ValueError(
+                f"the task {self.name} is not for this tokenizer: of {misses} prompts only "
+                f"{len(found)} have answers of one token and a corrupted prompt as long as the "
+                "clean one."
+            )
+        return list(found)
+
+    @property
+    def example(self) -> str:
+        """A clean prompt, the right answer and the wrong one."""
+        return str(self.write(Vocabulary(), Random(self.name)))
