@@ -4,8 +4,8 @@
    and what they were computed for.
 2. `top`, `circuit` and `head_level` are views, `show` a picture; ties are broken by edge order.
 3. `save` and `load` use the JSON that EAP-IG and the MIB leaderboard read and write, with our
-   fields under one key of our own, or safetensors (`result_files`); `save` also writes CSV and
-   Graphviz.
+   fields under one key of our own, or safetensors (`result_files`); `load` also reads EAP-IG's
+   `.pt` (`result_pt`), and `save` also writes CSV and Graphviz.
 """
 
 import csv
@@ -32,6 +32,7 @@ from graphcircuits.result_files import (
     grouped,
     to_json_file,
 )
+from graphcircuits.result_pt import from_pt_file
 from graphcircuits.store import StoreError, save_artifact, write_atomic, write_json
 from graphcircuits.viewer.circuit import circuit_page
 
@@ -263,12 +264,17 @@ class Result:
 
     @classmethod
     def load(cls, path: str | Path) -> "Result":
-        """Read `.json`, ours or that of EAP-IG and MIB, or `.safetensors`."""
-        suffix = Path(path).suffix
-        if suffix not in (".json", ".safetensors"):
-            raise ValueError(f"a result is read from .json or .safetensors, got {path}.")
+        """Read `.json`, ours or that of EAP-IG and MIB, `.safetensors`, or EAP-IG's `.pt`."""
+        readers = {
+            ".json": from_json_file,
+            ".safetensors": from_tensor_file,
+            ".pt": from_pt_file,
+        }
+        read = readers.get(Path(path).suffix)
+        if read is None:
+            raise ValueError(f"a result is read from .json, .safetensors or .pt, got {path}.")
         try:
-            return cls(**(from_json_file if suffix == ".json" else from_tensor_file)(path))
+            return cls(**read(path))
         except StoreError:
             raise
         except (ValueError, TypeError, OverflowError) as error:

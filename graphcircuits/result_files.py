@@ -120,7 +120,7 @@ def to_json_file(
     curve: RecordedCurve | None = None,
 ) -> dict[str, Any]:
     """The content of a JSON file; the edges of `circuit` are marked `in_graph`."""
-    full, shared = _ungrouped(graph)
+    full, shared = ungrouped(graph)
     mask = torch.zeros(graph.n_edges, dtype=torch.bool)
     touched: list[str] = []
     if circuit is not None:
@@ -175,7 +175,7 @@ def components(graph: ComponentGraph, circuit: Circuit) -> list[str]:
     return [name for name in (*graph.writer_names, "logits") if name in touched]
 
 
-def _ungrouped(graph: ComponentGraph) -> tuple[ComponentGraph, Int[Tensor, " edge"]]:
+def ungrouped(graph: ComponentGraph) -> tuple[ComponentGraph, Int[Tensor, " edge"]]:
     """The same graph with keys and values for each head, and the edge behind each of its edges."""
     full = ComponentGraph(graph.n_layers, graph.n_heads, parallel=graph.parallel)
     heads = torch.arange(graph.n_heads)
@@ -195,7 +195,7 @@ def grouped(
 
     Of the heads that share a key or a value, the best counts.
     """
-    _, shared = _ungrouped(graph)
+    _, shared = ungrouped(graph)
     best = scores.new_full((graph.n_edges,), -math.inf)
     marked = torch.zeros(graph.n_edges, dtype=torch.int8)
     return (
@@ -289,7 +289,7 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
         n_kv_heads=ours["n_kv_heads"] if ours else None,
         parallel=bool(cfg.get("parallel_attn_mlp", False)),
     )
-    full, shared = _ungrouped(graph)
+    full, shared = ungrouped(graph)
     scores, marked = _edge_values(path, content, full)
     if ours is None:
         chosen = Circuit.from_mask(graph, marked) if marked.any() else None

@@ -125,6 +125,29 @@ def test_result_safetensors(tmp_path: Path) -> None:
     assert survives(lambda: Result.load(path), forged_artifact(path))[1] > 0.8 * TRIES
 
 
+def test_results_of_eap_ig(tmp_path: Path) -> None:
+    graph, path = ComponentGraph(2, 2), tmp_path / "graph.pt"
+    shape = (graph.n_writers, graph.n_readers)
+    plain = {
+        "cfg": {"n_layers": 2, "n_heads": 2, "d_model": 4, "parallel_attn_mlp": False},
+        "src_nodes": list(graph.writer_names),
+        "dst_nodes": list(graph.reader_names),
+    }
+    matrices = {"edges_scores": torch.ones(shape), "edges_in_graph": torch.ones(shape).bool()}
+    torch.save(plain | matrices, path)
+    assert survives(lambda: Result.load(path), bent(path))[1] > 0.8 * TRIES
+
+    def forged() -> Iterator[None]:
+        rng = random.Random(1)
+        for _ in range(TRIES // 2):
+            torch.save(forge(plain | matrices, rng), path)
+            yield
+            torch.save(plain | _forged_state(matrices, rng), path)
+            yield
+
+    assert survives(lambda: Result.load(path), forged())[1] > 0.7 * TRIES
+
+
 def test_transformers(tmp_path: Path) -> None:
     path = tmp_path / "subject.safetensors"
     codec = Codec(("a", "b", 1), ("x", 0.5, None))

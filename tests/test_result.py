@@ -290,7 +290,9 @@ def test_text_forms_and_suffixes(tmp_path: Path) -> None:
     assert (tmp_path / "a.dot").read_text() == result.to_dot()
     with pytest.raises(ValueError, match=r"saved as \.json, \.safetensors, \.csv or \.dot, got"):
         result.save(tmp_path / "a.pt")
-    with pytest.raises(ValueError, match=r"is read from \.json or \.safetensors, got .*a\.csv"):
+    with pytest.raises(
+        ValueError, match=r"is read from \.json, \.safetensors or \.pt, got .*a\.csv"
+    ):
         Result.load(tmp_path / "a.csv")
 
 

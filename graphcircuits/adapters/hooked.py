@@ -2,7 +2,8 @@
 
 1. `read_settings` and `write_settings`: its configuration. What a subject without norms, with gelu
    and learned positions does not have is refused, all of it at once.
-2. `stack_weights` and `name_weights`: its state dict, one entry per layer and weight.
+2. `stack_weights` and `name_weights`: its state dict, one entry per layer and weight. The names
+   are those of all its models; which of them there are is for the configuration to say.
 3. `read_edges` and `write_edges`: its hook points. `blocks.0.hook_mlp_out` and
    `blocks.1.hook_q_input[2]` are the ends of `m0->a1.h2<q>`; token and position embedding are both
    `input`.
@@ -11,6 +12,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -30,10 +32,10 @@ _FIXED = {
     "positional_embedding_type": "standard",
     "use_attn_scale": True,
 }
-_DIRECTIONS = {"causal": True, "bidirectional": False}
+DIRECTIONS = {"causal": True, "bidirectional": False}
 # What is none of our business: devices, seeds, tokenizers, hooks, and the details of norms, rotary
 # positions and experts, which are switched on elsewhere. Any other setting has to be off.
-_NEUTRAL = re.compile(
+NEUTRAL = re.compile(
     r"device|dtype|n_devices|n_params|model_name|original_architecture|from_checkpoint"
     r"|checkpoint_\w+|seed|init_\w+|initializer_range|weight_init_mode|train_seq_length"
     r"|tokenizer_\w+|trust_remote_code|default_prepend_bos|decoder_start_token_id"
@@ -53,9 +55,9 @@ def read_settings(settings: Mapping[str, Any]) -> tuple[TransformerConfig | None
         if name not in settings or (type(settings[name]), settings[name]) != (type(value), value)
     ]
     direction = settings.get("attention_dir")
-    if not isinstance(direction, str) or direction not in _DIRECTIONS:
+    if not isinstance(direction, str) or direction not in DIRECTIONS:
         problems.append(
-            f"attention_dir must be {' or '.join(map(repr, _DIRECTIONS))}, "
+            f"attention_dir must be {' or '.join(map(repr, DIRECTIONS))}, "
             f"got {_shown(settings, 'attention_dir')}"
         )
     if problems:
@@ -63,7 +65,7 @@ def read_settings(settings: Mapping[str, Any]) -> tuple[TransformerConfig | None
     if problems := _feature_problems(settings):
         return None, problems
     sizes = {name: settings[name] for name in _SIZES}
-    return TransformerConfig(**sizes, causal=_DIRECTIONS[str(direction)]), []
+    return TransformerConfig(**sizes, causal=DIRECTIONS[str(direction)]), []
 
 
 def _size_problems(settings: Mapping[str, Any]) -> Iterable[str]:
@@ -92,7 +94,7 @@ def _feature_problems(settings: Mapping[str, Any]) -> list[str]:
         f"{name} must be off, got {short(value)}"
         for name, value in settings.items()
         if name not in known
-        and not _NEUTRAL.fullmatch(name)
+        and not NEUTRAL.fullmatch(name)
         and value is not None
         and value is not False
     ]
@@ -112,10 +114,12 @@ def write_settings(transformer: Transformer) -> dict[str, Any]:
     """The settings of a subject; an error where TransformerLens's names do not cover it."""
     config = transformer.config
     plain = TransformerConfig(**{n: getattr(config, n) for n in _SIZES}, causal=config.causal)
-    architecture = ("positions", "norm", "activation", "gated_mlp", "parallel", "n_groups")
+    # Details of what is switched on elsewhere; n_groups says all about n_kv_heads.
+    details = ("n_kv_heads", "rotary_dim", "rotary_base", "norm_eps")
+    names = [field.name for field in fields(config) if field.name not in details]
     others = [
         f"{name}={getattr(config, name)!r}"
-        for name in (*architecture, "tied_unembedding", "biases", "logit_scale")
+        for name in (*names, "n_groups")
         if getattr(config, name) != getattr(plain, name)
     ]
     if others:
@@ -142,9 +146,22 @@ _WHOLE = {
     "W_pos": "pos_embed.W_pos",
     "W_U": "unembed.W_U",
     "b_U": "unembed.b_U",
+    "final_norm_w": "ln_final.w",
+    "final_norm_b": "ln_final.b",
 }
 _BY_LAYER = {f"{x}_{y}": f"attn.{x}_{y}" for x in "Wb" for y in "QKVO"} | {
     f"{x}_{y}": f"mlp.{x}_{y}" for x in "Wb" for y in ("in", "out")
+}
+_BY_LAYER |= {"W_gate": "mlp.W_gate", "q_norm_w": "attn.q_norm.w", "k_norm_w": "attn.k_norm.w"}
+_BY_LAYER |= {
+    f"{ours}_{part}": f"{theirs}.{part}"
+    for ours, theirs in {
+        "attn_norm": "ln1",
+        "mlp_norm": "ln2",
+        "attn_out_norm": "ln1_post",
+        "mlp_out_norm": "ln2_post",
+    }.items()
+    for part in "wb"
 }
 _BUFFER = re.compile(r"blocks\.\d+\.attn\.(mask|IGNORE)")
 

@@ -22,12 +22,12 @@ from typing import Any
 import torch
 
 from graphcircuits.adapters import hooked
-from graphcircuits.adapters.plain_pickle import Made, read_pickle
-from graphcircuits.adapters.plain_weights import read_weights
 from graphcircuits.circuit import Circuit
 from graphcircuits.config import build_config
 from graphcircuits.disk import write_atomic
 from graphcircuits.files import StoreError, read_json, short, write_json
+from graphcircuits.plain_pickle import Made, read_pickle
+from graphcircuits.plain_weights import read_weights
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 

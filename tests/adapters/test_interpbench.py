@@ -430,9 +430,13 @@ def test_settings_that_print_for_ever(folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_subjects_without_a_place_in_the_layout(tmp_path: Path) -> None:
-    config = replace(SIZES, norm="rms", activation="relu", n_kv_heads=2, biases=False)
+    config = replace(
+        SIZES, norm="rms", activation="relu", n_kv_heads=2, biases=False, score_cap=3.0
+    )
     subject = Transformer.random(config, torch.Generator().manual_seed(0))
-    reason = "no place for norm='rms', activation='relu', n_groups=2, biases=False; only"
+    reason = (
+        r"no place for norm='rms', activation='relu', biases=False, score_cap=3\.0, n_groups=2;"
+    )
     with pytest.raises(ValueError, match=reason):
         export_interpbench(tmp_path / "x", subject, random_circuit(subject.graph))
     assert not (tmp_path / "x").exists()

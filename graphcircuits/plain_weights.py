@@ -2,7 +2,8 @@
 
 A file of weights is a zip: `data.pkl` says which tensors there are, and each storage is a member
 of its own. `read_weights` follows the pickle with `plain_pickle`, reads the members with their
-checksums, and makes each tensor only if its storage holds all of its numbers.
+checksums, and makes each tensor only if its storage holds all of its numbers. `read_saved` does so
+for a mapping that holds plain values beside its tensors.
 
 `torch.load` with `weights_only` runs no code either, but it allocates what a file asks for, and it
 does not look at the checksums.
@@ -19,8 +20,8 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from graphcircuits.adapters.plain_pickle import Made, Named, Stored, parse_pickle
 from graphcircuits.files import StoreError, read_bytes, short
+from graphcircuits.plain_pickle import Made, Named, Stored, parse_pickle
 
 _STORAGES = {
     "Double": torch.float64,
@@ -45,6 +46,19 @@ _ALLOWED = re.compile(
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """The tensors by name in a file that `torch.save` wrote of a mapping of them."""
+    found = _read(path, plain=False)
+    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def read_saved(path: str | Path) -> dict[str, object]:
+    """Tensors and plain values by name in a file that `torch.save` wrote of a mapping of them.
+
+    Only values of the mapping itself are made tensors; one inside another value stays a `Made`.
+    """
+    return _read(path, plain=True)
+
+
+def _read(path: str | Path, *, plain: bool) -> dict[str, object]:
     data = read_bytes(path)
     if data[:1] == b"\x80":
         raise StoreError(
@@ -64,23 +78,27 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     if order != sys.byteorder:
         raise StoreError(f"{path} has byte order {short(order)}, this machine {sys.byteorder!r}.")
     found = parse_pickle(path, members[f"{roots[0]}data.pkl"], _ALLOWED, storages=True)
-    if not isinstance(found, dict) or not all(isinstance(made, Made) for made in found.values()):
-        raise StoreError(f"{path} must hold weights by name, got {short(found)}.")
+    if not isinstance(found, dict) or not (
+        plain or all(isinstance(made, Made) for made in found.values())
+    ):
+        what = "values" if plain else "weights"
+        raise StoreError(f"{path} must hold {what} by name, got {short(found)}.")
     storages = {
         name.removeprefix(f"{roots[0]}data/"): content
         for name, content in members.items()
         if name.startswith(f"{roots[0]}data/")
     }
+    made = {name: value for name, value in found.items() if isinstance(value, Made)}
     weights: dict[str, Tensor] = {}
-    for name, made in found.items():
+    for name, value in made.items():
         try:
-            weights[name] = _tensor(made, storages)
+            weights[name] = _tensor(value, storages)
         except (ValueError, TypeError) as error:
             raise StoreError(f"{path}: {short(name)} is not a whole tensor: {error}.") from error
     # Tied matrices are stored once and counted twice.
     if sum(weight.nbytes for weight in weights.values()) > 2 * len(data):
         raise StoreError(f"{path} names more numbers than it holds: its tensors share memory.")
-    return weights
+    return {**found, **weights}
 
 
 def _members(data: bytes) -> dict[str, bytes]:

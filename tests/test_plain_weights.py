@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits.adapters.plain_weights import read_weights
+from graphcircuits.plain_weights import read_weights
 from graphcircuits.store import StoreError
 from tests.damage import limits
 

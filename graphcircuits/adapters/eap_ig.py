@@ -1,0 +1,37 @@
+"""Scores that EAP-IG (Hanna et al. 2024) saved, as results that our measures take.
+
+1. `read_graph` reads its JSON or `.pt`. `Result.load` does so too and leaves the numbers alone.
+2. EAP-IG's scores are effects with signs: the change of a loss when the edge is noised. A score of
+   ours grows with the chance to be in the circuit, so `read_graph` takes absolute values, as
+   EAP-IG's own `apply_topn` does. MIB's evaluation keeps the sign unless it is started with
+   `--absolute`: `absolute=False` gives that reading.
+3. EAP-IG gives every head its own keys and values. Where heads share them, the effect of the one
+   edge into a group is the sum of the effects of its heads, signs included, to first order: with
+   `n_kv_heads` they are added up first. (`Result.on`, which has to suit any scores, takes the
+   best of them.)
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from graphcircuits.result import Result
+from graphcircuits.result_files import ungrouped
+
+
+def read_graph(path: str | Path, *, absolute: bool = True, n_kv_heads: int | None = None) -> Result:
+    """A result from EAP-IG's `.json` or `.pt`, on a graph whose heads share keys if told so."""
+    result = Result.load(path)
+    if n_kv_heads is not None:
+        result = _grouped(result, n_kv_heads)
+    return replace(result, scores=result.scores.abs()) if absolute else result
+
+
+def _grouped(result: Result, n_kv_heads: int) -> Result:
+    graph = replace(result.graph, n_kv_heads=n_kv_heads)
+    # For its checks and its circuit, in which an edge is if any head of the group has it.
+    marked = result.on(graph)
+    if graph == result.graph:
+        return marked
+    _, shared = ungrouped(graph)
+    scores = marked.scores.new_zeros(graph.n_edges).index_add_(0, shared, result.scores)
+    return replace(marked, scores=scores)
