@@ -36,7 +36,7 @@ _LEAST_PAIR, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 4 + 8
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """Where a tensor lies. The last axis of its shape is the one that is contiguous."""
 
     shape: tuple[int, ...]
@@ -51,7 +51,7 @@ class GgufFile:
 
     path: Path
     metadata: Mapping[str, Any]
-    tensors: Mapping[str, Stored]
+    tensors: Mapping[str, StoredTensor]
     data: np.ndarray
 
     def numbers(self, name: str) -> Float[np.ndarray, "..."]:
@@ -72,7 +72,7 @@ class GgufFile:
 
 def load_gguf_package() -> ModuleType:
     try:
-        import gguf  # noqa: PLC0415
+        import gguf
     except ImportError as error:
         raise ImportError(
             "reading GGUF files needs the gguf package: pip install 'graphcircuits[gguf]'."
@@ -89,7 +89,7 @@ def read_gguf(path: str | Path) -> GgufFile:
     if status.st_size < 4:
         raise StoreError(f"{path} is not a GGUF file: it holds {status.st_size} bytes.")
     data = np.memmap(path, dtype=np.uint8, mode="r")
-    header = _Header(path, memoryview(data))
+    header = _Header(path, data.data)
     n_tensors, n_pairs = header.opening()
     metadata: dict[str, Any] = {}
     for _ in range(n_pairs):
@@ -117,7 +117,7 @@ def read_gguf(path: str | Path) -> GgufFile:
         size = math.prod(shape) // block * block_bytes
         if start + offset + size > len(data):
             raise _cut_short(path, f"{short(name)} ends at byte {start + offset + size}")
-        tensors[name] = Stored(shape, kind.name, start + offset, size)
+        tensors[name] = StoredTensor(shape, kind.name, start + offset, size)
     if sum(stored.size for stored in tensors.values()) > len(data):
         raise StoreError(f"{path} names more numbers than it holds: its tensors share bytes.")
     return GgufFile(path, metadata, tensors, data)

@@ -134,9 +134,7 @@ def _numbers(
     return values
 
 
-def _flag(
-    vocabulary: Vocabulary, metadata: Mapping[str, Any], key: str, default: bool
-) -> bool:
+def _flag(vocabulary: Vocabulary, metadata: Mapping[str, Any], key: str, default: bool) -> bool:
     value = metadata.get(f"tokenizer.ggml.{key}", default)
     if not isinstance(value, bool):
         raise vocabulary.error(f"tokenizer.ggml.{key} must be true or false, got {short(value)}")
@@ -165,7 +163,9 @@ def _cutting(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> _Cutting:
     name = metadata.get("tokenizer.ggml.pre", fallback)
     found = _CUTTINGS.get(_OTHER_NAMES.get(name, name)) if isinstance(name, str) else None
     if found is None:
-        said = "it does not say how text is cut" if name is None else f"it cuts text as {short(name)}"
+        said = (
+            "it does not say how text is cut" if name is None else f"it cuts text as {short(name)}"
+        )
         raise vocabulary.error(
             f"{said} (tokenizer.ggml.pre); known ways: {', '.join((*_CUTTINGS, *_OTHER_NAMES))}"
         )
@@ -190,9 +190,7 @@ def _merges(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> list[tuple[s
 # Building
 
 
-def _byte_level(
-    vocabulary: Vocabulary, merges: list[tuple[str, str]], cutting: _Cutting
-) -> Any:
+def _byte_level(vocabulary: Vocabulary, merges: list[tuple[str, str]], cutting: _Cutting) -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     backend = Tokenizer(
