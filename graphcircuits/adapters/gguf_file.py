@@ -31,6 +31,8 @@ _TEXT, _ARRAY = 8, 9
 _SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _ALIGNMENT = "general.alignment"
 _MAX_DIMS = 4
+_CHUNK = 2**17
+"""How many numbers are unpacked at a time: no more than caches hold, whatever the tensor."""
 # What an entry takes at least: a key, its type and a value; a name, its dimensions, type and place.
 _LEAST_PAIR, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 4 + 8
 
@@ -58,16 +60,20 @@ class GgufFile:
         """One tensor in float32."""
         stored, gguf = self.tensors[name], load_gguf_package()
         kind = gguf.GGMLQuantizationType[stored.kind]
-        blocks = self.data[stored.start : stored.start + stored.size]
-        rows = blocks.reshape(math.prod(stored.shape[:-1]), -1)
-        values = gguf.quants.dequantize(rows, kind).reshape(stored.shape)
-        if not np.isfinite(values).all():
-            raise StoreError(
-                f"{self.path}: {short(name)} holds numbers that are not finite; the file is "
-                "damaged: fetch it again."
-            )
-        # float32 comes back as a view of the file, which nobody may write to.
-        return np.require(values, requirements=["ALIGNED", "WRITEABLE"])
+        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+        values = np.empty(math.prod(stored.shape), dtype=np.float32)
+        step = max(1, _CHUNK // block)
+        for i in range(0, stored.size // block_bytes, step):
+            first = stored.start + i * block_bytes
+            last = min(first + step * block_bytes, stored.start + stored.size)
+            part = gguf.quants.dequantize(self.data[None, first:last], kind)
+            if not np.isfinite(part).all():
+                raise StoreError(
+                    f"{self.path}: {short(name)} holds numbers that are not finite; the file is "
+                    "damaged: fetch it again."
+                )
+            values[i * block : i * block + part.size] = part[0]
+        return values.reshape(stored.shape)
 
 
 def load_gguf_package() -> ModuleType:

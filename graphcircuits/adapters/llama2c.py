@@ -36,6 +36,8 @@ _HEADER = struct.Struct("<7i")
 _NEWER = 0x616B3432
 _UNKNOWN, _BYTE = 2, 6
 """Kinds of tokens that no text is made of."""
+_FIRST = 3 + 256
+"""Tokens that every vocabulary begins with: unknown, BOS, EOS and the bytes."""
 
 
 def load_llama2c(path: str | Path, tokenizer: str | Path | None = None) -> Transformer:
@@ -152,6 +154,8 @@ def _weights(config: TransformerConfig, stored: Mapping[str, Tensor]) -> dict[st
 
 def read_llama2c_tokenizer(path: str | Path, d_vocab: int) -> Any:
     """The tokenizer in a `tokenizer.bin` of llama2.c with so many tokens."""
+    if d_vocab < _FIRST:
+        raise _wrong_tokenizer(path, f"its first {_FIRST} tokens are fixed, and it has {d_vocab}")
     data, place = read_bytes(path), 4
     tokens, scores = [], torch.empty(d_vocab)
     for i in range(d_vocab):
@@ -174,11 +178,11 @@ def read_llama2c_tokenizer(path: str | Path, d_vocab: int) -> Any:
     # that number in old files. Both would be found in ordinary text.
     names = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
     kinds = [_UNKNOWN, CONTROL, CONTROL, *[_BYTE] * 256]
-    pieces = [text.replace(" ", SPACE) for text in texts[len(names) :]]
+    pieces = [text.replace(" ", SPACE) for text in texts[_FIRST:]]
     vocabulary = Vocabulary(
         source=path,
-        tokens=(names + pieces)[:d_vocab],
-        kinds=(kinds + [NORMAL] * len(pieces))[:d_vocab],
+        tokens=names + pieces,
+        kinds=kinds + [NORMAL] * len(pieces),
     )
     backend = sentencepiece(vocabulary, scores.numpy(), unknown=0, prefix=True)
     ids: dict[str, int | None] = {"bos": 1, "eos": 2, "unk": 0, "pad": None}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from graphcircuits.adapters import gguf_file
 from graphcircuits.adapters.gguf import load_gguf
 from graphcircuits.adapters.gguf_file import TYPES, read_gguf
 from graphcircuits.files import StoreError
@@ -93,11 +94,14 @@ def test_every_type_has_a_twin() -> None:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_packed_blocks_against_a_slow_twin(tmp_path: Path, kind: str) -> None:
-    """Random bytes, with scales that are ordinary numbers."""
+def test_packed_blocks_against_a_slow_twin(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random bytes, with scales that are ordinary numbers; five blocks at a time."""
     twin, scales = TWINS[kind]
     packing = gguf.GGMLQuantizationType[kind]
     block, size = gguf.GGML_QUANT_SIZES[packing]
+    monkeypatch.setattr(gguf_file, "_CHUNK", 5 * block)
     rng = np.random.default_rng(0)
     rows = rng.integers(256, size=(3, 4, size), dtype=np.uint8)
     if kind in ("F32", "BF16"):

@@ -154,7 +154,9 @@ def test_tokenizers_that_do_not_fit(tmp_path: Path) -> None:
     content = path.read_bytes()
     with pytest.raises(StoreError, match="is not the tokenizer of this model: it ends after 265"):
         read_llama2c_tokenizer(path, D_VOCAB + 1)
-    with pytest.raises(StoreError, match="bytes follow 10 tokens"):
+    with pytest.raises(StoreError, match="bytes follow 260 tokens"):
+        read_llama2c_tokenizer(path, 260)
+    with pytest.raises(StoreError, match="its first 259 tokens are fixed, and it has 10"):
         read_llama2c_tokenizer(path, 10)
     path.write_bytes(content[:-1])
     with pytest.raises(StoreError, match="token 264 has 3 bytes, 2 are left"):
