@@ -85,6 +85,7 @@ def read_tokenizer(path: str | Path, metadata: Mapping[str, Any], d_vocab: int) 
     kind = metadata.get("tokenizer.ggml.model")
     if kind is None or kind in _NONE:
         return None
+    load_transformers()  # so that, without it, the error says what to install
     vocabulary = _vocabulary(path, metadata, d_vocab)
     special = _special_ids(vocabulary, metadata, sentencepiece=kind == "llama")
     if kind == "llama":

@@ -28,6 +28,7 @@ from graphcircuits.adapters.gguf_tokenizer import (
     finished,
     sentencepiece,
 )
+from graphcircuits.adapters.hf_families import load_transformers
 from graphcircuits.files import StoreError, read_bytes
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
@@ -154,6 +155,7 @@ def _weights(config: TransformerConfig, stored: Mapping[str, Tensor]) -> dict[st
 
 def read_llama2c_tokenizer(path: str | Path, d_vocab: int) -> Any:
     """The tokenizer in a `tokenizer.bin` of llama2.c with so many tokens."""
+    load_transformers()  # so that, without it, the error says what to install
     if d_vocab < _FIRST:
         raise _wrong_tokenizer(path, f"its first {_FIRST} tokens are fixed, and it has {d_vocab}")
     data, place = read_bytes(path), 4
