@@ -61,7 +61,7 @@ _SPECIAL = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vocabulary:
+class FileTokens:
     """Tokens by id, and what they are."""
 
     source: Any
@@ -113,9 +113,9 @@ def read_tokenizer(path: str | Path, metadata: Mapping[str, Any], d_vocab: int) 
 # What the file says
 
 
-def _vocabulary(path: str | Path, metadata: Mapping[str, Any], d_vocab: int) -> Vocabulary:
+def _vocabulary(path: str | Path, metadata: Mapping[str, Any], d_vocab: int) -> FileTokens:
     tokens = metadata.get("tokenizer.ggml.tokens")
-    empty = Vocabulary(source=path, tokens=(), kinds=())
+    empty = FileTokens(source=path, tokens=(), kinds=())
     if not (isinstance(tokens, list) and tokens):
         raise empty.error("it has no tokenizer.ggml.tokens")
     if len(tokens) > d_vocab:
@@ -123,11 +123,11 @@ def _vocabulary(path: str | Path, metadata: Mapping[str, Any], d_vocab: int) -> 
     kinds: Sequence[int] = [NORMAL] * len(tokens)
     if "tokenizer.ggml.token_type" in metadata:
         kinds = _numbers(empty, metadata, "token_type", len(tokens)).tolist()
-    return Vocabulary(source=path, tokens=tokens, kinds=kinds)
+    return FileTokens(source=path, tokens=tokens, kinds=kinds)
 
 
 def _numbers(
-    vocabulary: Vocabulary, metadata: Mapping[str, Any], key: str, count: int
+    vocabulary: FileTokens, metadata: Mapping[str, Any], key: str, count: int
 ) -> np.ndarray:
     values = metadata.get(f"tokenizer.ggml.{key}")
     if not (isinstance(values, np.ndarray) and len(values) == count):
@@ -135,7 +135,7 @@ def _numbers(
     return values
 
 
-def _flag(vocabulary: Vocabulary, metadata: Mapping[str, Any], key: str, default: bool) -> bool:
+def _flag(vocabulary: FileTokens, metadata: Mapping[str, Any], key: str, default: bool) -> bool:
     value = metadata.get(f"tokenizer.ggml.{key}", default)
     if not isinstance(value, bool):
         raise vocabulary.error(f"tokenizer.ggml.{key} must be true or false, got {short(value)}")
@@ -143,7 +143,7 @@ def _flag(vocabulary: Vocabulary, metadata: Mapping[str, Any], key: str, default
 
 
 def _special_ids(
-    vocabulary: Vocabulary, metadata: Mapping[str, Any], *, sentencepiece: bool
+    vocabulary: FileTokens, metadata: Mapping[str, Any], *, sentencepiece: bool
 ) -> dict[str, int | None]:
     defaults = {"bos": 1, "eos": 2, "unk": 0} if sentencepiece else {}
     found: dict[str, int | None] = {}
@@ -158,7 +158,7 @@ def _special_ids(
     return found
 
 
-def _cutting(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> _Cutting:
+def _cutting(vocabulary: FileTokens, metadata: Mapping[str, Any]) -> _Cutting:
     # Files from before there was such a name: GPT-2's were made for its own pattern.
     fallback = "gpt-2" if metadata.get("general.architecture") == "gpt2" else None
     name = metadata.get("tokenizer.ggml.pre", fallback)
@@ -173,7 +173,7 @@ def _cutting(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> _Cutting:
     return found
 
 
-def _merges(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _merges(vocabulary: FileTokens, metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
     merges, ids = metadata.get("tokenizer.ggml.merges"), vocabulary.ids()
     if not isinstance(merges, list):
         raise vocabulary.error("it has no tokenizer.ggml.merges")
@@ -191,7 +191,7 @@ def _merges(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> list[tuple[s
 # Building
 
 
-def _byte_level(vocabulary: Vocabulary, merges: list[tuple[str, str]], cutting: _Cutting) -> Any:
+def _byte_level(vocabulary: FileTokens, merges: list[tuple[str, str]], cutting: _Cutting) -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     backend = Tokenizer(
@@ -216,7 +216,7 @@ def _byte_level(vocabulary: Vocabulary, merges: list[tuple[str, str]], cutting: 
 
 
 def sentencepiece(
-    vocabulary: Vocabulary, scores: np.ndarray, *, unknown: int | None, prefix: bool
+    vocabulary: FileTokens, scores: np.ndarray, *, unknown: int | None, prefix: bool
 ) -> Any:
     """SentencePiece's BPE; with `prefix`, a space is put before the text."""
     from tokenizers import Tokenizer, decoders, models, normalizers
@@ -239,7 +239,7 @@ def sentencepiece(
     return backend
 
 
-def _merges_by_score(vocabulary: Vocabulary, scores: np.ndarray) -> list[tuple[str, str]]:
+def _merges_by_score(vocabulary: FileTokens, scores: np.ndarray) -> list[tuple[str, str]]:
     """Every way to join two tokens into a normal third, the third with the highest score first."""
     if not np.isfinite(scores).all():
         raise vocabulary.error("a score is not finite")
@@ -255,7 +255,7 @@ def _merges_by_score(vocabulary: Vocabulary, scores: np.ndarray) -> list[tuple[s
 
 
 def finished(
-    vocabulary: Vocabulary,
+    vocabulary: FileTokens,
     backend: Any,
     special: Mapping[str, int | None],
     *,

@@ -24,7 +24,7 @@ from graphcircuits.adapters.gguf_tokenizer import (
     CONTROL,
     NORMAL,
     SPACE,
-    Vocabulary,
+    FileTokens,
     finished,
     sentencepiece,
 )
@@ -181,7 +181,7 @@ def read_llama2c_tokenizer(path: str | Path, d_vocab: int) -> Any:
     names = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
     kinds = [_UNKNOWN, CONTROL, CONTROL, *[_BYTE] * 256]
     pieces = [text.replace(" ", SPACE) for text in texts[_FIRST:]]
-    vocabulary = Vocabulary(
+    vocabulary = FileTokens(
         source=path,
         tokens=names + pieces,
         kinds=kinds + [NORMAL] * len(pieces),
