@@ -51,52 +51,42 @@ def _write_docstring(vocabulary: Vocabulary, rng: Random) -> TextPair:
     first, second, third, fourth, other = rng.sample(names, 5)
     function = f"{rng.choice(_FUNCTIONS)}_{rng.choice(NOUNS)}"
     notes = rng.sample(NOUNS, 4)
-
-    def prompt(asked: str) -> str:
-        return (
-            f"def {function}(self, {first}, {second}, {asked}, {fourth}):\n"
-            f'    """{notes[0]} {notes[1]}\n\n'
-            f"    :param {first}: {notes[2]}\n"
-            f"    :param {second}: {notes[3]}\n"
-            "    :param"
-        )
-
-    return TextPair(prompt(third), prompt(other), f" {third}", f" {fourth}")
+    clean, corrupted = (
+        f"def {function}(self, {first}, {second}, {asked}, {fourth}):\n"
+        f'    """{notes[0]} {notes[1]}\n\n'
+        f"    :param {first}: {notes[2]}\n"
+        f"    :param {second}: {notes[3]}\n"
+        "    :param"
+        for asked in (third, other)
+    )
+    return TextPair(clean, corrupted, f" {third}", f" {fourth}")
 
 
 def _write_colored_objects(vocabulary: Vocabulary, rng: Random) -> TextPair:
     colors = vocabulary.words("colors", COLORS)
     things = vocabulary.words("things", THINGS)
-
-    def story() -> tuple[str, dict[str, str]]:
-        seen = dict(zip(rng.sample(things, 3), rng.sample(colors, 3), strict=True))
-        first, second, third = (f"a {color} {thing}" for thing, color in seen.items())
-        return f"On the table there is {first}, {second} and {third}. What color is the", seen
-
-    example, seen = story()
-    thing, color = rng.choice(list(seen.items()))
-    text, seen = story()
+    shown, seen = (
+        dict(zip(rng.sample(things, 3), rng.sample(colors, 3), strict=True)) for _ in range(2)
+    )
+    thing, color = rng.choice(list(shown.items()))
     asked, other = rng.sample(list(seen), 2)
-    start = f"{example} {thing}? It is {color}.\n{text}"
+    start = f"{_table(shown)} {thing}? It is {color}.\n{_table(seen)}"
     return TextPair(
         f"{start} {asked}? It is", f"{start} {other}? It is", f" {seen[asked]}", f" {seen[other]}"
     )
 
 
+def _table(seen: dict[str, str]) -> str:
+    first, second, third = (f"a {color} {thing}" for thing, color in seen.items())
+    return f"On the table there is {first}, {second} and {third}. What color is the"
+
+
 def _write_acronyms(vocabulary: Vocabulary, rng: Random) -> TextPair:
     shown = [rng.choice(words) for words in (_FIRST, _SECOND, _LAST)]
     first, second, last, other = rng.choice(_FIRST), rng.choice(_SECOND), *rng.sample(_LAST, 2)
-
-    def line(*words: str) -> str:
-        return f"{' '.join(words)}: {' '.join(word[0] for word in words)}"
-
-    start = f"{line(*shown)}\n"
-    return TextPair(
-        start + line(first, second, last)[:-2],
-        f"{start}{first} {second} {other}: {first[0]} {second[0]}",
-        f" {last[0]}",
-        f" {other[0]}",
-    )
+    start = f"{' '.join(shown)}: {' '.join(word[0] for word in shown)}\n{first} {second}"
+    end = f": {first[0]} {second[0]}"
+    return TextPair(f"{start} {last}{end}", f"{start} {other}{end}", f" {last[0]}", f" {other[0]}")
 
 
 def _write_brackets(vocabulary: Vocabulary, rng: Random) -> TextPair:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.task.text import check_tokenizer, following, prompt_ids
 
-PATIENCE = 1000
+PATIENCE = 300
 """Draws in a row that bring nothing new before a task counts as exhausted."""
 
 LEAST = 4
@@ -128,24 +128,24 @@ class Task:
         return list(islice(cycle(found), n))
 
     def _different(self, vocabulary: Vocabulary, n: int, rng: Random) -> list[TextPair]:
-        found: dict[TextPair, None] = {}
-        seen, misses = set(), 0
+        found: list[TextPair] = []
+        seen, misses, pair = set(), 0, None
         try:
             while len(found) < n and misses < PATIENCE:
-                pair = self.write(vocabulary, rng)
-                misses += 1
+                pair, misses = self.write(vocabulary, rng), misses + 1
                 if pair not in seen and vocabulary.fits(pair):
-                    found[pair], misses = None, 0
+                    found.append(pair)
+                    misses = 0
                 seen.add(pair)
         except TooFewWords as error:
             raise ValueError(f"the task {self.name} is not for this tokenizer: {error}.") from error
-        if len(found) < min(n, LEAST):
+        if pair is not None and len(found) < min(n, LEAST):
             raise ValueError(
-                f"the task {self.name} is not for this tokenizer: of {misses} prompts only "
-                f"{len(found)} have answers of one token and a corrupted prompt as long as the "
-                "clean one."
+                f"the task {self.name} is not for this tokenizer: prompts such as {pair.clean!r} "
+                f"need the answers {pair.correct!r} and {pair.incorrect!r} as one token each, and "
+                f"as many tokens as {pair.corrupted!r}."
             )
-        return list(found)
+        return found
 
     @property
     def example(self) -> str:
