@@ -210,7 +210,9 @@ def test_localize_refusals(command: Command, tmp_path: Path) -> None:
     path, prompts, _ = own_subject(tmp_path)
     refused(command("localize"), "give a case, such as graphcircuits localize ib-3, or your own")
     refused(command("localize", "ib-3", "--subject", path), "got both")
-    refused(command("localize", "--subject", path), "give --pairs-file pairs.csv or .jsonl")
+    refused(
+        command("localize", "--subject", path), "your own model needs prompts: name a task with"
+    )
     refused(command("localize", "ib-3", "--pairs-file", prompts), "a case draws its own prompts")
     refused(
         command("localize", "ib-3", "--method", "eapig"), "unknown method 'eapig'; did you mean"
@@ -225,8 +227,8 @@ def test_localize_refusals(command: Command, tmp_path: Path) -> None:
         command("localize", "ib-3", "--html", "a.pdf"), "--html must end in .html, .htm, got a.pdf"
     )
     ours = ["localize", "--pairs-file", prompts, "--subject"]
-    refused(command(*ours, tmp_path / "none"), "expected a .safetensors file, or a folder with")
-    refused(command(*ours, tmp_path), "expected a .safetensors file, or a folder with ll_model.pth")
+    refused(command(*ours, tmp_path / "none"), "none: there is no such file or folder.")
+    refused(command(*ours, tmp_path), "expected config.json (Hugging Face) or ll_model.pth")
     refused(command(*ours, prompts), "is not a whole safetensors file")
     prompts.write_text("clean,corrupted\n0 2 3 4,0 2 3 4\n")
     refused(command(*ours, path), "clean and corrupted prompts are identical")

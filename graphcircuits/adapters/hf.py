@@ -103,6 +103,11 @@ def _layer(family: Family, config: TransformerConfig, state: Tensors, prefix: st
         weights = family.layer_in(config, state)
     except KeyError as error:
         raise ValueError(f"the model lacks the weight {prefix}{error.args[0]}.") from error
+    except RuntimeError as error:
+        raise ValueError(
+            f"a weight of {prefix.rstrip('.')} is not of the shape that its configuration says: "
+            f"{_line(error)}"
+        ) from error
     if unknown := sorted(prefix + name for name in state if not _BUFFER.search(name)):
         raise ValueError(
             f"cannot convert a model with the weights {_few(unknown)}: its type does not have "

@@ -29,6 +29,8 @@ SUFFIXES = (".safetensors", ".gguf", ".bin")
 # A name on the hub: one part or two, each of letters, digits, points, dashes and underscores.
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?", re.ASCII)
+
 
 def load_model(
     source: Any,
@@ -101,10 +103,10 @@ def _from_folder(
 
         return from_hf(str(folder), device=device, dtype=dtype), None
     files = sorted(path.name for path in folder.iterdir() if path.suffix in SUFFIXES)
-    hint = f"; did you mean {folder / files[0]}" if files else ""
+    hint = f"; did you mean {folder / files[0]}?" if files else "."
     raise FileNotFoundError(
         f"no model in {folder}: expected config.json (Hugging Face) or ll_model.pth (InterpBench)"
-        f"{hint}."
+        f"{hint}"
     )
 
 
@@ -165,10 +167,9 @@ def find_device(device: torch.device | str | None) -> torch.device | None:
     """The device of a name, which must be there; None stays None."""
     if device is None:
         return None
-    try:
-        found = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(f"the device must be cpu, cuda or cuda:NUMBER, got {device!r}.") from error
+    if not _DEVICE.fullmatch(str(device)):
+        raise ValueError(f"the device must be cpu, cuda or cuda:NUMBER, got {str(device)!r}.")
+    found = torch.device(device)
     if found.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if count == 0:
@@ -177,6 +178,4 @@ def find_device(device: torch.device | str | None) -> torch.device | None:
             raise ValueError(
                 f"the device {found} was asked for, but PyTorch finds only {count} GPUs, from 0."
             )
-    elif found.type != "cpu":
-        raise ValueError(f"the device must be cpu, cuda or cuda:NUMBER, got {str(device)!r}.")
     return found

@@ -9,8 +9,10 @@ import typer
 
 from graphcircuits.commands.checks import (
     MOST_SEEDS,
+    device_there,
     distinct,
     in_range,
+    known_dtype,
     one_of,
     prompt_count,
     refuse,
@@ -28,6 +30,7 @@ from graphcircuits.commands.output import (
     say,
     write,
 )
+from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
     from graphcircuits.compare.bench import BenchConfig, Report
@@ -67,6 +70,10 @@ def bench(
     markdown: Annotated[
         Path | None, typer.Option(help="Write the Markdown table here as well.")
     ] = None,
+    device: Device = "cpu",
+    dtype: Annotated[
+        str, typer.Option(help="float64, float32, bfloat16 or float16, to compute in.")
+    ] = "float32",
     as_json: Json = False,
 ) -> None:
     """Compare methods on subjects whose circuit is known: AUROC, time and memory.
@@ -84,6 +91,8 @@ def bench(
         prompt_count("--pairs", pairs),
         one_of("--labels", labels, LABELINGS),
         one_of("--level", level, LEVELS),
+        device_there(device),
+        known_dtype(dtype),
         writable_folders({"--out": out}),
         writable({"--markdown": markdown}),
     )
@@ -99,6 +108,8 @@ def bench(
         labels=labels,
         level=level,
         options=options,
+        device=device,
+        dtype=dtype,
     )
     if left_out:
         say(f"left out, no subject is shipped: {', '.join(left_out)}", err=True)

@@ -16,6 +16,7 @@ from graphcircuits.commands.checks import (
 )
 from graphcircuits.commands.output import Json, print_json, printable, say
 from graphcircuits.commands.programs import own_case
+from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
     from graphcircuits.corpus.case import Case
@@ -48,7 +49,7 @@ def build(
             help="Keep the subjects that are there, and go on where it was cut off.",
         ),
     ] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    device: Device = "cpu",
     steps: Annotated[int, typer.Option(help="Training steps at most.")] = 6000,
     rows: Annotated[int, typer.Option(help="Inputs per step and subject.")] = 256,
     lr: Annotated[float, typer.Option(help="Adam's highest learning rate.")] = 3e-3,

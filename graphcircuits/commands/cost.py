@@ -8,19 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcircuits.commands.checks import prompt_count, refuse, seed_range, writable
+from graphcircuits.commands.checks import (
+    device_there,
+    known_dtype,
+    prompt_count,
+    refuse,
+    seed_range,
+    writable,
+)
+from graphcircuits.commands.given import Given
 from graphcircuits.commands.options import listed_methods, options_by_method
 from graphcircuits.commands.output import (
     Json,
     late_progress,
     print_json,
     print_table,
-    printable,
     save,
     say,
     write,
 )
-from graphcircuits.commands.programs import planted, program_file, unsuited
+from graphcircuits.commands.subjects import Device, Dtype, Model, TaskName, Words
 
 if TYPE_CHECKING:
     from graphcircuits.compare.cost import Cost
@@ -53,21 +60,20 @@ ABOUT = (
 
 def cost(
     case: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            help="A case such as ib-3, or several with commas between; your own subject: a file or "
-            "a folder; or, with --subject, your own program as path/to/file.py:name."
+            help="A case such as ib-3, or several with commas between; your own model: a file or a "
+            "folder; or, with --model, your own program as path/to/file.py:name, or nothing."
         ),
-    ],
+    ] = None,
     pairs: Annotated[
         Path | None,
         typer.Argument(
             help="Prompt pairs, .csv or .jsonl; a case or program draws its own if left out."
         ),
     ] = None,
-    subject: Annotated[
-        Path | None, typer.Option(help="The file that build made of your own program.")
-    ] = None,
+    model: Model = None,
+    task: TaskName = None,
     methods: Annotated[
         str | None, typer.Option(help="Methods with commas between; all of them if left out.")
     ] = None,
@@ -75,12 +81,14 @@ def cost(
         list[str] | None,
         typer.Option(help="An option, METHOD.NAME=VALUE; may be given several times."),
     ] = None,
-    draw: Annotated[int, typer.Option(help="Prompt pairs to draw for a case or program.")] = 64,
+    draw: Annotated[
+        int, typer.Option(help="Prompt pairs to draw for a case, a program or a task.")
+    ] = 64,
     seed: Annotated[int, typer.Option(help="Draws those prompts and seeds the methods.")] = 0,
-    words: Annotated[
-        bool, typer.Option("--words", help="The pairs file holds words, not token ids.")
-    ] = False,
+    words: Words = False,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.")] = None,
+    device: Device = "cpu",
+    dtype: Dtype = None,
     as_json: Json = False,
 ) -> None:
     """Count the work and the span of methods on a subject, and measure their time and memory.
@@ -88,28 +96,30 @@ def cost(
     Every method runs twice, once to be counted and once to be measured. Exit code 1 if a method
     failed on a subject; the others are reported.
     """
+    given = Given.of(case, pairs, model)
     refuse(
         prompt_count("--draw", draw),
         seed_range(seed),
-        writable({"--markdown": markdown}, read=[program_file(case), Path(case), pairs]),
-        unsuited(case, subject),
-        ["--words goes with a file of prompts"] if words and pairs is None else [],
+        device_there(device),
+        known_dtype(dtype),
+        writable({"--markdown": markdown}, read=given.files),
+        given.problems(task, words=words),
     )
     listed = listed_methods(methods)
     options = options_by_method(option or [], listed)
-    given = _given(case, subject, pairs, draw, seed, words)
+    subjects = given.load(device, dtype, task=task, words=words, n=draw, seed=seed, several=True)
     reports = []
     with late_progress() as bar:
-        overall = bar.add_task("cost", total=len(given) * len(listed))
+        overall = bar.add_task("cost", total=len(subjects) * len(listed))
         current = bar.add_task("step", total=1, visible=False)
 
         def step(done: int, total: int) -> None:
             bar.update(current, completed=done, total=total, visible=True)
 
-        for title, transformer, prompts in given:
-            report = _CostReport(title=title, subject=transformer, pairs=prompts)
+        for loaded in subjects:
+            report = _CostReport(title=loaded.title, subject=loaded.subject, pairs=loaded.pairs)
             for name in listed:
-                bar.update(overall, description=f"{name} on {title}")
+                bar.update(overall, description=f"{name} on {loaded.title}")
                 report = report.with_cost(name, seed, step, options.get(name, {}))
                 bar.update(current, visible=False)
                 bar.advance(overall)
@@ -209,32 +219,3 @@ def _markdown(reports: list[_CostReport], command: str) -> str:
             lines += ["", *(f"- failed: {failure}" for failure in report.failures)]
         parts.append("\n".join(lines) + "\n")
     return "\n".join([*parts, f"{ABOUT}\n", f"Made with `{command}`.\n"])
-
-
-def _given(
-    given: str, subject: Path | None, pairs: Path | None, draw: int, seed: int, words: bool
-) -> "list[tuple[str, Transformer, Pairs]]":
-    """What to call each subject, the subject, and its prompts."""
-    from graphcircuits.commands.subjects import is_path, own_pairs, own_subject
-
-    path = Path(given)
-    if subject is not None:
-        case, transformer = planted(given, subject)
-        if pairs is None:
-            return [(case.id, transformer, case.pairs(draw, seed=seed))]
-        return [(case.id, transformer, own_pairs(pairs, str(subject), transformer, words=words))]
-    if is_path(given):
-        transformer, _ = own_subject(str(path))
-        if pairs is None:
-            raise ValueError("your own subject needs prompts: name a .csv or .jsonl file after it.")
-        prompts = own_pairs(pairs, str(path), transformer, words=words)
-        return [(printable(path.stem), transformer, prompts)]
-    from graphcircuits.corpus import load_case
-
-    cases = [load_case(id.strip()) for id in given.split(",")]
-    if pairs is None:
-        return [(case.id, case.subject(), case.pairs(draw, seed=seed)) for case in cases]
-    if len(cases) > 1:
-        raise ValueError(f"one file of prompts cannot serve {len(cases)} cases; name one case.")
-    transformer = cases[0].subject()
-    return [(cases[0].id, transformer, own_pairs(pairs, str(path), transformer, words=words))]

@@ -8,24 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphcircuits.commands.checks import (
+    device_there,
     in_range,
+    known_dtype,
     prompt_count,
     refuse,
     seed_range,
     suffix,
     writable,
 )
+from graphcircuits.commands.given import Given
 from graphcircuits.commands.output import (
     Json,
     late_progress,
     print_json,
     print_table,
-    printable,
     save,
     say,
     write,
 )
-from graphcircuits.commands.programs import planted, unsuited
+from graphcircuits.commands.subjects import Device, Model, TaskName, Words
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,21 +46,20 @@ LARGE_ERROR = 0.01
 
 def interact(
     case: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            help="A case such as ib-13; your own subject: a file or a folder; or, with --subject, "
-            "your own program as path/to/file.py:name."
+            help="A case such as ib-13; your own model: a file or a folder; or, with --model, your "
+            "own program as path/to/file.py:name, or nothing."
         ),
-    ],
+    ] = None,
     pairs: Annotated[
         Path | None,
         typer.Argument(
             help="Prompt pairs, .csv or .jsonl; a case or program draws its own if left out."
         ),
     ] = None,
-    subject: Annotated[
-        Path | None, typer.Option(help="The file that build made of your own program.")
-    ] = None,
+    model: Model = None,
+    task: TaskName = None,
     reader: Annotated[
         str | None, typer.Option(help="All edges into one reader, such as m1 or 'a1.h0<q>'.")
     ] = None,
@@ -66,11 +67,11 @@ def interact(
         list[str] | None,
         typer.Option(help="Only these edges: 'input->m1,a0.h0->m1', or given several times."),
     ] = None,
-    draw: Annotated[int, typer.Option(help="Prompt pairs to draw for a case or program.")] = 32,
+    draw: Annotated[
+        int, typer.Option(help="Prompt pairs to draw for a case, a program or a task.")
+    ] = 32,
     seed: Annotated[int, typer.Option(help="Draws those prompts.")] = 0,
-    words: Annotated[
-        bool, typer.Option("--words", help="The pairs file holds words, not token ids.")
-    ] = False,
+    words: Words = False,
     top: Annotated[int, typer.Option(help="Pairs of edges to list.")] = 10,
     integrals: Annotated[
         int, typer.Option(help="Pairs of edges whose exact integral is computed as well.")
@@ -84,6 +85,10 @@ def interact(
     ] = False,
     html: Annotated[Path | None, typer.Option(help="Write heat maps as a page.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write heat maps as a picture.")] = None,
+    device: Device = "cpu",
+    dtype: Annotated[
+        str, typer.Option(help="float64, float32, bfloat16 or float16, to compute in.")
+    ] = "float64",
     as_json: Json = False,
 ) -> None:
     """Interactions of edges: how far their joint effect is from the sum of their single effects.
@@ -93,10 +98,9 @@ def interact(
     prompts, and at a read over positions as well. Without --reader and --edges the edges with the
     largest single effects are paired.
     """
-    import torch
-
     from graphcircuits.viewer.heatmap import heat_map_page, heat_maps
 
+    given = Given.of(case, pairs, model)
     refuse(
         ["give --reader or --edges, not both"] if reader is not None and edges is not None else [],
         prompt_count("--draw", draw),
@@ -106,21 +110,23 @@ def interact(
         in_range("--order", order, LEAST_ORDER, LARGEST_ORDER),
         suffix("--html", html, ".html", ".htm"),
         suffix("--svg", svg, ".svg"),
-        writable({"--html": html, "--svg": svg}, read=[Path(case), pairs]),
-        unsuited(case, subject),
+        device_there(device),
+        known_dtype(dtype),
+        writable({"--html": html, "--svg": svg}, read=given.files),
+        given.problems(task, words=words),
         ["--by-position goes with --json"] if by_position and not as_json else [],
-        ["--words goes with a file of prompts"] if words and pairs is None else [],
     )
-    transformer, prompts, title, task = _given(case, subject, pairs, draw, seed, words)
+    (loaded,) = given.load(device, dtype, task=task, words=words, n=draw, seed=seed)
+    title, prompts = loaded.title, loaded.pairs
     with late_progress() as bar:
         step = bar.add_task(f"interactions in {title}", total=2)
-        report = _InteractReport.of(transformer.to(torch.float64), prompts, reader, _listed(edges))
+        report = _InteractReport.of(loaded.subject, prompts, reader, _listed(edges))
         bar.update(step, completed=1)
         record = report.record(top, integrals, order, decay=decay, by_position=by_position)
-    record = {"subject": title, "task": task, "pairs": len(prompts), **record}
+    record = {"subject": title, "task": loaded.task, "pairs": len(prompts), **record}
     about = f"{title}: edge interactions" + (f" at {report.reader}" if report.reader else "")
     labels, panels = report.labels, {name: x.tolist() for name, x in report.panels.items()}
-    text = " ".join([task, *record["remarks"]])
+    text = " ".join([loaded.task, *record["remarks"]])
     saved = save(
         {
             svg: lambda path: write(path, heat_maps(labels, panels, title=about)),
@@ -326,29 +332,3 @@ def _strongest(subject: "Transformer", pairs: "Pairs") -> list[str]:
 
 def _listed(edges: list[str] | None) -> list[str] | None:
     return None if edges is None else [name.strip() for text in edges for name in text.split(",")]
-
-
-def _given(
-    name: str, subject: Path | None, pairs: Path | None, draw: int, seed: int, words: bool
-) -> tuple["Transformer", "Pairs", str, str]:
-    """Subject, prompts, and what to call subject and task."""
-    from graphcircuits.commands.subjects import is_path, own_pairs, own_subject
-
-    path = Path(name) if subject is None else subject
-    if subject is None and is_path(name):
-        transformer, _ = own_subject(str(path))
-        title, task = printable(path.stem), ""
-    else:
-        from graphcircuits.corpus import load_case
-
-        if subject is None:
-            case = load_case(name)
-            transformer = case.subject()
-        else:
-            case, transformer = planted(name, subject)
-        title, task = case.id, printable(case.task)
-        if pairs is None:
-            return transformer, case.pairs(draw, seed=seed), title, task
-    if pairs is None:
-        raise ValueError("your own subject needs prompts: name a .csv or .jsonl file after it.")
-    return transformer, own_pairs(pairs, str(path), transformer, words=words), title, task

@@ -136,9 +136,12 @@ def localize(
         suffix("--html", html, ".html", ".htm"),
         device_there(device),
         known_dtype(dtype),
-        writable({"--out": out, "--html": html}, read=[model and Path(model), pairs_file]),
+        writable(
+            {"--out": out, "--html": html},
+            read=[None if model is None else Path(model), pairs_file],
+        ),
         _misplaced(case, model, vocab, max_seq_len, causal),
-        prompt_problems(task, pairs_file, words=words, alone=case is None),
+        prompt_problems(case, model, task=task, pairs_file=pairs_file, words=words),
     )
     if method is not None:
         method_options(method, option or [])  # before anything is loaded

@@ -74,6 +74,10 @@ def planted(
 
     path, name = _split(given)
     name, program = load_program(path, name)
+    if not file.exists():
+        raise FileNotFoundError(
+            f"no subject at {file}: there is no such file; build one with: {build_command(given)}"
+        )
     transformer, _ = own_subject(str(file))
     config, codec = transformer.config, transformer.codec
     if codec is None:
@@ -126,13 +130,13 @@ def without_subject(given: str) -> list[str]:
     ]
 
 
-def unsuited(given: str, subject: Path | None) -> list[str]:
+def unsuited(given: str, subject: str | None) -> list[str]:
     """A program without its subject, or a subject without its program."""
     if subject is None:
         return without_subject(given)
     if is_program(given):
         return []
-    return [f"--subject goes with a program, path/to/file.py:name, got {given}"]
+    return [f"--model goes with a program, path/to/file.py:name, or alone, got {given}"]
 
 
 def program_file(given: str) -> Path:

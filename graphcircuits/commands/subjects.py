@@ -92,17 +92,13 @@ def model_prompts(
     seed: int,
 ) -> tuple["Pairs", str]:
     """The prompts of a model of one's own, drawn or from a file, and what they ask."""
-    if pairs_file is not None:
+    if task is None:
+        assert pairs_file is not None
         return own_pairs(pairs_file, source, transformer, words=words), ""
-    if task is not None:
-        from graphcircuits import tasks
+    from graphcircuits import tasks
 
-        prompts = task_pairs(task, source, transformer, n=n, seed=seed)
-        return prompts, printable(tasks.find(task).description)
-    raise ValueError(
-        "your own model needs prompts: name a task with --task (graphcircuits tasks lists them), "
-        "or a file of prompts, .csv or .jsonl."
-    )
+    prompts = task_pairs(task, source, transformer, n=n, seed=seed)
+    return prompts, printable(tasks.find(task).description)
 
 
 def own_pairs(file: Path, source: str, transformer: "Transformer", *, words: bool) -> "Pairs":
@@ -136,23 +132,31 @@ def tokenizer_of(source: str, transformer: "Transformer") -> Any:
 
 
 def prompt_problems(
-    task: str | None, pairs_file: Path | None, *, words: bool, alone: bool
+    case: str | None,
+    model: str | None,
+    *,
+    task: str | None,
+    pairs_file: Path | None,
+    words: bool,
 ) -> list[str]:
-    """Words about prompts that do not go together, or a task that there is not.
-
-    A model is `alone` without a case or a program, which draw prompts of their own.
-    """
+    """Words about prompts that are missing or do not go together, or a task that there is not."""
     problems = []
-    if task is not None and not alone:
+    if task is not None and (case is not None or model is None):
         problems.append("--task goes with --model alone: cases and programs draw their own prompts")
     if task is not None and pairs_file is not None:
         problems.append(f"give --task or a file of prompts, not both {task} and {pairs_file}")
+    if task is None and pairs_file is None and case is None and model is not None:
+        problems.append(
+            "your own model needs prompts: name a task with --task (graphcircuits tasks lists "
+            "them), or a file of prompts, .csv or .jsonl"
+        )
     if words and pairs_file is None:
         problems.append("--words goes with a file of prompts")
     if task is not None:
         from graphcircuits import tasks
 
-        if task not in tasks.names():
-            known = ", ".join(tasks.names())
-            problems.append(f"--task must be one of {known}, got {task!r}")
+        try:
+            tasks.find(task)
+        except ValueError as error:
+            problems.append(str(error))
     return problems

@@ -16,6 +16,7 @@ from graphcircuits.commands.checks import (
     writable_folders,
 )
 from graphcircuits.commands.output import INTERRUPTED, Json, late_progress, print_json, save, say
+from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +40,7 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Training steps, instead of the set ones.")] = (
         None
     ),
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    device: Device = "cpu",
     checkpoints: Annotated[
         Path | None,
         typer.Option(

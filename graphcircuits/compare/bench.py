@@ -59,6 +59,9 @@ class BenchConfig:
     level: str = "head"
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Options of a method, by its name, that differ from their defaults."""
+    device: str = "cpu"
+    dtype: str = "float32"
+    """That subjects compute in."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -162,7 +165,8 @@ def run(
     for id in config.cases:
         try:
             case = load_case(id)
-            subject, _ = case.subject(), _truth(id, config)
+            subject, _ = case.subject().to(getattr(torch, config.dtype)), _truth(id, config)
+            subject = subject.to(config.device)
             prompts = [case.pairs(config.n_pairs, seed=seed) for seed in config.seeds]
         except Exception as error:  # noqa: BLE001  one case must not cost the others
             yield Failure(case=id, error=_told(error))
@@ -207,7 +211,8 @@ def _run_one(
     chosen = find_method(method)
     options = settle(chosen, subject, pairs, config.options.get(method, {}), name=method)
     made_by = [source_hash(chosen.run), *chosen.files(options)]
-    key = content_hash(__version__, case, subject, pairs, method, options, seed, *made_by)
+    place = subject.device.type  # what a GPU computes, and how fast, is another result
+    key = content_hash(__version__, case, subject, pairs, method, options, seed, place, *made_by)
     path = run_path(out, case, method, seed, key)
     about = {"case": case, "method": method, "options": options, "pairs": len(pairs), "key": key}
     stored = None if fresh else _stored(path, about, seed, subject.graph.n_edges)

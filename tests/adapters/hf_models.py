@@ -123,3 +123,15 @@ def jolted(model: Any) -> Any:
 
 def tokens() -> torch.Tensor:
     return torch.randint(19, (3, 11), generator=torch.Generator().manual_seed(0))
+
+
+def make_tokenizer() -> Any:
+    """Words with spaces between; unknown ones are 0."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    words = ["[UNK]", "not", "to", "be", "or"]
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")

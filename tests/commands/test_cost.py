@@ -129,4 +129,4 @@ def test_refusals(args: list[str], text: str) -> None:
 
 def test_your_own_subject_needs_prompts(tmp_path: Path) -> None:
     path, _ = own_subject(tmp_path)
-    assert "name a .csv or .jsonl file after it" in str(run(path).exception)
+    assert "your own model needs prompts: name a task with --task" in str(run(path).exception)

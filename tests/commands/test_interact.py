@@ -207,6 +207,6 @@ def test_refusals(args: list[str], text: str) -> None:
 
 def test_your_own_subject_must_be_there_and_needs_prompts(tmp_path: Path) -> None:
     said = "no model at absent.safetensors: there is no such file or folder."
-    assert said in str(run("absent.safetensors").exception)
-    path, _ = own_subject(tmp_path)
-    assert "name a .csv or .jsonl file after it" in str(run(path).exception)
+    path, prompts = own_subject(tmp_path)
+    assert said in str(run("absent.safetensors", prompts).exception)
+    assert "your own model needs prompts: name a task with --task" in str(run(path).exception)

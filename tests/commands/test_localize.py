@@ -93,7 +93,9 @@ def test_refusals_before_anything_is_loaded(
 def test_a_path_in_the_place_of_a_case(command: Command, tmp_path: Path) -> None:
     (tmp_path / "model").write_text("")
     for path in ("model", "absent/model", "model.safetensors"):
-        said = f"{path} is a path, not a case; give it as --subject {path}, with --pairs-file."
+        said = (
+            f"{path} is a path, not a case; give it as --model {path}, with --task or --pairs-file."
+        )
         refused(command("localize", path), said)
     # The case wins over a file of its name.
     (tmp_path / "ib-3").write_text("")

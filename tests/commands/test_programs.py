@@ -91,7 +91,7 @@ def test_costs_and_interactions_of_a_program(command: Command, case: Case) -> No
             "--max-seq-len is 4, but mine.safetensors takes 3 tokens, BOS included; --causal was "
             "given, but mine.safetensors attends both ways.",
         ),
-        (["--words"], "--words goes with --pairs-file."),
+        (["--words"], "--words goes with a file of prompts."),
     ],
 )
 def test_what_is_typed_must_be_what_the_subject_has(
@@ -127,7 +127,8 @@ def test_subjects_that_a_program_cannot_have(command: Command, case: Case, tmp_p
     save_transformer(tmp_path / "plain.safetensors", plain)
     said = "plain.safetensors has no vocabulary, so no program can give it prompts; build a subject"
     refused(command("localize", "my.py:swapped", "--subject", "plain.safetensors"), said)
-    refused(command("localize", "my.py:swapped", "--subject", "no"), "no subject at no: expected a")
+    said = "no subject at no: there is no such file; build one with: graphcircuits build --program"
+    refused(command("localize", "my.py:swapped", "--subject", "no"), said)
     sizes = {"n_layers": 3, "n_heads": 2, "d_head": 2, "d_model": 4, "d_mlp": 8}
     for vocab, changes, text in (
         ((0, 1), {}, "is no subject of my.py:swapped: on its tokens, 0,1, case 'swapped': 1 exp"),
@@ -151,7 +152,7 @@ def test_a_program_needs_its_subject(command: Command, case: Case) -> None:
     for name in ("localize", "cost", "interact"):
         refused(command(name, "my.py:swapped"), said)
     for name in ("cost", "interact"):
-        said = "--subject goes with a program, path/to/file.py:name, got ib-3."
+        said = "--model goes with a program, path/to/file.py:name, or alone, got ib-3."
         refused(command(name, "ib-3", "--subject", "mine.safetensors"), said)
     said = "--vocab, --max-seq-len and --causal go with a program of your own and --subject."
     refused(command("localize", "ib-3", "--vocab", "a"), said)
