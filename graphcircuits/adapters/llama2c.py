@@ -1,0 +1,190 @@
+"""Subjects from the `.bin` files of Karpathy's llama2.c: small Llamas in float32.
+
+1. Seven int32 give the sizes: d_model, d_mlp, layers, heads, groups of keys and values, vocabulary
+   (negative where the unembedding is a matrix of its own) and context. They fix the size of the file
+   to the byte, so a cut or foreign file is refused before anything is read.
+2. The matrices follow, each stacked over layers. Coordinates of queries and keys that turn together
+   stand side by side and are put into halves. Behind the last norm lie the cosines and sines of the
+   positions; they must be those of base 10000.
+3. `tokenizer.bin`, beside the model or given, holds a score and a text per token: SentencePiece's
+   BPE, which the tokenizer of `gguf_tokenizer` computes.
+"""
+
+import math
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphcircuits.adapters.gguf_families import halves
+from graphcircuits.adapters.gguf_tokenizer import (
+    CONTROL,
+    NORMAL,
+    SPACE,
+    Vocabulary,
+    finished,
+    sentencepiece,
+)
+from graphcircuits.files import StoreError, read_bytes
+from graphcircuits.subject.transformer import Transformer, TransformerConfig
+
+TOKENIZER = "tokenizer.bin"
+_HEADER = struct.Struct("<7i")
+_NEWER = 0x616B3432
+_BYTES = range(3, 259)
+"""Ids of the tokens that stand for single bytes."""
+_BYTE = 6
+
+
+def load_llama2c(path: str | Path, tokenizer: str | Path | None = None) -> Transformer:
+    """The subject in a `.bin` file of llama2.c, with the tokenizer beside it if there is one."""
+    path = Path(path)
+    config, shapes = _sizes(path)
+    beside = path.with_name(TOKENIZER)
+    if tokenizer is None and beside.is_file():
+        tokenizer = beside
+    made = None if tokenizer is None else read_llama2c_tokenizer(tokenizer, config.d_vocab)
+    values = torch.frombuffer(bytearray(read_bytes(path)[_HEADER.size :]), dtype=torch.float32)
+    if not bool(values.isfinite().all()):
+        raise StoreError(f"{path} holds numbers that are not finite: it is damaged.")
+    parts = values.split([math.prod(shape) for shape in shapes.values()])
+    stored = {
+        name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
+    _check_positions(path, config, stored)
+    return Transformer(config, _weights(config, stored), tokenizer=made)
+
+
+def _sizes(path: Path) -> tuple[TransformerConfig, dict[str, tuple[int, ...]]]:
+    """The configuration and the tensors in their order, if the file is of their size."""
+    with path.open("rb") as file:
+        header = file.read(_HEADER.size)
+    if len(header) < _HEADER.size:
+        raise StoreError(f"{path} is not a model of llama2.c: it holds {len(header)} bytes.")
+    sizes = _HEADER.unpack(header)
+    if sizes[0] == _NEWER:
+        raise StoreError(
+            f"{path} is in version {sizes[1]} of llama2.c's format; version 0 is read: "
+            "export the model with --version 0."
+        )
+    d_model, d_mlp, n_layers, n_heads, n_groups, vocabulary, n_ctx = sizes
+    d_vocab = abs(vocabulary)
+    try:
+        config = TransformerConfig(
+            n_layers=n_layers,
+            n_heads=n_heads,
+            n_kv_heads=n_groups,
+            d_model=d_model,
+            d_head=d_model // max(n_heads, 1),
+            d_mlp=d_mlp,
+            n_ctx=n_ctx,
+            d_vocab=d_vocab,
+            d_vocab_out=d_vocab,
+            positions="rotary",
+            norm="rms",
+            activation="silu",
+            gated_mlp=True,
+            tied_unembedding=vocabulary > 0,
+            biases=False,
+        )
+    except (ValueError, ZeroDivisionError) as error:
+        raise StoreError(f"{path} is not a model of llama2.c: {error}") from error
+    shapes = _shapes(config)
+    expected = _HEADER.size + 4 * sum(math.prod(shape) for shape in shapes.values())
+    if (held := path.stat().st_size) != expected:
+        raise StoreError(
+            f"{path} is not a whole model of llama2.c: by its header ({', '.join(map(str, sizes))}) "
+            f"it takes {expected} bytes, and it holds {held}."
+        )
+    return config, shapes
+
+
+def _shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+    layers, d_model, d_mlp = config.n_layers, config.d_model, config.d_mlp
+    queries, keys = config.n_heads * config.d_head, config.n_groups * config.d_head
+    shapes: dict[str, tuple[int, ...]] = {
+        "W_E": (config.d_vocab, d_model),
+        "attn_norm_w": (layers, d_model),
+        "W_Q": (layers, queries, d_model),
+        "W_K": (layers, keys, d_model),
+        "W_V": (layers, keys, d_model),
+        "W_O": (layers, d_model, queries),
+        "mlp_norm_w": (layers, d_model),
+        "W_gate": (layers, d_mlp, d_model),
+        "W_out": (layers, d_model, d_mlp),
+        "W_in": (layers, d_mlp, d_model),
+        "final_norm_w": (d_model,),
+        "cos": (config.n_ctx, config.d_head // 2),
+        "sin": (config.n_ctx, config.d_head // 2),
+    }
+    if not config.tied_unembedding:
+        shapes["W_U"] = (config.d_vocab, d_model)
+    return shapes
+
+
+def _check_positions(path: Path, config: TransformerConfig, stored: Mapping[str, Tensor]) -> None:
+    half = config.d_head // 2
+    frequencies = config.rotary_base ** -(torch.arange(half, dtype=torch.float64) / half)
+    angles = torch.arange(config.n_ctx)[:, None] * frequencies
+    for name, expected in (("cos", angles.cos()), ("sin", angles.sin())):
+        if not torch.allclose(stored[name].double(), expected, atol=1e-3):
+            raise StoreError(
+                f"{path} has rotary positions whose base is not {config.rotary_base:g}, or it is no "
+                "model of llama2.c."
+            )
+
+
+def _weights(config: TransformerConfig, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    weights = {name: x for name, x in stored.items() if name not in ("cos", "sin")}
+    for name in ("W_in", "W_gate", "W_out", "W_U"):
+        if name in weights:
+            weights[name] = weights[name].mT
+    for name, n in (("W_Q", config.n_heads), ("W_K", config.n_groups), ("W_V", config.n_groups)):
+        rows = weights[name]
+        if name != "W_V":
+            rows = torch.stack([halves(layer, n) for layer in rows])
+        weights[name] = rows.unflatten(1, (n, config.d_head)).mT
+    weights["W_O"] = weights["W_O"].mT.unflatten(1, (config.n_heads, config.d_head))
+    return {name: x.contiguous() for name, x in weights.items()}
+
+
+def read_llama2c_tokenizer(path: str | Path, d_vocab: int) -> Any:
+    """The tokenizer in a `tokenizer.bin` of llama2.c with so many tokens."""
+    data, place = read_bytes(path), 4
+    tokens, scores = [], torch.empty(d_vocab)
+    for i in range(d_vocab):
+        if place + 8 > len(data):
+            raise _wrong_tokenizer(path, f"it ends after {i} of {d_vocab} tokens")
+        score, length = struct.unpack_from("<fi", data, place)
+        text = data[place + 8 : place + 8 + max(length, 0)]
+        place += 8 + len(text)
+        if len(text) != length:
+            raise _wrong_tokenizer(path, f"token {i} has {length} bytes, {len(text)} are left")
+        scores[i] = score
+        tokens.append(text)
+    if place < len(data):
+        raise _wrong_tokenizer(path, f"{len(data) - place} bytes follow {d_vocab} tokens")
+    try:
+        texts = [text.decode() for text in tokens]
+    except UnicodeDecodeError as error:
+        raise _wrong_tokenizer(path, "a token is not UTF-8") from error
+    # The texts of BOS and EOS have line breaks around them; those of bytes are the characters of
+    # that number in old files. Both would be found in ordinary text.
+    special = ("<unk>", "<s>", "</s>")
+    names = dict(enumerate(special)) | {i: f"<0x{i - _BYTES.start:02X}>" for i in _BYTES}
+    kinds = {0: 2, 1: CONTROL, 2: CONTROL} | dict.fromkeys(_BYTES, _BYTE)
+    vocabulary = Vocabulary(
+        source=path,
+        tokens=[names.get(i, text.replace(" ", SPACE)) for i, text in enumerate(texts)],
+        kinds=[kinds.get(i, NORMAL) for i in range(d_vocab)],
+    )
+    backend = sentencepiece(vocabulary, scores.numpy(), unknown=0, prefix=True)
+    ids: dict[str, int | None] = {"bos": 1, "eos": 2, "unk": 0, "pad": None}
+    return finished(vocabulary, backend, ids, add_bos=True)
+
+
+def _wrong_tokenizer(path: str | Path, what: str) -> StoreError:
+    return StoreError(f"{path} is not the tokenizer of this model: {what}.")
