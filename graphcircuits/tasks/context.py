@@ -10,7 +10,7 @@ quotes           name = "Mary                            ", not '       " -> '
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, Vocabulary
+from graphcircuits.tasks.task import Task, TextPair, WholeWords
 from graphcircuits.tasks.words import COLORS, MEN, NOUNS, PLACES, THINGS, WOMEN, listed
 
 _ARGUMENTS = listed("""
@@ -31,7 +31,7 @@ _LISTS = listed("values items names words sizes options results keys fields part
 _STRINGS = listed("name title label text word message user city")
 
 
-def _write_induction(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_induction(vocabulary: WholeWords, rng: Random) -> TextPair:
     words = vocabulary.words("nouns", NOUNS + THINGS + COLORS + PLACES, 16)
     length = rng.randrange(6, 11)
     *sequence, other = rng.sample(words, length + 1)
@@ -46,7 +46,7 @@ def _write_induction(vocabulary: Vocabulary, rng: Random) -> TextPair:
     )
 
 
-def _write_docstring(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_docstring(vocabulary: WholeWords, rng: Random) -> TextPair:
     names = vocabulary.words("names of arguments", _ARGUMENTS, 6)
     first, second, third, fourth, other = rng.sample(names, 5)
     function = f"{rng.choice(_FUNCTIONS)}_{rng.choice(NOUNS)}"
@@ -62,7 +62,7 @@ def _write_docstring(vocabulary: Vocabulary, rng: Random) -> TextPair:
     return TextPair(clean, corrupted, f" {third}", f" {fourth}")
 
 
-def _write_colored_objects(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_colored_objects(vocabulary: WholeWords, rng: Random) -> TextPair:
     colors = vocabulary.words("colors", COLORS)
     things = vocabulary.words("things", THINGS)
     shown, seen = (
@@ -81,7 +81,7 @@ def _table(seen: dict[str, str]) -> str:
     return f"On the table there is {first}, {second} and {third}. What color is the"
 
 
-def _write_acronyms(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_acronyms(vocabulary: WholeWords, rng: Random) -> TextPair:
     shown = [rng.choice(words) for words in (_FIRST, _SECOND, _LAST)]
     first, second, last, other = rng.choice(_FIRST), rng.choice(_SECOND), *rng.sample(_LAST, 2)
     start = f"{' '.join(shown)}: {' '.join(word[0] for word in shown)}\n{first} {second}"
@@ -89,14 +89,14 @@ def _write_acronyms(vocabulary: Vocabulary, rng: Random) -> TextPair:
     return TextPair(f"{start} {last}{end}", f"{start} {other}{end}", f" {last[0]}", f" {other[0]}")
 
 
-def _write_brackets(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_brackets(vocabulary: WholeWords, rng: Random) -> TextPair:
     (opening, closing), (other, wrong) = rng.sample(_BRACKETS, 2)
     items = ", ".join(rng.sample(NOUNS + COLORS, rng.choice((3, 4))))
     name = rng.choice(_LISTS)
     return TextPair(f"{name} = {opening}{items}", f"{name} = {other}{items}", closing, wrong)
 
 
-def _write_quotes(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_quotes(vocabulary: WholeWords, rng: Random) -> TextPair:
     mark, other = rng.sample("\"'", 2)
     name, text = rng.choice(_STRINGS), rng.choice(WOMEN + MEN + NOUNS + PLACES)
     return TextPair(f"{name} = {mark}{text}", f"{name} = {other}{text}", mark, other)

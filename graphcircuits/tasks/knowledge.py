@@ -8,7 +8,7 @@ antonyms   The opposite of hot is cold. The opposite of big is   small   another
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, Vocabulary
+from graphcircuits.tasks.task import Task, TextPair, WholeWords
 from graphcircuits.tasks.words import paired
 
 _CAPITALS = paired("""
@@ -73,7 +73,7 @@ front back,positive negative,major minor,public private,internal external,active
 _SAID = ("The opposite of {} is {}. The opposite of {} is", "{} is not {}, and {} is not")
 
 
-def _write_capitals(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_capitals(vocabulary: WholeWords, rng: Random) -> TextPair:
     countries = vocabulary.pairs("capitals", _CAPITALS)
     country, other = rng.sample(countries, 2)
     template = rng.choice(_CAPITAL_OF)
@@ -82,7 +82,7 @@ def _write_capitals(vocabulary: Vocabulary, rng: Random) -> TextPair:
     )
 
 
-def _write_languages(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_languages(vocabulary: WholeWords, rng: Random) -> TextPair:
     countries = vocabulary.pairs("languages", _LANGUAGES)
     country, other = rng.sample(countries, 2)
     template = rng.choice(_SPEAK)
@@ -91,7 +91,7 @@ def _write_languages(vocabulary: Vocabulary, rng: Random) -> TextPair:
     )
 
 
-def _write_hypernyms(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_hypernyms(vocabulary: WholeWords, rng: Random) -> TextPair:
     kinds = vocabulary.words("kinds of things", [x for x in _KINDS if x not in _MASSES])
     masses = vocabulary.words("kinds of masses", _MASSES, 2)
     # One of the two sorts alone: the article would give the kind away.
@@ -107,7 +107,7 @@ def _sentence(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def _write_antonyms(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_antonyms(vocabulary: WholeWords, rng: Random) -> TextPair:
     words = vocabulary.pairs("antonyms", _ANTONYMS)
     shown, word, other = rng.sample(words, 3)
     template = rng.choice(_SAID)

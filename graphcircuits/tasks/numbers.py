@@ -11,7 +11,7 @@ one below.
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, TooFewWords, Vocabulary
+from graphcircuits.tasks.task import Task, TextPair, TooFewWords, WholeWords
 from graphcircuits.tasks.words import listed
 
 _LASTING = listed("""
@@ -36,7 +36,7 @@ January February March April May June July August September October November Dec
 }
 
 
-def _endings(vocabulary: Vocabulary) -> dict[int, list[str]]:
+def _endings(vocabulary: WholeWords) -> dict[int, list[str]]:
     """For each century, what may follow it in one token: two digits, or else one."""
     for digits, years in _YEARS.items():
         kept = vocabulary.keep(
@@ -53,7 +53,7 @@ def _endings(vocabulary: Vocabulary) -> dict[int, list[str]]:
     raise TooFewWords("it needs the last two digits of a year, or each of them, as one token")
 
 
-def _write_greater_than(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_greater_than(vocabulary: WholeWords, rng: Random) -> TextPair:
     endings = _endings(vocabulary)
     century = rng.choice(list(endings))
     ends = endings[century]
@@ -69,7 +69,7 @@ def _write_greater_than(vocabulary: Vocabulary, rng: Random) -> TextPair:
     )
 
 
-def _write_arithmetic(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_arithmetic(vocabulary: WholeWords, rng: Random) -> TextPair:
     if not all(vocabulary.one(digit, behind="1+1=") for digit in "0123456789"):
         raise TooFewWords("it needs the ten digits as one token each behind an equals sign")
     # Sums below ten, so that the answer is one digit.
@@ -86,7 +86,7 @@ def _write_arithmetic(vocabulary: Vocabulary, rng: Random) -> TextPair:
     )
 
 
-def _write_successor(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_successor(vocabulary: WholeWords, rng: Random) -> TextPair:
     kind = rng.choice(list(_SEQUENCES))
     items, length = _SEQUENCES[kind], rng.choice((3, 4))
     start, other = rng.sample(range(len(items) - length), 2)

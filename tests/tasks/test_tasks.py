@@ -9,7 +9,7 @@ import pytest
 
 from graphcircuits import tasks
 from graphcircuits.tasks import TextPair
-from graphcircuits.tasks.task import Task, Vocabulary
+from graphcircuits.tasks.task import Task, WholeWords
 from graphcircuits.tasks.words import MEN, NOUNS, WOMEN
 from tests import text
 
@@ -285,4 +285,4 @@ def test_words_that_a_tokenizer_does_not_know_are_no_words() -> None:
         return [0 for _ in prompt.split()]
 
     unknown.unk_token_id = 0  # pyright: ignore[reportFunctionMemberAccess]
-    assert not Vocabulary(unknown).one(" Mary")
+    assert not WholeWords(unknown).one(" Mary")
