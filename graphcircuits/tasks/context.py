@@ -2,7 +2,7 @@
 
 induction        dog red key ... dog                     red            the first dog -> another
 docstring        def f(self, size, file): ... :param     file           file -> another name
-colored-objects  a red pen and a blue cup. The cup is    blue, not red  asks for the pen
+colored-objects  ... What color is the cup? It is        blue           asks for another thing
 acronyms         Global Health Office: G H               O              another last word
 brackets         sizes = [two, five, six                 ], not )       [ -> (
 quotes           name = "Mary                            ", not '       " -> '
@@ -63,22 +63,16 @@ def _write_docstring(vocabulary: WholeWords, rng: Random) -> TextPair:
 
 
 def _write_colored_objects(vocabulary: WholeWords, rng: Random) -> TextPair:
-    colors = vocabulary.words("colors", COLORS)
-    things = vocabulary.words("things", THINGS)
-    shown, seen = (
-        dict(zip(rng.sample(things, 3), rng.sample(colors, 3), strict=True)) for _ in range(2)
-    )
-    thing, color = rng.choice(list(shown.items()))
-    asked, other = rng.sample(list(seen), 2)
-    start = f"{_table(shown)} {thing}? It is {color}.\n{_table(seen)}"
+    colors = rng.sample(vocabulary.words("colors", COLORS), 3)
+    things = rng.sample(vocabulary.words("things", THINGS), 3)
+    story = " ".join(f"The {x} is {color}." for x, color in zip(things, colors, strict=True))
+    asked, other = rng.sample(range(3), 2)
     return TextPair(
-        f"{start} {asked}? It is", f"{start} {other}? It is", f" {seen[asked]}", f" {seen[other]}"
+        f"{story} What color is the {things[asked]}? It is",
+        f"{story} What color is the {things[other]}? It is",
+        f" {colors[asked]}",
+        f" {colors[other]}",
     )
-
-
-def _table(seen: dict[str, str]) -> str:
-    first, second, third = (f"a {color} {thing}" for thing, color in seen.items())
-    return f"On the table there is {first}, {second} and {third}. What color is the"
 
 
 def _write_acronyms(vocabulary: WholeWords, rng: Random) -> TextPair:
@@ -121,7 +115,7 @@ docstring = Task(
 
 colored_objects = Task(
     name="colored-objects",
-    description="The color of one of three things, after an example; corrupted: asks for another",
+    description="The color of one of three things; corrupted: asks for another",
     reference="Merullo, Eickhoff and Pavlick 2023, Circuit Component Reuse Across Tasks "
     "(arXiv:2310.08744)",
     write=_write_colored_objects,

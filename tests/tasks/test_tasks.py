@@ -63,9 +63,8 @@ def owner(prompt: str) -> str:
 
 
 def color(prompt: str) -> str:
-    line = last_line(prompt)
-    asked = re.findall(r"color is the (\w+)", line)[0]
-    return re.findall(rf"a (\w+) {asked}\b", line)[0]
+    asked = re.findall(r"color is the (\w+)", prompt)[0]
+    return re.findall(rf"The {asked} is (\w+)", prompt)[0]
 
 
 def closing(prompt: str) -> str:
