@@ -21,7 +21,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from graphcircuits.adapters.hf_families import FAMILIES, Family, Tensors, load_transformers
@@ -34,7 +33,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model",
 
 _WEIGHTS = (".safetensors", ".bin")
 # Constants that old files carry along: masks, and the frequencies of rotary positions.
-_BUFFER = re.compile(r"\.?(attn|attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$")
+_BUFFER = re.compile(r"(^|\.)((attn|attention)\.(bias|masked_bias)|rotary_emb\.inv_freq)$")
 
 
 def from_hf(
@@ -174,10 +173,13 @@ def _settings(transformers: ModuleType, name: str) -> Any:
         ) from error
     except Exception as error:  # their checks of what a file says raise errors of many kinds
         raise ValueError(f"{name}: its config.json cannot be read: {_line(error)}") from error
+    try:
+        config = _config(settings)
+    except (ArithmeticError, AttributeError, KeyError, TypeError) as error:
+        said = f"{type(error).__name__}: {_line(error)}"
+        raise ValueError(f"{name}: its config.json makes no model: {said}") from error
     if there:
-        _check_size(settings, Path(name))
-    else:
-        _config(settings)
+        _check_size(config, Path(name))
     return settings
 
 
@@ -206,10 +208,10 @@ def _load(transformers: ModuleType, name: str, settings: Any, dtype: torch.dtype
             output_loading_info=True,
             **in_dtype,
         )
-    except (RuntimeError, SafetensorError) as error:
-        raise ValueError(f"{name}: its weights cannot be read: {error}") from error
     except OSError as error:
         raise FileNotFoundError(f"{name}: its weights are not there: {_line(error)}") from error
+    except Exception as error:  # damaged files, and settings that no model can be built of
+        raise ValueError(f"{name}: its weights cannot be read: {_line(error)}") from error
     problems = []
     if missing := sorted(found["missing_keys"]):
         problems.append(f"its files lack {_few(missing)}")
@@ -225,9 +227,9 @@ def _load(transformers: ModuleType, name: str, settings: Any, dtype: torch.dtype
     return model
 
 
-def _check_size(settings: Any, folder: Path) -> None:
+def _check_size(config: TransformerConfig, folder: Path) -> None:
     """Refuse a folder whose configuration has more weights than its files have bytes."""
-    shapes = weight_shapes(_config(settings))
+    shapes = weight_shapes(config)
     # Matrices alone: biases that a family lacks are made here, not read.
     least = sum(math.prod(shape) for name, shape in shapes.items() if name.startswith("W_"))
     held = sum(path.stat().st_size for path in folder.iterdir() if path.suffix in _WEIGHTS)

@@ -170,11 +170,10 @@ def _subject_hint(given: object) -> str:
         return "give its .transformer"
     if isinstance(given, str | Path):
         return (
-            "load_case(id).subject() is that of a case, load_transformer(path) reads a file of "
-            "ours, from_hf(path) a Hugging Face folder and "
-            "adapters.interpbench.import_interpbench(path).transformer one of InterpBench"
+            "load_case(id).subject() is that of a case, load_model(source) that of a file, a "
+            "folder or a name on the Hugging Face hub"
         )
-    return "convert a Hugging Face model with graphcircuits.from_hf(model)"
+    return "convert a model of transformers or TransformerLens with graphcircuits.load_model(model)"
 
 
 def _pairs_hint(given: object) -> str:

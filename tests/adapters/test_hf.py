@@ -13,15 +13,10 @@ import transformers
 
 from graphcircuits.adapters.hf import from_hf, to_hf
 from graphcircuits.graph import ComponentGraph
+from tests.adapters import hf_models
 from tests.adapters.hf_models import (
-    FULL,
-    GEMMA,
     GPT2,
-    LINEAR,
     SIZES,
-    SLIDING,
-    jolted,
-    make_config,
     make_model,
     make_tokenizer,
     models,
@@ -196,12 +191,12 @@ def test_weights_come_as_stored_or_as_asked(tmp_path: Path) -> None:
 
 
 def test_the_text_part_of_a_model_that_reads_images() -> None:
-    text = make_config("gemma3").to_dict()
+    text = hf_models.make_config("gemma3").to_dict()
     vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     vision |= {"num_attention_heads": 2, "image_size": 8, "patch_size": 4}
     config = transformers.Gemma3Config(text_config=text, vision_config=vision)
     config.mm_tokens_per_image = 4
-    model = jolted(transformers.Gemma3ForConditionalGeneration(config))
+    model = hf_models.jolted(transformers.Gemma3ForConditionalGeneration(config))
     subject = from_hf(model)
     assert subject.config == from_hf(make_model("gemma3")).config
     with torch.no_grad():
@@ -253,10 +248,15 @@ def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"its config\.json cannot be read: "):
         from_hf(folder)
+    hf_models.make_config("gemma3").save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"query_pre_attn_scalar": 0}))
+    with pytest.raises(ValueError, match=r"its config\.json makes no model: ZeroDivisionError: "):
+        from_hf(folder)
 
 
 def test_a_folder_without_weights(tmp_path: Path) -> None:
-    make_config("gpt2").save_pretrained(tmp_path)
+    hf_models.make_config("gpt2").save_pretrained(tmp_path)
     (tmp_path / "other.bin").write_bytes(bytes(10**6))
     with pytest.raises(FileNotFoundError, match="its weights are not there: "):
         from_hf(str(tmp_path))
@@ -269,7 +269,7 @@ def refused(config: Any, message: str) -> None:
 
 
 YARN = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}
-CHUNKED = [FULL, "chunked_attention"]
+CHUNKED = [hf_models.FULL, "chunked_attention"]
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ CHUNKED = [FULL, "chunked_attention"]
         ),
         (
             "Llama",
-            SIZES | {"rope_parameters": LINEAR | {"partial_rotary_factor": 0.5}},
+            SIZES | {"rope_parameters": hf_models.LINEAR | {"partial_rotary_factor": 0.5}},
             r"rotary positions with partial_rotary_factor=0\.5",
         ),
         (
@@ -303,23 +303,33 @@ CHUNKED = [FULL, "chunked_attention"]
         ("Qwen2", SIZES | {"layer_types": CHUNKED}, "Qwen 2 .* layers of chunked_attention"),
         (
             "Qwen2",
-            SIZES | {"layer_types": [SLIDING, FULL]},
+            SIZES | {"layer_types": [hf_models.SLIDING, hf_models.FULL]},
             "layers of sliding_attention, but sliding_window=None",
         ),
-        ("Gemma2", GEMMA | {"attention_bias": True}, "Gemma 2 model with attention_bias=True"),
         (
             "Gemma2",
-            GEMMA | {"use_bidirectional_attention": True},
+            hf_models.GEMMA | {"attention_bias": True},
+            "Gemma 2 model with attention_bias=True",
+        ),
+        (
+            "Gemma2",
+            hf_models.GEMMA | {"use_bidirectional_attention": True},
             "use_bidirectional_attention=True",
         ),
         (
             "Gemma3Text",
-            GEMMA | {"attn_logit_softcapping": 50.0},
+            hf_models.GEMMA | {"attn_logit_softcapping": 50.0},
             r"Gemma 3 model with attn_logit_softcapping=50\.0",
         ),
         (
             "Gemma3Text",
-            GEMMA | {"rope_parameters": {FULL: LINEAR, SLIDING: LINEAR}},
+            hf_models.GEMMA
+            | {
+                "rope_parameters": {
+                    hf_models.FULL: hf_models.LINEAR,
+                    hf_models.SLIDING: hf_models.LINEAR,
+                }
+            },
             "rotary positions of type 'linear' in sliding layers",
         ),
         ("Olmo2", SIZES | {"attention_bias": True}, "OLMo 2 model with attention_bias=True"),
@@ -333,13 +343,16 @@ def test_what_a_subject_cannot_compute_is_refused(
 
 def test_options_of_other_kinds_are_refused() -> None:
     """Which their own code would leave out, or which no configuration of theirs has yet."""
-    config = make_config("mistral-window")
-    config.layer_types = [SLIDING, FULL]
+    config = hf_models.make_config("mistral-window")
+    config.layer_types = [hf_models.SLIDING, hf_models.FULL]
     refused(config, "Mistral model with layer_types=")
-    config = make_config("llama")
-    config.rope_parameters = LINEAR | {"mrope_section": [1, 1, 2]}
+    config = hf_models.make_config("llama")
+    config.rope_parameters = hf_models.LINEAR | {"mrope_section": [1, 1, 2]}
     refused(config, "rotary positions of type 'linear' with mrope_section")
-    config.rope_parameters = {FULL: LINEAR, SLIDING: LINEAR | {"factor": 2.0}}
+    config.rope_parameters = {
+        hf_models.FULL: hf_models.LINEAR,
+        hf_models.SLIDING: hf_models.LINEAR | {"factor": 2.0},
+    }
     refused(config, "rotary positions that differ by layer")
 
 

@@ -15,7 +15,6 @@ from graphcircuits.tasks import Task
 from tests.adapters.hf_models import make_model, make_tokenizer
 from tests.shell import Command, refused
 from tests.subjects import make_subject
-from tests.tiers import some
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -76,7 +75,8 @@ def test_models_have_two_names_and_words_are_read_by_their_tokenizer(
     assert one["pairs"] == 2
 
 
-@pytest.mark.parametrize("name", some(["cost", "interact"], fast=["interact"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cost", "interact"])
 def test_the_other_commands(
     command: Command, folder: Path, drawn: list[tuple[int, int]], name: str
 ) -> None:
@@ -104,7 +104,7 @@ def test_interactions_are_computed_in_the_dtype_asked_for(command: Command, fold
         for dtype in ([], ["--dtype", "float64"], ["--dtype", "float32"])
     )
     assert exact == wide != narrow
-    assert narrow == pytest.approx(wide, rel=1e-3)
+    assert narrow == pytest.approx(wide, rel=0.01)  # a small difference of large numbers
 
 
 @pytest.mark.parametrize("name", ["localize", "cost", "interact"])

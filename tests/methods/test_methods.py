@@ -249,14 +249,14 @@ def test_wrong_types_are_refused_with_what_to_do() -> None:
     wrong: list[tuple[Any, Any, Any, str]] = [
         (pairs, subject, "eap", r"subject comes first: call localize\(subject, pairs\)"),
         ("ib-3", pairs, "eap", r"a Transformer, got str: load_case\(id\)\.subject\(\) is that of"),
-        (Path("a"), pairs, "eap", r"got \w*Path: .*load_transformer\(path\) reads a file"),
+        (Path("a"), pairs, "eap", r"got \w*Path: .*load_model\(source\) that of a file"),
         (case, pairs, "eap", r"must be a Transformer, got Case: give case\.subject\(\)"),
         (case.compiled, pairs, "eap", r"got CompiledModel: give its \.transformer"),
         (
             torch.nn.Linear(1, 1),
             pairs,
             "eap",
-            r"got Linear: .* graphcircuits\.from_hf",
+            r"got Linear: .* graphcircuits\.load_model",
         ),
         (subject, "pairs.csv", "eap", r"pairs must be Pairs, got str: read .* Pairs\.load\(path\)"),
         (subject, case, "eap", r"pairs must be Pairs, got Case: give case\.pairs\(64\)"),
