@@ -58,7 +58,7 @@ def naive_logits(subject: Transformer, tokens: Tensor, mask: Tensor, corrupted: 
         queries = [vectors("Q", first_q + h, layer, h) for h in range(config.n_heads)]
         keys = [vectors("K", first_k + g, layer, g) for g in range(config.n_groups)]
         values = [vectors("V", first_v + g, layer, g) for g in range(config.n_groups)]
-        z = subject.attend(*(torch.stack(x, dim=1) for x in (queries, keys, values)), layer)
+        z = subject.attend(*(torch.stack(x, dim=1) for x in (queries, keys, values)), layer=layer)
         W_O = subject.write_weight("W_O", layer)
         # An MLP that runs beside its heads does not count them among its writers.
         clean += [z[:, head] @ W_O[head] for head in range(config.n_heads)]

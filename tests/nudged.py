@@ -51,7 +51,7 @@ class Nudged(Transformer):
         for slot in range(self.config.n_heads):
             q = self._nudge(q, layer, "q", slot)
             k, v = (self._nudge(x, layer, n, slot) for x, n in ((k, "k"), (v, "v")))
-        z = self.attend(*(x.transpose(-2, -3) for x in (q, k, v)), layer).transpose(-2, -3)
+        z = self.attend(*(x.transpose(-2, -3) for x in (q, k, v)), layer=layer).transpose(-2, -3)
         for slot in range(self.config.n_heads):
             z = self._nudge(z, layer, "z", slot)
         return q, k, v, z

@@ -8,6 +8,24 @@ from torch import Tensor
 from graphcircuits.subject.transformer import RotaryScaling, Transformer, TransformerConfig
 from tests.tiers import some
 
+_GATED: dict[str, Any] = {
+    "norm": "rms",
+    "positions": "rotary",
+    "n_kv_heads": 2,
+    "gated_mlp": True,
+    "activation": "silu",
+    "biases": False,
+}
+_GEMMA = _GATED | {
+    "activation": "gelu-tanh",
+    "norm_places": "both",
+    "norm_eps": 1e-3,
+    "embedding_scale": 8**0.5,
+    "attention_scale": 0.4,
+    "tied_unembedding": True,
+    "d_vocab_out": 5,
+}
+
 # Each option by itself, then the combinations of known families.
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -42,7 +60,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "attention-scale": {"attention_scale": 0.7},
     "score-cap": {"score_cap": 0.5},
     "logit-cap": {"logit_cap": 0.8, "logit_scale": 0.7},
-    "windows": {"n_layers": 3, "windows": (2, None, 3)},
+    "windows": {"n_layers": 3, "windows": (2, None, 3), "norm": "layer"},
     "window-rotary": {
         "positions": "rotary",
         "windows": (2, None),
@@ -56,16 +74,41 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "many-outputs": {"d_vocab_out": 20},
     "gpt-2": {"norm": "layer", "tied_unembedding": True, "d_vocab_out": 5, "n_layers": 3},
     "neox": {"norm": "layer", "positions": "rotary", "rotary_dim": 2, "parallel": True},
-    "llama": {
-        "norm": "rms",
-        "positions": "rotary",
+    "llama": _GATED,
+    "qwen-3": _GATED | {"qk_norm": "head", "d_head": 6},
+    "olmo-2": _GATED | {"qk_norm": "joint", "norm_places": "after", "n_kv_heads": None},
+    "gemma-2": _GEMMA | {"score_cap": 2.0, "logit_cap": 1.5, "windows": (3, None)},
+    "gemma-3": _GEMMA
+    | {
+        "qk_norm": "head",
+        "windows": (2, None),
+        "rotary_base": 1000.0,
+        "window_rotary_base": 50.0,
+        "rotary_scaling": RotaryScaling("linear", 8.0),
+    },
+    # No family has all of it, biases included, and layers in parallel.
+    "everything": {
         "n_kv_heads": 2,
-        "gated_mlp": True,
-        "activation": "silu",
-        "biases": False,
+        "norm": "rms",
+        "norm_places": "both",
+        "norm_eps": 1e-2,
+        "qk_norm": "joint",
+        "positions": "rotary",
+        "rotary_scaling": RotaryScaling("llama3", 4.0, 0.2, 3.0, 20),
+        "windows": (None, 2),
+        "window_rotary_base": 50.0,
+        "embedding_scale": 2.0,
+        "attention_scale": 0.7,
+        "score_cap": 1.0,
+        "logit_cap": 1.5,
+        "logit_scale": 0.7,
+        "parallel": True,
     },
 }
-SOME = some(ARCHITECTURES, ("plain", "bidirectional", "grouped-keys", "gpt-2", "neox", "llama"))
+SOME = some(
+    ARCHITECTURES,
+    ("plain", "bidirectional", "grouped-keys", "gpt-2", "neox", "llama", "gemma-3", "everything"),
+)
 """All of them as parameters, of which the fast tests take these."""
 
 

@@ -28,7 +28,8 @@ from graphcircuits.store import (
 )
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import load_transformer, save_transformer
-from graphcircuits.subject.transformer import Transformer, TransformerConfig
+from graphcircuits.subject.transformer import RotaryScaling, Transformer, TransformerConfig
+from tests.subjects import make_subject
 
 shared_folder = settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -359,6 +360,22 @@ def test_transformer_round_trip(tmp_path: Path, codec: Codec | None) -> None:
     tokens = torch.tensor([[0, 2, 3, 4], [0, 5, 5, 2]])
     assert torch.equal(loaded.logits(tokens), subject.logits(tokens))
     assert load_artifact(path, "transformer").meta == {"accuracy": 1.0}
+
+
+def test_windows_and_rotary_scaling_survive_a_file(tmp_path: Path) -> None:
+    subject = make_subject("everything")
+    path = tmp_path / "subject.safetensors"
+    save_transformer(path, subject)
+    loaded = load_transformer(path).config
+    assert loaded == subject.config
+    assert (loaded.windows, type(loaded.rotary_scaling)) == ((None, 2), RotaryScaling)
+    settings = load_artifact(path, "transformer").config["transformer"]
+    wrong = {"windows": [2, "all"], "rotary_scaling": {"kind": "yarn", "factor": 2.0}}
+    config = {"transformer": settings | wrong, "codec": None}
+    save_artifact(path, kind="transformer", config=config, seed=0, tensors=subject.weights)
+    with pytest.raises(StoreError, match="'windows' must be ") as caught:
+        load_transformer(path)
+    assert "'rotary_scaling' must be" in str(caught.value)
 
 
 def test_transformer_symbols_must_survive_json(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Subjects from GGUF files, the format of llama.cpp: weights, settings and tokenizer in one file.
 
 1. The header is read and checked against the file (`gguf_file`).
-2. The architecture gives the configuration and the tensors that must be there, and may be
-   (`gguf_families`). What is missing, unknown or of another shape is listed, and nothing is loaded.
+2. The metadata gives the configuration (`gguf_settings`), the architecture the tensors that must be
+   there, and may be (`gguf_families`). What is missing, unknown or of another shape is listed, and
+   nothing is loaded.
 3. Layer by layer the tensors are turned into numbers and written into the stacked weights.
 4. The tokenizer is built from the vocabulary in the file (`gguf_tokenizer`).
 
@@ -19,13 +20,12 @@ from torch import Tensor
 from graphcircuits.adapters.gguf_families import (
     ARCHITECTURES,
     ROTARY,
-    Settings,
     layer_in,
     layer_tensors,
     other_tensors,
-    read_config,
 )
 from graphcircuits.adapters.gguf_file import GgufFile, read_gguf
+from graphcircuits.adapters.gguf_settings import Settings, read_config
 from graphcircuits.adapters.gguf_tokenizer import read_tokenizer
 from graphcircuits.files import StoreError, short
 from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes

@@ -31,12 +31,14 @@ _TEXT, _ARRAY = 8, 9
 _SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _ALIGNMENT = "general.alignment"
 _MAX_DIMS = 4
+_CHUNK = 2**17
+"""How many numbers are unpacked at a time: no more than caches hold, whatever the tensor."""
 # What an entry takes at least: a key, its type and a value; a name, its dimensions, type and place.
 _LEAST_PAIR, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 4 + 8
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """Where a tensor lies. The last axis of its shape is the one that is contiguous."""
 
     shape: tuple[int, ...]
@@ -51,28 +53,32 @@ class GgufFile:
 
     path: Path
     metadata: Mapping[str, Any]
-    tensors: Mapping[str, Stored]
+    tensors: Mapping[str, StoredTensor]
     data: np.ndarray
 
     def numbers(self, name: str) -> Float[np.ndarray, "..."]:
         """One tensor in float32."""
         stored, gguf = self.tensors[name], load_gguf_package()
         kind = gguf.GGMLQuantizationType[stored.kind]
-        blocks = self.data[stored.start : stored.start + stored.size]
-        rows = blocks.reshape(math.prod(stored.shape[:-1]), -1)
-        values = gguf.quants.dequantize(rows, kind).reshape(stored.shape)
-        if not np.isfinite(values).all():
-            raise StoreError(
-                f"{self.path}: {short(name)} holds numbers that are not finite; the file is "
-                "damaged: fetch it again."
-            )
-        # float32 comes back as a view of the file, which nobody may write to.
-        return np.require(values, requirements=["ALIGNED", "WRITEABLE"])
+        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+        values = np.empty(math.prod(stored.shape), dtype=np.float32)
+        step = max(1, _CHUNK // block)
+        for i in range(0, stored.size // block_bytes, step):
+            first = stored.start + i * block_bytes
+            last = min(first + step * block_bytes, stored.start + stored.size)
+            part = gguf.quants.dequantize(self.data[None, first:last], kind)
+            if not np.isfinite(part).all():
+                raise StoreError(
+                    f"{self.path}: {short(name)} holds numbers that are not finite; the file is "
+                    "damaged: fetch it again."
+                )
+            values[i * block : i * block + part.size] = part[0]
+        return values.reshape(stored.shape)
 
 
 def load_gguf_package() -> ModuleType:
     try:
-        import gguf  # noqa: PLC0415
+        import gguf
     except ImportError as error:
         raise ImportError(
             "reading GGUF files needs the gguf package: pip install 'graphcircuits[gguf]'."
@@ -89,7 +95,7 @@ def read_gguf(path: str | Path) -> GgufFile:
     if status.st_size < 4:
         raise StoreError(f"{path} is not a GGUF file: it holds {status.st_size} bytes.")
     data = np.memmap(path, dtype=np.uint8, mode="r")
-    header = _Header(path, memoryview(data))
+    header = _Header(path, data.data)
     n_tensors, n_pairs = header.opening()
     metadata: dict[str, Any] = {}
     for _ in range(n_pairs):
@@ -117,7 +123,7 @@ def read_gguf(path: str | Path) -> GgufFile:
         size = math.prod(shape) // block * block_bytes
         if start + offset + size > len(data):
             raise _cut_short(path, f"{short(name)} ends at byte {start + offset + size}")
-        tensors[name] = Stored(shape, kind.name, start + offset, size)
+        tensors[name] = StoredTensor(shape, kind.name, start + offset, size)
     if sum(stored.size for stored in tensors.values()) > len(data):
         raise StoreError(f"{path} names more numbers than it holds: its tensors share bytes.")
     return GgufFile(path, metadata, tensors, data)

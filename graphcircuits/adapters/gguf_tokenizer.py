@@ -85,6 +85,7 @@ def read_tokenizer(path: str | Path, metadata: Mapping[str, Any], d_vocab: int) 
     kind = metadata.get("tokenizer.ggml.model")
     if kind is None or kind in _NONE:
         return None
+    load_transformers()  # so that, without it, the error says what to install
     vocabulary = _vocabulary(path, metadata, d_vocab)
     special = _special_ids(vocabulary, metadata, sentencepiece=kind == "llama")
     if kind == "llama":
@@ -134,9 +135,7 @@ def _numbers(
     return values
 
 
-def _flag(
-    vocabulary: Vocabulary, metadata: Mapping[str, Any], key: str, default: bool
-) -> bool:
+def _flag(vocabulary: Vocabulary, metadata: Mapping[str, Any], key: str, default: bool) -> bool:
     value = metadata.get(f"tokenizer.ggml.{key}", default)
     if not isinstance(value, bool):
         raise vocabulary.error(f"tokenizer.ggml.{key} must be true or false, got {short(value)}")
@@ -165,7 +164,9 @@ def _cutting(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> _Cutting:
     name = metadata.get("tokenizer.ggml.pre", fallback)
     found = _CUTTINGS.get(_OTHER_NAMES.get(name, name)) if isinstance(name, str) else None
     if found is None:
-        said = "it does not say how text is cut" if name is None else f"it cuts text as {short(name)}"
+        said = (
+            "it does not say how text is cut" if name is None else f"it cuts text as {short(name)}"
+        )
         raise vocabulary.error(
             f"{said} (tokenizer.ggml.pre); known ways: {', '.join((*_CUTTINGS, *_OTHER_NAMES))}"
         )
@@ -190,9 +191,7 @@ def _merges(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> list[tuple[s
 # Building
 
 
-def _byte_level(
-    vocabulary: Vocabulary, merges: list[tuple[str, str]], cutting: _Cutting
-) -> Any:
+def _byte_level(vocabulary: Vocabulary, merges: list[tuple[str, str]], cutting: _Cutting) -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     backend = Tokenizer(

@@ -1,8 +1,8 @@
 """Subjects from the `.bin` files of Karpathy's llama2.c: small Llamas in float32.
 
 1. Seven int32 give the sizes: d_model, d_mlp, layers, heads, groups of keys and values, vocabulary
-   (negative where the unembedding is a matrix of its own) and context. They fix the size of the file
-   to the byte, so a cut or foreign file is refused before anything is read.
+   (negative where the unembedding is a matrix of its own) and context. They fix the size of the
+   file to the byte, so a cut or foreign file is refused before anything is read.
 2. The matrices follow, each stacked over layers. Coordinates of queries and keys that turn together
    stand side by side and are put into halves. Behind the last norm lie the cosines and sines of the
    positions; they must be those of base 10000.
@@ -28,15 +28,17 @@ from graphcircuits.adapters.gguf_tokenizer import (
     finished,
     sentencepiece,
 )
+from graphcircuits.adapters.hf_families import load_transformers
 from graphcircuits.files import StoreError, read_bytes
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
 TOKENIZER = "tokenizer.bin"
 _HEADER = struct.Struct("<7i")
 _NEWER = 0x616B3432
-_BYTES = range(3, 259)
-"""Ids of the tokens that stand for single bytes."""
-_BYTE = 6
+_UNKNOWN, _BYTE = 2, 6
+"""Kinds of tokens that no text is made of."""
+_FIRST = 3 + 256
+"""Tokens that every vocabulary begins with: unknown, BOS, EOS and the bytes."""
 
 
 def load_llama2c(path: str | Path, tokenizer: str | Path | None = None) -> Transformer:
@@ -96,8 +98,8 @@ def _sizes(path: Path) -> tuple[TransformerConfig, dict[str, tuple[int, ...]]]:
     expected = _HEADER.size + 4 * sum(math.prod(shape) for shape in shapes.values())
     if (held := path.stat().st_size) != expected:
         raise StoreError(
-            f"{path} is not a whole model of llama2.c: by its header ({', '.join(map(str, sizes))}) "
-            f"it takes {expected} bytes, and it holds {held}."
+            f"{path} is not a whole model of llama2.c: by its header "
+            f"({', '.join(map(str, sizes))}) it takes {expected} bytes, and it holds {held}."
         )
     return config, shapes
 
@@ -132,8 +134,8 @@ def _check_positions(path: Path, config: TransformerConfig, stored: Mapping[str,
     for name, expected in (("cos", angles.cos()), ("sin", angles.sin())):
         if not torch.allclose(stored[name].double(), expected, atol=1e-3):
             raise StoreError(
-                f"{path} has rotary positions whose base is not {config.rotary_base:g}, or it is no "
-                "model of llama2.c."
+                f"{path} has rotary positions whose base is not {config.rotary_base:g}, or it is "
+                "no model of llama2.c."
             )
 
 
@@ -153,6 +155,9 @@ def _weights(config: TransformerConfig, stored: Mapping[str, Tensor]) -> dict[st
 
 def read_llama2c_tokenizer(path: str | Path, d_vocab: int) -> Any:
     """The tokenizer in a `tokenizer.bin` of llama2.c with so many tokens."""
+    load_transformers()  # so that, without it, the error says what to install
+    if d_vocab < _FIRST:
+        raise _wrong_tokenizer(path, f"its first {_FIRST} tokens are fixed, and it has {d_vocab}")
     data, place = read_bytes(path), 4
     tokens, scores = [], torch.empty(d_vocab)
     for i in range(d_vocab):
@@ -173,13 +178,13 @@ def read_llama2c_tokenizer(path: str | Path, d_vocab: int) -> Any:
         raise _wrong_tokenizer(path, "a token is not UTF-8") from error
     # The texts of BOS and EOS have line breaks around them; those of bytes are the characters of
     # that number in old files. Both would be found in ordinary text.
-    special = ("<unk>", "<s>", "</s>")
-    names = dict(enumerate(special)) | {i: f"<0x{i - _BYTES.start:02X}>" for i in _BYTES}
-    kinds = {0: 2, 1: CONTROL, 2: CONTROL} | dict.fromkeys(_BYTES, _BYTE)
+    names = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+    kinds = [_UNKNOWN, CONTROL, CONTROL, *[_BYTE] * 256]
+    pieces = [text.replace(" ", SPACE) for text in texts[_FIRST:]]
     vocabulary = Vocabulary(
         source=path,
-        tokens=[names.get(i, text.replace(" ", SPACE)) for i, text in enumerate(texts)],
-        kinds=[kinds.get(i, NORMAL) for i in range(d_vocab)],
+        tokens=names + pieces,
+        kinds=kinds + [NORMAL] * len(pieces),
     )
     backend = sentencepiece(vocabulary, scores.numpy(), unknown=0, prefix=True)
     ids: dict[str, int | None] = {"bos": 1, "eos": 2, "unk": 0, "pad": None}

@@ -188,7 +188,7 @@ def head_outputs(
     heads: slice = slice(None),
 ) -> Float[Tensor, "mask head batch pos d_model"]:
     """What some heads of a layer write, given their queries, keys and values."""
-    z = subject.attend(*(vectors[kind] for kind in "qkv"), layer, dim=-4)
+    z = subject.attend(*(vectors[kind] for kind in "qkv"), layer=layer, dim=-4)
     W_O = subject.write_weight("W_O", layer)[heads]
     return (z.flatten(2, 3) @ W_O).unflatten(2, z.shape[2:4])
 

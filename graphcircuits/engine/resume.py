@@ -165,7 +165,7 @@ def _change_by_layer(
     others = vectors[block.kind].expand(len(change), -1, -1, -1, -1)
     parts = (others[:, :, :reader], new[:, :, None], others[:, :, reader + 1 :])
     vectors[block.kind] = torch.cat(parts, dim=2)
-    z = subject.attend(*vectors.values(), layer)
+    z = subject.attend(*vectors.values(), layer=layer)
     moved = (z - base.states.z[layer].transpose(1, 2)).transpose(2, 3).flatten(3)
     return _Change(moved, subject.write_weight("W_O", layer).flatten(0, 1))
 

@@ -11,7 +11,7 @@ writers give it from another run.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 
 import torch
 import torch.nn.functional as F
@@ -23,26 +23,13 @@ from graphcircuits.subject.transformer import Transformer, TransformerConfig, we
 
 Weights = dict[str, Tensor]
 SIZES = ("d_model", "d_head", "d_mlp", "n_ctx", "d_vocab", "d_vocab_out")
+FREE = ("causal", "n_kv_heads", "rotary_dim", "rotary_base", "norm_eps")
 PLAIN = {
-    "positions": "learned",
-    "norm": "none",
-    "norm_places": "before",
-    "qk_norm": "none",
-    "activation": "gelu",
-    "gated_mlp": False,
-    "parallel": False,
-    "tied_unembedding": False,
-    "biases": True,
-    "logit_scale": 1.0,
-    "rotary_scaling": None,
-    "embedding_scale": 1.0,
-    "attention_scale": None,
-    "score_cap": None,
-    "logit_cap": None,
-    "windows": None,
-    "window_rotary_base": None,
+    each.name: each.default
+    for each in fields(TransformerConfig)
+    if each.default is not MISSING and each.name not in FREE
 }
-"""The architecture that `forward` computes."""
+"""The architecture that `forward` computes: every option off."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,7 +47,7 @@ class Components:
             read = read + torch.cat([self.weights[name][layer] for name in ("b_Q", "b_K", "b_V")])
         q, k, v = read.split((config.n_heads, config.n_groups, config.n_groups), dim=-2)
         by_head = [x.transpose(-2, -3) for x in (q, k, v)]
-        return q, k, v, self.attend(*by_head, layer).transpose(-2, -3)
+        return q, k, v, self.attend(*by_head, layer=layer).transpose(-2, -3)
 
     def attend(
         self,

@@ -232,11 +232,13 @@ def weight_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
             "b_Q": (layer, head, d_head),
             "b_K": (layer, kv, d_head),
             "b_V": (layer, kv, d_head),
+            "b_O": (layer, d_model),
             "b_in": (layer, d_mlp),
+            "b_out": (layer, d_model),
             "b_U": (config.d_vocab_out,),
         }
-        if not config.norms_after:
-            shapes |= {"b_O": (layer, d_model), "b_out": (layer, d_model)}
+    if config.norms_after:
+        shapes = {name: shape for name, shape in shapes.items() if name not in ("b_O", "b_out")}
     if config.qk_norm != "none":
         joint = config.qk_norm == "joint"
         shapes |= {
@@ -244,10 +246,10 @@ def weight_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
             "k_norm_w": (layer, kv, d_head) if joint else (layer, d_head),
         }
     norms: dict[str, tuple[int, ...]] = {"final_norm": (d_model,)}
-    if config.norm_places != "after":
-        norms |= {"attn_norm": (layer, d_model), "mlp_norm": (layer, d_model)}
     if config.norms_after:
-        norms |= {"attn_out_norm": (layer, d_model), "mlp_out_norm": (layer, d_model)}
+        norms = {"attn_out_norm": (layer, d_model), "mlp_out_norm": (layer, d_model)} | norms
+    if config.norm_places != "after":
+        norms = {"attn_norm": (layer, d_model), "mlp_norm": (layer, d_model)} | norms
     for name, shape in norms.items():
         if config.norm != "none":
             shapes[f"{name}_w"] = shape

@@ -61,7 +61,8 @@ class States:
 
     Attention readers have queries, keys and values (before norm and rotation), heads write z
     (before W_O); MLPs read `pre` (and `gate`) before the nonlinearity and write `hidden` after it;
-    `input` writes its stream vector and `logits` reads itself, before its soft cap.
+    `input` writes its stream vector and `logits` reads itself, before its soft cap. z and hidden
+    carry the scale of a norm that stands after them.
     """
 
     input: Float[Tensor, "batch pos d_model"]

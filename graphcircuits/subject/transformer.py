@@ -8,8 +8,10 @@
 `Transformer.logits` computes that, fused. `Transformer.run` computes the same and keeps what every
 component read and wrote, and on request the gradients of a loss there.
 
-Weights are stacked over layers and multiply from the right (x @ W). Norms belong to the reader.
-b_O and b_out belong to no edge: they are constants of the stream.
+Weights are stacked over layers and multiply from the right (x @ W). Norms belong to the reader; of
+one that stands after a component, the scale is part of what the component computes (z, hidden) and
+the weight part of the matrix that writes it. b_O and b_out belong to no edge: they are constants of
+the stream.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence

@@ -55,14 +55,23 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         SIZES | {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}},
         {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
     ),
-    "mistral": ("llama", "Mistral", GROUPED | {"sliding_window": 3}, {"attention.sliding_window": 3}),
+    "mistral": (
+        "llama",
+        "Mistral",
+        GROUPED | {"sliding_window": 3},
+        {"attention.sliding_window": 3},
+    ),
     "qwen2": ("qwen2", "Qwen2", GROUPED, {}),
     "qwen3": ("qwen3", "Qwen3", GROUPED | {"head_dim": 16}, {}),
     "gemma2": (
         "gemma2",
         "Gemma2",
         GEMMA
-        | {"query_pre_attn_scalar": 16, "attn_logit_softcapping": 0.3, "final_logit_softcapping": 2.0},
+        | {
+            "query_pre_attn_scalar": 16,
+            "attn_logit_softcapping": 0.3,
+            "final_logit_softcapping": 2.0,
+        },
         {
             "attention.sliding_window": 3,
             "attn_logit_softcapping": 0.3,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from graphcircuits.adapters.gguf import load_gguf
-from graphcircuits.adapters.gguf_families import Settings, read_config
+from graphcircuits.adapters.gguf_settings import Settings, read_config
 from graphcircuits.files import StoreError
 from graphcircuits.subject.layers import RotaryScaling
 from tests.adapters.gguf_models import (
@@ -145,7 +145,9 @@ def test_other_rotary_factors(tmp_path: Path) -> None:
     assert ones.config.rotary_scaling is None
     linear = load_gguf(scaled(tmp_path, np.full(8, 4.0), 16, 500.0))
     assert linear.config.rotary_scaling == RotaryScaling(kind="linear", factor=4.0)
-    with pytest.raises(StoreError, match=r"by rope_freqs\.weight in a way that is neither llama3's"):
+    with pytest.raises(
+        StoreError, match=r"by rope_freqs\.weight in a way that is neither llama3's"
+    ):
         load_gguf(scaled(tmp_path, np.arange(1.0, 9.0), 16, 500.0))
 
 
@@ -219,9 +221,7 @@ def test_windows_by_layer(tmp_path: Path) -> None:
     ("name", "n_layers", "d_scale"),
     [("gemma2", 46, 8), ("gemma2", 42, 16), ("gemma3", 62, 8), ("gemma3", 48, 16)],
 )
-def test_the_largest_of_gemma_scale_scores_by_width(
-    name: str, n_layers: int, d_scale: int
-) -> None:
+def test_the_largest_of_gemma_scale_scores_by_width(name: str, n_layers: int, d_scale: int) -> None:
     """As in llama.cpp, which knows them by their number of layers: no file says it."""
     found = settings_of(name, make_model(name)) | {f"{name}.block_count": n_layers}
     shapes = {"token_embd.weight": (19, 32)} | {f"blk.{i}": (1,) for i in range(n_layers)}

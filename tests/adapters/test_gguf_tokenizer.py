@@ -1,5 +1,6 @@
 """Tokenizers in GGUF files: hand-made vocabularies, a slow twin of SentencePiece, round trips."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def slow_pieces(text: str) -> list[str]:
     """SentencePiece's BPE as it is defined: join the best pair, the first of equals, again."""
     symbols = list("▁" + text.replace(" ", "▁")) if text else []
     while True:
-        joined = [(PIECES.get(a + b), i) for i, (a, b) in enumerate(zip(symbols, symbols[1:]))]
+        joined = [(PIECES.get(a + b), i) for i, (a, b) in enumerate(pairwise(symbols))]
         best = max(((s, -i) for s, i in joined if s is not None), default=None)
         if best is None:
             break
@@ -177,7 +178,10 @@ def test_files_without_a_tokenizer() -> None:
     ("metadata", "message"),
     [
         (bpe(model="bert"), "it is of type 'bert'; known types: gpt2, llama"),
-        (bpe(pre="kimi-k2"), r"it cuts text as 'kimi-k2' \(tokenizer.ggml.pre\); known ways: gpt-2"),
+        (
+            bpe(pre="kimi-k2"),
+            r"it cuts text as 'kimi-k2' \(tokenizer.ggml.pre\); known ways: gpt-2",
+        ),
         (bpe(pre=None), "it does not say how text is cut"),
         (bpe(merges=None), r"it has no tokenizer\.ggml\.merges"),
         (bpe(merges=["t h"]), "the merge 't h' is not of two tokens into a third"),
@@ -192,7 +196,9 @@ def test_files_without_a_tokenizer() -> None:
     ],
 )
 def test_vocabularies_that_do_not_fit(metadata: dict[str, Any], message: str) -> None:
-    with pytest.raises(StoreError, match=f"the tokenizer in model.gguf cannot be read: .*{message}"):
+    with pytest.raises(
+        StoreError, match=f"the tokenizer in model.gguf cannot be read: .*{message}"
+    ):
         read(metadata)
 
 

@@ -127,14 +127,14 @@ def test_cut_and_foreign_files_are_refused(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=message):
             load_llama2c(path)
     path.write_bytes(content[:9])
-    with pytest.raises(StoreError, match="not a model of llama2.c: it holds 9 bytes"):
+    with pytest.raises(StoreError, match=r"not a model of llama2\.c: it holds 9 bytes"):
         load_llama2c(path)
     for sizes in ((2**31 - 1,) * 7, (0,) * 7, (-5,) * 7, (8, 8, 1, 3, 2, 9, 9)):
         path.write_bytes(struct.pack("<7i", *sizes) + bytes(64))
         with limits(), pytest.raises(StoreError, match=r"is not a (whole )?model of llama2\.c: "):
             load_llama2c(path)
     path.write_bytes(struct.pack("<7i", 0x616B3432, 2, *[0] * 5))
-    with pytest.raises(StoreError, match="in version 2 of llama2.c's format; version 0 is read"):
+    with pytest.raises(StoreError, match=r"in version 2 of llama2\.c's format; version 0 is read"):
         load_llama2c(path)
 
 
@@ -154,7 +154,9 @@ def test_tokenizers_that_do_not_fit(tmp_path: Path) -> None:
     content = path.read_bytes()
     with pytest.raises(StoreError, match="is not the tokenizer of this model: it ends after 265"):
         read_llama2c_tokenizer(path, D_VOCAB + 1)
-    with pytest.raises(StoreError, match="bytes follow 10 tokens"):
+    with pytest.raises(StoreError, match="bytes follow 260 tokens"):
+        read_llama2c_tokenizer(path, 260)
+    with pytest.raises(StoreError, match="its first 259 tokens are fixed, and it has 10"):
         read_llama2c_tokenizer(path, 10)
     path.write_bytes(content[:-1])
     with pytest.raises(StoreError, match="token 264 has 3 bytes, 2 are left"):

@@ -199,6 +199,9 @@ def forward_flops(config: TransformerConfig, batch: int, pos: int) -> int:
     readers = config.n_heads + 2 * config.n_groups
     maps = config.d_model * config.d_head * (readers + config.n_heads)
     maps += config.d_model * config.d_mlp * (3 if config.gated_mlp else 2)
+    if config.norms_after:
+        # What components write, once more: the scale of the norm is known before they write by it.
+        maps += config.d_model * (config.n_heads * config.d_head + config.d_mlp)
     attention = 2 * config.n_heads * pos * config.d_head
     layers = config.n_layers * (maps + attention)
     return 2 * batch * pos * (layers + config.d_model * config.d_vocab_out)
@@ -226,6 +229,8 @@ def test_a_pass_is_the_targets_work_alone(architecture: str) -> None:
     assert (two.subject_flops, two.own_flops) == (2 * size + attention, 0)
     # q, k, v; scores; their sum; W_O; then the MLP, unless it runs beside them.
     by_layer = 4 if config.parallel else 6
+    if config.norms_after:
+        by_layer += 1 if config.parallel else 2
     assert one.span == one.forward_span == by_layer * config.n_layers + 1
     assert (one.forwards, one.backwards, two.forwards, two.backwards) == (1, 0, 1, 1)
 

@@ -150,7 +150,9 @@ def test_the_mask_gradient_at_one_is_that_of_attribution_patching(architecture: 
     close(grad, products[graph.edge_writers, graph.edge_readers])
 
 
-@pytest.mark.parametrize("architecture", ["plain", "llama", "neox", "bidirectional"])
+@pytest.mark.parametrize(
+    "architecture", ["plain", "llama", "neox", "bidirectional", "gemma-3", "everything"]
+)
 def test_gradients_equal_those_of_the_slow_twin(architecture: str) -> None:
     plain = make_subject(architecture)
     weights = {name: w.clone().requires_grad_() for name, w in plain.weights.items()}
@@ -269,8 +271,9 @@ def test_ablations(architecture: str) -> None:
     close(nothing, subject.unembed(subject.constants[-1]).expand_as(nothing))
 
 
-def test_other_dtypes() -> None:
-    subject = make_subject("neox")
+@pytest.mark.parametrize("architecture", ["neox", "everything"])
+def test_other_dtypes(architecture: str) -> None:
+    subject = make_subject(architecture)
     clean, other = pair(subject)
     masks = random_masks(subject, 3, subject.graph.n_edges)
     exact = masked_logits(subject, clean, masks, subject.run(other).writers)

@@ -164,6 +164,9 @@ def test_members_must_have_one_depth() -> None:
         ({"positions": "rotary"}, "positions must be 'learned', got 'rotary'"),
         ({"n_kv_heads": 2}, "n_groups must be 4, got 2"),
         ({"activation": "relu", "biases": False}, "got 'relu'; biases must be True, got False"),
+        ({"windows": (2, None)}, r"plain subjects: windows must be None, got \(2, None\)"),
+        ({"score_cap": 5.0}, r"score_cap must be None, got 5\.0"),
+        ({"qk_norm": "head"}, "qk_norm must be 'none', got 'head'"),
     ],
 )
 def test_other_architectures_are_refused(options: dict[str, object], problem: str) -> None:

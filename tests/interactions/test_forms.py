@@ -151,7 +151,7 @@ def test_without_norms_the_read_map_may_count_as_downstream_or_not() -> None:
 
     def losses(pre: Tensor) -> Tensor:
         hidden = run.states.hidden[1].clone()
-        hidden[:, 4] = subject.hidden(pre, None)
+        hidden[:, 4] = subject.hidden(pre, None, 1)
         return read.pairs.loss(
             subject.unembed(run.streams[-1] + (hidden - run.states.hidden[1]) @ W_out)
         )

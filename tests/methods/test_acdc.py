@@ -35,7 +35,9 @@ def one_by_one(subject: Transformer, pairs: Pairs, threshold: float) -> Bool[Ten
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("architecture", some(["plain", "parallel", "neox", "gpt-2"], ["neox"]))
+@pytest.mark.parametrize(
+    "architecture", some(["plain", "parallel", "neox", "gpt-2", "gemma-3", "everything"], ["neox"])
+)
 def test_it_equals_the_plain_loop(architecture: str) -> None:
     layers = 3 if architecture == "plain" else 2
     subject = make_subject(architecture, n_heads=2, n_layers=layers)
@@ -53,6 +55,19 @@ def test_it_equals_the_plain_loop_with_grouped_keys() -> None:
     pairs = make_pairs(subject)
     found = acdc_circuit(subject, pairs, threshold=1e-2)
     assert torch.equal(found.mask, one_by_one(subject, pairs, 1e-2))
+
+
+def test_what_a_silent_head_reads_matters_where_heads_are_coupled() -> None:
+    """A head writes nothing, but its queries are in the norm of those of the other."""
+    drawn = make_subject("joint-qk-norm", n_layers=1, n_heads=2)
+    W_O = drawn.weights["W_O"].clone()
+    W_O[0, 1] = 0
+    subject = Transformer(drawn.config, drawn.weights | {"W_O": W_O})
+    pairs = make_pairs(subject)
+    found = acdc_circuit(subject, pairs, threshold=1e-9)
+    assert torch.equal(found.mask, one_by_one(subject, pairs, 1e-9))
+    assert found.mask[subject.graph.edge_index("input->a0.h1<q>")]
+    assert not found.mask[subject.graph.edge_writers == 2].any()
 
 
 @pytest.mark.slow

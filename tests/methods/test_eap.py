@@ -66,7 +66,10 @@ def test_eap_and_every_path_are_exact_on_a_linear_subject(pool: str) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("over", ["inputs", "activations"])
-@pytest.mark.parametrize("architecture", some(["plain", "parallel", "llama", "gpt-2"], ["llama"]))
+@pytest.mark.parametrize(
+    "architecture",
+    some(["plain", "parallel", "llama", "gpt-2", "gemma-3", "everything"], ["llama"]),
+)
 def test_edges_leaving_the_input_add_up_to_the_gap(architecture: str, over: str) -> None:
     subject = make_subject(architecture)
     pairs = prepare(subject, make_pairs(subject, "kl"))
@@ -81,7 +84,9 @@ def test_edges_leaving_the_input_add_up_to_the_gap(architecture: str, over: str)
     assert errors[2] < errors[1] / 8
 
 
-@pytest.mark.parametrize("architecture", ["plain", "parallel", "llama", "gpt-2"])
+@pytest.mark.parametrize(
+    "architecture", ["plain", "parallel", "llama", "gpt-2", "windows", "everything"]
+)
 def test_over_activations_integrates_each_group_of_writers(architecture: str) -> None:
     """What leaves one group adds up to the change of the loss when that group is corrupted."""
     subject = make_subject(architecture)

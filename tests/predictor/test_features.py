@@ -15,7 +15,7 @@ from tests.methods.tasks import make_pairs
 from tests.nudged import Nudged, plain_message, read_bias, slope, spread
 from tests.subjects import SOME, make_subject
 
-FAMILIES = ("plain", "gpt-2", "neox", "llama", "grouped-keys", "logit-scale")
+FAMILIES = ("plain", "gpt-2", "neox", "llama", "grouped-keys", "logit-scale", "everything")
 
 
 def rows(made: Features) -> tuple[Tensor, Tensor]:

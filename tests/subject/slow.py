@@ -63,6 +63,7 @@ def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
         "silu": lambda x: x * torch.sigmoid(x),
     }
     act = activations[config.activation]
+    windows = config.windows or (None,) * config.n_layers
 
     def norm(name: str, x: Tensor, *index: int) -> Tensor:
         if f"{name}_w" not in w:
@@ -103,8 +104,8 @@ def slow_logits(subject: Transformer, tokens: Tensor) -> Tensor:
                     k = [slow_rotate(config, n, v, place) for place, v in enumerate(k)]
                 for place in range(len(x)):
                     seen = range(place + 1 if config.causal else len(x))
-                    if config.windows is not None and config.windows[n] is not None:
-                        seen = seen[-config.windows[n] :]
+                    if (window := windows[n]) is not None:
+                        seen = seen[-window:]
                     scores = torch.stack([q[place] @ k[s] for s in seen])
                     scores = scores * (config.attention_scale or config.d_head**-0.5)
                     scores = slow_cap(scores, config.score_cap)

@@ -102,7 +102,10 @@ def test_states_are_what_readers_make_of_their_inputs(architecture: str) -> None
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "architecture",
-    ["plain", "rms-norm", "gated", "grouped-keys", "logit-scale", "logit-cap", "neox"],
+    [
+        *("plain", "rms-norm", "gated", "grouped-keys", "logit-scale", "logit-cap", "neox"),
+        *("qk-norm", "joint-qk-norm", "norms-after", "norms-around", "gemma-3", "everything"),
+    ],
 )
 def test_reader_gradients_are_those_of_autograd(architecture: str) -> None:
     """Each reader in turn gets an input of its own, and autograd differentiates by it."""
@@ -143,7 +146,7 @@ def logits_with_extra_input(
                 block.append(x + w[f"b_{name}"][layer, index] if config.biases else x)
                 first += 1
             vectors.append(torch.stack(block, dim=1))
-        z = subject.attend(*vectors, layer)
+        z = subject.attend(*vectors, layer=layer)
         before = stream
         stream = stream + torch.einsum("bhpk,hkd->bpd", z, subject.write_weight("W_O", layer))
         stream = stream + (w["b_O"][layer] if "b_O" in w else 0)
