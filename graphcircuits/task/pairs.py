@@ -11,7 +11,7 @@
    CSV and JSONL with the columns in common use.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -27,7 +27,7 @@ from graphcircuits.files import StoreError, short
 from graphcircuits.subject.codec import Codec
 from graphcircuits.task.files import read_prompts, write_prompts
 from graphcircuits.task.table import PromptTable
-from graphcircuits.task.text import Answer, text_table
+from graphcircuits.task.text import text_table
 
 LOSSES = ("cross-entropy", "kl", "l1", "logit-diff")
 
@@ -273,10 +273,10 @@ class Pairs:
     def from_text(
         cls,
         tokenizer: Any,
-        clean: Sequence[str],
-        corrupted: Sequence[str],
-        correct: Sequence[Answer] | None = None,
-        incorrect: Sequence[Answer] | None = None,
+        clean: Collection[Any],
+        corrupted: Collection[Any],
+        correct: Collection[Any] | None = None,
+        incorrect: Collection[Any] | None = None,
         *,
         loss_name: str | LossFunction | None = None,
         chat: bool = False,

@@ -11,7 +11,7 @@
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,20 +20,16 @@ from torch import Tensor
 from graphcircuits.files import short as quoted
 from graphcircuits.task.table import PromptTable, filled
 
-Answer = str | int | float
-"""A word, with the space in front of it where it has one, or a token id, also as pandas writes it:
-4.0."""
-
 SHOWN = 5
 """Problems named at once."""
 
 
 def text_table(
     tokenizer: Any,
-    clean: Sequence[str],
-    corrupted: Sequence[str],
-    correct: Sequence[Answer] | None,
-    incorrect: Sequence[Answer] | None,
+    clean: Collection[Any],
+    corrupted: Collection[Any],
+    correct: Collection[Any] | None,
+    incorrect: Collection[Any] | None,
     *,
     chat: bool = False,
     padding: bool = True,
@@ -89,7 +85,7 @@ def text_table(
     )
 
 
-def prompt_ids(tokenizer: Any, text: str, *, chat: bool = False) -> list[int]:
+def prompt_ids(tokenizer: Any, text: Any, *, chat: bool = False) -> list[int]:
     """A prompt as the tokenizer writes it; a chat template holds its own BOS."""
     if not isinstance(text, str):
         raise ValueError(f"a prompt must be text for the tokenizer, got {quoted(text)}.")
@@ -115,9 +111,10 @@ def chat_prompt(tokenizer: Any, text: str) -> str:
 
 
 def answer_id(
-    tokenizer: Any, prompt: str, answer: Answer, *, chat: bool = False, name: str = "correct"
+    tokenizer: Any, prompt: str, answer: Any, *, chat: bool = False, name: str = "correct"
 ) -> int:
-    """The token of an answer behind a prompt."""
+    """The token of an answer behind a prompt: that of a word, written with the space in front of it
+    where it has one, or a token id, also as pandas writes it, 4.0."""
     if not isinstance(answer, str):
         return _given_id(tokenizer, answer, name)
     if not answer:
@@ -227,7 +224,7 @@ def _hint(tokenizer: Any, prompt: str, answer: str, chat: bool) -> str:
     return "choose another word, mind the space in front of it, or give a token id."
 
 
-def _check_columns(columns: Mapping[str, Sequence[Any] | None]) -> None:
+def _check_columns(columns: Mapping[str, Collection[Any] | None]) -> None:
     problems = []
     for name, values in columns.items():
         if isinstance(values, str) or not (values is None or hasattr(values, "__len__")):

@@ -2,7 +2,7 @@
 
 induction        dog red key ... dog                     red            the first dog -> another
 docstring        def f(self, size, file): ... :param     file           file -> another name
-colored-objects  a red pen and a blue cup. The cup is    blue, not red  asks for the pen
+colored-objects  ... What color is the cup? It is        blue           asks for another thing
 acronyms         Global Health Office: G H               O              another last word
 brackets         sizes = [two, five, six                 ], not )       [ -> (
 quotes           name = "Mary                            ", not '       " -> '
@@ -10,7 +10,7 @@ quotes           name = "Mary                            ", not '       " -> '
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, Vocabulary
+from graphcircuits.tasks.task import Task, TextPair, WholeWords
 from graphcircuits.tasks.words import COLORS, MEN, NOUNS, PLACES, THINGS, WOMEN, listed
 
 _ARGUMENTS = listed("""
@@ -31,7 +31,7 @@ _LISTS = listed("values items names words sizes options results keys fields part
 _STRINGS = listed("name title label text word message user city")
 
 
-def _write_induction(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_induction(vocabulary: WholeWords, rng: Random) -> TextPair:
     words = vocabulary.words("nouns", NOUNS + THINGS + COLORS + PLACES, 16)
     length = rng.randrange(6, 11)
     *sequence, other = rng.sample(words, length + 1)
@@ -46,67 +46,51 @@ def _write_induction(vocabulary: Vocabulary, rng: Random) -> TextPair:
     )
 
 
-def _write_docstring(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_docstring(vocabulary: WholeWords, rng: Random) -> TextPair:
     names = vocabulary.words("names of arguments", _ARGUMENTS, 6)
     first, second, third, fourth, other = rng.sample(names, 5)
     function = f"{rng.choice(_FUNCTIONS)}_{rng.choice(NOUNS)}"
     notes = rng.sample(NOUNS, 4)
-
-    def prompt(asked: str) -> str:
-        return (
-            f"def {function}(self, {first}, {second}, {asked}, {fourth}):\n"
-            f'    """{notes[0]} {notes[1]}\n\n'
-            f"    :param {first}: {notes[2]}\n"
-            f"    :param {second}: {notes[3]}\n"
-            "    :param"
-        )
-
-    return TextPair(prompt(third), prompt(other), f" {third}", f" {fourth}")
+    clean, corrupted = (
+        f"def {function}(self, {first}, {second}, {asked}, {fourth}):\n"
+        f'    """{notes[0]} {notes[1]}\n\n'
+        f"    :param {first}: {notes[2]}\n"
+        f"    :param {second}: {notes[3]}\n"
+        "    :param"
+        for asked in (third, other)
+    )
+    return TextPair(clean, corrupted, f" {third}", f" {fourth}")
 
 
-def _write_colored_objects(vocabulary: Vocabulary, rng: Random) -> TextPair:
-    colors = vocabulary.words("colors", COLORS)
-    things = vocabulary.words("things", THINGS)
-
-    def story() -> tuple[str, dict[str, str]]:
-        seen = dict(zip(rng.sample(things, 3), rng.sample(colors, 3), strict=True))
-        first, second, third = (f"a {color} {thing}" for thing, color in seen.items())
-        return f"On the table there is {first}, {second} and {third}. What color is the", seen
-
-    example, seen = story()
-    thing, color = rng.choice(list(seen.items()))
-    text, seen = story()
-    asked, other = rng.sample(list(seen), 2)
-    start = f"{example} {thing}? It is {color}.\n{text}"
+def _write_colored_objects(vocabulary: WholeWords, rng: Random) -> TextPair:
+    colors = rng.sample(vocabulary.words("colors", COLORS), 3)
+    things = rng.sample(vocabulary.words("things", THINGS), 3)
+    story = " ".join(f"The {x} is {color}." for x, color in zip(things, colors, strict=True))
+    asked, other = rng.sample(range(3), 2)
     return TextPair(
-        f"{start} {asked}? It is", f"{start} {other}? It is", f" {seen[asked]}", f" {seen[other]}"
+        f"{story} What color is the {things[asked]}? It is",
+        f"{story} What color is the {things[other]}? It is",
+        f" {colors[asked]}",
+        f" {colors[other]}",
     )
 
 
-def _write_acronyms(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_acronyms(vocabulary: WholeWords, rng: Random) -> TextPair:
     shown = [rng.choice(words) for words in (_FIRST, _SECOND, _LAST)]
     first, second, last, other = rng.choice(_FIRST), rng.choice(_SECOND), *rng.sample(_LAST, 2)
-
-    def line(*words: str) -> str:
-        return f"{' '.join(words)}: {' '.join(word[0] for word in words)}"
-
-    start = f"{line(*shown)}\n"
-    return TextPair(
-        start + line(first, second, last)[:-2],
-        f"{start}{first} {second} {other}: {first[0]} {second[0]}",
-        f" {last[0]}",
-        f" {other[0]}",
-    )
+    start = f"{' '.join(shown)}: {' '.join(word[0] for word in shown)}\n{first} {second}"
+    end = f": {first[0]} {second[0]}"
+    return TextPair(f"{start} {last}{end}", f"{start} {other}{end}", f" {last[0]}", f" {other[0]}")
 
 
-def _write_brackets(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_brackets(vocabulary: WholeWords, rng: Random) -> TextPair:
     (opening, closing), (other, wrong) = rng.sample(_BRACKETS, 2)
     items = ", ".join(rng.sample(NOUNS + COLORS, rng.choice((3, 4))))
     name = rng.choice(_LISTS)
     return TextPair(f"{name} = {opening}{items}", f"{name} = {other}{items}", closing, wrong)
 
 
-def _write_quotes(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_quotes(vocabulary: WholeWords, rng: Random) -> TextPair:
     mark, other = rng.sample("\"'", 2)
     name, text = rng.choice(_STRINGS), rng.choice(WOMEN + MEN + NOUNS + PLACES)
     return TextPair(f"{name} = {mark}{text}", f"{name} = {other}{text}", mark, other)
@@ -131,7 +115,7 @@ docstring = Task(
 
 colored_objects = Task(
     name="colored-objects",
-    description="The color of one of three things, after an example; corrupted: asks for another",
+    description="The color of one of three things; corrupted: asks for another",
     reference="Merullo, Eickhoff and Pavlick 2023, Circuit Component Reuse Across Tasks "
     "(arXiv:2310.08744)",
     write=_write_colored_objects,

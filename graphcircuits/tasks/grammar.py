@@ -8,7 +8,7 @@ capitalize  dog: Dog, tree: Tree, bird:                            Bird         
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, Vocabulary
+from graphcircuits.tasks.task import Task, TextPair, WholeWords
 from graphcircuits.tasks.words import NOUNS, PLACES, paired
 
 _VERBS = ((" are", " is"), (" were", " was"), (" have", " has"))
@@ -24,7 +24,7 @@ look looked,use used,want wanted,turn turned,talk talked,open opened,stop stoppe
 """)
 
 
-def _write_agreement(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_agreement(vocabulary: WholeWords, rng: Random) -> TextPair:
     noun = rng.choice(NOUNS)
     rest = f" {rng.choice(_BESIDE)} the {rng.choice(PLACES)}"
     forms = [f"The {noun}s{rest}", f"The {noun}{rest}"]
@@ -34,14 +34,14 @@ def _write_agreement(vocabulary: Vocabulary, rng: Random) -> TextPair:
     return TextPair(forms[1], forms[0], one, many)
 
 
-def _write_plurals(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_plurals(vocabulary: WholeWords, rng: Random) -> TextPair:
     nouns = [x[:-1] for x in vocabulary.words("plurals", [f"{noun}s" for noun in NOUNS])]
     shown, noun, other = rng.sample(nouns, 3)
     start = f"one {shown}, two {shown}s; one"
     return TextPair(f"{start} {noun}, two", f"{start} {other}, two", f" {noun}s", f" {other}s")
 
 
-def _write_past_tense(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_past_tense(vocabulary: WholeWords, rng: Random) -> TextPair:
     verbs = vocabulary.pairs("past tenses", _TENSES)
     shown, verb, other = rng.sample(verbs, 3)
     start = "Today they {}, yesterday they {}. Today they".format(*shown)
@@ -53,7 +53,7 @@ def _write_past_tense(vocabulary: Vocabulary, rng: Random) -> TextPair:
     )
 
 
-def _write_capitalize(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_capitalize(vocabulary: WholeWords, rng: Random) -> TextPair:
     titles = [word.title() for word in NOUNS + PLACES]
     words = rng.sample(vocabulary.words("capitalized nouns", titles, 4), 4)
     first, second, noun, other = (word.lower() for word in words)

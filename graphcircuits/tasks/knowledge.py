@@ -8,7 +8,7 @@ antonyms   The opposite of hot is cold. The opposite of big is   small   another
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, Vocabulary
+from graphcircuits.tasks.task import Task, TextPair, WholeWords
 from graphcircuits.tasks.words import paired
 
 _CAPITALS = paired("""
@@ -60,6 +60,7 @@ _KINDS = {
 }
 _MASSES = ("drink", "metal", "sport", "game", "disease", "color")
 """Kinds whose things take no article."""
+_IS_A = ("{} is a kind of", "{} is a type of", "Everyone knows that {} is a")
 
 _ANTONYMS = paired("""
 hot cold,big small,up down,good bad,old new,left right,high low,open closed,rich poor,fast slow,
@@ -72,7 +73,7 @@ front back,positive negative,major minor,public private,internal external,active
 _SAID = ("The opposite of {} is {}. The opposite of {} is", "{} is not {}, and {} is not")
 
 
-def _write_capitals(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_capitals(vocabulary: WholeWords, rng: Random) -> TextPair:
     countries = vocabulary.pairs("capitals", _CAPITALS)
     country, other = rng.sample(countries, 2)
     template = rng.choice(_CAPITAL_OF)
@@ -81,7 +82,7 @@ def _write_capitals(vocabulary: Vocabulary, rng: Random) -> TextPair:
     )
 
 
-def _write_languages(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_languages(vocabulary: WholeWords, rng: Random) -> TextPair:
     countries = vocabulary.pairs("languages", _LANGUAGES)
     country, other = rng.sample(countries, 2)
     template = rng.choice(_SPEAK)
@@ -90,22 +91,23 @@ def _write_languages(vocabulary: Vocabulary, rng: Random) -> TextPair:
     )
 
 
-def _write_hypernyms(vocabulary: Vocabulary, rng: Random) -> TextPair:
-    things = vocabulary.words("kinds of things", [x for x in _KINDS if x not in _MASSES])
+def _write_hypernyms(vocabulary: WholeWords, rng: Random) -> TextPair:
+    kinds = vocabulary.words("kinds of things", [x for x in _KINDS if x not in _MASSES])
     masses = vocabulary.words("kinds of masses", _MASSES, 2)
     # One of the two sorts alone: the article would give the kind away.
-    kind, other = rng.sample(rng.choice((things, masses)), 2)
-    template = rng.choice(("{} is a kind of", "{} is a type of", "Everyone knows that {} is a"))
-
-    def prompt(kind: str) -> str:
-        thing = rng.choice(_KINDS[kind].split())
-        text = template.format(thing if kind in _MASSES else f"a {thing}")
-        return text[0].upper() + text[1:]
-
-    return TextPair(prompt(kind), prompt(other), f" {kind}", f" {other}")
+    kind, other = rng.sample(rng.choice((kinds, masses)), 2)
+    things = [rng.choice(_KINDS[x].split()) for x in (kind, other)]
+    article = "" if kind in _MASSES else "a "
+    template = rng.choice(_IS_A)
+    clean, corrupted = (template.format(f"{article}{thing}") for thing in things)
+    return TextPair(_sentence(clean), _sentence(corrupted), f" {kind}", f" {other}")
 
 
-def _write_antonyms(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _write_antonyms(vocabulary: WholeWords, rng: Random) -> TextPair:
     words = vocabulary.pairs("antonyms", _ANTONYMS)
     shown, word, other = rng.sample(words, 3)
     template = rng.choice(_SAID)

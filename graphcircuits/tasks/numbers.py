@@ -11,13 +11,20 @@ one below.
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, TooFewWords, Vocabulary
+from graphcircuits.tasks.task import Task, TextPair, TooFewWords, WholeWords
 from graphcircuits.tasks.words import listed
 
 _LASTING = listed("""
 war siege drought project trial journey voyage reign conflict campaign revolt crisis strike
 rebellion expedition dispute contract program
 """)
+_YEARS = {
+    2: [(century, f"{year:02}") for century in range(11, 18) for year in range(2, 100, 3)],
+    1: [(century, f"{decade}") for century in range(11, 18) for decade in range(10)],
+}
+"""Centuries and what may follow them, by the number of digits of the latter. Every third year is
+enough, and sooner looked at."""
+
 _SEQUENCES = {
     "days": listed("Monday Tuesday Wednesday Thursday Friday Saturday Sunday"),
     "months": listed("""
@@ -29,23 +36,24 @@ January February March April May June July August September October November Dec
 }
 
 
-def _endings(vocabulary: Vocabulary) -> dict[int, list[str]]:
+def _endings(vocabulary: WholeWords) -> dict[int, list[str]]:
     """For each century, what may follow it in one token: two digits, or else one."""
-    for width in (2, 1):
-        years = [(c, f"{x:0{width}}") for c in range(11, 18) for x in range(10**width)]
+    for digits, years in _YEARS.items():
         kept = vocabulary.keep(
-            f"ends of years of {width} digits",
-            [(century, end) for century, end in years if end not in ("00", "01")],
+            f"ends of years of {digits} digits",
+            years,
             lambda year: vocabulary.one(year[1], behind=f"The year {year[0]}"),
             least=0,
         )
-        centuries = {century: [end for c, end in kept if c == century] for century, _ in kept}
-        if found := {c: ends for c, ends in centuries.items() if len(ends) >= 5}:
+        centuries: dict[int, list[str]] = {}
+        for century, end in kept:
+            centuries.setdefault(century, []).append(end)
+        if found := {century: ends for century, ends in centuries.items() if len(ends) >= 5}:
             return found
     raise TooFewWords("it needs the last two digits of a year, or each of them, as one token")
 
 
-def _write_greater_than(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_greater_than(vocabulary: WholeWords, rng: Random) -> TextPair:
     endings = _endings(vocabulary)
     century = rng.choice(list(endings))
     ends = endings[century]
@@ -61,16 +69,14 @@ def _write_greater_than(vocabulary: Vocabulary, rng: Random) -> TextPair:
     )
 
 
-def _write_arithmetic(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_arithmetic(vocabulary: WholeWords, rng: Random) -> TextPair:
     if not all(vocabulary.one(digit, behind="1+1=") for digit in "0123456789"):
         raise TooFewWords("it needs the ten digits as one token each behind an equals sign")
-
-    def terms() -> tuple[int, int]:
-        first = rng.randrange(1, 9)
-        return first, rng.randrange(1, 10 - first)
-
-    shown = "".join(f"{a}+{b}={a + b}\n" for a, b in (terms(), terms()))
-    first, second = terms()
+    # Sums below ten, so that the answer is one digit.
+    firsts = [rng.randrange(1, 9) for _ in range(3)]
+    terms = [(first, rng.randrange(1, 10 - first)) for first in firsts]
+    shown = "".join(f"{a}+{b}={a + b}\n" for a, b in terms[:2])
+    first, second = terms[2]
     other = rng.randrange(10 - first)
     return TextPair(
         f"{shown}{first}+{second}=",
@@ -80,17 +86,12 @@ def _write_arithmetic(vocabulary: Vocabulary, rng: Random) -> TextPair:
     )
 
 
-def _write_successor(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_successor(vocabulary: WholeWords, rng: Random) -> TextPair:
     kind = rng.choice(list(_SEQUENCES))
     items, length = _SEQUENCES[kind], rng.choice((3, 4))
     start, other = rng.sample(range(len(items) - length), 2)
-
-    def prompt(at: int) -> str:
-        return "".join(f" {item}," for item in items[at : at + length])[1:]
-
-    return TextPair(
-        prompt(start), prompt(other), f" {items[start + length]}", f" {items[other + length]}"
-    )
+    clean, corrupted = (", ".join(items[at : at + length]) + "," for at in (start, other))
+    return TextPair(clean, corrupted, f" {items[start + length]}", f" {items[other + length]}")
 
 
 greater_than = Task(

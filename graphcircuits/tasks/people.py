@@ -8,7 +8,7 @@ binding     Mary has the key. John has the map. The key belongs to     asks for 
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, Vocabulary
+from graphcircuits.tasks.task import Task, TextPair, WholeWords
 from graphcircuits.tasks.words import MEN, PLACES, THINGS, WOMEN
 
 _GIVING = (
@@ -31,11 +31,11 @@ _SAYING = ("said", "thought", "knew", "believed", "explained")
 _DOING = ("blamed", "praised", "hurt", "defended", "saw", "described", "introduced")
 
 
-def _names(vocabulary: Vocabulary) -> list[str]:
+def _names(vocabulary: WholeWords) -> list[str]:
     return vocabulary.words("names", WOMEN + MEN)
 
 
-def _by_gender(vocabulary: Vocabulary, rng: Random) -> tuple[list[str], list[str], bool]:
+def _by_gender(vocabulary: WholeWords, rng: Random) -> tuple[list[str], list[str], bool]:
     """Names of one gender and of the other, and whether the first are women's."""
     women = vocabulary.words("names of women", WOMEN, 2)
     men = vocabulary.words("names of men", MEN, 2)
@@ -43,7 +43,7 @@ def _by_gender(vocabulary: Vocabulary, rng: Random) -> tuple[list[str], list[str
     return (women, men, True) if female else (men, women, False)
 
 
-def _write_ioi(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_ioi(vocabulary: WholeWords, rng: Random) -> TextPair:
     indirect, subject, third = rng.sample(_names(vocabulary), 3)
     first, second = rng.sample([indirect, subject], 2)
     words = {"a": first, "b": second, "place": rng.choice(PLACES), "thing": rng.choice(THINGS)}
@@ -56,7 +56,7 @@ def _write_ioi(vocabulary: Vocabulary, rng: Random) -> TextPair:
     )
 
 
-def _write_pronouns(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_pronouns(vocabulary: WholeWords, rng: Random) -> TextPair:
     same, other, female = _by_gender(vocabulary, rng)
     template = rng.choice(_PRAISE)
     return TextPair(
@@ -66,7 +66,7 @@ def _write_pronouns(vocabulary: Vocabulary, rng: Random) -> TextPair:
     )
 
 
-def _write_reflexives(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_reflexives(vocabulary: WholeWords, rng: Random) -> TextPair:
     same, other, female = _by_gender(vocabulary, rng)
     start = f"{rng.choice(other)} {rng.choice(_SAYING)} that"
     deed = rng.choice(_DOING)
@@ -77,7 +77,7 @@ def _write_reflexives(vocabulary: Vocabulary, rng: Random) -> TextPair:
     )
 
 
-def _write_binding(vocabulary: Vocabulary, rng: Random) -> TextPair:
+def _write_binding(vocabulary: WholeWords, rng: Random) -> TextPair:
     names = rng.sample(_names(vocabulary), 2)
     things = rng.sample(vocabulary.words("things", THINGS), 2)
     story = " ".join(f"{name} has the {x}." for name, x in zip(names, things, strict=True))

@@ -1,7 +1,7 @@
 """What a task of the library is, and how its prompts are drawn.
 
 1. A task writes one pair at a time: `write(vocabulary, rng)` fills a template with words.
-2. `Vocabulary` keeps, of every list of words, those that the tokenizer makes one token.
+2. `WholeWords` keeps, of every list of words, those that the tokenizer makes one token.
 3. `Task.texts` draws until it has as many different pairs as were asked for. A pair is taken if its
    clean and corrupted prompt have the same number of tokens and each answer adds exactly one token,
    and not the same one, to the clean prompt. Where a task runs out of different pairs, they come
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.task.text import check_tokenizer, following, prompt_ids
 
-PATIENCE = 1000
+PATIENCE = 300
 """Draws in a row that bring nothing new before a task counts as exhausted."""
 
 LEAST = 4
@@ -50,7 +50,7 @@ class TooFewWords(ValueError):
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class WholeWords:
     """The words that a tokenizer makes one token; without a tokenizer, all words."""
 
     tokenizer: Any = None
@@ -106,7 +106,7 @@ class Task:
     """What has to be known to answer, and what the corrupted prompt changes."""
     reference: str
     """Who studied it."""
-    write: Callable[[Vocabulary, Random], TextPair] = field(repr=False)
+    write: Callable[[WholeWords, Random], TextPair] = field(repr=False)
 
     def __call__(self, tokenizer: Any, n: int = 64, seed: int = 0) -> Pairs:
         """`n` pairs for a model with this tokenizer."""
@@ -124,30 +124,31 @@ class Task:
         check_tokenizer(tokenizer)
         if n < 1:
             raise ValueError(f"at least one pair must be drawn, got {n}.")
-        found = self._different(Vocabulary(tokenizer), n, Random(f"{self.name} {seed}"))
+        found = self._different(WholeWords(tokenizer), n, Random(f"{self.name} {seed}"))
         return list(islice(cycle(found), n))
 
-    def _different(self, vocabulary: Vocabulary, n: int, rng: Random) -> list[TextPair]:
-        found: dict[TextPair, None] = {}
-        seen, misses = set(), 0
+    def _different(self, vocabulary: WholeWords, n: int, rng: Random) -> list[TextPair]:
+        found: list[TextPair] = []
+        seen, misses, pair = set(), 0, None
         try:
             while len(found) < n and misses < PATIENCE:
-                pair = self.write(vocabulary, rng)
-                misses += 1
-                if pair not in seen and vocabulary.fits(pair):
-                    found[pair], misses = None, 0
-                seen.add(pair)
+                pair, misses = self.write(vocabulary, rng), misses + 1
+                prompts = pair.clean, pair.corrupted
+                if prompts not in seen and vocabulary.fits(pair):
+                    found.append(pair)
+                    misses = 0
+                seen.add(prompts)
         except TooFewWords as error:
             raise ValueError(f"the task {self.name} is not for this tokenizer: {error}.") from error
-        if len(found) < min(n, LEAST):
+        if pair is not None and len(found) < min(n, LEAST):
             raise ValueError(
-                f"the task {self.name} is not for this tokenizer: of {misses} prompts only "
-                f"{len(found)} have answers of one token and a corrupted prompt as long as the "
-                "clean one."
+                f"the task {self.name} is not for this tokenizer: prompts such as {pair.clean!r} "
+                f"need the answers {pair.correct!r} and {pair.incorrect!r} as one token each, and "
+                f"as many tokens as {pair.corrupted!r}."
             )
-        return list(found)
+        return found
 
     @property
     def example(self) -> str:
         """A clean prompt, the right answer and the wrong one."""
-        return str(self.write(Vocabulary(), Random(self.name)))
+        return str(self.write(WholeWords(), Random(self.name)))

@@ -33,5 +33,4 @@ dog cat boy girl car tree house river doctor teacher student king bird horse tab
 window friend brother sister author worker lawyer player singer writer driver farmer actor soldier
 guard leader officer judge customer artist engineer pilot manager guest neighbor visitor
 """)
-# Colors with "a" before them.
 COLORS = listed("red blue green yellow black white brown purple pink gray")

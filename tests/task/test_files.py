@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from graphcircuits.files import StoreError
 from graphcircuits.subject.codec import Codec
-from graphcircuits.task.files import PromptTable, read_prompts, write_prompts
+from graphcircuits.task.files import ALIASES, read_prompts, write_prompts
+from graphcircuits.task.table import PromptTable
+from tests import text
 from tests.damage import limits
 
 
@@ -337,3 +339,95 @@ def test_symbols_that_are_none(tmp_path: Path, cell: Any) -> None:
     path = jsonl(tmp_path, {"clean": cell, "corrupted": "a"})
     with pytest.raises(StoreError, match="clean must be symbols, got "):
         read_prompts(path, tokenizer=Codec(("a",)))
+
+
+# Text
+
+
+WORDS = "clean,corrupted,correct,incorrect\n"
+
+
+def test_answers_in_words(tmp_path: Path) -> None:
+    tokenizer = text.single_digits()
+    rows = '"When Mary met John, John saw","When Mary met John, Paul saw", Mary, John\nHe is,It is,'
+    path = write(tmp_path, f"{WORDS}{rows} 4, the\n".replace(" 4,", "4,"))
+    table = read_prompts(path, tokenizer=tokenizer)
+    assert table.correct is not None
+    assert table.incorrect is not None
+    ids = [tokenizer(word)["input_ids"] for word in (" Mary", "4", " John", " the")]
+    assert table.correct[table.scored].tolist() == [*ids[0], *ids[1]]
+    assert table.incorrect[table.scored].tolist() == [*ids[2], *ids[3]]
+    # Padded at the end without being asked, and scored at the last token.
+    assert table.clean[1].tolist()[-1] == tokenizer.pad_token_id
+    short = len(tokenizer("He is")["input_ids"])
+    assert table.scored[1].nonzero().item() == short - 1
+
+
+def test_answers_in_words_or_ids_in_jsonl(tmp_path: Path) -> None:
+    tokenizer = text.single_digits()
+    rows = [
+        {"clean": "He is", "corrupted": "It is", "correct": " the", "incorrect": 7.0},
+        {"clean": "It is", "corrupted": "He is", "correct": 9, "incorrect": " the"},
+    ]
+    table = read_prompts(jsonl(tmp_path, *rows), tokenizer=tokenizer)
+    (the,) = tokenizer(" the")["input_ids"]
+    assert table.correct is not None
+    assert table.incorrect is not None
+    assert table.correct[table.scored].tolist() == [the, 9]
+    assert table.incorrect[table.scored].tolist() == [7, the]
+
+
+def test_ids_as_pandas_writes_them(tmp_path: Path) -> None:
+    path = write(tmp_path, "clean,corrupted,correct_idx,incorrect_idx\n1 2,1 3,4.0,-0.0\n")
+    table = read_prompts(path)
+    assert table.correct is not None
+    assert table.incorrect is not None
+    assert (table.correct[0, 1], table.incorrect[0, 1]) == (4, 0)
+    row = {"clean": [1.0, 2], "corrupted": [1, 3], "correct": 4.0}
+    assert read_prompts(jsonl(tmp_path, row)).correct.tolist() == [[0, 4]]  # pyright: ignore
+
+
+@pytest.mark.parametrize("names", ALIASES)
+def test_columns_of_eap_ig(tmp_path: Path, names: tuple[str, str]) -> None:
+    path = write(tmp_path, f"clean,corrupted,{','.join(names)}\n1 2,1 3,5,6\n")
+    plain = write(tmp_path, "clean,corrupted,correct_idx,incorrect_idx\n1 2,1 3,5,6\n")
+    assert same(read_prompts(path), read_prompts(plain))
+    ours = write(tmp_path, f"clean,corrupted,correct_idx,{','.join(names)}\n1 2,1 3,7,5,6\n")
+    assert read_prompts(ours).incorrect is None
+
+
+def test_a_codec_reads_answers(tmp_path: Path) -> None:
+    codec = Codec(("a", "b"), outputs=("p", 1))
+    path = write(tmp_path, f"{WORDS}a b,b b,1,p\n")
+    table = read_prompts(path, tokenizer=codec)
+    assert table.correct is not None
+    assert table.incorrect is not None
+    assert (table.correct[0, 2], table.incorrect[0, 2]) == (1, 0)
+    other = r"line 2: correct must be one of the outputs \['p', '1'\], got 'x'; give its class as a"
+    with pytest.raises(StoreError, match=other):
+        read_prompts(write(tmp_path, f"{WORDS}a b,b b,x,p\n"), tokenizer=codec)
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ("correct\nHe is,It is, Maryland\n", r"splits the correct answer ' Maryland' into \d"),
+        ("correct\nHe is,He was not, Mary\n", "the clean prompt has .* both need the same number"),
+        ("correct_idx\nHe is,It is,4.5\n", "correct_idx must be whole numbers, got '4.5'"),
+        ("incorrect\nHe is,It is, Mary\n", "incorrect needs a column correct beside it"),
+        (
+            "correct,correct_idx\nHe is,It is, Mary,3\n",
+            r"correct is ' Mary', which is token \[\d+\] here, but correct_idx says \[3\]; keep",
+        ),
+    ],
+)
+def test_text_that_is_refused(tmp_path: Path, rows: str, problem: str) -> None:
+    path = write(tmp_path, f"clean,corrupted,{rows}")
+    with pytest.raises(StoreError, match=problem):
+        read_prompts(path, tokenizer=text.single_digits())
+
+
+def test_words_without_a_tokenizer(tmp_path: Path) -> None:
+    problem = "correct must be whole numbers, got ' Mary'. Answers in words need a tokenizer; comm"
+    with pytest.raises(StoreError, match=problem):
+        read_prompts(write(tmp_path, "clean,corrupted,correct\n1 2,1 3, Mary\n"))
