@@ -76,11 +76,12 @@ class Components:
     def _rotate_both(
         self, q: Float[Tensor, "..."], k: Float[Tensor, "..."], layer: int, dim: int
     ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
-        """Queries and keys rotated, at once if they can be: a GPU waits for steps, not for sizes."""
+        """Queries and keys rotated, at once if they can be: a GPU waits for steps, not sizes."""
         if q.ndim != k.ndim or q.select(dim, 0).shape != k.select(dim, 0).shape:
             return rotate(self.config, layer, q), rotate(self.config, layer, k)
-        sizes = (q.shape[dim], k.shape[dim])
-        return rotate(self.config, layer, torch.cat([q, k], dim)).split(sizes, dim)
+        both = rotate(self.config, layer, torch.cat([q, k], dim))
+        q, k = both.split((q.shape[dim], k.shape[dim]), dim)
+        return q, k
 
     def _out_scale(self, written: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch 1"]:
         """What the norm after a component multiplies by, besides its weight."""
