@@ -156,19 +156,22 @@ def explained(subject: Transformer, what: str, chunk: int, numbers: int) -> Iter
     `numbers` is what one of them holds, as in `at_once`.
     """
     device = subject.device
-    free = f", {free_bytes(device) / 2**30:.1f} GiB free" if device.type == "cuda" else ""
+    free = free_bytes(device) if device.type == "cuda" else None
     try:
         yield
     except RuntimeError as error:
         if not isinstance(error, torch.OutOfMemoryError) and "t allocate memory" not in str(error):
             raise
-        fits = chunk // 2
-        limit = _itemsize(subject) * fits * numbers
-        advice = f"{fits} at once take about half: give memory_limit={limit}"
-        if not fits:
+        each = numbers * _itemsize(subject)
+        limit = (
+            chunk * each // 2 if free is None else min(chunk * each // 2, int(FREE_SHARE * free))
+        )
+        advice = f"{limit // each} should fit: give memory_limit={limit}"
+        if limit < each:
             advice = "not even one fits: give fewer or shorter prompts, or the subject in bfloat16"
+        there = "" if free is None else f", where {free / 2**30:.1f} GiB were free"
         raise MemoryError(
-            f"out of memory on {device} with {chunk} {what} at once{free}; {advice}."
+            f"out of memory on {device} with {chunk} {what} at once{there}; {advice}."
         ) from error
 
 
