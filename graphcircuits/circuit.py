@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 import networkx as nx
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -34,7 +35,7 @@ class Circuit:
     """True at the edges of the circuit, in edge order. Kept as a copy on the CPU."""
 
     def __post_init__(self) -> None:
-        mask = self.mask.detach().to("cpu", copy=True)
+        mask = torch.from_numpy(self.mask.detach().cpu().numpy().copy())
         if mask.shape != (self.graph.n_edges,):
             raise ValueError(
                 f"mask must have shape ({self.graph.n_edges},), got {tuple(mask.shape)}."
@@ -74,7 +75,7 @@ class Circuit:
     # A set
 
     def __len__(self) -> int:
-        return int(self.mask.count_nonzero())
+        return int(np.count_nonzero(self.mask.numpy()))
 
     def __contains__(self, name: object) -> bool:
         edge = self.graph.find_edge(name) if isinstance(name, str) else None
@@ -264,30 +265,32 @@ def on_paths(graph: ComponentGraph, mask: Bool[Tensor, " edge"]) -> Bool[Tensor,
 
     Readers of one stream read the same writers, so their edges are a matrix (reader, writer). Going
     through the streams in order says which writers the input reaches; going back says which readers
-    are of use, and which of their edges come from a reached writer.
+    are of use, and which of their edges come from a reached writer. By NumPy: PyTorch would wake
+    its threads for these short steps.
     """
     widths = graph.stream_reads.tolist()
     counts = [graph.readers_per_layer - 1, 1] * graph.n_layers + [1]
     sizes = [count * width for count, width in zip(counts, widths, strict=True)]
-    blocks = [part.view(-1, width) for part, width in zip(mask.split(sizes), widths, strict=True)]
+    parts = np.split(mask.numpy(), np.cumsum(sizes)[:-1])
+    blocks = [part.reshape(-1, width) for part, width in zip(parts, widths, strict=True)]
     # The components that compute from each stream but the last, and their readers in it.
-    served = []
+    served, slots_of_heads, slot_of_mlp = [], graph.head_slots.numpy(), np.array([[0]])
     for heads in range(1, graph.n_writers, graph.writers_per_layer):
         mlp = heads + graph.n_heads
-        served.append((slice(heads, mlp), graph.head_slots))
-        served.append((slice(mlp, mlp + 1), torch.tensor([[0]])))
-    reached = torch.zeros(graph.n_writers, dtype=torch.bool)
+        served.append((slice(heads, mlp), slots_of_heads))
+        served.append((slice(mlp, mlp + 1), slot_of_mlp))
+    reached = np.zeros(graph.n_writers, dtype=bool)
     reached[0] = True
     for block, (components, slots) in zip(blocks[:-1], served, strict=True):
-        arrives = (block & reached[: block.shape[1]]).any(1)
+        arrives = np.logical_or.reduce(block & reached[: block.shape[1]], axis=1)
         reached[components] = arrives[slots].any(1)
-    useful = torch.zeros(graph.n_writers, dtype=torch.bool)
+    useful = np.zeros(graph.n_writers, dtype=bool)
     last = blocks[-1] & reached
     useful |= last[0]
     kept = [last]
     for block, (components, slots) in zip(blocks[-2::-1], served[::-1], strict=True):
-        readers = torch.zeros(len(block), 1, dtype=torch.bool)
+        readers = np.zeros((len(block), 1), dtype=bool)
         readers[slots[useful[components]].flatten()] = True
         kept.append(block & reached[: block.shape[1]] & readers)
         useful[: block.shape[1]] |= kept[-1].any(0)
-    return torch.cat([block.flatten() for block in reversed(kept)])
+    return torch.from_numpy(np.concatenate([block.ravel() for block in reversed(kept)]))

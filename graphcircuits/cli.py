@@ -78,7 +78,10 @@ def _report(error: Exception) -> int:
         say_error(in_words(error))
         return MISTAKE
     if isinstance(error, MemoryError) or re.search("out of memory|allocate memory", str(error)):
-        say_error("out of memory; give fewer prompts, smaller options or a smaller subject.")
+        told = str(error) if isinstance(error, MemoryError) else ""
+        say_error(
+            told or "out of memory; give fewer prompts, smaller options or a smaller subject."
+        )
         return FAILED
     say_error(
         f"internal error: {type(error).__name__}: {error}; "

@@ -324,33 +324,32 @@ def _mean_losses(
     """
     if ablation not in ABLATIONS:
         raise ValueError(f"ablation must be one of {', '.join(ABLATIONS)}, got {ablation!r}.")
-    columns, pos = pairs.columns, pairs.clean.shape[1]
-    size = Footprint(subject, pos, columns.stop - columns.start)
+    pos = pairs.clean.shape[1]
+    size = Footprint(subject, pos, pairs.columns.stop - pairs.columns.start)
     held, each = size.states + size.passing, size.circuit
     prompts = min(len(pairs), at_once(subject, held + each, memory_limit))
-    rows = at_once(
-        subject,
-        prompts * each,
-        memory_limit,
-        taken=prompts * held,
-        largest=prompts * max(pos * subject.config.d_mlp, size.writers),
-    )
+    largest = prompts * max(pos * subject.config.d_mlp, size.writers)
+    rows = at_once(subject, prompts * each, memory_limit, taken=prompts * held, largest=largest)
+    rows = min(rows, len(masks))
 
-    def traced(tokens: Int[Tensor, "batch pos"]) -> Trace:
+    def traced(tokens: Int[Tensor, "batch pos"], columns: slice) -> Trace:
         return subject.trace(subject.embed(tokens), columns)
 
     total = torch.zeros(1 + len(masks), dtype=torch.float64, device=subject.device)
-    with explained(subject, "prompts", prompts, held + rows * each):
+    with explained(subject, "runs of circuits", prompts * rows, each + held // rows):
         # Other than the corrupted run, what cut edges carry is the same for all prompts.
         cut = CutRun.of_zeros(subject, pos) if ablation == "zero" else None
         if ablation == "mean":
-            cut = CutRun.of_mean(traced(part) for part in pairs.corrupted.split(prompts))
+            parts = pairs.corrupted.split(prompts)
+            cut = CutRun.of_mean(traced(part, slice(1)) for part in parts)
         for part in pairs.split(prompts):
             if part.needs_targets:
                 part = part.with_targets_from(subject.logits(part.clean))
-            own = cut or CutRun.of_trace(traced(part.corrupted))
-            runs = (circuit_logits(subject, part.clean, x, own, columns) for x in masks.split(rows))
-            clean = traced(part.clean).logits[None]
-            losses = [part.loss_at_columns(logits).sum(-1) for logits in chain([clean], runs)]
-            total += torch.cat(losses)
+            clean, columns = part.clean, part.columns
+            own = cut or CutRun.of_trace(traced(part.corrupted, columns))
+            runs = (
+                circuit_logits(subject, clean, some, own, columns) for some in masks.split(rows)
+            )
+            every = chain([traced(clean, columns).logits[None]], runs)
+            total += torch.cat([part.loss_at_columns(logits).sum(-1) for logits in every])
     return total / len(pairs)

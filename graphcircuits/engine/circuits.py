@@ -14,6 +14,7 @@ Tensors lie component by component, then mask by mask, so that no product copies
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -98,12 +99,11 @@ def circuit_logits(
 
     Masks are looked at on the CPU: there it costs no waiting for a GPU.
     """
-    masks = masks.cpu()
     steps = _steps(subject, masks, cut.settled)
     own = subject.embed(tokens) - cut.input
     shape = (len(masks), *own.shape)
-    mixings = torch.cat([step.mixing.flatten() for step in steps]).to(own)
-    by_step = mixings.split([step.mixing.numel() for step in steps])
+    mixings = torch.from_numpy(np.concatenate([step.mixing.ravel() for step in steps])).to(own)
+    by_step = mixings.split([step.mixing.size for step in steps])
     differences = own.new_empty(1 + sum(len(step.writers) for step in steps), *shape)
     differences[0] = own
     done, logits = 1, None
@@ -186,43 +186,46 @@ class _Step:
     """Of the layer's; empty where the block is not of heads."""
     writers: Sequence[int]
     """What they write, counted from the first writer of the graph."""
-    mixing: Bool[Tensor, "mask reader writer"]
+    mixing: Bool[np.ndarray, "mask reader writer"]
     """Which of their edges are kept: of their readers, and of the writers that can differ."""
 
 
 def _steps(subject: Transformer, masks: Bool[Tensor, "mask edge"], settled: bool) -> list[_Step]:
-    """The components that differ in any of the masks, in the order of computation, and logits."""
+    """The components that differ in any of the masks, in the order of computation, and logits.
+
+    By NumPy: PyTorch would wake its threads for every one of these short steps.
+    """
     graph = subject.graph
-    kept = masks.any(0)
-    moves = torch.zeros(graph.n_writers, dtype=torch.bool)
+    by_mask = masks.cpu().numpy()
+    kept = np.logical_or.reduce(by_mask, axis=0)
+    moves = np.zeros(graph.n_writers, dtype=bool)
     moves[0] = True
     steps = []
     for block in graph.stream_blocks:
-        seen = moves[: block.n_writers]
-        edges = kept[block.edges].view(block.n_readers, block.n_writers)
-        reached = (edges & seen).any(1) if settled else torch.ones(block.n_readers).bool()
+        seen = moves[: block.n_writers].nonzero()[0]
+        edges = kept[block.edges].reshape(block.n_readers, block.n_writers)
+        reached = np.logical_or.reduce(edges[:, seen], axis=1) | (not settled)
         first = 1 + block.layer * graph.writers_per_layer
-        heads, groups, writers = [], [], []
+        heads, groups, readers, writers = [], [], [0], []
         if block.kind == "qkv":
             heads = _reached_heads(subject, reached)
-            per_group = graph.n_heads // graph.n_groups
-            groups = sorted({head // per_group for head in heads})
-            readers = [*heads, *(graph.n_heads + g for g in groups)]
-            readers += [graph.n_heads + graph.n_groups + g for g in groups]
+            groups = sorted({head // (graph.n_heads // graph.n_groups) for head in heads})
+            readers = [*heads, *(graph.n_heads + group for group in groups)]
+            readers += [graph.n_heads + graph.n_groups + group for group in groups]
             writers = [first + head for head in heads]
-        else:
-            readers = [0]
-            writers = [first + graph.n_heads] if block.kind == "mlp" and bool(reached[0]) else []
+        elif block.kind == "mlp" and reached[0]:
+            writers = [first + graph.n_heads]
         if writers or block.kind == "logits":
-            mixing = masks[:, block.edges].view(-1, block.n_readers, block.n_writers)
-            steps.append(_Step(block, heads, groups, writers, mixing[:, readers][:, :, seen]))
+            whole = by_mask[:, block.edges].reshape(-1, block.n_readers, block.n_writers)
+            mixing = whole[:, readers][:, :, seen]
+            steps.append(_Step(block, heads, groups, writers, mixing))
             moves[writers] = True
     return steps
 
 
-def _reached_heads(subject: Transformer, reached: Bool[Tensor, " reader"]) -> list[int]:
+def _reached_heads(subject: Transformer, reached: Bool[np.ndarray, " reader"]) -> list[int]:
     """The heads of a layer of which any query, key or value reader is reached."""
-    heads = reached[subject.graph.head_slots].any(1)
-    if subject.config.coupled_heads and bool(heads.any()):
+    heads = np.logical_or.reduce(reached[subject.graph.head_slots.numpy()], axis=1)
+    if subject.config.coupled_heads and heads.any():
         return list(range(subject.config.n_heads))
-    return heads.nonzero().flatten().tolist()
+    return heads.nonzero()[0].tolist()

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from graphcircuits.engine.memory import Footprint, at_once, keep_freed_memory
+from graphcircuits.engine.memory import Footprint, at_once, explained, keep_freed_memory
 from graphcircuits.graph import Block
 from graphcircuits.subject.transformer import Transformer
 
@@ -61,7 +61,7 @@ def masked_logits(
     """
     _check_masks(subject, tokens, masks)
     check_writers(subject, tuple(tokens.shape), corrupted)
-    chunk, recompute = _chunking(subject, tokens, masks, corrupted, memory_limit)
+    chunk, numbers, recompute = _chunking(subject, tokens, masks, corrupted, memory_limit)
     embedded = subject.embed(tokens)
     by_writer = corrupted.permute(2, 0, 1, 3)
     cut = Cut(by_writer, _corrupted_streams(subject, by_writer, len(tokens)))
@@ -74,10 +74,11 @@ def masked_logits(
         return logits if metric is None else metric(logits)
 
     parts = (masks if masks.ndim > 1 else masks[None]).to(embedded).split(chunk)
-    if recompute:
-        results = [checkpoint(evaluate, part, use_reentrant=False) for part in parts]
-    else:
-        results = [evaluate(part) for part in parts]
+    with explained(subject, "masks", len(parts[0]), numbers):
+        if recompute:
+            results = [checkpoint(evaluate, part, use_reentrant=False) for part in parts]
+        else:
+            results = [evaluate(part) for part in parts]
     joined = torch.cat(results)
     return joined if masks.ndim > 1 else joined[0]
 
@@ -239,8 +240,8 @@ def _chunking(
     masks: Float[Tensor, "..."],
     corrupted: Float[Tensor, "..."],
     memory_limit: int | None,
-) -> tuple[int, bool]:
-    """Masks a chunk, and whether chunks must be computed again for their gradients."""
+) -> tuple[int, int, bool]:
+    """Masks a chunk, the numbers of one, and whether chunks are computed again for gradients."""
     n_masks = len(masks) if masks.ndim > 1 else 1
     tensors = (masks, corrupted, *subject.weights.values())
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
@@ -250,7 +251,7 @@ def _chunking(
     largest = batch * max(pos * subject.config.d_mlp, size.writers)
     together = at_once(subject, numbers, memory_limit)
     chunk = at_once(subject, numbers, memory_limit, largest=largest)
-    return chunk, grad and n_masks > together
+    return chunk, numbers, grad and n_masks > together
 
 
 # Bad input

@@ -150,33 +150,29 @@ def half(memory_limit: int | None) -> int | None:
 
 
 @contextmanager
-def explained(
-    subject: Transformer, what: str, chunk: int, numbers: int, *, taken: int = 0
-) -> Iterator[None]:
+def explained(subject: Transformer, what: str, chunk: int, numbers: int) -> Iterator[None]:
     """Where memory runs out with `chunk` of something at once, an error that says what would fit.
 
-    `numbers` and `taken` are as in `at_once`.
+    `numbers` is what one of them holds, as in `at_once`.
     """
     device = subject.device
-    before = free_bytes(device) if device.type == "cuda" else None
+    free = free_bytes(device) if device.type == "cuda" else None
     try:
         yield
     except RuntimeError as error:
         if not isinstance(error, torch.OutOfMemoryError) and "t allocate memory" not in str(error):
             raise
-        free = "" if before is None else f" where {_gigabytes(before)} were free"
-        tried = f"out of memory on {device} with {chunk} {what} at once{free}"
-        fits = chunk // 2
-        if fits == 0:
-            advice = "one alone does not fit: give shorter prompts, or the subject in bfloat16"
-        else:
-            limit = _itemsize(subject) * (taken + fits * numbers)
-            advice = f"{fits} at once take about half: give memory_limit={limit}"
-        raise MemoryError(f"{tried}; {advice}.") from error
-
-
-def _gigabytes(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"
+        each = numbers * _itemsize(subject)
+        limit = (
+            chunk * each // 2 if free is None else min(chunk * each // 2, int(FREE_SHARE * free))
+        )
+        advice = f"{limit // each} should fit: give memory_limit={limit}"
+        if limit < each:
+            advice = "not even one fits: give fewer or shorter prompts, or the subject in bfloat16"
+        there = "" if free is None else f", where {free / 2**30:.1f} GiB were free"
+        raise MemoryError(
+            f"out of memory on {device} with {chunk} {what} at once{there}; {advice}."
+        ) from error
 
 
 def keep_freed_memory() -> None:

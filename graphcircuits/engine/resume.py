@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.engine.masked import Metric, check_writers
-from graphcircuits.engine.memory import Footprint, at_once, keep_freed_memory
+from graphcircuits.engine.memory import Footprint, at_once, explained, keep_freed_memory
 from graphcircuits.graph import Block, ComponentGraph
 from graphcircuits.subject.attention import attention_pattern
 from graphcircuits.subject.layers import TransformerConfig
@@ -56,15 +56,17 @@ def single_edge(
     chosen = torch.zeros(graph.n_edges, dtype=torch.bool)
     chosen[wanted] = True
     changes = (other - base.writers).permute(2, 0, 1, 3).contiguous()
-    request = _Request(base, changes, chosen, _chunk(base, memory_limit))
+    chunk, numbers = _chunk(base, memory_limit)
+    request = _Request(base, changes, chosen, chunk)
     keep_freed_memory()
     places, results = chosen.cumsum(0) - 1, None
-    for ids, logits in _changed_runs(request):
-        values = logits if metric is None else metric(logits)
-        # Results kept apart would lie between the blocks that the next run needs, and break them.
-        if results is None:
-            results = values.new_empty(int(chosen.sum()), *values.shape[1:])
-        results[places[ids].to(values.device)] = values
+    with explained(base.subject, "edges", chunk, numbers):
+        for ids, logits in _changed_runs(request):
+            values = logits if metric is None else metric(logits)
+            # Results kept apart would lie between the blocks that the next run needs.
+            if results is None:
+                results = values.new_empty(int(chosen.sum()), *values.shape[1:])
+            results[places[ids].to(values.device)] = values
     assert results is not None
     return results[places[wanted].to(other.device)]
 
@@ -322,12 +324,12 @@ def _finish(
     return subject.unembed(stream)
 
 
-def _chunk(base: Run, memory_limit: int | None) -> int:
-    """How many edges to run at once."""
+def _chunk(base: Run, memory_limit: int | None) -> tuple[int, int]:
+    """How many edges to run at once, and how many numbers one of them holds."""
     batch, pos = base.states.input.shape[:2]
     numbers = batch * Footprint(base.subject, pos).passing
     largest = batch * pos * base.subject.config.d_mlp
-    return at_once(base.subject, numbers, memory_limit, largest=largest)
+    return at_once(base.subject, numbers, memory_limit, largest=largest), numbers
 
 
 def _check_edges(graph: ComponentGraph, edges: Int[Tensor, " edge"]) -> None:

@@ -23,7 +23,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.engine.memory import CPU_BUFFER, Footprint, at_once, keep_freed_memory
+from graphcircuits.engine.memory import (
+    CPU_BUFFER,
+    Footprint,
+    at_once,
+    explained,
+    keep_freed_memory,
+)
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.prepare import (
     DIRECTIONS,
@@ -112,14 +118,15 @@ def attribute(
     pairs = pairs.up_to_last_column() if subject.config.causal else pairs
     dtype = torch.promote_types(subject.dtype, torch.float32)
     total = torch.zeros(subject.graph.n_edges, dtype=dtype, device=subject.device)
-    prompts, steps = _chunks(subject, pairs, len(shares), memory_limit)
+    prompts, steps, numbers = _chunks(subject, pairs, len(shares), memory_limit)
     keep_freed_memory()
     losses = []
     by_prompt = pool == "abs"
-    for part in pairs.split(prompts):
-        found, *both = _effects(subject, part, over, shares.split(steps), by_prompt=by_prompt)
-        total += found.abs_().sum(0) if by_prompt else found[0]
-        losses.append(both)
+    with explained(subject, "prompts", prompts, numbers):
+        for part in pairs.split(prompts):
+            found, *both = _effects(subject, part, over, shares.split(steps), by_prompt=by_prompt)
+            total += found.abs_().sum(0) if by_prompt else found[0]
+            losses.append(both)
     clean, corrupted = (torch.cat(each) for each in zip(*losses, strict=True))
     check_losses(clean, corrupted)
     if not total.any():
@@ -424,10 +431,14 @@ def _layers_at_once(run: _Pass, batch: int) -> int:
 
 def _chunks(
     subject: Transformer, pairs: Pairs, steps: int, memory_limit: int | None
-) -> tuple[int, int]:
-    """Prompts per chunk and steps per pass whose numbers fit in memory, one each at least."""
+) -> tuple[int, int, int]:
+    """Prompts per chunk and steps per pass that fit in memory, one each at least.
+
+    Third, how many numbers a prompt then holds.
+    """
     size = Footprint(subject, pairs.clean.shape[1], pairs.columns.stop - pairs.columns.start)
     run = size.backward + 3 * size.readers
-    prompt = 5 * size.writers + 2 * subject.graph.n_edges
+    prompt = 2 * size.writers + 2 * size.states + 2 * subject.graph.n_edges
     together = min(steps, at_once(subject, run, memory_limit, taken=prompt))
-    return at_once(subject, prompt + together * run, memory_limit), together
+    numbers = prompt + together * run
+    return min(len(pairs), at_once(subject, numbers, memory_limit)), together, numbers

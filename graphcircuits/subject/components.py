@@ -64,9 +64,7 @@ class Components:
         """
         q, k = (self._qk_normalize(kind, x, layer, dim) for kind, x in (("q", q), ("k", k)))
         if self.config.positions == "rotary":
-            # Both at once: on a GPU small steps cost their number, not their size.
-            sizes = (q.shape[dim], k.shape[dim])
-            q, k = rotate(self.config, layer, torch.cat([q, k], dim)).split(sizes, dim)
+            q, k = self._rotate_both(q, k, layer, dim)
         if (served := q.shape[dim] // k.shape[dim]) > 1:
             k, v = (x.repeat_interleave(served, dim=dim) for x in (k, v))
         z = attend(self.config, layer, q, k, v)
@@ -74,6 +72,16 @@ class Components:
             return z
         written = z.movedim(dim, -2).flatten(-2) @ self.weights["W_O"][layer].flatten(0, 1)
         return (z * self._out_scale(written).unsqueeze(dim)).to(z.dtype)
+
+    def _rotate_both(
+        self, q: Float[Tensor, "..."], k: Float[Tensor, "..."], layer: int, dim: int
+    ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+        """Queries and keys rotated, at once if they can be: a GPU waits for steps, not sizes."""
+        if q.ndim != k.ndim or q.select(dim, 0).shape != k.select(dim, 0).shape:
+            return rotate(self.config, layer, q), rotate(self.config, layer, k)
+        both = rotate(self.config, layer, torch.cat([q, k], dim))
+        q, k = both.split((q.shape[dim], k.shape[dim]), dim)
+        return q, k
 
     def _out_scale(self, written: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch 1"]:
         """What the norm after a component multiplies by, besides its weight."""
