@@ -318,7 +318,7 @@ def test_bench_refusals(command: Command, tmp_path: Path) -> None:
     refused(command(*given, "--option", "steps=3"), "METHOD.NAME=VALUE, got 'steps=3'")
     refused(
         command(*given, "--option", "eap.x=3"),
-        "--option eap.x=3: eap has no option 'x'; it has pool, memory-limit.",
+        "--option eap.x=3: eap has no option 'x'; it has direction, pool, memory-limit.",
     )
     refused(command(*given, "--seeds", "0"), "--seeds must be in 1..1000, got 0.")
     refused(

@@ -78,15 +78,13 @@ class _Rules(_Base):
         change = self._centred(stream - constant) * self._scale(constant) * weight
         return super().normalize(name, constant, layer) + change
 
-    def pull_through_norm(
+    def _pulled(
         self,
-        name: str,
         stream: Float[Tensor, "*#batch d_model"],
+        weight: Float[Tensor, "*#batch d_model"],
         grad: Float[Tensor, "*batch d_model"],
-        layer: int | None = None,
     ) -> Float[Tensor, "*batch d_model"]:
-        weight, _ = self._norm_weights(name, layer)
-        return grad if weight is None else self._centred(grad * weight) * self._scale(stream)
+        return self._centred(grad * weight) * self._scale(stream)
 
     def _centred(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         return x - x.mean(-1, keepdim=True) if self.config.norm == "layer" else x

@@ -205,6 +205,14 @@ class Components:
             return grad
         if isinstance(layer, slice):
             weight = weight.view(len(weight), *[1] * (grad.ndim - 2), -1)
+        return self._pulled(stream, weight, grad)
+
+    def _pulled(
+        self,
+        stream: Float[Tensor, "*#batch d_model"],
+        weight: Float[Tensor, "*#batch d_model"],
+        grad: Float[Tensor, "*batch d_model"],
+    ) -> Float[Tensor, "*batch d_model"]:
         return pull_through_norm(self.config, stream, weight, grad)
 
     def through_norm(

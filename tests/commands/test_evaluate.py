@@ -174,7 +174,7 @@ def test_a_program_and_its_subject(command: Command, tmp_path: Path) -> None:
         ),
         (["first.json", "--sizes", "5,3"], "sizes must be growing numbers in 0..110, got [5, 3]."),
         (["absent.json"], "absent.json: no such file or directory"),
-        (["a.csv"], "a result is read from .json or .safetensors, got a.csv."),
+        (["a.csv"], "a result is read from .json, .safetensors or .pt, got a.csv."),
         (["other.json"], "the files do not say which case they are of: give it, such as ib-3, or"),
         (
             ["deep.json", "ib-3"],
