@@ -322,7 +322,8 @@ def _add_effects(
             continue
         readers = gradients.reshape(block.n_readers, len(found), -1).transpose(0, 1)
         edges = found[:, block.edges].view(-1, block.n_readers, block.n_writers)[:, :, low:seen]
-        edges.baddbmm_(readers.to(found.dtype), writers[low:seen].permute(1, 2, 0))
+        readers, by_row = readers.to(found.dtype), writers[low:seen].permute(1, 2, 0)
+        torch.baddbmm(edges, readers, by_row, out=edges)
 
 
 def _gradient_blocks(run: _Pass, batch: int) -> Iterator[Float[Tensor, "reader batch pos d_model"]]:
