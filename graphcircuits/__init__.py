@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from graphcircuits.corpus.case import Case
     from graphcircuits.graph import ComponentGraph
     from graphcircuits.methods import METHODS, localize
+    from graphcircuits.methods.nodes import node_scores
     from graphcircuits.rasp.compile import compile_program
     from graphcircuits.result import Result
     from graphcircuits.subject.files import load_transformer
@@ -42,6 +43,7 @@ __all__ = [
     "load_case",
     "load_transformer",
     "localize",
+    "node_scores",
     "rasp",
 ]
 
@@ -64,6 +66,7 @@ _EXPORTS = {
     "load_case": "graphcircuits.corpus",
     "load_transformer": "graphcircuits.subject.files",
     "localize": "graphcircuits.methods",
+    "node_scores": "graphcircuits.methods.nodes",
     "rasp": "graphcircuits.rasp",
 }
 

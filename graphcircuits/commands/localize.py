@@ -48,9 +48,9 @@ def localize(
     method: Annotated[
         str | None,
         typer.Option(
-            help="gcl (the trained predictor), exact, eap, eap-ig, acdc, sp-edge, sp-node, "
-            "edge-pruning, pgexplainer or random. By default gcl for planted subjects, such as "
-            "those of cases, and eap-ig for all others."
+            help="gcl (the trained predictor), exact, eap, eap-ig, eap-gp, relp, nap, acdc, "
+            "sp-edge, sp-node, edge-pruning, ugs, pgexplainer or random. By default gcl for "
+            "planted subjects, such as those of cases, and eap-ig for all others."
         ),
     ] = None,
     pairs: Annotated[
@@ -62,6 +62,13 @@ def localize(
         typer.Option(
             help="Edges of the circuit: the best ones. By default those that gcl holds for likely, "
             "and 20 with other methods."
+        ),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            help="Edges that exact and acdc test: the best by eap-ig; the others rank below them. "
+            "By default all, one run each, which takes long on large graphs."
         ),
     ] = None,
     option: Annotated[
@@ -122,6 +129,8 @@ def localize(
         seed_range(seed),
         one_of("--level", level, LEVELS),
         in_range("--edges", edges, 1),
+        in_range("--top", top, 1),
+        _untested(method, top),
         suffix("--out", out, *SUFFIXES),
         suffix("--html", html, ".html", ".htm"),
         writable({"--out": out, "--html": html}, read=[subject, pairs_file]),
@@ -144,7 +153,7 @@ def localize(
             case, pairs, seed, subject, pairs_file, words
         )
     name = methods.default_method(transformer, prompts)[0] if method is None else method
-    options = method_options(name, option or [])
+    options = method_options(name, option or []) | ({} if top is None else {"top": top})
     with late_progress() as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", methods.BeyondTraining)  # the notes below say it
         step = bar.add_task(f"{name} on {title}", total=1)
@@ -204,6 +213,16 @@ def localize(
         say(f"{found} of the {len(truth)} true edges are among them")
         say(f"AUROC {quality:.4f} ({level} level)")
     saved.tell()
+
+
+def _untested(method: str | None, top: int | None) -> list[str]:
+    """`--top` where nothing can be left out."""
+    from graphcircuits.methods import METHODS, options_of
+
+    if top is None or method in [name for name, one in METHODS.items() if "top" in options_of(one)]:
+        return []
+    got = "none" if method is None else method
+    return [f"--top goes with methods that test edge by edge: --method exact or acdc, got {got}"]
 
 
 def _size(result: "Result", edges: int | None) -> int:

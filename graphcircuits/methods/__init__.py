@@ -17,7 +17,21 @@ import torch
 
 from graphcircuits.corpus import Case
 from graphcircuits.corpus.recognize import case_of
-from graphcircuits.methods import acdc, eap, exact, floor, learned, pgexplainer, probing, pruning
+from graphcircuits.methods import (
+    acdc,
+    eap,
+    eap_gp,
+    exact,
+    floor,
+    learned,
+    nodes,
+    pgexplainer,
+    probing,
+    pruning,
+    relp,
+    shortlist,
+    ugs,
+)
 from graphcircuits.methods.learned import BeyondTraining
 from graphcircuits.methods.method import (
     KnownMethod,
@@ -31,6 +45,7 @@ from graphcircuits.methods.method import (
     unknown,
 )
 from graphcircuits.methods.prepare import Progress, Stop
+from graphcircuits.methods.shortlist import LongRun
 from graphcircuits.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -39,6 +54,7 @@ __all__ = [
     "METHODS",
     "BeyondTraining",
     "KnownMethod",
+    "LongRun",
     "Method",
     "Progress",
     "Stop",
@@ -50,16 +66,24 @@ __all__ = [
 ]
 
 METHODS: Mapping[str, KnownMethod] = {
-    "acdc": KnownMethod(run=acdc.acdc),
+    "acdc": KnownMethod(
+        run=acdc.acdc, forecast=shortlist.search_forecast, remarks=shortlist.restriction
+    ),
     "eap": KnownMethod(run=eap.eap),
+    "eap-gp": KnownMethod(run=eap_gp.eap_gp),
     "eap-ig": KnownMethod(run=eap.eap_ig),
     "edge-pruning": KnownMethod(run=pruning.edge_pruning),
-    "exact": KnownMethod(run=exact.exact),
+    "exact": KnownMethod(
+        run=exact.exact, forecast=shortlist.single_edges_forecast, remarks=shortlist.restriction
+    ),
     "gcl": learned.GCL,
+    "nap": KnownMethod(run=nodes.nap),
     "pgexplainer": KnownMethod(run=pgexplainer.pgexplainer),
     "random": KnownMethod(run=floor.random_scores),
+    "relp": KnownMethod(run=relp.relp),
     "sp-edge": KnownMethod(run=probing.sp_edge),
     "sp-node": KnownMethod(run=probing.sp_node),
+    "ugs": KnownMethod(run=ugs.ugs),
 }
 
 
@@ -84,7 +108,8 @@ def localize(
     `method` is a name of METHODS or any function of a subject and pairs that returns one score per
     edge; its keyword-only parameters are its options. Without one it is that of `default_method`,
     and the result's notes say why. They also say what is to be known of the scores; what must not
-    be overlooked is a warning as well. `progress` is called with (steps done, steps in all) by
+    be overlooked is a warning as well. A run that would take long is announced by a `LongRun`
+    warning before it begins. `progress` is called with (steps done, steps in all) by
     methods that iterate.
     """
     _check_arguments(subject, pairs, method)
@@ -98,6 +123,8 @@ def localize(
     except ValueError as error:
         # Options are of a method; whoever named none must learn which one they met.
         raise ValueError("; ".join([str(error), *notes])) from None
+    for warning in chosen.forecast(subject, pairs, settled):
+        warnings.warn(warning, stacklevel=2)
     supplies = {"generator": torch.Generator().manual_seed(seed), "progress": progress}
     start = time.perf_counter()
     scores = chosen(subject, pairs, **supplied_to(chosen, supplies), **settled)

@@ -11,6 +11,8 @@
    all heads where they are coupled. From there on it is a masked run that is resumed.
 4. Where all that leaves a component is removed, what enters it cannot matter; nor can an edge
    whose writer does not change. Such edges are removed unseen.
+5. On large graphs some edges alone may be visited: the best by EAP-IG, or named ones. The others
+   stay in place, and rank below them in EAP-IG's order.
 
 An edge's score is the largest threshold it survives, 0 if none. The loss is measured from the clean
 run where it is a distance (kl, l1), as published: removal is then judged by what it changes, not by
@@ -38,6 +40,7 @@ from graphcircuits.engine.masked import (
 from graphcircuits.engine.memory import Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import Block
 from graphcircuits.methods.prepare import Progress, Stop, from_clean_run, prepare, settled
+from graphcircuits.methods.shortlist import shortlist
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -51,21 +54,27 @@ def acdc(
     pairs: Pairs,
     *,
     thresholds: Sequence[float] = THRESHOLDS,
+    top: int | None = None,
+    edges: Sequence[str] | None = None,
     memory_limit: int | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, " edge"]:
     """The largest threshold that each edge survives, 0 if none.
 
-    Thresholds are rises of the mean loss, any number of them, each above 0. Stopped early, the
+    Thresholds are rises of the mean loss, any number of them, each above 0. Only the `top` best
+    edges by EAP-IG, or the named `edges`, are visited where either is given. Stopped early, the
     edges not yet visited survive all. Memory stays below `memory_limit` bytes where one row and one
     prompt allow it.
     """
     ordered = _checked(thresholds)
     if ordered[0] == 0:
         raise ValueError("thresholds must be above 0, got 0; acdc_circuit takes a threshold of 0.")
-    rows = _search(subject, pairs, ordered, memory_limit, progress)
+    tested = shortlist(subject, pairs, top, edges, memory_limit)
+    chosen = None if tested is None else tested.edges
+    rows = _search(subject, pairs, ordered, memory_limit, progress, chosen)
     largest = torch.tensor([ordered[high - 1] for _, high in rows.spans], dtype=torch.float64)
-    return largest.to(rows.masks)[:, None].where(rows.masks > 0, 0.0).amax(0)
+    scores = largest.to(rows.masks)[:, None].where(rows.masks > 0, 0.0).amax(0)
+    return scores if tested is None else tested.completed(scores)
 
 
 @torch.no_grad()
@@ -225,7 +234,9 @@ def _search(
     thresholds: list[float],
     memory_limit: int | None,
     progress: Progress | None,
+    edges: Int[Tensor, " edge"] | None = None,
 ) -> _Rows:
+    """The rows once all edges are decided, or some of them."""
     subject = settled(subject)
     pairs = prepare(subject, pairs, memory_limit)
     pairs = from_clean_run(subject, pairs, memory_limit)
@@ -240,12 +251,16 @@ def _search(
     losses = like.new_full((1,), loss / len(pairs), dtype=torch.float64)
     rows = _Rows([(0, len(thresholds))], losses, like.new_ones(1, subject.graph.n_edges))
     done, heads = 0, None
+    chosen = set(range(subject.graph.n_edges) if edges is None else edges.tolist())
     for reader in _readers(subject):
         if reader.block.kind not in "qkv":
             heads = None
-        elif kept is not None and heads is None:
+        visited = [w for w in range(reader.block.n_writers) if reader.first_edge + w in chosen]
+        if not visited:
+            continue
+        if reader.block.kind in "qkv" and kept is not None and heads is None:
             heads = _heads(subject, kept, rows.masks, reader.block)
-        for writer in reversed(range(reader.block.n_writers)):
+        for writer in reversed(visited):
             losses = rows.losses
             if changes[writer]:
                 losses = _losses_without(setting, rows, reader, writer, kept, heads)
@@ -254,7 +269,7 @@ def _search(
             done += 1
             try:
                 if progress is not None:
-                    progress(done, subject.graph.n_edges)
+                    progress(done, len(chosen))
             except Stop:
                 return rows
         if kept is not None and heads is not None:

@@ -3,11 +3,11 @@
 1. The subject runs on clean and corrupted prompts. An edge's first-order effect on a prompt is
    (corrupted - clean output of its writer) . (gradient of the loss at its reader's input), summed
    over positions: what noising the edge would do if the rest were linear.
-2. EAP takes the gradient at the clean run (Syed et al. 2023). EAP-IG (Hanna et al. 2024) averages
-   it along a path from corrupted to clean, at the midpoints of equal steps, which converges faster
-   than their right ends. Over inputs, the path interpolates the input embeddings; over
-   activations, it interpolates the outputs of one group of writers at a time (the input, the heads
-   of a layer, an MLP) with everything below it clean.
+2. EAP takes the gradient at the clean run (Syed et al. 2023) or, denoising, at the corrupted one.
+   EAP-IG (Hanna et al. 2024) averages it along a path from corrupted to clean, at the midpoints of
+   equal steps, which converges faster than their right ends, as published. Over inputs, the path
+   interpolates the input embeddings; over activations, it interpolates the outputs of one group of
+   writers at a time (the input, the heads of a layer, an MLP) with everything below it clean.
 3. A score pools an edge's effects on the prompts: by default the mean of absolute values, where the
    papers add up signed effects (`pool="sum"`); docs/research/pooling.md has the comparison.
 
@@ -16,7 +16,7 @@ clean run. Values stay in lists by layer, gradients are taken to the stream a la
 prompts and steps go in chunks, so that memory bounds neither the number of edges nor of prompts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -32,6 +32,7 @@ from graphcircuits.engine.memory import (
 )
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.prepare import (
+    DIRECTIONS,
     POOLS,
     check_choice,
     check_positive,
@@ -43,22 +44,35 @@ from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs, check_losses
 
 PATHS = ("inputs", "activations")
+RULES = ("midpoint", "right")
+
+Stream = Float[Tensor, "batch pos d_model"]
+Walk = Callable[
+    [Transformer, Pairs, Stream, Stream, Float[Tensor, "batch column d_vocab_out"]],
+    Float[Tensor, "step batch pos d_model"],
+]
+"""A path of its own: what `input` writes at each point, given what it writes in the clean and in
+the corrupted run, and the corrupted logits at the columns that the loss reads."""
 
 
 def eap(
     subject: Transformer,
     pairs: Pairs,
     *,
+    direction: str = "noising",
     pool: str = "abs",
     memory_limit: int | None = None,
 ) -> Float[Tensor, " edge"]:
-    """First-order effect of noising each edge, from gradients at the clean run.
+    """First-order effect of each edge, from gradients at one end.
 
-    `pool` takes the mean over prompts of absolute effects ("abs") or the absolute value of the mean
-    effect ("sum"), in which effects of opposite signs cancel. Memory stays below `memory_limit`
-    bytes where one prompt allows it.
+    `direction` says at which: "noising" an edge of the clean run, or "denoising" one of the
+    corrupted run. `pool` takes the mean over prompts of absolute effects ("abs") or the absolute
+    value of the mean effect ("sum"), in which effects of opposite signs cancel. Memory stays below
+    `memory_limit` bytes where one prompt allows it.
     """
-    return _attribute(subject, pairs, "inputs", torch.ones(1), pool, memory_limit)
+    check_choice("direction", direction, DIRECTIONS)
+    shares = torch.ones(1) if direction == "noising" else torch.zeros(1)
+    return attribute(subject, pairs, "inputs", shares, pool, memory_limit)
 
 
 def eap_ig(
@@ -67,30 +81,37 @@ def eap_ig(
     *,
     over: str = "inputs",
     steps: int = 5,
+    rule: str = "midpoint",
     pool: str = "abs",
     memory_limit: int | None = None,
 ) -> Float[Tensor, " edge"]:
     """Effect of noising each edge, from gradients averaged along a path from corrupted to clean.
 
     `over` names the path: "inputs" takes `steps` passes, "activations" that many for each group of
-    writers. `pool` and `memory_limit` as in `eap`. With "sum", and before the absolute value, the
-    scores of the edges leaving `input` add up to the loss gap as `steps` grow.
+    writers. `rule` says where in each step the gradient is taken: at its middle, or at its "right"
+    end, the clean one, as published. `pool` and `memory_limit` as in `eap`. With "sum", and before
+    the absolute value, the scores of the edges leaving `input` add up to the loss gap as `steps`
+    grow.
     """
     check_choice("over", over, PATHS)
+    check_choice("rule", rule, RULES)
     check_positive(steps=steps)
-    shares = (torch.arange(steps) + 0.5) / steps
-    return _attribute(subject, pairs, over, shares, pool, memory_limit)
+    shares = (torch.arange(steps) + (0.5 if rule == "midpoint" else 1.0)) / steps
+    return attribute(subject, pairs, over, shares, pool, memory_limit)
 
 
-def _attribute(
+def attribute(
     subject: Transformer,
     pairs: Pairs,
-    over: str,
+    over: str | Walk,
     shares: Float[Tensor, " step"],
     pool: str,
     memory_limit: int | None,
 ) -> Float[Tensor, " edge"]:
-    """Pooled effects, with gradients averaged over these shares of clean on the path."""
+    """Pooled effects, with gradients averaged over these shares of clean on the path.
+
+    A walk has points of its own, as many as there are shares.
+    """
     check_choice("pool", pool, POOLS)
     subject = settled(subject, widen=False)
     pairs = placed(subject, pairs)
@@ -111,7 +132,8 @@ def _attribute(
     if not total.any():
         raise ValueError(
             "the gradient of the loss is zero at every edge, so all scores would be zero; a loss "
-            "whose targets are the clean run's own outputs is flat there: use eap-ig or exact."
+            "whose targets are the clean run's own outputs is flat there: use eap-ig, exact or the "
+            "gradient at the corrupted run (denoising)."
         )
     return total.abs() / len(pairs)
 
@@ -132,30 +154,38 @@ def effects(
 def _effects(
     subject: Transformer,
     pairs: Pairs,
-    over: str,
+    over: str | Walk,
     shares: tuple[Float[Tensor, " _"], ...],
     *,
     by_prompt: bool,
 ) -> tuple[Float[Tensor, "batch_or_1 edge"], Float[Tensor, " batch"], Float[Tensor, " batch"]]:
     """Signed effects, summed over prompts unless told, and the clean and the corrupted losses."""
-    graph = subject.graph
-    at_clean = over == "inputs" and all(some.tolist() == [1.0] for some in shares)
-    embedded = subject.embed(pairs.clean).detach()
+    points = torch.cat(shares).tolist()
+    # At an end of the path its own run gives the gradients.
+    end = points[0] if over == "inputs" and points in ([0.0], [1.0]) else None
+    embedded, other = (subject.embed(x).detach() for x in (pairs.clean, pairs.corrupted))
     with torch.no_grad():
-        corrupted = _kept(subject, subject.trace(subject.embed(pairs.corrupted), pairs.columns))
         if pairs.needs_targets:
             pairs = pairs.with_targets_from(subject.logits(pairs.clean))
-        clean = None if at_clean else _kept(subject, subject.trace(embedded, pairs.columns))
+        clean = None if end == 1.0 else _kept(subject, subject.trace(embedded, pairs.columns))
+        corrupted = None if end == 0.0 else _kept(subject, subject.trace(other, pairs.columns))
     clean = clean or _with_gradients(subject, embedded, pairs)
+    corrupted = corrupted or _with_gradients(subject, other, pairs)
     deltas = _deltas(subject, clean, corrupted)
-    found = deltas.new_zeros(len(pairs) if by_prompt else 1, graph.n_edges)
-    for path in _paths(subject, clean, deltas, over):
-        for some in shares:
-            run = clean if at_clean else path.run(pairs, 1 - some.to(deltas))
-            _add_effects(found, graph, path, run, deltas)
-    found /= 1 if at_clean else sum(len(some) for some in shares)
-    before = clean.losses[0] if clean.losses is not None else pairs.loss_at_columns(clean.logits)
-    return found, before, pairs.loss_at_columns(corrupted.logits)
+    found = deltas.new_zeros(len(pairs) if by_prompt else 1, subject.graph.n_edges)
+    if end is None:
+        runs = _runs(subject, pairs, over, shares, (clean, corrupted), deltas)
+    else:
+        (whole,) = _paths(subject, clean, deltas, "inputs")
+        runs = [(whole, clean if end == 1.0 else corrupted)]
+    for path, run in runs:
+        _add_effects(found, subject.graph, path, run, deltas)
+    found /= len(points)
+    losses = [
+        pairs.loss_at_columns(run.logits) if run.losses is None else run.losses[0]
+        for run in (clean, corrupted)
+    ]
+    return found, losses[0], losses[1]
 
 
 # Passes
@@ -258,6 +288,28 @@ class _Path:
         streams = self.stream + shares[:, None, None, None] * self.change
         streams = streams.to(self.stream.dtype)
         return _with_gradients(self.suffix, streams.flatten(0, 1), pairs)
+
+
+def _runs(
+    subject: Transformer,
+    pairs: Pairs,
+    over: str | Walk,
+    shares: tuple[Float[Tensor, " _"], ...],
+    ends: tuple[_Pass, _Pass],
+    deltas: Float[Tensor, "writer batch pos d_model"],
+) -> Iterator[tuple[_Path, _Pass]]:
+    """The runs at all points, with the path that each belongs to."""
+    clean, corrupted = ends
+    if isinstance(over, str):
+        for path in _paths(subject, clean, deltas, over):
+            for some in shares:
+                yield path, path.run(pairs, 1 - some.to(deltas))
+        return
+    first, last = (end.layers[0].at_heads for end in ends)
+    streams = over(subject, pairs, first, last, corrupted.logits)
+    (path,) = _paths(subject, clean, deltas, "inputs")
+    for some in streams.split([len(part) for part in shares]):
+        yield path, _with_gradients(subject, some.flatten(0, 1), pairs)
 
 
 def _paths(

@@ -3,21 +3,24 @@
 1. Noising: in the clean run, one edge at a time carries its writer's corrupted output. Denoising:
    in the corrupted run, one edge at a time carries the clean one.
 2. An edge's effect on a prompt is the change of the loss; its score pools the effects.
+3. On large graphs some edges alone may be tested: the best by EAP-IG, or named ones. The others
+   then rank below them, in EAP-IG's order.
 
 Prompts go in chunks, and within a chunk edges do, so that memory bounds the number of neither.
 """
 
+from collections.abc import Sequence
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.engine.memory import Footprint, at_once, half
 from graphcircuits.engine.resume import single_edge
-from graphcircuits.methods.prepare import POOLS, check_choice, prepare, settled
+from graphcircuits.methods.prepare import DIRECTIONS, POOLS, check_choice, prepare, settled
+from graphcircuits.methods.shortlist import shortlist
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
-
-DIRECTIONS = ("noising", "denoising")
 
 
 @torch.no_grad()
@@ -27,10 +30,13 @@ def exact(
     *,
     direction: str = "noising",
     pool: str = "abs",
+    top: int | None = None,
+    edges: Sequence[str] | None = None,
     memory_limit: int | None = None,
 ) -> Float[Tensor, " edge"]:
     """How much the loss changes with each edge alone.
 
+    Only the `top` best edges by EAP-IG, or the named `edges`, are tested where either is given.
     `pool` takes the mean over prompts of the absolute change ("abs") or the absolute value of the
     mean change ("sum"). Memory stays below `memory_limit` bytes where one edge and one prompt
     allow it.
@@ -41,19 +47,28 @@ def exact(
     pairs = prepare(subject, pairs, memory_limit)
     pos = pairs.clean.shape[1]
     size = Footprint(subject, pos)
+    tested = shortlist(subject, pairs, top, edges, memory_limit)
     # Half of the memory is left to the edges that run at once.
     held = 2 * size.pair + size.passing
     prompts = at_once(subject, held, memory_limit, largest=pos * subject.config.d_mlp)
     total = torch.zeros(subject.graph.n_edges, dtype=subject.dtype, device=subject.device)
+    chosen = torch.arange(len(total)) if tested is None else tested.edges
+    places = chosen.to(total.device)
     for part in pairs.split(prompts):
-        total += _summed_effects(subject, part, direction, pool, half(memory_limit))
-    return total.abs() / len(pairs)
+        total[places] += _summed_effects(subject, part, chosen, direction, pool, half(memory_limit))
+    scores = total.abs() / len(pairs)
+    return scores if tested is None else tested.completed(scores)
 
 
 def _summed_effects(
-    subject: Transformer, pairs: Pairs, direction: str, pool: str, memory_limit: int | None
+    subject: Transformer,
+    pairs: Pairs,
+    edges: Int[Tensor, " edge"],
+    direction: str,
+    pool: str,
+    memory_limit: int | None,
 ) -> Float[Tensor, " edge"]:
-    """Effects, or their absolute values, summed over prompts."""
+    """Effects of some edges, or their absolute values, summed over prompts."""
     clean, corrupted = subject.run(pairs.clean), subject.run(pairs.corrupted)
     base, other = (clean, corrupted) if direction == "noising" else (corrupted, clean)
     before = pairs.loss(base.logits)
@@ -62,4 +77,4 @@ def _summed_effects(
         effects = pairs.loss(logits) - before
         return (effects.abs() if pool == "abs" else effects).sum(-1)
 
-    return single_edge(base, other.writers, metric=summed, memory_limit=memory_limit)
+    return single_edge(base, other.writers, edges, metric=summed, memory_limit=memory_limit)

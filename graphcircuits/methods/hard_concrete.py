@@ -3,8 +3,9 @@
 1. A gate has one parameter, its location. A sample is a stretched logistic, cut off at 0 and 1, so
    that it is exactly 0 or 1 with positive probability (Louizos et al. 2018).
 2. `probability_open` is the chance that a sample is not 0.
-3. `fit` trains locations with Adam on sampled gates: each step draws prompts and gates, runs the
-   subject with the gates as edge masks, and adds a penalty on the locations to the loss.
+3. `fit` trains locations with Adam on sampled gates, these or others: each step draws prompts and
+   gates, runs the subject with the gates as edge masks, and adds a penalty on the locations to the
+   loss.
 """
 
 import math
@@ -71,10 +72,12 @@ def fit(
     to_masks: Callable[[Float[Tensor, "sample gate"]], Float[Tensor, "sample edge"]],
     penalty: Callable[[Locations, int], Float[Tensor, ""]],
     training: Training,
+    draw: Callable[[Locations, int, torch.Generator], Float[Tensor, "sample gate"]] = sample,
 ) -> Locations:
     """The locations after training from `start`.
 
-    `to_masks` turns gates into edge masks; `penalty` is given the locations and the step.
+    `to_masks` turns gates into edge masks; `penalty` is given the locations and the step. `draw`
+    samples the gates: hard-concrete ones unless told.
     """
     generator = training.generator or torch.Generator().manual_seed(0)
     corrupted = corrupted_outputs(subject, pairs, training.memory_limit)
@@ -87,7 +90,7 @@ def fit(
             order = torch.randperm(len(pairs), generator=generator)
         rows, order = order[:prompts].to(subject.device), order[prompts:]
         part = pairs[rows]
-        masks = to_masks(sample(locations, training.samples, generator))
+        masks = to_masks(draw(locations, training.samples, generator))
         losses = masked_logits(
             subject,
             part.clean,

@@ -58,6 +58,8 @@ class KnownMethod:
     fill: Callable[[Transformer, Pairs, Options], Options] = _as_given
     """Options of a run; those that were left to the subject and pairs, such as a predictor that is
     blind to the case, are filled in."""
+    forecast: Callable[[Transformer, Pairs, Options], Iterable[Warning]] = _nothing
+    """What users should know before a run begins: that it will take long."""
     remarks: Callable[[Transformer, Pairs, Options], Iterable[str | Warning]] = _nothing
     """What users should know of the scores; what they must not overlook is a Warning."""
     files: Callable[[Options], Iterable[str]] = _nothing

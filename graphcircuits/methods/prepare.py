@@ -24,6 +24,7 @@ from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs, check_losses
 
 POOLS = ("abs", "sum")
+DIRECTIONS = ("noising", "denoising")
 
 Progress = Callable[[int, int], None]
 """Called with the steps done and the steps in all."""

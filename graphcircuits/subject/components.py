@@ -132,11 +132,16 @@ class Components:
         layer: int,
     ) -> Float[Tensor, "*batch d_mlp"]:
         """What the MLP writes by `write_weight`: after the nonlinearity and the gate."""
-        config = self.config
-        hidden = _activate(config, pre) if gate is None else _activate(config, gate) * pre
-        if not config.norms_after:
+        hidden = self.activated(pre, gate)
+        if not self.config.norms_after:
             return hidden
         return (hidden * self._out_scale(hidden @ self.weights["W_out"][layer])).to(hidden.dtype)
+
+    def activated(
+        self, pre: Float[Tensor, "*batch d_mlp"], gate: Float[Tensor, "*batch d_mlp"] | None
+    ) -> Float[Tensor, "*batch d_mlp"]:
+        """The nonlinearity and the gate alone."""
+        return _activate(self.config, pre) if gate is None else _activate(self.config, gate) * pre
 
     @property
     def unembedding(self) -> Float[Tensor, "d_model d_vocab_out"]:

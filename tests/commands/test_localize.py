@@ -69,6 +69,12 @@ def test_results_are_printed_even_if_they_cannot_be_written(
             ["--method", "eap-ig", "--option", "steps=abc"],
             "--option steps=abc: steps of eap-ig must be a whole number.",
         ),
+        (["--method", "exact", "--top", "0"], "--top must be at least 1, got 0."),
+        (
+            ["--method", "eap", "--top", "5"],
+            "--top goes with methods that test edge by edge: --method exact or acdc, got eap.",
+        ),
+        (["--top", "5"], "--method exact or acdc, got none."),
         (["--out", "."], "--out must be a file, but . is a folder."),
         (["--out", "file/a.json"], "file is not a folder."),
         (["--html", "file/a.html"], "file is not a folder."),

@@ -30,11 +30,13 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 
 QUICK: dict[str, dict[str, Any]] = {
     "acdc": {"thresholds": [0.01, 0.1]},
+    "eap-gp": {"steps": 3},
     "eap-ig": {"steps": 4},
     "edge-pruning": {"steps": 3, "prompts": 2},
     "pgexplainer": {"steps": 3, "prompts": 2, "samples": 5, "width": 8},
     "sp-edge": {"steps": 3, "prompts": 2},
     "sp-node": {"steps": 3, "prompts": 2},
+    "ugs": {"steps": 3, "prompts": 2, "samples": 2},
 }
 """Options that keep the tests fast."""
 
@@ -76,14 +78,18 @@ def expected(
     masked = steps * options.get("samples", 2) * share
     return {
         "eap": (2, 1, 0, 0),
+        "eap-gp": (2 + 2 * steps, 2 * steps, 0, 0),
         "eap-ig": (2 + steps, steps, 0, 0),
         "edge-pruning": (3, masked, masked, steps),
         "exact": (4, 0, graph.n_edges, 0),
         "gcl": (2, 1, 0, 0),
+        "nap": (2, 1, 0, 0),
         "pgexplainer": (5, masked, masked, steps),
         "random": (2, 0, 0, 0),
+        "relp": (2, 1, 0, 0),
         "sp-edge": (3, masked, masked, steps),
         "sp-node": (3, masked, masked, steps),
+        "ugs": (3, masked, masked, steps),
     }[method]
 
 

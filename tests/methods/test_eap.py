@@ -1,6 +1,7 @@
 """Attribution: equal to its definitions where those can be computed."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.memory import MEMORY_LIMIT
+from graphcircuits.engine.resume import single_edge
 from graphcircuits.methods import eap as module
 from graphcircuits.methods.eap import eap, eap_ig, effects
 from graphcircuits.methods.exact import exact
@@ -61,9 +63,38 @@ def test_eap_and_every_path_are_exact_on_a_linear_subject(pool: str) -> None:
     pairs = make_pairs(subject, output_sum)
     patched = exact(subject, pairs, pool=pool)
     assert (patched > 1e-6).sum() > 20
-    close(eap(subject, pairs, pool=pool), patched, 1e-7)
-    for over in ("inputs", "activations"):
-        close(eap_ig(subject, pairs, over=over, pool=pool), patched, 1e-7)
+    for direction in ("noising", "denoising"):
+        close(eap(subject, pairs, direction=direction, pool=pool), patched, 1e-7)
+    for over, rule in product(("inputs", "activations"), ("midpoint", "right")):
+        close(eap_ig(subject, pairs, over=over, rule=rule, pool=pool), patched, 1e-7)
+
+
+@pytest.mark.parametrize("architecture", ["plain", "llama"])
+def test_denoising_takes_the_slope_at_the_corrupted_run(architecture: str) -> None:
+    """A little of one edge's clean output, in the corrupted run."""
+    subject = make_subject(architecture)
+    pairs = prepare(subject, make_pairs(subject, "kl"))
+    clean, corrupted = (subject.run(tokens) for tokens in (pairs.clean, pairs.corrupted))
+    before, share = pairs.loss(corrupted.logits), 1e-6
+    other = torch.lerp(corrupted.writers, clean.writers, share)
+    slopes = (single_edge(corrupted, other, metric=pairs.loss) - before) / share
+    # The loss is flat at the clean run, but not here.
+    torch.testing.assert_close(
+        eap(subject, pairs, direction="denoising"), slopes.abs().mean(1), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_right_ends_are_the_published_points() -> None:
+    """Steps 1, 2, ... of so many from corrupted to clean, the last one at the clean run."""
+    subject = make_subject("llama")
+    pairs = make_pairs(subject, "cross-entropy")
+    at_points = [
+        effects(subject, pairs, "inputs", (torch.tensor([step / 3], dtype=torch.float64),))
+        for step in (1, 2, 3)
+    ]
+    expected = torch.stack(at_points).mean(0).abs().mean(0)
+    close(eap_ig(subject, pairs, steps=3, rule="right"), expected, 1e-6)
+    close(eap_ig(subject, pairs, steps=1, rule="right"), eap(subject, pairs))
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -190,6 +221,7 @@ def test_a_loss_that_is_flat_at_the_clean_run() -> None:
     with pytest.raises(ValueError, match=r"gradient of the loss is zero .*: use eap-ig"):
         eap(numeric, pairs)
     assert (eap_ig(numeric, pairs) > 0).any()
+    assert (eap(numeric, pairs, direction="denoising") > 0).any()
 
 
 def test_options_are_checked() -> None:
@@ -201,3 +233,7 @@ def test_options_are_checked() -> None:
         eap_ig(subject, pairs, over="edges")
     with pytest.raises(ValueError, match="steps must be above 0, got 0"):
         eap_ig(subject, pairs, steps=0)
+    with pytest.raises(ValueError, match="rule must be one of midpoint, right, got 'left'"):
+        eap_ig(subject, pairs, rule="left")
+    with pytest.raises(ValueError, match="direction must be one of noising, denoising, got 'up'"):
+        eap(subject, pairs, direction="up")

@@ -1,0 +1,148 @@
+"""Node attribution patching: how much each component matters (Nanda 2023; Syed et al. 2023).
+
+1. The subject runs on clean and corrupted prompts. A component's first-order effect on a prompt is
+   (corrupted - clean output) . (gradient of the loss at that output), summed over positions: what
+   noising all it writes would do if the rest were linear. It is the sum of what EAP gives to the
+   edges that leave it, at a fraction of the work.
+2. The gradient is that at the clean run or, with `steps`, the mean over points on the straight path
+   from corrupted to clean inputs, as in EAP-IG.
+3. A component's score pools its effects on the prompts, as in `eap`. `node_scores` gives these.
+4. `nap` lifts them to edges: an edge scores the smaller of its two components, so that the best
+   edges are those among the best components. A reader of a group of heads counts as the best of
+   them; `logits`, which writes nothing, as the best component of all.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from graphcircuits.engine.memory import Footprint, at_once, keep_freed_memory
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.methods.prepare import POOLS, check_choice, placed, settled
+from graphcircuits.subject.states import Trace
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs, check_losses
+
+
+def nap(
+    subject: Transformer,
+    pairs: Pairs,
+    *,
+    steps: int = 0,
+    pool: str = "abs",
+    memory_limit: int | None = None,
+) -> Float[Tensor, " edge"]:
+    """For each edge the smaller score of its two components; options as in `node_scores`."""
+    return lifted(subject.graph, _scores(subject, pairs, steps, pool, memory_limit))
+
+
+def node_scores(
+    subject: Transformer,
+    pairs: Pairs,
+    *,
+    steps: int = 0,
+    pool: str = "abs",
+    memory_limit: int | None = None,
+) -> dict[str, float]:
+    """First-order effect of noising each component that writes: `input`, heads and MLPs, by name.
+
+    Gradients are those at the clean run or, from 1 on, averaged over `steps` points on the path
+    from corrupted to clean inputs. `pool` takes the mean over prompts of absolute effects ("abs")
+    or the absolute value of the mean effect ("sum"). Memory stays below `memory_limit` bytes where
+    one prompt allows it.
+    """
+    scores = _scores(subject, pairs, steps, pool, memory_limit)
+    return dict(zip(subject.graph.writer_names, scores.tolist(), strict=True))
+
+
+def lifted(graph: ComponentGraph, writers: Float[Tensor, " writer"]) -> Float[Tensor, " edge"]:
+    """Edge scores from those of components: the smaller of an edge's two ends."""
+    served = [graph.components_of(reader) for reader in range(graph.n_readers - 1)]
+    ends = [writers[each.start : each.stop].max() for each in served]
+    readers = torch.stack([*ends, writers.max()])
+    places = (graph.edge_writers.to(writers.device), graph.edge_readers.to(writers.device))
+    return torch.minimum(writers[places[0]], readers[places[1]])
+
+
+def _scores(
+    subject: Transformer, pairs: Pairs, steps: int, pool: str, memory_limit: int | None
+) -> Float[Tensor, " writer"]:
+    check_choice("pool", pool, POOLS)
+    if steps < 0:
+        raise ValueError(f"steps must be at least 0, got {steps}.")
+    subject = settled(subject, widen=False)
+    pairs = placed(subject, pairs)
+    size = Footprint(subject, pairs.clean.shape[1])
+    prompts = at_once(subject, size.backward + 2 * size.states, memory_limit)
+    keep_freed_memory()
+    dtype = torch.promote_types(subject.dtype, torch.float32)
+    total = torch.zeros(subject.graph.n_writers, dtype=dtype, device=subject.device)
+    losses = []
+    for part in pairs.split(prompts):
+        found, *both = _effects(subject, part, steps)
+        total += (found.abs() if pool == "abs" else found).sum(0)
+        losses.append(both)
+    check_losses(*(torch.cat(each) for each in zip(*losses, strict=True)))
+    if not total.any():
+        raise ValueError(
+            "the gradient of the loss is zero at every component, so all scores would be zero; a "
+            "loss whose targets are the clean run's own outputs is flat there: give nap steps."
+        )
+    return total.abs() / len(pairs)
+
+
+def _effects(
+    subject: Transformer, pairs: Pairs, steps: int
+) -> tuple[Float[Tensor, "batch writer"], Float[Tensor, " batch"], Float[Tensor, " batch"]]:
+    """Signed effects, and the clean and the corrupted losses."""
+    first, last = (subject.embed(x).detach() for x in (pairs.clean, pairs.corrupted))
+    with torch.no_grad():
+        if pairs.needs_targets:
+            pairs = pairs.with_targets_from(subject.logits(pairs.clean))
+        corrupted = subject.trace(last, pairs.columns)
+        clean = subject.trace(first, pairs.columns) if steps else None
+    if clean is None:
+        clean, slopes = _with_gradients(subject, first, pairs)
+        found = _contracted(clean, corrupted, slopes)
+    else:
+        found = torch.zeros((), device=subject.device)
+        for step in range(steps):
+            stream = torch.lerp(last, first, (step + 0.5) / steps)
+            _, slopes = _with_gradients(subject, stream, pairs)
+            found = found + _contracted(clean, corrupted, slopes) / steps
+    losses = [pairs.loss_at_columns(run.logits.detach()) for run in (clean, corrupted)]
+    return found, losses[0], losses[1]
+
+
+def _outputs(trace: Trace) -> list[Tensor]:
+    """What the components put out, before the weights that write it: `input`, then a layer at a
+    time its heads and its MLP."""
+    found = [trace.layers[0].at_heads]
+    for layer in trace.layers:
+        found += [layer.z, layer.hidden]
+    return found
+
+
+def _with_gradients(
+    subject: Transformer, stream: Float[Tensor, "batch pos d_model"], pairs: Pairs
+) -> tuple[Trace, tuple[Tensor, ...]]:
+    """A run, and the gradients at its outputs."""
+    with torch.enable_grad():
+        trace = subject.trace(stream.detach().requires_grad_(), pairs.columns)
+        total = pairs.loss_at_columns(trace.logits).sum()
+    return trace, torch.autograd.grad(total, _outputs(trace))
+
+
+@torch.no_grad()
+def _contracted(
+    clean: Trace, corrupted: Trace, slopes: tuple[Tensor, ...]
+) -> Float[Tensor, "batch writer"]:
+    """The change of each output times the gradient there."""
+
+    def product(own: Tensor, other: Tensor, slope: Tensor) -> Float[Tensor, "batch _"]:
+        wide = torch.promote_types(own.dtype, torch.float32)
+        by_position = ((other - own) * slope).sum(-1, dtype=wide)
+        return (by_position if own.ndim == 4 else by_position[..., None]).sum(1)
+
+    outputs = zip(_outputs(clean), _outputs(corrupted), slopes, strict=True)
+    return torch.cat([product(*each) for each in outputs], dim=1)

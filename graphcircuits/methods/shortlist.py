@@ -1,0 +1,181 @@
+"""Methods that test edge by edge, on large graphs: some edges only, and what all would take.
+
+1. `shortlist` chooses the edges to test: the best ones by EAP-IG, or named ones. The others are
+   ranked below all of these, in EAP-IG's order, with scores from 0 down to -1.
+2. `single_edges_forecast` and `search_forecast` measure a few runs and warn of a long wait before
+   it begins. Where arithmetic alone says that it is none, nothing is run.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from graphcircuits.engine.masked import masked_logits
+from graphcircuits.engine.resume import single_edge
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.methods.eap import eap_ig
+from graphcircuits.methods.prepare import check_positive, settled
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
+
+LONG = 60.0
+"""Seconds from which on a wait is announced."""
+WORK = 4e12
+"""Operations below which it is not even measured: less than that minute on one core."""
+PROMPTS, EDGES = 8, 4
+"""What is measured."""
+
+
+class LongRun(UserWarning):
+    """A method is about to take minutes or more."""
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """The edges to test, and scores for all that are not."""
+
+    edges: Int[Tensor, " chosen"]
+    """In edge order."""
+    below: Float[Tensor, " edge"]
+    """Less than 0, in the order of EAP-IG."""
+
+    def completed(self, scores: Float[Tensor, " edge"]) -> Float[Tensor, " edge"]:
+        """The scores of the tested edges, none of them negative, above those of the others."""
+        completed = self.below.to(scores)
+        completed[self.edges] = scores[self.edges]
+        return completed
+
+
+def shortlist(
+    subject: Transformer,
+    pairs: Pairs,
+    top: int | None,
+    edges: Sequence[str] | None,
+    memory_limit: int | None = None,
+) -> Shortlist | None:
+    """The `top` best edges by EAP-IG, or the named `edges`; None where all are to be tested."""
+    if top is None and edges is None:
+        return None
+    if top is not None and edges is not None:
+        raise ValueError("give how many edges to test (top) or which (edges), not both.")
+    named = None if edges is None else subject.graph.edge_indices(edges)
+    if top is not None:
+        check_positive(top=top)
+    elif named is None or not len(named):
+        raise ValueError("edges to test must be one or more names, got none.")
+    with torch.enable_grad():
+        cheap = eap_ig(subject, pairs, memory_limit=memory_limit)
+    order = cheap.argsort(descending=True, stable=True)
+    below = torch.empty(len(cheap), dtype=torch.float64)
+    below[order.cpu()] = -torch.arange(1, len(cheap) + 1, dtype=torch.float64) / len(cheap)
+    chosen = order[:top].cpu() if named is None else named.unique()
+    return Shortlist(chosen.sort().values, below.to(cheap))
+
+
+def restriction(_: Transformer, __: Pairs, options: Mapping[str, Any]) -> list[str]:
+    """What is to be known of scores of which only some were tested."""
+    if options["top"] is None and options["edges"] is None:
+        return []
+    tested = (
+        f"the {len(set(options['edges']))} edges that were named"
+        if options["top"] is None
+        else f"the {options['top']} best edges by eap-ig"
+    )
+    return [f"only {tested} were tested; the others rank below them, in eap-ig's order"]
+
+
+# Forecasts
+
+
+def single_edges_forecast(
+    subject: Transformer, pairs: Pairs, options: Mapping[str, Any]
+) -> Iterable[Warning]:
+    """A warning where testing each edge in one run of its own takes long."""
+
+    def measured(subject: Transformer, part: Pairs) -> float:
+        base, other = subject.run(part.clean), subject.run(part.corrupted).writers
+        spread = torch.linspace(0, subject.graph.n_edges - 1, EDGES + 1).long()
+
+        def run(edges: Int[Tensor, " edge"]) -> float:
+            return _seconds(lambda: single_edge(base, other, edges, metric=lambda x: x[..., 0, 0]))
+
+        # The first also warms up; what is left of the difference is the edges.
+        first = run(spread[:1])
+        return max(0.0, run(spread) - min(first, run(spread[:1]))) / EDGES
+
+    return _forecast("exact", "one run for each", subject, pairs, options, measured)
+
+
+def search_forecast(
+    subject: Transformer, pairs: Pairs, options: Mapping[str, Any]
+) -> Iterable[Warning]:
+    """A warning where a search that decides edge after edge takes long."""
+
+    def measured(subject: Transformer, part: Pairs) -> float:
+        corrupted = subject.run(part.corrupted).writers
+        mask = torch.ones(1, subject.graph.n_edges).to(corrupted)
+        runs = [
+            _seconds(lambda: masked_logits(subject, part.clean, mask, corrupted)) for _ in range(2)
+        ]
+        # On average half of the subject follows an edge.
+        return min(runs) / 2
+
+    return _forecast("acdc", "at least one run for each", subject, pairs, options, measured)
+
+
+@torch.no_grad()
+def _forecast(
+    name: str,
+    runs: str,
+    subject: Transformer,
+    pairs: Pairs,
+    options: Mapping[str, Any],
+    measured: Callable[[Transformer, Pairs], float],
+) -> list[Warning]:
+    """`measured` gives the seconds that one edge takes on some pairs."""
+    edges = _tested(subject.graph, options)
+    if edges * _operations(subject, pairs) < WORK:
+        return []
+    subject = settled(subject)
+    part = pairs[: min(PROMPTS, len(pairs))].to(subject.device)
+    seconds = measured(subject, part) * edges * len(pairs) / len(part)
+    if seconds < LONG:
+        return []
+    text = (
+        f"{name} on {edges:,} edges and {len(pairs)} pairs takes {runs}, about {_words(seconds)} "
+        "here; option top tests the best edges only, and eap-ig, relp or eap-gp take a few passes"
+    )
+    return [LongRun(text)]
+
+
+def _tested(graph: ComponentGraph, options: Mapping[str, Any]) -> int:
+    if options["edges"] is not None:
+        return len(options["edges"])
+    return graph.n_edges if options["top"] is None else min(options["top"], graph.n_edges)
+
+
+def _operations(subject: Transformer, pairs: Pairs) -> int:
+    """Of half a pass on all pairs: one multiplication and addition for each weight and token."""
+    layered = (w for name, w in subject.weights.items() if name not in ("W_E", "W_pos"))
+    return pairs.clean.numel() * sum(weight.numel() for weight in layered)
+
+
+def _seconds(call: Callable[[], Tensor]) -> float:
+    start = time.perf_counter()
+    result = call()
+    if result.device.type == "cuda":
+        torch.cuda.synchronize(result.device)
+    return time.perf_counter() - start
+
+
+def _words(seconds: float) -> str:
+    """A duration to two digits in the unit that people would use."""
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{seconds:.0f} seconds"
