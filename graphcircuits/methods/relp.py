@@ -83,7 +83,7 @@ class _Rules(_Base):
         name: str,
         stream: Float[Tensor, "*#batch d_model"],
         grad: Float[Tensor, "*batch d_model"],
-        layer: int | None = None,
+        layer: int | slice | None = None,
     ) -> Float[Tensor, "*batch d_model"]:
         weight, _ = self._norm_weights(name, layer)
         return grad if weight is None else self._centred(grad * weight) * self._scale(stream)

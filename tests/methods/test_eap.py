@@ -11,10 +11,12 @@ from torch import Tensor
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.memory import MEMORY_LIMIT
 from graphcircuits.engine.resume import single_edge
-from graphcircuits.methods import eap as module
+from graphcircuits.methods import effects as module
 from graphcircuits.methods.eap import eap, eap_ig, effects
 from graphcircuits.methods.exact import exact
+from graphcircuits.methods.method import Method
 from graphcircuits.methods.prepare import prepare
+from graphcircuits.methods.relp import relp
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.methods.tasks import make_pairs, output_sum
@@ -164,9 +166,11 @@ def test_thousands_of_edges_a_prompt_at_a_time(pool: str) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("architecture", ["plain", "llama"])
+@pytest.mark.parametrize(
+    ("architecture", "method"), [("plain", eap), ("gpt-2", relp), ("llama", eap)]
+)
 def test_layers_go_to_the_stream_one_by_one_or_together(
-    architecture: str, monkeypatch: pytest.MonkeyPatch
+    architecture: str, method: Method, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = make_subject(architecture, n_layers=18, n_heads=2)
     pairs = make_pairs(subject, "cross-entropy")
@@ -178,9 +182,9 @@ def test_layers_go_to_the_stream_one_by_one_or_together(
 
     layers_at_once = module._layers_at_once
     monkeypatch.setattr(module, "_layers_at_once", watched)
-    together = eap_ig(subject, pairs, steps=1)
+    together = method(subject, pairs)
     monkeypatch.setattr(module, "CPU_BUFFER", 1)
-    close(eap_ig(subject, pairs, steps=1), together)
+    close(method(subject, pairs), together)
     assert sizes == [2, 1]
 
 
