@@ -164,6 +164,15 @@ def test_fractions_are_not_short_of_an_edge() -> None:
         assert len(result.circuit(fraction=edges / 262)) == edges
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_scores_of_any_precision_are_sorted(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    result = make(scores=torch.randn(110, generator=generator).to(dtype))
+    for count in (1, 17, 110):
+        chosen = result.circuit(edges=count).mask.nonzero().flatten()
+        assert chosen.tolist() == sorted(result.ranking()[:count].tolist())
+
+
 def test_pruned_circuit() -> None:
     scores = torch.zeros(110)
     graph = GRAPHS[0]

@@ -211,15 +211,15 @@ def _counting_pairs(pairs: Pairs, tally: _Tally) -> Pairs:
     """The same pairs; they count the runs that they judge, but for plain ones."""
 
     class CountingPairs(Pairs):
-        def loss(
-            self, logits: Float[Tensor, "*mask batch pos d_vocab_out"]
+        def loss_at_columns(
+            self, logits: Float[Tensor, "*mask batch column d_vocab_out"]
         ) -> Float[Tensor, "*mask batch"]:
             if _storage(logits) not in tally.plain_logits:
                 prompts = logits.shape[:-2].numel()
                 tally.evaluations += prompts
                 if logits.requires_grad and torch.is_grad_enabled():
                     tally.evaluation_backwards += prompts
-            return super().loss(logits)
+            return super().loss_at_columns(logits)
 
     return CountingPairs(**{field.name: getattr(pairs, field.name) for field in fields(pairs)})
 

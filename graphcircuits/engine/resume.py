@@ -329,7 +329,8 @@ def _chunk(base: Run, memory_limit: int | None) -> tuple[int, int]:
     batch, pos = base.states.input.shape[:2]
     numbers = batch * Footprint(base.subject, pos).passing
     largest = batch * pos * base.subject.config.d_mlp
-    return at_once(base.subject, numbers, memory_limit, largest=largest), numbers
+    chunk = at_once(base.subject, numbers, memory_limit, largest=largest)
+    return min(chunk, base.subject.graph.n_writers), numbers
 
 
 def _check_edges(graph: ComponentGraph, edges: Int[Tensor, " edge"]) -> None:

@@ -78,13 +78,15 @@ class _Rules(_Base):
         change = self._centred(stream - constant) * self._scale(constant) * weight
         return super().normalize(name, constant, layer) + change
 
-    def _pulled(
+    def pull_through_norm(
         self,
+        name: str,
         stream: Float[Tensor, "*#batch d_model"],
-        weight: Float[Tensor, "*#batch d_model"],
         grad: Float[Tensor, "*batch d_model"],
+        layer: int | slice | None = None,
     ) -> Float[Tensor, "*batch d_model"]:
-        return self._centred(grad * weight) * self._scale(stream)
+        weight, _ = self._norm_weights(name, layer)
+        return grad if weight is None else self._centred(grad * weight) * self._scale(stream)
 
     def _centred(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         return x - x.mean(-1, keepdim=True) if self.config.norm == "layer" else x

@@ -159,6 +159,9 @@ class Components:
     ) -> tuple[Tensor | None, Tensor | None]:
         found = [self.weights.get(f"{name}_{part}") for part in "wb"]
         weight, bias = (x if x is None or layer is None else x[layer] for x in found)
+        if isinstance(layer, slice):
+            # Between the layers and d_model lie the readers, prompts and positions.
+            weight, bias = (x if x is None else x[:, None, None, None] for x in (weight, bias))
         return weight, bias
 
     def write_weight(self, name: str, layer: int | None = None) -> Float[Tensor, "... d_model"]:
@@ -198,22 +201,10 @@ class Components:
     ) -> Float[Tensor, "*batch d_model"]:
         """The gradient at a norm's input, given the one at its output.
 
-        Several layers lie along the first axis.
+        That of several layers has the axes (layer, reader, batch, pos, d_model).
         """
         weight, _ = self._norm_weights(name, layer)
-        if weight is None:
-            return grad
-        if isinstance(layer, slice):
-            weight = weight.view(len(weight), *[1] * (grad.ndim - 2), -1)
-        return self._pulled(stream, weight, grad)
-
-    def _pulled(
-        self,
-        stream: Float[Tensor, "*#batch d_model"],
-        weight: Float[Tensor, "*#batch d_model"],
-        grad: Float[Tensor, "*batch d_model"],
-    ) -> Float[Tensor, "*batch d_model"]:
-        return pull_through_norm(self.config, stream, weight, grad)
+        return grad if weight is None else pull_through_norm(self.config, stream, weight, grad)
 
     def through_norm(
         self, name: str, W: Float[Tensor, "*lead d_model d_out"], layer: int | None = None

@@ -60,6 +60,7 @@ def test_debug_shows_where_a_mistake_was_found(command: Command) -> None:
     ("error", "code", "said"),
     [
         (MemoryError(), 1, "out of memory; give fewer prompts"),
+        (MemoryError("out of memory on cuda:0 with 8 prompts"), 1, "out of memory on cuda"),
         (RuntimeError("CUDA out of memory. Tried"), 1, "out of memory; give fewer prompts"),
         (RuntimeError("can't allocate memory: you"), 1, "out of memory; give fewer prompts"),
         (ValueError("two\nlines"), 2, "two lines\n"),

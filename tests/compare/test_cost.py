@@ -164,9 +164,9 @@ def test_eap_passes_against_the_traces_it_makes(monkeypatch: pytest.MonkeyPatch)
     rows = []
     trace = Transformer.trace
 
-    def wrapped(subject: Transformer, embedded: Tensor) -> Trace:
+    def wrapped(subject: Transformer, embedded: Tensor, columns: slice) -> Trace:
         rows.append(len(embedded))
-        return trace(subject, embedded)
+        return trace(subject, embedded, columns)
 
     monkeypatch.setattr(Transformer, "trace", wrapped)
     subject = make_small()

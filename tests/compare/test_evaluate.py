@@ -3,6 +3,7 @@
 import itertools
 import math
 import statistics
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from torch import Tensor
 
 import graphcircuits
 from graphcircuits.circuit import Circuit
-from graphcircuits.compare import evaluate
 from graphcircuits.compare.evaluate import (
     FRACTIONS,
     LOG_SIZES,
@@ -26,7 +26,7 @@ from graphcircuits.compare.evaluate import (
     precision_recall,
     summarize,
 )
-from graphcircuits.engine.masked import masked_logits
+from graphcircuits.engine.masked import ablated_writers, masked_logits
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result import Result
 from graphcircuits.subject.transformer import Transformer
@@ -258,22 +258,41 @@ def test_faithfulness_is_the_closed_part_of_the_gap() -> None:
 
 @pytest.mark.parametrize("ablation", ["corrupted", "mean", "zero"])
 @pytest.mark.parametrize("kind", ["cross-entropy", "kl"])
-def test_prompts_that_do_not_fit_at_once_change_nothing(
-    ablation: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    subject, pairs = task(kind)
-    circuits = [Circuit.from_names(subject.graph, ["input->m0", "m0->m1", "m1->logits"])]
-    whole = faithfulness(subject, pairs, circuits, ablation=ablation)
+def test_prompts_that_do_not_fit_at_once_change_nothing(ablation: str, kind: str) -> None:
     runs: list[int] = []
 
-    def counted(subject: Transformer, tokens: Tensor, *args: Any, **options: Any) -> Tensor:
-        runs.append(len(tokens))
-        return masked_logits(subject, tokens, *args, **options)
+    class Watched(Transformer):
+        def embed(self, tokens: Tensor) -> Tensor:
+            runs.append(len(tokens))
+            return super().embed(tokens)
 
-    monkeypatch.setattr(evaluate, "masked_logits", counted)
-    monkeypatch.setattr(evaluate, "MEMORY_LIMIT", 1)
-    assert faithfulness(subject, pairs, circuits, ablation=ablation) == pytest.approx(whole)
-    assert runs == [1] * len(pairs)
+    plain, pairs = task(kind)
+    subject = Watched(plain.config, plain.weights)
+    # Each prompt scores another position, so each chunk reads other columns.
+    pairs = replace(pairs, scored=torch.eye(*pairs.clean.shape, dtype=torch.bool))
+    circuits = [Circuit.from_names(subject.graph, ["input->m0", "m0->m1", "m1->logits"])]
+    whole = faithfulness(subject, pairs, circuits, ablation=ablation)
+    assert max(runs) == len(pairs) > 1
+    runs.clear()
+    parts = faithfulness(subject, pairs, circuits, ablation=ablation, memory_limit=1)
+    assert parts == pytest.approx(whole)
+    assert max(runs) == 1
+
+
+@pytest.mark.parametrize("ablation", ["corrupted", "mean", "zero"])
+def test_faithfulness_by_masked_runs(ablation: str) -> None:
+    """Also where the prompts go on behind the last scored position."""
+    subject, pairs = task("cross-entropy")
+    pairs.scored[:, 3:] = False
+    graph, generator = subject.graph, torch.Generator().manual_seed(0)
+    masks = torch.rand(5, graph.n_edges, generator=generator) < 0.4
+    cut = ablated_writers(subject, pairs.corrupted, ablation)
+    masks = torch.cat([masks, torch.ones_like(masks[:1]), torch.zeros_like(masks[:1])])
+    losses = masked_logits(subject, pairs.clean, masks.double(), cut, metric=pairs.loss).mean(1)
+    expected = (losses[-1] - losses[:5]) / (losses[-1] - losses[-2])
+    circuits = [Circuit.from_mask(graph, mask) for mask in masks[:5]]
+    found = faithfulness(subject, pairs, circuits, ablation=ablation)
+    assert found == pytest.approx(expected.tolist())
 
 
 def test_the_curve_takes_the_best_edges() -> None:

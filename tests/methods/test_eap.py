@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +11,12 @@ from torch import Tensor
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.memory import MEMORY_LIMIT
 from graphcircuits.engine.resume import single_edge
+from graphcircuits.methods import effects as module
 from graphcircuits.methods.eap import eap, eap_ig, effects
 from graphcircuits.methods.exact import exact
+from graphcircuits.methods.method import Method
 from graphcircuits.methods.prepare import prepare
+from graphcircuits.methods.relp import relp
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.methods.tasks import make_pairs, output_sum
@@ -159,6 +163,54 @@ def test_thousands_of_edges_a_prompt_at_a_time(pool: str) -> None:
     )
     expected = slopes.abs().mean(0) if pool == "abs" else slopes.mean(0).abs()
     close(eap(subject, pairs, pool=pool, memory_limit=1), expected)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("architecture", "method"), [("plain", eap), ("gpt-2", relp), ("llama", eap)]
+)
+def test_layers_go_to_the_stream_one_by_one_or_together(
+    architecture: str, method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = make_subject(architecture, n_layers=18, n_heads=2)
+    pairs = make_pairs(subject, "cross-entropy")
+    sizes: list[int] = []
+
+    def watched(run: Any, batch: int) -> int:
+        sizes.append(layers_at_once(run, batch))
+        return sizes[-1]
+
+    layers_at_once = module._layers_at_once
+    monkeypatch.setattr(module, "_layers_at_once", watched)
+    together = method(subject, pairs)
+    monkeypatch.setattr(module, "CPU_BUFFER", 1)
+    close(method(subject, pairs), together)
+    assert sizes == [2, 1]
+
+
+def test_positions_behind_the_last_scored_one_change_nothing() -> None:
+    subject = make_subject("llama")
+    pairs = make_pairs(subject, "cross-entropy")
+    pairs.scored[:, 3:] = False
+    clean, corrupted = pairs.clean.clone(), pairs.corrupted.clone()
+    clean[:, 3:] = corrupted[:, 3:] = 0
+    other = replace(pairs, clean=clean, corrupted=corrupted)
+    assert torch.equal(eap(subject, pairs), eap(subject, other))
+    # One that looks ahead does see them.
+    ahead = make_subject("bidirectional")
+    assert not torch.allclose(eap(ahead, pairs), eap(ahead, other))
+
+
+@pytest.mark.parametrize("over", ["inputs", "activations"])
+def test_half_precision_has_single_precision_sums(over: str) -> None:
+    subject = make_subject("llama", n_layers=3)
+    pairs = make_pairs(subject, "cross-entropy")
+    expected = eap_ig(subject, pairs, over=over)
+    found = eap_ig(subject.to(torch.bfloat16), pairs, over=over)
+    assert found.dtype == torch.float32
+    # Rounded sums would have eight bits.
+    assert not torch.equal(found, found.bfloat16().float())
+    assert torch.corrcoef(torch.stack([found.double(), expected]))[0, 1] > 0.99
 
 
 def test_a_loss_that_is_flat_at_the_clean_run() -> None:

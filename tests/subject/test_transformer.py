@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphcircuits.subject.attention import _turns, _unseen
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.norms import normalize, pull_through_norm
 from graphcircuits.subject.transformer import (
@@ -384,3 +385,15 @@ def test_a_subject_prints_in_one_line() -> None:
     marked = replace(make_subject(), case="ib-3").to(torch.float16)
     assert str(marked).startswith(f"Transformer({sizes}, case='ib-3'; ")
     assert str(marked).endswith(" parameters, float16, cpu)")
+
+
+def test_tables_made_in_inference_mode_serve_gradients() -> None:
+    _turns.cache_clear()
+    _unseen.cache_clear()
+    subject = make_subject("rotary")
+    tokens = make_tokens(subject)
+    with torch.inference_mode():
+        before = subject.logits(tokens)
+    run = subject.run(tokens, loss=lambda logits: logits.square().sum())
+    assert run.gradients is not None
+    torch.testing.assert_close(run.logits, before.clone())

@@ -145,6 +145,28 @@ def test_unscored_positions_are_not_read() -> None:
     torch.testing.assert_close(kept, make("cross-entropy").loss(logits))
 
 
+@pytest.mark.parametrize("loss_name", LOSSES)
+def test_columns_are_all_that_the_loss_reads(loss_name: str) -> None:
+    scored = torch.zeros(BATCH, POS, dtype=torch.bool)
+    scored[0, 1] = scored[1, 2] = scored[2, 1:3] = True
+    pairs = make(loss_name, scored=scored)
+    logits = random_logits(pairs, 2)
+    assert pairs.columns == slice(1, 3)
+    assert torch.equal(pairs.loss_at_columns(logits[..., 1:3, :]), pairs.loss(logits))
+    with pytest.raises(ValueError, match=r"must have \(3, 2\) prompts and positions, got \(3, 4\)"):
+        pairs.loss_at_columns(logits)
+    short = pairs.up_to_last_column()
+    assert short.clean.shape == (BATCH, 3)
+    assert torch.equal(short.loss(logits[..., :3, :]), pairs.loss(logits))
+    assert short.up_to_last_column() is short
+
+
+def test_a_function_of_ones_own_reads_all_columns() -> None:
+    pairs = make(lambda logits, pairs: logits.sum((1, 2)))
+    assert pairs.columns == slice(0, POS)
+    assert pairs.up_to_last_column() is pairs
+
+
 def test_kl_allows_classes_that_both_rule_out() -> None:
     targets = torch.zeros(BATCH, POS, CLASSES, dtype=torch.float64)
     targets[..., :2] = 0.5
