@@ -272,6 +272,7 @@ def test_bench_on_the_test_cases_brings_the_published_figures(
     assert "PGExplainer" in theirs
 
 
+@pytest.mark.slow
 def test_a_failing_bench_ends_with_1(command: Command, tmp_path: Path) -> None:
     given = ["bench", "--methods", "random", "--pairs", "2", "--out", tmp_path, "--cases"]
     ended = command(*given, "ib-3,tb-length")

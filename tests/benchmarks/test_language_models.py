@@ -153,6 +153,7 @@ def test_failures_are_kept_and_tried_again(
     assert re.search(r"\| random \| \*\*\S+\*\* \|  \|  \|", page)
 
 
+@pytest.mark.slow
 def test_pairs_are_kept_apart() -> None:
     tokenizer = Words()
     for name in ("ioi", "plurals"):

@@ -31,6 +31,7 @@ def own_subject(folder: Path) -> tuple[Path, Path]:
     return path, prompts
 
 
+@pytest.mark.slow
 def test_json_holds_the_counts(tmp_path: Path) -> None:
     path, prompts = own_subject(tmp_path)
     methods = ["--methods", "exact, eap-ig", "--option", "eap-ig.steps=3"]

@@ -33,6 +33,7 @@ def results(tmp_path: Path) -> list[Path]:
     return files
 
 
+@pytest.mark.slow
 def test_the_case_that_the_files_name_on_fresh_pairs(
     command: Command, results: list[Path], tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def case(tmp_path: Path) -> Case:
     return case
 
 
+@pytest.mark.slow
 def test_a_program_draws_pairs_and_gives_the_truth(
     command: Command, case: Case, tmp_path: Path
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_path_over_activations_runs_from_every_group_of_writers() -> None:
     assert found.backwards == pytest.approx(4 * (2 * 3 + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("threshold", "examined"), [(0.0, "edges"), (1e9, "writers")])
 def test_acdc_reports_the_edges_that_its_run_examined(threshold: float, examined: str) -> None:
     """All edges survive 0 and each is examined. None survives 1e9: with the edges into `logits`
@@ -128,6 +129,7 @@ def test_acdc_reports_the_edges_that_its_run_examined(threshold: float, examined
     assert (found.forwards, found.backwards) == (5, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["exact", "gcl", "pgexplainer", "sp-edge"])
 def test_passes_against_wrapped_functions(
     method: str, predictor: Path, monkeypatch: pytest.MonkeyPatch
@@ -277,6 +279,7 @@ def test_flops_are_those_of_torchs_counter(method: str, predictor: Path) -> None
     assert found.subject_flops + found.own_flops == counter.get_total_flops()
 
 
+@pytest.mark.slow
 def test_an_explainer_of_its_own_is_not_the_targets_work() -> None:
     """A wider MLP in PGExplainer adds to its own work alone."""
     subject = make_small()

@@ -86,6 +86,7 @@ def test_latex() -> None:
     assert {line.count(" & ") for line in body} == {len(HEADER) - 1}
 
 
+@pytest.mark.slow
 def test_the_box_plot_is_reproducible(tmp_path: Path) -> None:
     rows = [row(spread=True), row(spread=False)]
     for name, published in (("a", PUBLISHED), ("b", PUBLISHED), ("c", ())):

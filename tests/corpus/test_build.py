@@ -117,6 +117,7 @@ def test_a_subject_that_passes_is_kept_with_its_report(tmp_path: Path) -> None:
     assert subject.to(torch.float32).apply(["a", "b"]) == ["b", "a"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("instant")
 def test_a_second_build_keeps_what_is_there(tmp_path: Path) -> None:
     first = done([letters("own-1")], tmp_path)["own-1"]
@@ -292,6 +293,7 @@ def test_without_time_nothing_is_built(tmp_path: Path, caplog: pytest.LogCapture
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_build_that_ran_out_of_time_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -32,6 +32,7 @@ def unmarked(id: str) -> Transformer:
     return Transformer(subject.config, dict(subject.weights), subject.codec)
 
 
+@pytest.mark.slow
 def test_the_index_is_that_of_the_shipped_subjects() -> None:
     """Made by `python -m graphcircuits.corpus.recognize`."""
     stored = json.loads(INDEX_FILE.read_text())

@@ -73,6 +73,7 @@ def cut(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
         monkeypatch.setattr(module, "save_transformer", saving)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", some(PLACES, ("check", "written")))
 def test_a_build_that_was_cut_off_ends_with_the_files_of_one_that_was_not(
     tmp_path: Path,
@@ -136,6 +137,7 @@ def test_an_unfinished_build_of_a_program_that_changed_is_refused(
         list(build([changed, cases[1]], tmp_path, config))
 
 
+@pytest.mark.slow
 def test_some_cases_of_an_unfinished_build_are_built_by_themselves(
     tmp_path: Path, cut_off: tuple[list[Case], BuildConfig], caplog: pytest.LogCaptureFixture
 ) -> None:

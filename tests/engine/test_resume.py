@@ -57,6 +57,7 @@ def test_rows_follow_the_edges_asked_for(architecture: str) -> None:
         close(single_edge(run, other, edges), everything[edges])
 
 
+@pytest.mark.slow
 def test_chunks_and_metrics() -> None:
     subject = make_subject(n_layers=3)
     clean, corrupted = pair(subject)

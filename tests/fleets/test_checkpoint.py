@@ -47,6 +47,7 @@ def content(snapshot: Snapshot) -> str:
     return content_hash(state, best, rest, snapshot.generator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_every_snapshot_leads_to_the_same_end(tmp_path: Path, device: str) -> None:
     """The second of three subjects passes at the first check, the others never do."""

@@ -117,6 +117,7 @@ def test_writers_are_those_of_the_run() -> None:
         assert not put_out[s, ..., config.d_model :].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_cut_edges_are_masks_of_zero(share: float) -> None:
     subjects = unlike_subjects()

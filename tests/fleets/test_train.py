@@ -76,6 +76,7 @@ def parts_by_hand(s: int, rows: Rows) -> dict[str, Tensor]:
     return {kind: torch.stack(losses).mean() for kind, losses in found.items()}
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_weighted_sum_of_its_parts() -> None:
     rows, weights = drawn_rows(), stack(FLEET, SUBJECTS)
     got = loss(FLEET, weights, rows, WEIGHTED)
@@ -254,6 +255,7 @@ def test_without_time_subjects_stay_as_they_are() -> None:
     assert (one.steps, one.passed) == (0, False)
 
 
+@pytest.mark.slow
 def test_training_stops_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100))
     monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))

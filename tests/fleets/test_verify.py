@@ -44,6 +44,7 @@ def test_shipped_subjects_pass(id: str) -> None:
     assert verdict.worst_strict == min(verdict.strict.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", IDS)
 def test_a_missing_component_of_the_circuit_fails(id: str) -> None:
     """An aggregate whose head or MLP writes nothing: answers and interchanges are wrong."""

@@ -49,6 +49,7 @@ def test_it_equals_the_plain_loop(architecture: str) -> None:
         assert torch.equal(found.mask, kept)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_it_equals_the_plain_loop_with_grouped_keys() -> None:
     subject = make_subject("llama", n_heads=4, n_kv_heads=2)

@@ -119,6 +119,7 @@ def test_edges_leaving_the_input_add_up_to_the_gap(architecture: str, over: str)
     assert errors[2] < errors[1] / 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "architecture", ["plain", "parallel", "llama", "gpt-2", "windows", "everything"]
 )

@@ -36,6 +36,7 @@ NAMES = (
     "ugs",
 )
 EVERY = pytest.mark.parametrize("name", NAMES)
+QUICK = pytest.mark.parametrize("name", some(NAMES, ("eap", "gcl", "relp")))
 GATES = {"edge-pruning", "pgexplainer", "sp-edge", "sp-node", "ugs"}
 """Methods that train: here they are among the slow ones."""
 FLAT = {"eap", "gcl", "nap", "relp"}
@@ -60,7 +61,7 @@ def test_every_method_beats_chance_on_a_planted_circuit(name: str) -> None:
     assert 0.2 < share < 0.8 if name == "random" else share > 0.85
 
 
-@EVERY
+@QUICK
 @pytest.mark.parametrize("dtype", some([torch.float16, torch.bfloat16], [torch.float16]))
 def test_every_method_ranks_alike_in_half_precision(name: str, dtype: torch.dtype) -> None:
     subject = make_subject(n_heads=2).to(dtype)
@@ -74,7 +75,7 @@ def test_every_method_ranks_alike_in_half_precision(name: str, dtype: torch.dtyp
     assert torch.corrcoef(ranks)[0, 1] > 0.95
 
 
-@EVERY
+@QUICK
 def test_every_method_takes_weights_that_ask_for_gradients(name: str) -> None:
     frozen = make_subject(n_heads=2)
     pairs = make_pairs(frozen, "cross-entropy")

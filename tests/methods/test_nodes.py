@@ -20,6 +20,7 @@ def scores_of(subject: Transformer, pairs: Pairs, **options: object) -> Tensor:
     return torch.tensor(list(found.values()), dtype=torch.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 3])
 @pytest.mark.parametrize("architecture", SOME)
 def test_a_component_is_the_sum_of_its_edges(architecture: str, steps: int) -> None:

@@ -93,6 +93,7 @@ def test_the_distance_by_hand() -> None:
     torch.testing.assert_close(found(masks, torch.arange(len(pairs))), kl / whole)
 
 
+@pytest.mark.slow
 def test_the_clean_output_is_preserved_whatever_the_loss() -> None:
     subject = make_subject()
     kl = make_pairs(subject, "kl")

@@ -162,6 +162,7 @@ def test_components_of_the_incidence_graph_have_their_own_vectors(architecture: 
         torch.testing.assert_close(nodes[node, : 3 * aligner.d_align], torch.cat(expected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transformation", TRANSFORMATIONS)
 @pytest.mark.parametrize("architecture", ["plain", "llama"])
 def test_coordinates_may_be_permuted_with_their_identifiers(
@@ -196,6 +197,7 @@ def test_coordinates_may_be_permuted_with_their_identifiers(
     assert not torch.allclose(aligner.align(permuted, drawn, transformation), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("transformation", TRANSFORMATIONS)
 def test_chunks_change_nothing(transformation: Transformation) -> None:

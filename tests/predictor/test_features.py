@@ -37,6 +37,7 @@ def assert_same(first: Features, second: Features) -> None:
 # The definitions
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("architecture", FAMILIES)
@@ -54,6 +55,7 @@ def test_gradients_are_slopes_of_the_loss(architecture: str) -> None:
         torch.testing.assert_close((gradient * nudge).sum(), found, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("architecture", FAMILIES)

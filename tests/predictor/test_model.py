@@ -83,6 +83,7 @@ def test_scores_see_no_change_of_basis(options: dict[str, Any]) -> None:
     assert_close(score(config, rotated(subject), pairs), scores)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("connectivity", ["observed", "none"])
 @pytest.mark.parametrize("options", some(JOINABLE, JOINABLE[::2]))
@@ -118,6 +119,7 @@ def test_the_order_of_positions_does_not_matter(context_width: int) -> None:
 # The paper's aligner
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("transformation", TRANSFORMATIONS)
 @pytest.mark.parametrize("learner", LEARNERS)
@@ -197,6 +199,7 @@ def test_what_cannot_stand_side_by_side_is_refused() -> None:
 # The network
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "options",

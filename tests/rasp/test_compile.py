@@ -155,6 +155,7 @@ def test_a_wild_program_is_refused_or_exact(seed: int) -> None:
     refused_or_exact(seed)
 
 
+@pytest.mark.slow
 def test_many_wild_programs_compile() -> None:
     assert 10 < sum(map(refused_or_exact, range(30))) < 30
 

@@ -147,6 +147,7 @@ def test_only_expressions_can_be_walked() -> None:
         list(walk("tokens"))  # pyright: ignore
 
 
+@pytest.mark.slow
 def test_a_long_chain_does_not_exhaust_the_stack() -> None:
     program: SOp = tokens
     for _ in range(5000):

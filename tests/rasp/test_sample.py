@@ -121,6 +121,7 @@ def test_no_program_is_constant(cases: list[SampledCase]):
         assert len(outputs) > 1, describe(case.program)
 
 
+@pytest.mark.slow
 def test_impossible_requests_are_refused():
     with pytest.raises(ValueError, match=r"layers must be 1 to 8, got 9"):
         sample_program(seeded(0), layers=9)

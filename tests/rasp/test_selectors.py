@@ -86,6 +86,7 @@ STEPS: dict[str, Callable[[Selector], Selector]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("what", STEPS)
 def test_a_deep_selector_does_what_a_shallow_one_does(what: str) -> None:

@@ -61,6 +61,7 @@ def triple() -> SOp:
     return Map(lambda xyi: xyi[0] + xyi[1] - xyi[2], three)
 
 
+@pytest.mark.slow
 def test_a_map_of_three_inputs_is_refused_with_its_size() -> None:
     with pytest.raises(RaspError) as raised:
         compile_program(triple(), vocab=range(50), max_seq_len=21)

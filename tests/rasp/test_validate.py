@@ -82,6 +82,7 @@ def test_a_mixture_of_rare_tokens_in_a_large_vocabulary_is_found() -> None:
     assert 9 in xs
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_a_mixture_that_needs_equal_tokens_in_a_large_vocabulary_is_found() -> None:
     xs = counterexample(Aggregate(SAME, indices), vocab=range(500), max_seq_len=5)

@@ -288,6 +288,7 @@ def cut_at(step: int) -> Any:
     return progress
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{}, {"batch": 2}, {"predictor": small(dropout=0.2, connectivity="complete")}],
