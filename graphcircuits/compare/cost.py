@@ -32,6 +32,7 @@ from torch.utils.flop_counter import flop_registry
 
 from graphcircuits.compare.measure import measure
 from graphcircuits.methods import BeyondTraining, Progress, localize
+from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -203,6 +204,14 @@ def _counting_subject(subject: Transformer, tally: _Tally) -> Transformer:
             if logits.ndim == 3:
                 tally.plain_logits.add(_storage(logits))
             return logits
+
+        def trace(
+            self, embedded: Float[Tensor, "batch pos d_model"], columns: slice = slice(None)
+        ) -> Trace:
+            trace = super().trace(embedded, columns)
+            # Subjects with rules of their own may have made others of the logits.
+            tally.plain_logits.add(_storage(trace.logits))
+            return trace
 
     return CountingTransformer(subject.config, subject.weights, subject.codec)
 

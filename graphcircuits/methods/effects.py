@@ -118,9 +118,9 @@ def add_effects(
         if seen <= low:
             continue
         readers = gradients.reshape(block.n_readers, len(found), -1).transpose(0, 1)
-        edges = found[:, block.edges].view(-1, block.n_readers, block.n_writers)[:, :, low:seen]
-        readers, by_row = readers.to(found.dtype), by_writer[low:seen].permute(1, 2, 0)
-        torch.baddbmm(edges, readers, by_row, out=edges)
+        products = readers.to(found.dtype) @ by_writer[low:seen].permute(1, 2, 0)
+        edges = found[:, block.edges].view(-1, block.n_readers, block.n_writers)
+        edges[:, :, low:seen] += products
 
 
 def _gradient_blocks(run: Pass, batch: int) -> Iterator[Float[Tensor, "reader batch pos d_model"]]:

@@ -144,12 +144,19 @@ def _measured(
         return pairs.loss(logits).sum()
 
     run = subject.run(pairs.clean, loss)
-    other = subject.run(pairs.corrupted, loss if both_ends else None)
+    if both_ends:
+        other = subject.run(pairs.corrupted, loss)
+        corrupted, far = other.writers, other.gradient_blocks()
+    else:
+        # Of this run nothing else is needed, and to stack its states is to copy them.
+        with torch.no_grad():
+            other = subject.trace(subject.embed(pairs.corrupted))
+            z, hidden = zip(*((layer.z, layer.hidden) for layer in other.layers), strict=True)
+            corrupted, far = subject.written(other.layers[0].at_heads, z, hidden), repeat(None)
     clean = _by_context(run.writers)
-    change = _by_context(other.writers) - clean
+    change = _by_context(corrupted) - clean
     written = torch.stack([change.norm(dim=-1), clean.norm(dim=-1)])
     clean, change = clean.transpose(1, 2), change.transpose(1, 2)
-    far = other.gradient_blocks() if both_ends else repeat(None)
     statistics, received, sample = [], [], []
     reader = 0
     for gradients, far_gradients in zip(run.gradient_blocks(), far, strict=False):

@@ -14,7 +14,7 @@ the weight part of the matrix that writes it. b_O and b_out belong to no edge: t
 the stream.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -229,6 +229,21 @@ class Transformer(Components):
         read = self.uncapped(stream[:, columns])
         return Trace(layers, read, self.capped(read))
 
+    def written(
+        self,
+        first: Float[Tensor, "batch pos d_model"],
+        z: Iterable[Tensor],
+        hidden: Iterable[Tensor],
+    ) -> Float[Tensor, "batch pos writer d_model"]:
+        """What each writer adds to the stream, biases excluded, from `input` and layer by layer."""
+        parts = [first[None]]
+        for layer, (heads, mlp) in enumerate(zip(z, hidden, strict=True)):
+            by_head = heads.permute(2, 0, 1, 3).flatten(1, 2) @ self.write_weight("W_O", layer)
+            parts.append(by_head.unflatten(1, first.shape[:2]))
+            parts.append((mlp @ self.write_weight("W_out", layer))[None])
+        # Interventions take whole writers, so memory holds them writer by writer.
+        return rearrange(torch.cat(parts), "writer batch pos d_model -> batch pos writer d_model")
+
 
 @dataclass(frozen=True, eq=False)
 class Run:
@@ -253,22 +268,8 @@ class Run:
     @cached_property
     def writers(self) -> Float[Tensor, "batch pos writer d_model"]:
         """What each writer adds to the stream, biases excluded."""
-        subject, states = self.subject, self.states
-        heads = einsum(
-            states.z,
-            subject.write_weight("W_O"),
-            "layer batch pos head d_head, layer head d_head d_model "
-            "-> layer head batch pos d_model",
-        )
-        mlps = einsum(
-            states.hidden,
-            subject.write_weight("W_out"),
-            "layer batch pos d_mlp, layer d_mlp d_model -> layer batch pos d_model",
-        )
-        layers = torch.cat([heads, mlps[:, None]], dim=1).flatten(0, 1)
-        # Interventions take whole writers, so memory holds them writer by writer.
-        by_writer = torch.cat([states.input[None], layers])
-        return rearrange(by_writer, "writer batch pos d_model -> batch pos writer d_model")
+        states = self.states
+        return self.subject.written(states.input, states.z, states.hidden)
 
     @cached_property
     def readers(self) -> Float[Tensor, "batch pos reader d_model"]:

@@ -144,8 +144,8 @@ def test_passes_against_wrapped_functions(
 
         return call
 
-    for name in ("logits", "run"):
-        whole = wrapped(plain, getattr(Transformer, name), lambda _, tokens, *rest: len(tokens))
+    for name in ("logits", "trace"):
+        whole = wrapped(plain, getattr(Transformer, name), lambda _, prompts, *rest: len(prompts))
         monkeypatch.setattr(Transformer, name, whole)
     in_masks = wrapped(
         masked, masked_logits, lambda _, tokens, masks, *rest: len(tokens) * len(masks)
