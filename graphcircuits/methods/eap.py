@@ -42,7 +42,8 @@ from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs, check_losses
 
 PATHS = ("inputs", "activations")
-RULES = ("midpoint", "right")
+RULES = {"left": 0.0, "midpoint": 0.5, "right": 1.0}
+"""Where in a step the gradient is taken."""
 
 Stream = Float[Tensor, "batch pos d_model"]
 Walk = Callable[
@@ -86,15 +87,15 @@ def eap_ig(
     """Effect of noising each edge, from gradients averaged along a path from corrupted to clean.
 
     `over` names the path: "inputs" takes `steps` passes, "activations" that many for each group of
-    writers. `rule` says where in each step the gradient is taken: at its middle, or at its "right"
-    end, the clean one, as published. `pool` and `memory_limit` as in `eap`. With "sum", and before
-    the absolute value, the scores of the edges leaving `input` add up to the loss gap as `steps`
-    grow.
+    writers. `rule` says where in each step the gradient is taken: at its middle, at its "right"
+    end, the clean one, as published, or at its "left" one, as in the EAP-IG package of today.
+    `pool` and `memory_limit` as in `eap`. With "sum", and before the absolute value, the scores of
+    the edges leaving `input` add up to the loss gap as `steps` grow.
     """
     check_choice("over", over, PATHS)
-    check_choice("rule", rule, RULES)
+    check_choice("rule", rule, tuple(RULES))
     check_positive(steps=steps)
-    shares = (torch.arange(steps) + (0.5 if rule == "midpoint" else 1.0)) / steps
+    shares = (torch.arange(steps) + RULES[rule]) / steps
     return attribute(subject, pairs, over, shares, pool, memory_limit)
 
 

@@ -23,7 +23,7 @@ whole subject and not from one in which every edge is half corrupted.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -38,9 +38,9 @@ from graphcircuits.methods.prepare import (
     Stop,
     check_positive,
     corrupted_outputs,
-    from_clean_run,
     prepare,
     settled,
+    to_clean_output,
 )
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -126,15 +126,6 @@ def pgexplainer(
     described = standardized(describe(subject)).to(subject.dtype)
     distance = engine_distance(subject, pairs, memory_limit)
     return fit(described, distance, len(pairs), options, generator=generator, progress=progress)
-
-
-def to_clean_output(subject: Transformer, pairs: Pairs, memory_limit: int | None = None) -> Pairs:
-    """The same prompts, with the distance to the clean run's output as their loss."""
-    loss_name = pairs.loss_name
-    if loss_name not in ("kl", "l1"):
-        loss_name = "l1" if subject.config.d_vocab_out == 1 else "kl"
-    bare = replace(pairs, loss_name=loss_name, targets=None, incorrect=None)
-    return from_clean_run(subject, bare, memory_limit)
 
 
 @torch.no_grad()

@@ -4,7 +4,8 @@
    targets that are still missing are taken from the clean run. Its parts, `placed` and
    `task.check_losses`, are for methods that run the subject on all prompts anyway.
    `corrupted_outputs` gives what cut edges carry, on prompts that are drawn step by step.
-2. `from_clean_run` measures the distance to the clean run instead of the right answer.
+2. `from_clean_run` and `to_clean_output` measure the distance to the clean run instead of the right
+   answer, `trainable` does so for methods that train, where the loss asks for it.
 3. `settled` gives the weights a method computes with: they ask for no gradients, and have enough
    digits.
 4. A `Progress` callback hears of every step of an iterative method; by raising `Stop` it ends the
@@ -78,6 +79,27 @@ def from_clean_run(subject: Transformer, pairs: Pairs, memory_limit: int | None 
     bare = replace(pairs, targets=None)
     logits = torch.cat([subject.logits(part) for part in pairs.clean.split(size)])
     return bare.with_targets_from(logits)
+
+
+def to_clean_output(subject: Transformer, pairs: Pairs, memory_limit: int | None = None) -> Pairs:
+    """The same prompts, with the distance to the clean run's output as their loss."""
+    loss_name = pairs.loss_name
+    if loss_name not in ("kl", "l1"):
+        loss_name = "l1" if subject.config.d_vocab_out == 1 else "kl"
+    bare = replace(pairs, loss_name=loss_name, targets=None, incorrect=None)
+    return from_clean_run(subject, bare, memory_limit)
+
+
+def trainable(subject: Transformer, pairs: Pairs, memory_limit: int | None = None) -> Pairs:
+    """The pairs as gates can be trained on them: with a loss that a circuit cannot win at.
+
+    The answer of a language model leaves room above it, so gates trained on a logit difference or
+    a cross-entropy find circuits that answer far more surely than the subject does. Its own output
+    is then what is to be kept, as in the papers.
+    """
+    if pairs.loss_name in ("cross-entropy", "logit-diff"):
+        return to_clean_output(subject, pairs, memory_limit)
+    return pairs
 
 
 def corrupted_outputs(

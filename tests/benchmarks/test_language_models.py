@@ -74,7 +74,7 @@ def test_all_at_once(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "![Faithfulness curves](../figures/curves.svg)" in page
     assert "<svg" in (tmp_path / "figures" / "curves.svg").read_text()
     assert page.count("| method | ioi | plurals | mean |") == 2 * len(language_models_page.NUMBERS)
-    assert page.count("Left out: agreement (2 tasks were taken before it).") == 2
+    assert page.count("Left out: agreement (2 tasks were taken before).") == 2
     assert "| edge-pruning | " in page
     assert "steps 1, " in page
     assert "\nFailed" not in page

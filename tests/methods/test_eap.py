@@ -238,7 +238,7 @@ def test_options_are_checked() -> None:
         eap_ig(subject, pairs, over="edges")
     with pytest.raises(ValueError, match="steps must be above 0, got 0"):
         eap_ig(subject, pairs, steps=0)
-    with pytest.raises(ValueError, match="rule must be one of midpoint, right, got 'left'"):
-        eap_ig(subject, pairs, rule="left")
+    with pytest.raises(ValueError, match="rule must be one of left, midpoint, right, got 'up'"):
+        eap_ig(subject, pairs, rule="up")
     with pytest.raises(ValueError, match="direction must be one of noising, denoising, got 'up'"):
         eap(subject, pairs, direction="up")

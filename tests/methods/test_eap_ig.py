@@ -49,6 +49,8 @@ def test_eap_ig_at_its_places_on_the_path(name: str) -> None:
     places = torch.arange(5, dtype=torch.float64) / 5
     signed = effects(subject, pairs, "inputs", (places,)).mean(0)
     torch.testing.assert_close(signed, expected, rtol=1e-4, atol=1e-7)
+    found = eap_ig(subject, pairs, steps=5, rule="left", pool="sum")
+    torch.testing.assert_close(found, expected.abs(), rtol=1e-4, atol=1e-7)
     # Ours lie in the middle of the steps: another estimate of the same integral.
     middle = eap_ig(subject, pairs, steps=5, pool="sum")
     assert 0.9 < rank_correlation(middle, expected.abs()) < 0.9999

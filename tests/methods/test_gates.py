@@ -1,10 +1,12 @@
 """Trained gates: their distribution, the lifting of node scores, the sparsity they reach."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from graphcircuits.methods.hard_concrete import probability_open, sample
-from graphcircuits.methods.prepare import Stop
+from graphcircuits.methods.prepare import Stop, trainable
 from graphcircuits.methods.probing import START, lifted, sp_edge
 from graphcircuits.methods.pruning import edge_pruning
 from tests.methods.tasks import make_pairs
@@ -106,3 +108,23 @@ def test_options_are_checked() -> None:
         sp_edge(subject, pairs, steps=0, prompts=-1)
     with pytest.raises(ValueError, match=r"sparsity must be in 0\.\.1, got 2"):
         edge_pruning(subject, pairs, sparsity=2.0)
+
+
+@pytest.mark.parametrize("loss_name", ["logit-diff", "cross-entropy"])
+def test_gates_keep_the_subjects_own_output(loss_name: str) -> None:
+    """No circuit is closer to the clean run than the whole subject, however sure it is."""
+    subject = make_subject()
+    pairs = make_pairs(subject, "cross-entropy")
+    if loss_name == "logit-diff":
+        pairs = replace(pairs, loss_name=loss_name, incorrect=torch.zeros_like(pairs.targets))
+    found = trainable(subject, pairs)
+    torch.testing.assert_close(found.targets, subject.logits(pairs.clean).softmax(-1))
+    assert found.loss(subject.logits(pairs.clean)).abs().max() < 1e-6
+    assert found.scored is pairs.scored
+
+
+@pytest.mark.parametrize("loss_name", ["kl", "l1"])
+def test_distances_to_given_targets_stay(loss_name: str) -> None:
+    subject = make_subject(d_vocab_out=1 if loss_name == "l1" else 3)
+    pairs = make_pairs(subject, loss_name)
+    assert trainable(subject, pairs) is pairs

@@ -32,9 +32,8 @@ from graphcircuits.methods.pgexplainer import (
     penalty,
     pgexplainer,
     sample,
-    to_clean_output,
 )
-from graphcircuits.methods.prepare import Stop
+from graphcircuits.methods.prepare import Stop, to_clean_output
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.methods.tasks import make_pairs, output_sum, planted, ranks_right
