@@ -116,7 +116,7 @@ def test_gates_keep_the_subjects_own_output(loss_name: str) -> None:
     subject = make_subject()
     pairs = make_pairs(subject, "cross-entropy")
     if loss_name == "logit-diff":
-        pairs = replace(pairs, loss_name=loss_name, incorrect=torch.zeros_like(pairs.targets))
+        pairs = replace(pairs, loss_name=loss_name, incorrect=torch.zeros_like(pairs.clean))
     found = trainable(subject, pairs)
     torch.testing.assert_close(found.targets, subject.logits(pairs.clean).softmax(-1))
     assert found.loss(subject.logits(pairs.clean)).abs().max() < 1e-6
