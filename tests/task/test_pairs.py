@@ -13,7 +13,8 @@ from torch import Tensor
 
 from graphcircuits.corpus import load_case
 from graphcircuits.store import content_hash
-from graphcircuits.task.pairs import LOSSES, Pairs
+from graphcircuits.task.pairs import Pairs
+from graphcircuits.task.problems import LOSSES
 
 BATCH, POS, CLASSES = 3, 4, 5
 
