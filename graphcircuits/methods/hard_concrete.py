@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.engine.masked import masked_logits
+from graphcircuits.engine.memory import Footprint, explained
 from graphcircuits.methods.prepare import Progress, Stop, check_positive, corrupted_outputs
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -84,6 +85,7 @@ def fit(
     locations = start.to(subject.weights["W_E"]).clone().requires_grad_()
     optimizer = torch.optim.Adam([locations], lr=training.learning_rate)
     prompts = min(training.prompts, len(pairs))
+    numbers = prompts * Footprint(subject, pairs.clean.shape[1]).masked(grad=True)
     order = torch.empty(0, dtype=torch.int64)
     for step in range(training.steps):
         if len(order) < prompts:
@@ -101,7 +103,8 @@ def fit(
         )
         objective = losses.mean() + penalty(locations, step)
         optimizer.zero_grad()
-        objective.backward()
+        with explained(subject, "masks", training.samples, numbers):
+            objective.backward()
         optimizer.step()
         try:
             if training.progress is not None:

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.engine.memory import Footprint, at_once, keep_freed_memory
+from graphcircuits.engine.memory import Footprint, at_once, explained, keep_freed_memory
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.prepare import POOLS, check_choice, placed, settled
 from graphcircuits.subject.states import Trace
@@ -73,15 +73,17 @@ def _scores(
     subject = settled(subject, widen=False)
     pairs = placed(subject, pairs)
     size = Footprint(subject, pairs.clean.shape[1])
-    prompts = at_once(subject, size.backward + 2 * size.states, memory_limit)
+    numbers = size.backward + 2 * size.states
+    prompts = min(len(pairs), at_once(subject, numbers, memory_limit))
     keep_freed_memory()
     dtype = torch.promote_types(subject.dtype, torch.float32)
     total = torch.zeros(subject.graph.n_writers, dtype=dtype, device=subject.device)
     losses = []
-    for part in pairs.split(prompts):
-        found, *both = _effects(subject, part, steps)
-        total += (found.abs() if pool == "abs" else found).sum(0)
-        losses.append(both)
+    with explained(subject, "prompts", prompts, numbers):
+        for part in pairs.split(prompts):
+            found, *both = _effects(subject, part, steps)
+            total += (found.abs() if pool == "abs" else found).sum(0)
+            losses.append(both)
     check_losses(*(torch.cat(each) for each in zip(*losses, strict=True)))
     if not total.any():
         raise ValueError(

@@ -272,3 +272,20 @@ def test_wrong_types_are_refused_with_what_to_do() -> None:
     for given, prompts, method, message in wrong:
         with pytest.raises(TypeError, match=message):
             localize(given, prompts, method)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("eap", "prompts"), ("nap", "prompts"), ("sp-edge", "masks")]
+)
+def test_out_of_memory_says_what_would_fit(
+    name: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.autograd, "grad", fail)
+    monkeypatch.setattr(torch.Tensor, "backward", fail)
+    subject = make_subject()
+    pairs = make_pairs(subject, "cross-entropy", batch=8)
+    with pytest.raises(MemoryError, match=rf"on cpu with \d+ {what} at once; \d+ should fit"):
+        localize(subject, pairs, name)
