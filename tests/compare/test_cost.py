@@ -72,8 +72,8 @@ def counted(subject: Transformer, pairs: Pairs, method: str, **options: Any) -> 
 def expected(
     method: str, graph: ComponentGraph, n_pairs: int, options: dict[str, Any]
 ) -> tuple[float, float, float, int]:
-    """Forward passes, backward passes, evaluations, steps: the formulas of docs/costs.md, for a loss
-    that the clean run's own output replaces where gates are trained."""
+    """Forward passes, backward passes, evaluations, steps: the formulas of docs/costs.md, for a
+    loss that the clean run's own output replaces where gates are trained."""
     steps = options.get("steps", 0)
     share = min(options.get("prompts", n_pairs), n_pairs) / n_pairs
     masked = steps * options.get("samples", 2) * share
