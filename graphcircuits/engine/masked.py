@@ -48,6 +48,7 @@ def masked_logits(
     corrupted: Float[Tensor, "..."],
     *,
     metric: Metric | None = None,
+    columns: slice = slice(None),
     memory_limit: int | None = None,
 ) -> Float[Tensor, "..."]:
     """Logits, or what `metric` makes of them, with every edge between clean (1) and corrupted (0).
@@ -55,9 +56,10 @@ def masked_logits(
     `masks` has the axes (mask, edge), or (mask, edge, pos) for a value at every position; one mask
     alone, (edge,), gives a result without the mask axis. `corrupted` (batch or 1, pos, writer,
     d_model) comes from `ablated_writers` or from the `writers` of a run. `metric` maps logits
-    (mask, batch, pos, d_vocab_out) to values whose first axis is mask. Masks run in chunks whose
-    activations stay below `memory_limit` bytes (one mask at least); if gradients are wanted and
-    the chunks do not fit together, they are computed again in the backward pass.
+    (mask, batch, pos, d_vocab_out) to values whose first axis is mask; logits are computed at the
+    positions of `columns` alone. Masks run in chunks whose activations stay below `memory_limit`
+    bytes (one mask at least); if gradients are wanted and the chunks do not fit together, they are
+    computed again in the backward pass.
     """
     _check_masks(subject, tokens, masks)
     check_writers(subject, tuple(tokens.shape), corrupted)
@@ -70,7 +72,8 @@ def masked_logits(
     keep_freed_memory()
 
     def evaluate(part: Float[Tensor, "mask edge *pos"]) -> Float[Tensor, "mask ..."]:
-        logits = resumed_logits(wide, part, cut, 0, [own.expand(len(part), *own.shape)])
+        moved = [own.expand(len(part), *own.shape)]
+        logits = resumed_logits(wide, part, cut, 0, moved, columns=columns)
         return logits if metric is None else metric(logits)
 
     parts = (masks if masks.ndim > 1 else masks[None]).to(embedded).split(chunk)
@@ -99,7 +102,8 @@ def resumed_logits(
     stream: int,
     moved: list[Float[Tensor, "mask _ batch pos d_model"]],
     known: Float[Tensor, "known batch pos d_model"] | None = None,
-) -> Float[Tensor, "mask batch pos d_vocab_out"]:
+    columns: slice = slice(None),
+) -> Float[Tensor, "mask batch column d_vocab_out"]:
     """Logits from a stream on, given the differences of all writers that come before it.
 
     Those of the first writers may be the same for all masks, `known`; the others are `moved`.
@@ -141,7 +145,7 @@ def resumed_logits(
         else:
             torch.sub(out, corrupted, out=differences[:, done:last])
         done = last
-    return subject.unembed(read(logits).squeeze(1))
+    return subject.unembed(read(logits).squeeze(1)[..., columns, :])
 
 
 def _mixed(

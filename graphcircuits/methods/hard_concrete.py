@@ -81,6 +81,7 @@ def fit(
     samples the gates: hard-concrete ones unless told.
     """
     generator = training.generator or torch.Generator().manual_seed(0)
+    pairs = pairs.up_to_last_column() if subject.config.causal else pairs
     corrupted = corrupted_outputs(subject, pairs, training.memory_limit)
     locations = start.to(subject.weights["W_E"]).clone().requires_grad_()
     optimizer = torch.optim.Adam([locations], lr=training.learning_rate)
@@ -98,7 +99,8 @@ def fit(
             part.clean,
             masks,
             corrupted(rows),
-            metric=part.loss,
+            metric=part.loss_at_columns,
+            columns=part.columns,
             memory_limit=training.memory_limit,
         )
         objective = losses.mean() + penalty(locations, step)

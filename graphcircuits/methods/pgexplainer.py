@@ -160,7 +160,8 @@ def engine_distance(
             part.clean,
             masks,
             corrupted(rows),
-            metric=part.loss,
+            metric=part.loss_at_columns,
+            columns=part.columns,
             memory_limit=memory_limit,
         )
         return losses.mean() / whole

@@ -251,6 +251,17 @@ def test_chunks_have_the_same_gradients() -> None:
 # What a cut edge carries
 
 
+@pytest.mark.parametrize("positions", [(), (5,)])
+def test_columns_are_those_of_the_whole(positions: tuple[int, ...]) -> None:
+    subject = make_subject("gemma-3")
+    tokens, other = pair(subject)
+    corrupted = ablated_writers(subject, other)
+    masks = random_masks(subject, 3, subject.graph.n_edges, *positions)
+    whole = masked_logits(subject, tokens, masks, corrupted)
+    some = masked_logits(subject, tokens, masks, corrupted, columns=slice(1, 3))
+    close(some, whole[..., 1:3, :])
+
+
 @pytest.mark.parametrize("architecture", ["plain", "parallel", "layer-norm"])
 def test_ablations(architecture: str) -> None:
     subject = make_subject(architecture)

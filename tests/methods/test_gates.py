@@ -128,3 +128,15 @@ def test_distances_to_given_targets_stay(loss_name: str) -> None:
     subject = make_subject(d_vocab_out=1 if loss_name == "l1" else 3)
     pairs = make_pairs(subject, loss_name)
     assert trainable(subject, pairs) is pairs
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_positions_behind_the_scored_ones_are_left_out(causal: bool) -> None:
+    """The same scores with a position more, which a causal subject does not look at."""
+    subject = make_subject(causal=causal)
+    pairs = make_pairs(subject, "kl")
+    scored = torch.zeros_like(pairs.scored)
+    scored[:, 2] = True
+    pairs = replace(pairs, scored=scored)
+    longer, shorter = (sp_edge(subject, x, steps=3) for x in (pairs, pairs.up_to_last_column()))
+    assert torch.allclose(longer, shorter) == causal
