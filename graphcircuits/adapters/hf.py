@@ -15,6 +15,8 @@
 
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -195,19 +197,36 @@ def _tokenizer(transformers: ModuleType, name: str) -> Any:
         raise ValueError(f"{name}: its tokenizer cannot be read: {_line(error)}") from error
 
 
+@contextmanager
+def _no_bar(transformers: ModuleType) -> Iterator[None]:
+    """Without the library's own progress bar: a folder loads in a moment, a download is to be seen.
+
+    It would stand among what commands say.
+    """
+    logging = transformers.utils.logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def _load(transformers: ModuleType, name: str, settings: Any, dtype: torch.dtype | None) -> Any:
     """The model of a name or folder, with every weight from its files and none left out."""
     version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     in_dtype = {"dtype" if version >= (4, 56) else "torch_dtype": dtype or "auto"}
     try:
-        model, found = transformers.AutoModelForCausalLM.from_pretrained(
-            name,
-            config=settings,
-            trust_remote_code=False,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            **in_dtype,
-        )
+        with _no_bar(transformers) if Path(name).is_dir() else nullcontext():
+            model, found = transformers.AutoModelForCausalLM.from_pretrained(
+                name,
+                config=settings,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                **in_dtype,
+            )
     except OSError as error:
         raise FileNotFoundError(f"{name}: its weights are not there: {_line(error)}") from error
     except Exception as error:  # damaged files, and settings that no model can be built of

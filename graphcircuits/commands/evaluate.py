@@ -53,8 +53,8 @@ def evaluate(
     results: Annotated[
         list[str],
         typer.Argument(
-            help="Files that localize wrote with --out, or of EAP-IG or MIB: .json, .safetensors. "
-            "Among them the case they are of, such as ib-3, or your program as "
+            help="Files that localize wrote with --out, or of EAP-IG or MIB: .json, .pt, "
+            ".safetensors. Among them the case they are of, such as ib-3, or your program as "
             "path/to/file.py:name with --model. Without either, the case that the files name.",
             metavar="RESULT...",
         ),

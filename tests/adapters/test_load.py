@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from graphcircuits.adapters.hf import from_hf
 from graphcircuits.adapters.interpbench import export_interpbench
@@ -56,6 +57,16 @@ def test_models_of_hugging_face(tmp_path: Path) -> None:
         subject = load_model(source, dtype="float64")
         assert same(subject, from_hf(model).to(torch.float64))
         assert subject.tokenizer("be")["input_ids"] == [3]
+
+
+def test_a_folder_is_read_without_a_bar(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    make_model("llama").save_pretrained(tmp_path)
+    logging = transformers.utils.logging
+    before = logging.is_progress_bar_enabled()
+    capfd.readouterr()
+    load_model(tmp_path)
+    assert capfd.readouterr() == ("", "")
+    assert logging.is_progress_bar_enabled() == before
 
 
 def test_our_own_files(tmp_path: Path) -> None:
