@@ -39,6 +39,7 @@ def own_subject(folder: Path, architecture: str = "plain") -> tuple[Path, Path]:
     return path, prompts
 
 
+@pytest.mark.slow
 def test_edges_into_one_reader(tmp_path: Path) -> None:
     path, prompts = own_subject(tmp_path)
     given = [path, prompts, "--reader", "m1", "--top", "3", "--integrals", "1", "--order", "5"]

@@ -269,6 +269,7 @@ def test_eap_itself_only_contracts() -> None:
     assert 3 * found.forward_flops < found.subject_flops < 5 * found.forward_flops
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", some(METHODS, FAST))
 def test_flops_are_those_of_torchs_counter(method: str, predictor: Path) -> None:
     subject = make_small()

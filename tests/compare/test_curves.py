@@ -226,6 +226,7 @@ def test_a_single_size_has_no_area() -> None:
     assert found.to_csv().splitlines()[1].endswith(",,")
 
 
+@pytest.mark.slow
 def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, _, _, _ = evaluated()
     for name in ("a.svg", "b.svg"):

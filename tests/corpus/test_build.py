@@ -140,6 +140,7 @@ def files(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("instant")
 def test_a_subject_that_fails_is_set_aside(tmp_path: Path) -> None:
     failed = done([letters()], tmp_path, HOPELESS)["own-swap"]

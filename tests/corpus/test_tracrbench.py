@@ -260,6 +260,7 @@ def test_repeats_are_the_reference_ones():
     assert {id: task["repeats"] for id, task in TASKS.items() if task["repeats"]} == REPEATS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("id", "original"), REPEATS.items())
 def test_a_repeat_computes_what_the_original_does(id: str, original: str):
     repeat, first = load_case(id), load_case(original)

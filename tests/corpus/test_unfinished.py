@@ -112,6 +112,7 @@ def cut_off(
     return two
 
 
+@pytest.mark.slow
 def test_an_unfinished_build_with_other_settings_is_refused(
     tmp_path: Path, cut_off: tuple[list[Case], BuildConfig]
 ) -> None:

@@ -31,6 +31,7 @@ def patched_losses(read: SharedRead, edges: Sequence[str]) -> Float[Tensor, "pla
     return read.pairs.loss(masked_logits(read.subject, read.pairs.clean, masks, corrupted))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("architecture", SOME)
 def test_replacing_a_read_is_a_run_masked_at_one_position(architecture: str) -> None:

@@ -161,6 +161,7 @@ def test_pieces_do_not_change_the_result(
     torch.testing.assert_close(implicit(kind, qkv, n), whole, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_running_sums_hold_when_the_maximum_climbs_far(dtype: torch.dtype) -> None:
     """Long keys first: their exponents lie thousands below those of the short keys that follow,

@@ -89,6 +89,7 @@ def test_the_effect_by_pair_is_edge_attribution_patching(architecture: str) -> N
     torch.testing.assert_close(found, eap(subject, pairs), rtol=1e-9, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("architecture", ["plain", "gpt-2", "llama"])
 def test_the_far_effect_is_that_of_prompts_in_exchanged_roles(architecture: str) -> None:

@@ -230,6 +230,7 @@ def test_weights_come_from_the_generator_alone() -> None:
     assert not torch.equal(one["readout.weight"], other["readout.weight"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aligner", ["invariant", "tabpfn"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_subjects_of_any_precision_are_scored(aligner: str, dtype: torch.dtype) -> None:

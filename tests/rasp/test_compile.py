@@ -63,6 +63,7 @@ def differences(
 # --- the public cases ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("id", some(case_ids("ib")))
 def test_every_case_on_200_inputs_of_mixed_length(id: str) -> None:

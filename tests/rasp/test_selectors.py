@@ -107,6 +107,7 @@ CHAINS: dict[str, Callable[[SOp], SOp]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("what", CHAINS)
 def test_deep_sequences_are_run_described_and_judged(what: str) -> None:

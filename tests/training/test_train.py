@@ -158,6 +158,7 @@ def test_the_paper_s_aligner_learns() -> None:
     assert trained.history[100]["cases"]["case-1"]["qkv"] > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [0, 2])
 def test_a_seed_decides_everything_and_nothing_else_is_touched(batch: int) -> None:
     config = training(small(dropout=0.3, learner="factorized"), batch=batch, steps=3)
