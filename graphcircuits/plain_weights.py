@@ -67,7 +67,7 @@ def _read(path: str | Path, *, plain: bool) -> dict[str, object]:
         )
     try:
         members = _members(data)
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError) as error:
+    except (zipfile.BadZipFile, ValueError, RuntimeError, EOFError) as error:
         raise StoreError(
             f"{path} is not a whole file of weights ({error}); it may be cut short: fetch it again."
         ) from error

@@ -83,6 +83,23 @@ def test_members_that_grow_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flag", "message"), [(0x1, "encrypted"), (0x40, "strong encryption"), (0x20, "patched data")]
+)
+def test_members_that_zipfile_cannot_read_are_refused(
+    tmp_path: Path, flag: int, message: str
+) -> None:
+    path = save(tmp_path / "weights.pth", {"a": torch.zeros(3)})
+    rezipped(path)
+    data = bytearray(path.read_bytes())
+    # The flags of the first member, in its own header and in the list of all.
+    data[6] |= flag
+    data[data.index(b"PK\x01\x02") + 8] |= flag
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match=rf"not a whole file of weights \(.*{message}"):
+        read_weights(path)
+
+
+@pytest.mark.parametrize(
     ("weight", "message"),
     [
         (torch.zeros(1).expand(10**5, 10**5), r"shape \(100000, 100000\) from 0 on exceeds 1 num"),

@@ -5,7 +5,7 @@
 2. `probability_open` is the chance that a sample is not 0.
 3. `fit` trains locations with Adam on sampled gates, these or others: each step draws prompts and
    gates, runs the subject with the gates as edge masks, and adds a penalty on the locations to the
-   loss.
+   loss, or to the distance from the subject's own output where a circuit could win at the loss.
 """
 
 import math
@@ -18,7 +18,13 @@ from torch import Tensor
 
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.memory import Footprint, explained
-from graphcircuits.methods.prepare import Progress, Stop, check_positive, corrupted_outputs
+from graphcircuits.methods.prepare import (
+    Progress,
+    Stop,
+    check_positive,
+    corrupted_outputs,
+    trainable,
+)
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -81,6 +87,7 @@ def fit(
     samples the gates: hard-concrete ones unless told.
     """
     generator = training.generator or torch.Generator().manual_seed(0)
+    pairs = trainable(subject, pairs, training.memory_limit)
     pairs = pairs.up_to_last_column() if subject.config.causal else pairs
     corrupted = corrupted_outputs(subject, pairs, training.memory_limit)
     locations = start.to(subject.weights["W_E"]).clone().requires_grad_()

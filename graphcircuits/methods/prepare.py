@@ -57,10 +57,6 @@ def prepare(subject: Transformer, pairs: Pairs, memory_limit: int | None = None)
 
 def placed(subject: Transformer, pairs: Pairs) -> Pairs:
     """The pairs on the subject's device; what `prepare` can refuse without running the subject."""
-    if subject.graph != subject.graph:
-        raise ValueError(
-            f"the graph must be the subject's own, {subject.graph}, got {subject.graph}."
-        )
     if pairs.identical:
         raise ValueError(
             "clean and corrupted prompts are identical, so all scores would be zero; "

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.hard_concrete import Locations, Training, fit, probability_open
-from graphcircuits.methods.prepare import Progress, prepare, settled, trainable
+from graphcircuits.methods.prepare import Progress, prepare, settled
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -58,7 +58,7 @@ def sp_edge(
         memory_limit=memory_limit,
     )
     subject = settled(subject)
-    pairs = trainable(subject, prepare(subject, pairs, memory_limit), memory_limit)
+    pairs = prepare(subject, pairs, memory_limit)
     start = torch.full((subject.graph.n_edges,), START)
 
     def share_open(locations: Locations, _: int) -> Float[Tensor, ""]:
@@ -91,7 +91,7 @@ def sp_node(
         memory_limit=memory_limit,
     )
     subject = settled(subject)
-    pairs = trainable(subject, prepare(subject, pairs, memory_limit), memory_limit)
+    pairs = prepare(subject, pairs, memory_limit)
     start = torch.full((subject.graph.n_readers - 1,), START)
     readers = subject.graph.edge_readers.to(subject.device)
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.methods.hard_concrete import Locations, Training, fit, probability_open
-from graphcircuits.methods.prepare import Progress, prepare, settled, trainable
+from graphcircuits.methods.prepare import Progress, prepare, settled
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -62,7 +62,7 @@ def edge_pruning(
         memory_limit=memory_limit,
     )
     subject = settled(subject)
-    pairs = trainable(subject, prepare(subject, pairs, memory_limit), memory_limit)
+    pairs = prepare(subject, pairs, memory_limit)
     start = torch.full((subject.graph.n_edges,), START)
     multipliers = [0.0, 0.0]
 

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.methods.hard_concrete import Locations, Training, fit
-from graphcircuits.methods.prepare import Progress, prepare, settled, trainable
+from graphcircuits.methods.prepare import Progress, prepare, settled
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -58,7 +58,7 @@ def ugs(
         memory_limit=memory_limit,
     )
     subject = settled(subject)
-    pairs = trainable(subject, prepare(subject, pairs, memory_limit), memory_limit)
+    pairs = prepare(subject, pairs, memory_limit)
     start = torch.full((subject.graph.n_edges,), START)
 
     def mean_kept(locations: Locations, _: int) -> Float[Tensor, ""]:

@@ -121,6 +121,7 @@ def test_gates_keep_the_subjects_own_output(loss_name: str) -> None:
     torch.testing.assert_close(found.targets, subject.logits(pairs.clean).softmax(-1))
     assert found.loss(subject.logits(pairs.clean)).abs().max() < 1e-6
     assert found.scored is pairs.scored
+    assert torch.equal(sp_edge(subject, pairs, steps=2), sp_edge(subject, found, steps=2))
 
 
 @pytest.mark.parametrize("loss_name", ["kl", "l1"])
