@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import graphcircuits.circuit
     import graphcircuits.graph
     import graphcircuits.rasp.compile
+    import graphcircuits.subject.codec
     import graphcircuits.subject.transformer
     import graphcircuits.task.pairs
 
@@ -166,6 +167,13 @@ class Case:
         """The output classes in logit order; None for a numerical output."""
         return self.tables.variables[self.program].values if self.categorical else None
 
+    @property
+    def codec(self) -> "graphcircuits.subject.codec.Codec":
+        """The subject's translation between symbols and ids."""
+        from graphcircuits.subject.codec import Codec
+
+        return Codec(self.tables.vocab, self.outputs)
+
     def evaluate(self, xs: Sequence[Value]) -> list[Value]:
         """The program's output at each position, under the case's attention mask."""
         return evaluate(self.program, xs, causal=self.causal)
@@ -248,11 +256,10 @@ class Case:
             raise ValueError(f"n must be at least 1 pair, got {n}.")
         import torch
 
-        from graphcircuits.subject.codec import Codec
         from graphcircuits.task.pairs import Pairs
 
         generator = torch.Generator().manual_seed(seed)
-        codec = Codec(self.tables.vocab, self.outputs)
+        codec = self.codec
         clean, corrupted = self.sample(n, generator), self.sample(n, generator)
         answers = [self.evaluate(xs) for xs in clean]
         targets = torch.zeros(n, self.max_seq_len, codec.d_vocab_out)
