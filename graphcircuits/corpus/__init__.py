@@ -23,6 +23,7 @@ from graphcircuits.corpus.case import Case, SubjectDims
 
 __all__ = [
     "FAMILIES",
+    "MULTITASK",
     "N_FOLDS",
     "RANDOM",
     "RANDOM_SEEDS",
@@ -39,6 +40,8 @@ FAMILIES = {
     "tb": "graphcircuits.corpus.tracrbench",
     "new": "graphcircuits.corpus.extra",
 }
+MULTITASK = "mt"
+"""The family of tasks in models that have several, which `multitask` makes of the others."""
 RANDOM = "rnd"
 """The family of random programs, one for each seed: `rnd-17`. Too many to list."""
 RANDOM_SEEDS = 2**32
@@ -84,8 +87,13 @@ def _splits_of(case: Case) -> set[str]:
 
 
 def load_case(id: str) -> Case:
-    """The case of that id: a listed one, or the random program of a seed, such as `rnd-17`."""
+    """The case of that id: a listed one, the random program of a seed, such as `rnd-17`, or a task
+    of a model that has several, such as `mt-7@ib-4`."""
     family = id.partition("-")[0]
+    if family == MULTITASK:
+        from graphcircuits.corpus.multitask import load_task
+
+        return load_task(id)
     if (seed := random_seed(id)) is not None:
         from graphcircuits.corpus.random_programs import random_case
 
