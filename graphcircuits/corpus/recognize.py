@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from graphcircuits.corpus import case_ids, load_case, split_records
+from graphcircuits.corpus import case_ids, load_case
 from graphcircuits.store import content_hash, write_atomic
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -45,13 +45,6 @@ def fingerprint(subject: Transformer) -> str:
     """A hash of the weights, the same in every dtype that holds them, and wherever they are."""
     rounded = {name: weight.to(torch.bfloat16) for name, weight in subject.weights.items()}
     return content_hash(rounded)
-
-
-def related(case: str) -> frozenset[str]:
-    """The case and those of its group: what a predictor must not have seen to be blind to it."""
-    records = split_records()
-    group = records.get(case, {}).get("group", case)
-    return frozenset({case, *(id for id, record in records.items() if record["group"] == group)})
 
 
 def shipped_ids() -> list[str]:
