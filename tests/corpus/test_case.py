@@ -143,7 +143,7 @@ def test_what_is_no_program_is_refused():
 
 @pytest.mark.parametrize("id", ["ib-3", "new-thing", "tb-"])
 def test_an_own_case_claims_no_id_of_the_corpus(id: str):
-    message = f"the id '{id}' is like those of the corpus, which begin with ib-, tb-, new-; give a"
+    message = f"the id '{id}' is like those of the corpus, which begin with ib-, tb-, new-, mt-; give a"
     with pytest.raises(ValueError, match=message):
         own_case(id=id)
     # A listed case under other settings stays that case.
