@@ -22,6 +22,7 @@ from typing import Any
 from graphcircuits.corpus.case import Case, SubjectDims
 
 __all__ = [
+    "AT",
     "FAMILIES",
     "MULTITASK",
     "N_FOLDS",
@@ -41,7 +42,9 @@ FAMILIES = {
     "new": "graphcircuits.corpus.extra",
 }
 MULTITASK = "mt"
-"""The family of tasks in models that have several, which `multitask` makes of the others."""
+"""The family of models with several tasks, which `multitask` makes of the others."""
+AT = "@"
+"""Between model and task in the id of a task: mt-7@ib-4."""
 RANDOM = "rnd"
 """The family of random programs, one for each seed: `rnd-17`. Too many to list."""
 RANDOM_SEEDS = 2**32
@@ -90,7 +93,7 @@ def load_case(id: str) -> Case:
     """The case of that id: a listed one, the random program of a seed, such as `rnd-17`, or a task
     of a model that has several, such as `mt-7@ib-4`."""
     family = id.partition("-")[0]
-    if family == MULTITASK:
+    if is_multitask(id):
         from graphcircuits.corpus.multitask import load_task
 
         return load_task(id)
@@ -101,6 +104,11 @@ def load_case(id: str) -> Case:
     if family in FAMILIES and id in _cases(family):
         return _cases(family)[id]
     raise ValueError(f"unknown case {id!r}; {_suggestion(id)}")
+
+
+def is_multitask(id: str) -> bool:
+    """Whether an id is that of a model with several tasks, or of one of them."""
+    return id.startswith(f"{MULTITASK}-")
 
 
 def random_seed(id: str) -> int | None:

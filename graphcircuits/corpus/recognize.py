@@ -21,7 +21,14 @@ from typing import Any
 
 import torch
 
-from graphcircuits.corpus import case_ids, load_case, split_records
+from graphcircuits.corpus import (
+    AT,
+    case_ids,
+    is_multitask,
+    load_case,
+    random_seed,
+    split_records,
+)
 from graphcircuits.store import content_hash, write_atomic
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -47,11 +54,40 @@ def fingerprint(subject: Transformer) -> str:
     return content_hash(rounded)
 
 
+def groups_of(case: str) -> frozenset[str]:
+    """The groups of related cases that a case stands in: that of its program, or those of all
+    programs of its model where it is one of several tasks."""
+    if is_multitask(case):
+        return frozenset(group for id in _model(case).get("cases", ()) for group in groups_of(id))
+    if random_seed(case) is not None:
+        return frozenset({load_case(case).group or case})
+    return frozenset({split_records().get(case, {}).get("group", case)})
+
+
 def related(case: str) -> frozenset[str]:
-    """The case and those of its group: what a predictor must not have seen to be blind to it."""
-    records = split_records()
-    group = records.get(case, {}).get("group", case)
-    return frozenset({case, *(id for id, record in records.items() if record["group"] == group)})
+    """The case and the listed ones of its groups: what a predictor blind to it has not seen."""
+    groups = groups_of(case)
+    return frozenset(
+        {case, *(id for id, record in split_records().items() if record["group"] in groups)}
+    )
+
+
+def fold_of(case: str) -> int | None:
+    """The validation fold that the case, and with it all of its groups, is in; None outside."""
+    if is_multitask(case):
+        return _model(case).get("fold")
+    if random_seed(case) is not None:
+        return load_case(case).fold
+    # No fold divides a group, so the first that has one speaks for all.
+    places = (split_records().get(id, {}) for id in sorted(related(case)))
+    return next((place["fold"] for place in places if "fold" in place), None)
+
+
+def _model(case: str) -> Mapping[str, Any]:
+    """What is on record of a model with several tasks, by its id or that of a task."""
+    from graphcircuits.corpus.multitask import multi_records
+
+    return multi_records().get(case.partition(AT)[0], {})
 
 
 def shipped_ids() -> list[str]:
