@@ -2,12 +2,13 @@
 
 A family is a module with a function `cases()`; it is imported when a case of it is asked for.
 `ib` are InterpBench's 84 RASP cases, `tb` 59 tasks of TracrBench, `new` 47 cases of our own, deeper
-ones.
+ones. `rnd` are random programs, one per seed (`random_programs`), and `mt` models that run several
+programs (`multitask`); these two are found by id, and not listed.
 
-`data/split.json` divides them all: `test` is held out, `pool` is for training, in the validation
-folds `fold-0` to `fold-4`, and `discarded` is for neither, most of it being related to a test case.
-`split` says by which checks, and writes the file. `paper` are the 84 cases that the paper itself
-divided, into `paper-test`, `paper-pool` and `paper-discarded`.
+`data/split.json` divides all that are listed: `test` is held out, `pool` is for training, in the
+validation folds `fold-0` to `fold-4`, and `discarded` is for neither, most of it being related to a
+test case. `split` says by which checks, and writes the file. `paper` are the 84 cases that the
+paper itself divided, into `paper-test`, `paper-pool` and `paper-discarded`.
 """
 
 import json
@@ -22,7 +23,6 @@ from typing import Any
 from graphcircuits.corpus.case import Case, SubjectDims
 
 __all__ = [
-    "AT",
     "FAMILIES",
     "MULTITASK",
     "N_FOLDS",
@@ -33,6 +33,7 @@ __all__ = [
     "SubjectDims",
     "case_ids",
     "load_case",
+    "random_seed",
     "split_records",
 ]
 
@@ -43,8 +44,6 @@ FAMILIES = {
 }
 MULTITASK = "mt"
 """The family of models with several tasks, which `multitask` makes of the others."""
-AT = "@"
-"""Between model and task in the id of a task: mt-7@ib-4."""
 RANDOM = "rnd"
 """The family of random programs, one for each seed: `rnd-17`. Too many to list."""
 RANDOM_SEEDS = 2**32
@@ -69,8 +68,9 @@ def case_ids(family: str | None = None, split: str | None = None) -> list[str]:
     """
     if family == RANDOM:
         raise ValueError(
-            f"random programs are not listed: {RANDOM}-0, {RANDOM}-1 and so on are cases; "
-            "graphcircuits.random_ids(split, n) gives those of a split."
+            f"random programs, {RANDOM}-0, {RANDOM}-1, ..., are too many to list; "
+            "graphcircuits.random_ids(split, n) gives the first ones of a split, and so does "
+            "graphcircuits cases --random N."
         )
     _require_choice("family", family, tuple(FAMILIES))
     _require_choice("split", split, SPLITS)
@@ -93,7 +93,7 @@ def load_case(id: str) -> Case:
     """The case of that id: a listed one, the random program of a seed, such as `rnd-17`, or a task
     of a model that has several, such as `mt-7@ib-4`."""
     family = id.partition("-")[0]
-    if is_multitask(id):
+    if family == MULTITASK:
         from graphcircuits.corpus.multitask import load_task
 
         return load_task(id)
@@ -104,11 +104,6 @@ def load_case(id: str) -> Case:
     if family in FAMILIES and id in _cases(family):
         return _cases(family)[id]
     raise ValueError(f"unknown case {id!r}; {_suggestion(id)}")
-
-
-def is_multitask(id: str) -> bool:
-    """Whether an id is that of a model with several tasks, or of one of them."""
-    return id.startswith(f"{MULTITASK}-")
 
 
 def random_seed(id: str) -> int | None:
@@ -146,6 +141,8 @@ def _require_choice(what: str, given: str | None, choices: tuple[str, ...]) -> N
 
 def _suggestion(wanted: str) -> str:
     """Cases whose id or name is what was asked for but for its spelling, or else near to it."""
+    if wanted.partition("-")[0] == RANDOM:
+        return f"random programs are {RANDOM}-0, {RANDOM}-1, ... {RANDOM}-{RANDOM_SEEDS - 1}."
     known = [case for family in FAMILIES for case in _cases(family).values()]
     texts = dict.fromkeys(text for case in known for text in (case.id, case.name))
     same = [text for text in texts if _letters(text) == _letters(wanted)]

@@ -20,7 +20,7 @@ from functools import cache, cached_property
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from graphcircuits.corpus import AT, MULTITASK, load_case
+from graphcircuits.corpus import MULTITASK, load_case
 from graphcircuits.corpus.case import OWN, Case, SubjectDims
 from graphcircuits.rasp import Value
 from graphcircuits.rasp.layout import Layout, moved
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import graphcircuits.subject.codec
     import graphcircuits.subject.transformer
 
+AT = "@"
+"""Between the model and the task in the id of a task: mt-7@ib-4."""
 MIN_TASKS, MAX_TASKS = 2, 8
 MIN_HEADS, MAX_HEADS = 4, 8
 D_HEAD = 8

@@ -21,14 +21,7 @@ from typing import Any
 
 import torch
 
-from graphcircuits.corpus import (
-    AT,
-    case_ids,
-    is_multitask,
-    load_case,
-    random_seed,
-    split_records,
-)
+from graphcircuits.corpus import case_ids, load_case
 from graphcircuits.store import content_hash, write_atomic
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -52,42 +45,6 @@ def fingerprint(subject: Transformer) -> str:
     """A hash of the weights, the same in every dtype that holds them, and wherever they are."""
     rounded = {name: weight.to(torch.bfloat16) for name, weight in subject.weights.items()}
     return content_hash(rounded)
-
-
-def groups_of(case: str) -> frozenset[str]:
-    """The groups of related cases that a case stands in: that of its program, or those of all
-    programs of its model where it is one of several tasks."""
-    if is_multitask(case):
-        return frozenset(group for id in _model(case).get("cases", ()) for group in groups_of(id))
-    if random_seed(case) is not None:
-        return frozenset({load_case(case).group or case})
-    return frozenset({split_records().get(case, {}).get("group", case)})
-
-
-def related(case: str) -> frozenset[str]:
-    """The case and the listed ones of its groups: what a predictor blind to it has not seen."""
-    groups = groups_of(case)
-    return frozenset(
-        {case, *(id for id, record in split_records().items() if record["group"] in groups)}
-    )
-
-
-def fold_of(case: str) -> int | None:
-    """The validation fold that the case, and with it all of its groups, is in; None outside."""
-    if is_multitask(case):
-        return _model(case).get("fold")
-    if random_seed(case) is not None:
-        return load_case(case).fold
-    # No fold divides a group, so the first that has one speaks for all.
-    places = (split_records().get(id, {}) for id in sorted(related(case)))
-    return next((place["fold"] for place in places if "fold" in place), None)
-
-
-def _model(case: str) -> Mapping[str, Any]:
-    """What is on record of a model with several tasks, by its id or that of a task."""
-    from graphcircuits.corpus.multitask import multi_records
-
-    return multi_records().get(case.partition(AT)[0], {})
 
 
 def shipped_ids() -> list[str]:

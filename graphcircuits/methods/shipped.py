@@ -11,7 +11,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from graphcircuits.corpus import N_FOLDS
-from graphcircuits.corpus.recognize import fold_of, groups_of
+from graphcircuits.corpus.relations import fold_of, groups_of
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble
 
 SHIPPED = ("default", *(f"fold-{fold}" for fold in range(N_FOLDS)))
@@ -38,6 +38,7 @@ def shipped(name: str) -> Ensemble:
 
 def blind_to(case: str) -> str:
     """The shipped predictor whose training held neither the case nor one related to it."""
+    # No fold divides a group, so whoever learned without the fold has seen nothing of it.
     fold = fold_of(case)
     return "default" if fold is None else f"fold-{fold}"
 
@@ -45,5 +46,8 @@ def blind_to(case: str) -> str:
 def seen_related(ensemble: Ensemble, case: str) -> list[str]:
     """What training saw of a case: itself or cases related to it, in order; none if blind."""
     groups = groups_of(case)
-    seen = ensemble.origin.get("cases", ())
-    return sorted(id for id in seen if id == case or not groups.isdisjoint(groups_of(id)))
+    known = ensemble.origin.get("groups")
+    # The groups are recorded because random programs must be drawn to know theirs.
+    if known is not None and groups.isdisjoint(known):
+        return []
+    return sorted(id for id in ensemble.origin.get("cases", ()) if groups & groups_of(id))
