@@ -10,7 +10,7 @@ vector after its nonlinearity. `forward_cut` does the same for edges: each reade
 writers give it from another run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 
 import torch
@@ -64,6 +64,16 @@ class Fleet:
     scale: Float[Tensor, " subject"]
     """What attention scores are multiplied by: each subject's own, not that of the padded size."""
     outputs: Bool[Tensor, "subject d_vocab_out"]
+
+    @property
+    def graph(self) -> ComponentGraph:
+        config = self.config
+        return ComponentGraph(
+            config.n_layers,
+            config.n_heads,
+            n_kv_heads=config.n_kv_heads,
+            parallel=config.parallel,
+        )
 
     def to(self, device: torch.device) -> "Fleet":
         moved = {name: getattr(self, name).to(device) for name in ("attends", "scale", "outputs")}
@@ -131,10 +141,16 @@ def forward(
     weights: Weights,
     tokens: Int[Tensor, "subject row pos"],
     patch: Patch | None = None,
+    *,
+    drop: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Float[Tensor, "subject row pos d_vocab_out"], Activations]:
-    """Logits of every row, and what the components held (after patching)."""
+    """Logits of every row, and what the components held (after patching).
+
+    `drop` is applied to the embedding and to what the heads together and the MLP add.
+    """
     config = fleet.config
-    stream = _embed(weights, tokens)
+    kept = drop if drop is not None else _as_is
+    stream = kept(_embed(weights, tokens))
     heads, mlps = [], []
     for layer in range(config.n_layers):
         z = _attend(fleet, weights, stream, layer)
@@ -142,16 +158,21 @@ def forward(
             z = torch.where(patch.heads[:, :, None, layer, :, None], patch.donor.heads[layer], z)
         heads.append(z)
         W_O = weights["W_O"][:, layer].flatten(1, 2)
-        stream = stream + _linear(z.flatten(-2), W_O, weights["b_O"][:, layer])
+        stream = stream + kept(_linear(z.flatten(-2), W_O, weights["b_O"][:, layer]))
         hidden = F.gelu(_linear(stream, weights["W_in"][:, layer], weights["b_in"][:, layer]))
         if patch is not None:
             hidden = torch.where(
                 patch.mlps[:, :, None, layer, None], patch.donor.mlps[layer], hidden
             )
         mlps.append(hidden)
-        stream = stream + _linear(hidden, weights["W_out"][:, layer], weights["b_out"][:, layer])
+        added = _linear(hidden, weights["W_out"][:, layer], weights["b_out"][:, layer])
+        stream = stream + kept(added)
     logits = _linear(stream, weights["W_U"], weights["b_U"])
     return logits, Activations(heads, mlps)
+
+
+def _as_is(x: Tensor) -> Tensor:
+    return x
 
 
 def patch_of(fleet: Fleet, donor: Activations, parts: Bool[Tensor, "subject row part"]) -> Patch:
