@@ -43,7 +43,7 @@ FAMILIES = {
     "new": "graphcircuits.corpus.extra",
 }
 MULTITASK = "mt"
-"""The family of tasks in models that have several, which `multitask` makes of the others."""
+"""The family of models with several tasks, which `multitask` makes of the others."""
 RANDOM = "rnd"
 """The family of random programs, one for each seed: `rnd-17`. Too many to list."""
 RANDOM_SEEDS = 2**32
