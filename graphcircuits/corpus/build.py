@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from graphcircuits.corpus import FAMILIES, load_case
+from graphcircuits.corpus.architectures import subject_codec, subject_config
 from graphcircuits.corpus.case import Case
 from graphcircuits.corpus.samplers import draw
 from graphcircuits.corpus.unfinished import Job, subject_path, unfinished
@@ -31,7 +32,6 @@ from graphcircuits.fleets.exchange import Exchange, exchange
 from graphcircuits.fleets.train import FleetProgress, SiitConfig, train_fleet
 from graphcircuits.fleets.verify import Verdict, verify
 from graphcircuits.store import content_hash, load_artifact
-from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
@@ -74,29 +74,6 @@ class Built:
     verdict: Verdict
     steps: int
     report: dict[str, Any]
-
-
-def subject_config(case: Case, widen: float = 1.0) -> TransformerConfig:
-    """The subject's architecture: its case's sizes, gelu, learned positions, no normalization."""
-    dims = case.subject_dims
-    d_head = max(1, round(dims.d_head * widen))
-    wide = 1.0 if widen == 1.0 else d_head * dims.n_heads / dims.d_model
-    codec = subject_codec(case)
-    return TransformerConfig(
-        n_layers=dims.n_layers,
-        n_heads=dims.n_heads,
-        d_head=d_head,
-        d_model=round(dims.d_model * wide),
-        d_mlp=round(dims.d_mlp * wide),
-        n_ctx=case.max_seq_len,
-        d_vocab=codec.d_vocab,
-        d_vocab_out=codec.d_vocab_out,
-        causal=case.causal,
-    )
-
-
-def subject_codec(case: Case) -> Codec:
-    return Codec(case.tables.vocab, case.outputs)
 
 
 def case_exchange(case: Case, n_inputs: int, n_interchanges: int, seed: int) -> Exchange:
@@ -160,7 +137,7 @@ def build(
             new.append(by_id[id])
         else:
             yield failed
-    for members in fleets([subject_config(case, config.widen) for case in new]):
+    for members in fleets([subject_config(case, widen=config.widen) for case in new]):
         jobs.append(Job.new(directory, settings, {new[i].id: hashes[new[i].id] for i in members}))
     for job in jobs:
         if time.monotonic() >= deadline:
@@ -267,7 +244,9 @@ def _content(exchange: Exchange) -> dict[str, Any]:
 
 def _start(case: Case, config: BuildConfig) -> Transformer:
     generator = torch.Generator().manual_seed(config.seed)
-    return Transformer.random(subject_config(case, config.widen), generator, subject_codec(case))
+    return Transformer.random(
+        subject_config(case, widen=config.widen), generator, subject_codec(case)
+    )
 
 
 def _failed(directory: Path, id: str, settings: dict[str, Any], data: str) -> Built | None:

@@ -1,0 +1,51 @@
+"""An order: which subject is meant, of which case, trained how, in which architecture, from which
+seed.
+
+`Order.id` names it, and its file; `Order.parse` reads that name. A planted subject of the plain
+architecture goes by the id of its case, whatever its seed: that is what shipped first, and a folder
+holds one of them. All others are called `case.fleet.architecture.seed`.
+"""
+
+from dataclasses import dataclass
+
+from graphcircuits.corpus.architectures import find_architecture
+
+FLEETS = ("planted", "public", "natural")
+"""How subjects are trained: with their circuit, with the public losses, on the task alone."""
+
+
+@dataclass(frozen=True, order=True)
+class Order:
+    """All that is needed to make a subject again."""
+
+    case: str
+    fleet: str = "planted"
+    architecture: str = "plain"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.fleet not in FLEETS:
+            raise ValueError(f"unknown fleet {self.fleet!r}; choose from {', '.join(FLEETS)}.")
+        find_architecture(self.architecture)
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0, got {self.seed}.")
+
+    @property
+    def id(self) -> str:
+        """What the subject goes by, and the name of its file."""
+        if (self.fleet, self.architecture) == ("planted", "plain"):
+            return self.case
+        return f"{self.case}.{self.fleet}.{self.architecture}.{self.seed}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Order":
+        """The order of an id."""
+        match text.split("."):
+            case [case] if case:
+                return cls(case)
+            case [case, fleet, architecture, seed] if case and seed.isdecimal() and seed.isascii():
+                return cls(case, fleet, architecture, int(seed))
+        raise ValueError(
+            "a subject is named by its case, such as ib-3, or as case.fleet.architecture.seed, "
+            f"such as ib-3.natural.llama.0; got {text!r}."
+        )
