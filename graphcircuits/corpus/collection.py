@@ -15,11 +15,11 @@ from safetensors import SafetensorError, safe_open
 
 from graphcircuits.config import build_config
 from graphcircuits.corpus.orders import Order
-from graphcircuits.corpus.plan import Member
+from graphcircuits.corpus.plan import Shard
 from graphcircuits.corpus.prepare import find_case
 from graphcircuits.corpus.shards import (
     BETWEEN,
-    Manifest,
+    KeptShard,
     read_manifest,
     read_shard,
     shard_path,
@@ -162,38 +162,42 @@ def load_corpus(folder: str | Path) -> Corpus:
     """
     root = Path(folder)
     manifest = read_manifest(root)
-    entries: list[CorpusEntry] = []
-    failed: dict[str, Mapping[str, Any]] = {}
-    refused: dict[str, str] = {}
-    for shard in manifest.plan:
-        if shard.name not in manifest.kept:
-            continue
-        entries += _entries(root, shard.name, manifest, shard.members, failed, refused)
+    shards = [
+        load_shard(root, shard, manifest.kept[shard.name])
+        for shard in manifest.plan
+        if shard.name in manifest.kept
+    ]
     models = sorted(path.parent for path in (root / LANGUAGE).glob("*/config.json"))
-    missing = len(manifest.unfinished)
-    return Corpus(root, tuple(entries), failed, refused, missing, tuple(models))
+    return Corpus(
+        root,
+        tuple(entry for shard in shards for entry in shard.entries),
+        {id: report for shard in shards for id, report in shard.failed.items()},
+        {id: why for shard in shards for id, why in shard.refused.items()},
+        len(manifest.unfinished),
+        tuple(models),
+    )
 
 
-def _entries(
-    root: Path,
-    name: str,
-    manifest: Manifest,
-    members: tuple[Member, ...],
-    failed: dict[str, Mapping[str, Any]],
-    refused: dict[str, str],
-) -> Iterator[CorpusEntry]:
-    """The subjects of a shard; those that did not pass, or were not trained, are noted."""
-    path = shard_path(root, name)
+@dataclass(frozen=True, eq=False)
+class LoadedShard:
+    """What is in a shard: see `Corpus`."""
+
+    entries: tuple[CorpusEntry, ...]
+    failed: Mapping[str, Mapping[str, Any]]
+    refused: Mapping[str, str]
+
+
+def load_shard(folder: Path, shard: Shard, kept: KeptShard) -> LoadedShard:
+    """A finished shard; StoreError where it is not what the manifest says."""
+    path = shard_path(folder, shard.name)
     if not path.exists():
-        raise FileNotFoundError(f"{path} is gone; the command that built the corpus makes it again")
-    found = read_shard(root, name, manifest.kept[name])
-    subjects, reports = found.meta["subjects"], found.meta["reports"]
-    for member in members:
-        id = member.order.id
-        if id in subjects:
-            about = (member.order, member.fold, member.group)
-            yield CorpusEntry(*about, reports[id], subjects[id], path)
-        elif id in reports:
-            failed[id] = reports[id]
-        else:
-            refused[id] = str(found.meta["refused"].get(id, "was not trained"))
+        raise StoreError(f"{path} is gone; the command that built the corpus makes it again.")
+    meta = read_shard(folder, shard.name, kept).meta
+    subjects, reports, refused = (meta[part] for part in ("subjects", "reports", "refused"))
+    entries = [
+        CorpusEntry(member.order, member.fold, member.group, reports[id], subjects[id], path)
+        for member in shard.members
+        if (id := member.order.id) in subjects
+    ]
+    failed = {id: report for id, report in reports.items() if id not in subjects}
+    return LoadedShard(tuple(entries), failed, refused)

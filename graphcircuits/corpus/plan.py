@@ -18,14 +18,15 @@ import multiprocessing
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, count, islice
 
-from graphcircuits.corpus import case_ids, load_case
-from graphcircuits.corpus.architectures import ARCHITECTURES, misfit, subject_config
+from graphcircuits.corpus import case_ids
+from graphcircuits.corpus.architectures import ARCHITECTURES, UnfitError, misfit, subject_config
 from graphcircuits.corpus.case import Case
-from graphcircuits.corpus.multitask import MultiCase, load_multi, multi_ids, multi_records
+from graphcircuits.corpus.multitask import MultiCase, multi_ids
 from graphcircuits.corpus.orders import Order
+from graphcircuits.corpus.prepare import BuildConfig, find_case
 from graphcircuits.corpus.random_programs import random_ids
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.rasp.layout import complete_edges
@@ -65,8 +66,13 @@ class CorpusConfig:
     """Of weights and inputs."""
     layers: int = 4
     """Deepest subject of a single program."""
+    width: int = 32
+    """Widest stream of a subject of a single program."""
     shard: int = 128
     """Subjects that train side by side, at most."""
+    steps: int | None = None
+    """Training steps at most; None takes what the recipe of a fleet says."""
+    build: BuildConfig = field(default_factory=BuildConfig)
 
     def __post_init__(self) -> None:
         problems = [
@@ -84,7 +90,7 @@ class CorpusConfig:
             problems.append(f"architectures must differ, got {', '.join(self.architectures)}")
         problems += [
             f"{name} must be at least {least}, got {getattr(self, name)}"
-            for name, least in {"seed": 0, "layers": 2, "shard": 1}.items()
+            for name, least in {"seed": 0, "layers": 2, "width": 4, "shard": 1}.items()
             if getattr(self, name) < least
         ]
         if problems:
@@ -171,7 +177,8 @@ def plan(config: CorpusConfig, processes: int = 1) -> tuple[Shard, ...]:
             else:
                 programs = chain(shallow, deal.hand(place))
                 turns = ((config.seed, program) for program in programs)
-            found = _candidates(turns, fleet, architecture)
+            widest = math.inf if several else config.width
+            found = _candidates(turns, fleet, architecture, widest)
             chosen = _chosen(found, quota)
             stem = f"{fleet}-multitask" if several else fleet
             shards += _cut(chosen, f"{stem}-{architecture}", config.shard)
@@ -190,21 +197,25 @@ def _fleet_of(what: str) -> str:
 
 
 def _candidates(
-    turns: Iterable[tuple[int, _Program]], fleet: str, architecture: str
+    turns: Iterable[tuple[int, _Program]], fleet: str, architecture: str, widest: float
 ) -> Iterator[_Candidate]:
-    """Subjects of the programs that the architecture can have, as they come."""
+    """Subjects of the programs that the architecture can have, as they come, each once."""
+    taken: set[str] = set()
     passed_over = 0
     for seed, program in turns:
+        order = Order(program.id, fleet, architecture, seed)
         sized = program.sized.get(architecture)
-        if sized is not None and (sized.holds or fleet == "natural"):
-            yield _Candidate(Order(program.id, fleet, architecture, seed), program)
+        fits = sized is not None and (sized.holds or fleet == "natural")
+        if fits and sized.config.d_model <= widest and order.id not in taken:
+            taken.add(order.id)
             passed_over = 0
+            yield _Candidate(order, program)
         else:
             passed_over += 1
         if passed_over == PATIENCE:
             raise ValueError(
-                f"none of {PATIENCE} programs in turn fits {architecture}, where circuits are "
-                f"planted; leave it out of the architectures of {fleet} subjects."
+                f"only {len(taken)} {fleet} subjects of {architecture} can be had, the next "
+                f"{PATIENCE} programs do not fit; ask for fewer, or leave {architecture} out."
             )
 
 
@@ -249,14 +260,13 @@ def _look_up(ids: Sequence[str], architectures: Sequence[str], processes: int) -
 
 
 def _program(id: str, architectures: Sequence[str]) -> _Program:
-    case = load_multi(id) if id in multi_records() else load_case(id)
+    case = find_case(id)
     if case.split != "pool":
         raise ValueError(f"{id} stands in the split {case.split!r}; a corpus is made of the pool.")
     tasks = case.tasks if isinstance(case, MultiCase) else (case,)
     sized = {}
     for architecture in architectures:
-        # Heads that cannot be grouped.
-        with suppress(ValueError):
+        with suppress(UnfitError):
             config = subject_config(case, architecture)
             sized[architecture] = _Sized(config, all(_holds(task, config) for task in tasks))
     return _Program(id, case.fold, tasks[0].group, case.subject_dims.n_layers, sized)
