@@ -335,8 +335,13 @@ class _Builder:
                 if all(place in built or self._is_there(orders[place]) for place in places):
                     continue
                 # All of them, so that no measure depends on what was there.
-                fleet = [(results[place], orders[place], data[orders[place]]) for place in places]
-                made = finished(*zip(*fleet, strict=True), self.config, self.device)
+                made = finished(
+                    [results[place] for place in places],
+                    [orders[place] for place in places],
+                    [data[orders[place]] for place in places],
+                    self.config,
+                    self.device,
+                )
                 for place, one in zip(places, made, strict=True):
                     if place not in built and not self._is_there(one.order):
                         built[place] = self._write(one, job.settings, data[one.order].sha256)

@@ -16,7 +16,7 @@ import multiprocessing
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
@@ -169,7 +169,7 @@ def prepared(
     config: BuildConfig,
     processes: int = 1,
     cases: Mapping[str, Case | MultiCase] | None = None,
-) -> Iterator[tuple[Order, Prepared]]:
+) -> Generator[tuple[Order, Prepared], None, None]:
     """The data of every order, in their order; `cases` are those at hand, by id."""
     at_hand = cases or {}
     if processes == 1:
@@ -244,16 +244,16 @@ def _large(sent: Any) -> Prepared:
     if isinstance(sent, str):
         return sent
     found, about = sent
-    return Data(*(tuple(map(_exchange, tasks)) for tasks in found), *about)
+    train, check, unseen = (tuple(map(_exchange, tasks)) for tasks in found)
+    return Data(train, check, unseen, *about)
 
 
 def _exchange(sent: Mapping[str, Any]) -> Exchange:
-    return Exchange(
-        **{
-            name: _tensor(value) if isinstance(value, np.ndarray) else value
-            for name, value in sent.items()
-        }
-    )
+    found: dict[str, Any] = {
+        name: _tensor(value) if isinstance(value, np.ndarray) else value
+        for name, value in sent.items()
+    }
+    return Exchange(**found)
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -1,9 +1,9 @@
 """Where a build is: subjects that are there, and checkpoints of the fleets in training.
 
-A fleet in training has one file in the folder `unfinished/` of the build. It says which orders train
-in it, with which settings and on which data, so that a later build goes on with the whole fleet,
-those that passed included: what the others become depends on them. The file goes when all members
-have been written.
+A fleet in training has one file in the folder `unfinished/` of the build. It says which orders
+train in it, with which settings and on which data, so that a later build goes on with the whole
+fleet, those that passed included: what the others become depends on them. The file goes when all
+members have been written.
 """
 
 import logging
