@@ -235,8 +235,8 @@ class Remeasured:
 
     shard: str
     subjects: int
-    accuracy: float
-    """The lowest."""
+    accuracy: float | None
+    """The lowest; None where nothing was measured."""
     problems: tuple[str, ...]
     """What is not as it was; none if all is well."""
 
@@ -252,7 +252,7 @@ def measure_again(folder: Path, *, device: str = "cpu", processes: int = 1) -> I
     with closing(prepared(orders, build, processes)) as stream:
         for shard, one in zip(shards, loaded, strict=True):
             if isinstance(one, str):
-                yield Remeasured(shard.name, 0, math.nan, (one,))
+                yield Remeasured(shard.name, 0, None, (one,))
                 continue
             data = [found for _, found in islice(stream, len(one.entries))]
             yield _measured(shard, one.entries, data, device)
@@ -270,11 +270,11 @@ def _measured(
 ) -> Remeasured:
     problems = [one for one in data if isinstance(one, str)]
     if problems or not entries:
-        return Remeasured(shard.name, len(entries), math.nan, tuple(problems))
+        return Remeasured(shard.name, len(entries), None, tuple(problems))
     try:
         subjects = [entry.subject() for entry in entries]
     except StoreError as error:
-        return Remeasured(shard.name, len(entries), math.nan, (str(error),))
+        return Remeasured(shard.name, len(entries), None, (str(error),))
     order = entries[0].order
     verdicts = verify_fleet(
         subjects,
