@@ -177,7 +177,7 @@ def plan(config: CorpusConfig, processes: int = 1) -> tuple[Shard, ...]:
             else:
                 programs = chain(shallow, deal.hand(place))
                 turns = ((config.seed, program) for program in programs)
-            widest = math.inf if several else config.width
+            widest = None if several else config.width
             found = _candidates(turns, fleet, architecture, widest)
             chosen = _chosen(found, quota)
             stem = f"{fleet}-multitask" if several else fleet
@@ -197,7 +197,7 @@ def _fleet_of(what: str) -> str:
 
 
 def _candidates(
-    turns: Iterable[tuple[int, _Program]], fleet: str, architecture: str, widest: float
+    turns: Iterable[tuple[int, _Program]], fleet: str, architecture: str, widest: int | None
 ) -> Iterator[_Candidate]:
     """Subjects of the programs that the architecture can have, as they come, each once."""
     taken: set[str] = set()
@@ -206,7 +206,8 @@ def _candidates(
         order = Order(program.id, fleet, architecture, seed)
         sized = program.sized.get(architecture)
         fits = sized is not None and (sized.holds or fleet == "natural")
-        if fits and sized.config.d_model <= widest and order.id not in taken:
+        narrow = fits and (widest is None or sized.config.d_model <= widest)
+        if narrow and order.id not in taken:
             taken.add(order.id)
             passed_over = 0
             yield _Candidate(order, program)
