@@ -232,30 +232,36 @@ class Case:
         """
         import torch
 
+        from graphcircuits.corpus.orders import shipped_path
         from graphcircuits.subject.files import load_transformer
 
-        subject = load_transformer(self._subject_path(fleet, architecture, seed)).to(torch.float32)
+        order = self.shipped(fleet, architecture, seed)
+        subject = load_transformer(shipped_path(order)).to(torch.float32)
         return replace(subject, case=self.id)
 
     def report(
         self, fleet: str = "planted", architecture: str | None = None, seed: int = 0
     ) -> dict[str, Any]:
         """How the shipped subject was trained, and how well it follows the program."""
+        from graphcircuits.corpus.orders import shipped_path
         from graphcircuits.store import load_artifact
 
-        path = self._subject_path(fleet, architecture, seed)
+        path = shipped_path(self.shipped(fleet, architecture, seed))
         return load_artifact(path, "transformer").meta["report"]
 
-    def _subject_path(self, fleet: str, architecture: str | None, seed: int) -> Path:
+    def shipped(
+        self, fleet: str = "planted", architecture: str | None = None, seed: int = 0
+    ) -> "graphcircuits.corpus.orders.Order":
+        """Which subject of the package that is; an error if it is none."""
         from graphcircuits.corpus.orders import Order, shipped_orders, shipped_path
 
         order = Order(self.subject_id, fleet, architecture or "plain", seed)
-        if (path := shipped_path(order)).is_file():
-            return path
+        if shipped_path(order).is_file():
+            return order
         there = [one for one in shipped_orders() if one.case == order.case]
         fitting = [one for one in there if (one.fleet, one.seed) == (fleet, seed)]
         if architecture is None and len(fitting) == 1:
-            return shipped_path(fitting[0])
+            return fitting[0]
         what = f"for case {self.id!r}" if order.id == order.case else order.id
         others = f"; there are {', '.join(one.id for one in there)}" if there else ""
         raise FileNotFoundError(

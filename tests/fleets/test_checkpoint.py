@@ -43,7 +43,7 @@ def content(snapshot: Snapshot) -> str:
         str(place): [one.merit, one.steps, one.passed, one.subject.weights]
         for place, one in snapshot.best.items()
     }
-    rest = [snapshot.step, snapshot.alive, snapshot.state.count, snapshot.errors]
+    rest = [snapshot.step, snapshot.alive, snapshot.state.count, *vars(snapshot.errors).values()]
     return content_hash(state, best, rest, snapshot.generator)
 
 
@@ -52,7 +52,7 @@ def content(snapshot: Snapshot) -> str:
 def test_every_snapshot_leads_to_the_same_end(tmp_path: Path, device: str) -> None:
     """The second of three subjects passes at the first check, the others never do."""
     subjects, exchanges, checks = work("ib-36", "ib-36", "ib-36")
-    checks = [replace(x, targets=x.targets + 7 * (i != 1)) for i, x in enumerate(checks)]
+    checks = [[replace(x, targets=x.targets + 7 * (i != 1))] for i, (x,) in enumerate(checks)]
     kept: list[tuple[str, Path]] = []
 
     def keep(snapshot: Snapshot, time_is_up: bool) -> None:

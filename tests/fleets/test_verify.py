@@ -115,9 +115,12 @@ def test_every_limit_counts(
         interchange={"m0": 1.0, "m1": interchange},
         strict={"a0.h0": strict, "a0.h1": 1.0},
         circuit=0.0,
+        loss=0.0,
     )
     assert verdict.passed is passed
-    empty = Verdict(accuracy=1.0, interchange={}, strict={}, circuit=1.0)
+    assert verdict.passes("public") is passed
+    assert verdict.passes("natural") is (accuracy >= 0.99)
+    empty = Verdict(accuracy=1.0, interchange={}, strict={}, circuit=1.0, loss=0.0)
     assert empty.passed
 
 
