@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from graphcircuits.corpus import case_ids, load_case
     from graphcircuits.corpus.case import Case
     from graphcircuits.corpus.random_programs import random_ids
+    from graphcircuits.corpus.collection import load_corpus
     from graphcircuits.graph import ComponentGraph
     from graphcircuits.methods import METHODS, localize
     from graphcircuits.methods.nodes import node_scores
@@ -45,6 +46,7 @@ __all__ = [
     "faithfulness_curve",
     "from_hf",
     "load_case",
+    "load_corpus",
     "load_model",
     "load_transformer",
     "localize",
@@ -72,6 +74,7 @@ _EXPORTS = {
     "faithfulness_curve": "graphcircuits.compare.evaluate",
     "from_hf": "graphcircuits.adapters.hf",
     "load_case": "graphcircuits.corpus",
+    "load_corpus": "graphcircuits.corpus.collection",
     "load_model": "graphcircuits.adapters.load",
     "load_transformer": "graphcircuits.subject.files",
     "localize": "graphcircuits.methods",

@@ -18,6 +18,7 @@ from graphcircuits.commands.bench import bench
 from graphcircuits.commands.build import build
 from graphcircuits.commands.cases import cases
 from graphcircuits.commands.compile import compile_
+from graphcircuits.commands.corpus import corpus
 from graphcircuits.commands.cost import cost
 from graphcircuits.commands.evaluate import evaluate
 from graphcircuits.commands.interact import interact
@@ -40,6 +41,7 @@ app.command()(bench)
 app.command()(build)
 app.command()(cases)
 app.command("compile")(compile_)
+app.command()(corpus)
 app.command()(cost)
 app.command()(evaluate)
 app.command()(interact)

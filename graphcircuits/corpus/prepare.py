@@ -36,6 +36,8 @@ from graphcircuits.fleets.exchange import Exchange, exchange
 from graphcircuits.fleets.recipes import SiitConfig
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.store import content_hash
+from graphcircuits.subject.codec import Codec
+from graphcircuits.subject.transformer import TransformerConfig
 
 AHEAD = 256
 """Orders whose data are computed before they are asked for: the next fleets."""
@@ -74,6 +76,9 @@ class Data:
     """These judge what came of it."""
     sha256: str
     """Content of the first two, the program's answers to the inputs drawn, and of their symbols."""
+    config: TransformerConfig
+    """Of the subject, so that it can be started without its program."""
+    codec: Codec
 
 
 Prepared = Data | str
@@ -132,7 +137,9 @@ def prepare(order: Order, case: Case | MultiCase, config: BuildConfig) -> Prepar
             return reason
     train, check, unseen = drawn
     content = [[_content(task) for task in tasks] for tasks in (train, check)]
-    return Data(train, check, unseen, content_hash(*content, case.codec))
+    sha256 = content_hash(*content, case.codec)
+    own = subject_config(case, order.architecture, config.widen)
+    return Data(train, check, unseen, sha256, own, case.codec)
 
 
 def graph_of(order: Order, case: Case | MultiCase) -> ComponentGraph:
@@ -211,7 +218,8 @@ def _prepare_small(order: Order, config: BuildConfig) -> Any:
     found = prepare(order, find_case(order.case), config)
     if isinstance(found, str):
         return found
-    return [[_arrays(task) for task in tasks] for tasks in _sets(found)], found.sha256
+    sets = [[_arrays(task) for task in tasks] for tasks in _sets(found)]
+    return sets, (found.sha256, found.config, found.codec)
 
 
 def _sets(data: Data) -> tuple[tuple[Exchange, ...], ...]:
@@ -235,9 +243,9 @@ def _smallest(tensor: Tensor) -> np.ndarray:
 def _large(sent: Any) -> Prepared:
     if isinstance(sent, str):
         return sent
-    found, sha256 = sent
+    found, about = sent
     train, check, unseen = (tuple(map(_exchange, tasks)) for tasks in found)
-    return Data(train, check, unseen, sha256)
+    return Data(train, check, unseen, *about)
 
 
 def _exchange(sent: Mapping[str, Any]) -> Exchange:
