@@ -23,6 +23,7 @@ from graphcircuits.corpus.case import Case, SubjectDims
 
 __all__ = [
     "FAMILIES",
+    "MULTITASK",
     "N_FOLDS",
     "SPLITS",
     "Case",
@@ -37,6 +38,8 @@ FAMILIES = {
     "tb": "graphcircuits.corpus.tracrbench",
     "new": "graphcircuits.corpus.extra",
 }
+MULTITASK = "mt"
+"""The family of tasks in models that have several, which `multitask` makes of the others."""
 N_FOLDS = 5
 SPLITS = (
     "test",
@@ -70,8 +73,12 @@ def _splits_of(case: Case) -> set[str]:
 
 
 def load_case(id: str) -> Case:
-    """The case of that id."""
+    """The case of that id; mt-7@ib-4 is a task of a model that has several."""
     family = id.partition("-")[0]
+    if family == MULTITASK:
+        from graphcircuits.corpus.multitask import load_task
+
+        return load_task(id)
     if family in FAMILIES and id in _cases(family):
         return _cases(family)[id]
     raise ValueError(f"unknown case {id!r}; {_suggestion(id)}")

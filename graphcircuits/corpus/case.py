@@ -11,7 +11,7 @@ Torch is imported only where graphs and tensors are made, so that cases can be l
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -120,12 +120,12 @@ class Case:
         if not self.id or Path(self.id).name != self.id:
             raise ValueError(f"an id must be a name that a file can have, got {self.id!r}.")
         if self.family == OWN:
-            from graphcircuits.corpus import FAMILIES
+            from graphcircuits.corpus import FAMILIES, MULTITASK
 
             # A predictor is kept from a case by its id, so an id must not mean two programs.
             family, dash, _ = self.id.partition("-")
-            if dash and family in FAMILIES:
-                starts = ", ".join(f"{family}-" for family in FAMILIES)
+            if dash and family in (*FAMILIES, MULTITASK):
+                starts = ", ".join(f"{family}-" for family in (*FAMILIES, MULTITASK))
                 raise ValueError(
                     f"the id {self.id!r} is like those of the corpus, which begin with {starts}; "
                     "give a program of your own another one."
@@ -169,10 +169,15 @@ class Case:
 
     @property
     def codec(self) -> "graphcircuits.subject.codec.Codec":
-        """The subject's translation between symbols and ids."""
+        """The subject's token ids and output classes."""
         from graphcircuits.subject.codec import Codec
 
         return Codec(self.tables.vocab, self.outputs)
+
+    @property
+    def task_token(self) -> str | None:
+        """What tells the subject to run this program, where it has several; see `TaskCase`."""
+        return None
 
     def evaluate(self, xs: Sequence[Value]) -> list[Value]:
         """The program's output at each position, under the case's attention mask."""
@@ -211,13 +216,19 @@ class Case:
         d_model = n_heads * d_head
         return SubjectDims(self.graph.n_layers, n_heads, d_head, d_model, 4 * d_model)
 
+    @property
+    def subject_id(self) -> str:
+        """What the subject's file is named after: the id, or that of a model of several tasks."""
+        return self.id
+
     def subject(self) -> "graphcircuits.subject.transformer.Transformer":
         """The trained transformer with this program's circuit, as shipped with the package."""
         import torch
 
         from graphcircuits.subject.files import load_transformer
 
-        return load_transformer(self._subject_path()).to(torch.float32)
+        subject = load_transformer(self._subject_path()).to(torch.float32)
+        return replace(subject, case=self.id)
 
     def report(self) -> dict[str, Any]:
         """How the shipped subject was trained, and how well it follows the program."""
@@ -226,11 +237,16 @@ class Case:
         return load_artifact(self._subject_path(), "transformer").meta["report"]
 
     def _subject_path(self) -> Path:
-        path = Path(str(files("graphcircuits").joinpath(f"data/subjects/{self.id}.safetensors")))
+        file = f"data/subjects/{self.subject_id}.safetensors"
+        path = Path(str(files("graphcircuits").joinpath(file)))
         if not path.is_file():
             raise FileNotFoundError(
                 f"no subject for case {self.id!r} is shipped; build it with: graphcircuits build "
-                + (self.id if self.family != OWN else f"--program {self._program_options()}")
+                + (
+                    self.subject_id
+                    if self.family != OWN
+                    else f"--program {self._program_options()}"
+                )
             )
         return path
 
@@ -265,15 +281,16 @@ class Case:
         targets = torch.zeros(n, self.max_seq_len, codec.d_vocab_out)
         for row, answer in zip(targets, answers, strict=True):
             for position, value in enumerate(answer, start=1):
-                if self.outputs is None:
+                if self.outputs is None or codec.outputs is None:
                     row[position, 0] = 0.0 if value is None else value
                 else:
-                    row[position, 0 if value is None else self.outputs.index(value)] = 1.0
+                    named = self.outputs[0] if value is None else value
+                    row[position, codec.outputs.index(named)] = 1.0
         scored = torch.ones(n, self.max_seq_len, dtype=torch.bool)
         scored[:, 0] = False
         return Pairs(
-            clean=torch.stack([codec.encode(xs) for xs in clean]),
-            corrupted=torch.stack([codec.encode(xs) for xs in corrupted]),
+            clean=torch.stack([codec.encode(xs, task=self.task_token) for xs in clean]),
+            corrupted=torch.stack([codec.encode(xs, task=self.task_token) for xs in corrupted]),
             scored=scored,
             loss_name="kl" if self.categorical else "l1",
             targets=targets if self.categorical else targets[..., 0],

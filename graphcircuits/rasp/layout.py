@@ -8,8 +8,8 @@
    `interpbench` drops a writer that another writer of the same reader passes on.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from graphcircuits.rasp.expression import walk
 from graphcircuits.rasp.language import Aggregate, Full, SelectorWidth, SOp, indices, tokens
@@ -71,6 +71,26 @@ def lay_out(tables: Tables) -> Layout:
         functions=functions,
         components=tuple(_components(tables, heads, functions)),
         result=tables.labels[tables.program],
+    )
+
+
+def moved(layout: Layout, *, layers: int, heads: Sequence[int]) -> Layout:
+    """The layout some layers further up, its heads after so many others of each new layer."""
+
+    def name(part: Component) -> str:
+        layer = part.layer + layers
+        kind, _, number = part.name.partition(".h")
+        return f"a{layer}.h{int(number) + heads[layer]}" if number else f"{kind[0]}{layer}"
+
+    return replace(
+        layout,
+        n_layers=layout.n_layers + layers,
+        n_heads=max(len(own) + heads[i] for i, own in enumerate(layout.heads, start=layers)),
+        heads=(*[()] * layers, *layout.heads),
+        functions=(*[()] * layers, *layout.functions),
+        components=tuple(
+            replace(part, name=name(part), layer=part.layer + layers) for part in layout.components
+        ),
     )
 
 

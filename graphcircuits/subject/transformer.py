@@ -121,11 +121,14 @@ class Transformer(Components):
         moved = {name: weight.to(where) for name, weight in self.weights.items()}
         return replace(self, weights=moved)
 
-    def apply(self, sequence: Sequence[Hashable]) -> list[Hashable]:
-        """Run on one sequence of symbols and decode the outputs, BOS left out."""
+    def apply(self, sequence: Sequence[Hashable], task: str | None = None) -> list[Hashable]:
+        """Run on one sequence of symbols and decode the outputs, BOS left out.
+
+        A model of several tasks must be told which.
+        """
         if self.codec is None:
             raise ValueError("this subject has no codec; call .logits on token ids instead.")
-        tokens = self.codec.encode(sequence, self.config.n_ctx).to(self.device)
+        tokens = self.codec.encode(sequence, self.config.n_ctx, task).to(self.device)
         with torch.no_grad():
             return self.codec.decode(self.logits(tokens[None])[0])
 

@@ -1,0 +1,331 @@
+"""Several programs in one model, told apart by a task token at the first position.
+
+1. A `MultiCase` holds 2 to 8 cases of one length and mask, all with classes or all with numbers.
+   Its vocabulary and its output classes are what they have together; each task has a token of its
+   own, which stands where BOS stands elsewhere.
+2. The model has one layer more than its deepest program. Layer 0 belongs to no circuit: there every
+   position can read the task token. Programs lie from layer 1 on, on the same heads (`shared`) or
+   each on heads of its own; of MLPs a layer has but one, which all programs share.
+3. A `TaskCase` is one of the programs in that model. Its clean and corrupted prompts have the same
+   task token, so whatever carries only the task is constant, and in no circuit.
+4. `MultiCase.exchanges` gives what the model trains on: per task the program's answers, plainly
+   and under interchange, in the model's own tokens, classes and components.
+5. `data/multitask.json` lists the models of the corpus, `mt-0` and on: `load_multi`, `multi_ids`.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from graphcircuits.corpus import MULTITASK, load_case
+from graphcircuits.corpus.case import OWN, Case, SubjectDims
+from graphcircuits.rasp import Value
+from graphcircuits.rasp.layout import Layout, lay_out, moved
+from graphcircuits.rasp.values import sorted_values
+
+if TYPE_CHECKING:
+    import graphcircuits.fleets.exchange
+    import graphcircuits.graph
+    import graphcircuits.subject.codec
+    import graphcircuits.subject.transformer
+
+AT = "@"
+"""Between the model and the task in the id of a task: mt-7@ib-4."""
+MIN_TASKS, MAX_TASKS = 2, 8
+MIN_HEADS, MAX_HEADS = 4, 8
+D_HEAD = 8
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MultiCase:
+    """Programs that one model is to run, each by its own circuit.
+
+    `MultiCase(id="mine", cases=(load_case("ib-8"), load_case("ib-34")))` is a model of one's own.
+    """
+
+    id: str
+    cases: tuple[Case, ...]
+    """The programs; a task is called by the id of its case."""
+    shared: bool = True
+    """Whether programs use the same heads."""
+    family: str = OWN
+    split: str | None = None
+    fold: int | None = None
+
+    def __post_init__(self) -> None:
+        problems = list(_problems(self.cases))
+        if not problems and len(set(self.names) & set(self.vocab)) > 0:
+            collide = ", ".join(sorted(map(repr, set(self.names) & set(self.vocab))))
+            problems.append(f"{collide} is both a task and a token; give the case another id")
+        if not problems and self.n_heads > MAX_HEADS:
+            problems.append(
+                f"with heads of their own the programs need {self.n_heads} in a layer, at most "
+                f"{MAX_HEADS} are allowed; take fewer programs, or shared=True"
+            )
+        if problems:
+            raise ValueError(f"model {self.id!r}: {'; '.join(problems)}.")
+
+    def __repr__(self) -> str:
+        """Which model it is, in one line."""
+        heads = "shared" if self.shared else "own"
+        return f"MultiCase({self.id!r}, {', '.join(self.names)}, heads {heads})"
+
+    # What it runs
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tasks, in the order of their tokens."""
+        return tuple(case.id for case in self.cases)
+
+    @cached_property
+    def tasks(self) -> "tuple[TaskCase, ...]":
+        """Each program as a case of this model."""
+        return tuple(_task_case(self, place) for place in range(len(self.cases)))
+
+    def task(self, name: str) -> "TaskCase":
+        """The task of that name, such as ib-4."""
+        if name not in self.names:
+            raise ValueError(
+                f"the model {self.id!r} has no task {name!r}; choose from {', '.join(self.names)}."
+            )
+        return self.tasks[self.names.index(name)]
+
+    @property
+    def max_seq_len(self) -> int:
+        return self.cases[0].max_seq_len
+
+    @property
+    def causal(self) -> bool:
+        return self.cases[0].causal
+
+    @property
+    def categorical(self) -> bool:
+        return self.cases[0].categorical
+
+    @cached_property
+    def vocab(self) -> tuple[Value, ...]:
+        """The tokens of any of the programs."""
+        return sorted_values({token for case in self.cases for token in case.tables.vocab})
+
+    @cached_property
+    def outputs(self) -> tuple[Value, ...] | None:
+        """The output classes of any of the programs; None where outputs are numbers."""
+        if not self.categorical:
+            return None
+        return sorted_values({value for case in self.cases for value in case.outputs or ()})
+
+    @cached_property
+    def codec(self) -> "graphcircuits.subject.codec.Codec":
+        """The model's token ids, tasks included, and output classes."""
+        from graphcircuits.subject.codec import Codec
+
+        return Codec(self.vocab, self.outputs, self.names)
+
+    # The model
+
+    @cached_property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Which component of the model computes which variable, per task."""
+        own = [lay_out(case.tables) for case in self.cases]
+        placed, used = [], [0] * self.n_layers
+        for layout in own:
+            placed.append(moved(layout, layers=1, heads=[0] * len(used) if self.shared else used))
+            heads = _padded(placed[-1], self.n_layers)
+            used = [count + len(more) for count, more in zip(used, heads, strict=True)]
+        return tuple(placed)
+
+    @cached_property
+    def n_layers(self) -> int:
+        return 1 + max(lay_out(case.tables).n_layers for case in self.cases)
+
+    @cached_property
+    def n_heads(self) -> int:
+        """As many as the layer that needs most, and no fewer than other subjects have."""
+        counts = [
+            [len(heads) for heads in _padded(lay_out(case.tables), self.n_layers)]
+            for case in self.cases
+        ]
+        of_layers = zip(*counts, strict=True)
+        return max(MIN_HEADS, *(max(of) if self.shared else sum(of) for of in of_layers))
+
+    @property
+    def graph(self) -> "graphcircuits.graph.ComponentGraph":
+        """The component graph of the model."""
+        from graphcircuits.graph import ComponentGraph
+
+        return ComponentGraph(self.n_layers, self.n_heads)
+
+    @property
+    def subject_dims(self) -> SubjectDims:
+        """Sizes of the model."""
+        d_model = self.n_heads * D_HEAD
+        return SubjectDims(self.n_layers, self.n_heads, D_HEAD, d_model, 4 * d_model)
+
+    def subject(
+        self, *args: Any, **options: Any
+    ) -> "graphcircuits.subject.transformer.Transformer":
+        """The trained model as shipped with the package; it takes what `Case.subject` takes."""
+        return replace(self.tasks[0].subject(*args, **options), case=self.id)
+
+    def report(self, *args: Any, **options: Any) -> dict[str, Any]:
+        """How the shipped model was trained, and how well it follows each program."""
+        return self.tasks[0].report(*args, **options)
+
+    def exchanges(
+        self, n_inputs: int, n_interchanges: int, seed: int
+    ) -> "tuple[graphcircuits.fleets.exchange.Exchange, ...]":
+        """Per task, inputs with the program's answers, plainly and under interchange."""
+        return tuple(
+            task.exchange(n_inputs, n_interchanges, seed + 10_000 * place)
+            for place, task in enumerate(self.tasks)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class TaskCase(Case):
+    """One program of a model that runs several: its prompts and its circuit in that model.
+
+    Program, vocabulary and outputs are those of the program alone; graph, codec and subject those
+    of the model.
+    """
+
+    model: MultiCase
+    place: int
+    """Which of the model's programs."""
+
+    @property
+    def task_token(self) -> str:
+        return self.model.names[self.place]
+
+    @property
+    def subject_id(self) -> str:
+        return self.model.id
+
+    @property
+    def codec(self) -> "graphcircuits.subject.codec.Codec":
+        """The model's token ids and output classes."""
+        return self.model.codec
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Which component of the model computes which variable."""
+        return self.model.layouts[self.place]
+
+    @cached_property
+    def graph(self) -> "graphcircuits.graph.ComponentGraph":
+        """The component graph of the model."""
+        return self.model.graph
+
+    @cached_property
+    def subject_dims(self) -> SubjectDims:
+        """Sizes of the model."""
+        return self.model.subject_dims
+
+    def exchange(
+        self, n_inputs: int, n_interchanges: int, seed: int
+    ) -> "graphcircuits.fleets.exchange.Exchange":
+        """The program's answers, plainly and under interchange, as the model is to give them."""
+        import torch
+
+        from graphcircuits.corpus.build import case_exchange
+        from graphcircuits.fleets.exchange import FIRST_TOKEN
+
+        own = case_exchange(self, n_inputs, n_interchanges, seed)
+        codec = self.codec
+        ids = codec.encode(self.tables.vocab, task=self.task_token)
+        # BOS becomes the task, PAD stays, and tokens get the model's ids.
+        token = torch.cat([ids[:1], torch.arange(1, FIRST_TOKEN), ids[1:]])
+        tokens = token[own.tokens]
+        if codec.outputs is None:
+            return replace(own, tokens=tokens)
+        assert self.outputs is not None
+        place = torch.tensor([codec.outputs.index(value) for value in self.outputs])
+        return replace(own, tokens=tokens, targets=place[own.targets], swapped=place[own.swapped])
+
+
+def _task_case(model: MultiCase, place: int) -> TaskCase:
+    case = model.cases[place]
+    kept = ("program", "vocab", "max_seq_len", "min_seq_len", "causal", "task", "sampler", "source")
+    return TaskCase(
+        **{name: getattr(case, name) for name in kept},
+        id=f"{model.id}{AT}{case.id}",
+        name=f"{case.name} in {model.id}",
+        family=model.family,
+        split=model.split,
+        fold=model.fold,
+        group=None if model.split is None else model.id,
+        model=model,
+        place=place,
+    )
+
+
+def _padded(layout: Layout, n_layers: int) -> list[tuple[Any, ...]]:
+    """The heads of each layer, the layers above the program's included."""
+    return [*layout.heads, *[()] * (n_layers - len(layout.heads))]
+
+
+def _problems(cases: Sequence[Case]) -> Iterator[str]:
+    """Why the cases cannot be tasks of one model."""
+    if not MIN_TASKS <= len(cases) <= MAX_TASKS:
+        yield f"a model has {MIN_TASKS} to {MAX_TASKS} programs, got {len(cases)}"
+    names = [case.id for case in cases]
+    if len(set(names)) < len(names):
+        yield f"each program stands in a model once, got {', '.join(names)}"
+    same: Mapping[str, Any] = {
+        "one max_seq_len": lambda case: case.max_seq_len,
+        "one attention mask, causal or not": lambda case: case.causal,
+        "all classes or all numbers as output": lambda case: case.categorical,
+    }
+    for what, value in same.items():
+        if len({value(case) for case in cases}) > 1:
+            got = ", ".join(f"{case.id}: {value(case)}" for case in cases)
+            yield f"its programs must have {what}, got {got}"
+
+
+# --- the models of the corpus --------------------------------------------------------------------
+
+
+def multi_ids(split: str | None = None) -> list[str]:
+    """Ids of the models of the corpus: all, or those of `test`, `pool`, `fold-0` to `fold-4`."""
+    return [
+        id
+        for id, record in multi_records().items()
+        if split in (None, record["split"], f"fold-{record.get('fold')}")
+    ]
+
+
+@cache
+def load_multi(id: str) -> MultiCase:
+    """The model of that id, such as mt-7."""
+    record = multi_records().get(id)
+    if record is None:
+        known = list(multi_records())
+        span = f"{known[0]} to {known[-1]}" if known else "none"
+        raise ValueError(f"unknown model of several tasks {id!r}; there are {span}.")
+    return MultiCase(
+        id=id,
+        cases=tuple(map(load_case, record["cases"])),
+        shared=record["shared"],
+        family=MULTITASK,
+        split=record["split"],
+        fold=record.get("fold"),
+    )
+
+
+def load_task(id: str) -> TaskCase:
+    """The task of that id, such as mt-7@ib-4."""
+    model, at, name = id.partition(AT)
+    loaded = load_multi(model)
+    if not at:
+        ids = ", ".join(task.id for task in loaded.tasks)
+        raise ValueError(f"{id!r} is a model of several tasks; choose one of them: {ids}.")
+    return loaded.task(name)
+
+
+@cache
+def multi_records() -> Mapping[str, Mapping[str, Any]]:
+    """What `data/multitask.json` says about every model: its programs, heads, and place."""
+    return json.loads(files("graphcircuits").joinpath("data/multitask.json").read_text("utf-8"))
