@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from graphcircuits.corpus.case import Case
+    from graphcircuits.corpus.multitask import MultiCase
     from graphcircuits.graph import ComponentGraph
     from graphcircuits.subject.codec import Codec
     from graphcircuits.subject.transformer import TransformerConfig
@@ -26,6 +27,10 @@ NARROW, WIDE = 8, 16
 which is where the compiled ones are wider than 16."""
 MLP_UNIT = 8
 """Gated MLPs are a multiple of this wide."""
+
+
+class UnfitError(ValueError):
+    """An architecture cannot hold a case."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,13 +87,13 @@ def find_architecture(name: str) -> Architecture:
     return ARCHITECTURES[name]
 
 
-def subject_codec(case: "Case") -> "Codec":
+def subject_codec(case: "Case | MultiCase") -> "Codec":
     """The symbols of a case's subject, the same in every architecture."""
     return case.codec
 
 
 def subject_config(
-    case: "Case", architecture: str = "plain", widen: float = 1.0
+    case: "Case | MultiCase", architecture: str = "plain", widen: float = 1.0
 ) -> "TransformerConfig":
     """The subject's configuration: the case's graph, context and vocabularies.
 
@@ -98,7 +103,7 @@ def subject_config(
 
     own, dims, codec = find_architecture(architecture), case.subject_dims, case.codec
     if dims.n_heads % own.heads_per_group:
-        raise ValueError(
+        raise UnfitError(
             f"case {case.id!r} has {dims.n_heads} heads, which {architecture} cannot put in groups "
             f"of {own.heads_per_group}; choose another architecture."
         )
@@ -131,7 +136,7 @@ def subject_config(
     )
 
 
-def _plain_sizes(case: "Case", widen: float) -> tuple[int, int, int]:
+def _plain_sizes(case: "Case | MultiCase", widen: float) -> tuple[int, int, int]:
     """Width of heads, stream and MLPs; the case's own where nothing is widened."""
     dims = case.subject_dims
     d_head = max(1, round(dims.d_head * widen))
