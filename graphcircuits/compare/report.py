@@ -21,6 +21,7 @@ from graphcircuits.compare.evaluate import auprc, auroc, precision_recall, summa
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import Unit
 from graphcircuits.corpus import case_ids
+from graphcircuits.corpus.orders import Order
 from graphcircuits.disk import write_atomic
 
 ByCase = Mapping[str, Mapping[int, float]]
@@ -187,7 +188,7 @@ class Report:
 
     def published(self) -> tuple[figures.Published, ...]:
         """The paper's figures, where they are about the same cases at the same level."""
-        cases = {Unit.of(id).case.id for id in self.config.cases}
+        cases = {Order.parse(id).case for id in self.config.cases}
         same = cases == set(case_ids(split="test")) and self.config.level == "head"
         return figures.PUBLISHED if same and self.has_truth else ()
 

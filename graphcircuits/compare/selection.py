@@ -60,6 +60,8 @@ class Unit:
     def subject(self, folder: str | Path | None = None) -> Transformer:
         """The shipped subject, or that of a folder that `graphcircuits build` wrote."""
         order = self.order
+        if folder is None and order.id == order.case:
+            return self.case.subject()
         if folder is None:
             return self.case.subject(order.fleet, order.architecture, order.seed)
         name = replace(order, case=self.case.subject_id).id
