@@ -25,6 +25,8 @@ __all__ = [
     "FAMILIES",
     "MULTITASK",
     "N_FOLDS",
+    "RANDOM",
+    "RANDOM_SEEDS",
     "SPLITS",
     "Case",
     "SubjectDims",
@@ -40,6 +42,10 @@ FAMILIES = {
 }
 MULTITASK = "mt"
 """The family of tasks in models that have several, which `multitask` makes of the others."""
+RANDOM = "rnd"
+"""The family of random programs, one for each seed: `rnd-17`. Too many to list."""
+RANDOM_SEEDS = 2**32
+"""Seeds are below this: the generator that they start takes no more bits."""
 N_FOLDS = 5
 SPLITS = (
     "test",
@@ -54,7 +60,15 @@ SPLITS = (
 
 
 def case_ids(family: str | None = None, split: str | None = None) -> list[str]:
-    """Ids of all cases, family by family, in number order; of one family or split where given."""
+    """Ids of all listed cases, family by family, in number order; of one family or split if given.
+
+    Random programs are not among them: `random_programs.random_ids` finds those of a split.
+    """
+    if family == RANDOM:
+        raise ValueError(
+            f"random programs are not listed: {RANDOM}-0, {RANDOM}-1 and so on are cases; "
+            "graphcircuits.random_ids(split, n) gives those of a split."
+        )
     _require_choice("family", family, tuple(FAMILIES))
     _require_choice("split", split, SPLITS)
     return [
@@ -73,15 +87,30 @@ def _splits_of(case: Case) -> set[str]:
 
 
 def load_case(id: str) -> Case:
-    """The case of that id; mt-7@ib-4 is a task of a model that has several."""
+    """The case of that id: a listed one, the random program of a seed, such as `rnd-17`, or a task
+    of a model that has several, such as `mt-7@ib-4`."""
     family = id.partition("-")[0]
     if family == MULTITASK:
         from graphcircuits.corpus.multitask import load_task
 
         return load_task(id)
+    if (seed := random_seed(id)) is not None:
+        from graphcircuits.corpus.random_programs import random_case
+
+        return random_case(seed)
     if family in FAMILIES and id in _cases(family):
         return _cases(family)[id]
     raise ValueError(f"unknown case {id!r}; {_suggestion(id)}")
+
+
+def random_seed(id: str) -> int | None:
+    """The seed of a random program's id; None if it is no such id."""
+    family, _, digits = id.partition("-")
+    if family != RANDOM or not (digits.isascii() and digits.isdecimal()) or len(digits) > 10:
+        return None
+    # One program has one id: rnd-017 is none.
+    seed = int(digits)
+    return seed if digits == str(seed) and seed < RANDOM_SEEDS else None
 
 
 @cache

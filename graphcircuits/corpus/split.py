@@ -29,19 +29,15 @@ from itertools import combinations, product
 from pathlib import Path
 
 import networkx as nx
-import torch
 
 from graphcircuits.corpus import FAMILIES, N_FOLDS
 from graphcircuits.corpus.case import Case
+from graphcircuits.corpus.structure import Edge, circuit_of, is_constant, kind_of, structure_hash
 from graphcircuits.corpus.template import program_template, source_template
-from graphcircuits.rasp.layout import interpbench_writers
 from graphcircuits.store import write_atomic
 
 CHECKS = ("template", "circuit", "structure")
 SPLIT_FILE = Path(__file__).parents[1] / "data" / "split.json"
-
-Edge = tuple[str, str, str]
-"""Writer, reader and input: `q`, `k` or `v` of a head, `in` of an MLP or the logits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,15 +96,6 @@ def _digest(form: object) -> str:
     return hashlib.sha256(repr(form).encode()).hexdigest()
 
 
-def circuit_of(case: Case) -> frozenset[Edge]:
-    """The official labels with the two embeddings apart."""
-    return frozenset(
-        (writer, reader, slot)
-        for (reader, slot), writers in interpbench_writers(case.layout).items()
-        for writer in writers
-    )
-
-
 def structures(circuits: Sequence[frozenset[Edge]]) -> list[int]:
     """Numbers that are equal where circuits are isomorphic."""
     classes: dict[frozenset[Edge], int] = {}
@@ -135,8 +122,7 @@ def _networkx(edges: frozenset[Edge]) -> nx.MultiDiGraph:
     graph = nx.MultiDiGraph()
     for writer, reader, slot in sorted(edges):
         for name in (writer, reader):
-            named = name in ("tokens", "indices", "logits")
-            graph.add_node(name, kind=name if named else name[0])
+            graph.add_node(name, kind=kind_of(name))
         graph.add_edge(writer, reader, slot=slot)
     return graph
 
@@ -190,13 +176,6 @@ def reasons(
 
 
 # --- the split -----------------------------------------------------------------------------------
-
-
-def is_constant(case: Case, *, n: int = 64) -> bool:
-    """Whether the output is the same for `n` inputs drawn by the case's own sampler."""
-    outputs = map(case.evaluate, case.sample(n, torch.Generator().manual_seed(0)))
-    first = next(outputs)
-    return all(output == first for output in outputs)
 
 
 def split_cases(cases: Sequence[Case], traits: Mapping[str, Traits]) -> dict[str, Place]:
@@ -268,10 +247,14 @@ def _squares(*tallies: Counter[int]) -> int:
 # --- the file ------------------------------------------------------------------------------------
 
 
-def as_json(places: Mapping[str, Place]) -> str:
-    """One line per case; what does not apply is left out."""
+def as_json(places: Mapping[str, Place], traits: Mapping[str, Traits]) -> str:
+    """One line per case; what does not apply is left out. Random programs are placed by the hash
+    of the structure."""
     records = {
-        id: {name: value for name, value in vars(place).items() if value is not None}
+        id: {
+            **{name: value for name, value in vars(place).items() if value is not None},
+            "structure": structure_hash(traits[id].circuit),
+        }
         for id, place in places.items()
     }
     lines = [f"  {json.dumps(id)}: {json.dumps(record)}" for id, record in records.items()]
@@ -295,8 +278,9 @@ def summary(places: Mapping[str, Place]) -> list[str]:
 def main() -> None:
     """Divide the corpus and write the file."""
     cases = corpus()
-    places = split_cases(cases, traits_of(cases))
-    write_atomic(SPLIT_FILE, as_json(places).encode())
+    traits = traits_of(cases)
+    places = split_cases(cases, traits)
+    write_atomic(SPLIT_FILE, as_json(places, traits).encode())
     sys.stdout.write("\n".join([*summary(places), f"wrote {SPLIT_FILE}"]) + "\n")
 
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from graphcircuits.circuit import Circuit
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import Fleet
-from graphcircuits.graph import ComponentGraph
 
 PAD = 1
 FLOOR = 0.05
@@ -85,7 +84,7 @@ def part_names(fleet: Fleet) -> list[str]:
 
 def gather(fleet: Fleet, exchanges: Sequence[Exchange]) -> FleetData:
     """All subjects' data in tensors of one size."""
-    graph = ComponentGraph(fleet.config.n_layers, fleet.config.n_heads)
+    graph = fleet.graph
     needed = torch.stack([Circuit.from_names(graph, exchange.edges).mask for exchange in exchanges])
     free = torch.zeros(len(exchanges), graph.n_readers, graph.n_writers, dtype=torch.bool)
     free[:, graph.edge_readers, graph.edge_writers] = ~needed

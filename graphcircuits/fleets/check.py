@@ -7,7 +7,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.fleets.batch import FleetData
-from graphcircuits.fleets.fleet import Fleet, Weights, forward, forward_cut, patch_of, writers
+from graphcircuits.fleets.fleet import Fleet, Weights
+from graphcircuits.fleets.forward import forward, forward_cut, patch_of, writers
 
 CUT_CHUNK = 128
 """Rows with cut edges that are checked at once; each reader has a stream of its own there."""

@@ -24,17 +24,8 @@ from graphcircuits.fleets.batch import FleetData, Rows, draw_rows, gather
 from graphcircuits.fleets.check import Shares, check
 from graphcircuits.fleets.checkpoint import Snapshot, State, TrainedSubject
 from graphcircuits.fleets.exchange import Exchange
-from graphcircuits.fleets.fleet import (
-    Fleet,
-    Weights,
-    form,
-    forward,
-    forward_cut,
-    patch_of,
-    stack,
-    unstack,
-    writers,
-)
+from graphcircuits.fleets.fleet import Fleet, Weights, form, stack, unstack
+from graphcircuits.fleets.forward import forward, forward_cut, patch_of, writers
 from graphcircuits.subject.transformer import Transformer
 
 log = logging.getLogger(__name__)
@@ -164,11 +155,8 @@ def _fewer(
     fleet: Fleet, data: FleetData, check_data: FleetData, kept: Sequence[int]
 ) -> tuple[Fleet, FleetData, FleetData]:
     """The fleet without those that passed, and its data. The common sizes stay as they are."""
-    chosen = torch.tensor(kept, dtype=torch.int64, device=fleet.scale.device)
-    indexed = {name: getattr(fleet, name)[chosen] for name in ("attends", "scale", "outputs")}
-    members = tuple(fleet.members[place] for place in kept)
-    smaller = Fleet(config=fleet.config, members=members, **indexed)
-    return smaller, data.take(chosen), check_data.take(chosen)
+    chosen = torch.tensor(kept, dtype=torch.int64, device=fleet.device)
+    return fleet.take(kept), data.take(chosen), check_data.take(chosen)
 
 
 def _lr(config: SiitConfig, step: int) -> float:

@@ -86,6 +86,11 @@ def sample_case(generator: torch.Generator, *, layers: int | None = None) -> Sam
             return SampledCase(program, vocab, length + 1, causal)
 
 
+def layers_drawn(generator: torch.Generator) -> int:
+    """The layers of the program that `sample_case` would draw, which is not drawn."""
+    return _choices(generator).randint(1, MAX_LAYERS)
+
+
 def sample_program(
     generator: torch.Generator,
     *,

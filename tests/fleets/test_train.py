@@ -20,8 +20,7 @@ from graphcircuits.fleets.fleet import Fleet, form, stack, unstack
 from graphcircuits.fleets.train import SiitConfig, TrainedSubject, loss_of, train_fleet
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.subject.transformer import Transformer
-from tests.fleets.fleets import MIXED, case_fleet, fleet_of, patched_logits
-from tests.fleets.test_fleet import padding_is_zero
+from tests.fleets.fleets import MIXED, case_fleet, fleet_of, padding_is_zero, patched_logits
 
 SUBJECTS, EXCHANGES = case_fleet()
 FLEET = fleet_of(SUBJECTS)
