@@ -194,7 +194,7 @@ def _told(error: Exception) -> str:
 
 def truth(unit: Unit, config: BenchConfig, graph: ComponentGraph) -> Circuit:
     """The labels of a subject, which must leave something to tell apart."""
-    circuit = unit.labels(config.labels, graph)
+    circuit = unit.case.labels(config.labels, graph)
     auroc(torch.zeros(graph.n_edges), circuit, config.level)
     return circuit
 

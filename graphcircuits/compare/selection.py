@@ -12,19 +12,15 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 
 import torch
 
-from graphcircuits.circuit import Circuit
 from graphcircuits.corpus import MULTITASK, case_ids, load_case
-from graphcircuits.corpus.architectures import edges_in
 from graphcircuits.corpus.case import Case
 from graphcircuits.corpus.multitask import AT, multi_records
-from graphcircuits.corpus.orders import Order
+from graphcircuits.corpus.orders import Order, shipped_orders
 from graphcircuits.corpus.recognize import shipped_ids
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.subject.files import load_transformer
 from graphcircuits.subject.transformer import Transformer
 
@@ -60,17 +56,11 @@ class Unit:
     def subject(self, folder: str | Path | None = None) -> Transformer:
         """The shipped subject, or that of a folder that `graphcircuits build` wrote."""
         order = self.order
-        if folder is None and order.id == order.case:
-            return self.case.subject()
         if folder is None:
             return self.case.subject(order.fleet, order.architecture, order.seed)
         name = replace(order, case=self.case.subject_id).id
         subject = load_transformer(Path(folder) / f"{name}.safetensors").to(torch.float32)
         return replace(subject, case=self.case.id)
-
-    def labels(self, labeling: str, graph: ComponentGraph) -> Circuit:
-        """The true circuit, in the graph that the subject has in its architecture."""
-        return Circuit.from_names(graph, edges_in(graph, self.case.labels(labeling)))
 
 
 def select_cases(selection: str) -> tuple[list[str], list[str]]:
@@ -145,10 +135,10 @@ def _is_in(selection: str, case: Case) -> bool:
 
 def _there(fleet: str, folder: str | Path | None) -> tuple[list[Unit], list[str]]:
     """The units of the subjects that are there, in number order, and files of other programs."""
-    data = Path(str(files("graphcircuits").joinpath("data")))
-    shipped = [data / "fleets" / fleet, *([data / "subjects"] if fleet == "planted" else [])]
-    folders = shipped if folder is None else [Path(folder)]
-    names = [path.stem for place in folders for path in place.glob("*.safetensors")]
+    if folder is None:
+        names = [order.id for order in shipped_orders(fleet)]
+    else:
+        names = [path.stem for path in Path(folder).glob("*.safetensors")]
     units, strange = [], []
     for name in sorted(names, key=_by_number):
         try:

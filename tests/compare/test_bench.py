@@ -1,7 +1,8 @@
 """The bench: running, resuming, failing, and judging on prompts that methods have not seen."""
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import replace
 from multiprocessing import active_children
 from pathlib import Path
@@ -408,8 +409,8 @@ def test_a_task_of_a_model_that_has_several(tmp_path: Path) -> None:
     save_subject(tmp_path, tasks[0])
     assert [path.name for path in tmp_path.iterdir()] == ["mt-0.safetensors"]
     asked = config(cases=tasks, methods=("eap",), subjects=str(tmp_path))
-    one, other = finished(asked, tmp_path / "out")[0]
-    assert (one.case, other.case) == tasks
+    one, other, *more = finished(asked, tmp_path / "out")[0]
+    assert (one.case, other.case, *(run.case for run in more)) == tasks
     assert not torch.equal(one.scores, other.scores)
 
 
@@ -433,9 +434,8 @@ def test_several_processes_give_what_one_does(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     alone = Report.of(asked, run(asked, tmp_path / "one"), title="")
     torch.set_num_threads(threads)
-    first = run(asked, tmp_path / "two", processes=2)
-    next(first)
-    first.close()
+    with closing(cast(Generator[Any], run(asked, tmp_path / "two", processes=2))) as first:
+        next(first)
     assert active_children() == []
     found = list(run(asked, tmp_path / "two", processes=2))
     assert any(one.reused for one in found if isinstance(one, BenchRun))
