@@ -29,8 +29,9 @@ from typing import Any
 import torch
 
 from graphcircuits import __version__
-from graphcircuits.compare.bench import method_seed, select_cases
+from graphcircuits.compare.bench import method_seed
 from graphcircuits.compare.evaluate import auroc
+from graphcircuits.compare.selection import select_cases
 from graphcircuits.corpus import load_case
 from graphcircuits.methods.pgexplainer import Fit, pgexplainer
 from graphcircuits.store import content_hash, read_json, write_json

@@ -26,6 +26,8 @@ import torch
 
 from graphcircuits.commands.train import train
 from graphcircuits.compare import bench
+from graphcircuits.compare.report import Report
+from graphcircuits.compare.runs import KIND
 from graphcircuits.corpus.build import BuildConfig, build
 from graphcircuits.corpus.case import Case
 from graphcircuits.fleets.train import SiitConfig
@@ -69,9 +71,7 @@ def run_build(folder: Path) -> None:
 def run_bench(folder: Path) -> None:
     methods = ("eap", "eap-ig", "exact")
     config = bench.BenchConfig(cases=("ib-3", "ib-36"), methods=methods, seeds=(0, 1), n_pairs=4)
-    runs = tuple(bench.run(config, folder))
-    report = bench.Report(config=config, title="kills", runs=runs)  # pyright: ignore[reportArgumentType]
-    report.write(folder)
+    Report.of(config, bench.run(config, folder), title="kills").write(folder)
 
 
 TRAIN = """
@@ -100,8 +100,11 @@ def all_scores(folder: Path) -> Content:
     """Results without their seconds and peaks of memory; other files only by name."""
     found: Content = dict.fromkeys(all_bytes(folder), b"")
     for path in folder.glob("runs/*/*.json"):
-        run = load_artifact(path, bench.KIND)
-        found[str(path.relative_to(folder))] = (run.config, run.seed, run.meta["scores"])
+        run = load_artifact(path, KIND)
+        found[str(path.relative_to(folder))] = (
+            *(run.config, run.seed),
+            *(run.meta[name] for name in ("scores", "curve")),
+        )
     lines = list(csv.reader((folder / "cases.csv").read_text().splitlines()))
     measured = [lines[0].index(name) for name in ("seconds", "peak_bytes")]
     kept = [[x for place, x in enumerate(line) if place not in measured] for line in lines]

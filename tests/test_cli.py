@@ -264,7 +264,8 @@ def test_bench_on_the_test_cases_brings_the_published_figures(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One test case stands for all sixteen.
-    monkeypatch.setattr("graphcircuits.compare.bench.case_ids", lambda split: ["ib-3"])
+    for module in ("selection", "report"):
+        monkeypatch.setattr(f"graphcircuits.compare.{module}.case_ids", lambda **_: ["ib-3"])
     ended = command("bench", "--methods", "random", "--pairs", "2", "--out", tmp_path)
     assert ended.code == 0
     ours, theirs = ended.out.split("Published figures, on InterpBench's weights:")

@@ -33,7 +33,10 @@ from graphcircuits.commands.output import (
 from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
-    from graphcircuits.compare.bench import BenchConfig, Report
+    from graphcircuits.compare.bench import BenchConfig
+    from graphcircuits.compare.report import Report
+
+MOST_PROCESSES = 1024
 
 
 def bench(
@@ -41,22 +44,38 @@ def bench(
         str | None, typer.Option(help="Methods with commas between; all of them if left out.")
     ] = None,
     cases: Annotated[
+        str | None,
+        typer.Option(
+            help="test, pool, deep (four layers and more, test cases left out), all, multitask "
+            "(each task of models that have several), or ids with commas between; test if left "
+            "out, or all of --subjects."
+        ),
+    ] = None,
+    fleet: Annotated[
         str,
         typer.Option(
-            help="test, pool, deep (four layers and more, test cases left out), all, or ids with "
-            "commas between."
+            help="How the subjects were trained: planted, public, or natural, on the task alone; "
+            "of natural ones no circuit is known, and CMD is compared."
         ),
-    ] = "test",
+    ] = "planted",
+    subjects: Annotated[
+        Path | None,
+        typer.Option(help="A folder of subjects that build wrote; the shipped ones if left out."),
+    ] = None,
     seeds: Annotated[
         int, typer.Option(help="How many seeds; each draws prompts and seeds the methods.")
     ] = 1,
     pairs: Annotated[int, typer.Option(help="Prompt pairs of a case.")] = 64,
     labels: Annotated[
-        str, typer.Option(help="Circuit labeling: interpbench (official), complete or paper.")
-    ] = "interpbench",
-    level: Annotated[str, typer.Option(help="By head (official), or with q, k, v apart: qkv.")] = (
-        "head"
-    ),
+        str | None,
+        typer.Option(
+            help="Circuit labeling: interpbench (official, also if left out), complete or paper."
+        ),
+    ] = None,
+    level: Annotated[
+        str | None,
+        typer.Option(help="By head (official, also if left out), or with q, k, v apart: qkv."),
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(help="An option, METHOD.NAME=VALUE; may be given several times."),
@@ -67,6 +86,9 @@ def bench(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Run everything anew, also what is in the folder.")
     ] = False,
+    processes: Annotated[
+        int, typer.Option(help="Processes that compute side by side, with one thread each.")
+    ] = 1,
     markdown: Annotated[
         Path | None, typer.Option(help="Write the Markdown table here as well.")
     ] = None,
@@ -76,21 +98,27 @@ def bench(
     ] = "float32",
     as_json: Json = False,
 ) -> None:
-    """Compare methods on subjects whose circuit is known: AUROC, time and memory.
+    """Compare methods on many subjects: AUROC where the circuit is known, CMD, time and memory.
 
     Results that are already in the folder are kept, so an interrupted bench goes on where it was;
     those of a method whose code has changed since are made again.
     Exit code 1 if a case or a method failed.
     """
-    from graphcircuits.compare.bench import SELECTIONS, BenchConfig, select_cases
+    from graphcircuits.compare.bench import BenchConfig
     from graphcircuits.compare.evaluate import LEVELS
+    from graphcircuits.compare.selection import ALL_SELECTIONS, select_subjects
     from graphcircuits.corpus.case import LABELINGS
+    from graphcircuits.corpus.orders import FLEETS
 
     refuse(
         in_range("--seeds", seeds, 1, MOST_SEEDS),
         prompt_count("--pairs", pairs),
-        one_of("--labels", labels, LABELINGS),
-        one_of("--level", level, LEVELS),
+        in_range("--processes", processes, 1, MOST_PROCESSES),
+        one_of("--fleet", fleet, FLEETS),
+        one_of("--labels", labels or "interpbench", LABELINGS),
+        one_of("--level", level or "head", LEVELS),
+        _idle_labels(fleet, labels, level),
+        _not_a_folder(subjects),
         device_there(device),
         known_dtype(dtype),
         writable_folders({"--out": out}),
@@ -98,24 +126,28 @@ def bench(
     )
     listed = tuple(listed_methods(methods))
     options = options_by_method(option or [], listed)
-    ids, left_out = select_cases(cases)
+    cases = cases or ("test" if subjects is None else "all")
+    ids, left_out = select_subjects(cases, fleet, subjects)
     refuse(distinct("--cases", ids))
     config = BenchConfig(
         cases=tuple(ids),
         methods=listed,
         seeds=tuple(range(seeds)),
         n_pairs=pairs,
-        labels=labels,
-        level=level,
+        labels=labels or "interpbench",
+        level=level or "head",
         options=options,
         device=device,
         dtype=dtype,
+        subjects=None if subjects is None else str(subjects),
     )
     if left_out:
-        say(f"left out, no subject is shipped: {', '.join(left_out)}", err=True)
-    split = f" ({cases})" if cases in SELECTIONS else ""
-    title = f"{_count(len(listed), 'method')} on {_count(len(ids), 'case')}{split}"
-    report = _run(config, out, title, fresh=fresh)
+        why = "no subject is shipped" if subjects is None else "no case of the corpus"
+        say(f"left out, {why}: {', '.join(left_out)}", err=True)
+    split = f" ({cases})" if cases in ALL_SELECTIONS else ""
+    noun = "case" if fleet == "planted" else f"{fleet} subject"
+    title = f"{_count(len(listed), 'method')} on {_count(len(ids), noun)}{split}"
+    report = _run(config, out, title, fresh=fresh, processes=processes)
     saved = save(
         {
             out: lambda folder: report.write(folder).values(),
@@ -138,6 +170,19 @@ def bench(
         raise typer.Exit(1)
 
 
+def _idle_labels(fleet: str, labels: str | None, level: str | None) -> list[str]:
+    given = [flag for flag, value in (("--labels", labels), ("--level", level)) if value]
+    if fleet != "natural" or not given:
+        return []
+    return [f"{' and '.join(given)} would compare with a circuit, and natural subjects have none"]
+
+
+def _not_a_folder(subjects: Path | None) -> list[str]:
+    if subjects is None or subjects.is_dir():
+        return []
+    return [f"--subjects must be a folder that build wrote, got {subjects}"]
+
+
 def _plot(report: "Report", path: Path) -> tuple[Path, ...]:
     """Draw the box plot if that can be done here."""
     try:
@@ -152,11 +197,12 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _run(config: "BenchConfig", out: Path, title: str, *, fresh: bool) -> "Report":
-    from graphcircuits.compare.bench import BenchRun, Failure, Report, run
+def _run(config: "BenchConfig", out: Path, title: str, *, fresh: bool, processes: int) -> "Report":
+    from graphcircuits.compare.bench import run
+    from graphcircuits.compare.report import Report
+    from graphcircuits.compare.runs import BenchRun, Failure
 
-    runs: list[BenchRun] = []
-    failures: list[Failure] = []
+    found: list[BenchRun | Failure] = []
     try:
         with late_progress() as bar:
             overall = bar.add_task("bench", total=config.n_runs)
@@ -165,34 +211,32 @@ def _run(config: "BenchConfig", out: Path, title: str, *, fresh: bool) -> "Repor
             def step(done: int, total: int) -> None:
                 bar.update(current, completed=done, total=total, visible=True)
 
-            for one in run(config, out, fresh=fresh, step=step):
+            for one in run(config, out, fresh=fresh, processes=processes, step=step):
                 bar.update(current, visible=False)
                 bar.update(overall, description=f"{one.case} {one.method or ''}")
-                if isinstance(one, BenchRun):
-                    runs.append(one)
-                else:
-                    failures.append(one)
+                found.append(one)
                 # A case that cannot be loaded takes all its runs with it.
                 bar.advance(overall, 1 if one.method else config.n_runs // len(config.cases))
     except KeyboardInterrupt:
+        kept = sum(isinstance(one, BenchRun) for one in found)
         say(
-            f"interrupted: {len(runs)} of {config.n_runs} results are kept in {out}; "
+            f"interrupted: {kept} of {config.n_runs} results are kept in {out}; "
             f"the same command{' without --fresh' if fresh else ''} goes on from there.",
             err=True,
         )
         raise typer.Exit(INTERRUPTED) from None
     command = shlex.join(["graphcircuits", *sys.argv[1:]])
-    return Report(
-        config=config, title=title, runs=tuple(runs), failures=tuple(failures), command=command
-    )
+    return Report.of(config, found, title=title, command=command)
 
 
 def _show(report: "Report") -> None:
     from graphcircuits.compare import figures
 
-    say(f"{report.title}, AUROC ({report.config.labels} labels, {report.config.level} level)")
-    rows = [figures.cells(row, plus_minus="±") for row in report.rows()]
-    print_table(list(figures.HEADER), rows, numbers=len(figures.HEADER) - 1)
+    labels = f"AUROC ({report.config.labels} labels, {report.config.level} level)"
+    say(f"{report.title}, {labels if report.has_truth else 'CMD'}")
+    rows, columns = report.rows(), figures.header(report.rows())
+    shown = [figures.cells(row, plus_minus="±") for row in rows]
+    print_table(list(columns), shown, numbers=len(columns) - 1)
     published = [figures.cells(row, plus_minus="±")[:6] for row in report.published()]
     if published:
         say("")
@@ -203,13 +247,15 @@ def _show(report: "Report") -> None:
 def _record(report: "Report") -> dict[str, Any]:
     from dataclasses import asdict
 
-    rows = [asdict(row) for row in report.rows()]
+    config = report.config
     return {
         "title": report.title,
-        "labels": report.config.labels,
-        "level": report.config.level,
-        "cases": list(report.config.cases),
-        "methods": rows,
+        "fleet": config.fleet,
+        "labels": config.labels if report.has_truth else None,
+        "level": config.level if report.has_truth else None,
+        "cases": list(config.cases),
+        "methods": [asdict(row) for row in report.rows()],
+        "breakdowns": [asdict(breakdown) for breakdown in report.breakdowns()],
         "published": [asdict(row) for row in report.published()],
         "failures": [asdict(failure) for failure in report.failures],
     }

@@ -146,7 +146,7 @@ def _settings(config: Path | None, steps: int | None) -> "TrainConfig":
 
 def _cases(cases: str, without_fold: int | None) -> tuple[list[str], list[str], list[str]]:
     """Ids to learn from, ids to score, and ids of the pool that have no subject to learn from."""
-    from graphcircuits.compare.bench import select_cases
+    from graphcircuits.compare.selection import select_cases
     from graphcircuits.corpus import N_FOLDS, load_case
     from graphcircuits.corpus.recognize import shipped_ids
 

@@ -1,49 +1,60 @@
-"""Every method on every case: run what is missing, keep it, and compare.
+"""Every method on every subject: run what is missing, and keep it.
 
-1. `select_cases` turns a word (test, pool, deep, all) or ids into cases.
-2. `run` goes through cases, seeds and methods. A seed draws the prompts of a case and, mixed with
-   the case, seeds the method. Each result is a JSON file of its own, written whole or not at all
-   and named after the content of subject, prompts, options, seed and the method's code, so a run
-   that was stopped goes on where it was; a file that is damaged, or that says of itself that it is
-   another run's, is made again. It holds the scores: other labels or another level need no new run.
-3. `Report.rows` summarizes AUROC as the paper does; `Report.write` writes the tables and the plot.
+1. `run` goes through subjects, seeds and methods, in this process or in several. A seed draws the
+   prompts of a case and, mixed with the case, seeds the method. The best edges of every result are
+   kept alone, at growing numbers of them, on prompts of another seed: the curve of faithfulness
+   whose areas are CPR and CMD.
+2. Each result is a JSON file of its own, written whole or not at all and named after the content of
+   subject, prompts, options, seed and the method's code, so a run that was stopped goes on where it
+   was; a file that is damaged, or that says of itself that it is another run's, is made again. It
+   holds the scores: other labels or another level need no new run, and a curve that was measured by
+   other code is measured again without the method.
+
+`selection` says which subjects there are, `runs` how one is kept, `report` what comes of them.
 
 A result that fails is reported and tried again by the next run; the others are kept. A store that
 cannot be read or written ends the bench, since all that follows would be lost as well.
 """
 
-import json
-import math
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import partial
 from pathlib import Path
-from statistics import mean, median
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from graphcircuits import __version__
 from graphcircuits.circuit import Circuit
-from graphcircuits.compare import figures
-from graphcircuits.compare.evaluate import LEVELS, auprc, auroc, precision_recall, summarize
+from graphcircuits.compare.evaluate import (
+    LEVELS,
+    auroc,
+    faithfulness_curve,
+)
 from graphcircuits.compare.measure import measure
+from graphcircuits.compare.runs import (
+    BenchRun,
+    Failure,
+    StoreUnusable,
+    run_path,
+    save_run,
+    stored_curve,
+    stored_run,
+)
+from graphcircuits.compare.selection import Unit
 from graphcircuits.compare.sources import source_hash
-from graphcircuits.corpus import case_ids, load_case
+from graphcircuits.compare.workers import spread
 from graphcircuits.corpus.case import LABELINGS
-from graphcircuits.corpus.recognize import shipped_ids
+from graphcircuits.corpus.orders import Order
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods import METHODS, find_method, localize, options_of, settle
-from graphcircuits.store import StoreError, content_hash, load_artifact, save_artifact, write_atomic
+from graphcircuits.store import content_hash
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
-SELECTIONS = ("test", "pool", "deep", "all")
-DEEP = 4
-"""Layers from which on a case is deep."""
-KIND = "bench-run"
+FRESH = 2**31
+"""Between the seed of the prompts that a method sees and of those that its scores are judged on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +62,7 @@ class BenchConfig:
     """What to run and how to read it."""
 
     cases: tuple[str, ...]
+    """Ids of subjects: that of a case is its planted one, those of other fleets are of orders."""
     methods: tuple[str, ...] = tuple(METHODS)
     seeds: tuple[int, ...] = (0,)
     n_pairs: int = 64
@@ -62,6 +74,8 @@ class BenchConfig:
     device: str = "cpu"
     dtype: str = "float32"
     """That subjects compute in."""
+    subjects: str | None = None
+    """The folder of the subjects, if not those that ship."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -77,6 +91,9 @@ class BenchConfig:
         ):
             if value not in known:
                 problems.append(f"{name} must be one of {', '.join(known)}, got {value!r}")
+        fleets = sorted({Order.parse(id).fleet for id in self.cases})
+        if len(fleets) > 1:
+            problems.append(f"all cases must be of one fleet, got {', '.join(fleets)}")
         idle = sorted(self.options.keys() - set(self.methods))
         if idle:
             problems.append(f"options are given for methods that do not run: {', '.join(idle)}")
@@ -90,64 +107,20 @@ class BenchConfig:
                 raise ValueError(f"{method} has no option {', '.join(unknown)}; it has: {known}.")
 
     @property
+    def fleet(self) -> str:
+        return Order.parse(self.cases[0]).fleet
+
+    @property
     def n_runs(self) -> int:
         return len(self.cases) * len(self.methods) * len(self.seeds)
 
 
-def select_cases(selection: str) -> tuple[list[str], list[str]]:
-    """Ids to run, and ids left out because no subject of theirs is shipped.
-
-    `test` is held out. `pool` is for training. `deep` is every case outside the test split whose
-    subject has four layers or more, discarded ones included. `all` is all.
-    Anything else is read as ids with commas between; none of those is left out.
-    """
-    if selection not in SELECTIONS:
-        ids = [id.strip() for id in selection.split(",") if id.strip()]
-        if not ids:
-            raise ValueError(f"cases must be one of {', '.join(SELECTIONS)}, or ids; got none.")
-        return [load_case(id).id for id in ids], []
-    if selection == "deep":
-        cases = [load_case(id) for id in case_ids()]
-        ids = [c.id for c in cases if c.split != "test" and c.graph.n_layers >= DEEP]
-    else:
-        ids = case_ids(split=None if selection == "all" else selection)
-    shipped = set(shipped_ids())
-    return [id for id in ids if id in shipped], [id for id in ids if id not in shipped]
+# Runs
 
 
-# Running
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchRun:
-    """One method on one case under one seed."""
-
-    case: str
-    method: str
-    seed: int
-    scores: Float[Tensor, " edge"]
-    seconds: float
-    peak_bytes: int | None
-    reused: bool
-    """Whether it was found in the store."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """A run that ended in an error; without a method it is the case itself that failed."""
-
-    case: str
-    method: str | None = None
-    seed: int | None = None
-    error: str
-
-    def __str__(self) -> str:
-        where = f"{self.case}, {self.method}, seed {self.seed}" if self.method else self.case
-        return f"{where}: {self.error}"
-
-
-class StoreUnusable(OSError):
-    """The files of a bench cannot be read or written, so that it has to end."""
+Job = tuple[str, int, tuple[str, ...]]
+"""A subject, a seed, and the methods to run on it."""
+Step = Callable[[int, int], None]
 
 
 def run(
@@ -155,37 +128,59 @@ def run(
     out: str | Path,
     *,
     fresh: bool = False,
-    step: Callable[[int, int], None] | None = None,
+    processes: int = 1,
+    step: Step | None = None,
 ) -> Iterator[BenchRun | Failure]:
-    """Yield the runs, case by case, computing those that are not in the store `out`.
+    """Yield the runs, computing those that are not in the store `out`.
 
-    `fresh` computes all of them, whatever the store holds, and writes them over what is there.
-    `step` hears how far the current method is: steps done, steps in all.
+    They come subject by subject, or as they are finished where several processes compute, each
+    with one thread. `fresh` computes all of them, whatever the store holds, and writes them over
+    what is there. `step` hears how far the current method is, steps done and steps in all, where
+    there is one process.
     """
-    for id in config.cases:
+    jobs = [(id, seed, config.methods) for id in config.cases for seed in config.seeds]
+    work = partial(_run_job, config, Path(out), fresh)
+    if processes == 1:
+        found = (one for job in jobs for one in work(job, step))
+    else:
+        found = spread(work, jobs, processes, _lost)
+    unusable = set()
+    for one in found:
+        if isinstance(one, Failure) and one.method is None:
+            if one.case in unusable:
+                continue  # once for all seeds
+            unusable.add(one.case)
+        yield one
+
+
+def _run_job(
+    config: BenchConfig, out: Path, fresh: bool, job: Job, step: Step | None = None
+) -> Iterator[BenchRun | Failure]:
+    id, seed, methods = job
+    try:
+        setting = _Setting.of(id, seed, config)
+    except Exception as error:  # noqa: BLE001  one subject must not cost the others
+        yield Failure(case=id, error=_told(error))
+        return
+    for method in methods:
         try:
-            case = load_case(id)
-            subject, _ = case.subject().to(getattr(torch, config.dtype)), _truth(id, config)
-            subject = subject.to(config.device)
-            prompts = [case.pairs(config.n_pairs, seed=seed) for seed in config.seeds]
-        except Exception as error:  # noqa: BLE001  one case must not cost the others
-            yield Failure(case=id, error=_told(error))
-            continue
-        for seed, pairs in zip(config.seeds, prompts, strict=True):
-            for method in config.methods:
-                try:
-                    yield _run_one(config, Path(out), id, method, seed, subject, pairs, fresh, step)
-                except StoreUnusable:
-                    raise
-                except Exception as error:  # noqa: BLE001  nor one method the others
-                    yield Failure(case=id, method=method, seed=seed, error=_told(error))
+            yield _run_one(config, out, setting, method, fresh, step)
+        except StoreUnusable:
+            raise
+        except Exception as error:  # noqa: BLE001  nor one method the others
+            yield Failure(case=id, method=method, seed=seed, error=_told(error))
 
 
-def _truth(id: str, config: BenchConfig) -> Circuit:
-    """The labels of a case, which must leave something to tell apart."""
-    circuit = load_case(id).labels(config.labels)
-    auroc(torch.zeros(circuit.graph.n_edges), circuit, config.level)
-    return circuit
+def _lost(job: Job, found: int, what: str) -> tuple[list[BenchRun | Failure], Job | None]:
+    """The run that a process ended in, and the methods it did not come to."""
+    id, seed, methods = job
+    error = f"{what}; where memory was short, fewer processes need less of it"
+    failed = [
+        Failure(case=id, method=method, seed=seed, error=error)
+        for method in methods[found : found + 1]
+    ]
+    rest = methods[found + 1 :]
+    return [*failed], (id, seed, rest) if rest else None
 
 
 def _told(error: Exception) -> str:
@@ -197,30 +192,59 @@ def _told(error: Exception) -> str:
     return f"{text} ({Path(last.filename).name}, line {last.lineno})"
 
 
+def truth(unit: Unit, config: BenchConfig, graph: ComponentGraph) -> Circuit:
+    """The labels of a subject, which must leave something to tell apart."""
+    circuit = unit.case.labels(config.labels, graph)
+    auroc(torch.zeros(graph.n_edges), circuit, config.level)
+    return circuit
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What the methods share: a subject, the prompts of a seed, and those of the curve."""
+
+    id: str
+    seed: int
+    subject: Transformer
+    pairs: Pairs
+    unseen: Pairs
+    judged_by: str
+    """Content of the unseen prompts, and of the code that measures curves."""
+
+    @classmethod
+    def of(cls, id: str, seed: int, config: BenchConfig) -> "_Setting":
+        unit = Unit.of(id)
+        subject = unit.subject(config.subjects).to(getattr(torch, config.dtype)).to(config.device)
+        if unit.has_truth:
+            truth(unit, config, subject.graph)
+        pairs, unseen = (unit.case.pairs(config.n_pairs, seed=at) for at in (seed, seed + FRESH))
+        judged_by = content_hash(unseen, source_hash(faithfulness_curve))
+        return cls(id, seed, subject, pairs, unseen, judged_by)
+
+
 def _run_one(
     config: BenchConfig,
     out: Path,
-    case: str,
+    setting: _Setting,
     method: str,
-    seed: int,
-    subject: Transformer,
-    pairs: Pairs,
     fresh: bool,
-    step: Callable[[int, int], None] | None,
+    step: Step | None,
 ) -> BenchRun:
+    id, seed, subject, pairs = setting.id, setting.seed, setting.subject, setting.pairs
     chosen = find_method(method)
     options = settle(chosen, subject, pairs, config.options.get(method, {}), name=method)
     made_by = [source_hash(chosen.run), *chosen.files(options)]
     place = subject.device.type  # what a GPU computes, and how fast, is another result
-    key = content_hash(__version__, case, subject, pairs, method, options, seed, place, *made_by)
-    path = run_path(out, case, method, seed, key)
-    about = {"case": case, "method": method, "options": options, "pairs": len(pairs), "key": key}
-    stored = None if fresh else _stored(path, about, seed, subject.graph.n_edges)
+    key = content_hash(__version__, id, subject, pairs, method, options, seed, place, *made_by)
+    path = run_path(out, id, method, seed, key)
+    about = {"case": id, "method": method, "options": options, "pairs": len(pairs), "key": key}
+    stored = None if fresh else stored_run(path, about, seed, subject.graph.n_edges)
     reused = stored is not None
     if stored is None:
-        own_seed = method_seed(case, seed)
         measured = measure(
-            lambda: localize(subject, pairs, method, seed=own_seed, progress=step, **options),
+            lambda: localize(
+                subject, pairs, method, seed=method_seed(id, seed), progress=step, **options
+            ),
             subject.device,
         )
         stored = {
@@ -228,167 +252,26 @@ def _run_one(
             "seconds": measured.seconds,
             "peak_bytes": measured.peak_bytes,
         }
-        try:
-            save_artifact(path, kind=KIND, config=about, seed=seed, meta=stored)
-        except OSError as error:
-            raise StoreUnusable(
-                f"{path} cannot be written ({error.strerror or error}); the bench ends here and "
-                "keeps what is finished: make room or name another --out, and run it again."
-            ) from error
     scores = torch.tensor(stored["scores"], dtype=torch.float64)
-    rest = {name: stored[name] for name in ("seconds", "peak_bytes")}
-    return BenchRun(case=case, method=method, seed=seed, scores=scores, reused=reused, **rest)
+    curve = stored_curve(stored.get("curve"), setting.judged_by, subject.graph.n_edges)
+    if curve is None:
+        curve = faithfulness_curve(scores, subject, setting.unseen, sizes="log")
+        record = {name: getattr(curve, name) for name in ("sizes", "kept", "faithfulness")}
+        stored["curve"] = {**record, "judged_by": setting.judged_by}
+        save_run(path, about, seed, stored)
+    return BenchRun(
+        case=id,
+        method=method,
+        seed=seed,
+        graph=subject.graph,
+        scores=scores,
+        curve=curve,
+        seconds=stored["seconds"],
+        peak_bytes=stored["peak_bytes"],
+        reused=reused,
+    )
 
 
 def method_seed(case: str, seed: int) -> int:
     """The method's own seed. Cases must differ in it: graphs of one size would share their luck."""
     return int(content_hash(case, seed)[:12], 16)
-
-
-def run_path(out: Path, case: str, method: str, seed: int, key: str) -> Path:
-    """Where a run is kept."""
-    return out / "runs" / method / f"{case}-seed{seed}-{key[:12]}.json"
-
-
-def _stored(path: Path, about: Mapping[str, Any], seed: int, n_edges: int) -> dict[str, Any] | None:
-    """What a run left; None where it must be made: absent, damaged, or that of another run."""
-    try:
-        found = load_artifact(path, KIND)
-    except (FileNotFoundError, StoreError, RecursionError):
-        return None
-    except OSError as error:
-        raise StoreUnusable(
-            f"{path} cannot be read ({error.strerror or error}); the bench ends here: make it "
-            "readable, remove it, or name another --out."
-        ) from error
-    # What was written is JSON, in which a tuple is a list.
-    same = found.config == json.loads(json.dumps(about)) and found.seed == seed
-    return dict(found.meta) if same and _is_whole(found.meta, n_edges) else None
-
-
-def _is_whole(meta: Mapping[str, Any], n_edges: int) -> bool:
-    """Whether there is a number for each edge, a time, and memory where it is known."""
-    if meta.keys() != {"scores", "seconds", "peak_bytes"}:
-        return False
-    scores, rest = meta["scores"], (meta["seconds"], meta["peak_bytes"])
-    if not isinstance(scores, list) or len(scores) != n_edges:
-        return False
-    numbers = [*scores, *(value for value in rest if value is not None)]
-    return rest[0] is not None and all(
-        type(value) in (int, float) and math.isfinite(value) for value in numbers
-    )
-
-
-# Reading
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """The runs of a bench, compared with the labels."""
-
-    config: BenchConfig
-    title: str
-    runs: tuple[BenchRun, ...]
-    failures: tuple[Failure, ...] = ()
-    command: str = ""
-    """What makes it again."""
-
-    def rows(self) -> list[figures.Row]:
-        """One row per method, the best median first; methods without any run have none."""
-        rows = []
-        for method in self.config.methods:
-            runs = [(run, found) for run, found in self.scores if run.method == method]
-            if not runs:
-                continue
-            by_case = {
-                name: _by_case([(run, found[name]) for run, found in runs])
-                for name in ("auroc", "auprc", "precision")
-            }
-            peaks = [run.peak_bytes for run, _ in runs if run.peak_bytes is not None]
-            rows.append(
-                figures.Row(
-                    method=method,
-                    summary=summarize(by_case["auroc"]),
-                    case_means=_means(by_case["auroc"]),
-                    auprc=median(_means(by_case["auprc"])),
-                    precision=median(_means(by_case["precision"])),
-                    seconds=median(_means(_by_case([(run, run.seconds) for run, _ in runs]))),
-                    peak_bytes=max(peaks, default=None),
-                )
-            )
-        return sorted(rows, key=lambda row: row.summary.quantiles[2], reverse=True)
-
-    def published(self) -> tuple[figures.Published, ...]:
-        """The paper's figures, where they are about the same cases at the same level."""
-        same = set(self.config.cases) == set(case_ids(split="test")) and self.config.level == "head"
-        return figures.PUBLISHED if same else ()
-
-    @cached_property
-    def scores(self) -> list[tuple[BenchRun, dict[str, float]]]:
-        """Every run with its AUROC, AUPRC and precision at the true size."""
-        level = self.config.level
-        truths = {id: _truth(id, self.config) for id in {run.case for run in self.runs}}
-        found = []
-        for run in self.runs:
-            given = (run.scores, truths[run.case], level)
-            precision, _ = precision_recall(*given)
-            record = {"auroc": auroc(*given), "auprc": auprc(*given), "precision": precision}
-            found.append((run, record))
-        return found
-
-    def case_csv(self) -> str:
-        """One line per run, in the order of the runs."""
-        names = ["auroc", "auprc", "precision_at_size", "seconds", "peak_bytes"]
-        lines: list[list[object]] = [["case", "method", "seed", "layers", "edges", *names]]
-        for run, found in self.scores:
-            graph = load_case(run.case).graph
-            peak = "" if run.peak_bytes is None else run.peak_bytes
-            sizes = [graph.n_layers, graph.n_edges]
-            lines.append(
-                [run.case, run.method, run.seed, *sizes, *found.values(), run.seconds, peak]
-            )
-        return figures.csv_text(lines)
-
-    def markdown(self) -> str:
-        """The table with its title, what is in it, and how to make it again."""
-        config = self.config
-        text = figures.to_markdown(self.rows(), self.published(), title=f"## {self.title}")
-        about = (
-            f"Labels `{config.labels}`, level `{config.level}`, {len(config.cases)} cases, "
-            f"{config.n_pairs} pairs per case, seeds {', '.join(map(str, config.seeds))}. AUROC as "
-            "minimum, quartiles and maximum over cases, seeds averaged within a case; after ± the "
-            "standard deviation over seeds. AUPRC, precision at the true size and seconds are "
-            "medians over cases, memory is the largest."
-        )
-        if self.command:
-            about += f"\n\nMade with `{self.command}`."
-        failed = "".join(f"- failed: {failure}\n" for failure in self.failures)
-        return f"{text}\n{about}\n" + (f"\n{failed}" if failed else "")
-
-    def write(self, out: str | Path) -> dict[str, Path]:
-        """Write table.md, table.csv, table.tex and cases.csv; the paths by name."""
-        out, rows = Path(out), self.rows()
-        texts = {
-            "table.md": self.markdown(),
-            "table.csv": figures.to_csv(rows, self.published()),
-            "table.tex": figures.to_latex(rows, self.published(), title=self.title),
-            "cases.csv": self.case_csv(),
-        }
-        for name, text in texts.items():
-            write_atomic(out / name, text.encode())
-        return {name: out / name for name in texts}
-
-    def plot(self, path: str | Path) -> None:
-        """The box plot; needs matplotlib."""
-        figures.box_plot(path, self.rows(), self.published(), title=self.title)
-
-
-def _by_case(values: Sequence[tuple[BenchRun, float]]) -> dict[str, dict[int, float]]:
-    by_case: dict[str, dict[int, float]] = {}
-    for run, value in values:
-        by_case.setdefault(run.case, {})[run.seed] = value
-    return by_case
-
-
-def _means(by_case: Mapping[str, Mapping[int, float]]) -> tuple[float, ...]:
-    return tuple(mean(by_seed.values()) for by_seed in by_case.values())

@@ -1,23 +1,29 @@
 """The bench's results as people read them: a table in four formats and a box plot.
 
-1. A `Row` is one method: quantiles over cases, their spread over seeds, time and memory.
+1. A `Row` is one method: quantiles over cases, their spread over seeds, time and memory. They are
+   quantiles of AUROC where circuits are known, and of CMD where they are not: two kinds of table.
 2. `PUBLISHED` are the figures that the paper prints for InterpBench's 16 held-out cases: its own
    two methods, and the baselines that it takes from figure 9 of InterpBench. They were measured on
    other weights, so they stand in a block of their own.
-3. `to_markdown`, `to_csv` and `to_latex` write the rows; `box_plot` draws them as the paper does,
+3. `to_markdown`, `to_csv` and `to_latex` write the rows, `breakdown_text` means of parts of the
+   cases; `box_plot` draws them as the paper does,
    with whiskers to the last case within 1.5 interquartile ranges of the box.
 """
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from graphcircuits.compare.evaluate import QUANTILES, Summary
 
-HEADER = ("Method", "Min.", "Q1", "Median", "Q3", "Max.", "AUPRC", "P@size", "Seconds", "Memory")
+_START, _END = ("Method", "Min.", "Q1", "Median", "Q3", "Max."), ("Seconds", "Memory")
+HEADER = (*_START, "AUPRC", "P@size", "CPR", "CMD", *_END)
+"""Of a table that begins with AUROC."""
+CMD_HEADER = (*_START, "Mean", "CPR", "Wins", *_END)
+"""Of a table that begins with CMD."""
 PUBLISHED_TITLE = "Published figures, on InterpBench's weights"
 
 
@@ -27,17 +33,34 @@ class Row:
 
     method: str
     summary: Summary
-    """Quantiles of AUROC."""
+    """Quantiles of AUROC, or of CMD where no circuit is known."""
     case_means: tuple[float, ...]
-    """AUROC of every case, seeds averaged."""
-    auprc: float
-    """Median over cases."""
-    precision: float
-    """At the true size, which makes it the recall as well; median over cases."""
+    """The same of every case, seeds averaged."""
+    auprc: float | None
+    """Median over cases; None where no circuit is known."""
+    precision: float | None
+    """At the true size, which makes it the recall as well; median over cases, or None."""
+    cpr: float
+    """Mean over cases."""
+    cmd: float
+    """Mean over cases."""
+    wins: float
+    """Cases on which its CMD is the smallest; methods that tie share a case."""
     seconds: float
     """Median wall time of a case."""
     peak_bytes: int | None
     """Largest memory of a case; None where the system could not tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breakdown:
+    """Means of every method over parts of the cases."""
+
+    title: str
+    sizes: Mapping[str, int]
+    """How many cases each part has."""
+    means: Mapping[str, Mapping[str, float]]
+    """By method and part; none where all its runs failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,16 +125,25 @@ PUBLISHED = (
 # Tables
 
 
+def header(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The columns of a table of these rows."""
+    return CMD_HEADER if rows and rows[0].auprc is None else HEADER
+
+
 def cells(row: Row | Published, *, plus_minus: str = " ± ") -> list[str]:
-    """The cells of a row under HEADER; a published row has none after the quantiles."""
+    """The cells of a row under its header; a published row has none after the quantiles."""
     if isinstance(row, Published):
-        return [row.method, *_quantiles(row.quantiles, row.spread, plus_minus), "", "", "", ""]
+        quantiles = _quantiles(row.quantiles, row.spread, plus_minus)
+        return [row.method, *quantiles, *[""] * (len(HEADER) - len(_START))]
     summary = row.summary
+    if row.auprc is None or row.precision is None:
+        middle = [f"{row.cmd:.3f}", f"{row.cpr:.3f}", f"{row.wins:.1f}"]
+    else:
+        middle = [f"{value:.3f}" for value in (row.auprc, row.precision, row.cpr, row.cmd)]
     return [
         row.method,
         *_quantiles(summary.quantiles, summary.spread, plus_minus),
-        f"{row.auprc:.3f}",
-        f"{row.precision:.3f}",
+        *middle,
         f"{row.seconds:.3g}",
         "" if row.peak_bytes is None else f"{row.peak_bytes / 2**20:.0f} MiB",
     ]
@@ -128,35 +160,45 @@ def _quantiles(
 
 def to_markdown(rows: Sequence[Row], published: Sequence[Published], *, title: str) -> str:
     """A title and one table, or two where there are published figures."""
-    parts = [title, _markdown([cells(row) for row in rows])]
+    parts = [title, _markdown(header(rows), [cells(row) for row in rows])]
     if published:
-        parts += [f"{PUBLISHED_TITLE}:", _markdown([cells(row)[:6] for row in published])]
+        cut = [cells(row)[: len(_START)] for row in published]
+        parts += [f"{PUBLISHED_TITLE}:", _markdown(_START, cut)]
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    width = len(rows[0]) if rows else len(HEADER)
-    rule = ["---", *(["---:"] * (width - 1))]
-    lines = [HEADER[:width], rule, *rows]
+def breakdown_text(breakdown: Breakdown) -> str:
+    """A line that says what it is, and a table: a row per method, a column per part."""
+    columns = ["Method", *(f"{name} ({size})" for name, size in breakdown.sizes.items())]
+    rows = [
+        [method, *(f"{means[name]:.3f}" if name in means else "" for name in breakdown.sizes)]
+        for method, means in breakdown.means.items()
+    ]
+    return f"{breakdown.title}, in brackets how many cases:\n\n{_markdown(columns, rows)}"
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---", *(["---:"] * (len(columns) - 1))], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def to_csv(rows: Sequence[Row], published: Sequence[Published]) -> str:
     """Numbers in full, one line per method, with a column that says which are published."""
     deviations = [f"{name}_std" for name in QUANTILES]
-    names = ["method", "published", "cases", "seeds", *QUANTILES, *deviations]
-    lines: list[list[object]] = [
-        [*names, "auprc", "precision_at_size", "seconds", "peak_bytes"],
-    ]
+    names = ["method", "published", "measure", "cases", "seeds", *QUANTILES, *deviations]
+    more = ["auprc", "precision_at_size", "cpr", "cmd", "wins", "seconds", "peak_bytes"]
+    lines: list[list[object]] = [[*names, *more]]
     for row in rows:
-        summary = row.summary
+        summary, measure = row.summary, "cmd" if row.auprc is None else "auroc"
         numbers = [*summary.quantiles, *(summary.spread or [""] * 5)]
-        cost = [row.auprc, row.precision, row.seconds, _blank(row.peak_bytes)]
-        lines.append([row.method, "no", summary.n_cases, summary.n_seeds, *numbers, *cost])
+        truth = [_blank(row.auprc), _blank(row.precision)]
+        cost = [row.cpr, row.cmd, row.wins, row.seconds, _blank(row.peak_bytes)]
+        about = [row.method, "no", measure, summary.n_cases, summary.n_seeds]
+        lines.append([*about, *numbers, *truth, *cost])
     for row in published:
         seeds = "" if row.spread is None else 5
         numbers = [*row.quantiles, *(row.spread or [""] * 5)]
-        lines.append([row.method, "yes", 16, seeds, *numbers, "", "", "", ""])
+        lines.append([row.method, "yes", "auroc", 16, seeds, *numbers, *[""] * len(more)])
     return csv_text(lines)
 
 
@@ -173,17 +215,18 @@ def _blank(value: object) -> object:
 
 def to_latex(rows: Sequence[Row], published: Sequence[Published], *, title: str) -> str:
     """A table with the rules of `booktabs`; the title is its caption."""
+    columns = header(rows)
     blocks = [[cells(row, plus_minus=r"$\pm$") for row in rows]]
     if published:
-        heading = rf"\multicolumn{{{len(HEADER)}}}{{@{{}}l}}{{\textit{{{_tex(PUBLISHED_TITLE)}}}}}"
+        heading = rf"\multicolumn{{{len(columns)}}}{{@{{}}l}}{{\textit{{{_tex(PUBLISHED_TITLE)}}}}}"
         blocks.append([[heading], *(cells(row, plus_minus=r"$\pm$") for row in published)])
     body = [[" & ".join(map(_tex_cell, row)) + r" \\" for row in block] for block in blocks]
     lines = [
         r"\begin{table}",
         r"  \centering",
-        rf"  \begin{{tabular}}{{@{{}}l{'r' * (len(HEADER) - 1)}@{{}}}}",
+        rf"  \begin{{tabular}}{{@{{}}l{'r' * (len(columns) - 1)}@{{}}}}",
         r"    \toprule",
-        "    " + " & ".join(map(_tex, HEADER)) + r" \\",
+        "    " + " & ".join(map(_tex, columns)) + r" \\",
     ]
     for block in body:
         lines += [r"    \midrule", *(f"    {line}" for line in block)]
@@ -249,8 +292,11 @@ def box_plot(
         axes.axvline(len(rows) - 0.2, color="#cccccc", linewidth=0.8)
     axes.set_xticks(places, [box["label"].replace(", ", "\n") for box in boxes], fontsize=7)
     axes.set_xlim(-0.6, places[-1] + 0.7)
-    axes.set_ylim(-0.02, 1.03)
-    axes.set_ylabel("Edge AUROC")
+    if header(rows) == HEADER:
+        axes.set_ylim(-0.02, 1.03)
+        axes.set_ylabel("Edge AUROC")
+    else:
+        axes.set_ylabel("CMD, smaller is better")
     axes.set_title(title, fontsize=9)
     axes.grid(axis="y", color="#e4e4e8", linewidth=0.6)
     axes.set_axisbelow(True)

@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 
-from graphcircuits.compare.bench import DEEP, select_cases
 from graphcircuits.compare.evaluate import quantiles
+from graphcircuits.compare.selection import DEEP, select_cases
 from graphcircuits.config import load_config
 from graphcircuits.corpus import N_FOLDS, load_case
 from graphcircuits.predictor.model import PredictorConfig

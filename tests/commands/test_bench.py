@@ -8,6 +8,7 @@ from typer.testing import CliRunner, Result
 
 from graphcircuits.commands.bench import bench
 from graphcircuits.compare import bench as benching
+from graphcircuits.compare.runs import StoreUnusable
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(bench)
@@ -47,5 +48,5 @@ def test_an_interrupted_fresh_bench_says_how_to_go_on(
 def test_a_folder_that_cannot_be_written_ends_it_at_once(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where a folder should be")
     done = run(tmp_path)
-    assert isinstance(done.exception, benching.StoreUnusable)
+    assert isinstance(done.exception, StoreUnusable)
     assert str(done.exception).startswith(str(tmp_path / "runs" / "random" / "ib-3-seed0-"))

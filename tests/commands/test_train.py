@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from graphcircuits import localize
 from graphcircuits.commands.train import _cases, train
-from graphcircuits.compare.bench import select_cases
+from graphcircuits.compare.selection import select_cases
 from graphcircuits.corpus import load_case
 from graphcircuits.predictor.ensemble import load_ensemble
 from graphcircuits.training import train as training
@@ -126,7 +126,7 @@ def test_cases_without_a_subject_are_named(
     assert absent
     # Two cases stand for the whole pool.
     monkeypatch.setattr(
-        "graphcircuits.compare.bench.select_cases", lambda _: (["ib-7", "ib-2"], absent)
+        "graphcircuits.compare.selection.select_cases", lambda _: (["ib-7", "ib-2"], absent)
     )
     given = [
         "--config",

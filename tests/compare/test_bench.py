@@ -1,11 +1,11 @@
-"""The bench: resuming, failing, comparing; its tables against the numbers they are made from."""
+"""The bench: running, resuming, failing, and judging on prompts that methods have not seen."""
 
-import csv
 import errno
-import io
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import replace
+from multiprocessing import active_children
 from pathlib import Path
-from statistics import mean
 from typing import Any, cast
 
 import pytest
@@ -13,12 +13,16 @@ import torch
 from torch import Tensor
 
 from graphcircuits import methods
-from graphcircuits.compare import bench
-from graphcircuits.compare.bench import BenchConfig, BenchRun, Failure, Report, run, select_cases
-from graphcircuits.compare.evaluate import auroc
-from graphcircuits.corpus import case_ids, load_case
+from graphcircuits.compare import bench, runs
+from graphcircuits.compare.bench import FRESH, BenchConfig, run
+from graphcircuits.compare.evaluate import FaithfulnessCurve, faithfulness_curve, log_sizes
+from graphcircuits.compare.report import Report
+from graphcircuits.compare.runs import BenchRun, Failure
+from graphcircuits.corpus import load_case
+from graphcircuits.corpus.multitask import load_multi
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
+from tests.compare.folders import save_subject
 
 Calls = list[tuple[int, int]]
 
@@ -39,7 +43,18 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         return torch.rand(subject.graph.n_edges, generator=generator) + tilt
 
     add_method(monkeypatch, "fast", fast)
+    monkeypatch.setattr(bench, "faithfulness_curve", flat_curve)
     return noted
+
+
+def flat_curve(
+    scores: Tensor, subject: Transformer, pairs: Pairs, *, sizes: str
+) -> FaithfulnessCurve:
+    """A curve that costs nothing; the true ones are in tests of their own."""
+    counts = tuple(log_sizes(len(scores)))
+    parts = tuple(count / len(scores) for count in counts)
+    flat = tuple(0.5 for _ in counts)
+    return FaithfulnessCurve(fractions=parts, sizes=counts, kept=counts, faithfulness=flat)
 
 
 def add_method(monkeypatch: pytest.MonkeyPatch, name: str, method: Callable[..., Tensor]) -> None:
@@ -60,14 +75,8 @@ def finished(config: BenchConfig, out: Path) -> tuple[list[BenchRun], list[Failu
 
 
 def report(config: BenchConfig, out: Path) -> Report:
-    runs, failures = finished(config, out)
-    return Report(
-        config=config,
-        title="a_title & more",
-        runs=tuple(runs),
-        failures=tuple(failures),
-        command="graphcircuits bench",
-    )
+    found = run(config, out)
+    return Report.of(config, found, title="a_title & more", command="graphcircuits bench")
 
 
 # Running
@@ -113,7 +122,7 @@ def test_changed_defaults_and_weights_are_run_again(
         {name: 2 * weight for name, weight in subject.weights.items()},
         subject.codec,
     )
-    monkeypatch.setattr("graphcircuits.corpus.case.Case.subject", lambda case: moved)
+    monkeypatch.setattr("graphcircuits.corpus.case.Case.subject", lambda case, *_: moved)
     finished(config(cases=("ib-3",)), tmp_path)
     assert len(calls) == 3
 
@@ -127,20 +136,20 @@ def test_cases_do_not_share_their_luck(calls: Calls, tmp_path: Path) -> None:
 def test_an_interrupted_bench_keeps_what_is_finished(
     calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = bench.save_artifact
+    save = runs.save_artifact
 
     def interrupted(*args: Any, **named: Any) -> str:
         if len(calls) == 2:
             raise KeyboardInterrupt
         return save(*args, **named)
 
-    monkeypatch.setattr(bench, "save_artifact", interrupted)
+    monkeypatch.setattr(runs, "save_artifact", interrupted)
     with pytest.raises(KeyboardInterrupt):
         finished(config(), tmp_path)
     assert len(list(tmp_path.rglob("*.json"))) == 1
-    monkeypatch.setattr(bench, "save_artifact", save)
-    runs, _ = finished(config(), tmp_path)
-    assert [one.reused for one in runs] == [True, False]
+    monkeypatch.setattr(runs, "save_artifact", save)
+    found, _ = finished(config(), tmp_path)
+    assert [one.reused for one in found] == [True, False]
 
 
 def test_damaged_files_are_made_again(calls: Calls, tmp_path: Path) -> None:
@@ -205,9 +214,9 @@ def test_files_with_another_content_are_made_again(
 ) -> None:
     finished(config(cases=("ib-3",)), tmp_path)
     (path,) = tmp_path.rglob("*.json")
-    found = bench.load_artifact(path, bench.KIND)
-    bench.save_artifact(
-        path, kind=bench.KIND, config=found.config, seed=found.seed, meta={**found.meta, **change}
+    found = runs.load_artifact(path, runs.KIND)
+    runs.save_artifact(
+        path, kind=runs.KIND, config=found.config, seed=found.seed, meta={**found.meta, **change}
     )
     (one,), failures = finished(config(cases=("ib-3",)), tmp_path)
     assert (one.reused, failures, len(calls)) == (False, [], 2)
@@ -222,8 +231,8 @@ def test_a_method_whose_code_has_changed_is_run_again(
     monkeypatch.setattr(
         bench, "source_hash", lambda method: "edited" if method is fast else hashed(method)
     )
-    runs, _ = finished(config(methods=("fast", "random")), tmp_path)
-    assert [(one.method, one.reused) for one in runs] == [
+    found, _ = finished(config(methods=("fast", "random")), tmp_path)
+    assert [(one.method, one.reused) for one in found] == [
         ("fast", False),
         ("random", True),
         ("fast", False),
@@ -235,8 +244,8 @@ def test_a_fresh_bench_runs_everything_and_keeps_it(calls: Calls, tmp_path: Path
     finished(config(), tmp_path)
     (path, _) = sorted(tmp_path.rglob("*.json"))
     before = path.stat().st_mtime_ns
-    runs = [one for one in run(config(), tmp_path, fresh=True) if isinstance(one, BenchRun)]
-    assert [one.reused for one in runs] == [False, False]
+    found = [one for one in run(config(), tmp_path, fresh=True) if isinstance(one, BenchRun)]
+    assert [one.reused for one in found] == [False, False]
     assert len(calls) == 4
     assert path.stat().st_mtime_ns > before
     again, _ = finished(config(), tmp_path)
@@ -246,16 +255,16 @@ def test_a_fresh_bench_runs_everything_and_keeps_it(calls: Calls, tmp_path: Path
 def test_a_full_disk_ends_the_bench_and_names_the_file(
     calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = bench.save_artifact
+    save = runs.save_artifact
 
     def full(path: Path, **named: Any) -> str:
         if len(calls) == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
         return save(path, **named)
 
-    monkeypatch.setattr(bench, "save_artifact", full)
+    monkeypatch.setattr(runs, "save_artifact", full)
     found = []
-    with pytest.raises(bench.StoreUnusable) as caught:
+    with pytest.raises(runs.StoreUnusable) as caught:
         found += run(config(seeds=(0, 1, 2)), tmp_path)
     assert len(calls) == 2
     text = str(caught.value)
@@ -271,14 +280,14 @@ def test_a_store_that_cannot_be_read_or_written_ends_the_bench(
     (path,) = tmp_path.rglob("*.json")
     path.unlink()
     path.mkdir()
-    with pytest.raises(bench.StoreUnusable, match=r"cannot be written \(Is a directory\)"):
+    with pytest.raises(runs.StoreUnusable, match=r"cannot be written \(Is a directory\)"):
         finished(config(cases=("ib-3",)), tmp_path)
 
     def forbidden(path: Path, kind: str) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(bench, "load_artifact", forbidden)
-    with pytest.raises(bench.StoreUnusable, match=r"cannot be read \(Permission denied\)"):
+    monkeypatch.setattr(runs, "load_artifact", forbidden)
+    with pytest.raises(runs.StoreUnusable, match=r"cannot be read \(Permission denied\)"):
         finished(config(cases=("ib-3",)), tmp_path)
 
 
@@ -286,13 +295,13 @@ def test_a_store_that_cannot_be_read_or_written_ends_the_bench(
 def test_a_case_of_the_pool_meets_a_blind_predictor(tmp_path: Path) -> None:
     (one,), _ = finished(config(cases=("ib-7",), methods=("gcl",)), tmp_path)
     (path,) = tmp_path.rglob("*.json")
-    assert bench.load_artifact(path, bench.KIND).config["options"] == {"predictor": "fold-0"}
+    assert runs.load_artifact(path, runs.KIND).config["options"] == {"predictor": "fold-0"}
     case = load_case("ib-7")
     direct = methods.localize(case.subject(), case.pairs(2), "gcl")
     torch.testing.assert_close(one.scores.float(), direct.scores)
     asked = config(cases=("ib-7",), methods=("gcl",), options={"gcl": {"predictor": "default"}})
-    runs, (failure,) = finished(asked, tmp_path)
-    assert runs == []
+    found, (failure,) = finished(asked, tmp_path)
+    assert found == []
     assert "the predictor 'default' was trained on ib-7 itself" in str(failure)
 
 
@@ -319,36 +328,141 @@ def test_a_failing_method_costs_only_itself(
 
 def test_a_failing_case_costs_only_itself(calls: Calls, tmp_path: Path) -> None:
     # One has no subject, the other no published labels.
-    runs, failures = finished(
-        config(cases=("tb-length", "ib-18", "ib-3"), labels="paper"), tmp_path
-    )
-    assert [one.case for one in runs] == ["ib-3"]
+    asked = config(cases=("tb-length", "ib-18", "ib-3"), labels="paper", seeds=(0, 1))
+    found, failures = finished(asked, tmp_path)
+    assert [one.case for one in found] == ["ib-3", "ib-3"]
     assert [failure.case for failure in failures] == ["tb-length", "ib-18"]
     assert "build it with: graphcircuits build tb-length" in str(failures[0])
     assert "published edge list is not part of the package" in str(failures[1])
 
 
-# Choosing
+# Judging
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_selections() -> None:
-    assert select_cases("test") == (case_ids(split="test"), [])
-    deep, _ = select_cases("deep")
-    everything, left_out = select_cases("all")
-    assert deep
-    for id in deep:
-        assert load_case(id).graph.n_layers >= 4
-        assert load_case(id).split != "test"
-    shallow = set(everything) - set(deep) - set(case_ids(split="test"))
-    assert all(load_case(id).graph.n_layers < 4 for id in shallow)
-    assert sorted(everything + left_out) == sorted(case_ids())
-    assert "tb-length" in left_out
-    assert select_cases("ib-3, tb-length") == (["ib-3", "tb-length"], [])
-    with pytest.raises(ValueError, match="unknown case 'ib-3333'"):
-        select_cases("ib-3,ib-3333")
-    with pytest.raises(ValueError, match="cases must be one of test, pool, deep, all, or ids"):
-        select_cases(",")
+def test_results_are_judged_on_prompts_that_the_method_has_not_seen(tmp_path: Path) -> None:
+    """And the curve is kept with them, to the last bit."""
+    asked = config(cases=("ib-3",), methods=("random",), seeds=(1,))
+    (one,), _ = finished(asked, tmp_path)
+    case = load_case("ib-3")
+    seen, unseen = (case.pairs(2, seed=seed) for seed in (1, 1 + FRESH))
+    assert not torch.equal(seen.clean, unseen.clean)
+    given = (one.scores, case.subject(), unseen)
+    assert one.curve == faithfulness_curve(*given, sizes="log")
+    (again,), _ = finished(asked, tmp_path)
+    assert (again.reused, again.curve) == (True, one.curve)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"judged_by": "other code"},
+        {"faithfulness": [0.5] * 16},
+        {"sizes": None},
+        {"kept": ["1"] * 17},
+    ],
+)
+def test_a_curve_that_cannot_be_used_is_measured_again(
+    calls: Calls, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    """Without the method: its scores are as good as ever."""
+    (first,), _ = finished(config(cases=("ib-3",)), tmp_path)
+    (path,) = tmp_path.rglob("*.json")
+    found = runs.load_artifact(path, runs.KIND)
+    given = {"kind": runs.KIND, "config": found.config, "seed": found.seed}
+    for curve in ({**found.meta["curve"], **change}, None):
+        meta = {name: value for name, value in found.meta.items() if name != "curve"}
+        runs.save_artifact(path, **given, meta=meta | ({"curve": curve} if curve else {}))
+        (again,), _ = finished(config(cases=("ib-3",)), tmp_path)
+        assert (again.curve, again.reused, len(calls)) == (first.curve, True, 1)
+        assert runs.load_artifact(path, runs.KIND).meta == found.meta
+
+
+# Subjects of other fleets and architectures
+
+
+def test_natural_subjects_need_no_circuit(calls: Calls, tmp_path: Path) -> None:
+    """ib-18 has no published labels, which a planted subject would be refused for."""
+    save_subject(tmp_path, "ib-18.natural.plain.0")
+    asked = config(cases=("ib-18.natural.plain.0",), labels="paper", subjects=str(tmp_path))
+    (one,), failures = finished(asked, tmp_path / "out")
+    assert (one.case, failures) == ("ib-18.natural.plain.0", [])
+    (path,) = (tmp_path / "out").rglob("*.json")
+    assert path.name.startswith("ib-18.natural.plain.0-seed0-")
+
+
+def test_graphs_are_those_of_the_subjects(calls: Calls, tmp_path: Path) -> None:
+    """Where keys are shared, the true circuit has edges into groups."""
+    id = "ib-3.planted.llama-gqa.0"
+    subject = save_subject(tmp_path, id)
+    made = report(config(cases=(id,), subjects=str(tmp_path)), tmp_path / "out")
+    assert made.failures == ()
+    (one,) = made.runs
+    assert one.graph == subject.graph
+    assert one.graph.n_edges < load_case("ib-3").graph.n_edges
+    ((_, record),) = made.scores
+    assert 0 <= record["auroc"] <= 1
+
+
+def test_a_task_of_a_model_that_has_several(tmp_path: Path) -> None:
+    """One file holds the model; its tasks differ in prompts and circuits."""
+    tasks = tuple(task.id for task in load_multi("mt-0").tasks)
+    save_subject(tmp_path, tasks[0])
+    assert [path.name for path in tmp_path.iterdir()] == ["mt-0.safetensors"]
+    asked = config(cases=tasks, methods=("eap",), subjects=str(tmp_path))
+    one, other, *more = finished(asked, tmp_path / "out")[0]
+    assert (one.case, other.case, *(run.case for run in more)) == tasks
+    assert not torch.equal(one.scores, other.scores)
+
+
+def kept_in(folder: Path) -> dict[str, tuple[object, ...]]:
+    """What a store holds but for time and memory, by file."""
+    found = {path.name: runs.load_artifact(path, runs.KIND) for path in folder.rglob("*.json")}
+    return {
+        name: (one.config, one.seed, one.meta["scores"], one.meta["curve"])
+        for name, one in found.items()
+    }
+
+
+@pytest.mark.slow
+def test_several_processes_give_what_one_does(tmp_path: Path) -> None:
+    """The same store and the same tables; whoever wants no more leaves no process behind."""
+    save_subject(tmp_path, "ib-3.natural.llama.0")
+    save_subject(tmp_path, "ib-8.natural.plain.0")
+    cases = ("ib-3.natural.llama.0", "ib-8.natural.plain.0", "ib-9.natural.plain.0")
+    asked = config(cases=cases, methods=("random", "eap"), seeds=(0, 1), subjects=str(tmp_path))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    alone = Report.of(asked, run(asked, tmp_path / "one"), title="")
+    torch.set_num_threads(threads)
+    with closing(cast(Generator[Any], run(asked, tmp_path / "two", processes=2))) as first:
+        next(first)
+    assert active_children() == []
+    found = list(run(asked, tmp_path / "two", processes=2))
+    assert any(one.reused for one in found if isinstance(one, BenchRun))
+    together = Report.of(asked, found, title="")
+    assert kept_in(tmp_path / "two") == kept_in(tmp_path / "one")
+    assert len(kept_in(tmp_path / "one")) == 8
+    assert together.failures == alone.failures
+    assert [failure.case for failure in alone.failures] == ["ib-9.natural.plain.0"]
+    unmeasured = {"seconds": 0.0, "peak_bytes": None}
+    for one, other in zip(together.rows(), alone.rows(), strict=True):
+        assert replace(one, **unmeasured) == replace(other, **unmeasured)
+    assert together.breakdowns() == alone.breakdowns()
+
+
+def test_what_a_lost_process_costs() -> None:
+    job = ("ib-3", 1, ("eap", "exact", "random"))
+    (failure,), rest = bench._lost(job, 1, "its process was killed by signal 9")
+    assert str(failure) == (
+        "ib-3, exact, seed 1: its process was killed by signal 9; where memory was short, fewer "
+        "processes need less of it"
+    )
+    assert rest == ("ib-3", 1, ("random",))
+    assert bench._lost(job, 2, "it ended")[1] is None
+    assert bench._lost(job, 3, "it ended") == ([], None)
+
+
+# Configs
 
 
 @pytest.mark.parametrize(
@@ -358,6 +472,10 @@ def test_selections() -> None:
         ({"methods": ()}, r"methods must be distinct, at least one, got \[\]"),
         ({"seeds": (1, 1)}, r"seeds must be distinct, at least one, got \[1, 1\]"),
         ({"labels": "x", "level": "y"}, "labels must be one of .*, got 'x'; level must be one of"),
+        (
+            {"cases": ("ib-3", "ib-3.natural.plain.0")},
+            "all cases must be of one fleet, got natural, planted",
+        ),
         ({"n_pairs": 0}, "n_pairs must be at least 1, got 0"),
         ({"options": {"eap": {}}}, "options are given for methods that do not run: eap"),
         ({"options": {"fast": {"tlit": 1}}}, "fast has no option tlit; it has: tilt"),
@@ -366,54 +484,3 @@ def test_selections() -> None:
 def test_bad_configs(calls: Calls, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config(**changes)
-
-
-# Reading
-
-
-def test_rows_summarize_the_runs(calls: Calls, tmp_path: Path) -> None:
-    made = report(config(seeds=(0, 1, 2)), tmp_path)
-    (row,) = made.rows()
-    expected = [
-        mean(auroc(one.scores, load_case(id).circuit) for one in made.runs if one.case == id)
-        for id in ("ib-3", "ib-8")
-    ]
-    assert row.case_means == pytest.approx(expected)
-    assert row.summary.quantiles[0] == pytest.approx(min(expected))
-    assert row.summary.quantiles[2] == pytest.approx(mean(expected))
-    assert row.summary.spread is not None
-    assert (row.summary.n_cases, row.summary.n_seeds) == (2, 3)
-
-
-def test_files(calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def perfect(subject: Transformer, pairs: Pairs) -> Tensor:
-        return load_case("ib-3").circuit.mask.float()
-
-    add_method(monkeypatch, "perfect", perfect)
-    made = report(config(cases=("ib-3",), methods=("fast", "perfect")), tmp_path)
-    written = made.write(tmp_path / "new" / "folder")
-    assert [row.method for row in made.rows()] == ["perfect", "fast"]
-    table = list(csv.DictReader(io.StringIO(written["table.csv"].read_text())))
-    assert [line["method"] for line in table] == ["perfect", "fast"]
-    assert float(table[0]["median"]) == float(table[0]["precision_at_size"]) == 1.0
-    cases = list(csv.DictReader(io.StringIO(written["cases.csv"].read_text())))
-    assert [(line["case"], line["method"], line["edges"]) for line in cases] == [
-        ("ib-3", "fast", "110"),
-        ("ib-3", "perfect", "110"),
-    ]
-    assert float(cases[0]["auroc"]) == auroc(made.runs[0].scores, load_case("ib-3").circuit)
-    markdown = written["table.md"].read_text()
-    assert "| perfect | 1.000 | 1.000 | 1.000 | 1.000 | 1.000 | 1.000 | 1.000 | " in markdown
-    assert "Made with `graphcircuits bench`." in markdown
-    assert r"\caption{a\_title \& more}" in written["table.tex"].read_text()
-
-
-def test_published_figures_only_beside_the_same_cases() -> None:
-    test = tuple(case_ids(split="test"))
-    for cases, level, shown in (
-        (test, "head", True),
-        (test[1:], "head", False),
-        (test, "qkv", False),
-    ):
-        given = BenchConfig(cases=cases, methods=("random",), level=level)
-        assert bool(Report(config=given, title="", runs=()).published()) == shown

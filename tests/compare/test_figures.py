@@ -9,6 +9,7 @@ import pytest
 
 from graphcircuits.compare.evaluate import Summary
 from graphcircuits.compare.figures import (
+    CMD_HEADER,
     HEADER,
     PUBLISHED,
     Row,
@@ -20,7 +21,7 @@ from graphcircuits.compare.figures import (
 )
 
 
-def row(spread: bool, peak: int | None = 3 * 2**20) -> Row:
+def row(spread: bool, peak: int | None = 3 * 2**20, *, truth: bool = True) -> Row:
     return Row(
         method="eap_x",
         summary=Summary(
@@ -30,8 +31,11 @@ def row(spread: bool, peak: int | None = 3 * 2**20) -> Row:
             n_seeds=2 if spread else 1,
         ),
         case_means=(0.1, 0.2, 0.4, 0.5),
-        auprc=0.5,
-        precision=0.25,
+        auprc=0.5 if truth else None,
+        precision=0.25 if truth else None,
+        cpr=0.875,
+        cmd=0.125,
+        wins=1.5,
         seconds=12.3456,
         peak_bytes=peak,
     )
@@ -51,8 +55,10 @@ def test_published_figures_are_consistent() -> None:
 def test_cells() -> None:
     assert cells(row(spread=False)) == [
         *("eap_x", "0.100", "0.200", "0.300", "0.400", "0.512"),
-        *("0.500", "0.250", "12.3", "3 MiB"),
+        *("0.500", "0.250", "0.875", "0.125", "12.3", "3 MiB"),
     ]
+    assert cells(row(spread=False, truth=False))[6:] == ["0.125", "0.875", "1.5", "12.3", "3 MiB"]
+    assert len(cells(row(spread=False, truth=False))) == len(CMD_HEADER)
     assert cells(row(spread=True), plus_minus="+-")[1] == "0.100+-0.010"
     assert cells(row(spread=True, peak=None))[-1] == ""
     assert cells(PUBLISHED[2])[:4] == ["ACDC", "0.441", "0.839", "0.959"]
@@ -78,7 +84,7 @@ def test_latex() -> None:
     text = to_latex([row(spread=True)], PUBLISHED[:1], title="100 % & more")
     assert r"    eap\_x & 0.100$\pm$0.010 & " in text
     assert (
-        r"\multicolumn{10}{@{}l}{\textit{Published figures, on InterpBench's weights}} \\" in text
+        r"\multicolumn{12}{@{}l}{\textit{Published figures, on InterpBench's weights}} \\" in text
     )
     assert r"\caption{100 \% \& more}" in text
     assert text.count(r"\midrule") == 2
@@ -91,10 +97,13 @@ def test_the_box_plot_is_reproducible(tmp_path: Path) -> None:
     rows = [row(spread=True), row(spread=False)]
     for name, published in (("a", PUBLISHED), ("b", PUBLISHED), ("c", ())):
         box_plot(tmp_path / "new" / f"{name}.svg", rows, published, title="Boxes")
-    a, b, c = (path.read_bytes() for path in sorted((tmp_path / "new").iterdir()))
+    box_plot(tmp_path / "new" / "d.svg", [row(spread=True, truth=False)], (), title="Boxes")
+    a, b, c, d = (path.read_bytes() for path in sorted((tmp_path / "new").iterdir()))
     assert a == b
     assert a.startswith(b"<?xml")
     assert len(c) < len(a)
+    assert b"Edge AUROC" in c
+    assert b"CMD, smaller is better" in d
 
 
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

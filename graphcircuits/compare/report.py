@@ -1,0 +1,272 @@
+"""What the runs of a bench come to: tables, text and a plot.
+
+1. `Report.of` puts runs and failures in order, whichever process finished first.
+2. `Report.scores` compares every run with the labels (AUROC, AUPRC, precision at the true size),
+   where a circuit is known, and takes the areas of its curve (CPR, CMD).
+3. `Report.rows` summarizes AUROC as the paper does, and CMD in the same way where no circuit is
+   known. `Report.breakdowns` divides the subjects by architecture, by tasks in a model, and by
+   layers where no circuit is known.
+4. `Report.write` writes all of it; `Report.plot` draws the rows.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import mean, median
+
+from graphcircuits.compare import figures
+from graphcircuits.compare.bench import BenchConfig, truth
+from graphcircuits.compare.evaluate import auprc, auroc, precision_recall, summarize
+from graphcircuits.compare.runs import BenchRun, Failure
+from graphcircuits.compare.selection import Unit
+from graphcircuits.corpus import case_ids
+from graphcircuits.corpus.orders import Order
+from graphcircuits.disk import write_atomic
+
+ByCase = Mapping[str, Mapping[int, float]]
+"""A number by subject and seed."""
+GROUPINGS: Mapping[str, Callable[[Unit, BenchRun], str]] = {
+    "architecture": lambda unit, run: unit.order.architecture,
+    "tasks in a model": lambda unit, run: str(unit.n_tasks),
+    "layers": lambda unit, run: "all" if unit.has_truth else str(run.graph.n_layers),
+}
+"""The group of a subject; with known circuits the layers are told apart by `--cases deep`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The runs of a bench, compared with the labels and with each other."""
+
+    config: BenchConfig
+    title: str
+    runs: tuple[BenchRun, ...]
+    failures: tuple[Failure, ...] = ()
+    command: str = ""
+    """What makes it again."""
+
+    @classmethod
+    def of(
+        cls,
+        config: BenchConfig,
+        found: Iterable[BenchRun | Failure],
+        *,
+        title: str,
+        command: str = "",
+    ) -> "Report":
+        """The report of what a bench found, in the order of the config."""
+        cases, seeds, methods = (
+            {value: place for place, value in enumerate(values)}
+            for values in (config.cases, config.seeds, config.methods)
+        )
+        ordered = sorted(
+            found,
+            key=lambda one: (
+                cases[one.case],
+                -1 if one.seed is None else seeds[one.seed],
+                -1 if one.method is None else methods[one.method],
+            ),
+        )
+        return cls(
+            config=config,
+            title=title,
+            runs=tuple(one for one in ordered if isinstance(one, BenchRun)),
+            failures=tuple(one for one in ordered if isinstance(one, Failure)),
+            command=command,
+        )
+
+    @property
+    def has_truth(self) -> bool:
+        return self.config.fleet != "natural"
+
+    @cached_property
+    def units(self) -> Mapping[str, Unit]:
+        """The subjects that were run."""
+        return {run.case: Unit.of(run.case) for run in self.runs}
+
+    @cached_property
+    def scores(self) -> list[tuple[BenchRun, dict[str, float]]]:
+        """Every run with its CPR and CMD, and before them what is compared with a known circuit."""
+        truths = (
+            {run.case: truth(self.units[run.case], self.config, run.graph) for run in self.runs}
+            if self.has_truth
+            else {}
+        )
+        found = []
+        for run in self.runs:
+            record: dict[str, float] = {}
+            if self.has_truth:
+                given = (run.scores, truths[run.case], self.config.level)
+                precision, _ = precision_recall(*given)
+                record = {"auroc": auroc(*given), "auprc": auprc(*given), "precision": precision}
+            found.append((run, record | {"cpr": run.curve.cpr, "cmd": run.curve.cmd}))
+        return found
+
+    def by_case(self, name: str, method: str) -> ByCase:
+        """A figure of a method's runs by subject and seed."""
+        found: dict[str, dict[int, float]] = {}
+        for run, record in self.scores:
+            if run.method == method:
+                found.setdefault(run.case, {})[run.seed] = record[name]
+        return found
+
+    # Tables
+
+    def rows(self) -> list[figures.Row]:
+        """One row per method, the best first; methods without any run have none.
+
+        The best has the highest median AUROC, or where no circuit is known the lowest mean CMD.
+        """
+        wins = self.wins()
+        rows = []
+        for method in self.config.methods:
+            runs = [run for run in self.runs if run.method == method]
+            if not runs:
+                continue
+            peaks = [run.peak_bytes for run in runs if run.peak_bytes is not None]
+            seconds: dict[str, list[float]] = {}
+            for run in runs:
+                seconds.setdefault(run.case, []).append(run.seconds)
+            main = self.by_case("auroc" if self.has_truth else "cmd", method)
+            rows.append(
+                figures.Row(
+                    method=method,
+                    summary=summarize(main),
+                    case_means=means(main),
+                    auprc=self._median("auprc", method),
+                    precision=self._median("precision", method),
+                    cpr=mean(means(self.by_case("cpr", method))),
+                    cmd=mean(means(self.by_case("cmd", method))),
+                    wins=wins[method],
+                    seconds=median(map(mean, seconds.values())),
+                    peak_bytes=max(peaks, default=None),
+                )
+            )
+        if not self.has_truth:
+            return sorted(rows, key=lambda row: row.cmd)
+        return sorted(rows, key=lambda row: row.summary.quantiles[2], reverse=True)
+
+    def _median(self, name: str, method: str) -> float | None:
+        return median(means(self.by_case(name, method))) if self.has_truth else None
+
+    def wins(self) -> dict[str, float]:
+        """On how many subjects a method's CMD is the smallest; methods that tie share a subject."""
+        cmd: dict[str, dict[str, float]] = {case: {} for case in self.units}
+        for method in self.config.methods:
+            found = self.by_case("cmd", method)
+            for case, value in zip(found, means(found), strict=True):
+                cmd[case][method] = value
+        wins = dict.fromkeys(self.config.methods, 0.0)
+        for by_method in cmd.values():
+            best = min(by_method.values())
+            first = [method for method, value in by_method.items() if value == best]
+            for method in first:
+                wins[method] += 1 / len(first)
+        return wins
+
+    def breakdowns(self) -> list[figures.Breakdown]:
+        """Means over the subjects of each group, where there is more than one group."""
+        order = [row.method for row in self.rows()]
+        found = []
+        for grouping, group_of in GROUPINGS.items():
+            groups = {run.case: group_of(self.units[run.case], run) for run in self.runs}
+            names = sorted(set(groups.values()))
+            for measure in ("auroc", "cmd") if self.has_truth else ("cmd",):
+                if len(names) > 1:
+                    by_method = {method: self.by_case(measure, method) for method in order}
+                    found.append(
+                        figures.Breakdown(
+                            title=f"Mean {measure.upper()} by {grouping}",
+                            sizes={name: list(groups.values()).count(name) for name in names},
+                            means={
+                                method: _group_means(values, groups)
+                                for method, values in by_method.items()
+                            },
+                        )
+                    )
+        return found
+
+    def published(self) -> tuple[figures.Published, ...]:
+        """The paper's figures, where they are about the same cases at the same level."""
+        cases = {Order.parse(id).case for id in self.config.cases}
+        same = cases == set(case_ids(split="test")) and self.config.level == "head"
+        return figures.PUBLISHED if same and self.has_truth else ()
+
+    def case_csv(self) -> str:
+        """One line per run, in the order of the runs."""
+        about = ["case", "fleet", "architecture", "method", "seed", "layers", "edges"]
+        measured = ["auroc", "auprc", "precision", "cpr", "cmd"]
+        named = ["precision_at_size" if name == "precision" else name for name in measured]
+        lines: list[list[object]] = [[*about, *named, "seconds", "peak_bytes"]]
+        for run, record in self.scores:
+            order, graph = self.units[run.case].order, run.graph
+            peak = "" if run.peak_bytes is None else run.peak_bytes
+            which = [run.case, order.fleet, order.architecture, run.method, run.seed]
+            numbers = [*(record.get(name, "") for name in measured), run.seconds, peak]
+            lines.append([*which, graph.n_layers, graph.n_edges, *numbers])
+        return figures.csv_text(lines)
+
+    def markdown(self) -> str:
+        """The table with its title, what is in it, and how to make it again."""
+        text = figures.to_markdown(self.rows(), self.published(), title=f"## {self.title}")
+        parts = [text + "\n" + self._about(), *map(figures.breakdown_text, self.breakdowns())]
+        if self.command:
+            parts.append(f"Made with `{self.command}`.")
+        failed = "".join(f"- failed: {failure}\n" for failure in self.failures)
+        return "\n\n".join(parts) + "\n" + (f"\n{failed}" if failed else "")
+
+    def _about(self) -> str:
+        config = self.config
+        seeds = ", ".join(map(str, config.seeds))
+        cases = f"{len(config.cases)} cases, {config.n_pairs} pairs per case, seeds {seeds}"
+        spread = (
+            "as minimum, quartiles and maximum over cases, seeds averaged within a case; after ± "
+            "the standard deviation over seeds"
+        )
+        areas = (
+            "CMD is the area between 1 and the faithfulness of the best edges, CPR that under it, "
+            "over log-spaced numbers of edges, on prompts that the method has not seen"
+        )
+        if self.has_truth:
+            return (
+                f"Labels `{config.labels}`, level `{config.level}`, {cases}. AUROC {spread}. "
+                "AUPRC, precision at the true size and seconds are medians over cases, CPR and CMD "
+                f"means, memory is the largest. {areas}."
+            )
+        return (
+            f"{cases[0].upper()}{cases[1:]}; no circuit is known. {areas}. CMD, smaller is better, "
+            f"{spread}. Mean is that of CMD, and CPR a mean as well; on so many cases as Wins says "
+            "a method's CMD is the smallest, ties shared. Seconds are medians over cases, memory "
+            "is the largest."
+        )
+
+    # Files
+
+    def write(self, out: str | Path) -> dict[str, Path]:
+        """Write table.md, table.csv, table.tex and cases.csv; the paths by name."""
+        out, rows = Path(out), self.rows()
+        texts = {
+            "table.md": self.markdown(),
+            "table.csv": figures.to_csv(rows, self.published()),
+            "table.tex": figures.to_latex(rows, self.published(), title=self.title),
+            "cases.csv": self.case_csv(),
+        }
+        for name, text in texts.items():
+            write_atomic(out / name, text.encode())
+        return {name: out / name for name in texts}
+
+    def plot(self, path: str | Path) -> None:
+        """The box plot; needs matplotlib."""
+        figures.box_plot(path, self.rows(), self.published(), title=self.title)
+
+
+def means(by_case: ByCase) -> tuple[float, ...]:
+    """Over seeds, in the order of the subjects."""
+    return tuple(mean(by_seed.values()) for by_seed in by_case.values())
+
+
+def _group_means(by_case: ByCase, groups: Mapping[str, str]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for case, value in zip(by_case, means(by_case), strict=True):
+        found.setdefault(groups[case], []).append(value)
+    return {name: mean(values) for name, values in found.items()}

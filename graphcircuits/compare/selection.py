@@ -1,0 +1,167 @@
+"""Which subjects a bench takes, by name, and how each is loaded.
+
+1. `select_cases` turns a word (test, pool, deep, all) or ids into cases; a word means those whose
+   planted subject ships.
+2. `select_subjects` does so for any fleet, shipped or in a folder that `graphcircuits build` wrote,
+   and has one word more: `multitask`, every task of the models that have several. A subject goes by
+   the id of its order; of a model of several tasks each task is one: mt-7@ib-4.natural.llama.0.
+3. `Unit.of` reads such an id. A unit has a case, which draws prompts and knows the circuit, and a
+   subject.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from graphcircuits.corpus import MULTITASK, case_ids, load_case
+from graphcircuits.corpus.case import Case
+from graphcircuits.corpus.multitask import AT, multi_records
+from graphcircuits.corpus.orders import Order, shipped_orders
+from graphcircuits.corpus.recognize import shipped_ids
+from graphcircuits.subject.files import load_transformer
+from graphcircuits.subject.transformer import Transformer
+
+SELECTIONS = ("test", "pool", "deep", "all")
+ALL_SELECTIONS = (*SELECTIONS, "multitask")
+DEEP = 4
+"""Layers from which on a case is deep."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A subject and the task that its circuit is asked for."""
+
+    order: Order
+    case: Case
+
+    @classmethod
+    def of(cls, id: str) -> "Unit":
+        """The unit of an id: that of an order, whose case may be a task of a model."""
+        order = Order.parse(id)
+        return cls(order, load_case(order.case))
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether its circuit is known: a subject trained on the task alone finds its own."""
+        return self.order.fleet != "natural"
+
+    @property
+    def n_tasks(self) -> int:
+        """Programs that the subject runs."""
+        return len(multi_records()[self.case.subject_id]["cases"]) if AT in self.case.id else 1
+
+    def subject(self, folder: str | Path | None = None) -> Transformer:
+        """The shipped subject, or that of a folder that `graphcircuits build` wrote."""
+        order = self.order
+        if folder is None:
+            return self.case.subject(order.fleet, order.architecture, order.seed)
+        name = replace(order, case=self.case.subject_id).id
+        subject = load_transformer(Path(folder) / f"{name}.safetensors").to(torch.float32)
+        return replace(subject, case=self.case.id)
+
+
+def select_cases(selection: str) -> tuple[list[str], list[str]]:
+    """Ids to run, and ids left out because no subject of theirs is shipped.
+
+    `test` is held out. `pool` is for training. `deep` is every case outside the test split whose
+    subject has four layers or more, discarded ones included. `all` is all.
+    Anything else is read as ids with commas between; none of those is left out.
+    """
+    if selection not in SELECTIONS:
+        return [load_case(id).id for id in _listed(selection, SELECTIONS)], []
+    ids = [id for id in case_ids() if _is_in(selection, load_case(id))]
+    shipped = set(shipped_ids())
+    return [id for id in ids if id in shipped], [id for id in ids if id not in shipped]
+
+
+def select_subjects(
+    selection: str, fleet: str = "planted", folder: str | Path | None = None
+) -> tuple[list[str], list[str]]:
+    """Ids of the subjects of a fleet to run, and ids left out.
+
+    A word of SELECTIONS takes those of that split whose model has one task, in every architecture
+    and seed there is; `multitask` takes the others, task by task. The id of a case or of a model
+    takes all that there is of it. Left out of shipped ones are cases that have no planted subject,
+    of a folder what is no case of the corpus.
+    """
+    if fleet == "planted" and folder is None and selection in SELECTIONS:
+        return select_cases(selection)
+    known, strange = _there(fleet, folder)
+    where = "is shipped" if folder is None else f"is in {folder}"
+    if selection in ALL_SELECTIONS:
+        found = [unit.order.id for unit in known if _is_in(selection, unit.case)]
+        if not found:
+            raise ValueError(
+                f"no {fleet} subject of {selection} {where}; build some with: graphcircuits build "
+                f"--fleet {fleet}, and name their folder with --subjects."
+            )
+        return found, strange
+    ids = []
+    for name in _listed(selection, ALL_SELECTIONS):
+        order = Order.parse(name)
+        found = [unit.order.id for unit in known if name in _names(unit)]
+        if "." in name and order.fleet != fleet:
+            raise ValueError(f"{name} is of the fleet {order.fleet}, and {fleet} was asked for.")
+        if not found and fleet == "planted" and folder is None:
+            # Its run will say that nothing is shipped; a mistyped id is refused at once.
+            found = [replace(order, case=load_case(order.case).id).id]
+        if not found:
+            raise ValueError(
+                f"no {fleet} subject of {load_case(order.case).id} {where}; build it with: "
+                f"graphcircuits build {order.case.partition(AT)[0]} --fleet {fleet}"
+            )
+        ids += found
+    return ids, []
+
+
+def _listed(selection: str, words: tuple[str, ...]) -> list[str]:
+    ids = [id.strip() for id in selection.split(",") if id.strip()]
+    if not ids:
+        raise ValueError(f"cases must be one of {', '.join(words)}, or ids; got none.")
+    return ids
+
+
+def _is_in(selection: str, case: Case) -> bool:
+    """Whether a word means the case."""
+    if case.family == MULTITASK or selection == "multitask":
+        return case.family == MULTITASK and selection == "multitask"
+    if selection == "deep":
+        return case.split != "test" and case.graph.n_layers >= DEEP
+    return selection in ("all", case.split)
+
+
+def _there(fleet: str, folder: str | Path | None) -> tuple[list[Unit], list[str]]:
+    """The units of the subjects that are there, in number order, and files of other programs."""
+    if folder is None:
+        names = [order.id for order in shipped_orders(fleet)]
+    else:
+        names = [path.stem for path in Path(folder).glob("*.safetensors")]
+    units, strange = [], []
+    for name in sorted(names, key=_by_number):
+        try:
+            units += [unit for unit in _units(name) if unit.order.fleet == fleet]
+        except ValueError:
+            strange.append(name)
+    return units, strange
+
+
+def _units(name: str) -> Iterator[Unit]:
+    """The unit of a file's name, or those of each task."""
+    order = Order.parse(name)
+    tasks = multi_records().get(order.case)
+    for case in [order.case] if tasks is None else [f"{order.case}{AT}{t}" for t in tasks["cases"]]:
+        yield Unit(replace(order, case=case), load_case(case))
+
+
+def _names(unit: Unit) -> set[str]:
+    """What a unit can be asked for by: itself, its case, and the model of several tasks."""
+    model = replace(unit.order, case=unit.case.subject_id)
+    return {unit.order.id, unit.case.id, model.id, model.case}
+
+
+def _by_number(name: str) -> list[str | int]:
+    """ib-3 comes before ib-20."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]

@@ -1,0 +1,206 @@
+"""The tables of a bench, against runs made by hand."""
+
+import csv
+import io
+import random
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphcircuits.compare.bench import BenchConfig
+from graphcircuits.compare.evaluate import FaithfulnessCurve, auroc
+from graphcircuits.compare.report import Report
+from graphcircuits.compare.runs import BenchRun, Failure
+from graphcircuits.compare.selection import Unit
+from graphcircuits.corpus import case_ids, load_case
+from graphcircuits.corpus.multitask import multi_records
+
+METHODS = ("eap", "random")
+
+
+def one_run(
+    case: str, method: str, seed: int, kept: float, scores: Tensor | None = None
+) -> BenchRun:
+    """A run whose best edges, however many, keep this part of the behaviour."""
+    graph = Unit.of(case).case.graph
+    generator = torch.Generator().manual_seed(seed)
+    ends = {"fractions": (0.0, 1.0), "sizes": (0, graph.n_edges), "kept": (0, graph.n_edges)}
+    return BenchRun(
+        case=case,
+        method=method,
+        seed=seed,
+        graph=graph,
+        scores=torch.rand(graph.n_edges, generator=generator) if scores is None else scores,
+        curve=FaithfulnessCurve(**ends, faithfulness=(kept, kept)),
+        seconds=1.0 + seed,
+        peak_bytes=None if seed else 3 * 2**20,
+        reused=False,
+    )
+
+
+def report(found: list[BenchRun | Failure], **changes: Any) -> Report:
+    cases = tuple(dict.fromkeys(one.case for one in found))
+    given: dict[str, Any] = {"cases": cases, "methods": METHODS, "seeds": (0, 1)}
+    config = BenchConfig(**(given | changes))
+    return Report.of(config, found, title="a_title & more", command="graphcircuits bench")
+
+
+def test_rows_summarize_the_runs() -> None:
+    runs = [one_run(case, "eap", seed, 0.75) for case in ("ib-3", "ib-8") for seed in (0, 1, 2)]
+    made = report([*runs], seeds=(0, 1, 2))
+    (row,) = made.rows()
+    expected = [
+        mean(auroc(one.scores, load_case(id).circuit) for one in runs if one.case == id)
+        for id in ("ib-3", "ib-8")
+    ]
+    assert row.case_means == pytest.approx(expected)
+    assert row.summary.quantiles[0] == pytest.approx(min(expected))
+    assert row.summary.quantiles[2] == pytest.approx(mean(expected))
+    assert row.summary.spread is not None
+    assert (row.summary.n_cases, row.summary.n_seeds) == (2, 3)
+    assert (row.cpr, row.cmd, row.wins) == (0.75, 0.25, 2)
+    assert (row.seconds, row.peak_bytes) == (2.0, 3 * 2**20)
+    # Two layers or more than two: nothing is divided where circuits are known.
+    assert made.breakdowns() == []
+
+
+def test_files(tmp_path: Path) -> None:
+    circuit = load_case("ib-3").circuit
+    perfect = one_run("ib-3", "random", 0, 1.0, circuit.mask.double())
+    made = report([one_run("ib-3", "eap", 0, 0.5), perfect], seeds=(0,))
+    written = made.write(tmp_path / "new" / "folder")
+    assert [row.method for row in made.rows()] == ["random", "eap"]
+    table = list(csv.DictReader(io.StringIO(written["table.csv"].read_text())))
+    assert [(line["method"], line["measure"]) for line in table] == [
+        ("random", "auroc"),
+        ("eap", "auroc"),
+    ]
+    assert float(table[0]["median"]) == float(table[0]["precision_at_size"]) == 1.0
+    assert [float(line["cmd"]) for line in table] == [0.0, 0.5]
+    cases = list(csv.DictReader(io.StringIO(written["cases.csv"].read_text())))
+    assert [(line["case"], line["method"], line["edges"], line["cpr"]) for line in cases] == [
+        ("ib-3", "eap", "110", "0.5"),
+        ("ib-3", "random", "110", "1.0"),
+    ]
+    assert [(line["fleet"], line["architecture"]) for line in cases] == [("planted", "plain")] * 2
+    assert float(cases[0]["auroc"]) == auroc(made.runs[0].scores, circuit)
+    markdown = written["table.md"].read_text()
+    ones = " | ".join(["1.000"] * 8)
+    assert f"| random | {ones} | 0.000 | 1 | 3 MiB |" in markdown
+    assert "Made with `graphcircuits bench`." in markdown
+    assert "Labels `interpbench`, level `head`, 1 cases, 64 pairs per case, seeds 0." in markdown
+    assert r"\caption{a\_title \& more}" in written["table.tex"].read_text()
+
+
+def test_a_report_is_the_same_whichever_run_came_first() -> None:
+    found: list[BenchRun | Failure] = [
+        one_run(case, method, seed, 0.5)
+        for case in ("ib-3", "ib-8")
+        for seed in (0, 1)
+        for method in METHODS
+    ]
+    failures = [
+        Failure(case="ib-18", error="x"),
+        Failure(case="ib-20", method="eap", seed=1, error="y"),
+    ]
+    cases = ("ib-18", "ib-3", "ib-8", "ib-20")
+    first = report([*failures, *found], cases=cases)
+    mixed = [*found, *failures]
+    random.Random(0).shuffle(mixed)
+    again = report(mixed, cases=cases)
+    assert list(first.runs) == found
+    assert list(map(id, again.runs)) == list(map(id, found))
+    assert again.failures == first.failures == tuple(failures)
+    assert again.markdown() == first.markdown()
+    assert again.case_csv() == first.case_csv()
+    assert "- failed: ib-18: x\n- failed: ib-20, eap, seed 1: y\n" in first.markdown()
+
+
+NATURAL = ("ib-3.natural.plain.0", "ib-3.natural.llama.0", "ib-2.natural.llama.0")
+KEPT = {"eap": (0.5, 1.25, 0.5), "random": (0.5, 0.5, 1.0)}
+"""By method, of the natural subjects."""
+
+
+def natural(**changes: Any) -> Report:
+    found = [
+        one_run(case, method, seed, kept)
+        for method, parts in KEPT.items()
+        for case, kept in zip(NATURAL, parts, strict=True)
+        for seed in (0, 1)
+    ]
+    return report([*found], **changes)
+
+
+def test_without_a_circuit_methods_are_compared_by_cmd(tmp_path: Path) -> None:
+    made = natural()
+    first, second = made.rows()
+    assert [first.method, second.method] == ["random", "eap"]
+    assert first.case_means == (0.5, 0.5, 0.0)
+    # What overshoots is as far from the whole subject as what falls short.
+    assert second.case_means == (0.5, 0.25, 0.5)
+    assert first.summary.quantiles == (0.0, 0.25, 0.5, 0.5, 0.5)
+    assert (first.cmd, second.cpr) == pytest.approx((1 / 3, 0.75))
+    # One subject is shared, each of the others has one winner.
+    assert (first.wins, second.wins) == (1.5, 1.5)
+    assert (first.auprc, first.precision) == (None, None)
+    assert made.published() == ()
+    markdown = made.markdown()
+    assert "| Method | Min. | Q1 | Median | Q3 | Max. | Mean | CPR | Wins | Seconds |" in markdown
+    assert "| 0.333 | 0.667 | 1.5 | 1.5 | 3 MiB |" in markdown
+    assert "no circuit is known" in markdown
+    assert "Labels" not in markdown
+    written = made.write(tmp_path)
+    for name, blank in (("table.csv", "auprc"), ("cases.csv", "auroc")):
+        lines = list(csv.DictReader(io.StringIO(written[name].read_text())))
+        assert {line[blank] for line in lines} == {""}
+        assert all(float(line["cmd"]) >= 0 for line in lines)
+    assert r" & Mean & CPR & Wins & Seconds & Memory \\" in written["table.tex"].read_text()
+
+
+def test_subjects_are_divided_by_architecture_and_layers() -> None:
+    made = natural()
+    architecture, layers = made.breakdowns()
+    assert architecture.title == "Mean CMD by architecture"
+    assert architecture.sizes == {"llama": 2, "plain": 1}
+    assert architecture.means == {
+        "random": {"llama": 0.25, "plain": 0.5},
+        "eap": {"llama": 0.375, "plain": 0.5},
+    }
+    assert layers.sizes == {"2": 2, "4": 1}
+    assert layers.means["random"] == {"2": 0.5, "4": 0.0}
+    table = "| Method | llama (2) | plain (1) |\n| --- | ---: | ---: |\n| random | 0.250 | 0.500 |"
+    assert table in made.markdown()
+
+
+def test_tasks_are_divided_by_how_many_a_model_has() -> None:
+    """With circuits, which each task has in its model's graph."""
+    tasks = [f"mt-0@{case}" for case in multi_records()["mt-0"]["cases"]]
+    cases = (*tasks[:2], "ib-3")
+    parts = zip(cases, (0.5, 0.0, 1.0), strict=True)
+    found = [one_run(case, "eap", 0, kept) for case, kept in parts]
+    made = report([*found])
+    by_auroc, by_cmd = made.breakdowns()
+    assert by_auroc.title == "Mean AUROC by tasks in a model"
+    several = str(len(tasks))
+    assert by_cmd.sizes == {"1": 1, several: 2}
+    assert by_cmd.means == {"eap": {"1": 0.0, several: 0.75}}
+    own = auroc(found[1].scores, load_case(tasks[1]).circuit)
+    assert made.by_case("auroc", "eap")[tasks[1]] == {0: own}
+
+
+def test_published_figures_only_beside_the_same_cases() -> None:
+    test = tuple(case_ids(split="test"))
+    natural = tuple(f"{id}.natural.plain.0" for id in test)
+    for cases, level, shown in (
+        (test, "head", True),
+        (tuple(f"{id}.public.plain.0" for id in test), "head", True),
+        (natural, "head", False),
+        (test[1:], "head", False),
+        (test, "qkv", False),
+    ):
+        given = BenchConfig(cases=cases, methods=("random",), level=level)
+        assert bool(Report(config=given, title="", runs=()).published()) == shown
