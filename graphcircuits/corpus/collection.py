@@ -1,7 +1,7 @@
 """A corpus read back: its subjects one by one, each with its program and its report.
 
-`load_corpus` reads the manifest and every finished shard once, checks them against their hashes, and
-keeps the reports. Weights are read when a subject is asked for, from its shard alone.
+`load_corpus` reads the manifest and every finished shard once, checks them against their hashes,
+and keeps the reports. Weights are read when a subject is asked for, from its shard alone.
 """
 
 from collections.abc import Collection, Iterator, Mapping
