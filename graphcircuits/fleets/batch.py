@@ -77,8 +77,8 @@ class Errors:
     @classmethod
     def unknown(cls, data: FleetData) -> "Errors":
         """Of subjects that no check has seen: everything is wrong."""
-        ones = torch.ones(data.inside.shape, device=data.tokens.device)
-        return cls(ones[..., 0].clone(), ones)
+        device, shape = data.tokens.device, data.inside.shape
+        return cls(torch.ones(shape[:2], device=device), torch.ones(shape, device=device))
 
     def take(self, chosen: Int[Tensor, " subject"]) -> "Errors":
         return Errors(self.task[chosen], self.part[chosen])

@@ -126,7 +126,7 @@ def _fewer(
     fleet: Fleet, data: FleetData, check_data: FleetData, kept: Sequence[int]
 ) -> tuple[Fleet, FleetData, FleetData]:
     """The fleet without those that passed, and its data. The common sizes stay as they are."""
-    chosen = torch.tensor(kept, dtype=torch.int64, device=fleet.device)
+    chosen = torch.tensor(kept, dtype=torch.int64, device=data.tokens.device)
     return fleet.take(kept), data.take(chosen), check_data.take(chosen)
 
 

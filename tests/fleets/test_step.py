@@ -15,8 +15,14 @@ from graphcircuits.fleets.fleet import Fleet, form, stack, unstack
 from graphcircuits.fleets.recipes import SiitConfig
 from graphcircuits.fleets.step import adam, loss_of, update
 from graphcircuits.graph import ComponentGraph
-from tests.fleets.fleets import MIXED, case_fleet, fleet_of, one_task, patched_logits
-from tests.fleets.test_fleet import padding_is_zero
+from tests.fleets.fleets import (
+    MIXED,
+    case_fleet,
+    fleet_of,
+    one_task,
+    padding_is_zero,
+    patched_logits,
+)
 
 SUBJECTS, EXCHANGES = case_fleet()
 FLEET = fleet_of(SUBJECTS)
