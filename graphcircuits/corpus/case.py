@@ -120,12 +120,13 @@ class Case:
         if not self.id or Path(self.id).name != self.id:
             raise ValueError(f"an id must be a name that a file can have, got {self.id!r}.")
         if self.family == OWN:
-            from graphcircuits.corpus import FAMILIES, MULTITASK
+            from graphcircuits.corpus import FAMILIES, MULTITASK, RANDOM
 
             # A predictor is kept from a case by its id, so an id must not mean two programs.
             family, dash, _ = self.id.partition("-")
-            if dash and family in (*FAMILIES, MULTITASK):
-                starts = ", ".join(f"{family}-" for family in (*FAMILIES, MULTITASK))
+            taken = (*FAMILIES, RANDOM, MULTITASK)
+            if dash and family in taken:
+                starts = ", ".join(f"{family}-" for family in taken)
                 raise ValueError(
                     f"the id {self.id!r} is like those of the corpus, which begin with {starts}; "
                     "give a program of your own another one."
