@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from graphcircuits.corpus import MULTITASK, load_case
 from graphcircuits.corpus.case import OWN, Case, SubjectDims
 from graphcircuits.rasp import Value
-from graphcircuits.rasp.layout import Layout, lay_out, moved
+from graphcircuits.rasp.layout import Layout, moved
 from graphcircuits.rasp.values import sorted_values
 
 if TYPE_CHECKING:
@@ -129,27 +129,22 @@ class MultiCase:
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
         """Which component of the model computes which variable, per task."""
-        own = [lay_out(case.tables) for case in self.cases]
         placed, used = [], [0] * self.n_layers
-        for layout in own:
-            placed.append(moved(layout, layers=1, heads=[0] * len(used) if self.shared else used))
-            heads = _padded(placed[-1], self.n_layers)
-            used = [count + len(more) for count, more in zip(used, heads, strict=True)]
+        for case in self.cases:
+            placed.append(moved(case.layout, layers=1, heads=used))
+            if not self.shared:
+                counts = _counts(placed[-1], self.n_layers)
+                used = [sum(both) for both in zip(used, counts, strict=True)]
         return tuple(placed)
 
-    @cached_property
+    @property
     def n_layers(self) -> int:
-        return 1 + max(lay_out(case.tables).n_layers for case in self.cases)
+        return 1 + max(case.layout.n_layers for case in self.cases)
 
-    @cached_property
+    @property
     def n_heads(self) -> int:
         """As many as the layer that needs most, and no fewer than other subjects have."""
-        counts = [
-            [len(heads) for heads in _padded(lay_out(case.tables), self.n_layers)]
-            for case in self.cases
-        ]
-        of_layers = zip(*counts, strict=True)
-        return max(MIN_HEADS, *(max(of) if self.shared else sum(of) for of in of_layers))
+        return max(MIN_HEADS, heads_needed([case.layout for case in self.cases], self.shared))
 
     @property
     def graph(self) -> "graphcircuits.graph.ComponentGraph":
@@ -262,9 +257,16 @@ def _task_case(model: MultiCase, place: int) -> TaskCase:
     )
 
 
-def _padded(layout: Layout, n_layers: int) -> list[tuple[Any, ...]]:
-    """The heads of each layer, the layers above the program's included."""
-    return [*layout.heads, *[()] * (n_layers - len(layout.heads))]
+def heads_needed(layouts: Sequence[Layout], shared: bool) -> int:
+    """Heads of the layer that needs most, if programs share them or each has its own."""
+    deepest = max(layout.n_layers for layout in layouts)
+    by_layer = zip(*(_counts(layout, deepest) for layout in layouts), strict=True)
+    return max(max(counts) if shared else sum(counts) for counts in by_layer)
+
+
+def _counts(layout: Layout, n_layers: int) -> list[int]:
+    """The number of heads in each layer, the layers above the program's included."""
+    return [*map(len, layout.heads), *[0] * (n_layers - layout.n_layers)]
 
 
 def _problems(cases: Sequence[Case]) -> Iterator[str]:

@@ -129,6 +129,10 @@ class _Sized:
     holds: bool
     """Whether its circuit can be planted there."""
 
+    def suits(self, fleet: str, widest: int | None) -> bool:
+        narrow = widest is None or self.config.d_model <= widest
+        return narrow and (self.holds or fleet == "natural")
+
 
 @dataclass(frozen=True)
 class _Program:
@@ -213,9 +217,7 @@ def _candidates(
     for seed, program in turns:
         order = Order(program.id, fleet, architecture, seed)
         sized = program.sized.get(architecture)
-        fits = sized is not None and (sized.holds or fleet == "natural")
-        narrow = fits and (widest is None or sized.config.d_model <= widest)
-        if narrow and order.id not in taken:
+        if order.id not in taken and sized is not None and sized.suits(fleet, widest):
             taken.add(order.id)
             passed_over = 0
             yield _Candidate(order, program)
