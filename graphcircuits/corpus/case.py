@@ -82,7 +82,8 @@ class Case:
     fold: int | None = None
     """The validation fold of a case in the pool."""
     group: str | None = None
-    """The first of the cases that this one is related to, itself included; no fold divides them."""
+    """Of the listed cases that this one is related to, itself included, the first; of a random
+    program that is related to none, its structure. No fold divides a group."""
     paper_split: str | None = None
     """`test`, `pool` or `discarded` in the paper's own split; None outside it."""
     released_dims: SubjectDims | None = None

@@ -1,7 +1,7 @@
 """A corpus read back: its subjects one by one, each with its program and its report.
 
-`load_corpus` reads the manifest and every finished shard once, checks them against their hashes, and
-keeps the reports. Weights are read when a subject is asked for, from its shard alone.
+`load_corpus` reads the manifest and every finished shard once, checks them against their hashes,
+and keeps the reports. Weights are read when a subject is asked for, from its shard alone.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from graphcircuits.config import build_config
+from graphcircuits.corpus.multitask import MultiCase
 from graphcircuits.corpus.orders import Order
 from graphcircuits.corpus.plan import Shard
 from graphcircuits.corpus.prepare import find_case
@@ -32,7 +33,6 @@ from graphcircuits.subject.transformer import Transformer
 
 if TYPE_CHECKING:
     from graphcircuits.corpus.case import Case
-    from graphcircuits.corpus.multitask import MultiCase
     from graphcircuits.task.pairs import Pairs
 
 LANGUAGE = "language"
@@ -87,7 +87,7 @@ class CorpusEntry:
     def tasks(self) -> "tuple[Case, ...]":
         """The cases that it was trained for: one, or one per task."""
         found = self.case()
-        return getattr(found, "tasks", (found,))
+        return found.tasks if isinstance(found, MultiCase) else (found,)
 
     def pairs(self, n: int, seed: int = 0, task: int = 0) -> "Pairs":
         """Clean and corrupted inputs of its program, or of one of its tasks, by place."""

@@ -1,4 +1,4 @@
-"""Make the shards of a corpus, one fleet after the other or several at once, and measure them again.
+"""Make the shards of a corpus, one after the other or several at once, and measure them again.
 
 1. `begin` reads the manifest of the folder, or plans the corpus and writes one, and sees which
    shards are there and whole.
@@ -183,7 +183,7 @@ class _Stopped(Exception):
 
 
 class _Threads:
-    """Runs trainings: here and now, or in threads, which stop at their next check on the way out."""
+    """Runs trainings: here and now, or in threads, which stop at a check on the way out."""
 
     def __init__(self, together: int) -> None:
         self._pool = ThreadPoolExecutor(together) if together > 1 else None

@@ -4,8 +4,8 @@
    the listed programs of the pool, then random ones, dealt out in turn so that no two architectures
    have the same. Models of several tasks are dealt out likewise, and again from the next seed when
    all have had their turn. No program of the test split is ever planned.
-2. A program whose circuit an architecture cannot hold is passed over where circuits are planted, and
-   so is one whose sizes hardly any other has: a fleet of its own costs as much time as a full one.
+2. A program whose circuit an architecture cannot hold is passed over where circuits are planted,
+   and so is one whose sizes hardly any other has: a fleet of its own takes as long as a full one.
 3. Subjects of one fleet, architecture and depth make shards, cut evenly, like sizes together. The
    first shard of every kind comes before the second of any, so that a corpus that was stopped
    early has a bit of everything.
@@ -14,19 +14,20 @@ What a program is takes a while to find out, so worker processes do it.
 """
 
 import math
-import multiprocessing
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from concurrent.futures import Executor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from itertools import chain, count, islice
+from functools import partial
+from itertools import chain, count, islice, repeat
 
 from graphcircuits.corpus import case_ids
 from graphcircuits.corpus.architectures import ARCHITECTURES, UnfitError, misfit, subject_config
 from graphcircuits.corpus.case import Case
 from graphcircuits.corpus.multitask import MultiCase, multi_ids
 from graphcircuits.corpus.orders import Order
-from graphcircuits.corpus.prepare import BuildConfig, find_case
+from graphcircuits.corpus.prepare import BuildConfig, find_case, workers
 from graphcircuits.corpus.random_programs import random_ids
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.rasp.layout import complete_edges
@@ -128,6 +129,10 @@ class _Sized:
     holds: bool
     """Whether its circuit can be planted there."""
 
+    def suits(self, fleet: str, widest: int | None) -> bool:
+        narrow = widest is None or self.config.d_model <= widest
+        return narrow and (self.holds or fleet == "natural")
+
 
 @dataclass(frozen=True)
 class _Program:
@@ -160,11 +165,18 @@ class _Candidate:
 
 def plan(config: CorpusConfig, processes: int = 1) -> tuple[Shard, ...]:
     """The shards of a corpus, in the order in which they are made."""
+    with nullcontext() if processes == 1 else workers(processes) as pool:
+        shards = _shards(config, pool)
+    return tuple(shard for _, shard in sorted(shards, key=lambda item: (item[0], item[1].name)))
+
+
+def _shards(config: CorpusConfig, pool: Executor | None) -> list[tuple[int, Shard]]:
+    """All shards, each with its number among those of its kind."""
     names = config.architectures
-    listed = _look_up(case_ids(split="pool"), names, processes)
+    listed = _look_up(case_ids(split="pool"), names, pool)
     shallow = [program for program in listed if program.n_layers <= config.layers]
-    models = _look_up(multi_ids("pool"), names, processes) if _several(config) else []
-    deal = _Deal(config.layers, names, processes)
+    models = _look_up(multi_ids("pool"), names, pool) if _several(config) else []
+    deal = _Deal(config.layers, names, pool)
     shards: list[tuple[int, Shard]] = []
     for what in COUNTS:
         fleet, several = _fleet_of(what), what.endswith("multitask")
@@ -182,7 +194,7 @@ def plan(config: CorpusConfig, processes: int = 1) -> tuple[Shard, ...]:
             chosen = _chosen(found, quota)
             stem = f"{fleet}-multitask" if several else fleet
             shards += _cut(chosen, f"{stem}-{architecture}", config.shard)
-    return tuple(shard for _, shard in sorted(shards, key=lambda item: (item[0], item[1].name)))
+    return shards
 
 
 def _several(config: CorpusConfig) -> bool:
@@ -205,9 +217,7 @@ def _candidates(
     for seed, program in turns:
         order = Order(program.id, fleet, architecture, seed)
         sized = program.sized.get(architecture)
-        fits = sized is not None and (sized.holds or fleet == "natural")
-        narrow = fits and (widest is None or sized.config.d_model <= widest)
-        if narrow and order.id not in taken:
+        if order.id not in taken and sized is not None and sized.suits(fleet, widest):
             taken.add(order.id)
             passed_over = 0
             yield _Candidate(order, program)
@@ -233,9 +243,8 @@ def _chosen(candidates: Iterator[_Candidate], quota: int) -> list[_Candidate]:
 class _Deal:
     """Random programs of the pool, dealt out to the architectures in turn; drawn when asked for."""
 
-    def __init__(self, layers: int, architectures: Sequence[str], processes: int) -> None:
-        self._options = {"layers": layers}
-        self._architectures, self._processes = architectures, processes
+    def __init__(self, layers: int, architectures: Sequence[str], pool: Executor | None) -> None:
+        self._layers, self._architectures, self._pool = layers, architectures, pool
         self._drawn: list[_Program] = []
 
     def hand(self, place: int) -> Iterator[_Program]:
@@ -247,17 +256,16 @@ class _Deal:
 
     def _draw(self) -> None:
         known = len(self._drawn)
-        ids = random_ids("pool", known + BLOCK, **self._options)[known:]
-        self._drawn += _look_up(ids, self._architectures, self._processes)
+        ids = random_ids("pool", known + BLOCK, layers=self._layers)[known:]
+        self._drawn += _look_up(ids, self._architectures, self._pool)
 
 
-def _look_up(ids: Sequence[str], architectures: Sequence[str], processes: int) -> list[_Program]:
-    """What there is to know about programs, by worker processes if wanted."""
-    jobs = [(id, tuple(architectures)) for id in ids]
-    if processes == 1 or len(ids) < 2 * processes:
-        return [_program(*job) for job in jobs]
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        return pool.starmap(_program, jobs, 8)
+def _look_up(
+    ids: Sequence[str], architectures: Sequence[str], pool: Executor | None
+) -> list[_Program]:
+    """What there is to know about programs, by worker processes if there are some."""
+    mapped = map if pool is None else partial(pool.map, chunksize=8)
+    return list(mapped(_program, ids, repeat(tuple(architectures))))
 
 
 def _program(id: str, architectures: Sequence[str]) -> _Program:

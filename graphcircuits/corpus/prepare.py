@@ -176,8 +176,7 @@ def prepared(
         for order in orders:
             yield order, prepare(order, at_hand.get(order.case) or find_case(order.case), config)
         return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker)
+    pool = workers(processes)
     remaining = iter(orders)
 
     def submitted() -> Iterator[tuple[Order, Future[Any] | None]]:
@@ -198,6 +197,12 @@ def prepared(
                 yield order, _large(future.result())
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def workers(processes: int) -> ProcessPoolExecutor:
+    """Processes that take functions of this package, one thread each."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker)
 
 
 def _begin_worker() -> None:

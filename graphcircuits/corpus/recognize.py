@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from graphcircuits.corpus import case_ids, load_case
+from graphcircuits.corpus import case_ids
 from graphcircuits.corpus.orders import Order, shipped_orders, shipped_path
 from graphcircuits.store import content_hash, write_atomic
 from graphcircuits.subject.files import load_transformer

@@ -4,9 +4,9 @@
     FOLDER/shards/NAME.safetensors   subjects that trained side by side, with their reports
     FOLDER/language/NAME/            language models, where somebody put them there
 
-1. A shard is one artifact. Its tensors are called `order id/weight`; configuration, codec and report
-   of each subject are in its header, and so are the reports of those that did not pass, and why
-   others could not be trained.
+1. A shard is one artifact. Its tensors are called `order id/weight`; its header has configuration,
+   codec and report of each subject, the reports of those that did not pass, and why others could
+   not be trained.
 2. The manifest is written after each shard. A shard that it does not list yet is taken up if it is
    whole and made from the same plan; one that is cut off or damaged is made again.
 3. A folder is gone on with only by the version and the settings that began it.
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 KIND, SHARD = "corpus", "corpus-shard"
 VERSION = 1
-"""Of plan and shards; another one means that folders begun under this one cannot be gone on with."""
+"""Of plan and shards; no folder of another one is read."""
 MANIFEST = "manifest.json"
 BETWEEN = "/"
 """Between the id of a subject and the name of its weight."""

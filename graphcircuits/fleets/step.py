@@ -10,6 +10,7 @@ the step had been made plainly.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 
 import torch
@@ -24,6 +25,7 @@ from graphcircuits.fleets.forward import Drop, forward, forward_cut, patch_of, w
 from graphcircuits.fleets.recipes import SiitConfig
 
 log = logging.getLogger(__name__)
+_recording = threading.Lock()
 
 SQUARED = 10.0
 """Weight of squared errors, against 1 for cross-entropy."""
@@ -83,7 +85,9 @@ def _recorded(step: Callable[[], None], generator: torch.Generator) -> Callable[
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(generator)
-        with torch.cuda.graph(graph):
+        # Other threads may train other fleets meanwhile; only recording is one at a time, since it
+        # begins with a wait for the whole device.
+        with _recording, torch.cuda.graph(graph, capture_error_mode="thread_local"):
             step()
         recorded.append(graph)
 

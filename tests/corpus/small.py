@@ -75,7 +75,14 @@ def quick(settings: CorpusConfig = CONFIG, **options: Any) -> CorpusConfig:
 
 def tiny() -> Transformer:
     """A subject with symbols, in half precision."""
-    sizes = {"n_layers": 1, "n_heads": 1, "d_head": 2, "d_model": 2, "d_mlp": 2, "n_ctx": 3}
+    sizes: dict[str, Any] = {
+        "n_layers": 1,
+        "n_heads": 1,
+        "d_head": 2,
+        "d_model": 2,
+        "d_mlp": 2,
+        "n_ctx": 3,
+    }
     config = TransformerConfig(**sizes, d_vocab=4, d_vocab_out=2)
     codec = Codec(("a", "b"), (True, False))
     subject = Transformer.random(config, torch.Generator().manual_seed(0), codec)

@@ -82,7 +82,7 @@ def test_filters(folder: Path) -> None:
 
 def test_a_subject_that_is_not_there(folder: Path) -> None:
     corpus = replace(load_corpus(folder), refused={"ib-1": "has nothing to train"})
-    with pytest.raises(KeyError, match="no subject 'ib-36.natural.plain.0': it did not pass"):
+    with pytest.raises(KeyError, match=r"no subject 'ib-36.natural.plain.0': it did not pass"):
         corpus["ib-36.natural.plain.0"]
     with pytest.raises(KeyError, match="no subject 'ib-1': it has nothing to train"):
         corpus["ib-1"]

@@ -166,14 +166,18 @@ def forged(folder: Path, **changes: Any) -> None:
 
 
 def test_a_folder_without_a_corpus(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"holds no corpus: there is no manifest.json in it"):
+    with pytest.raises(
+        FileNotFoundError, match=r"holds no corpus: there is no manifest.json in it"
+    ):
         read_manifest(tmp_path)
 
 
 def test_a_corpus_of_another_version(tmp_path: Path) -> None:
     begun(tmp_path)
     forged(tmp_path, corpus=2)
-    with pytest.raises(StoreError, match=r"a corpus of version 2, .* which has version 1: build it"):
+    with pytest.raises(
+        StoreError, match=r"a corpus of version 2, .* which has version 1: build it"
+    ):
         read_manifest(tmp_path)
 
 
@@ -199,7 +203,10 @@ def test_a_corpus_of_other_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"plan": [{"name": "../../x", "members": [], "n_bytes": 0}]}, "is not the name of a shard"),
+        (
+            {"plan": [{"name": "../../x", "members": [], "n_bytes": 0}]},
+            "is not the name of a shard",
+        ),
         ({"kept": {"a/b": {"sha256": "", "passed": 0, "failed": 0, "refused": 0}}}, "not the name"),
         ({"plan": 3}, "not a whole manifest"),
         ({"plan": [{"name": "x"}]}, "missing key 'members'"),
