@@ -24,7 +24,7 @@ from typing import Any
 
 from graphcircuits.corpus import MULTITASK, N_FOLDS, case_ids, load_case
 from graphcircuits.corpus.case import Case
-from graphcircuits.corpus.multitask import MAX_HEADS, heads_needed
+from graphcircuits.corpus.multitask import MAX_HEADS, place
 from graphcircuits.corpus.random_programs import random_ids
 from graphcircuits.corpus.recognize import shipped_ids
 from graphcircuits.store import write_atomic
@@ -102,7 +102,7 @@ def _choose(cases: Sequence[Case], size: int, shared: bool) -> list[Case]:
             len(more) <= size
             and len({one.group for one in more}) == len(more)
             and set.intersection(*(set(one.vocab) for one in more))
-            and heads_needed([one.layout for one in more], shared) <= MAX_HEADS
+            and max(p.n_heads for p in place([one.layout for one in more], shared)) <= MAX_HEADS
         ):
             chosen = more
     return chosen
