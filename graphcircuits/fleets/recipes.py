@@ -74,6 +74,7 @@ def recipe(fleet: str) -> SiitConfig:
         return SiitConfig(edge_weight=0.0)
     return SiitConfig(
         steps=3000,
+        rows=128,
         interchange_weight=0.0,
         strict_weight=0.0,
         edge_weight=0.0,
