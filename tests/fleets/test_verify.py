@@ -130,5 +130,5 @@ def test_one_seed_one_verdict_and_the_tolerance_is_used() -> None:
 
 def test_other_architectures_are_refused() -> None:
     _, exchange = shipped("ib-3")
-    with pytest.raises(ValueError, match="norm must be 'none', got 'layer'"):
-        verdict_on(make_subject("layer-norm"), exchange)
+    with pytest.raises(ValueError, match=r"score_cap must be None, got 0\.5"):
+        verdict_on(make_subject("score-cap"), exchange)
