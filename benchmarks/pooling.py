@@ -25,6 +25,7 @@ import torch
 from graphcircuits import Transformer, auroc, load_case, localize
 from graphcircuits.compare.evaluate import faithfulness_curve
 from graphcircuits.corpus import build, case_ids
+from graphcircuits.corpus.orders import Order
 from graphcircuits.corpus.recognize import shipped_ids
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.recipes import recipe
@@ -55,7 +56,8 @@ def train(ids: Sequence[str], folder: Path, device: str, processes: int, seed: i
         )
         for case in map(load_case, missing)
     }
-    for members in build.fleets([starts[id].config for id in missing]):
+    orders = [Order(id, "natural") for id in missing]
+    for members in build.fleets_of(orders, [starts[id].config for id in missing]):
         began, fleet = time.monotonic(), [missing[i] for i in members]
         exchanges, checks = ([data[id][i : i + 1] for id in fleet] for i in range(2))
         trained = train_fleet(

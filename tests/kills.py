@@ -28,7 +28,8 @@ from graphcircuits.commands.train import train
 from graphcircuits.compare import bench
 from graphcircuits.corpus.build import BuildConfig, build
 from graphcircuits.corpus.case import Case
-from graphcircuits.fleets.train import SiitConfig
+from graphcircuits.corpus.orders import Order
+from graphcircuits.fleets.recipes import SiitConfig
 from graphcircuits.rasp import Map, tokens
 from graphcircuits.store import load_artifact
 
@@ -63,7 +64,8 @@ def run_build(folder: Path) -> None:
         letters("number", 3, lambda x: 1.0 if x == "a" else 0.25),
         letters("long", 18, lambda x: x == "b"),
     ]
-    list(build(cases, folder, BUILD, command="tests.kills"))
+    orders = [Order(case.id) for case in cases]
+    list(build(orders, folder, BUILD, cases=cases, command="tests.kills"))
 
 
 def run_bench(folder: Path) -> None:

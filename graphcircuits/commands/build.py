@@ -1,4 +1,4 @@
-"""`graphcircuits build`: subjects with a planted circuit, trained and verified."""
+"""`graphcircuits build`: subjects of any fleet and architecture, trained and verified."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,9 @@ import typer
 from graphcircuits.commands.checks import (
     above,
     device_there,
+    distinct,
     in_range,
+    one_of,
     refuse,
     seed_range,
     writable_folders,
@@ -20,6 +22,8 @@ from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
     from graphcircuits.corpus.case import Case
+    from graphcircuits.corpus.multitask import MultiCase
+    from graphcircuits.fleets.recipes import SiitConfig
 
 MOST_WORKERS = 1024
 WIDEST = 64.0
@@ -41,6 +45,20 @@ def build(
     vocab: Annotated[str | None, typer.Option(help="Its tokens, as for compile.")] = None,
     max_seq_len: Annotated[int | None, typer.Option(help="Its longest input, with BOS.")] = None,
     causal: Annotated[bool, typer.Option("--causal", help="Give it causal attention.")] = False,
+    fleet: Annotated[
+        str,
+        typer.Option(
+            help="How they are trained: planted (the program's circuit, and it alone, does the "
+            "task), public (SIIT's three losses) or natural (the task alone)."
+        ),
+    ] = "planted",
+    architecture: Annotated[
+        str,
+        typer.Option(
+            help="Architectures, with commas between: plain, relu, rotary, gpt2, neox, llama, "
+            "llama-gqa, rms. A subject of each is built."
+        ),
+    ] = "plain",
     out: Annotated[Path, typer.Option(help="Directory to write subjects to.")] = Path("subjects"),
     resume: Annotated[
         bool,
@@ -50,22 +68,28 @@ def build(
         ),
     ] = False,
     device: Device = "cpu",
-    steps: Annotated[int, typer.Option(help="Training steps at most.")] = 6000,
-    rows: Annotated[int, typer.Option(help="Inputs per step and subject.")] = 256,
-    lr: Annotated[float, typer.Option(help="Adam's highest learning rate.")] = 3e-3,
-    strict_weight: Annotated[float, typer.Option(help="Weight of the strict loss.")] = 1.0,
+    steps: Annotated[
+        int | None, typer.Option(help="Training steps at most: 6000, or 3000 for natural.")
+    ] = None,
+    rows: Annotated[int | None, typer.Option(help="Inputs per step and subject: 256.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Adam's highest learning rate: 0.003.")] = None,
+    strict_weight: Annotated[
+        float | None, typer.Option(help="Weight of the strict loss: 1, and 0 for natural.")
+    ] = None,
     edge_weight: Annotated[
-        float, typer.Option(help="Weight of the edge loss; 0 is the public procedure.")
-    ] = 1.0,
+        float | None, typer.Option(help="Weight of the edge loss of planted subjects: 1.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of inputs and weights.")] = 0,
     widen: Annotated[float, typer.Option(help="Factor on the subjects' width.")] = 1.0,
     minutes: Annotated[
         float | None, typer.Option(help="Stop after so long, with what is there.")
     ] = None,
-    processes: Annotated[int, typer.Option(help="Workers that prepare the data.")] = 1,
+    processes: Annotated[
+        int, typer.Option(help="Workers that prepare the data, while fleets train.")
+    ] = 1,
     as_json: Json = False,
 ) -> None:
-    """Train a subject for each case: a transformer with the program's circuit planted in it.
+    """Train a subject for each case: a transformer that does what the program does.
 
     Every finished subject is written at once. A build that was stopped or killed goes on with
     --resume, given the same cases and settings, and ends with the same files. What did not pass
@@ -79,13 +103,20 @@ def build(
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     from graphcircuits.corpus import build as builder
+    from graphcircuits.corpus.architectures import ARCHITECTURES
+    from graphcircuits.corpus.orders import Order
     from graphcircuits.corpus.unfinished import begun, lasting
-    from graphcircuits.fleets.train import SiitConfig
+    from graphcircuits.fleets.recipes import FLEETS
 
+    names = [name.strip() for name in architecture.split(",")]
     refuse(
+        one_of("--fleet", fleet, FLEETS),
+        *(one_of("--architecture", name, tuple(ARCHITECTURES)) for name in names),
+        distinct("--architecture", names),
+        _weightless(fleet, strict_weight, edge_weight),
         in_range("--steps", steps, 1),
         in_range("--rows", rows, 2),
-        above("--lr", lr, 0),
+        [] if lr is None else above("--lr", lr, 0),
         in_range("--strict-weight", strict_weight, 0),
         in_range("--edge-weight", edge_weight, 0),
         seed_range(seed),
@@ -100,20 +131,21 @@ def build(
         cases = _listed_cases(ids, family)
     else:
         cases = [own_case(program, vocab, max_seq_len, causal)]
-    there = begun(out, [case.id for case in cases])
+    orders = [Order(case.id, fleet, name, seed) for case in cases for name in names]
+    there = begun(out, [order.id for order in orders])
     if there and not resume:
         raise ValueError(
             f"{out} already holds {len(there)} of these subjects, finished or in training, such as "
             f"{there[0]}; add --resume to keep them and go on, or name another --out."
         )
-    config = builder.BuildConfig(
-        siit=SiitConfig(
-            steps=steps, rows=rows, lr=lr, strict_weight=strict_weight, edge_weight=edge_weight
-        ),
-        seed=seed,
-        widen=widen,
-        processes=processes,
-    )
+    typed = {
+        "steps": steps,
+        "rows": rows,
+        "lr": lr,
+        "strict_weight": strict_weight,
+        "edge_weight": edge_weight,
+    }
+    config = builder.BuildConfig(siit=_recipe(fleet, typed), widen=widen, processes=processes)
     deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
     command = shlex.join(["graphcircuits", *lasting(sys.argv[1:])])
     columns = (TextColumn("{task.description}"), TimeElapsedColumn())
@@ -126,17 +158,24 @@ def build(
 
         built = []
         for one in builder.build(
-            cases, out, config, device=device, command=command, progress=show, deadline=deadline
+            orders,
+            out,
+            config,
+            cases=cases,
+            device=device,
+            command=command,
+            progress=show,
+            deadline=deadline,
         ):
             built.append(one)
-            line = printable(_line(one.report))
+            line = printable(_line(one.id, one.report))
             bar.console.print(line, markup=False, highlight=False, emoji=False)
-    missing = [case.id for case in cases if not builder.subject_path(out, case.id).exists()]
+    missing = [order.id for order in orders if not builder.subject_path(out, order.id).exists()]
     if as_json:
         print_json([one.report for one in built])
     else:
-        say(f"{len(cases) - len(missing)} of {len(cases)} subjects in {out}")
-    failed = [one.id for one in built if not one.report["passed"]]
+        say(f"{len(orders) - len(missing)} of {len(orders)} subjects in {out}")
+    failed = [one.id for one in built if not one.passed]
     left = [id for id in missing if id not in failed]
     if failed:
         hint = "other settings, such as --seed, --steps or --widen, train them anew"
@@ -161,19 +200,51 @@ def _idle(
     return problems
 
 
-def _listed_cases(ids: list[str] | None, family: str | None) -> "list[Case]":
+def _weightless(fleet: str, strict: float | None, edge: float | None) -> list[str]:
+    """Weights of losses that the fleet is not trained with."""
+    problems = []
+    if fleet == "natural" and strict is not None:
+        problems.append("--strict-weight goes with --fleet planted or public")
+    if fleet != "planted" and edge is not None:
+        problems.append("--edge-weight goes with --fleet planted")
+    return problems
+
+
+def _recipe(fleet: str, typed: dict[str, Any]) -> "SiitConfig":
+    """The settings of the fleet, but for what was typed."""
+    from dataclasses import replace
+
+    from graphcircuits.fleets.recipes import recipe
+
+    return replace(recipe(fleet), **{name: x for name, x in typed.items() if x is not None})
+
+
+def _listed_cases(ids: list[str] | None, family: str | None) -> "list[Case | MultiCase]":
     """The cases named; or all of a family, but for those with nothing to train."""
     from graphcircuits.corpus import case_ids, load_case
+    from graphcircuits.corpus.multitask import AT
+    from graphcircuits.corpus.prepare import find_case
     from graphcircuits.corpus.split import is_constant
 
     if ids:
-        return [load_case(id) for id in dict.fromkeys(ids)]
+        cases = [find_case(id) for id in dict.fromkeys(ids)]
+        for case in cases:
+            if AT in case.id:
+                model = case.id.partition(AT)[0]
+                raise ValueError(f"{case.id} is one task of the model {model}; build {model}.")
+        return cases
     return [case for case in map(load_case, case_ids(family=family)) if not is_constant(case)]
 
 
-def _line(report: dict[str, Any]) -> str:
-    return (
-        f"{report['case']:28} {'passed' if report['passed'] else 'FAILED'}  "
-        f"accuracy {report['accuracy']:.4f}  interchange {report['worst_interchange']:.4f}  "
-        f"strict {report['worst_strict']:.4f}  {report['steps']} steps"
-    )
+def _line(id: str, report: dict[str, Any]) -> str:
+    """One subject in a line: what it was measured by, of several tasks the worst."""
+    shares = {
+        "accuracy": "accuracy",
+        "worst_interchange": "interchange",
+        "worst_strict": "strict",
+        "circuit_accuracy": "circuit",
+        "loss": "loss",
+    }
+    measured = [f"{word} {report[key]:.4f}" for key, word in shares.items() if key in report]
+    passed = "passed" if report["passed"] else "FAILED"
+    return "  ".join([f"{id:28} {passed}", *measured, f"{report['steps']} steps"])

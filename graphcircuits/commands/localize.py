@@ -1,7 +1,7 @@
 """`graphcircuits localize`: the circuit of a case, of a model of your own, or of your program."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -86,6 +86,19 @@ def localize(
         list[str] | None,
         typer.Option(help="An option of the method, NAME=VALUE; may be given several times."),
     ] = None,
+    fleet: Annotated[
+        str,
+        typer.Option(
+            help="Which subject of the case: planted, public, or natural, whose true circuit "
+            "nobody knows."
+        ),
+    ] = "planted",
+    architecture: Annotated[
+        str | None,
+        typer.Option(
+            help="Its architecture, such as llama; plain, or the only one there is, if left out."
+        ),
+    ] = None,
     model: Model = None,
     task: TaskName = None,
     pairs_file: Annotated[
@@ -130,6 +143,8 @@ def localize(
     from graphcircuits import methods
     from graphcircuits.compare.evaluate import LEVELS
     from graphcircuits.compare.proposal import fresh_seed
+    from graphcircuits.corpus.architectures import ARCHITECTURES
+    from graphcircuits.fleets.recipes import FLEETS
     from graphcircuits.result import SUFFIXES
 
     refuse(
@@ -147,7 +162,10 @@ def localize(
             {"--out": out, "--html": html},
             read=[None if model is None else Path(model), pairs_file],
         ),
+        one_of("--fleet", fleet, FLEETS),
+        [] if architecture is None else one_of("--architecture", architecture, [*ARCHITECTURES]),
         _misplaced(case, model, vocab, max_seq_len, causal),
+        _no_choice(model, fleet, architecture),
         prompt_problems(case, model, task=task, pairs_file=pairs_file, words=words),
     )
     if method is not None:
@@ -176,7 +194,8 @@ def localize(
         )
         title = title_of(model)
     else:
-        transformer, prompts, truth, title, about = _given(case, pairs, seed, pairs_file)
+        chosen = _Chosen(fleet, architecture)
+        transformer, prompts, truth, title, about = _given(case, chosen, pairs, seed, pairs_file)
     transformer = placed(transformer, device, dtype)
     name = methods.default_method(transformer, prompts)[0] if method is None else method
     options = method_options(name, option or []) | ({} if top is None else {"top": top})
@@ -261,10 +280,26 @@ _CHOICE = (
 )
 
 
+class _Chosen(NamedTuple):
+    """Which of a case's subjects is meant."""
+
+    fleet: str
+    architecture: str | None
+
+
+def _no_choice(model: str | None, fleet: str, architecture: str | None) -> list[str]:
+    """A choice among a case's subjects, beside a model."""
+    if model is None or (fleet == "planted" and architecture is None):
+        return []
+    return ["--fleet and --architecture choose among the subjects of a case, not with --model"]
+
+
 def _given(
-    case: str | None, n_pairs: int, seed: int, pairs_file: Path | None
+    case: str | None, chosen: _Chosen, n_pairs: int, seed: int, pairs_file: Path | None
 ) -> tuple["Transformer", "Pairs", "Circuit | None", str, str]:
     """The subject of a case, its prompts and true circuit, and what to call subject and task."""
+    from dataclasses import replace
+
     from graphcircuits.corpus import load_case
 
     if case is None:
@@ -276,10 +311,7 @@ def _given(
             f"{case} is a path, not a case; give it as --model {case}, with --task or --pairs-file."
         )
     loaded = load_case(case)
-    return (
-        loaded.subject(),
-        loaded.pairs(n_pairs, seed=seed),
-        loaded.circuit,
-        loaded.id,
-        loaded.task,
-    )
+    subject = loaded.subject(*chosen)
+    truth = None if chosen.fleet == "natural" else loaded.labels(graph=subject.graph)
+    title = replace(loaded.shipped(*chosen), case=loaded.id).id
+    return subject, loaded.pairs(n_pairs, seed=seed), truth, title, loaded.task

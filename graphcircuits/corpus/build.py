@@ -1,10 +1,12 @@
-"""Train subjects for cases, verify them after reloading, and keep those that pass.
+"""Train subjects of any fleet and architecture, verify them, and keep those that pass.
 
-1. For every case, inputs and the program's answers are computed ahead of training.
-2. Cases of equal depth and similar width form a fleet and train side by side.
-3. Each subject is verified, as it is stored, on inputs that nothing has seen, and its file is read
-   back. One that passes stays, with its report in the file; one that fails is set aside under
-   `failed/`. The same settings would fail again, so it is only trained anew under others.
+1. Orders of one fleet, architecture and depth, and of similar width, form a fleet and train side by
+   side (`fleets_of`). The programs' answers are computed ahead of that (`prepare.py`).
+2. Subjects that passed at the same check are verified together, as they are stored, on inputs that
+   nothing has seen (`finished`).
+3. Each is written and its file is read back. One that passes stays, with its report in the file;
+   one that fails is set aside under `failed/`. The same settings would fail again, so it is only
+   trained anew under others.
 
 A subject that passes is written at once, and the state of a fleet in training is kept
 (`unfinished.py`): a build that was stopped or killed goes on from there, and ends with the files,
@@ -13,27 +15,62 @@ byte for byte, of one that was not. So nothing about time is in them.
 
 import logging
 import math
-import multiprocessing
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from graphcircuits.corpus import FAMILIES, load_case
+from graphcircuits.corpus.architectures import (
+    ARCHITECTURES,
+    UnfitError,
+    subject_codec,
+    subject_config,
+)
 from graphcircuits.corpus.case import Case
-from graphcircuits.corpus.samplers import draw
+from graphcircuits.corpus.multitask import MultiCase
+from graphcircuits.corpus.orders import Order
+from graphcircuits.corpus.prepare import (
+    BuildConfig,
+    ConstantOutputError,
+    Data,
+    case_exchange,
+    exchanges_of,
+    find_case,
+    prepared,
+)
 from graphcircuits.corpus.unfinished import Job, subject_path, unfinished
-from graphcircuits.fleets.checkpoint import TrainedSubject
-from graphcircuits.fleets.exchange import Exchange, exchange
-from graphcircuits.fleets.train import FleetProgress, SiitConfig, train_fleet
-from graphcircuits.fleets.verify import Verdict, verify
+from graphcircuits.fleets.checkpoint import Snapshot, TrainedSubject
+from graphcircuits.fleets.recipes import SiitConfig, recipe
+from graphcircuits.fleets.train import FleetProgress, train_fleet
+from graphcircuits.fleets.verify import Verdict, verify_fleet
 from graphcircuits.store import content_hash, load_artifact
-from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
+
+__all__ = [
+    "BuildConfig",
+    "Built",
+    "ConstantOutputError",
+    "Data",
+    "Made",
+    "build",
+    "case_exchange",
+    "exchanges_of",
+    "find_case",
+    "finished",
+    "fleets_of",
+    "prepared",
+    "start_of",
+    "subject_codec",
+    "subject_config",
+    "subject_path",
+    "training",
+]
 
 log = logging.getLogger(__name__)
 
@@ -41,288 +78,325 @@ WIDTHS = (16, 64)
 """Subjects between the same of these widths share a fleet: padding costs less than another one."""
 LONG = 16
 """Contexts beyond this have a fleet of their own."""
+MOST = 128
+"""Subjects in a fleet: as many keep a GPU busy."""
 
 
-class ConstantOutputError(ValueError):
-    """A program whose output does not depend on the input has nothing to train."""
+def training(order: Order, siit: SiitConfig | None = None) -> SiitConfig:
+    """How the subject is trained: by the recipe of its fleet, or as given; on the task alone with
+    the weight decay and dropout of its architecture."""
+    given = recipe(order.fleet) if siit is None else siit
+    if order.fleet != "natural":
+        return given
+    own = ARCHITECTURES[order.architecture]
+    return replace(given, weight_decay=own.weight_decay, dropout=own.dropout)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BuildConfig:
-    """How subjects are built."""
-
-    siit: SiitConfig = field(default_factory=SiitConfig)
-    inputs: int = 16384
-    """Inputs that a subject trains on."""
-    interchanges: int = 4096
-    """Interchanges of each component that it trains on."""
-    verify_inputs: int = 4096
-    verify_interchanges: int = 1024
-    seed: int = 0
-    widen: float = 1.0
-    """Factor on the width of heads, stream and MLPs, for subjects that are too small to train."""
-    processes: int = 1
-    """Workers that compute the program's answers."""
+def start_of(order: Order, case: Case | MultiCase, widen: float = 1.0) -> Transformer:
+    """The random weights that training starts from."""
+    generator = torch.Generator().manual_seed(order.seed)
+    config = subject_config(case, order.architecture, widen)
+    return Transformer.random(config, generator, subject_codec(case))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Built:
-    """One case's outcome."""
-
-    id: str
-    path: Path
-    verdict: Verdict
-    steps: int
-    report: dict[str, Any]
-
-
-def subject_config(case: Case, widen: float = 1.0) -> TransformerConfig:
-    """The subject's architecture: its case's sizes, gelu, learned positions, no normalization."""
-    dims = case.subject_dims
-    d_head = max(1, round(dims.d_head * widen))
-    wide = 1.0 if widen == 1.0 else d_head * dims.n_heads / dims.d_model
-    codec = subject_codec(case)
-    return TransformerConfig(
-        n_layers=dims.n_layers,
-        n_heads=dims.n_heads,
-        d_head=d_head,
-        d_model=round(dims.d_model * wide),
-        d_mlp=round(dims.d_mlp * wide),
-        n_ctx=case.max_seq_len,
-        d_vocab=codec.d_vocab,
-        d_vocab_out=codec.d_vocab_out,
-        causal=case.causal,
-    )
-
-
-def subject_codec(case: Case) -> Codec:
-    return Codec(case.tables.vocab, case.outputs)
-
-
-def case_exchange(case: Case, n_inputs: int, n_interchanges: int, seed: int) -> Exchange:
-    """Inputs drawn by the case's sampler with the program's answers; refuses constant outputs."""
-    generator = torch.Generator().manual_seed(seed)
-    length = case.max_seq_len - 1
-    codes = draw(case.sampler, case.tables.vocab, length, n_inputs, generator).numpy()
-    drawn = exchange(case.tables, case.layout, codes, n_interchanges, generator)
-    if (drawn.targets == drawn.targets[:1]).all():
-        raise ConstantOutputError(
-            f"case {case.id!r}: the output is the same for every input of {length} tokens, "
-            "so there is nothing to train; use another vocabulary, length or program."
-        )
-    return drawn
-
-
-def fleets(configs: Sequence[TransformerConfig]) -> list[list[int]]:
-    """Which subjects train side by side: equal layers and heads, similar sizes."""
+def fleets_of(
+    orders: Sequence[Order], configs: Sequence[TransformerConfig], most: int = MOST
+) -> list[list[int]]:
+    """Which subjects train side by side: one fleet and architecture, equal layers and heads,
+    similar sizes; not more than `most`."""
     groups: dict[tuple[object, ...], list[int]] = {}
-    for i, config in enumerate(configs):
+    for i, (order, config) in enumerate(zip(orders, configs, strict=True)):
         width = next((w for w in WIDTHS if config.d_model <= w), math.inf)
-        key = (width, config.n_layers, config.n_heads, config.n_ctx > LONG)
-        groups.setdefault(key, []).append(i)
-    return [groups[key] for key in sorted(groups, key=str)]
+        # Rotation depends on the width of the head, so padding would change it.
+        d_head = config.d_head if config.positions == "rotary" else None
+        shape = (width, config.n_layers, config.n_heads, config.n_ctx > LONG, d_head)
+        groups.setdefault((order.fleet, order.architecture, *shape), []).append(i)
+    return [
+        groups[key][start : start + most]
+        for key in sorted(groups, key=str)
+        for start in range(0, len(groups[key]), most)
+    ]
 
 
-def build(
-    cases: Sequence[Case],
-    directory: Path,
-    config: BuildConfig,
-    *,
-    device: str = "cpu",
-    command: str | None = None,
-    progress: FleetProgress | None = None,
-    deadline: float = math.inf,
-) -> Iterator[Built]:
-    """Build the cases that the directory has no passing subject for; yields them fleet by fleet.
-
-    A build of the same settings that was cut off is gone on with; what failed under the same
-    settings is given again as it was. Cases that nothing can be trained for are refused, by an
-    error after all others are done.
-    """
-    by_id = {case.id: case for case in cases}
-    for id in by_id:
-        if subject_path(directory, id).exists():
-            # It failed once, and passed since.
-            subject_path(directory / "failed", id).unlink(missing_ok=True)
-    settings = {**asdict(replace(config, processes=1)), "device": torch.device(device).type}
-    jobs = unfinished(directory, by_id, settings)
-    going_on = {id for job in jobs for id in job.ids}
-    wanted = [id for id in by_id if id in going_on or not subject_path(directory, id).exists()]
-    prepared = dict(zip(wanted, _prepare([by_id[id] for id in wanted], config), strict=True))
-    data = {id: found for id, found in prepared.items() if isinstance(found, Data)}
-    hashes = {id: found.sha256 for id, found in data.items()}
-    for job in jobs:
-        job.check_data(hashes)
-    new = []
-    for id in (id for id in data if id not in going_on):
-        failed = _failed(directory, id, settings, hashes[id])
-        if failed is None:
-            new.append(by_id[id])
-        else:
-            yield failed
-    for members in fleets([subject_config(case, config.widen) for case in new]):
-        jobs.append(Job.new(directory, settings, {new[i].id: hashes[new[i].id] for i in members}))
-    for job in jobs:
-        if time.monotonic() >= deadline:
-            log.warning("out of time: %d cases left untrained", len(job.ids))
-            continue
-        fleet = [(by_id[id], data[id]) for id in job.ids]
-        yield from _build_fleet(job, fleet, directory, config, device, command, progress, deadline)
-    refused = [found for found in prepared.values() if isinstance(found, str)]
-    if refused:
-        raise ValueError("\n".join(refused))
-
-
-def _build_fleet(
-    job: Job,
-    fleet: Sequence[tuple[Case, "Data"]],
-    directory: Path,
-    config: BuildConfig,
-    device: str,
-    command: str | None,
-    progress: FleetProgress | None,
-    deadline: float,
-) -> list[Built]:
-    """Train cases side by side; each is written when it passes, the others at the end."""
-    began = time.monotonic()
-    built: dict[int, Built] = {}
-
-    def finish(place: int, result: TrainedSubject) -> None:
-        case, data = fleet[place]
-        if place not in built and not subject_path(directory, case.id).exists():
-            about = {"build": job.settings, "data": data.sha256}
-            built[place] = _finish(case, result, directory, config, device, about, command)
-
-    starts = [_start(case, config) for case, _ in fleet]
-    generator = torch.Generator(device=device).manual_seed(config.seed)
-    trained = train_fleet(
-        starts,
-        [(data.train,) for _, data in fleet],
-        [(data.check,) for _, data in fleet],
-        config.siit,
-        generator,
-        progress,
-        deadline,
-        on_pass=finish,
-        keep=job.keeper(),
-        resume=job.snapshot(starts, generator.device),
-    )
-    log.info("fleet of %d: %.0f s", len(fleet), time.monotonic() - began)
-    for place, result in enumerate(trained):
-        if not result.cut_short:
-            finish(place, result)
-    left = sum(result.cut_short for result in trained)
-    if left:
-        log.warning("out of time: %d cases unfinished; the same build goes on with them", left)
-    else:
-        job.close()
-    return [built[place] for place in sorted(built)]
+# --- what came of it -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
-    """What a case trains on, and what decides when it is done."""
+class Made:
+    """A subject as it is stored, and how well it does its task."""
 
-    train: Exchange
-    check: Exchange
-    sha256: str
-    """Content of both, the program's answers to the inputs drawn, and of their symbols."""
+    order: Order
+    subject: Transformer
+    """In half precision."""
+    report: dict[str, Any]
 
-
-Prepared = Data | str
-"""The data of a case, or why there is none."""
-
-
-def _prepare(cases: Sequence[Case], config: BuildConfig) -> list[Prepared]:
-    """The data of every case; of listed ones by worker processes if wanted."""
-    listed = {case.id for case in cases if case.family in FAMILIES}
-    made: dict[str, Prepared] = {}
-    if config.processes > 1 and len(listed) > 1:
-        jobs = [(id, config) for id in sorted(listed)]
-        # A program's functions cannot be sent to another process, but its id can.
-        with multiprocessing.get_context("spawn").Pool(config.processes) as pool:
-            made = dict(zip(sorted(listed), pool.starmap(_prepare_id, jobs, 1), strict=True))
-    return [made[case.id] if case.id in made else _prepare_case(case, config) for case in cases]
+    @property
+    def passed(self) -> bool:
+        return self.report["passed"]
 
 
-def _prepare_id(id: str, config: BuildConfig) -> Prepared:
-    torch.set_num_threads(1)
-    return _prepare_case(load_case(id), config)
-
-
-def _prepare_case(case: Case, config: BuildConfig) -> Prepared:
-    seed = 1000 * config.seed
-    try:
-        train = case_exchange(case, config.inputs, config.interchanges, seed + 1)
-        check = case_exchange(case, config.verify_inputs, config.verify_interchanges, seed + 2)
-        symbols = subject_codec(case)
-        return Data(train, check, content_hash(_content(train), _content(check), symbols))
-    except ConstantOutputError as error:
-        return str(error)
-
-
-def _content(exchange: Exchange) -> dict[str, Any]:
-    return {**vars(exchange), "edges": sorted(exchange.edges)}
-
-
-def _start(case: Case, config: BuildConfig) -> Transformer:
-    generator = torch.Generator().manual_seed(config.seed)
-    return Transformer.random(subject_config(case, config.widen), generator, subject_codec(case))
-
-
-def _failed(directory: Path, id: str, settings: dict[str, Any], data: str) -> Built | None:
-    """A subject that failed under the same settings, on the same data."""
-    path = subject_path(directory / "failed", id)
-    if not path.exists():
-        return None
-    report = load_artifact(path, "transformer").meta.get("report", {})
-    if content_hash(report.get("build"), report.get("data")) != content_hash(settings, data):
-        return None
-    verdict = Verdict(
-        accuracy=report["accuracy"],
-        interchange=report["interchange"],
-        strict=report["strict"],
-        circuit=report["circuit_accuracy"],
-        loss=report["loss"],
-    )
-    return Built(id=id, path=path, verdict=verdict, steps=report["steps"], report=report)
-
-
-def _finish(
-    case: Case,
-    result: TrainedSubject,
-    directory: Path,
+def finished(
+    trained: Sequence[TrainedSubject],
+    orders: Sequence[Order],
+    data: Sequence[Data],
     config: BuildConfig,
-    device: str,
-    about: dict[str, Any],
-    command: str | None,
-) -> Built:
-    """Verify on unseen inputs what will be stored, write it, read it back; keep or set aside."""
-    stored = result.subject.to(torch.float16)
-    unseen = case_exchange(
-        case, config.verify_inputs, config.verify_interchanges, 1000 * config.seed + 3
+    device: str = "cpu",
+) -> list[Made]:
+    """The subjects of a fleet, or some of them, verified all at once on inputs that nothing has
+    seen, with the weights that will be stored."""
+    stored = [one.subject.to(torch.float16) for one in trained]
+    verdicts = verify_fleet(
+        [subject.to(torch.float32) for subject in stored],
+        [one.unseen for one in data],
+        torch.Generator(device=device).manual_seed(orders[0].seed + 1),
+        training(orders[0], config.siit).tolerance,
     )
-    generator = torch.Generator(device=device).manual_seed(config.seed + 1)
-    verdict = verify(stored.to(torch.float32), unseen, generator, config.siit.tolerance)
-    report = {
-        "case": case.id,
-        "passed": verdict.passed,
+    return [
+        Made(order, subject, report_of(order, subject, found, one.steps, config))
+        for order, subject, found, one in zip(orders, stored, verdicts, trained, strict=True)
+    ]
+
+
+def report_of(
+    order: Order,
+    subject: Transformer,
+    verdicts: Sequence[Verdict],
+    steps: int,
+    config: BuildConfig,
+) -> dict[str, Any]:
+    """What is known of a subject: how well it does its task; of several the worst, and each."""
+    each = [_measures(order, verdict) for verdict in verdicts]
+    if len(each) > 1:
+        assert subject.codec is not None
+        worst = {name: _worst(name, [one[name] for one in each]) for name in each[0]}
+        numbers = {name: value for name, value in worst.items() if not isinstance(value, dict)}
+        measures = {**numbers, "tasks": dict(zip(subject.codec.tasks, each, strict=True))}
+    else:
+        (measures,) = each
+    return {**asdict(order), **measures, "steps": steps, "widened": config.widen != 1.0}
+
+
+def _measures(order: Order, verdict: Verdict) -> dict[str, Any]:
+    """Of one task; what trained on the task alone has no circuit to be measured by."""
+    plain = {
+        "passed": verdict.passes(order.fleet),
         "accuracy": verdict.accuracy,
         "loss": verdict.loss,
+    }
+    if order.fleet == "natural":
+        return plain
+    return plain | {
         "worst_interchange": verdict.worst_interchange,
         "worst_strict": verdict.worst_strict,
         "circuit_accuracy": verdict.circuit,
         "interchange": verdict.interchange,
         "strict": verdict.strict,
-        "steps": result.steps,
-        "widened": stored.config.d_model != case.subject_dims.d_model,
-        **about,
     }
-    failed = subject_path(directory / "failed", case.id)
-    path = subject_path(directory, case.id) if verdict.passed else failed
-    save_transformer(path, stored, seed=config.seed, meta={"report": report}, command=command)
-    # The hash in the file says that what is there is what was verified.
-    load_transformer(path)
-    if verdict.passed:
-        failed.unlink(missing_ok=True)
-    return Built(id=case.id, path=path, verdict=verdict, steps=result.steps, report=report)
+
+
+def _worst(name: str, values: Sequence[Any]) -> Any:
+    """The largest loss, the smallest of anything else; components are another matter."""
+    if isinstance(values[0], dict):
+        return {}
+    return max(values) if name == "loss" else min(values)
+
+
+# --- one file per subject ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """One order's outcome."""
+
+    order: Order
+    path: Path
+    report: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        return self.order.id
+
+    @property
+    def passed(self) -> bool:
+        return self.report["passed"]
+
+
+def build(
+    orders: Sequence[Order],
+    directory: Path,
+    config: BuildConfig,
+    *,
+    cases: Sequence[Case | MultiCase] = (),
+    device: str = "cpu",
+    command: str | None = None,
+    progress: FleetProgress | None = None,
+    deadline: float = math.inf,
+) -> Iterator[Built]:
+    """Build what the directory has no passing subject for; yields subjects fleet by fleet.
+
+    `cases` are those at hand; others are found by their id. A build of the same settings that was
+    cut off is gone on with; what failed under the same settings is given again as it was. Orders
+    that nothing can be trained for are refused, by an error after all others are done.
+    """
+    at_hand = {case.id: case for case in cases}
+    at_hand |= {o.case: find_case(o.case) for o in orders if o.case not in at_hand}
+    builder = _Builder(directory, config, at_hand, device, command, progress, deadline)
+    groups, refused = builder.plan(list(dict.fromkeys(orders)))
+    wanted = [order for _, group in groups for order in group]
+    with closing(prepared(wanted, config, config.processes, at_hand)) as stream:
+        for job, group in groups:
+            if time.monotonic() >= deadline:
+                log.warning("out of time: %d subjects left untrained", len(group))
+                continue
+            found = dict(islice(stream, len(group)))
+            refused += [one for one in found.values() if isinstance(one, str)]
+            data = {order: one for order, one in found.items() if isinstance(one, Data)}
+            if job is None:
+                failed = [builder.failed(order, data[order]) for order in data]
+                yield from (one for one in failed if one is not None)
+                data = {o: data[o] for o, one in zip(list(data), failed, strict=True) if not one}
+            else:
+                job.check_data({order.id: one.sha256 for order, one in data.items()})
+            if data:
+                yield from builder.train(job or builder.job(data), data)
+    if refused:
+        raise ValueError("\n".join(refused))
+
+
+@dataclass(frozen=True, eq=False)
+class _Builder:
+    """What all fleets of a build share."""
+
+    directory: Path
+    config: BuildConfig
+    cases: Mapping[str, Case | MultiCase]
+    device: str
+    command: str | None
+    progress: FleetProgress | None
+    deadline: float
+
+    def settings(self, order: Order) -> dict[str, Any]:
+        """All that shapes a subject, but for its case and seed."""
+        kept = asdict(replace(self.config, processes=1, siit=training(order, self.config.siit)))
+        kept |= {"fleet": order.fleet, "architecture": order.architecture}
+        return kept | {"device": torch.device(self.device).type}
+
+    def plan(
+        self, orders: Sequence[Order]
+    ) -> tuple[list[tuple[Job | None, list[Order]]], list[str]]:
+        """What trains side by side, fleets that were cut off first; and what fits nowhere."""
+        there = {order for order in orders if subject_path(self.directory, order.id).exists()}
+        for order in there:
+            # It failed once, and passed since.
+            subject_path(self.directory / "failed", order.id).unlink(missing_ok=True)
+        jobs = unfinished(self.directory, orders, self.settings)
+        groups: list[tuple[Job | None, list[Order]]] = [(job, job.orders) for job in jobs]
+        settled = there | {order for job in jobs for order in job.orders}
+        configs, refused = {}, []
+        for order in orders:
+            case = self.cases[order.case]
+            try:
+                configs[order] = subject_config(case, order.architecture, self.config.widen)
+            except UnfitError as error:
+                refused.append(str(error))
+        fitting = list(configs)
+        # Of all that is asked for, so that what is there already divides fleets no differently.
+        for members in fleets_of(fitting, list(configs.values())):
+            if left := [fitting[i] for i in members if fitting[i] not in settled]:
+                groups.append((None, left))
+        return groups, refused
+
+    def job(self, data: Mapping[Order, Data]) -> Job:
+        """A fleet that has not begun."""
+        settings = self.settings(next(iter(data)))
+        return Job.new(self.directory, settings, {o: one.sha256 for o, one in data.items()})
+
+    def failed(self, order: Order, data: Data) -> Built | None:
+        """A subject that failed under the same settings, on the same data."""
+        path = subject_path(self.directory / "failed", order.id)
+        if not path.exists():
+            return None
+        report = load_artifact(path, "transformer").meta.get("report", {})
+        then = [report.get(name) for name in ("build", "seed", "data")]
+        if content_hash(then) != content_hash([self.settings(order), order.seed, data.sha256]):
+            return None
+        return Built(order=order, path=path, report=report)
+
+    def train(self, job: Job, data: Mapping[Order, Data]) -> list[Built]:
+        """Train orders side by side; each is written when it passes, the others at the end."""
+        began = time.monotonic()
+        orders = list(data)
+        built: dict[int, Built] = {}
+        passed: dict[int, TrainedSubject] = {}
+        keep = job.keeper()
+
+        def finish(results: Mapping[int, TrainedSubject]) -> None:
+            for places in _by_check(results):
+                new = [p for p in places if p not in built and not self._is_there(orders[p])]
+                if not new:
+                    continue
+                # All of them, so that no measure depends on what was there.
+                made = finished(
+                    [results[place] for place in places],
+                    [orders[place] for place in places],
+                    [data[orders[place]] for place in places],
+                    self.config,
+                    self.device,
+                )
+                for place in new:
+                    one = made[places.index(place)]
+                    built[place] = self._write(one, job.settings, data[one.order].sha256)
+
+        def kept(snapshot: Snapshot, time_is_up: bool) -> None:
+            finish(passed)
+            passed.clear()
+            keep(snapshot, time_is_up)
+
+        starts = [start_of(o, self.cases[o.case], self.config.widen) for o in orders]
+        generator = torch.Generator(device=self.device).manual_seed(orders[0].seed)
+        trained = train_fleet(
+            starts,
+            [one.train for one in data.values()],
+            [one.check for one in data.values()],
+            training(orders[0], self.config.siit),
+            generator,
+            self.progress,
+            self.deadline,
+            on_pass=passed.__setitem__,
+            keep=kept,
+            resume=job.snapshot(starts, generator.device),
+        )
+        log.info("fleet of %d: %.0f s", len(orders), time.monotonic() - began)
+        finish({place: one for place, one in enumerate(trained) if not one.cut_short})
+        left = sum(one.cut_short for one in trained)
+        if left:
+            log.warning(
+                "out of time: %d subjects unfinished; the same build goes on with them", left
+            )
+        else:
+            job.close()
+        return [built[place] for place in sorted(built)]
+
+    def _is_there(self, order: Order) -> bool:
+        return subject_path(self.directory, order.id).exists()
+
+    def _write(self, made: Made, settings: Mapping[str, Any], data: str) -> Built:
+        """Write what was verified, read it back, and keep it or set it aside."""
+        order, report = made.order, {**made.report, "build": settings, "data": data}
+        failed = subject_path(self.directory / "failed", order.id)
+        path = subject_path(self.directory, order.id) if made.passed else failed
+        meta = {"report": report}
+        save_transformer(path, made.subject, seed=order.seed, meta=meta, command=self.command)
+        # The hash in the file says that what is there is what was verified.
+        load_transformer(path)
+        if made.passed:
+            failed.unlink(missing_ok=True)
+        return Built(order=order, path=path, report=report)
+
+
+def _by_check(results: Mapping[int, TrainedSubject]) -> list[list[int]]:
+    """Places of those that passed at one check, check by check; last of those that never did."""
+    checks: dict[float, list[int]] = {}
+    for place, one in sorted(results.items()):
+        checks.setdefault(one.steps if one.passed else math.inf, []).append(place)
+    return [checks[steps] for steps in sorted(checks)]

@@ -13,7 +13,6 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     import graphcircuits.circuit
+    import graphcircuits.corpus.orders
     import graphcircuits.graph
     import graphcircuits.rasp.compile
     import graphcircuits.subject.codec
@@ -82,7 +82,8 @@ class Case:
     fold: int | None = None
     """The validation fold of a case in the pool."""
     group: str | None = None
-    """The first of the cases that this one is related to, itself included; no fold divides them."""
+    """Of the listed cases that this one is related to, itself included, the first; of a random
+    program that is related to none, its structure. No fold divides a group."""
     paper_split: str | None = None
     """`test`, `pool` or `discarded` in the paper's own split; None outside it."""
     released_dims: SubjectDims | None = None
@@ -222,42 +223,72 @@ class Case:
         """What the subject's file is named after: the id, or that of a model of several tasks."""
         return self.id
 
-    def subject(self) -> "graphcircuits.subject.transformer.Transformer":
-        """The trained transformer with this program's circuit, as shipped with the package."""
+    def subject(
+        self, fleet: str = "planted", architecture: str | None = None, seed: int = 0
+    ) -> "graphcircuits.subject.transformer.Transformer":
+        """A trained transformer as shipped with the package.
+
+        `planted` has this program's circuit, `public` was trained for it by the public losses,
+        `natural` on the task alone. Without a name the architecture is `plain`, or the only one
+        there is.
+        """
         import torch
 
+        from graphcircuits.corpus.orders import shipped_path
         from graphcircuits.subject.files import load_transformer
 
-        subject = load_transformer(self._subject_path()).to(torch.float32)
+        order = self.shipped(fleet, architecture, seed)
+        subject = load_transformer(shipped_path(order)).to(torch.float32)
         return replace(subject, case=self.id)
 
-    def report(self) -> dict[str, Any]:
+    def report(
+        self, fleet: str = "planted", architecture: str | None = None, seed: int = 0
+    ) -> dict[str, Any]:
         """How the shipped subject was trained, and how well it follows the program."""
+        from graphcircuits.corpus.orders import shipped_path
         from graphcircuits.store import load_artifact
 
-        return load_artifact(self._subject_path(), "transformer").meta["report"]
+        path = shipped_path(self.shipped(fleet, architecture, seed))
+        return load_artifact(path, "transformer").meta["report"]
 
-    def _subject_path(self) -> Path:
-        file = f"data/subjects/{self.subject_id}.safetensors"
-        path = Path(str(files("graphcircuits").joinpath(file)))
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"no subject for case {self.id!r} is shipped; build it with: graphcircuits build "
-                + (
-                    self.subject_id
-                    if self.family != OWN
-                    else f"--program {self._program_options()}"
-                )
-            )
-        return path
+    def shipped(
+        self, fleet: str = "planted", architecture: str | None = None, seed: int = 0
+    ) -> "graphcircuits.corpus.orders.Order":
+        """Which subject of the package that is; an error if it is none."""
+        from graphcircuits.corpus.orders import Order, shipped_orders, shipped_path
 
-    def _program_options(self) -> str:
-        """What names a program of one's own in a shell; where its file is, the user knows."""
+        order = Order(self.subject_id, fleet, architecture or "plain", seed)
+        if shipped_path(order).is_file():
+            return order
+        there = [one for one in shipped_orders() if one.case == order.case]
+        fitting = [one for one in there if (one.fleet, one.seed) == (fleet, seed)]
+        if architecture is None and len(fitting) == 1:
+            return fitting[0]
+        what = f"for case {self.id!r}" if order.id == order.case else order.id
+        others = f"; there are {', '.join(one.id for one in there)}" if there else ""
+        raise FileNotFoundError(
+            f"no subject {what} is shipped{others}; build it with: graphcircuits build "
+            + self._build_words(order)
+        )
+
+    def _build_words(self, order: "graphcircuits.corpus.orders.Order") -> str:
+        """The command line of `graphcircuits build` that makes the subject."""
+        asked = {"fleet": order.fleet, "architecture": order.architecture, "seed": order.seed}
+        usual = {"fleet": "planted", "architecture": "plain", "seed": 0}
+        options = "".join(f" --{k} {v}" for k, v in asked.items() if v != usual[k])
+        if self.family != OWN:
+            return order.case + options
+        program, rest = self._program_options()
+        return f"--program {program}{options}{rest}"
+
+    def _program_options(self) -> tuple[str, str]:
+        """What names a program of one's own in a shell; where its file is, the user knows. And
+        what to do then."""
         vocab = shlex.quote(vocab_text(self.vocab))
         causal = " --causal" if self.causal else ""
         return (
-            f"FILE.py:NAME --vocab {vocab} --max-seq-len {self.max_seq_len}{causal}, and read what "
-            "it writes with graphcircuits.load_transformer"
+            f"FILE.py:NAME --vocab {vocab} --max-seq-len {self.max_seq_len}{causal}",
+            ", and read what it writes with graphcircuits.load_transformer",
         )
 
     def pairs(self, n: int, seed: int = 0) -> "graphcircuits.task.pairs.Pairs":
@@ -313,23 +344,31 @@ class Case:
         """The true circuit in the subject's graph, labeled by the benchmark's official rule."""
         return self.labels("interpbench")
 
-    def labels(self, labeling: str = "interpbench") -> "graphcircuits.circuit.Circuit":
+    def labels(
+        self,
+        labeling: str = "interpbench",
+        graph: "graphcircuits.graph.ComponentGraph | None" = None,
+    ) -> "graphcircuits.circuit.Circuit":
         """The true circuit in the subject's graph, under one of three labelings.
 
         `interpbench`, the official rule, leaves out a read that another writer passes on;
         `complete` has every read that the program makes; `paper` is the list published with the
-        subject, whose known defects only the paper's own tables need.
+        subject, whose known defects only the paper's own tables need. `graph` is that of a planted
+        subject of another architecture, where heads may share keys and values.
         """
         from graphcircuits.circuit import Circuit
+        from graphcircuits.corpus.architectures import edges_in
+
+        graph = graph or self.graph
 
         if labeling not in LABELINGS:
             raise ValueError(f"unknown labeling {labeling!r}; choose from {', '.join(LABELINGS)}.")
         if labeling != "paper":
             rule = complete_edges if labeling == "complete" else interpbench_edges
-            return Circuit.from_names(self.graph, rule(self.layout))
+            return Circuit.from_names(graph, edges_in(graph, rule(self.layout)))
         if self.published is None:
             raise ValueError(
                 f"case {self.id!r}: the published edge list is not part of the package; "
                 "use labels('interpbench') or labels('complete')."
             )
-        return Circuit.from_names(self.graph, self.published)
+        return Circuit.from_names(graph, edges_in(graph, self.published))

@@ -1,20 +1,22 @@
 """Where a build is: subjects that are there, and checkpoints of the fleets in training.
 
-A fleet in training has one file in the folder `unfinished/` of the build. It says which cases train
-in it, with which settings and on which data, so that a later build goes on with the whole fleet,
-those that passed included: what the others become depends on them. The file goes when all members
-have been written.
+A fleet in training has one file in the folder `unfinished/` of the build. It says which orders
+train in it, with which settings and on which data, so that a later build goes on with the whole
+fleet, those that passed included: what the others become depends on them. The file goes when all
+members have been written.
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from graphcircuits.corpus.orders import Order
 from graphcircuits.disk import seldom
 from graphcircuits.fleets.checkpoint import Snapshot, load_snapshot, read_about, save_snapshot
 from graphcircuits.fleets.train import Keep
@@ -30,21 +32,26 @@ def subject_path(directory: Path, id: str) -> Path:
 
 @dataclass(frozen=True)
 class Job:
-    """Cases that train side by side, and where the state of their training is kept."""
+    """Orders that train side by side, and where the state of their training is kept."""
 
     path: Path
     about: Mapping[str, Any]
 
     @classmethod
-    def new(cls, directory: Path, settings: Mapping[str, Any], data: Mapping[str, str]) -> "Job":
-        """A fleet that has not begun; `data` gives the content hash of each case's data."""
-        about = {"build": settings, "cases": list(data), "data": list(data.values())}
-        name = f"{about['cases'][0]}-{content_hash(about)[:12]}"
+    def new(cls, directory: Path, settings: Mapping[str, Any], data: Mapping[Order, str]) -> "Job":
+        """A fleet that has not begun; `data` gives the content hash of each order's data."""
+        orders = [asdict(order) for order in data]
+        about = {"build": settings, "orders": orders, "data": list(data.values())}
+        name = f"{next(iter(data)).id}-{content_hash(about)[:12]}"
         return cls(subject_path(directory / "unfinished", name), about)
+
+    @cached_property
+    def orders(self) -> list[Order]:
+        return [Order(**order) for order in self.about["orders"]]
 
     @property
     def ids(self) -> list[str]:
-        return self.about["cases"]
+        return [order.id for order in self.orders]
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -87,45 +94,65 @@ def _jobs(directory: Path) -> list[Job]:
     for path in sorted((directory / "unfinished").glob("*.safetensors")):
         # Another build may have ended in between.
         with suppress(FileNotFoundError):
-            jobs.append(Job(path, read_about(path)))
+            about = read_about(path)
+            if not {"build", "orders", "data"} <= about.keys():
+                raise StoreError(
+                    f"{path} is an unfinished build of another version; choose another directory, "
+                    "or delete it to start anew."
+                )
+            jobs.append(Job(path, about))
     return jobs
 
 
 def begun(directory: Path, ids: Collection[str]) -> list[str]:
-    """Which of the cases the directory holds a subject or an unfinished training of."""
+    """Which of the subjects the directory holds, finished or in training."""
     training = {id for job in _jobs(directory) for id in job.ids}
     return [id for id in ids if id in training or subject_path(directory, id).exists()]
 
 
-def unfinished(directory: Path, ids: Collection[str], settings: Mapping[str, Any]) -> list[Job]:
-    """The fleets of these cases, with these settings, that a build was cut off in."""
+def unfinished(
+    directory: Path, orders: Collection[Order], settings: Callable[[Order], Mapping[str, Any]]
+) -> list[Job]:
+    """The fleets of these orders, each with its settings, that a build was cut off in."""
+    asked = {order.id: order for order in orders}
     found = []
     for job in _jobs(directory):
-        open_ids = [id for id in job.ids if not subject_path(directory, id).exists()]
-        if not open_ids:
+        left = [order for order in job.orders if not subject_path(directory, order.id).exists()]
+        mine = [order for order in left if order.id in asked]
+        if not left:
             job.close()
-        elif not set(open_ids) & set(ids):
+        elif not mine:
             continue
-        elif content_hash(job.settings) != content_hash(settings):
+        elif other := _differing(job.settings, mine, asked, settings):
             raise StoreError(
-                f"{job.path} is an unfinished build of {open_ids[0]} with other settings "
-                f"({_differing(job.settings, settings)}); give the same, choose another "
-                "directory, or delete it to start anew."
+                f"{job.path} is an unfinished build of {mine[0].id} with other settings "
+                f"({other}); give the same, choose another directory, or delete it to start anew."
             )
-        elif set(job.ids) <= set(ids):
+        elif set(job.ids) <= asked.keys():
             found.append(job)
         else:
-            log.warning("%s is left as it is: not all of its cases are asked for", job.path)
+            log.warning("%s is left as it is: not all of its subjects are asked for", job.path)
     return found
 
 
-def _differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What differs between two settings, as `name was x, is y`."""
-    old, new = ({**settings, **settings["siit"], "siit": None} for settings in (then, now))
+def _differing(
+    then: Mapping[str, Any],
+    orders: Sequence[Order],
+    asked: Mapping[str, Order],
+    settings: Callable[[Order], Mapping[str, Any]],
+) -> str:
+    """What differs from the settings of a job, as `name was x, is y`."""
+    # A planted subject has its case's id whatever its seed, so that may be another one.
+    order = next((order for order in orders if asked[order.id] != order), orders[0])
+    wanted = asked[order.id]
+    old = {**then, **then["siit"], "siit": None, "seed": order.seed}
+    now = settings(wanted)
+    new = {**now, **now["siit"], "siit": None, "seed": wanted.seed}
+    names = dict.fromkeys(("seed", *new, *old))
     return ", ".join(
-        f"{name} was {old.get(name)}, is {value}"
-        for name, value in new.items()
-        if old.get(name) != value
+        f"{name} was {old.get(name)}, is {new.get(name)}"
+        for name in names
+        if old.get(name) != new.get(name)
     )
 
 

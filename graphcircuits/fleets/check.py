@@ -9,7 +9,8 @@ from torch import Tensor
 
 from graphcircuits.fleets.answers import are_right, row_losses
 from graphcircuits.fleets.batch import Errors, FleetData
-from graphcircuits.fleets.fleet import Fleet, Weights, forward, forward_cut, patch_of, writers
+from graphcircuits.fleets.fleet import Fleet, Weights
+from graphcircuits.fleets.forward import forward, forward_cut, patch_of, writers
 
 CHUNK = 65536
 """Rows of all subjects together that are run at once."""

@@ -19,14 +19,14 @@ from torch import Tensor
 from graphcircuits.fleets.answers import row_losses
 from graphcircuits.fleets.batch import Errors, FleetData, Rows, draw_rows
 from graphcircuits.fleets.checkpoint import State
-from graphcircuits.fleets.fleet import Fleet, Weights, forward, forward_cut, patch_of, writers
+from graphcircuits.fleets.fleet import Fleet, Weights
+from graphcircuits.fleets.forward import Drop, forward, forward_cut, patch_of, writers
 from graphcircuits.fleets.recipes import SiitConfig
 
 log = logging.getLogger(__name__)
 
 SQUARED = 10.0
 """Weight of squared errors, against 1 for cross-entropy."""
-Drop = Callable[[Tensor], Tensor]
 Step = Callable[[float], None]
 """Makes one step, with this learning rate."""
 

@@ -12,10 +12,9 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from graphcircuits.fleets.batch import Errors, FleetData, gather
 from graphcircuits.fleets.check import Shares, check
@@ -128,10 +127,7 @@ def _fewer(
 ) -> tuple[Fleet, FleetData, FleetData]:
     """The fleet without those that passed, and its data. The common sizes stay as they are."""
     chosen = torch.tensor(kept, dtype=torch.int64, device=data.tokens.device)
-    values = {field.name: getattr(fleet, field.name) for field in fields(fleet)}
-    indexed = {name: value[chosen] for name, value in values.items() if isinstance(value, Tensor)}
-    members = tuple(fleet.members[place] for place in kept)
-    return replace(fleet, members=members, **indexed), data.take(chosen), check_data.take(chosen)
+    return fleet.take(kept), data.take(chosen), check_data.take(chosen)
 
 
 def _check_pairs(config: SiitConfig, *data: FleetData) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from graphcircuits.corpus import Case
-from graphcircuits.corpus.recognize import case_of
+from graphcircuits.corpus.recognize import planted_case
 from graphcircuits.methods import (
     acdc,
     eap,
@@ -158,17 +158,32 @@ def default_method(subject: Transformer, pairs: Pairs) -> tuple[str, str]:
     """The method to use where none is named, and why.
 
     `gcl` for planted subjects, trained to follow the program of a case, which it was trained on and
-    measured on; `eap-ig` for all others, and for pairs that `gcl` cannot use.
+    measured on; `eap-ig` for all others, and for pairs that `gcl` cannot use. What has norms,
+    rotary positions or several tasks is not what it was measured on.
     """
-    case = case_of(subject)
+    case = planted_case(subject)
     if case is None:
         return "eap-ig", (
             "no method was named: eap-ig, because this is not known to be a planted subject, and "
             "gcl has been measured on those only"
         )
+    if not _is_plain(subject):
+        return "eap-ig", (
+            "no method was named: eap-ig, because gcl has been measured on planted subjects of the "
+            "plain architecture and of one task only"
+        )
     if pairs.needs_targets:
         return "eap-ig", "no method was named: eap-ig, because gcl needs pairs with targets"
     return "gcl", f"no method was named: gcl, because this is a planted subject ({case})"
+
+
+def _is_plain(subject: Transformer) -> bool:
+    """Whether it is what the shipped planted subjects are."""
+    config, codec = subject.config, subject.codec
+    shape = (config.norm, config.positions, config.activation, config.gated_mlp, config.parallel)
+    grouped = config.n_groups != config.n_heads
+    several = codec is not None and bool(codec.tasks)
+    return shape == ("none", "learned", "gelu", False, False) and not grouped and not several
 
 
 # Refusals

@@ -55,13 +55,29 @@ def rotate(
     config: TransformerConfig, layer: int, x: Float[Tensor, "*lead pos d_head"]
 ) -> Float[Tensor, "*lead pos d_head"]:
     """Rotary positions: coordinate i turns with coordinate i + rotary_dim / 2."""
-    size, base, scaling = config.rotary_size, config.rotary_base, config.rotary_scaling
+    return turned(x, *turns(config, layer, x.shape[-2], x.device, x.dtype))
+
+
+def turns(
+    config: TransformerConfig, layer: int, pos: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Float[Tensor, "pos rotary_dim"], Float[Tensor, "pos rotary_dim"]]:
+    """The tables of a layer's rotation, for `turned`."""
+    base, scaling = config.rotary_base, config.rotary_scaling
     if config.window_rotary_base is not None and config.window(layer) is not None:
         base, scaling = config.window_rotary_base, None
-    cos, sin = _turns(size // 2, base, scaling, x.shape[-2], x.device, x.dtype)
+    return _turns(config.rotary_size // 2, base, scaling, pos, device, dtype)
+
+
+def turned(
+    x: Float[Tensor, "*lead pos d_head"],
+    cos: Float[Tensor, "pos rotary_dim"],
+    sin: Float[Tensor, "pos rotary_dim"],
+) -> Float[Tensor, "*lead pos d_head"]:
+    """The leading coordinates rotated, the others as they are."""
+    size = cos.shape[-1]
     turning, rest = x.split((size, x.shape[-1] - size), dim=-1)
-    turned = torch.addcmul(turning * cos, turning.roll(size // 2, dims=-1), sin)
-    return turned if size == x.shape[-1] else torch.cat([turned, rest], dim=-1)
+    rotated = torch.addcmul(turning * cos, turning.roll(size // 2, dims=-1), sin)
+    return rotated if size == x.shape[-1] else torch.cat([rotated, rest], dim=-1)
 
 
 # What depends on positions alone is the same in every layer and run, and on a GPU the many small

@@ -141,7 +141,7 @@ class Components:
         self, pre: Float[Tensor, "*batch d_mlp"], gate: Float[Tensor, "*batch d_mlp"] | None
     ) -> Float[Tensor, "*batch d_mlp"]:
         """The nonlinearity and the gate alone."""
-        return _activate(self.config, pre) if gate is None else _activate(self.config, gate) * pre
+        return activate(self.config, pre) if gate is None else activate(self.config, gate) * pre
 
     @property
     def unembedding(self) -> Float[Tensor, "d_model d_vocab_out"]:
@@ -255,9 +255,10 @@ class Components:
         return torch.cat([torch.stack([before, at_mlp], dim=1).flatten(0, 1), after[-1:]])
 
 
-def _activate(
+def activate(
     config: TransformerConfig, pre: Float[Tensor, "*lead d_mlp"]
 ) -> Float[Tensor, "*lead d_mlp"]:
+    """The nonlinearity of MLPs."""
     match config.activation:
         case "gelu":
             return F.gelu(pre)

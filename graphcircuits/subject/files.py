@@ -40,7 +40,8 @@ def save_transformer(
 def load_transformer(path: str | Path) -> Transformer:
     """Read what `save_transformer` wrote; its meta is in `load_artifact(path, "transformer")`.
 
-    A subject that was built for a case knows it: the report in its meta says so.
+    A subject that was built for a case knows it, and how it was trained: the report in its meta
+    says so.
     """
     artifact = load_artifact(path, "transformer")
     found = artifact.config
@@ -48,7 +49,7 @@ def load_transformer(path: str | Path) -> Transformer:
         map(str, DTYPES.values())
     )
     report = artifact.meta.get("report")
-    case = report.get("case") if isinstance(report, Mapping) else None
+    case = _text(report, "case")
     try:
         if found.keys() != {"transformer", "codec"}:
             keys = short(sorted(found))
@@ -58,7 +59,13 @@ def load_transformer(path: str | Path) -> Transformer:
         config = build_config(TransformerConfig, found["transformer"])
         codec = None if found["codec"] is None else build_config(Codec, found["codec"])
         # Shapes are compared before anything is computed from a size.
-        weights, case = dict(artifact.tensors), case if isinstance(case, str) else None
-        return Transformer(config, weights, codec, case)
+        fleet = None if case is None else _text(report, "fleet") or "planted"
+        return Transformer(config, dict(artifact.tensors), codec, case, fleet=fleet)
     except ValueError as error:
         raise StoreError(f"{path}: {str(error).rstrip('.')}.") from error
+
+
+def _text(report: object, name: str) -> str | None:
+    """What a report says under a name, if there is one and it is text."""
+    found = report.get(name) if isinstance(report, Mapping) else None
+    return found if isinstance(found, str) else None

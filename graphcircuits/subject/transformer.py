@@ -50,6 +50,8 @@ class Transformer(Components):
     tokenizer: Any = field(default=None, compare=False, repr=False)
     """What turns text into its tokens, where the source of the weights came with one: a tokenizer
     with the interface of Hugging Face's. It is not written to files."""
+    fleet: str | None = field(default=None, compare=False)
+    """How it was trained for its case, where its file says so: planted, public or natural."""
 
     def __post_init__(self) -> None:
         problems = weight_problems(self.config, self.weights)

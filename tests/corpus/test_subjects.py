@@ -63,7 +63,7 @@ def test_every_report_says_that_it_passed() -> None:
 def test_every_subject_has_its_cases_size() -> None:
     for case in shipped():
         subject, report = case.subject(), case.report()
-        assert subject.config == subject_config(case, report["build"]["widen"])
+        assert subject.config == subject_config(case, widen=report["build"]["widen"])
         assert report["widened"] is (subject.config != subject_config(case))
         assert subject.codec == subject_codec(case)
         assert subject.graph == case.graph

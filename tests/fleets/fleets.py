@@ -10,9 +10,10 @@ from torch import Tensor
 from graphcircuits.corpus import load_case
 from graphcircuits.corpus.build import case_exchange, subject_codec, subject_config
 from graphcircuits.fleets.exchange import Exchange
-from graphcircuits.fleets.fleet import Fleet, form
+from graphcircuits.fleets.fleet import Fleet, Weights, form
 from graphcircuits.subject.transformer import Transformer
 from tests.subjects import make_subject
+from tests.tiers import some
 
 UNLIKE: list[dict[str, Any]] = [
     {},
@@ -24,7 +25,43 @@ MIXED = ("ib-3", "ib-13", "ib-36")
 """Two layers and four heads: a numerical output, one with None and a wide MLP, a single map."""
 
 
-def unlike_subjects(**options: Any) -> list[Transformer]:
+_LLAMA: dict[str, Any] = {
+    "norm": "rms",
+    "positions": "rotary",
+    "d_head": 4,
+    "activation": "silu",
+    "gated_mlp": True,
+    "biases": False,
+}
+FLEETS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "no-positions": {"positions": "none", "biases": False},
+    "relu": {"activation": "relu"},
+    "rotary": {"positions": "rotary", "d_head": 4, "rotary_base": 100.0},
+    "grouped": {"n_kv_heads": 2},
+    "gated": {"gated_mlp": True, "activation": "gelu"},
+    "parallel": {"parallel": True},
+    "gpt2": {"norm": "layer", "activation": "gelu-tanh", "norm_eps": 1e-2},
+    "neox": {
+        "norm": "layer",
+        "positions": "rotary",
+        "rotary_dim": 2,
+        "d_head": 5,
+        "parallel": True,
+        "biases": False,
+    },
+    "rms": {"norm": "rms", "activation": "silu", "norm_eps": 1e-2},
+    "llama": _LLAMA,
+    "llama-gqa": _LLAMA | {"n_kv_heads": 2},
+    "one-key": _LLAMA | {"n_kv_heads": 1, "parallel": True, "gated_mlp": False, "d_model": 6},
+    "one-width": {"norm": "layer", "d_model": 8},
+}
+"""Every option that fleets compute, of subjects of unlike sizes where it can be."""
+SOME_FLEETS = some(FLEETS, ("plain", "gpt2", "neox", "llama-gqa", "one-width"))
+
+
+def unlike_subjects(architecture: str = "plain", **options: Any) -> list[Transformer]:
+    options = FLEETS[architecture] | options
     return [make_subject(seed=i, **(sizes | options)) for i, sizes in enumerate(UNLIKE)]
 
 
@@ -45,6 +82,17 @@ def inputs_of(fleet: Fleet, rows: int, seed: int = 0) -> Tensor:
 def coins(*shape: int, share: float = 0.5, seed: int = 3) -> Tensor:
     """True with the given probability."""
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) < share
+
+
+def padding_is_zero(subjects: Sequence[Transformer], weights: Weights) -> bool:
+    """Whether everything outside the members' corners is exactly zero."""
+    sizes = (
+        (s, name, w.shape) for s, one in enumerate(subjects) for name, w in one.weights.items()
+    )
+    outside = {name: w.clone() for name, w in weights.items()}
+    for s, name, shape in sizes:
+        outside[name][s][tuple(map(slice, shape))] = 0
+    return not any(w.any() for w in outside.values())
 
 
 def own(fleet: Fleet, subject: int, tokens: Tensor) -> Tensor:
@@ -75,29 +123,19 @@ def one_task(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
 def patched_logits(
     subject: Transformer, tokens: Tensor, donors: Tensor, parts: Iterable[str]
 ) -> Tensor:
-    """Plain matrix products, one head at a time; the named parts hold what they did on `donors`."""
+    """A plain run layer by layer; the named parts hold what they did on `donors`."""
     weights, config, parts = subject.weights, subject.config, set(parts)
     states = subject.run(donors).states
-    length = tokens.shape[1]
-    unseen = torch.ones(length, length).triu(1).bool() if config.causal else None
-    stream = weights["W_E"][tokens] + weights["W_pos"][:length]
+    stream = subject.embed(tokens)
     for layer in range(config.n_layers):
-        added = weights["b_O"][layer]
+        z = subject.attention(stream, layer)[-1].clone()
         for head in range(config.n_heads):
-            q, k, v = (
-                stream @ weights[f"W_{x}"][layer, head] + weights[f"b_{x}"][layer, head]
-                for x in "QKV"
-            )
-            scores = q @ k.transpose(1, 2) / config.d_head**0.5
-            if unseen is not None:
-                scores = scores.masked_fill(unseen, -torch.inf)
-            z = scores.softmax(-1) @ v
             if f"a{layer}.h{head}" in parts:
-                z = states.z[layer][:, :, head]
-            added = added + z @ weights["W_O"][layer, head]
-        stream = stream + added
-        hidden = F.gelu(stream @ weights["W_in"][layer] + weights["b_in"][layer])
+                z[:, :, head] = states.z[layer][:, :, head]
+        b_O, b_out = (subject.bias(name, layer) for name in ("b_O", "b_out"))
+        with_heads = stream + F.linear(z.flatten(2), weights["W_O"][layer].flatten(0, 1).T, b_O)
+        hidden = subject.mlp(stream if config.parallel else with_heads, layer)[-1]
         if f"m{layer}" in parts:
             hidden = states.hidden[layer]
-        stream = stream + hidden @ weights["W_out"][layer] + weights["b_out"][layer]
-    return stream @ weights["W_U"] + weights["b_U"]
+        stream = with_heads + F.linear(hidden, weights["W_out"][layer].T, b_out)
+    return subject.unembed(stream)

@@ -11,7 +11,7 @@ from graphcircuits.corpus.build import case_exchange
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.fleets import check as module
 from graphcircuits.fleets.batch import gather, part_names
-from graphcircuits.fleets.check import Shares, check
+from graphcircuits.fleets.check import Shares, answered, check
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import stack
 from graphcircuits.subject.transformer import Transformer
@@ -146,6 +146,56 @@ def test_a_subject_is_checked_alike_with_others_beside_it() -> None:
         alone = checked([subject], [exchange], PAIRS)
         inside = together.inside[s]
         assert torch.equal(alone.parts[0, inside], together.parts[s, inside])
+
+
+def test_tasks_are_checked_apart() -> None:
+    """Each as if it were alone; padding counts as right."""
+    subjects, exchanges = half_right(64)
+    others = [case_exchange(load_case(id), 64, PAIRS, 9) for id in ("ib-3", "ib-13")]
+    tasks = [[exchanges[0], others[0]], [others[1]], [exchanges[2]]]
+    fleet = fleet_of(subjects)
+    weights, data = stack(fleet, subjects), gather(fleet, tasks)
+    scores = check(fleet, weights, data, PAIRS, 0.05, torch.Generator().manual_seed(0))
+    names = part_names(fleet)
+    for s, own in enumerate(tasks):
+        for t, exchange in enumerate(own):
+            slow = slow_interchange(subjects[s], exchange, 0.05)
+            places = [names.index(name) for name in exchange.components]
+            assert scores.parts[s, t, places].tolist() == pytest.approx(slow, abs=1e-6)
+            assert scores.interchange[s, t].item() == pytest.approx(min(slow), abs=1e-6)
+    for share in (scores.accuracy, scores.interchange, scores.strict, scores.circuit):
+        assert share[1:, 1].tolist() == [1, 1]
+    assert scores.errors.task[1:, 1].tolist() == [0, 0]
+    worst = [x[0, 1].item() for x in (scores.accuracy, scores.interchange, scores.strict)]
+    worst.append(scores.circuit[0, 1].item())
+    assert scores.errors.task[0, 1].item() == pytest.approx(1 - min(worst))
+
+
+def test_what_is_not_asked_for_counts_as_right() -> None:
+    subjects, exchanges = half_right(64)
+    fleet = fleet_of(subjects)
+    weights, data = stack(fleet, subjects), gather(fleet, one_task(exchanges))
+    seeded = torch.Generator().manual_seed(0)
+    scores = check(fleet, weights, data, 64, 0.05, seeded, patched=False, cut=False)
+    assert scores.accuracy[:2].max() < 1
+    for share in (scores.interchange, scores.strict, scores.circuit):
+        assert (share == 1).all()
+
+
+def test_chunks_of_plain_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    subjects, exchanges = half_right(64)
+    fleet = fleet_of(subjects)
+    weights, data = stack(fleet, subjects), gather(fleet, one_task(exchanges))
+    everything = torch.arange(64).expand(3, 1, -1)
+
+    def found() -> tuple[Tensor, ...]:
+        shares = checked(subjects, exchanges, PAIRS)
+        return (*answered(fleet, weights, data, everything, 0.05), shares.parts[shares.inside])
+
+    whole = found()
+    monkeypatch.setattr(module, "CHUNK", 30)
+    for expected, got in zip(whole, found(), strict=True):
+        torch.testing.assert_close(got, expected)
 
 
 def test_more_rows_than_pairs_are_all_pairs() -> None:

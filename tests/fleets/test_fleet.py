@@ -1,74 +1,16 @@
-"""A padded stack computes what each of its subjects computes alone."""
-
-import itertools
+"""Subjects of unlike sizes in one padded stack; what cannot be in one is refused."""
 
 import pytest
 import torch
-from torch import Tensor
 
-from graphcircuits.engine.masked import masked_logits
-from graphcircuits.fleets.batch import part_names
-from graphcircuits.fleets.fleet import (
-    Weights,
-    form,
-    forward,
-    forward_cut,
-    patch_of,
-    stack,
-    unstack,
-    writers,
-)
-from graphcircuits.graph import ComponentGraph
-from graphcircuits.subject.transformer import Transformer
-from tests.fleets.fleets import coins, fleet_of, inputs_of, own, patched_logits, unlike_subjects
+from graphcircuits.fleets.fleet import form, stack, unstack
+from tests.fleets.fleets import FLEETS, SOME_FLEETS, fleet_of, padding_is_zero, unlike_subjects
 from tests.subjects import make_config
 
-ROWS = 5
 
-
-def close(got: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
-
-
-def padding_is_zero(subjects: list[Transformer], weights: Weights) -> bool:
-    """Whether everything outside the members' corners is exactly zero."""
-    sizes = (
-        (s, name, w.shape) for s, one in enumerate(subjects) for name, w in one.weights.items()
-    )
-    outside = {name: w.clone() for name, w in weights.items()}
-    for s, name, shape in sizes:
-        outside[name][s][tuple(map(slice, shape))] = 0
-    return not any(w.any() for w in outside.values())
-
-
-@pytest.mark.parametrize("layers", [1, 3])
-def test_forward_is_each_subjects_own_run(layers: int) -> None:
-    subjects = unlike_subjects(n_layers=layers)
-    fleet = fleet_of(subjects)
-    tokens = inputs_of(fleet, ROWS)
-    logits, held = forward(fleet, stack(fleet, subjects), tokens)
-    for s, subject in enumerate(subjects):
-        config, run = subject.config, subject.run(own(fleet, s, tokens))
-        close(logits[s, :, : config.n_ctx, : config.d_vocab_out], run.logits)
-        for layer in range(layers):
-            z, hidden = held.heads[layer][s], held.mlps[layer][s]
-            close(z[:, : config.n_ctx, :, : config.d_head], run.states.z[layer])
-            close(hidden[:, : config.n_ctx, : config.d_mlp], run.states.hidden[layer])
-            assert not z[..., config.d_head :].any()
-            assert not hidden[..., config.d_mlp :].any()
-
-
-def test_a_shorter_input_is_a_run_of_its_length() -> None:
-    subjects = unlike_subjects()
-    fleet = fleet_of(subjects)
-    tokens = inputs_of(fleet, ROWS)[:, :, :3]
-    logits, _ = forward(fleet, stack(fleet, subjects), tokens)
-    for s, subject in enumerate(subjects):
-        close(logits[s, :, :, : subject.config.d_vocab_out], subject.logits(tokens[s]))
-
-
-def test_stack_pads_with_zeros_and_unstack_undoes_it() -> None:
-    subjects = unlike_subjects()
+@pytest.mark.parametrize("architecture", SOME_FLEETS)
+def test_stack_pads_with_zeros_and_unstack_undoes_it(architecture: str) -> None:
+    subjects = unlike_subjects(architecture)
     fleet = fleet_of(subjects)
     weights = stack(fleet, subjects)
     assert padding_is_zero(subjects, weights)
@@ -80,79 +22,6 @@ def test_stack_pads_with_zeros_and_unstack_undoes_it() -> None:
     assert not padding_is_zero(subjects, weights)
 
 
-@pytest.mark.parametrize("many", [False, True])
-def test_a_patch_is_the_same_patch_by_hand(many: bool) -> None:
-    subjects = unlike_subjects()
-    fleet = fleet_of(subjects)
-    names = part_names(fleet)
-    tokens, donors = (inputs_of(fleet, len(names), seed) for seed in (1, 2))
-    weights = stack(fleet, subjects)
-    some = coins(len(subjects), len(names), len(names), share=0.4)
-    patched = some if many else torch.eye(len(names)).bool().expand_as(some)
-    _, donor = forward(fleet, weights, donors)
-    logits, held = forward(fleet, weights, tokens, patch_of(fleet, donor, patched))
-    for (s, subject), row in itertools.product(enumerate(subjects), range(len(names))):
-        parts = list(itertools.compress(names, patched[s, row].tolist()))
-        mine, theirs = (own(fleet, s, x)[row, None] for x in (tokens, donors))
-        expected = patched_logits(subject, mine, theirs, parts)[0]
-        close(logits[s, row, : subject.config.n_ctx, : subject.config.d_vocab_out], expected)
-    in_first_head = patched[:, :, names.index("a0.h0")]
-    taken, given = held.heads[0][:, :, :, 0], donor.heads[0][:, :, :, 0]
-    assert torch.equal(taken[in_first_head], given[in_first_head])
-    assert not torch.allclose(taken[~in_first_head], given[~in_first_head])
-
-
-def test_writers_are_those_of_the_run() -> None:
-    subjects = unlike_subjects()
-    fleet = fleet_of(subjects)
-    tokens, weights = inputs_of(fleet, ROWS), stack(fleet, subjects)
-    _, held = forward(fleet, weights, tokens)
-    put_out = writers(fleet, weights, tokens, held)
-    few = writers(fleet, weights, tokens[:, :2], held.first(2))
-    assert torch.equal(few, put_out[:, :2])
-    for s, subject in enumerate(subjects):
-        config = subject.config
-        expected = subject.run(own(fleet, s, tokens)).writers
-        close(put_out[s, :, : config.n_ctx, :, : config.d_model], expected)
-        assert not put_out[s, ..., config.d_model :].any()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_cut_edges_are_masks_of_zero(share: float) -> None:
-    subjects = unlike_subjects()
-    fleet = fleet_of(subjects)
-    graph = ComponentGraph(fleet.config.n_layers, fleet.config.n_heads)
-    weights = stack(fleet, subjects)
-    tokens, donors = (inputs_of(fleet, ROWS, seed) for seed in (1, 2))
-    _, held = forward(fleet, weights, donors)
-    given = writers(fleet, weights, donors, held)
-    cut = coins(len(subjects), ROWS, graph.n_readers, graph.n_writers, share=share)
-    logits = forward_cut(fleet, weights, tokens, given, cut)
-    for (s, subject), row in itertools.product(enumerate(subjects), range(ROWS)):
-        mask = (~cut[s, row][graph.edge_readers, graph.edge_writers]).double()
-        mine, theirs = (own(fleet, s, x)[row, None] for x in (tokens, donors))
-        expected = masked_logits(subject, mine, mask, subject.run(theirs).writers)[0]
-        close(logits[s, row, : subject.config.n_ctx, : subject.config.d_vocab_out], expected)
-
-
-def test_padding_gets_no_gradient() -> None:
-    subjects = unlike_subjects()
-    fleet = fleet_of(subjects)
-    weights = {name: w.requires_grad_() for name, w in stack(fleet, subjects).items()}
-    tokens = inputs_of(fleet, ROWS)
-    logits, held = forward(fleet, weights, tokens)
-    given = writers(fleet, weights, tokens, held).flip(1)
-    cut = coins(len(subjects), ROWS, 27, 11)
-    both = logits.sin() + forward_cut(fleet, weights, tokens, given, cut).cos()
-    exists = torch.zeros(both.shape, dtype=torch.bool)
-    for s, member in enumerate(fleet.members):
-        exists[s, :, : member.n_ctx, : member.d_vocab_out] = True
-    gradients = torch.autograd.grad((both * exists).sum(), list(weights.values()))
-    assert padding_is_zero(subjects, dict(zip(weights, gradients, strict=True)))
-    assert all(gradient.any() for gradient in gradients)
-
-
 def test_members_must_have_one_depth() -> None:
     with pytest.raises(ValueError, match=r"one number of layers and heads, got \[\(1, 4\), \(2, 4"):
         form([make_config(), make_config(n_layers=1)])
@@ -161,16 +30,50 @@ def test_members_must_have_one_depth() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"norm": "layer"}, "norm must be 'none', got 'layer'"),
-        ({"positions": "rotary"}, "positions must be 'learned', got 'rotary'"),
-        ({"n_kv_heads": 2}, "n_groups must be 4, got 2"),
-        ({"activation": "relu", "biases": False}, "got 'relu'; biases must be True, got False"),
-        ({"windows": (2, None)}, r"plain subjects: windows must be None, got \(2, None\)"),
-        ({"score_cap": 5.0}, r"score_cap must be None, got 5\.0"),
-        ({"qk_norm": "head"}, "qk_norm must be 'none', got 'head'"),
+        ({"norm": "layer"}, "one architecture, got norm 'none' and 'layer'; form a fleet of each"),
+        ({"positions": "rotary"}, "got positions 'learned' and 'rotary'; form a"),
+        ({"n_kv_heads": 2}, "got n_kv_heads 4 and 2;"),
+        ({"activation": "relu", "biases": False}, "'gelu' and 'relu'; biases True and False;"),
+        ({"parallel": True, "gated_mlp": True}, "gated_mlp False and True; parallel False and"),
     ],
 )
-def test_other_architectures_are_refused(options: dict[str, object], problem: str) -> None:
+def test_unlike_architectures_are_refused(options: dict[str, object], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        form([make_config(), make_config(**options)])
-    assert form([make_config(n_kv_heads=4)]).config.n_ctx == 6
+        form([make_config(), make_config(**options), make_config()])
+    assert form([make_config(**options)] * 2).config.n_ctx == 6
+
+
+@pytest.mark.parametrize(
+    ("architecture", "other", "problem"),
+    [
+        ("rotary", {"d_head": 6}, "got rotary_dim 4 and 6; form"),
+        ("rotary", {"rotary_base": 50.0}, r"got rotary_base 100\.0 and 50\.0; form"),
+        ("rms", {"norm_eps": 1e-5}, r"got norm_eps 0\.01 and 1e-05; form"),
+    ],
+)
+def test_unlike_norms_and_rotations_are_refused(
+    architecture: str, other: dict[str, object], problem: str
+) -> None:
+    options = FLEETS[architecture]
+    with pytest.raises(ValueError, match=problem):
+        form([make_config(**options), make_config(**(options | other))])
+
+
+def test_what_makes_no_difference_may_differ() -> None:
+    fleet = form([make_config(), make_config(n_kv_heads=4, norm_eps=1.0, rotary_base=2.0)])
+    assert (fleet.turns, fleet.spread) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"windows": (2, None)}, r"cannot train this architecture: windows must be None, got \(2"),
+        ({"score_cap": 5.0}, r"score_cap must be None, got 5\.0"),
+        ({"qk_norm": "head", "logit_scale": 2.0}, "'none', got 'head'; logit_scale must be 1.0"),
+        ({"norm": "rms", "norm_places": "both"}, "norm_places must be 'before', got 'both'"),
+        ({"tied_unembedding": True, "d_vocab_out": 5}, "tied_unembedding must be False, got True"),
+    ],
+)
+def test_what_fleets_do_not_compute_is_refused(options: dict[str, object], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        form([make_config(**options)])

@@ -1,5 +1,6 @@
 """The losses by hand, the optimizer against torch's, dropout, steps that are drawn and replayed."""
 
+import logging
 from dataclasses import fields, replace
 from typing import Any
 
@@ -12,11 +13,17 @@ from graphcircuits.engine.masked import masked_logits
 from graphcircuits.fleets.batch import Errors, FleetData, Rows, draw_rows, gather, part_names
 from graphcircuits.fleets.checkpoint import State
 from graphcircuits.fleets.fleet import Fleet, form, stack, unstack
-from graphcircuits.fleets.recipes import SiitConfig
-from graphcircuits.fleets.step import adam, loss_of, update
+from graphcircuits.fleets.recipes import FLEETS, SiitConfig, recipe
+from graphcircuits.fleets.step import adam, dropout, loss_of, stepper, update
 from graphcircuits.graph import ComponentGraph
-from tests.fleets.fleets import MIXED, case_fleet, fleet_of, one_task, patched_logits
-from tests.fleets.test_fleet import padding_is_zero
+from tests.fleets.fleets import (
+    MIXED,
+    case_fleet,
+    fleet_of,
+    one_task,
+    padding_is_zero,
+    patched_logits,
+)
 
 SUBJECTS, EXCHANGES = case_fleet()
 FLEET = fleet_of(SUBJECTS)
@@ -171,3 +178,70 @@ def test_adam_is_torchs_with_each_subjects_gradient_clipped(decay: float) -> Non
     for s, twin in enumerate(twins):
         for weight, expected in zip(state.weights.values(), twin, strict=True):
             torch.testing.assert_close(weight[s], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_dropout_keeps_the_mean_and_comes_from_the_generator() -> None:
+    x = torch.full((4, 50, 40), 3.0)
+    first, again = (dropout(0.2, torch.Generator().manual_seed(1)) for _ in range(2))
+    assert first is not None
+    assert again is not None
+    dropped = first(x)
+    assert torch.equal(dropped, again(x))
+    assert not torch.equal(dropped, first(x))
+    assert dropped.unique().tolist() == pytest.approx([0, 3.75])
+    assert (dropped == 0).float().mean() == pytest.approx(0.2, abs=0.02)
+    assert dropout(0.0, torch.Generator()) is None
+
+
+def weights_after(
+    device: str, config: SiitConfig, steps: int, *, record: bool
+) -> dict[str, Tensor]:
+    """Of a fleet with two tasks in one of its subjects, from the same start."""
+    torch_device = torch.device(device)
+    state = State.of(stack(FLEET, SUBJECTS), torch_device)
+    data = gather(FLEET, [[EXCHANGES[0]], [EXCHANGES[1]] * 2, [EXCHANGES[2]]]).to(torch_device)
+    generator = torch.Generator(device).manual_seed(3)
+    fleet = FLEET.to(torch_device)
+    step = stepper(fleet, state, data, Errors.unknown(data), config, generator, record=record)
+    for _ in range(steps):
+        step(1e-2)
+    found = {name: weight.detach().clone() for name, weight in state.weights.items()}
+    # What it draws next.
+    return found | {"next": torch.rand(9, generator=generator, device=device)}
+
+
+def test_a_stepper_draws_and_updates() -> None:
+    """As by hand; and without weights on patched and cut rows none are drawn."""
+    config = replace(WEIGHTED, rows=12, cut_rows=8, dropout=0.1, weight_decay=0.1)
+    got = weights_after("cpu", config, 2, record=True)
+    state, generator = State.of(stack(FLEET, SUBJECTS), torch.device("cpu")), torch.Generator()
+    data = gather(FLEET, [[EXCHANGES[0]], [EXCHANGES[1]] * 2, [EXCHANGES[2]]])
+    generator.manual_seed(3)
+    for _ in range(2):
+        rows = draw_rows(data, Errors.unknown(data), 12, 8, generator)
+        drop = dropout(0.1, generator)
+        lr = torch.tensor(1e-2)
+        update(FLEET, state, rows, data.numerical, data.exists, config, lr, drop)
+    assert all(torch.equal(got[name], weight) for name, weight in state.weights.items())
+    natural = replace(recipe("natural"), rows=12)
+    got = weights_after("cpu", natural, 1, record=True)
+    generator.manual_seed(3)
+    draw_rows(data, Errors.unknown(data), 12, 0, generator, patched=False)
+    assert torch.equal(got["next"], torch.rand(9, generator=generator))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fleet", FLEETS)
+def test_recorded_steps_are_plain_ones(fleet: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The draws too: tasks, rows, components, cuts and dropout."""
+    config = replace(recipe(fleet), rows=12, cut_rows=8, dropout=0.1, weight_decay=0.1)
+    caplog.set_level(logging.INFO)
+    plain = weights_after("cuda", config, 5, record=False)
+    recorded = weights_after("cuda", config, 5, record=True)
+    assert caplog.messages == [
+        "steps of 3 subjects are made one by one",
+        "steps of 3 subjects are recorded as a CUDA graph",
+    ]
+    for name, weight in plain.items():
+        torch.testing.assert_close(recorded[name], weight, rtol=1e-9, atol=1e-9, msg=name)
+    assert torch.equal(recorded["next"], plain["next"])
