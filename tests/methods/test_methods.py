@@ -237,7 +237,8 @@ def test_what_the_predictor_was_not_measured_on_gets_eap_ig() -> None:
     method, why = default_method(replace(subject, fleet="natural"), pairs)
     assert method == "eap-ig"
     assert "not known to be a planted subject" in why
-    for options in ({"norm": "rms"}, {"positions": "rotary"}, {"n_kv_heads": 1}):
+    others: list[dict[str, Any]] = [{"norm": "rms"}, {"positions": "rotary"}, {"n_kv_heads": 1}]
+    for options in others:
         other = replace(make_subject(**options), case="ib-3", fleet="planted")
         assert default_method(other, pairs) == (
             "eap-ig",
