@@ -224,7 +224,7 @@ class TaskCase(Case):
         """The program's answers, plainly and under interchange, as the model is to give them."""
         import torch
 
-        from graphcircuits.corpus.build import case_exchange
+        from graphcircuits.corpus.prepare import case_exchange
         from graphcircuits.fleets.exchange import FIRST_TOKEN
 
         own = case_exchange(self, n_inputs, n_interchanges, seed)
