@@ -1,9 +1,11 @@
-"""Kill -9 at random moments of build, bench and train; what is resumed must equal the unbroken run.
+"""Kill -9 at random moments of build, corpus, bench and train; what is resumed must equal the
+unbroken run.
 
-Each of the three runs once unbroken, in a process of its own. Then it runs in a new folder, is
+Each of the four runs once unbroken, in a process of its own. Then it runs in a new folder, is
 killed at a random moment, and given again as a user would, until it ends; what it left is compared
-with the unbroken run, and so on in new folders until there have been enough kills. Build and train
-must leave the same bytes and no other file; of bench, whose results hold seconds, the scores.
+with the unbroken run, and so on in new folders until there have been enough kills. Build, corpus
+and train must leave the same bytes and no other file; of bench, whose results hold seconds, the
+scores.
 
     python -m tests.kills --kills 100
 """
@@ -30,10 +32,13 @@ from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import KIND
 from graphcircuits.corpus.build import BuildConfig, build
 from graphcircuits.corpus.case import Case
+from graphcircuits.corpus.making import begin, make
 from graphcircuits.corpus.orders import Order
+from graphcircuits.corpus.shards import MANIFEST
 from graphcircuits.fleets.recipes import SiitConfig
 from graphcircuits.rasp import Map, tokens
 from graphcircuits.store import load_artifact
+from tests.corpus.small import begun, quick
 
 Content = dict[str, object]
 """What a run left, by path."""
@@ -68,6 +73,13 @@ def run_build(folder: Path) -> None:
     ]
     orders = [Order(case.id) for case in cases]
     list(build(orders, folder, BUILD, cases=cases, command="tests.kills"))
+
+
+def run_corpus(folder: Path) -> None:
+    """Three shards of two subjects, two of them at once."""
+    if not (folder / MANIFEST).exists():
+        begun(folder, quick(steps=40, check_every=5))
+    list(make(folder, begin(folder), together=2))
 
 
 def run_bench(folder: Path) -> None:
@@ -123,6 +135,7 @@ class Work:
 
 WORKS = {
     "build": Work(run_build, all_bytes),
+    "corpus": Work(run_corpus, all_bytes),
     "bench": Work(run_bench, all_scores),
     "train": Work(run_train, all_bytes),
 }
@@ -196,12 +209,12 @@ def try_work(name: str, kills: int, folder: Path, chance: random.Random) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__)
-    parser.add_argument("--kills", type=int, default=100, help="of all three together")
+    parser.add_argument("--kills", type=int, default=100, help="of all four together")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     given = parser.parse_args()
     torch.set_num_threads(1)
     chance = random.Random(given.seed)
-    shares = {"build": 4, "bench": 3, "train": 3}
+    shares = {"build": 3, "corpus": 2, "bench": 2, "train": 3}
     with tempfile.TemporaryDirectory() as folder:
         for name, share in shares.items():
             kills = max(1, round(given.kills * share / 10))

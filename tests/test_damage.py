@@ -25,6 +25,16 @@ from graphcircuits.adapters.interpbench import (
 )
 from graphcircuits.circuit import Circuit
 from graphcircuits.config import load_config
+from graphcircuits.corpus.collection import load_corpus, load_shard
+from graphcircuits.corpus.shards import (
+    MANIFEST,
+    KeptShard,
+    ShardContent,
+    read_shard,
+    shard_path,
+    write_manifest,
+    write_shard,
+)
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble, seen_of
 from graphcircuits.predictor.model import Predictor, PredictorConfig
@@ -37,6 +47,7 @@ from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.select import to_toml
 from graphcircuits.training.train import TrainConfig
+from tests.corpus.small import PLAN, begun, tiny
 from tests.damage import (
     WRONG,
     bend,
@@ -165,6 +176,42 @@ def test_predictors(tmp_path: Path, aligner: Any) -> None:
     save_ensemble(path, Ensemble((Predictor(config),), origin))
     assert survives(lambda: load_ensemble(path), bent(path)) == (0, TRIES)
     assert survives(lambda: load_ensemble(path), forged_artifact(path))[1] > 0.5 * TRIES
+
+
+def test_corpora(tmp_path: Path) -> None:
+    """The manifest, and a shard that it knows or does not know yet."""
+    manifest, shard = begun(tmp_path), PLAN[0]
+    ids = [order.id for order in shard.orders]
+    content = ShardContent({ids[0]: tiny()}, {id: {"accuracy": 1.0} for id in ids}, {})
+    kept = write_shard(tmp_path, shard, manifest.config, content)
+    write_manifest(tmp_path, manifest.keeping({shard.name: kept}))
+
+    def read() -> None:
+        for entry in load_corpus(tmp_path):
+            entry.subject()
+
+    def read_alone() -> None:
+        found = read_shard(tmp_path, shard.name)
+        kept = KeptShard(found.sha256, 1, 1, 0)
+        for entry in load_shard(tmp_path, shard, kept).entries:
+            entry.subject()
+
+    path = shard_path(tmp_path, shard.name)
+    assert survives(read, bent(path)) == (0, TRIES)
+    assert survives(read, bent(tmp_path / MANIFEST))[1] > 0.9 * TRIES
+    assert survives(read, forged_artifact(path))[1] > 0.9 * TRIES
+    # Where the hash is right too, its types are all that is left to check.
+    assert survives(read_alone, forged_artifact(path, seed=2))[1] > 0.5 * TRIES
+    write_shard(tmp_path, shard, manifest.config, content)
+    header = json.loads((tmp_path / MANIFEST).read_text())
+
+    def forged() -> Iterator[None]:
+        rng = random.Random(1)
+        for _ in range(TRIES):
+            (tmp_path / MANIFEST).write_text(json.dumps(rehashed(forge(header, rng), {})))
+            yield
+
+    assert survives(read, forged())[1] > 0.5 * TRIES
 
 
 def test_artifacts_in_json(tmp_path: Path) -> None:

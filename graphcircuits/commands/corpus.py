@@ -108,11 +108,15 @@ def corpus(
 def _settings(folder: Path, given: dict[str, Any]) -> "CorpusConfig | None":
     """What was asked for; None if nothing was, which goes on with what is there."""
     from graphcircuits.corpus.plan import CorpusConfig
-    from graphcircuits.corpus.shards import MANIFEST
+    from graphcircuits.corpus.shards import MANIFEST, check_settings, read_manifest
 
-    if not given and (folder / MANIFEST).exists():
+    there = (folder / MANIFEST).exists()
+    if there and not given:
         return None
-    return CorpusConfig(**given)
+    config = CorpusConfig(**given)
+    if there:
+        check_settings(folder, read_manifest(folder), config)
+    return config
 
 
 def _make(

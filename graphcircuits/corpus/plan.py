@@ -82,7 +82,8 @@ class CorpusConfig:
             if not 0 <= getattr(self, name) <= MOST_SUBJECTS
         ]
         if not any(getattr(self, name) for name in COUNTS):
-            problems.append(f"nothing to build: say how many of {', '.join(COUNTS)}")
+            words = ", ".join(name.replace("_", " ") for name in COUNTS)
+            problems.append(f"nothing to build: say how many of {words}")
         unknown = [name for name in self.architectures if name not in ARCHITECTURES]
         if unknown or not self.architectures:
             known = ", ".join(ARCHITECTURES)
@@ -184,7 +185,8 @@ def _shards(config: CorpusConfig, pool: Executor | None) -> list[tuple[int, Shar
             quota = getattr(config, what) // len(names)
             quota += place < getattr(config, what) % len(names)
             if several:
-                turned = models[place:] + models[:place]
+                first = place * len(models) // len(names)
+                turned = models[first:] + models[:first]
                 turns = ((seed, program) for seed in count(config.seed) for program in turned)
             else:
                 programs = chain(shallow, deal.hand(place))

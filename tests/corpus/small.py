@@ -69,8 +69,8 @@ def report(order: Order) -> dict[str, Any]:
 
 def quick(settings: CorpusConfig = CONFIG, **options: Any) -> CorpusConfig:
     """Settings under which real training takes a second."""
-    siit = replace(recipe("natural"), rows=16, check_every=20, check_rows=32, lr=2e-2, **options)
-    return replace(settings, build=replace(BUILD, siit=siit))
+    given = {"rows": 16, "check_every": 20, "check_rows": 32, "lr": 2e-2, **options}
+    return replace(settings, build=replace(BUILD, siit=replace(recipe("natural"), **given)))
 
 
 def tiny() -> Transformer:

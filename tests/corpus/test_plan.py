@@ -183,7 +183,7 @@ def test_a_program_of_the_test_split_is_refused() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({}, "nothing to build: say how many of natural, planted, public, multitask, natural_mul"),
+        ({}, "nothing to build: say how many of natural, planted, public, multitask, natural mul"),
         ({"natural": -1}, r"natural must be in 0..1000000, got -1"),
         ({"natural": 1, "architectures": ("gpt3",)}, "architectures must be some of plain, .*gpt3"),
         ({"natural": 1, "architectures": ()}, "architectures must be some of plain, "),
