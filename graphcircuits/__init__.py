@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from graphcircuits.compare.evaluate import auroc, faithfulness, faithfulness_curve
     from graphcircuits.corpus import case_ids, load_case
     from graphcircuits.corpus.case import Case
+    from graphcircuits.corpus.random_programs import random_ids
     from graphcircuits.graph import ComponentGraph
     from graphcircuits.methods import METHODS, localize
     from graphcircuits.methods.nodes import node_scores
@@ -48,6 +49,7 @@ __all__ = [
     "load_transformer",
     "localize",
     "node_scores",
+    "random_ids",
     "rasp",
     "tasks",
 ]
@@ -74,6 +76,7 @@ _EXPORTS = {
     "load_transformer": "graphcircuits.subject.files",
     "localize": "graphcircuits.methods",
     "node_scores": "graphcircuits.methods.nodes",
+    "random_ids": "graphcircuits.corpus.random_programs",
     "rasp": "graphcircuits.rasp",
     "tasks": "graphcircuits.tasks",
 }

@@ -30,7 +30,8 @@ from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import KIND
 from graphcircuits.corpus.build import BuildConfig, build
 from graphcircuits.corpus.case import Case
-from graphcircuits.fleets.train import SiitConfig
+from graphcircuits.corpus.orders import Order
+from graphcircuits.fleets.recipes import SiitConfig
 from graphcircuits.rasp import Map, tokens
 from graphcircuits.store import load_artifact
 
@@ -65,7 +66,8 @@ def run_build(folder: Path) -> None:
         letters("number", 3, lambda x: 1.0 if x == "a" else 0.25),
         letters("long", 18, lambda x: x == "b"),
     ]
-    list(build(cases, folder, BUILD, command="tests.kills"))
+    orders = [Order(case.id) for case in cases]
+    list(build(orders, folder, BUILD, cases=cases, command="tests.kills"))
 
 
 def run_bench(folder: Path) -> None:

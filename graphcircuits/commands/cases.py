@@ -1,13 +1,25 @@
 """`graphcircuits cases`: what can be loaded by id."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graphcircuits.commands.checks import in_range, refuse
 from graphcircuits.commands.output import Json, print_json, print_table, shown
+
+if TYPE_CHECKING:
+    from graphcircuits.corpus.case import Case
+
+MOST_RANDOM = 10_000
 
 
 def cases(
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Only these, such as ib-3, or the random program of a seed, such as rnd-17."
+        ),
+    ] = None,
     family: Annotated[
         str | None, typer.Option(help="Only one family: ib (InterpBench), tb (TracrBench) or new.")
     ] = None,
@@ -18,29 +30,73 @@ def cases(
             "paper-pool or paper-discarded."
         ),
     ] = None,
+    random: Annotated[
+        int | None,
+        typer.Option(
+            help="So many random programs instead, all different: the first ones of --split, or of "
+            "the pool."
+        ),
+    ] = None,
+    layers: Annotated[
+        int | None,
+        typer.Option(help="With --random: the most layers that a subject may need, 2 to 8."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the cases: programs whose circuit is known."""
     from graphcircuits.corpus import case_ids, load_case
+    from graphcircuits.rasp.sample import MAX_LAYERS
 
-    rows = []
-    for id in case_ids(family=family, split=split):
-        case = load_case(id)
-        rows.append(
-            {
-                "id": case.id,
-                "name": case.name,
-                "task": case.task,
-                "layers": case.layout.n_layers,
-                "output": "categorical" if case.categorical else "numerical",
-                "vocab": len(case.vocab),
-                "max_seq_len": case.max_seq_len,
-                "causal": case.causal,
-                "split": case.split,
-            }
-        )
+    refuse(
+        in_range("--random", random, 1, MOST_RANDOM),
+        in_range("--layers", layers, 2, MAX_LAYERS),
+        _idle(ids, family, split, random, layers),
+    )
+    if random is not None:
+        from graphcircuits.corpus.random_programs import random_ids
+
+        chosen = random_ids("pool" if split is None else split, random, layers=layers)
+    else:
+        chosen = list(dict.fromkeys(ids)) if ids else case_ids(family=family, split=split)
+    rows = [_row(load_case(id)) for id in chosen]
     if as_json:
         print_json(rows)
         return
     columns = ["id", "split", "layers", "output", "vocab", "max_seq_len", "task"]
     print_table(columns, [[shown(row[column]) for column in columns] for row in rows])
+
+
+def _idle(
+    ids: list[str] | None,
+    family: str | None,
+    split: str | None,
+    random: int | None,
+    layers: int | None,
+) -> list[str]:
+    """Words that would do nothing beside others."""
+    given = {"--family": family, "--split": split, "--random": random}
+    beside = [flag for flag, value in given.items() if value is not None]
+    problems = []
+    if ids and beside:
+        problems.append(f"give ids or {', '.join(beside)}, not both")
+    elif random is not None and family is not None:
+        problems.append("random programs are of no listed family; give --family or --random")
+    if layers is not None and random is None:
+        problems.append("--layers goes with --random")
+    return problems
+
+
+def _row(case: "Case") -> dict[str, Any]:
+    return {
+        "id": case.id,
+        "name": case.name,
+        "task": case.task,
+        "layers": case.layout.n_layers,
+        "output": "categorical" if case.categorical else "numerical",
+        "vocab": len(case.vocab),
+        "max_seq_len": case.max_seq_len,
+        "causal": case.causal,
+        "split": case.split,
+        "fold": case.fold,
+        "group": case.group,
+    }

@@ -44,10 +44,11 @@ Words = Annotated[bool, typer.Option("--words", help="The pairs file holds words
 
 def is_case(text: str) -> bool:
     """Whether the text is the id of a case."""
-    from graphcircuits.corpus import FAMILIES, case_ids
+    from graphcircuits.corpus import FAMILIES, case_ids, random_seed
 
     family = text.partition("-")[0]
-    return family in FAMILIES and text in case_ids(family=family)
+    listed = family in FAMILIES and text in case_ids(family=family)
+    return listed or random_seed(text) is not None
 
 
 def is_path(text: str) -> bool:

@@ -2,12 +2,13 @@
 
 A family is a module with a function `cases()`; it is imported when a case of it is asked for.
 `ib` are InterpBench's 84 RASP cases, `tb` 59 tasks of TracrBench, `new` 47 cases of our own, deeper
-ones.
+ones. `rnd` are random programs, one per seed (`random_programs`), and `mt` models that run several
+programs (`multitask`); these two are found by id, and not listed.
 
-`data/split.json` divides them all: `test` is held out, `pool` is for training, in the validation
-folds `fold-0` to `fold-4`, and `discarded` is for neither, most of it being related to a test case.
-`split` says by which checks, and writes the file. `paper` are the 84 cases that the paper itself
-divided, into `paper-test`, `paper-pool` and `paper-discarded`.
+`data/split.json` divides all that are listed: `test` is held out, `pool` is for training, in the
+validation folds `fold-0` to `fold-4`, and `discarded` is for neither, most of it being related to a
+test case. `split` says by which checks, and writes the file. `paper` are the 84 cases that the
+paper itself divided, into `paper-test`, `paper-pool` and `paper-discarded`.
 """
 
 import json
@@ -32,6 +33,7 @@ __all__ = [
     "SubjectDims",
     "case_ids",
     "load_case",
+    "random_seed",
     "split_records",
 ]
 
@@ -41,7 +43,7 @@ FAMILIES = {
     "new": "graphcircuits.corpus.extra",
 }
 MULTITASK = "mt"
-"""The family of tasks in models that have several, which `multitask` makes of the others."""
+"""The family of models with several tasks, which `multitask` makes of the others."""
 RANDOM = "rnd"
 """The family of random programs, one for each seed: `rnd-17`. Too many to list."""
 RANDOM_SEEDS = 2**32
@@ -66,8 +68,9 @@ def case_ids(family: str | None = None, split: str | None = None) -> list[str]:
     """
     if family == RANDOM:
         raise ValueError(
-            f"random programs are not listed: {RANDOM}-0, {RANDOM}-1 and so on are cases; "
-            "graphcircuits.random_ids(split, n) gives those of a split."
+            f"random programs, {RANDOM}-0, {RANDOM}-1, ..., are too many to list; "
+            "graphcircuits.random_ids(split, n) gives the first ones of a split, and so does "
+            "graphcircuits cases --random N."
         )
     _require_choice("family", family, tuple(FAMILIES))
     _require_choice("split", split, SPLITS)
@@ -138,6 +141,8 @@ def _require_choice(what: str, given: str | None, choices: tuple[str, ...]) -> N
 
 def _suggestion(wanted: str) -> str:
     """Cases whose id or name is what was asked for but for its spelling, or else near to it."""
+    if wanted.partition("-")[0] == RANDOM:
+        return f"random programs are {RANDOM}-0, {RANDOM}-1, ... {RANDOM}-{RANDOM_SEEDS - 1}."
     known = [case for family in FAMILIES for case in _cases(family).values()]
     texts = dict.fromkeys(text for case in known for text in (case.id, case.name))
     same = [text for text in texts if _letters(text) == _letters(wanted)]

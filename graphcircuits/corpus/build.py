@@ -332,7 +332,8 @@ class _Builder:
 
         def finish(results: Mapping[int, TrainedSubject]) -> None:
             for places in _by_check(results):
-                if all(place in built or self._is_there(orders[place]) for place in places):
+                new = [p for p in places if p not in built and not self._is_there(orders[p])]
+                if not new:
                     continue
                 # All of them, so that no measure depends on what was there.
                 made = finished(
@@ -342,9 +343,9 @@ class _Builder:
                     self.config,
                     self.device,
                 )
-                for place, one in zip(places, made, strict=True):
-                    if place not in built and not self._is_there(one.order):
-                        built[place] = self._write(one, job.settings, data[one.order].sha256)
+                for place in new:
+                    one = made[places.index(place)]
+                    built[place] = self._write(one, job.settings, data[one.order].sha256)
 
         def kept(snapshot: Snapshot, time_is_up: bool) -> None:
             finish(passed)

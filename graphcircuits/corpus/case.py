@@ -82,7 +82,8 @@ class Case:
     fold: int | None = None
     """The validation fold of a case in the pool."""
     group: str | None = None
-    """The first of the cases that this one is related to, itself included; no fold divides them."""
+    """Of the listed cases that this one is related to, itself included, the first; of a random
+    program that is related to none, its structure. No fold divides a group."""
     paper_split: str | None = None
     """`test`, `pool` or `discarded` in the paper's own split; None outside it."""
     released_dims: SubjectDims | None = None
@@ -120,12 +121,13 @@ class Case:
         if not self.id or Path(self.id).name != self.id:
             raise ValueError(f"an id must be a name that a file can have, got {self.id!r}.")
         if self.family == OWN:
-            from graphcircuits.corpus import FAMILIES, MULTITASK
+            from graphcircuits.corpus import FAMILIES, MULTITASK, RANDOM
 
             # A predictor is kept from a case by its id, so an id must not mean two programs.
             family, dash, _ = self.id.partition("-")
-            if dash and family in (*FAMILIES, MULTITASK):
-                starts = ", ".join(f"{family}-" for family in (*FAMILIES, MULTITASK))
+            taken = (*FAMILIES, RANDOM, MULTITASK)
+            if dash and family in taken:
+                starts = ", ".join(f"{family}-" for family in taken)
                 raise ValueError(
                     f"the id {self.id!r} is like those of the corpus, which begin with {starts}; "
                     "give a program of your own another one."

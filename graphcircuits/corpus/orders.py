@@ -13,9 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from graphcircuits.corpus.architectures import find_architecture
-
-FLEETS = ("planted", "public", "natural")
-"""How subjects are trained: with their circuit, with the public losses, on the task alone."""
+from graphcircuits.fleets.recipes import FLEETS, check_fleet
 
 
 @dataclass(frozen=True, order=True)
@@ -28,8 +26,7 @@ class Order:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.fleet not in FLEETS:
-            raise ValueError(f"unknown fleet {self.fleet!r}; choose from {', '.join(FLEETS)}.")
+        check_fleet(self.fleet)
         find_architecture(self.architecture)
         if self.seed < 0:
             raise ValueError(f"seed must be at least 0, got {self.seed}.")

@@ -120,7 +120,7 @@ def prepare(order: Order, case: Case | MultiCase, config: BuildConfig) -> Prepar
     try:
         graph = graph_of(order, case)
         drawn = [
-            exchanges_of(case, inputs, 1 if natural else pairs, 1000 * order.seed + number)
+            exchanges_of(case, inputs, 0 if natural else pairs, 1000 * order.seed + number)
             for number, (inputs, pairs) in enumerate(amounts, start=1)
         ]
     except (ConstantOutputError, UnfitError) as error:

@@ -22,8 +22,7 @@ from typing import Any
 
 import torch
 
-from graphcircuits.corpus import MULTITASK, case_ids, load_case, random_seed, split_records
-from graphcircuits.corpus.multitask import AT, load_multi
+from graphcircuits.corpus import case_ids
 from graphcircuits.corpus.orders import Order, shipped_orders, shipped_path
 from graphcircuits.store import content_hash, write_atomic
 from graphcircuits.subject.files import load_transformer
@@ -64,18 +63,6 @@ def fingerprint(subject: Transformer) -> str:
     """A hash of the weights, the same in every dtype that holds them, and wherever they are."""
     rounded = {name: weight.to(torch.bfloat16) for name, weight in subject.weights.items()}
     return content_hash(rounded)
-
-
-def related(case: str) -> frozenset[str]:
-    """The case and the listed ones of its group: what a predictor must not have seen to be blind to
-    it. A task of a model that has several is related to what any of its programs is."""
-    if case.partition("-")[0] == MULTITASK:
-        programs = load_multi(case.partition(AT)[0]).names
-        return frozenset({case}).union(*map(related, programs))
-    records = split_records()
-    group = load_case(case).group if random_seed(case) is not None else None
-    group = group or records.get(case, {}).get("group", case)
-    return frozenset({case, *(id for id, record in records.items() if record["group"] == group)})
 
 
 def shipped_ids() -> list[str]:

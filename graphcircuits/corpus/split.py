@@ -12,6 +12,9 @@
 4. The rest is the pool. Its groups are dealt to five folds of nearly equal size, and as far as
    groups allow of equal depth.
 
+5. Random programs are not among the cases that are divided: `random_programs` places them by the
+   structure of their circuit, next to the listed cases that have it.
+
 Where the paper compares the edge lists that were published, we compare the official labels: the
 lists write one circuit in several ways, and relate fewer cases.
 

@@ -5,6 +5,7 @@
    Nodes count reads and writes apart; those of a circuit are the endpoints of its edges.
 3. `discarded_table`, `difference_table`: why cases are discarded, and where the paper's own split
    of InterpBench's cases differs.
+4. `random_table`: where the first random programs stand, and how much they differ.
 
 Ten of the 84 published edge lists are not part of the package. `paper_circuit` works them out by
 the rule that gives the sizes of the other 74.
@@ -19,9 +20,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from graphcircuits.circuit import Circuit
-from graphcircuits.corpus import FAMILIES, N_FOLDS, case_ids, load_case, split_records
+from graphcircuits.corpus import FAMILIES, N_FOLDS, RANDOM, case_ids, load_case, split_records
 from graphcircuits.corpus.case import Case
+from graphcircuits.corpus.random_programs import GUESSABLE, INDEXED, random_facts
 from graphcircuits.rasp import SelectorWidth
+from graphcircuits.rasp.sample import MAX_LAYERS
 
 FAMILY_NAMES = {"ib": "InterpBench", "tb": "TracrBench", "new": "new"}
 SUBSETS = {
@@ -91,6 +94,29 @@ def difference_table() -> str:
         if case.split != case.paper_split
     ]
     return _markdown(["Case", "Paper", "Ours", "Because"], rows)
+
+
+def random_table() -> str:
+    """The first random programs: where they stand, how many to choose from, and their layers."""
+    every = [random_facts(seed) for seed in range(INDEXED)]
+    related = [each for each in every if each.place.get("check") == "structure"]
+    constant = [each for each in every if each.place.get("check") == "constant"]
+    subsets = {
+        name: [each for each in every if split in each.splits] for name, split in SUBSETS.items()
+    }
+    subsets |= {"Discarded: related": related, "Discarded: constant": constant, "All": every}
+    rows = []
+    for name, found in subsets.items():
+        fit = {each.program: each for each in found if each.guessable <= GUESSABLE}.values()
+        layers = Counter(each.n_layers for each in fit)
+        groups = {each.place["group"] for each in found}
+        listed = sum(not each.place["group"].startswith(RANDOM) for each in found)
+        rows.append(
+            [name, len(found), listed, len(groups), len(fit)]
+            + [layers[n] for n in range(2, MAX_LAYERS + 1)]
+        )
+    depths = ["2 layers", *(str(n) for n in range(3, MAX_LAYERS + 1))]
+    return _markdown(["Subset", "Seeds", "In listed groups", "Groups", "To choose", *depths], rows)
 
 
 def _reason(record: Mapping[str, str]) -> str:
@@ -197,6 +223,7 @@ def tables() -> dict[str, str]:
         "Split": split_table(),
         "Discarded cases": discarded_table(),
         "Where the paper's split differs": difference_table(),
+        "Random programs": random_table(),
         "Component graphs": graph_table(),
         "Circuits, official labels": circuit_table(),
         "Circuits, complete labels": circuit_table("complete"),

@@ -10,8 +10,8 @@ from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from graphcircuits.corpus import N_FOLDS, split_records
-from graphcircuits.corpus.recognize import related
+from graphcircuits.corpus import N_FOLDS
+from graphcircuits.corpus.relations import fold_of, groups_of
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble
 
 SHIPPED = ("default", *(f"fold-{fold}" for fold in range(N_FOLDS)))
@@ -38,12 +38,16 @@ def shipped(name: str) -> Ensemble:
 
 def blind_to(case: str) -> str:
     """The shipped predictor whose training held neither the case nor one related to it."""
-    places = (split_records().get(id, {}) for id in sorted(related(case)))
-    # No fold divides a group, so the first that has one speaks for all.
-    fold = next((place["fold"] for place in places if "fold" in place), None)
+    # No fold divides a group, so whoever learned without the fold has seen nothing of it.
+    fold = fold_of(case)
     return "default" if fold is None else f"fold-{fold}"
 
 
 def seen_related(ensemble: Ensemble, case: str) -> list[str]:
     """What training saw of a case: itself or cases related to it, in order; none if blind."""
-    return sorted(related(case).intersection(ensemble.origin.get("cases", ())))
+    groups = groups_of(case)
+    known = ensemble.origin.get("groups")
+    # The groups are recorded because random programs must be drawn to know theirs.
+    if known is not None and groups.isdisjoint(known):
+        return []
+    return sorted(id for id in ensemble.origin.get("cases", ()) if groups & groups_of(id))

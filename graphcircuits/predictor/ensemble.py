@@ -165,4 +165,8 @@ def _checked_origin(origin: object) -> dict[str, Any]:
     wrong = [name for name, x in seen.items() if type(x) is not (int if name == "layers" else list)]
     if wrong:
         raise ValueError(f"the subjects of its origin must be lists, and layers a number: {wrong}")
+    for name in ("cases", "groups"):
+        listed = origin.get(name, [])
+        if not isinstance(listed, list) or not all(isinstance(id, str) for id in listed):
+            raise ValueError(f"the {name} of its origin must be a list of ids, got {short(listed)}")
     return origin

@@ -29,6 +29,7 @@ from torch import Tensor
 from graphcircuits.circuit import Circuit
 from graphcircuits.compare.evaluate import auroc
 from graphcircuits.corpus import load_case
+from graphcircuits.corpus.relations import groups_of
 from graphcircuits.disk import seldom
 from graphcircuits.predictor.ensemble import Ensemble, seen_of
 from graphcircuits.predictor.invariant import InvariantAligner
@@ -362,6 +363,7 @@ def train_ensemble(
     origin = {
         "train": asdict(config),
         "cases": list(ids),
+        "groups": sorted(frozenset().union(*map(groups_of, ids))),
         "seeds": list(seeds),
         "subjects": seen_of([load_case(id).subject() for id in ids]),
     }

@@ -159,6 +159,12 @@ def test_cases_without_a_subject_are_named(
             ["--cases", "ib-7,new-sorted-run-count"],
             "no subject is shipped to learn from: new-sorted-run-count.",
         ),
+        (
+            # Held out, of a test case's structure, and with a constant output.
+            ["--cases", "rnd-11,rnd-13,rnd-62,rnd-7"],
+            "not rnd-11 (test), rnd-13 (discarded), rnd-62 (discarded).",
+        ),
+        (["--cases", "rnd-7"], "no subject is shipped to learn from: rnd-7."),
         (["--without-fold", "5"], "--without-fold must be in 0..4, got 5"),
         (["--out", "mine.pt"], "--out must end in .safetensors, got mine.pt"),
         (["--seeds", "0"], "--seeds must be in 1..1000, got 0"),

@@ -28,7 +28,7 @@ def test_a_plain_planted_subject_goes_by_its_case_whatever_the_seed() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("ib-3.wild.plain.0", "unknown fleet 'wild'; choose from planted, public, natural."),
+        ("ib-3.wild.plain.0", "unknown fleet 'wild'; there are planted, public, natural."),
         ("ib-3.natural.gpt3.0", "unknown architecture 'gpt3'; choose from plain, relu, rotary, "),
         *(
             (text, "a subject is named by its case, such as ib-3, or as case.fleet.architecture.s")

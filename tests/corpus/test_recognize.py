@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from graphcircuits.adapters.interpbench import export_interpbench, import_interpbench
-from graphcircuits.corpus import case_ids, load_case, split_records
+from graphcircuits.corpus import load_case
 from graphcircuits.corpus.recognize import (
     INDEX_FILE,
     case_of,
     fingerprint,
     index,
-    related,
     shipped_ids,
 )
 from graphcircuits.store import content_hash
@@ -99,12 +98,3 @@ def test_marks_are_no_content() -> None:
     assert content_hash(marked) == content_hash(plain)
     pairs = load_case("ib-7").pairs(2)
     assert content_hash(pairs) == content_hash(replace(pairs, case=None))
-
-
-def test_related_cases_are_the_group() -> None:
-    groups: dict[str, set[str]] = {}
-    for id, record in split_records().items():
-        groups.setdefault(record["group"], set()).add(id)
-    for id in case_ids():
-        assert related(id) == groups[split_records()[id]["group"]]
-    assert related("of nobody") == {"of nobody"}

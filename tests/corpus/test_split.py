@@ -33,6 +33,7 @@ from graphcircuits.corpus.split import (
     summary,
     traits_of,
 )
+from graphcircuits.corpus.structure import structure_hash
 from graphcircuits.rasp.layout import interpbench_edges
 from tests.corpus.reference import reference
 
@@ -60,8 +61,10 @@ def in_split(places: dict[str, Place], split: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_shipped_file_is_what_the_checks_give(places: dict[str, Place]):
-    assert SPLIT_FILE.read_text("utf-8") == as_json(places), (
+def test_the_shipped_file_is_what_the_checks_give(
+    places: dict[str, Place], traits: dict[str, Traits]
+):
+    assert SPLIT_FILE.read_text("utf-8") == as_json(places, traits), (
         "the cases changed; rewrite the split with: python -m graphcircuits.corpus.split"
     )
 
@@ -316,6 +319,36 @@ def test_isomorphism_is_some_renaming(
     assert is_isomorphic(one, renamed(one, names))
     expected = any(renamed(one, each) == other for each in renamings())
     assert is_isomorphic(one, other) == expected
+
+
+@settings(deadline=None)
+@given(edges(), edges(), st.sampled_from(renamings()))
+def test_the_hash_is_that_of_the_structure(
+    one: frozenset[Edge], other: frozenset[Edge], names: dict[str, str]
+):
+    assert structure_hash(one) == structure_hash(renamed(one, names))
+    # Programs read what was computed before; among such circuits, small ones are told apart.
+    one, other = (frozenset(filter(reads_earlier, circuit)) for circuit in (one, other))
+    assert (structure_hash(one) == structure_hash(other)) == is_isomorphic(one, other)
+
+
+def reads_earlier(edge: Edge) -> bool:
+    order = [*SOURCES, "logits"]
+    return order.index(edge[0]) < order.index(edge[1])
+
+
+@pytest.mark.slow
+def test_one_hash_is_one_structure_among_the_cases(traits: dict[str, Traits]):
+    for one, other in itertools.combinations(traits.values(), 2):
+        same = structure_hash(one.circuit) == structure_hash(other.circuit)
+        assert same == (one.structure == other.structure)
+
+
+def test_the_hash_has_not_changed():
+    """The places of random programs hang on it."""
+    chain = frozenset({("tokens", "m0", "in"), ("m0", "logits", "in")})
+    assert structure_hash(chain) == split_records()["ib-8"]["structure"] == "997cb8dd7ccf5f64"
+    assert structure_hash(frozenset()) == "e3b0c44298fc1c14"
 
 
 def test_near_misses_are_not_isomorphic():

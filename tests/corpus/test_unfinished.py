@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from graphcircuits.corpus import build as module
-from graphcircuits.corpus.build import BuildConfig, build, subject_path
+from graphcircuits.corpus import prepare
+from graphcircuits.corpus.build import BuildConfig, subject_path
 from graphcircuits.corpus.case import Case
 from graphcircuits.corpus.unfinished import begun, lasting
-from graphcircuits.fleets.checkpoint import Snapshot
+from graphcircuits.fleets.checkpoint import KIND, Snapshot
 from graphcircuits.rasp import Map, tokens
-from graphcircuits.store import StoreError
-from tests.corpus.test_build import CONFIG, SIIT, files, letters, trained
+from graphcircuits.store import StoreError, save_artifact
+from tests.corpus.test_build import CONFIG, SIIT, build, files, letters, trained
 from tests.tiers import some
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -28,14 +29,14 @@ written; after a check with nothing new; when all is written but the checkpoint 
 def two(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Case], BuildConfig]:
     """A fleet in which one passes at the first check, and one never does."""
     easy, hard = letters("own-easy"), letters("own-hard")
-    exchange = module.case_exchange
+    exchange = prepare.case_exchange
 
     def wrong_check(case: Case, inputs: int, pairs: int, seed: int) -> Any:
         made = exchange(case, inputs, pairs, seed)
         return replace(made, targets=1 - made.targets) if case is hard else made
 
-    monkeypatch.setattr(module, "case_exchange", wrong_check)
-    monkeypatch.setattr(module, "_start", lambda *_: trained())
+    monkeypatch.setattr(prepare, "case_exchange", wrong_check)
+    monkeypatch.setattr(module, "start_of", lambda *_: trained())
     return [hard, easy], replace(CONFIG, siit=replace(SIIT, steps=8, check_every=2))
 
 
@@ -117,13 +118,14 @@ def test_an_unfinished_build_with_other_settings_is_refused(
     tmp_path: Path, cut_off: tuple[list[Case], BuildConfig]
 ) -> None:
     cases, config = cut_off
-    other = replace(config, seed=3, siit=replace(config.siit, lr=0.5))
+    assert config.siit is not None
+    other = replace(config, siit=replace(config.siit, lr=0.5))
     message = (
         r"unfinished build of own-hard with other settings \(seed was 0, is 3, lr was 0\.02, is "
         r"0\.5\); give the same, choose another directory, or delete it to start anew"
     )
     with pytest.raises(StoreError, match=message):
-        list(build(cases, tmp_path, other))
+        list(build(cases, tmp_path, other, seed=3))
     # Cases that do not train in it are none of its business.
     assert [one.id for one in build([letters("own-3")], tmp_path, other)] == ["own-3"]
     assert [one.id for one in build(cases, tmp_path, config)] == ["own-hard"]
@@ -145,10 +147,20 @@ def test_some_cases_of_an_unfinished_build_are_built_by_themselves(
     cases, config = cut_off
     with caplog.at_level(logging.WARNING):
         assert [one.id for one in build(cases[:1], tmp_path, config)] == ["own-hard"]
-    assert "is left as it is: not all of its cases are asked for" in caplog.text
+    assert "is left as it is: not all of its subjects are asked for" in caplog.text
     assert len(list((tmp_path / "unfinished").iterdir())) == 1
 
 
 def test_only_words_that_shape_the_subjects_are_recorded() -> None:
     words = ["build", "ib-3", "--resume", "--minutes", "5", "--seed", "5", "--processes=2"]
     assert lasting([*words, "--json"]) == ["build", "ib-3", "--seed", "5"]
+
+
+def test_an_unfinished_build_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "unfinished" / "own-1.safetensors"
+    save_artifact(path, kind=KIND, config={"cases": ["own-1"]}, seed=None, tensors={})
+    message = (
+        "own-1.safetensors is an unfinished build of another version; choose another directory"
+    )
+    with pytest.raises(StoreError, match=message):
+        begun(tmp_path, ["own-1"])

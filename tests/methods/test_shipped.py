@@ -2,7 +2,8 @@
 
 import pytest
 
-from graphcircuits.corpus import case_ids, load_case
+from graphcircuits.corpus import case_ids, load_case, random_programs
+from graphcircuits.corpus.relations import groups_of
 from graphcircuits.methods.shipped import SHIPPED, blind_to, find_ensemble, seen_related, shipped
 from graphcircuits.predictor.ensemble import Ensemble
 from tests.subjects import make_subject
@@ -35,3 +36,30 @@ def test_what_training_saw_of_a_case() -> None:
     assert "tb-length" not in seen_related(shipped("default"), "tb-length")
     silent = Ensemble(own.members, {})
     assert seen_related(silent, "ib-3") == silent.unseen(make_subject("llama")) == []
+
+
+def test_random_programs_are_kept_from_those_who_saw_related_ones() -> None:
+    # Of the structure of ib-7, of the pool; of ib-8's, a test case; and two of one own structure.
+    assert blind_to("rnd-48") == blind_to("ib-7") == "fold-0"
+    assert blind_to("rnd-13") == "default"
+    assert blind_to("rnd-7") == blind_to("rnd-20") == f"fold-{load_case('rnd-7').fold}"
+    assert "ib-7" in seen_related(shipped("default"), "rnd-48")
+    assert seen_related(shipped("fold-0"), "rnd-48") == []
+    assert seen_related(shipped("default"), "rnd-7") == []
+    own = Ensemble(shipped("default").members, {"cases": ["rnd-20", "rnd-6", "ib-3"]})
+    assert seen_related(own, "rnd-7") == seen_related(own, "rnd-20.natural.llama.0") == ["rnd-20"]
+    assert seen_related(own, "ib-24") == ["rnd-6"]
+    assert seen_related(own, "rnd-48") == []
+
+
+def test_recorded_groups_spare_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    origin = {"cases": ["rnd-20", "rnd-4000000000"], "groups": sorted(groups_of("rnd-20"))}
+    own = Ensemble(shipped("default").members, origin)
+
+    def draw(seed: int) -> None:
+        raise AssertionError("drawn")
+
+    monkeypatch.setattr(random_programs, "_drawn", draw)
+    assert seen_related(own, "ib-3") == seen_related(own, "rnd-48") == []
+    with pytest.raises(AssertionError, match="drawn"):
+        seen_related(own, "rnd-7")

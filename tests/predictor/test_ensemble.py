@@ -113,6 +113,8 @@ def test_predictors_of_another_code_are_refused(tmp_path: Path) -> None:
         (config, tensors | {"0.extra": torch.ones(1)}, meta, "extra"),
         (config, tensors, meta | {"members": 2}, "Missing key"),
         (config, tensors, {"members": 1}, "origin"),
+        (config, tensors, meta | {"origin": {"cases": "ib-3"}}, "cases of its origin must be a li"),
+        (config, tensors, meta | {"origin": {"groups": [3]}}, "groups of its origin must be a lis"),
     ]
     for other_config, other_tensors, other_meta, text in others:
         save_artifact(

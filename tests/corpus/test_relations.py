@@ -1,0 +1,55 @@
+"""Who is related to whom: listed cases, random programs, models of several tasks."""
+
+import pytest
+
+from graphcircuits.corpus import case_ids, load_case, multitask, relations, split_records
+from graphcircuits.corpus.relations import fold_of, groups_of
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+def test_a_listed_case_is_of_its_group_and_fold() -> None:
+    for id in case_ids():
+        case = load_case(id)
+        assert groups_of(id) == {case.group}
+        if case.split == "pool":
+            assert fold_of(id) == case.fold
+    assert fold_of("ib-3") is None
+    # Constant, in a group of the pool.
+    assert fold_of("tb-length") == load_case("ib-7").fold
+
+
+def test_a_random_program_is_of_a_listed_group_or_of_its_structures() -> None:
+    assert groups_of("rnd-48") == {"ib-7"}
+    assert fold_of("rnd-48") == load_case("ib-7").fold
+    assert groups_of("rnd-13") == {"ib-8"}
+    assert fold_of("rnd-13") is None
+    assert groups_of("rnd-7") == groups_of("rnd-20") == {load_case("rnd-7").group}
+    assert groups_of("rnd-7").isdisjoint(split_records())
+    assert fold_of("rnd-7") == fold_of("rnd-20") == load_case("rnd-7").fold
+    # Constant, so in no fold itself, but others of its structure are.
+    assert load_case("rnd-62").fold is None
+    assert fold_of("rnd-62") in range(5)
+
+
+def test_a_subject_is_related_as_its_case_is() -> None:
+    assert groups_of("ib-14.natural.llama.0") == groups_of("ib-7") == {"ib-7"}
+    assert fold_of("rnd-48.public.gpt2.3") == fold_of("ib-7")
+
+
+def test_a_model_of_several_tasks_is_related_to_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    records = {"mt-5": {"cases": ["ib-7", "rnd-48", "rnd-7"], "split": "pool", "fold": 0}}
+    monkeypatch.setattr(multitask, "multi_records", lambda: records)
+    expected = {"ib-7", *groups_of("rnd-7")}
+    for id in ("mt-5", "mt-5@ib-7", "mt-5@rnd-7", "mt-5.natural.llama.0"):
+        assert groups_of(id) == expected
+        assert fold_of(id) == load_case("ib-7").fold
+
+
+@pytest.mark.parametrize("id", ["of nobody", "mine.natural.llama.0", "rnd-x", "mt-x", "ib-0"])
+def test_what_the_corpus_does_not_know_is_related_to_itself(id: str) -> None:
+    assert groups_of(id) == {relations._case_of(id)}
+    assert fold_of(id) is None
+    assert id in groups_of(id)
