@@ -174,7 +174,7 @@ def breakdown_text(breakdown: Breakdown) -> str:
         [method, *(f"{means[name]:.3f}" if name in means else "" for name in breakdown.sizes)]
         for method, means in breakdown.means.items()
     ]
-    return f"{breakdown.title}, in brackets how many cases:\n\n{_markdown(columns, rows)}"
+    return f"{breakdown.title}, in brackets how many they are:\n\n{_markdown(columns, rows)}"
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -218,10 +218,11 @@ class Report:
     def _about(self) -> str:
         config = self.config
         seeds = ", ".join(map(str, config.seeds))
-        cases = f"{len(config.cases)} cases, {config.n_pairs} pairs per case, seeds {seeds}"
+        one = "case" if config.fleet == "planted" else "subject"
+        counts = f"{len(config.cases)} {one}s, {config.n_pairs} pairs per {one}, seeds {seeds}"
         spread = (
-            "as minimum, quartiles and maximum over cases, seeds averaged within a case; after ± "
-            "the standard deviation over seeds"
+            f"as minimum, quartiles and maximum over {one}s, seeds averaged within a {one}; after "
+            "± the standard deviation over seeds"
         )
         areas = (
             "CMD is the area between 1 and the faithfulness of the best edges, CPR that under it, "
@@ -229,15 +230,14 @@ class Report:
         )
         if self.has_truth:
             return (
-                f"Labels `{config.labels}`, level `{config.level}`, {cases}. AUROC {spread}. "
-                "AUPRC, precision at the true size and seconds are medians over cases, CPR and CMD "
-                f"means, memory is the largest. {areas}."
+                f"Labels `{config.labels}`, level `{config.level}`, {counts}. AUROC {spread}. "
+                f"AUPRC, precision at the true size and seconds are medians over {one}s, CPR and "
+                f"CMD means, memory is the largest. {areas}."
             )
         return (
-            f"{cases[0].upper()}{cases[1:]}; no circuit is known. {areas}. CMD, smaller is better, "
-            f"{spread}. Mean is that of CMD, and CPR a mean as well; on so many cases as Wins says "
-            "a method's CMD is the smallest, ties shared. Seconds are medians over cases, memory "
-            "is the largest."
+            f"No circuit is known; {counts}. {areas}. The table has CMD, smaller is better, "
+            f"{spread}; then its mean, the mean CPR, and on how many {one}s a method's CMD is the "
+            f"smallest, ties shared. Seconds are medians over {one}s, memory is the largest."
         )
 
     # Files

@@ -1,5 +1,11 @@
-"""`graphcircuits bench`: running anew, and what it says when its folder cannot be written."""
+"""`graphcircuits bench`: fleets, running anew, interrupts, and what it refuses."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +15,7 @@ from typer.testing import CliRunner, Result
 from graphcircuits.commands.bench import bench
 from graphcircuits.compare import bench as benching
 from graphcircuits.compare.runs import StoreUnusable
+from tests.compare.folders import save_subject
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(bench)
@@ -50,3 +57,68 @@ def test_a_folder_that_cannot_be_written_ends_it_at_once(tmp_path: Path) -> None
     done = run(tmp_path)
     assert isinstance(done.exception, StoreUnusable)
     assert str(done.exception).startswith(str(tmp_path / "runs" / "random" / "ib-3-seed0-"))
+
+
+def test_a_folder_of_natural_subjects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # a plot would take longer than all else
+    for id in ("ib-3.natural.llama.0", "ib-8.natural.plain.0", "ib-3"):
+        save_subject(tmp_path, id)
+    given = ["--fleet", "natural", "--subjects", str(tmp_path), "--pairs", "2", "--json"]
+    given += ["--methods", "random", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, given)
+    assert done.exit_code == 0, done.output
+    record = json.loads(done.stdout)
+    assert record["title"] == "1 method on 2 natural subjects (all)"
+    assert record["cases"] == ["ib-3.natural.llama.0", "ib-8.natural.plain.0"]
+    assert (record["fleet"], record["labels"], record["published"]) == ("natural", None, [])
+    (row,) = record["methods"]
+    assert (row["wins"], row["auprc"]) == (2.0, None)
+    assert row["summary"]["quantiles"][2] == pytest.approx(row["cmd"])
+    assert record["breakdowns"][0]["sizes"] == {"llama": 1, "plain": 1}
+    shown = CliRunner().invoke(app, [flag for flag in given if flag != "--json"])
+    assert shown.stdout.startswith("1 method on 2 natural subjects (all), CMD\nMethod")
+    assert "Wins" in shown.stdout
+
+
+def test_refusals_about_fleets(tmp_path: Path) -> None:
+    for given, message in (
+        (["--fleet", "wild"], "--fleet must be one of planted, public, natural, got 'wild'"),
+        (["--processes", "0"], "--processes must be in 1..1024, got 0"),
+        (["--subjects", "gone"], "--subjects must be a folder that build wrote, got gone"),
+        (
+            ["--fleet", "natural", "--labels", "paper", "--level", "qkv"],
+            "--labels and --level would compare with a circuit, and natural subjects have none",
+        ),
+        (
+            ["--fleet", "natural", "--subjects", str(tmp_path), "--cases", "test"],
+            f"no natural subject of test is in {tmp_path}; build some with: graphcircuits build "
+            "--fleet natural, and name their folder with --subjects.",
+        ),
+    ):
+        done = run(tmp_path / "out", *given)
+        assert message in str(done.exception)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_all_processes_and_keeps_what_is_finished(tmp_path: Path) -> None:
+    """As a terminal does it: every process of the group gets the signal."""
+    given = ["--methods", "random,pgexplainer", "--cases", "ib-3,ib-8", "--seeds", "3"]
+    given += ["--processes", "2", "--out", str(tmp_path)]
+    started = subprocess.Popen(
+        [sys.executable, "-m", "graphcircuits.cli", "bench", *given],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    limit = time.monotonic() + 120
+    while not times(tmp_path) and time.monotonic() < limit and started.poll() is None:
+        time.sleep(0.05)
+    os.killpg(started.pid, signal.SIGINT)
+    # Ends when nobody is left who could write to the pipes: workers have them too.
+    _, errors = started.communicate(timeout=60)
+    assert started.returncode == 130, errors
+    assert "interrupted: " in errors
+    assert f"of 12 results are kept in {tmp_path}; the same command goes on from there" in errors
+    assert "Traceback" not in errors
+    assert times(tmp_path)

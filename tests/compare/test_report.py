@@ -151,7 +151,7 @@ def test_without_a_circuit_methods_are_compared_by_cmd(tmp_path: Path) -> None:
     markdown = made.markdown()
     assert "| Method | Min. | Q1 | Median | Q3 | Max. | Mean | CPR | Wins | Seconds |" in markdown
     assert "| 0.333 | 0.667 | 1.5 | 1.5 | 3 MiB |" in markdown
-    assert "no circuit is known" in markdown
+    assert "No circuit is known; 3 subjects, 64 pairs per subject, seeds 0, 1." in markdown
     assert "Labels" not in markdown
     written = made.write(tmp_path)
     for name, blank in (("table.csv", "auprc"), ("cases.csv", "auroc")):
