@@ -75,7 +75,7 @@ def encode(tokenizer: Any, documents: Sequence[str]) -> Stream:
     return np.concatenate(parts)
 
 
-def bigram_loss(train: Stream, held_out: Stream, size: int) -> float:
+def bigram_loss(train: Stream, held_out: UInt16[np.ndarray, " held_out"], size: int) -> float:
     """Cross-entropy per token of counts of neighbours, with those of single tokens behind them."""
     single = np.bincount(train, minlength=size) + 1.0
     pairs, counts = np.unique(train[:-1].astype(np.int64) * size + train[1:], return_counts=True)

@@ -76,8 +76,11 @@ def train(
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
-        if (step + 1) % NOTICE == 0 and not tell(step + 1, loss.item()):
-            raise Stopped
+        if (step + 1) % NOTICE == 0:
+            if not tell(step + 1, now := loss.item()):
+                raise Stopped
+            if not math.isfinite(now):
+                break  # it does not come back from there
     model.eval()
     return loss.item()
 
