@@ -22,6 +22,7 @@ from graphcircuits.commands.corpus import corpus
 from graphcircuits.commands.cost import cost
 from graphcircuits.commands.evaluate import evaluate
 from graphcircuits.commands.interact import interact
+from graphcircuits.commands.language import language
 from graphcircuits.commands.localize import localize
 from graphcircuits.commands.output import in_words, say, say_error
 from graphcircuits.commands.tasks import tasks
@@ -45,6 +46,7 @@ app.command()(corpus)
 app.command()(cost)
 app.command()(evaluate)
 app.command()(interact)
+app.command()(language)
 app.command()(localize)
 app.command()(tasks)
 app.command()(train)

@@ -198,7 +198,7 @@ def _tokenizer(transformers: ModuleType, name: str) -> Any:
 
 
 @contextmanager
-def _no_bar(transformers: ModuleType) -> Iterator[None]:
+def no_bar(transformers: ModuleType) -> Iterator[None]:
     """Without the library's own progress bar: a folder loads in a moment, a download is to be seen.
 
     It would stand among what commands say.
@@ -218,7 +218,7 @@ def _load(transformers: ModuleType, name: str, settings: Any, dtype: torch.dtype
     version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     in_dtype = {"dtype" if version >= (4, 56) else "torch_dtype": dtype or "auto"}
     try:
-        with _no_bar(transformers) if Path(name).is_dir() else nullcontext():
+        with no_bar(transformers) if Path(name).is_dir() else nullcontext():
             model, found = transformers.AutoModelForCausalLM.from_pretrained(
                 name,
                 config=settings,

@@ -6,6 +6,16 @@
 
 from difflib import get_close_matches
 
+from graphcircuits.tasks.code import (
+    attributes,
+    comprehensions,
+    identifiers,
+    keyword_arguments,
+    keywords,
+    nesting,
+    types,
+    verbs,
+)
 from graphcircuits.tasks.context import (
     acronyms,
     brackets,
@@ -27,25 +37,33 @@ __all__ = [
     "agreement",
     "antonyms",
     "arithmetic",
+    "attributes",
     "binding",
     "brackets",
     "capitalize",
     "capitals",
     "colored_objects",
+    "comprehensions",
     "docstring",
     "find",
     "greater_than",
     "hypernyms",
+    "identifiers",
     "induction",
     "ioi",
+    "keyword_arguments",
+    "keywords",
     "languages",
     "names",
+    "nesting",
     "past_tense",
     "plurals",
     "pronouns",
     "quotes",
     "reflexives",
     "successor",
+    "types",
+    "verbs",
 ]
 
 _TASKS = {
@@ -72,6 +90,14 @@ _TASKS = {
         acronyms,
         brackets,
         quotes,
+        nesting,
+        keywords,
+        attributes,
+        keyword_arguments,
+        comprehensions,
+        identifiers,
+        verbs,
+        types,
     )
 }
 

@@ -89,12 +89,39 @@ class WholeWords:
         unknown = getattr(self.tokenizer, "unk_token_id", None)
         return pieces is not None and len(pieces) == 1 and pieces[0] != unknown
 
+    def parting(self, clean: str, corrupted: str, right: str, wrong: str) -> TextPair:
+        """A pair asked where its answers part: the tokens that both begin with go to the prompts,
+        and of each answer the next token is left. Without a tokenizer answers are whole."""
+        if self.tokenizer is not None:
+            ours, theirs = (following(self.tokenizer, clean, x) or [] for x in (right, wrong))
+            same = _alike(ours, theirs)
+            shared = self._start(clean, right[: _alike(right, wrong)], ours[:same])
+            clean, corrupted = clean + shared, corrupted + shared
+            right = self._start(clean, right[len(shared) :], ours[same : same + 1])
+            wrong = self._start(clean, wrong[len(shared) :], theirs[same : same + 1])
+        return TextPair(clean, corrupted, right, wrong)
+
+    def _start(self, prompt: str, text: str, tokens: list[int]) -> str:
+        """The beginning of a text that adds these tokens to a prompt; empty where none does, which
+        no pair is fit with."""
+        if not tokens:
+            return ""
+        # Most often it is all of the text, or a letter per token.
+        starts = (text, *(text[:length] for length in range(len(tokens), len(text))))
+        return next((x for x in starts if following(self.tokenizer, prompt, x) == tokens), "")
+
     def fits(self, pair: TextPair) -> bool:
         """Whether the positions of a pair line up, and its answers are one token each."""
         answers = [following(self.tokenizer, pair.clean, x) for x in (pair.correct, pair.incorrect)]
         lengths = {len(prompt_ids(self.tokenizer, x)) for x in (pair.clean, pair.corrupted)}
         right, wrong = answers
         return right != wrong and len(lengths) == 1 and all(x and len(x) == 1 for x in answers)
+
+
+def _alike(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many items both begin with."""
+    differ = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differ, min(len(one), len(other)))
 
 
 @dataclass(frozen=True)
