@@ -27,23 +27,15 @@ from graphcircuits.compare.evaluate import faithfulness_curve
 from graphcircuits.corpus import build, case_ids
 from graphcircuits.corpus.recognize import shipped_ids
 from graphcircuits.fleets.exchange import Exchange
-from graphcircuits.fleets.train import SiitConfig, train_fleet
+from graphcircuits.fleets.recipes import recipe
+from graphcircuits.fleets.train import train_fleet
 from graphcircuits.store import write_json
 from graphcircuits.subject.files import load_transformer, save_transformer
 
 METHODS = ("eap", "eap-ig", "exact")
 POOLS = ("abs", "sum")
 PAIRS = 64
-TASK_ALONE = SiitConfig(
-    steps=3000,
-    interchange_weight=0.0,
-    strict_weight=0.0,
-    edge_weight=0.0,
-    enough_accuracy=0.995,
-    enough_interchange=0.0,
-    enough_strict=0.0,
-)
-"""Of SIIT's losses only the one on behaviour."""
+TASK_ALONE = recipe("natural")
 
 
 # Natural subjects
@@ -53,8 +45,9 @@ def train(ids: Sequence[str], folder: Path, device: str, processes: int, seed: i
     """Train what the folder lacks; a subject that does not learn its task is left out, and said."""
     missing = [id for id in ids if not build.subject_path(folder, id).exists()]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        data = dict(zip(missing, pool.map(_exchanges, missing, 1), strict=True))
-    missing = [id for id in missing if data[id] is not None]
+        drawn = zip(missing, pool.map(_exchanges, missing, 1), strict=True)
+        data = {id: exchanges for id, exchanges in drawn if exchanges is not None}
+    missing = list(data)
     generator = torch.Generator().manual_seed(seed)
     starts = {
         case.id: Transformer.random(
@@ -64,7 +57,7 @@ def train(ids: Sequence[str], folder: Path, device: str, processes: int, seed: i
     }
     for members in build.fleets([starts[id].config for id in missing]):
         began, fleet = time.monotonic(), [missing[i] for i in members]
-        exchanges, checks = zip(*(data[id] for id in fleet), strict=True)
+        exchanges, checks = ([data[id][i : i + 1] for id in fleet] for i in range(2))
         trained = train_fleet(
             [starts[id] for id in fleet],
             exchanges,
@@ -88,8 +81,8 @@ def _exchanges(id: str) -> tuple[Exchange, Exchange] | None:
     torch.set_num_threads(1)
     try:
         return (
-            build.case_exchange(load_case(id), 16384, 256, 1),
-            build.case_exchange(load_case(id), 4096, 256, 2),
+            build.case_exchange(load_case(id), 16384, 0, 1),
+            build.case_exchange(load_case(id), 4096, 0, 2),
         )
     except build.ConstantOutputError:
         return None

@@ -179,7 +179,7 @@ def prepare(folder: Path) -> Callable[[dict[str, Any], int, int], Tensor]:
         config = SiitConfig(**settings, steps=steps, check_every=steps, check_rows=1)
         seeded = torch.Generator().manual_seed(0)
         start = now()
-        train_fleet([subject] * fleet, [made] * fleet, [made] * fleet, config, seeded)
+        train_fleet([subject] * fleet, [[made]] * fleet, [[made]] * fleet, config, seeded)
         return now() - start
 
     def step(settings: dict[str, Any], fleet: int, steps: int) -> Tensor:

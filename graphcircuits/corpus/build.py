@@ -197,8 +197,8 @@ def _build_fleet(
     generator = torch.Generator(device=device).manual_seed(config.seed)
     trained = train_fleet(
         starts,
-        [data.train for _, data in fleet],
-        [data.check for _, data in fleet],
+        [(data.train,) for _, data in fleet],
+        [(data.check,) for _, data in fleet],
         config.siit,
         generator,
         progress,
@@ -283,6 +283,7 @@ def _failed(directory: Path, id: str, settings: dict[str, Any], data: str) -> Bu
         interchange=report["interchange"],
         strict=report["strict"],
         circuit=report["circuit_accuracy"],
+        loss=report["loss"],
     )
     return Built(id=id, path=path, verdict=verdict, steps=report["steps"], report=report)
 
@@ -307,6 +308,7 @@ def _finish(
         "case": case.id,
         "passed": verdict.passed,
         "accuracy": verdict.accuracy,
+        "loss": verdict.loss,
         "worst_interchange": verdict.worst_interchange,
         "worst_strict": verdict.worst_strict,
         "circuit_accuracy": verdict.circuit,

@@ -1,12 +1,18 @@
 """The fleet's data, and the rows of one training step.
 
-Every step has two runs. The plain one gives the behaviour loss, and its activations are donors for
-the patched one, whose first half exchanges a component of the circuit (the answer must follow the
-program's) and whose second half exchanges components outside it (the answer must stay).
-Components that did worse when last checked are drawn more often. A third run, over fewer rows,
-cuts edges outside the complete circuit: all of them, half of them or a few (the answer must stay).
+A subject has one task or several; every row of a step is of one of them, its base and source
+alike. Every step has a plain run, which gives the behaviour loss. Where components are exchanged,
+its activations are donors for a patched run, whose first half exchanges a component of the circuit
+(the answer must follow the program's) and whose second half exchanges components outside it (the
+answer must stay). Tasks and components that did worse when last checked are drawn more often. A
+third run, over fewer rows, cuts edges outside the complete circuit: all of them, half of them or a
+few (the answer must stay).
+
+Drawing waits for nothing on a GPU and copies nothing to it, so that it can be recorded with the
+step.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -17,29 +23,41 @@ from torch import Tensor
 from graphcircuits.circuit import Circuit
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import Fleet
+from graphcircuits.graph import ComponentGraph
 
 PAD = 1
 FLOOR = 0.05
-"""Least weight of a component that is already right, against 1 for one that is always wrong."""
+"""Least weight of a task or component that is already right, against 1 for one that is always
+wrong."""
+SCALE = 2**20
+"""Weights are drawn by in units of one over this."""
 
 
 @dataclass(frozen=True, eq=False)
 class FleetData:
     """The exchanges of all subjects, padded alike; `part` numbers all components of a subject."""
 
-    tokens: Int[Tensor, "subject input pos_with_bos"]
-    targets: Float[Tensor, "subject input pos"]
-    base: Int[Tensor, "subject part pair"]
-    source: Int[Tensor, "subject part pair"]
-    swapped: Float[Tensor, "subject part pair pos"]
-    scored: Bool[Tensor, "subject part pair pos"]
+    tokens: Int[Tensor, "subject task input pos_with_bos"]
+    targets: Float[Tensor, "subject task input pos"]
+    base: Int[Tensor, "subject task part pair"]
+    source: Int[Tensor, "subject task part pair"]
+    swapped: Float[Tensor, "subject task part pair pos"]
+    scored: Bool[Tensor, "subject task part pair pos"]
     exists: Bool[Tensor, "subject pos"]
     """Positions within the subject's context."""
-    inside: Bool[Tensor, "subject part"]
-    """Whether a component is in the circuit."""
-    free: Bool[Tensor, "subject reader writer"]
+    inside: Bool[Tensor, "subject task part"]
+    """Whether a component is in the task's circuit."""
+    free: Bool[Tensor, "subject task reader writer"]
     """Edges that the program does not need: outside the complete circuit."""
     numerical: Bool[Tensor, " subject"]
+    n_tasks: Int[Tensor, " subject"]
+    """Tasks of each subject; those after them are padding."""
+
+    @property
+    def real(self) -> Bool[Tensor, "subject task"]:
+        """Which tasks are no padding."""
+        tasks = torch.arange(self.inside.shape[1], device=self.n_tasks.device)
+        return tasks < self.n_tasks[:, None]
 
     def to(self, device: torch.device) -> "FleetData":
         return replace(self, **{f.name: getattr(self, f.name).to(device) for f in fields(self)})
@@ -50,132 +68,249 @@ class FleetData:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """The inputs of one step, donors of the patches first, and what the answers should be."""
+class Errors:
+    """How wrong each task and each of its components was when last checked, from 0 to 1."""
 
-    donors: Int[Tensor, "subject row pos_with_bos"]
-    donor_targets: Float[Tensor, "subject row pos"]
+    task: Float[Tensor, "subject task"]
+    part: Float[Tensor, "subject task part"]
+
+    @classmethod
+    def unknown(cls, data: FleetData) -> "Errors":
+        """Of subjects that no check has seen: everything is wrong."""
+        device, shape = data.tokens.device, data.inside.shape
+        return cls(torch.ones(shape[:2], device=device), torch.ones(shape, device=device))
+
+    def take(self, chosen: Int[Tensor, " subject"]) -> "Errors":
+        return Errors(self.task[chosen], self.part[chosen])
+
+    def copy_(self, other: "Errors") -> None:
+        """Overwrite in place, for a step that was recorded with these tensors."""
+        self.task.copy_(other.task)
+        self.part.copy_(other.part)
+
+
+@dataclass(frozen=True, eq=False)
+class Patched:
+    """The rows of the patched run, beside those of the plain one, which are their donors."""
+
     tokens: Int[Tensor, "subject row pos_with_bos"]
     targets: Float[Tensor, "subject row pos"]
     scored: Bool[Tensor, "subject row pos"]
-    patched: Bool[Tensor, "subject row part"]
+    parts: Bool[Tensor, "subject row part"]
+    """Components that hold what they do in the donor's run."""
     strict: Bool[Tensor, " row"]
     """Rows whose patch lies outside the circuit."""
-    cut_tokens: Int[Tensor, "subject cut_row pos_with_bos"]
-    cut_targets: Float[Tensor, "subject cut_row pos"]
-    cut: Bool[Tensor, "subject cut_row reader writer"]
-    """Edges that carry what they do in the donor run of the same row."""
 
-    def copy_(self, other: "Rows") -> None:
-        """Overwrite in place, for a step that was recorded with these tensors."""
-        for f in fields(self):
-            getattr(self, f.name).copy_(getattr(other, f.name))
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """The rows of the run with cut edges; their donors are the first of the plain run."""
+
+    tokens: Int[Tensor, "subject cut_row pos_with_bos"]
+    targets: Float[Tensor, "subject cut_row pos"]
+    edges: Bool[Tensor, "subject cut_row reader writer"]
+    """Edges that carry what they do in the donor's run."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The inputs of one step, and what the answers should be."""
+
+    donors: Int[Tensor, "subject row pos_with_bos"]
+    """The plain run."""
+    targets: Float[Tensor, "subject row pos"]
+    patched: Patched | None
+    cut: Cut | None
 
 
 def part_names(fleet: Fleet) -> list[str]:
     """Components in the order of the `part` axis: a layer's heads, then its MLP."""
-    config = fleet.config
-    return [
-        name
-        for layer in range(config.n_layers)
-        for name in (*(f"a{layer}.h{head}" for head in range(config.n_heads)), f"m{layer}")
-    ]
+    return list(fleet.graph.writer_names[1:])
 
 
-def gather(fleet: Fleet, exchanges: Sequence[Exchange]) -> FleetData:
-    """All subjects' data in tensors of one size."""
-    graph = fleet.graph
-    needed = torch.stack([Circuit.from_names(graph, exchange.edges).mask for exchange in exchanges])
-    free = torch.zeros(len(exchanges), graph.n_readers, graph.n_writers, dtype=torch.bool)
-    free[:, graph.edge_readers, graph.edge_writers] = ~needed
-    config, names = fleet.config, part_names(fleet)
-    subjects, inputs = len(exchanges), len(exchanges[0].tokens)
-    drawn = exchanges[0].base.shape[1]
+# --- all data of a fleet -------------------------------------------------------------------------
+
+
+def gather(fleet: Fleet, exchanges: Sequence[Sequence[Exchange]]) -> FleetData:
+    """All subjects' data in tensors of one size; for each subject the exchanges of its tasks."""
+    _check_alike(exchanges)
+    config, graph, names = fleet.config, fleet.graph, part_names(fleet)
+    subjects, tasks = len(exchanges), max(map(len, exchanges))
+    inputs, drawn = len(exchanges[0][0].tokens), exchanges[0][0].base.shape[1]
     pos = config.n_ctx - 1
+    every = (subjects, tasks)
     data = FleetData(
-        tokens=torch.full((subjects, inputs, config.n_ctx), PAD),
-        targets=torch.zeros(subjects, inputs, pos),
-        base=torch.zeros(subjects, len(names), drawn, dtype=torch.int64),
-        source=torch.zeros(subjects, len(names), drawn, dtype=torch.int64),
-        swapped=torch.zeros(subjects, len(names), drawn, pos),
-        scored=torch.zeros(subjects, len(names), drawn, pos, dtype=torch.bool),
+        tokens=torch.full((*every, inputs, config.n_ctx), PAD),
+        targets=torch.zeros(*every, inputs, pos),
+        base=torch.zeros(*every, len(names), drawn, dtype=torch.int64),
+        source=torch.zeros(*every, len(names), drawn, dtype=torch.int64),
+        swapped=torch.zeros(*every, len(names), drawn, pos),
+        scored=torch.zeros(*every, len(names), drawn, pos, dtype=torch.bool),
         exists=torch.zeros(subjects, pos, dtype=torch.bool),
-        inside=torch.zeros(subjects, len(names), dtype=torch.bool),
-        free=free,
-        numerical=torch.tensor([exchange.numerical for exchange in exchanges]),
+        inside=torch.zeros(*every, len(names), dtype=torch.bool),
+        free=torch.zeros(*every, graph.n_readers, graph.n_writers, dtype=torch.bool),
+        numerical=torch.tensor([own[0].numerical for own in exchanges]),
+        n_tasks=torch.tensor([len(own) for own in exchanges]),
     )
-    for s, exchange in enumerate(exchanges):
-        own = exchange.targets.shape[1]
-        data.tokens[s, :, : own + 1] = exchange.tokens
-        data.targets[s, :, :own] = exchange.targets
-        data.exists[s, :own] = True
-        for row, name in enumerate(exchange.components):
-            part = names.index(name)
-            data.inside[s, part] = True
-            data.base[s, part], data.source[s, part] = exchange.base[row], exchange.source[row]
-            data.swapped[s, part, :, :own] = exchange.swapped[row]
-            data.scored[s, part, :, :own] = exchange.scored[row]
+    for s, own in enumerate(exchanges):
+        data.exists[s, : own[0].targets.shape[1]] = True
+        for t, exchange in enumerate(own):
+            length = exchange.targets.shape[1]
+            data.tokens[s, t, :, : length + 1] = exchange.tokens
+            data.targets[s, t, :, :length] = exchange.targets
+            needed = Circuit.from_names(graph, _own_names(graph, exchange.edges)).mask
+            data.free[s, t, graph.edge_readers, graph.edge_writers] = ~needed
+            for row, name in enumerate(exchange.components):
+                part = names.index(name)
+                data.inside[s, t, part] = True
+                data.base[s, t, part] = exchange.base[row]
+                data.source[s, t, part] = exchange.source[row]
+                data.swapped[s, t, part, :, :length] = exchange.swapped[row]
+                data.scored[s, t, part, :, :length] = exchange.scored[row]
     return data
+
+
+def _check_alike(exchanges: Sequence[Sequence[Exchange]]) -> None:
+    """Refuse what cannot stand in one tensor, or in one subject."""
+    if empty := [s for s, own in enumerate(exchanges) if not own]:
+        raise ValueError(f"every subject needs at least one task, got none for number {empty[0]}.")
+    sizes = {(len(x.tokens), x.base.shape[1]) for own in exchanges for x in own}
+    if len(sizes) > 1:
+        raise ValueError(
+            "all exchanges of a fleet need equally many inputs and interchanges, "
+            f"got {' and '.join(f'{n} with {m}' for n, m in sorted(sizes))}."
+        )
+    for s, own in enumerate(exchanges):
+        kinds = {(x.targets.shape[1], "numbers" if x.numerical else "classes") for x in own}
+        if len(kinds) > 1:
+            raise ValueError(
+                f"the tasks of subject number {s} need inputs of one length and outputs of one "
+                f"kind, got {' and '.join(f'{n} tokens to {kind}' for n, kind in sorted(kinds))}."
+            )
+
+
+def _own_names(graph: ComponentGraph, edges: frozenset[str]) -> frozenset[str]:
+    """Edges of a program as those of the graph, where heads may share keys and values."""
+    if graph.n_groups == graph.n_heads:
+        return edges
+    size = graph.n_heads // graph.n_groups
+
+    def group(head: re.Match[str]) -> str:
+        return f"g{int(head[1]) // size}{head[2]}"
+
+    return frozenset(re.sub(r"h(\d+)(<[kv]>)$", group, edge) for edge in edges)
+
+
+# --- the rows of a step --------------------------------------------------------------------------
 
 
 def draw_rows(
     data: FleetData,
-    errors: Float[Tensor, "subject part"],
+    errors: Errors,
     rows: int,
     cut_rows: int,
     generator: torch.Generator,
+    *,
+    patched: bool = True,
 ) -> Rows:
-    """Rows of one step: half exchange a component of the circuit, half components outside it."""
-    device = data.tokens.device
-    subjects, parts = data.inside.shape
-    half, inputs = rows // 2, data.tokens.shape[1]
+    """Rows of one step: half exchange a component of the circuit, half components outside it.
+
+    Without the patched run they are any inputs; without cut rows there is no run with cut edges.
+    """
+    device, (subjects, _, inputs, _) = data.tokens.device, data.tokens.shape
     subject = torch.arange(subjects, device=device)[:, None]
+    task = _pick(_bounds(errors.task, data.real)[:, None].expand(-1, rows, -1), generator)
 
-    def integers(high: int, size: int) -> Tensor:
-        return torch.randint(high, (subjects, size), generator=generator, device=device)
+    def any_input(size: int) -> Int[Tensor, "subject size"]:
+        return torch.randint(inputs, (subjects, size), generator=generator, device=device)
 
-    weight = errors.clamp(min=FLOOR)
-    inner = _pick(weight * data.inside, half, generator)
-    pair = integers(data.base.shape[2], half)
-    outer_weight = weight * ~data.inside
-    lone = torch.nn.functional.one_hot(_pick(outer_weight, rows - half, generator), parts).bool()
-    coins = torch.rand(subjects, rows - half, parts, generator=generator, device=device) < 0.5
-    many = (torch.arange(rows - half, device=device) % 2 == 0)[None, :, None]
-    outer = (lone | (coins & many)) & ~data.inside[:, None]
-    base, source = (integers(inputs, rows - half) for _ in range(2))
-    base = torch.cat([data.base[subject, inner, pair], base], dim=1)
-    source = torch.cat([data.source[subject, inner, pair], source], dim=1)
-    kept = data.targets[subject, base[:, half:]]
-    cut_base = integers(inputs, cut_rows)
-    share = torch.tensor([1.0, 1.0, 0.5, 0.1], device=device)[torch.arange(cut_rows) % 4]
-    dice = torch.rand(subjects, cut_rows, *data.free.shape[1:], generator=generator, device=device)
+    if patched:
+        source, run = _patched(data, errors, task, generator)
+    else:
+        source, run = any_input(rows), None
+    cut = None
+    if cut_rows > 0:
+        chosen, few = any_input(cut_rows), task[:, :cut_rows]
+        cut = Cut(
+            tokens=data.tokens[subject, few, chosen],
+            targets=data.targets[subject, few, chosen],
+            edges=_cut_edges(data.free[subject, few], generator),
+        )
     return Rows(
-        donors=data.tokens[subject, source],
-        donor_targets=data.targets[subject, source],
-        tokens=data.tokens[subject, base],
-        targets=torch.cat([data.swapped[subject, inner, pair], kept], dim=1),
-        scored=torch.cat(
-            [
-                data.scored[subject, inner, pair],
-                data.exists[:, None].expand(-1, rows - half, -1),
-            ],
-            dim=1,
-        ),
-        patched=torch.cat([torch.nn.functional.one_hot(inner, parts).bool(), outer], dim=1),
-        strict=torch.arange(rows, device=device) >= half,
-        cut_tokens=data.tokens[subject, cut_base],
-        cut_targets=data.targets[subject, cut_base],
-        cut=data.free[:, None] & (dice < share[:, None, None]),
+        donors=data.tokens[subject, task, source],
+        targets=data.targets[subject, task, source],
+        patched=run,
+        cut=cut,
     )
 
 
-def _pick(
-    weight: Float[Tensor, "subject part"], rows: int, generator: torch.Generator
-) -> Int[Tensor, "subject row"]:
-    """Parts drawn by weight; any part where all weights are zero.
+def _patched(
+    data: FleetData,
+    errors: Errors,
+    task: Int[Tensor, "subject row"],
+    generator: torch.Generator,
+) -> tuple[Int[Tensor, "subject row"], Patched]:
+    """Which inputs are donors, and the rows that take activations from them."""
+    (subjects, rows), device = task.shape, task.device
+    inputs, parts = data.tokens.shape[2], data.inside.shape[2]
+    half = rows // 2
+    inner_task, outer_task = task[:, :half], task[:, half:]
+    subject = torch.arange(subjects, device=device)[:, None]
+    part = torch.arange(parts, device=device)
 
-    That does no harm: a row outside the circuit then exchanges nothing, since parts inside are
-    taken out of it, and a row inside has no scored position.
+    def integers(high: int, size: int) -> Int[Tensor, "subject size"]:
+        return torch.randint(high, (subjects, size), generator=generator, device=device)
+
+    inner = _pick(_bounds(errors.part, data.inside)[subject, inner_task], generator)
+    drawn = (subject, inner_task, inner, integers(data.base.shape[3], half))
+    outside = ~data.inside[subject, outer_task]
+    outer = _pick(_bounds(errors.part, ~data.inside)[subject, outer_task], generator)
+    lone = outer[..., None] == part
+    coins = torch.rand(outside.shape, generator=generator, device=device) < 0.5
+    many = (torch.arange(rows - half, device=device) % 2 == 0)[None, :, None]
+    exchanged = (lone | (coins & many)) & outside
+    base, source = (integers(inputs, rows - half) for _ in range(2))
+    kept = data.targets[subject, outer_task, base]
+    everywhere = data.exists[:, None].expand_as(kept)
+    run = Patched(
+        tokens=data.tokens[subject, task, torch.cat([data.base[drawn], base], dim=1)],
+        targets=torch.cat([data.swapped[drawn], kept], dim=1),
+        scored=torch.cat([data.scored[drawn], everywhere], dim=1),
+        parts=torch.cat([inner[..., None] == part, exchanged], dim=1),
+        strict=torch.arange(rows, device=device) >= half,
+    )
+    return torch.cat([data.source[drawn], source], dim=1), run
+
+
+def _cut_edges(
+    free: Bool[Tensor, "subject cut_row reader writer"], generator: torch.Generator
+) -> Bool[Tensor, "subject cut_row reader writer"]:
+    """Of four rows two cut all free edges, one half of them, one a tenth."""
+    dice = torch.rand(free.shape, generator=generator, device=free.device)
+    kind = torch.arange(free.shape[1], device=free.device) % 4
+    share = torch.where(kind < 2, 1.0, torch.where(kind == 2, 0.5, 0.1))
+    return free & (dice < share[:, None, None])
+
+
+def _bounds(
+    weight: Float[Tensor, "*more choice"], allowed: Bool[Tensor, "*more choice"]
+) -> Int[Tensor, "*more choice"]:
+    """Weights added up, as whole numbers: sums are exact, so what is not allowed has no width."""
+    return (weight.clamp(min=FLOOR) * allowed * SCALE).round().long().cumsum(-1)
+
+
+def _pick(
+    bounds: Int[Tensor, "subject row choice"], generator: torch.Generator
+) -> Int[Tensor, "subject row"]:
+    """One of the choices for every row, drawn by weight; the last where none is allowed.
+
+    That does no harm for parts: a row outside the circuit then exchanges nothing, since parts
+    inside are taken out of it, and a row inside has no scored position. Counting the bounds below a
+    random number, unlike `torch.multinomial`, can be recorded on a GPU.
     """
-    usable = weight + 1e-12
-    return torch.multinomial(usable, rows, replacement=True, generator=generator)
+    subjects, rows, choices = bounds.shape
+    share = torch.rand(
+        subjects, rows, generator=generator, device=bounds.device, dtype=torch.float64
+    )
+    drawn = (share * bounds[..., -1]).long()
+    return (bounds <= drawn[..., None]).sum(-1).clamp(max=choices - 1)

@@ -1,8 +1,8 @@
 """All that a fleet in training is, on disk: a training that was cut off goes on from there.
 
 A checkpoint holds the weights and Adam's moments of the subjects that still train, how often each
-of their components went wrong, the state of the generator, the step, and the best weights of every
-subject so far. Training from it takes the very steps that an unbroken one takes.
+of their tasks and components went wrong, the state of the generator, the step, and the best weights
+of every subject so far. Training from it takes the very steps that an unbroken one takes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
+from graphcircuits.fleets.batch import Errors
 from graphcircuits.fleets.fleet import Weights
 from graphcircuits.store import Artifact, load_artifact, save_artifact, taken_apart
 from graphcircuits.subject.transformer import Transformer
@@ -68,7 +69,7 @@ class Snapshot:
     alive: Sequence[int]
     """Places in the fleet of the subjects that still train, in the order of the tensors."""
     state: State
-    errors: Float[Tensor, "subject part"]
+    errors: Errors
     generator: Tensor
     """The state of the generator."""
     best: Mapping[int, TrainedSubject]
@@ -82,7 +83,8 @@ def save_snapshot(path: Path, about: Mapping[str, Any], snapshot: Snapshot) -> N
         for kind in MOMENTS
         for name, tensor in getattr(state, kind).items()
     }
-    tensors |= {"count": state.count, "errors": snapshot.errors, "generator": snapshot.generator}
+    tensors |= {"count": state.count, "generator": snapshot.generator}
+    tensors |= {"errors.task": snapshot.errors.task, "errors.part": snapshot.errors.part}
     for place, one in snapshot.best.items():
         tensors |= {f"best{place}.{name}": w for name, w in one.subject.weights.items()}
     best = {
@@ -125,7 +127,9 @@ def _snapshot(found: Artifact, subjects: Sequence[Transformer], device: torch.de
         step=found.meta["step"],
         alive=found.meta["alive"],
         state=State(weights, first, second, found.tensors["count"].clone().to(device)),
-        errors=found.tensors["errors"].clone().to(device),
+        errors=Errors(
+            *(found.tensors[f"errors.{of}"].clone().to(device) for of in ("task", "part"))
+        ),
         generator=found.tensors["generator"].clone(),
         best=best,
     )

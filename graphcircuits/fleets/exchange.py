@@ -58,7 +58,10 @@ def exchange(
     n_interchanges: int,
     generator: torch.Generator,
 ) -> Exchange:
-    """Answers for inputs (token codes of one length), and for interchanges of each component."""
+    """Answers for inputs (token codes of one length), and for interchanges of each component.
+
+    Without interchanges it is the task alone, and the program runs once.
+    """
     clean = _in_batches(tables, codes, {})
     written = written_variables(tables, layout)
     drawn = torch.randint(len(codes), (len(written), 2, n_interchanges), generator=generator)
@@ -66,6 +69,8 @@ def exchange(
     swapped = np.zeros((len(written), n_interchanges, codes.shape[1]), targets.dtype)
     scored = np.zeros(swapped.shape, dtype=bool)
     for row, ((base, source), sops) in enumerate(zip(drawn.numpy(), written.values(), strict=True)):
+        if n_interchanges == 0:
+            break
         overrides = {sop: clean.columns[sop][source] for sop in sops}
         trace = _in_batches(tables, codes[base], overrides)
         swapped[row] = _targets(tables, trace)

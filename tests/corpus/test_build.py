@@ -68,7 +68,7 @@ def trained() -> Transformer:
     start = Transformer.random(
         subject_config(case), torch.Generator().manual_seed(0), subject_codec(case)
     )
-    (one,) = train_fleet([start], data[:1], data[1:], SIIT, torch.Generator().manual_seed(0))
+    (one,) = train_fleet([start], [data[:1]], [data[1:]], SIIT, torch.Generator().manual_seed(0))
     assert one.passed
     return one.subject
 

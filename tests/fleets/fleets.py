@@ -114,6 +114,11 @@ def case_fleet(
     return subjects, [case_exchange(case, inputs, pairs, 3) for case in cases]
 
 
+def one_task(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
+    """Each of them as the single task of its subject."""
+    return [[exchange] for exchange in exchanges]
+
+
 def patched_logits(
     subject: Transformer, tokens: Tensor, donors: Tensor, parts: Iterable[str]
 ) -> Tensor:

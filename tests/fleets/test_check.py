@@ -11,11 +11,11 @@ from graphcircuits.corpus.build import case_exchange
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.fleets import check as module
 from graphcircuits.fleets.batch import gather, part_names
-from graphcircuits.fleets.check import Shares, check
+from graphcircuits.fleets.check import Shares, answered, check
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import stack
 from graphcircuits.subject.transformer import Transformer
-from tests.fleets.fleets import case_fleet, fleet_of, patched_logits
+from tests.fleets.fleets import case_fleet, fleet_of, one_task, patched_logits
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -57,7 +57,7 @@ def checked(
     subjects: list[Transformer], exchanges: list[Exchange], rows: int, tolerance: float = 0.05
 ) -> Shares:
     fleet = fleet_of(subjects)
-    weights, data = stack(fleet, subjects), gather(fleet, exchanges)
+    weights, data = stack(fleet, subjects), gather(fleet, one_task(exchanges))
     return check(fleet, weights, data, rows, tolerance, torch.Generator().manual_seed(0))
 
 
@@ -86,9 +86,9 @@ def test_interchange_shares_are_the_slow_count(tolerance: float) -> None:
     for s, (subject, exchange) in enumerate(zip(subjects, exchanges, strict=True)):
         slow = slow_interchange(subject, exchange, tolerance)
         places = [names.index(name) for name in exchange.components]
-        assert scores.parts[s, places].tolist() == pytest.approx(slow, abs=1e-6)
-        assert scores.interchange[s].item() == pytest.approx(min(slow), abs=1e-6)
-        assert {names[part] for part in scores.inside[s].nonzero()} == set(exchange.components)
+        assert scores.parts[s, 0, places].tolist() == pytest.approx(slow, abs=1e-6)
+        assert scores.interchange[s, 0].item() == pytest.approx(min(slow), abs=1e-6)
+        assert {names[part] for part in scores.inside[s, 0].nonzero()} == set(exchange.components)
         seen += slow
     assert min(seen) < 0.95
     assert len(set(seen)) > 4
@@ -114,19 +114,19 @@ def test_other_shares_are_estimates_of_those_over_all_inputs() -> None:
     wrong = 0
     for s, (subject, exchange) in enumerate(zip(subjects, exchanges, strict=True)):
         hits = right(subject.logits(exchange.tokens), exchange, exchange.targets, 0.05)
-        assert scores.accuracy[s].item() == pytest.approx(hits.float().mean().item(), abs=0.07)
+        assert scores.accuracy[s, 0].item() == pytest.approx(hits.float().mean().item(), abs=0.07)
         outside = [name for name in names if name not in exchange.components]
         slow = [slow_strict(subject, exchange, name, 0.05) for name in outside]
-        got = scores.parts[s, [names.index(name) for name in outside]].tolist()
+        got = scores.parts[s, 0, [names.index(name) for name in outside]].tolist()
         assert got == pytest.approx(slow, abs=0.07)
-        assert scores.strict[s].item() == pytest.approx(min(slow), abs=0.07)
+        assert scores.strict[s, 0].item() == pytest.approx(min(slow), abs=0.07)
         base, source = every_pair(exchange)
         corrupted = subject.run(exchange.tokens[source]).writers
         graph = subject.graph
         mask = torch.tensor([name in exchange.edges for name in graph.edge_names]).double()
         logits = masked_logits(subject, exchange.tokens[base], mask, corrupted)
         kept = right(logits, exchange, exchange.targets[base], 0.05).float().mean().item()
-        assert scores.circuit[s].item() == pytest.approx(kept, abs=0.07)
+        assert scores.circuit[s, 0].item() == pytest.approx(kept, abs=0.07)
         wrong += sum(share < 0.95 for share in (*slow, kept))
     assert wrong > 2
 
@@ -148,15 +148,66 @@ def test_a_subject_is_checked_alike_with_others_beside_it() -> None:
         assert torch.equal(alone.parts[0, inside], together.parts[s, inside])
 
 
+def test_tasks_are_checked_apart() -> None:
+    """Each as if it were alone; padding counts as right."""
+    subjects, exchanges = half_right(64)
+    others = [case_exchange(load_case(id), 64, PAIRS, 9) for id in ("ib-3", "ib-13")]
+    tasks = [[exchanges[0], others[0]], [others[1]], [exchanges[2]]]
+    fleet = fleet_of(subjects)
+    weights, data = stack(fleet, subjects), gather(fleet, tasks)
+    scores = check(fleet, weights, data, PAIRS, 0.05, torch.Generator().manual_seed(0))
+    names = part_names(fleet)
+    for s, own in enumerate(tasks):
+        for t, exchange in enumerate(own):
+            slow = slow_interchange(subjects[s], exchange, 0.05)
+            places = [names.index(name) for name in exchange.components]
+            assert scores.parts[s, t, places].tolist() == pytest.approx(slow, abs=1e-6)
+            assert scores.interchange[s, t].item() == pytest.approx(min(slow), abs=1e-6)
+    for share in (scores.accuracy, scores.interchange, scores.strict, scores.circuit):
+        assert share[1:, 1].tolist() == [1, 1]
+    assert scores.errors.task[1:, 1].tolist() == [0, 0]
+    worst = [x[0, 1].item() for x in (scores.accuracy, scores.interchange, scores.strict)]
+    worst.append(scores.circuit[0, 1].item())
+    assert scores.errors.task[0, 1].item() == pytest.approx(1 - min(worst))
+
+
+def test_what_is_not_asked_for_counts_as_right() -> None:
+    subjects, exchanges = half_right(64)
+    fleet = fleet_of(subjects)
+    weights, data = stack(fleet, subjects), gather(fleet, one_task(exchanges))
+    seeded = torch.Generator().manual_seed(0)
+    scores = check(fleet, weights, data, 64, 0.05, seeded, patched=False, cut=False)
+    assert scores.accuracy[:2].max() < 1
+    for share in (scores.interchange, scores.strict, scores.circuit):
+        assert (share == 1).all()
+
+
+def test_chunks_of_plain_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    subjects, exchanges = half_right(64)
+    fleet = fleet_of(subjects)
+    weights, data = stack(fleet, subjects), gather(fleet, one_task(exchanges))
+    everything = torch.arange(64).expand(3, 1, -1)
+
+    def found() -> tuple[Tensor, ...]:
+        shares = checked(subjects, exchanges, PAIRS)
+        return (*answered(fleet, weights, data, everything, 0.05), shares.parts[shares.inside])
+
+    whole = found()
+    monkeypatch.setattr(module, "CHUNK", 30)
+    for expected, got in zip(whole, found(), strict=True):
+        torch.testing.assert_close(got, expected)
+
+
 def test_more_rows_than_pairs_are_all_pairs() -> None:
     subjects, exchanges = case_fleet(pairs=5)
-    few, many = (checked(subjects, exchanges, rows) for rows in (5, 500))
-    assert torch.equal(few.parts, many.parts)
+    few, many = (checked(subjects, exchanges, rows) for rows in (5, 40))
+    assert torch.equal(few.parts[few.inside], many.parts[few.inside])
+    assert few.inside.any()
 
 
 def test_nothing_inside_or_outside_counts_as_right() -> None:
-    wrong = torch.zeros(2, 3)
-    inside = torch.tensor([[True] * 3, [False] * 3])
-    scores = Shares(torch.zeros(2), wrong, inside, torch.zeros(2))
-    assert scores.interchange.tolist() == [0, 1]
-    assert scores.strict.tolist() == [1, 0]
+    wrong = torch.zeros(2, 1, 3)
+    inside = torch.tensor([[[True] * 3], [[False] * 3]])
+    scores = Shares(torch.zeros(2, 1), wrong, inside, torch.zeros(2, 1))
+    assert scores.interchange.tolist() == [[0], [1]]
+    assert scores.strict.tolist() == [[1], [0]]

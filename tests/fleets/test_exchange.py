@@ -185,6 +185,16 @@ def test_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(getattr(whole, name), getattr(parts, name))
 
 
+def test_without_interchanges_it_is_the_task_alone() -> None:
+    case = load_case("ib-18")
+    whole, alone = (case_exchange(case, 40, pairs, seed=1) for pairs in (8, 0))
+    assert torch.equal(alone.tokens, whole.tokens)
+    assert torch.equal(alone.targets, whole.targets)
+    assert (alone.components, alone.edges) == (whole.components, whole.edges)
+    assert alone.base.shape == alone.source.shape == (len(whole.components), 0)
+    assert alone.swapped.shape == alone.scored.shape == (*alone.base.shape, whole.targets.shape[1])
+
+
 def test_a_program_without_components() -> None:
     """The token itself: nothing to interchange, and the answers are the inputs."""
     tables = tabulate(tokens, vocab=("a", "b"), max_seq_len=4)

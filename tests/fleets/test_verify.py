@@ -2,12 +2,20 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from graphcircuits.corpus import load_case
 from graphcircuits.corpus.build import case_exchange
 from graphcircuits.fleets.exchange import Exchange
-from graphcircuits.fleets.verify import ACCURACY, INTERCHANGE, STRICT, Verdict, verify
+from graphcircuits.fleets.verify import (
+    ACCURACY,
+    INTERCHANGE,
+    STRICT,
+    Verdict,
+    verify,
+    verify_fleet,
+)
 from graphcircuits.subject.transformer import Transformer
 from tests.fleets.test_check import slow_interchange
 from tests.subjects import make_subject
@@ -115,9 +123,12 @@ def test_every_limit_counts(
         interchange={"m0": 1.0, "m1": interchange},
         strict={"a0.h0": strict, "a0.h1": 1.0},
         circuit=0.0,
+        loss=0.0,
     )
     assert verdict.passed is passed
-    empty = Verdict(accuracy=1.0, interchange={}, strict={}, circuit=1.0)
+    assert verdict.passes("public") is passed
+    assert verdict.passes("natural") is (accuracy >= 0.99)
+    empty = Verdict(accuracy=1.0, interchange={}, strict={}, circuit=1.0, loss=0.0)
     assert empty.passed
 
 
@@ -130,5 +141,51 @@ def test_one_seed_one_verdict_and_the_tolerance_is_used() -> None:
 
 def test_other_architectures_are_refused() -> None:
     _, exchange = shipped("ib-3")
-    with pytest.raises(ValueError, match=r"score_cap must be None, got 0\.5"):
-        verdict_on(make_subject("score-cap"), exchange)
+    with pytest.raises(ValueError, match=r"windows must be None, got \(2, None\)"):
+        verdict_on(make_subject(windows=(2, None)), exchange)
+
+
+def test_a_fleet_is_verified_like_its_subjects_one_by_one() -> None:
+    """But for the inputs drawn at random: so shares inside the circuit, accuracy and loss."""
+    both = [shipped(id) for id in ("ib-3", "ib-13")]
+    (own, again), (other,) = verify_fleet(
+        [subject for subject, _ in both],
+        [[both[0][1], both[0][1]], [both[1][1]]],
+        torch.Generator().manual_seed(0),
+    )
+    assert own.interchange == again.interchange
+    for got, (subject, exchange) in zip((own, other), both, strict=True):
+        alone = verdict_on(subject, exchange)
+        assert got.interchange == pytest.approx(alone.interchange, abs=1e-6)
+        assert (got.accuracy, got.loss) == pytest.approx((alone.accuracy, alone.loss), abs=1e-6)
+        assert got.strict.keys() == alone.strict.keys()
+
+
+@pytest.mark.parametrize("id", ["ib-3", "ib-13"])
+def test_the_loss_is_the_mean_over_all_inputs(id: str) -> None:
+    subject, exchange = shipped(id)
+    answers = subject.logits(exchange.tokens)[:, 1:]
+    if exchange.numerical:
+        expected = (answers[..., 0] - exchange.targets).square().mean()
+    else:
+        expected = F.cross_entropy(answers.flatten(0, 1), exchange.targets.flatten())
+    assert verdict_on(subject, exchange).loss == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_without_interchanges_answers_alone_are_measured() -> None:
+    subject, exchange = shipped("ib-13")
+    alone = case_exchange(load_case("ib-13"), 512, 0, 77)
+    assert torch.equal(alone.tokens, exchange.tokens)
+    verdict = verdict_on(subject, alone)
+    assert (verdict.interchange, verdict.strict, verdict.circuit) == ({}, {}, None)
+    assert verdict.accuracy == verdict_on(subject, exchange).accuracy
+    assert verdict.passes("natural")
+    # What was not measured counts for nothing.
+    assert not verdict.passes("public")
+    assert not verdict.passed
+
+
+def test_a_fleet_that_there_is_not_is_refused() -> None:
+    verdict = Verdict(accuracy=1.0, interchange={}, strict={}, circuit=1.0, loss=0.0)
+    with pytest.raises(ValueError, match="unknown fleet 'public '; there are planted, public, nat"):
+        verdict.passes("public ")
