@@ -287,7 +287,7 @@ class _RmsNorm(torch.autograd.Function):
     """stream * inverse, where inverse = (sum of squares / width + eps) ** -1/2.
 
     torch's norms have one width for all rows. The gradient is written out because autograd's would
-    go over the streams about twice as often, and a GPU does little else here.
+    go over the streams almost twice as often.
     """
 
     @staticmethod
