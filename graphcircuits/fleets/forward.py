@@ -15,11 +15,13 @@ runs can be recorded as CUDA graphs.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from graphcircuits.fleets.fleet import Fleet, Weights
 from graphcircuits.graph import Block
@@ -270,18 +272,42 @@ def _tables(fleet: Fleet, weights: Weights, tokens: Int[Tensor, "subject row pos
 def _unit(
     fleet: Fleet, tables: _Tables, stream: Float[Tensor, "subject *lead d_model"]
 ) -> Float[Tensor, "subject *lead d_model"]:
-    """A norm of streams, each over the subject's own width, without its weight and bias.
-
-    The norms of torch take a block of threads per position, which on a GPU is many times slower
-    where streams are narrow.
-    """
+    """A norm of streams, each over the subject's own width, without its weight and bias."""
     if fleet.config.norm == "none":
         return stream
     if tables.centre is not None:
         stream = torch.bmm(stream.flatten(1, -2), tables.centre).view_as(stream)
-    length = torch.linalg.vector_norm(stream, dim=-1, keepdim=True)
     width = fleet.width.view(-1, *[1] * (stream.ndim - 1))
-    return stream * (length.square() / width + fleet.config.norm_eps).rsqrt()
+    unit = _RmsNorm.apply(stream, width, fleet.config.norm_eps)
+    assert isinstance(unit, Tensor)
+    return unit
+
+
+class _RmsNorm(torch.autograd.Function):
+    """stream * inverse, where inverse = (sum of squares / width + eps) ** -1/2.
+
+    torch's norms have one width for all rows. The gradient is written out because autograd's would
+    go over the streams almost twice as often.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        stream: Float[Tensor, "subject *lead d_model"],
+        width: Float[Tensor, "subject ..."],
+        eps: float,
+    ) -> Float[Tensor, "subject *lead d_model"]:
+        length = torch.linalg.vector_norm(stream, dim=-1, keepdim=True)
+        inverse = (length.square() / width + eps).rsqrt()
+        unit = stream * inverse
+        ctx.save_for_backward(unit, inverse, width)
+        return unit
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Float[Tensor, "subject *lead d_model"]) -> Any:
+        (grad,), (unit, inverse, width) = grads, ctx.saved_tensors
+        along = (grad * unit).sum(-1, keepdim=True) / width
+        return torch.addcmul(grad, unit, along, value=-1) * inverse, None, None
 
 
 def _attend(

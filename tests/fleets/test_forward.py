@@ -205,3 +205,30 @@ def test_a_run_asks_for_no_value_and_takes_nothing_from_the_host(architecture: s
     patched, _ = forward(fleet, weights, tokens, patch_of(fleet, held, parts.to(meta)))
     gradients = torch.autograd.grad((both + patched).sum(), list(weights.values()))
     assert all(gradient.is_meta for gradient in gradients)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("unchecked")
+@every_architecture
+def test_a_recorded_run_is_the_run(architecture: str) -> None:
+    subjects = unlike_subjects(architecture)
+    cuda = torch.device("cuda")
+    fleet = fleet_of(subjects).to(cuda)
+    weights = {n: w.to(cuda).requires_grad_() for n, w in stack(fleet, subjects).items()}
+    tokens, cut = inputs_of(fleet, ROWS, 1).to(cuda), some_cuts(fleet).to(cuda)
+
+    def gradients() -> tuple[Tensor, ...]:
+        both, _ = both_runs(fleet, weights, tokens, cut)
+        return torch.autograd.grad(both.sin().sum(), list(weights.values()))
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        gradients()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        recorded = gradients()
+    tokens.copy_(inputs_of(fleet, ROWS, 2))
+    graph.replay()
+    for got, expected in zip(recorded, gradients(), strict=True):
+        close(got, expected)
