@@ -226,13 +226,12 @@ def _listed_cases(ids: list[str] | None, family: str | None) -> "list[Case | Mul
     from graphcircuits.corpus.prepare import find_case
     from graphcircuits.corpus.split import is_constant
 
+    for id in ids or ():
+        model, at, _ = id.partition(AT)
+        if at:
+            raise ValueError(f"{id} is one task of the model {model}; build {model}.")
     if ids:
-        cases = [find_case(id) for id in dict.fromkeys(ids)]
-        for case in cases:
-            if AT in case.id:
-                model = case.id.partition(AT)[0]
-                raise ValueError(f"{case.id} is one task of the model {model}; build {model}.")
-        return cases
+        return [find_case(id) for id in dict.fromkeys(ids)]
     return [case for case in map(load_case, case_ids(family=family)) if not is_constant(case)]
 
 

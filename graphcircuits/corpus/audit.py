@@ -1,6 +1,7 @@
-"""An independent look at the shipped subjects, by interventions on edges that training never made.
+"""An independent look at planted subjects, by interventions on edges that training never made.
 
-For every subject, on fresh inputs, with corrupted values from other inputs:
+For every subject with a circuit, of any fleet and architecture, and for each of its tasks, on fresh
+inputs, with corrupted values from other inputs:
 
 1. Keep a circuit and corrupt every edge outside it: how many answers stay right? Once for the
    official labels, once for the complete ones, which also have the reads that the official rule
@@ -15,7 +16,8 @@ For every subject, on fresh inputs, with corrupted values from other inputs:
 import argparse
 import json
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from statistics import quantiles
@@ -24,8 +26,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from graphcircuits.corpus import case_ids, load_case
 from graphcircuits.corpus.case import Case
+from graphcircuits.corpus.multitask import MultiCase
+from graphcircuits.corpus.orders import Order
+from graphcircuits.corpus.prepare import find_case
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.subject.files import load_transformer
 from graphcircuits.subject.transformer import Transformer
@@ -41,7 +45,8 @@ BROKEN = 0.05
 class Audit:
     """Shares of right answers of one subject."""
 
-    case: str
+    subject: str
+    """The id of its order; of several tasks with the task in its case."""
     layers: int
     plain: float
     official: float
@@ -56,15 +61,15 @@ class Audit:
 
 
 @torch.no_grad()
-def audit(case: Case, subject: Transformer, pairs: Pairs) -> Audit:
+def audit(case: Case, subject: Transformer, pairs: Pairs, name: str | None = None) -> Audit:
     """Cut the complements of the circuits, then each component, and count right answers."""
     graph = subject.graph
     components = list(case.layout.components)
     index = {name: writer for writer, name in enumerate(graph.writer_names)}
     masks = [
         torch.ones(graph.n_edges, dtype=torch.bool),
-        case.labels("interpbench").mask,
-        case.labels("complete").mask,
+        case.labels("interpbench", graph).mask,
+        case.labels("complete", graph).mask,
         *(graph.edge_writers != index[component.name] for component in components),
     ]
     corrupted = subject.run(pairs.corrupted).writers
@@ -73,7 +78,7 @@ def audit(case: Case, subject: Transformer, pairs: Pairs) -> Audit:
     plain, official, complete, *without = shares.tolist()
     names = [component.name for component in components]
     return Audit(
-        case=case.id,
+        subject=name or case.id,
         layers=graph.n_layers,
         plain=plain,
         official=official,
@@ -95,18 +100,25 @@ def _right(
     return (right & pairs.scored).sum((1, 2)) / pairs.scored.sum()
 
 
-def audit_all(ids: list[str], directory: Path = SHIPPED, seed: int = 12345) -> list[Audit]:
-    """Audits of the cases that have a subject in the directory."""
-    paths = {id: directory / f"{id}.safetensors" for id in ids}
+def audit_all(cases: Sequence[str], directory: Path = SHIPPED, seed: int = 12345) -> list[Audit]:
+    """Audits of the subjects in a directory that have a circuit: all, or those of some cases."""
+    paths = {Order.parse(path.stem): path for path in directory.glob("*.safetensors")}
     return [
         audit(
-            load_case(id),
-            load_transformer(path).to(torch.float32),
-            load_case(id).pairs(PAIRS, seed=seed),
+            case,
+            load_transformer(paths[order]).to(torch.float32),
+            case.pairs(PAIRS, seed=seed),
+            replace(order, case=case.id).id,
         )
-        for id, path in paths.items()
-        if path.exists()
+        for order in sorted(paths)
+        if order.fleet != "natural" and (not cases or order.case in cases)
+        for case in _tasks(order.case)
     ]
+
+
+def _tasks(id: str) -> Sequence[Case]:
+    found = find_case(id)
+    return found.tasks if isinstance(found, MultiCase) else [found]
 
 
 def summary(audits: list[Audit]) -> dict[str, object]:
@@ -125,8 +137,10 @@ def summary(audits: list[Audit]) -> dict[str, object]:
         "without_one_component": five(needed),
         "components": len(needed),
         "components_hardly_missed": sum(len(a.unneeded) for a in audits),
-        "complete_below_0.97": {a.case: round(a.complete, 3) for a in audits if a.complete < 0.97},
-        "hardly_missed": {a.case: a.unneeded for a in audits if a.unneeded},
+        "complete_below_0.97": {
+            a.subject: round(a.complete, 3) for a in audits if a.complete < 0.97
+        },
+        "hardly_missed": {a.subject: a.unneeded for a in audits if a.unneeded},
     }
 
 
@@ -138,7 +152,7 @@ def main() -> None:
     parser.add_argument("--subjects", type=Path, default=SHIPPED, help="directory of a build")
     parser.add_argument("--json", action="store_true", help="everything, for machines")
     options = parser.parse_args()
-    audits = audit_all(options.cases or case_ids(), options.subjects)
+    audits = audit_all(options.cases, options.subjects)
     if options.json:
         record = {"summary": summary(audits), "subjects": [vars(a) for a in audits]}
         sys.stdout.write(json.dumps(record) + "\n")

@@ -1,13 +1,17 @@
 """`graphcircuits build`: what it refuses before it starts."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from graphcircuits.corpus.build import BuildConfig
 from graphcircuits.corpus.case import Case
+from graphcircuits.corpus.orders import Order
+from graphcircuits.fleets.recipes import recipe
 from tests.shell import Command, refused
 
 
@@ -34,6 +38,20 @@ from tests.shell import Command, refused
         (["--program", "a.py"], "give cases, --family or --program, not several of them."),
         (["--vocab", "a"], "--vocab, --max-seq-len and --causal go with --program."),
         (["IB-4"], "unknown case 'IB-4'; did you mean ib-4 ("),
+        (["--fleet", "wild"], "--fleet must be one of planted, public, natural, got 'wild'."),
+        (
+            ["--architecture", "gpt2,bert"],
+            "--architecture must be one of plain, relu, rotary, gpt2, neox, llama, llama-gqa, rms, "
+            "got 'bert'.",
+        ),
+        (["--architecture", "rms, rms"], "--architecture names rms twice."),
+        (
+            ["--fleet", "natural", "--strict-weight", "1", "--edge-weight", "1"],
+            "--strict-weight goes with --fleet planted or public; --edge-weight goes with --fleet "
+            "planted.",
+        ),
+        (["--fleet", "public", "--edge-weight", "1"], "--edge-weight goes with --fleet planted."),
+        (["mt-0@ib-8"], "mt-0@ib-8 is one task of the model mt-0; build mt-0."),
     ],
 )
 def test_refusals(
@@ -65,15 +83,19 @@ def test_a_program_of_your_own_is_built(
     )
     report = {"accuracy": 1.0, "worst_interchange": 0.9, "worst_strict": 0.8, "steps": 7}
 
-    def build(cases: list[Case], out: Path, *_: Any, **__: Any) -> Iterator[SimpleNamespace]:
+    def build(
+        orders: list[Order], out: Path, config: BuildConfig, *, cases: list[Case], **_: Any
+    ) -> Iterator[SimpleNamespace]:
+        assert orders == [Order("doubled")]
+        assert config.siit == recipe("planted")
         (case,) = cases
         assert (case.id, case.vocab, case.max_seq_len, case.causal) == ("doubled", (0, 1), 4, True)
         assert case.evaluate([0, 1]) == [0, 2]
         if passed:
             out.mkdir()
             (out / "doubled.safetensors").write_text("")
-        said = {"case": "a\x1b[31m", "passed": passed, **report}
-        yield SimpleNamespace(id=case.id, report=said)
+        said = {"passed": passed, **report}
+        yield SimpleNamespace(id=f"{case.id}\x1b[31m", passed=passed, report=said)
 
     monkeypatch.setattr("graphcircuits.corpus.build.build", build)
     own = ["--program", "prog.py", "--vocab", "0,1", "--max-seq-len", "4", "--causal"]
@@ -82,8 +104,33 @@ def test_a_program_of_your_own_is_built(
     assert ended.out == f"{int(passed)} of 1 subjects in subjects\n"
     assert ("not passed: doubled" in ended.err) == (not passed)
     assert "\x1b[31m" not in ended.err
+    assert "interchange 0.9000  strict 0.8000  7 steps" in ended.err
     assert f"{'passed' if passed else 'FAILED'}  accuracy 1.0000" in ended.err
     if passed:
         refused(
             command("build", *own), "subjects already holds 1 of these subjects, finished or in"
         )
+
+
+def test_every_case_is_built_in_every_architecture_by_the_recipe(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was typed replaces what the recipe says, and nothing else."""
+    seen: list[Any] = []
+
+    def build(orders: list[Order], out: Path, config: BuildConfig, **_: Any) -> Iterator[Any]:
+        seen.extend([[order.id for order in orders], config])
+        out.mkdir()
+        for order in orders:
+            (out / f"{order.id}.safetensors").write_text("")
+            report = {"passed": True, "accuracy": 1.0, "loss": 0.5, "steps": 7}
+            yield SimpleNamespace(id=order.id, passed=True, report=report)
+
+    monkeypatch.setattr("graphcircuits.corpus.build.build", build)
+    words = ["--fleet", "natural", "--architecture", "gpt2, llama", "--seed", "2", "--steps", "9"]
+    ended = command("build", "ib-3", "rnd-3", *words)
+    assert (ended.code, ended.out) == (0, "4 of 4 subjects in subjects\n")
+    ids, config = seen
+    assert ids == [f"{case}.natural.{a}.2" for case in ("ib-3", "rnd-3") for a in ("gpt2", "llama")]
+    assert config.siit == replace(recipe("natural"), steps=9)
+    assert "rnd-3.natural.llama.2        passed  accuracy 1.0000  loss 0.5000  7 steps" in ended.err

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from graphcircuits.corpus import load_case
+from graphcircuits.corpus.build import start_of
+from graphcircuits.corpus.orders import Order, shipped_path
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.subject.transformer import Transformer
@@ -94,6 +97,48 @@ def test_refusals_before_anything_is_loaded(
     (tmp_path / "file").write_text("")
     refused(command("localize", "ib-3", *given), text)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (["--fleet", "wild"], "--fleet must be one of planted, public, natural, got 'wild'."),
+        (["--architecture", "bert"], "--architecture must be one of plain, relu, rotary, gpt2, n"),
+        (
+            ["--fleet", "public"],
+            "no subject ib-3.public.plain.0 is shipped; there are ib-3; build it with: "
+            "graphcircuits build ib-3 --fleet public",
+        ),
+    ],
+)
+def test_subjects_that_there_are_not(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], text: str
+) -> None:
+    monkeypatch.setattr("graphcircuits.corpus.orders.files", lambda _: tmp_path)
+    save_transformer(tmp_path / "data/subjects/ib-3.safetensors", make_subject())
+    refused(command(*FAST, *given), text)
+
+
+def test_a_fleet_is_no_matter_of_your_own_model(command: Command, tmp_path: Path) -> None:
+    said = "--fleet and --architecture choose among the subjects of a case, not with --model."
+    refused(command(*own_subject(tmp_path), "--architecture", "llama"), said)
+
+
+def test_a_natural_subject_has_no_true_circuit(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a planted one of another architecture has it in its own graph."""
+    monkeypatch.setattr("graphcircuits.corpus.orders.files", lambda _: tmp_path)
+    for id in ("ib-3.natural.llama.0", "ib-3.planted.llama-gqa.0"):
+        order = Order.parse(id)
+        subject = start_of(order, load_case("ib-3"))
+        save_transformer(shipped_path(order), subject, meta={"report": vars(order)})
+    found = json.loads(command(*FAST, "--fleet", "natural", "--json").out)
+    assert (found["subject"], found["auroc"]) == ("ib-3.natural.llama.0", None)
+    found = json.loads(command(*FAST, "--architecture", "llama-gqa", "--json").out)
+    assert found["subject"] == "ib-3.planted.llama-gqa.0"
+    assert 0 <= found["auroc"] <= 1
+    assert command(*FAST, "--architecture", "llama-gqa", "--level", "qkv").code == 0
 
 
 def test_a_path_in_the_place_of_a_case(command: Command, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Cases as values: finding them, their errors, their samplers, their labels."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from torch import Generator
 from graphcircuits import rasp
 from graphcircuits.corpus import Case, SubjectDims, case_ids, load_case
 from graphcircuits.corpus.samplers import draw
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.shipped import blind_to
 
 
@@ -248,6 +250,19 @@ def test_the_labels_of_ib_3_name_the_compiled_head_and_the_published_list_anothe
 def test_complete_labels_add_to_the_official_ones(id: str):
     case = load_case(id)
     assert case.circuit.edges < case.labels("complete").edges
+
+
+def test_labels_of_a_graph_with_grouped_keys_name_the_groups():
+    case = load_case("ib-13")
+    grouped = ComponentGraph(2, 4, n_kv_heads=2)
+    found = case.labels("complete", grouped)
+    assert found.graph == grouped
+    expected = {
+        re.sub(r"h(\d)(<[kv]>)", lambda m: f"g{int(m[1]) // 2}{m[2]}", edge)
+        for edge in case.labels("complete").edges
+    }
+    assert found.edges == expected != case.labels("complete").edges
+    assert case.labels("complete", case.graph) == case.labels("complete")
 
 
 # Samplers

@@ -1,10 +1,20 @@
-"""Orders: their ids, and what is no order."""
+"""Orders: their ids, what is no order, and which of them the package has subjects of."""
 
 import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from graphcircuits.corpus.orders import Order
+from graphcircuits.corpus import load_case
+from graphcircuits.corpus.multitask import load_multi
+from graphcircuits.corpus.orders import Order, shipped_orders, shipped_path
+from graphcircuits.subject.files import save_transformer
+from tests.corpus.test_case import own_case
+from tests.subjects import make_subject
+
+Ship = Callable[..., None]
 
 NAMED = {
     "ib-3": Order("ib-3"),
@@ -61,3 +71,83 @@ def test_orders_sort_by_case_first() -> None:
         ("a", "planted", 1),
         ("b", "planted", 0),
     ]
+
+
+# What is shipped
+
+
+@pytest.fixture
+def ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ship:
+    """An empty package, and what puts subjects into it."""
+    monkeypatch.setattr("graphcircuits.corpus.orders.files", lambda _: tmp_path)
+
+    def put(*ids: str) -> None:
+        for id in ids:
+            order = Order.parse(id)
+            report = {**vars(order), "mark": id}
+            save_transformer(shipped_path(order), make_subject(), meta={"report": report})
+
+    return put
+
+
+def marks(case: Any, *wanted: Any) -> str:
+    return case.report(*wanted)["mark"]
+
+
+def test_subjects_lie_by_fleet_and_are_found(ship: Ship, tmp_path: Path) -> None:
+    assert shipped_orders() == []
+    ids = ("ib-3", "ib-3.planted.gpt2.0", "ib-3.natural.llama.0", "ib-3.natural.plain.4", "mt-0")
+    ship(*ids, "ib-2.natural.rms.0")
+    paths = {str(path.relative_to(tmp_path / "data")) for path in tmp_path.rglob("*.safetensors")}
+    assert paths == {
+        "subjects/ib-3.safetensors",
+        "subjects/mt-0.safetensors",
+        "fleets/planted/ib-3.planted.gpt2.0.safetensors",
+        "fleets/natural/ib-3.natural.llama.0.safetensors",
+        "fleets/natural/ib-3.natural.plain.4.safetensors",
+        "fleets/natural/ib-2.natural.rms.0.safetensors",
+    }
+    assert {order.id for order in shipped_orders()} == {*ids, "ib-2.natural.rms.0"}
+    natural = [order.id for order in shipped_orders("natural")]
+    assert natural == ["ib-2.natural.rms.0", "ib-3.natural.llama.0", "ib-3.natural.plain.4"]
+    case = load_case("ib-3")
+    assert (
+        marks(case) == marks(case, "planted", "plain") == marks(case, "planted", None, 5) == ids[0]
+    )
+    assert marks(case, "planted", "gpt2") == ids[1]
+    # The only architecture there is; plain where there is one of that seed.
+    assert marks(case, "natural") == marks(case, "natural", "llama") == ids[2]
+    assert marks(case, "natural", None, 4) == ids[3]
+    subject = case.subject("natural")
+    assert (subject.case, subject.fleet) == ("ib-3", "natural")
+    assert case.subject().fleet == "planted"
+    # A task has the subject of its model.
+    task = load_multi("mt-0").tasks[0]
+    assert (marks(task), task.subject().case) == ("mt-0", task.id)
+
+
+def test_what_is_not_shipped_is_built_by_a_command(ship: Ship) -> None:
+    ship("ib-3.natural.llama.0", "ib-3.natural.gpt2.0")
+    case = load_case("ib-3")
+    there = "; there are ib-3.natural.gpt2.0, ib-3.natural.llama.0"
+    begins = "build it with: graphcircuits build"
+    expected = {
+        ("natural",): f"no subject ib-3.natural.plain.0 is shipped{there}; {begins} ib-3 "
+        "--fleet natural",
+        ("natural", "rms", 2): f"no subject ib-3.natural.rms.2 is shipped{there}; {begins} ib-3 "
+        "--fleet natural --architecture rms --seed 2",
+        ("planted",): f"no subject for case 'ib-3' is shipped{there}; {begins} ib-3",
+    }
+    for wanted, said in expected.items():
+        for ask in (case.subject, case.report):
+            with pytest.raises(FileNotFoundError) as caught:
+                ask(*wanted)
+            assert str(caught.value) == said
+    with pytest.raises(
+        FileNotFoundError, match=r"--max-seq-len 4 --fleet public, and read what it"
+    ):
+        own_case().subject("public")
+    with pytest.raises(ValueError, match="unknown fleet 'wild'; there are planted, public, nat"):
+        case.subject("wild")
+    with pytest.raises(ValueError, match="unknown architecture 'bert'; choose from plain"):
+        case.subject("natural", "bert")

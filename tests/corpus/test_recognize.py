@@ -9,11 +9,13 @@ import torch
 
 from graphcircuits.adapters.interpbench import export_interpbench, import_interpbench
 from graphcircuits.corpus import load_case
+from graphcircuits.corpus.orders import Order
 from graphcircuits.corpus.recognize import (
     INDEX_FILE,
     case_of,
     fingerprint,
     index,
+    planted_case,
     shipped_ids,
 )
 from graphcircuits.store import content_hash
@@ -78,6 +80,38 @@ def test_a_file_of_build_says_its_case(tmp_path: Path) -> None:
     for meta in ({}, {"report": None}, {"report": {"case": 3}}, {"report": {}}):
         save_transformer(path, make_subject(), meta=meta)
         assert load_transformer(path).case is None
+
+
+def test_a_file_of_build_says_how_it_was_trained(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    # Files of older builds do not say it: those were planted.
+    for said, fleet in (
+        ({}, "planted"),
+        ({"fleet": 3}, "planted"),
+        ({"fleet": "public"}, "public"),
+    ):
+        save_transformer(path, make_subject(), meta={"report": {"case": "ib-2", **said}})
+        assert load_transformer(path).fleet == fleet
+        assert planted_case(load_transformer(path)) == "ib-2"
+    report = {"case": "ib-2", "fleet": "natural"}
+    save_transformer(path, make_subject(), meta={"report": report})
+    natural = load_transformer(path).to(torch.float64)
+    assert (natural.fleet, case_of(natural), planted_case(natural)) == ("natural", "ib-2", None)
+    save_transformer(path, make_subject(), meta={"report": {"fleet": "natural"}})
+    assert load_transformer(path).fleet is None
+
+
+def test_shipped_natural_weights_belong_to_their_case_and_have_no_circuit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subject = make_subject()
+    size = sum(weight.numel() for weight in subject.weights.values())
+    known = {(size, fingerprint(subject)): Order("ib-2", "natural", "gpt2")}
+    monkeypatch.setattr("graphcircuits.corpus.recognize._by_content", lambda: known)
+    assert (case_of(subject), planted_case(subject)) == ("ib-2", None)
+    monkeypatch.undo()
+    assert planted_case(unmarked("ib-7")) == "ib-7"
+    assert planted_case(subject) is None
 
 
 def test_prompts_of_a_case_say_so() -> None:

@@ -227,6 +227,26 @@ def test_a_planted_subject_gets_the_predictor() -> None:
     assert flat.notes == ("no method was named: eap-ig, because gcl needs pairs with targets",)
 
 
+def test_what_the_predictor_was_not_measured_on_gets_eap_ig() -> None:
+    subject, pairs = (
+        replace(make_subject(), case="ib-3", fleet="planted"),
+        load_case("ib-3").pairs(2),
+    )
+    assert default_method(subject, pairs)[0] == "gcl"
+    assert default_method(replace(subject, fleet="public"), pairs)[0] == "gcl"
+    method, why = default_method(replace(subject, fleet="natural"), pairs)
+    assert method == "eap-ig"
+    assert "not known to be a planted subject" in why
+    others: list[dict[str, Any]] = [{"norm": "rms"}, {"positions": "rotary"}, {"n_kv_heads": 1}]
+    for options in others:
+        other = replace(make_subject(**options), case="ib-3", fleet="planted")
+        assert default_method(other, pairs) == (
+            "eap-ig",
+            "no method was named: eap-ig, because gcl has been measured on planted subjects of the "
+            "plain architecture and of one task only",
+        )
+
+
 def test_any_other_subject_gets_eap_ig() -> None:
     subject = make_subject()
     pairs = make_pairs(subject, "cross-entropy")
