@@ -74,7 +74,7 @@ def audit(case: Case, subject: Transformer, pairs: Pairs, name: str | None = Non
     ]
     corrupted = subject.run(pairs.corrupted).writers
     logits = masked_logits(subject, pairs.clean, torch.stack(masks).to(subject.dtype), corrupted)
-    shares = _right(logits, pairs, case.categorical)
+    shares = right_shares(logits, pairs, case.categorical)
     plain, official, complete, *without = shares.tolist()
     names = [component.name for component in components]
     return Audit(
@@ -87,7 +87,7 @@ def audit(case: Case, subject: Transformer, pairs: Pairs, name: str | None = Non
     )
 
 
-def _right(
+def right_shares(
     logits: Float[Tensor, "mask batch pos d_vocab_out"], pairs: Pairs, categorical: bool
 ) -> Float[Tensor, " mask"]:
     """The share of scored positions with the program's answer; numbers within 0.05."""

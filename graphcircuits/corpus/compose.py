@@ -24,7 +24,7 @@ from typing import Any
 
 from graphcircuits.corpus import MULTITASK, N_FOLDS, case_ids, load_case
 from graphcircuits.corpus.case import Case
-from graphcircuits.corpus.multitask import MAX_HEADS, heads_needed
+from graphcircuits.corpus.multitask import MAX_HEADS, place
 from graphcircuits.corpus.random_programs import random_ids
 from graphcircuits.corpus.recognize import shipped_ids
 from graphcircuits.store import write_atomic
@@ -32,13 +32,15 @@ from graphcircuits.store import write_atomic
 FILE = Path(__file__).parents[1] / "data" / "multitask.json"
 COUNTS = {"test": 44, **{f"fold-{fold}": 10 for fold in range(N_FOLDS)}}
 """Models of each split."""
-RANDOM = {"test": 150, **{f"fold-{fold}": 50 for fold in range(N_FOLDS)}}
+RANDOM = {"test": 120, **{f"fold-{fold}": 40 for fold in range(N_FOLDS)}}
 """Random programs to choose from."""
 SIZES = (2, 3, 2, 4, 2, 3, 5, 2, 8)
 """Programs in a model, in turn; fewer where not so many go together. An odd number of them, so that
 every size comes with and without shared heads."""
 DEEPEST, LARGEST, LONGEST = 4, 7, 10
 """Layers and components of a program, and length of its inputs, at most."""
+DEEPEST_RANDOM = 3
+"""Random programs are mostly deep ones, so that nearly all models would be."""
 STEPS, ALONE = 4000, 0.98
 """A listed program trained in at most so many steps, and its circuit alone keeps such a share."""
 
@@ -52,7 +54,7 @@ def programs(split: str) -> list[Case]:
         for case in listed
         if case.report()["steps"] <= STEPS and case.report()["circuit_accuracy"] >= ALONE
     ]
-    drawn = [load_case(id) for id in random_ids(split, RANDOM[split], layers=DEEPEST)]
+    drawn = [load_case(id) for id in random_ids(split, RANDOM[split], layers=DEEPEST_RANDOM)]
     return [
         case
         for case in good + drawn
@@ -102,7 +104,7 @@ def _choose(cases: Sequence[Case], size: int, shared: bool) -> list[Case]:
             len(more) <= size
             and len({one.group for one in more}) == len(more)
             and set.intersection(*(set(one.vocab) for one in more))
-            and heads_needed([one.layout for one in more], shared) <= MAX_HEADS
+            and max(p.n_heads for p in place([one.layout for one in more], shared)) <= MAX_HEADS
         ):
             chosen = more
     return chosen

@@ -4,8 +4,8 @@
    Its vocabulary and its output classes are what they have together; each task has a token of its
    own, which stands where BOS stands elsewhere.
 2. The model has one layer more than its deepest program. Layer 0 belongs to no circuit: there every
-   position can read the task token. Programs lie from layer 1 on, on the same heads (`shared`) or
-   each on heads of its own; of MLPs a layer has but one, which all programs share.
+   position can read the task token. Programs lie from layer 1 on, on the same heads where they can
+   (`shared`) or each on heads of its own; of MLPs a layer has but one, which all programs share.
 3. A `TaskCase` is one of the programs in that model. Its clean and corrupted prompts have the same
    task token, so whatever carries only the task is constant, and in no circuit.
 4. `MultiCase.exchanges` gives what the model trains on: per task the program's answers, plainly
@@ -18,12 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.resources import files
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from graphcircuits.corpus import MULTITASK, load_case
 from graphcircuits.corpus.case import OWN, Case, SubjectDims
 from graphcircuits.rasp import Value
-from graphcircuits.rasp.layout import Layout, moved
+from graphcircuits.rasp.layout import Component, Layout, moved
 from graphcircuits.rasp.values import sorted_values
 
 if TYPE_CHECKING:
@@ -34,9 +35,13 @@ if TYPE_CHECKING:
 
 AT = "@"
 """Between the model and the task in the id of a task: mt-7@ib-4."""
+TOKENS = "tokens"
+"""The label of the variable that the embedding holds."""
 MIN_TASKS, MAX_TASKS = 2, 8
 MIN_HEADS, MAX_HEADS = 4, 8
 D_HEAD = 8
+WIDTHS = {3: 32, 5: 40, MAX_TASKS: 48}
+"""The stream's width, by the most programs that it is for."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,7 +55,7 @@ class MultiCase:
     cases: tuple[Case, ...]
     """The programs; a task is called by the id of its case."""
     shared: bool = True
-    """Whether programs use the same heads."""
+    """Whether programs use the same heads, where they can; see `place`."""
     family: str = OWN
     split: str | None = None
     fold: int | None = None
@@ -129,22 +134,16 @@ class MultiCase:
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
         """Which component of the model computes which variable, per task."""
-        placed, used = [], [0] * self.n_layers
-        for case in self.cases:
-            placed.append(moved(case.layout, layers=1, heads=used))
-            if not self.shared:
-                counts = _counts(placed[-1], self.n_layers)
-                used = [sum(both) for both in zip(used, counts, strict=True)]
-        return tuple(placed)
+        return place([case.layout for case in self.cases], self.shared)
 
     @property
     def n_layers(self) -> int:
-        return 1 + max(case.layout.n_layers for case in self.cases)
+        return max(layout.n_layers for layout in self.layouts)
 
     @property
     def n_heads(self) -> int:
         """As many as the layer that needs most, and no fewer than other subjects have."""
-        return max(MIN_HEADS, heads_needed([case.layout for case in self.cases], self.shared))
+        return max(MIN_HEADS, *(layout.n_heads for layout in self.layouts))
 
     @property
     def graph(self) -> "graphcircuits.graph.ComponentGraph":
@@ -155,8 +154,8 @@ class MultiCase:
 
     @property
     def subject_dims(self) -> SubjectDims:
-        """Sizes of the model."""
-        d_model = self.n_heads * D_HEAD
+        """Sizes of the model: a stream that widens with the number of programs."""
+        d_model = WIDTHS[next(most for most in WIDTHS if len(self.cases) <= most)]
         return SubjectDims(self.n_layers, self.n_heads, D_HEAD, d_model, 4 * d_model)
 
     def subject(
@@ -225,7 +224,7 @@ class TaskCase(Case):
         """The program's answers, plainly and under interchange, as the model is to give them."""
         import torch
 
-        from graphcircuits.corpus.build import case_exchange
+        from graphcircuits.corpus.prepare import case_exchange
         from graphcircuits.fleets.exchange import FIRST_TOKEN
 
         own = case_exchange(self, n_inputs, n_interchanges, seed)
@@ -257,16 +256,40 @@ def _task_case(model: MultiCase, place: int) -> TaskCase:
     )
 
 
-def heads_needed(layouts: Sequence[Layout], shared: bool) -> int:
-    """Heads of the layer that needs most, if programs share them or each has its own."""
-    deepest = max(layout.n_layers for layout in layouts)
-    by_layer = zip(*(_counts(layout, deepest) for layout in layouts), strict=True)
-    return max(max(counts) if shared else sum(counts) for counts in by_layer)
+def place(layouts: Sequence[Layout], shared: bool) -> tuple[Layout, ...]:
+    """The layouts from layer 1 on, each head at the first place of its layer that it can have.
+
+    That is one that no other head of its program has, nor one of another program unless heads are
+    shared. Even then two heads that compare tokens with tokens are kept apart: the scores of a head
+    are bilinear in what it reads, tokens come from the embedding, which knows no task, and layer 0
+    may add nothing that depends on them. So a task can make a head prefer some keys, but not change
+    how it compares: it cannot look for equal tokens in one task and for different ones in another.
+    """
+    taken: dict[str, list[Component]] = {}
+    placed = []
+    for layout in layouts:
+        names: dict[str, str] = {}
+        for part in layout.components:
+            layer = part.layer + 1
+            heads = (f"a{layer}.h{number}" for number in count())
+            names[part.name] = (
+                f"m{layer}"
+                if not part.is_head
+                else next(
+                    name
+                    for name in heads
+                    if name not in names.values()
+                    and all(shared and _can_share(part, other) for other in taken.get(name, ()))
+                )
+            )
+        for part in layout.components:
+            taken.setdefault(names[part.name], []).append(part)
+        placed.append(moved(layout, names))
+    return tuple(placed)
 
 
-def _counts(layout: Layout, n_layers: int) -> list[int]:
-    """The number of heads in each layer, the layers above the program's included."""
-    return [*map(len, layout.heads), *[0] * (n_layers - layout.n_layers)]
+def _can_share(one: Component, other: Component) -> bool:
+    return not all(TOKENS in part.reads[slot] for part in (one, other) for slot in "qk")
 
 
 def _problems(cases: Sequence[Case]) -> Iterator[str]:

@@ -8,7 +8,7 @@
    `interpbench` drops a writer that another writer of the same reader passes on.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from graphcircuits.rasp.expression import walk
@@ -74,23 +74,20 @@ def lay_out(tables: Tables) -> Layout:
     )
 
 
-def moved(layout: Layout, *, layers: int, heads: Sequence[int]) -> Layout:
-    """The layout some layers further up, its heads after so many others of each new layer."""
-
-    def name(part: Component) -> str:
-        layer = part.layer + layers
-        kind, _, number = part.name.partition(".h")
-        return f"a{layer}.h{int(number) + heads[layer]}" if number else f"{kind[0]}{layer}"
-
+def moved(layout: Layout, names: Mapping[str, str]) -> Layout:
+    """The layout with its components elsewhere: new names by old ones, each layer as a whole."""
+    components = tuple(
+        replace(part, name=(name := names[part.name]), layer=int(name.partition(".")[0][1:]))
+        for part in layout.components
+    )
+    up = components[0].layer - layout.components[0].layer if components else 0
     return replace(
         layout,
-        n_layers=layout.n_layers + layers,
-        n_heads=max(len(own) + heads[i] for i, own in enumerate(layout.heads, start=layers)),
-        heads=(*[()] * layers, *layout.heads),
-        functions=(*[()] * layers, *layout.functions),
-        components=tuple(
-            replace(part, name=name(part), layer=part.layer + layers) for part in layout.components
-        ),
+        n_layers=layout.n_layers + up,
+        n_heads=max([1, *(1 + int(c.name.partition(".h")[2]) for c in components if c.is_head)]),
+        heads=(*[()] * up, *layout.heads),
+        functions=(*[()] * up, *layout.functions),
+        components=components,
     )
 
 
