@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from graphcircuits.compare.evaluate import auroc, faithfulness, faithfulness_curve
     from graphcircuits.corpus import case_ids, load_case
     from graphcircuits.corpus.case import Case
+    from graphcircuits.corpus.collection import load_corpus
     from graphcircuits.corpus.multitask import MultiCase, load_multi, multi_ids
     from graphcircuits.corpus.random_programs import random_ids
-    from graphcircuits.corpus.collection import load_corpus
     from graphcircuits.graph import ComponentGraph
     from graphcircuits.methods import METHODS, localize
     from graphcircuits.methods.nodes import node_scores

@@ -74,13 +74,14 @@ def corpus(
     ends with the same files. What did not train is counted, by architecture. Exit code 1 if shards
     are missing, or if --verify finds anything wrong.
     """
+    names = None if architectures is None else tuple(map(str.strip, architectures.split(",")))
     given: dict[str, Any] = {
         "natural": natural,
         "planted": planted,
         "public": public,
         "multitask": multitask,
         "natural_multitask": natural_multitask,
-        "architectures": None if architectures is None else tuple(architectures.split(",")),
+        "architectures": names,
         "layers": layers,
         "width": width,
         "steps": steps,

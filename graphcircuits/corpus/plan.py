@@ -38,7 +38,7 @@ COUNTS = ("natural", "planted", "public", "multitask", "natural_multitask")
 MOST_SUBJECTS = 1_000_000
 RARE = 0.25
 """Sizes that fewer subjects have than this share of the mean are passed over."""
-ABOUT = 3000
+ABOUT = 1500
 """Bytes that a report, a configuration and a codec take in a shard, roughly."""
 NAME = 110
 """Bytes that the name, shape and place of one weight take."""

@@ -221,14 +221,12 @@ def _begin_worker() -> None:
 def _prepare_small(order: Order, config: BuildConfig) -> Any:
     """Data as arrays, of the smallest integers that hold them: they go through a pipe, and wait."""
     found = prepare(order, find_case(order.case), config)
-    if isinstance(found, str):
-        return found
-    sets = [[_arrays(task) for task in tasks] for tasks in _sets(found)]
-    return sets, (found.sha256, found.config, found.codec)
+    return found if isinstance(found, str) else _small(found)
 
 
-def _sets(data: Data) -> tuple[tuple[Exchange, ...], ...]:
-    return data.train, data.check, data.unseen
+def _small(data: Data) -> Any:
+    sets = [[_arrays(task) for task in tasks] for tasks in (data.train, data.check, data.unseen)]
+    return sets, (data.sha256, data.config, data.codec)
 
 
 def _arrays(exchange: Exchange) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tests.shell import Command, refused
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
-ASKED = ("--natural", "4", "--planted", "2", "--architectures", "plain,llama")
+ASKED = ("--natural", "4", "--planted", "2", "--architectures", "plain, llama")
 
 
 @pytest.fixture

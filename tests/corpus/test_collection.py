@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import graphcircuits
+from graphcircuits.corpus import collection
 from graphcircuits.corpus.collection import Corpus, load_corpus
+from graphcircuits.corpus.multitask import MultiCase
 from graphcircuits.corpus.shards import ShardContent, shard_path, write_manifest, write_shard
 from graphcircuits.store import StoreError
 from tests.corpus.small import CONFIG, PLAN, begun, report, tiny
@@ -62,6 +64,19 @@ def test_programs_and_pairs(folder: Path) -> None:
     assert torch.equal(entry.pairs(3, seed=5).clean, expected.clean)
     with pytest.raises(ValueError, match=r"ib-4.natural.plain.0 has 1 tasks, from 0; got task 1\."):
         entry.pairs(3, task=1)
+
+
+def test_a_model_of_several_tasks_has_pairs_of_each(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = ("ib-8", "ib-34")
+    model = MultiCase(id="two", cases=tuple(graphcircuits.load_case(id) for id in ids))
+    monkeypatch.setattr(collection, "find_case", lambda id: model)
+    entry = load_corpus(folder)["ib-4.natural.plain.0"]
+    assert entry.case() is model
+    assert [task.id for task in entry.tasks()] == ["two@ib-8", "two@ib-34"]
+    for place, task in enumerate(model.tasks):
+        assert torch.equal(entry.pairs(3, 5, task=place).clean, task.pairs(3, 5).clean)
 
 
 def test_filters(folder: Path) -> None:

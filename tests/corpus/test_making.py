@@ -105,7 +105,7 @@ WRITES = 7
 @pytest.mark.usefixtures("instant")
 @pytest.mark.parametrize(
     ("at", "after"),
-    some(product(range(1, WRITES + 1), (False, True)), [(2, True), (3, False), (4, False)]),
+    some(product(range(1, WRITES + 1), (False, True)), [(4, False)]),
 )
 def test_stopped_at_any_write_it_ends_with_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, after: bool
@@ -269,3 +269,15 @@ def test_a_corpus_is_the_same_however_it_is_made_and_measures_as_reported(tmp_pa
     write_manifest(tmp_path / "one", kept.keeping(forged))
     wrong = next(measure_again(tmp_path / "one")).problems
     assert "of unseen inputs, its report says 0.5000" in wrong[0]
+
+
+@pytest.mark.gpu
+def test_several_fleets_at_once_on_a_gpu(tmp_path: Path) -> None:
+    """Each thread records its steps while the others replay theirs."""
+    trained(tmp_path, quick(steps=400), device="cuda", together=2)
+    corpus = load_corpus(tmp_path)
+    assert corpus.missing == 0
+    assert len(corpus) >= 2
+    assert {entry.report["device"] for entry in corpus} == {"cuda"}
+    for one in measure_again(tmp_path, device="cuda"):
+        assert one.problems == ()

@@ -156,6 +156,7 @@ def test_models_of_several_tasks_take_turns_and_then_the_next_seed(
     ]
     monkeypatch.setattr(module, "_look_up", lambda ids, *_: both if ids[:1] == ["mt"] else [])
     monkeypatch.setattr(module, "multi_ids", lambda split: ["mt"])
+    monkeypatch.setattr(module, "case_ids", lambda split: [])
     settings = CorpusConfig(natural_multitask=6, architectures=("plain", "rms"))
     orders = sorted(orders_of(plan(settings)))
     assert [order.id for order in orders] == [
