@@ -111,12 +111,14 @@ def select_subjects(
         found = [unit.order.id for unit in known if name in _names(unit)]
         if "." in name and order.fleet != fleet:
             raise ValueError(f"{name} is of the fleet {order.fleet}, and {fleet} was asked for.")
-        if not found and fleet == "planted" and folder is None:
-            # Its run will say that nothing is shipped; a mistyped id is refused at once.
-            found = [replace(order, case=load_case(order.case).id).id]
+        is_model = order.case in multi_records()
+        if not found and not is_model:
+            load_case(order.case)  # a mistyped id is refused with one that is near
+        if not found and fleet == "planted" and folder is None and not is_model:
+            found = [order.id]  # its run will say that nothing is shipped
         if not found:
             raise ValueError(
-                f"no {fleet} subject of {load_case(order.case).id} {where}; build it with: "
+                f"no {fleet} subject of {order.case} {where}; build it with: "
                 f"graphcircuits build {order.case.partition(AT)[0]} --fleet {fleet}"
             )
         ids += found
