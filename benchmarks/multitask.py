@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from graphcircuits.corpus import load_case
+from graphcircuits.corpus import load_case, multitask
 from graphcircuits.corpus.alive import vitality
 from graphcircuits.corpus.audit import audit
 from graphcircuits.corpus.multitask import MultiCase, load_multi
@@ -57,6 +57,9 @@ def main() -> None:
     )
     parser.add_argument("cases", help="a model such as mt-12, or cases separated by commas")
     parser.add_argument("--own", action="store_true", help="heads of its own for each program")
+    parser.add_argument(
+        "--same-head", action="store_true", help="share even heads that compare tokens"
+    )
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--every", type=int, default=250)
@@ -67,6 +70,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.same_head:
+        multitask._can_share = lambda one, other: True
     if options.cases.startswith("mt-"):
         model = load_multi(options.cases)
     else:

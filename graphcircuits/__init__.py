@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from graphcircuits.compare.evaluate import auroc, faithfulness, faithfulness_curve
     from graphcircuits.corpus import case_ids, load_case
     from graphcircuits.corpus.case import Case
+    from graphcircuits.corpus.multitask import MultiCase, load_multi, multi_ids
     from graphcircuits.corpus.random_programs import random_ids
     from graphcircuits.graph import ComponentGraph
     from graphcircuits.methods import METHODS, localize
@@ -33,6 +34,7 @@ __all__ = [
     "Case",
     "Circuit",
     "ComponentGraph",
+    "MultiCase",
     "Pairs",
     "Result",
     "Transformer",
@@ -46,8 +48,10 @@ __all__ = [
     "from_hf",
     "load_case",
     "load_model",
+    "load_multi",
     "load_transformer",
     "localize",
+    "multi_ids",
     "node_scores",
     "random_ids",
     "rasp",
@@ -60,6 +64,7 @@ _EXPORTS = {
     "Circuit": "graphcircuits.circuit",
     "ComponentGraph": "graphcircuits.graph",
     "METHODS": "graphcircuits.methods",
+    "MultiCase": "graphcircuits.corpus.multitask",
     "Pairs": "graphcircuits.task.pairs",
     "Result": "graphcircuits.result",
     "Transformer": "graphcircuits.subject.transformer",
@@ -73,8 +78,10 @@ _EXPORTS = {
     "from_hf": "graphcircuits.adapters.hf",
     "load_case": "graphcircuits.corpus",
     "load_model": "graphcircuits.adapters.load",
+    "load_multi": "graphcircuits.corpus.multitask",
     "load_transformer": "graphcircuits.subject.files",
     "localize": "graphcircuits.methods",
+    "multi_ids": "graphcircuits.corpus.multitask",
     "node_scores": "graphcircuits.methods.nodes",
     "random_ids": "graphcircuits.corpus.random_programs",
     "rasp": "graphcircuits.rasp",

@@ -347,7 +347,10 @@ def test_suffix_decides_the_form(tmp_path: Path) -> None:
 # Subjects
 
 
-@pytest.mark.parametrize("codec", [None, Codec(("a", 2, 2.5, True), (0.5, None))])
+@pytest.mark.parametrize(
+    "codec",
+    [None, Codec(("a", 2, 2.5, True), (0.5, None)), Codec(("a", 2), (0, 1), ("copy", "count"))],
+)
 def test_transformer_round_trip(tmp_path: Path, codec: Codec | None) -> None:
     config = TransformerConfig(
         n_layers=2, n_heads=2, d_model=6, d_head=3, d_mlp=5, n_ctx=4, d_vocab=6, d_vocab_out=2

@@ -224,7 +224,7 @@ class TaskCase(Case):
         """The program's answers, plainly and under interchange, as the model is to give them."""
         import torch
 
-        from graphcircuits.corpus.build import case_exchange
+        from graphcircuits.corpus.prepare import case_exchange
         from graphcircuits.fleets.exchange import FIRST_TOKEN
 
         own = case_exchange(self, n_inputs, n_interchanges, seed)
@@ -262,7 +262,8 @@ def place(layouts: Sequence[Layout], shared: bool) -> tuple[Layout, ...]:
     That is one that no other head of its program has, nor one of another program unless heads are
     shared. Even then two heads that compare tokens with tokens are kept apart: the scores of a head
     are bilinear in what it reads, tokens come from the embedding, which knows no task, and layer 0
-    may add nothing that depends on them. So one head cannot compare them in two ways.
+    may add nothing that depends on them. So a task can make a head prefer some keys, but not change
+    how it compares: it cannot look for equal tokens in one task and for different ones in another.
     """
     taken: dict[str, list[Component]] = {}
     placed = []

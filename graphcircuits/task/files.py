@@ -317,7 +317,10 @@ def _tokens(side: str, cell: Any, tokenizer: Tokenizer | None) -> list[int]:
         words = cell.split() if isinstance(cell, str) else cell
         if not isinstance(words, list) or any(isinstance(word, list | dict) for word in words):
             raise ValueError(f"{side} must be symbols, got {quoted(cell)}.")
-        ids = tokenizer.encode([symbols.get(str(word), word) for word in words]).tolist()
+        # Where a model has several tasks, the first word says which.
+        task = str(words[0]) if words and str(words[0]) in tokenizer.tasks else None
+        given = words if task is None else words[1:]
+        ids = tokenizer.encode([symbols.get(str(w), w) for w in given], task=task).tolist()
     else:
         if not isinstance(cell, str):
             raise ValueError(f"{side} must be text for the tokenizer, got {quoted(cell)}.")

@@ -55,3 +55,24 @@ def test_errors_say_what_to_do() -> None:
         Codec(("a", "a"))
     with pytest.raises(ValueError, match="outputs must hold distinct symbols, at least one"):
         Codec(("a",), ())
+
+
+def test_a_task_stands_in_the_place_of_bos() -> None:
+    codec = Codec(("a", "b"), (1, 2), ("copy", "count"))
+    assert codec.d_vocab == 6
+    assert codec.encode(["b", "a"], task="copy").tolist() == [4, 3, 2]
+    assert codec.encode(["b", "a"], 3, "count").tolist() == [5, 3, 2]
+    assert Codec(("a", "b")).first() == BOS
+
+
+def test_a_task_must_be_one_that_there_is() -> None:
+    codec = Codec(("a", "b"), (1, 2), ("copy", "count"))
+    for task in (None, "sort"):
+        with pytest.raises(ValueError, match=f"one of the tasks 'copy', 'count'; got {task!r}"):
+            codec.encode(["a"], task=task)
+    with pytest.raises(ValueError, match="must be given no task, since it has but one; got 'copy'"):
+        Codec(("a", "b")).encode(["a"], task="copy")
+    with pytest.raises(ValueError, match="tasks must have distinct names"):
+        Codec(("a",), None, ("copy", "copy"))
+    with pytest.raises(ValueError, match=r"the same name: 'copy'; name the task otherwise\."):
+        Codec(("a", "copy"), None, ("copy",))

@@ -257,6 +257,9 @@ def test_apply_encodes_runs_and_decodes() -> None:
     subject = Transformer(plain.config, plain.weights, codec)
     logits = subject.logits(torch.tensor([[0, 3, 2]]))[0]
     assert subject.apply(["b", "a"]) == codec.decode(logits)
+    several = Transformer(plain.config, plain.weights, Codec(("a", "b"), ("x", "y", "z"), ("t",)))
+    logits = several.logits(torch.tensor([[4, 3, 2]]))[0]
+    assert several.apply(["b", "a"], task="t") == codec.decode(logits)
     with pytest.raises(ValueError, match=r"no codec; call \.logits"):
         plain.apply(["b"])
     with pytest.raises(ValueError, match="at most n_ctx - 1 = 5 fit"):

@@ -89,6 +89,14 @@ def test_codec_reads_symbols(tmp_path: Path) -> None:
     assert same(by_text, read_prompts(jsonl(tmp_path, row), tokenizer=codec))
 
 
+def test_the_first_word_names_the_task_of_a_model_with_several(tmp_path: Path) -> None:
+    codec = Codec(("a", "x"), None, ("copy", "count"))
+    path = write(tmp_path, "clean,corrupted\ncount a x,count x x\n")
+    assert read_prompts(path, tokenizer=codec).clean.tolist() == [[5, 2, 3]]
+    with pytest.raises(ValueError, match="one of the tasks 'copy', 'count'; got None"):
+        read_prompts(write(tmp_path, "clean,corrupted\na x,x x\n"), tokenizer=codec)
+
+
 @pytest.mark.parametrize("wrap", [list, lambda ids: UserDict(input_ids=ids), torch.tensor])
 def test_tokenizer_functions(tmp_path: Path, wrap: Any) -> None:
     path = write(tmp_path, 'clean,corrupted\n"When Ann, Bob","When Eve, Bob"\n')
