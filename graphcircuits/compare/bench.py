@@ -118,7 +118,7 @@ class BenchConfig:
 # Runs
 
 
-Job = tuple[str, int, tuple[str, ...]]
+BenchJob = tuple[str, int, tuple[str, ...]]
 """A subject, a seed, and the methods to run on it."""
 Step = Callable[[int, int], None]
 
@@ -154,24 +154,24 @@ def run(
 
 
 def _run_job(
-    config: BenchConfig, out: Path, fresh: bool, job: Job, step: Step | None = None
+    config: BenchConfig, out: Path, fresh: bool, job: BenchJob, step: Step | None = None
 ) -> Iterator[BenchRun | Failure]:
     id, seed, methods = job
     try:
-        setting = _Setting.of(id, seed, config)
+        loaded = _Loaded.of(id, seed, config)
     except Exception as error:  # noqa: BLE001  one subject must not cost the others
         yield Failure(case=id, error=_told(error))
         return
     for method in methods:
         try:
-            yield _run_one(config, out, setting, method, fresh, step)
+            yield _run_one(config, out, loaded, method, fresh, step)
         except StoreUnusable:
             raise
         except Exception as error:  # noqa: BLE001  nor one method the others
             yield Failure(case=id, method=method, seed=seed, error=_told(error))
 
 
-def _lost(job: Job, found: int, what: str) -> tuple[list[BenchRun | Failure], Job | None]:
+def _lost(job: BenchJob, found: int, what: str) -> tuple[list[BenchRun | Failure], BenchJob | None]:
     """The run that a process ended in, and the methods it did not come to."""
     id, seed, methods = job
     error = f"{what}; where memory was short, fewer processes need less of it"
@@ -200,7 +200,7 @@ def truth(unit: Unit, config: BenchConfig, graph: ComponentGraph) -> Circuit:
 
 
 @dataclass(frozen=True)
-class _Setting:
+class _Loaded:
     """What the methods share: a subject, the prompts of a seed, and those of the curve."""
 
     id: str
@@ -212,7 +212,7 @@ class _Setting:
     """Content of the unseen prompts, and of the code that measures curves."""
 
     @classmethod
-    def of(cls, id: str, seed: int, config: BenchConfig) -> "_Setting":
+    def of(cls, id: str, seed: int, config: BenchConfig) -> "_Loaded":
         unit = Unit.of(id)
         subject = unit.subject(config.subjects).to(getattr(torch, config.dtype)).to(config.device)
         if unit.has_truth:
@@ -225,12 +225,12 @@ class _Setting:
 def _run_one(
     config: BenchConfig,
     out: Path,
-    setting: _Setting,
+    loaded: _Loaded,
     method: str,
     fresh: bool,
     step: Step | None,
 ) -> BenchRun:
-    id, seed, subject, pairs = setting.id, setting.seed, setting.subject, setting.pairs
+    id, seed, subject, pairs = loaded.id, loaded.seed, loaded.subject, loaded.pairs
     chosen = find_method(method)
     options = settle(chosen, subject, pairs, config.options.get(method, {}), name=method)
     made_by = [source_hash(chosen.run), *chosen.files(options)]
@@ -253,11 +253,11 @@ def _run_one(
             "peak_bytes": measured.peak_bytes,
         }
     scores = torch.tensor(stored["scores"], dtype=torch.float64)
-    curve = stored_curve(stored.get("curve"), setting.judged_by, subject.graph.n_edges)
+    curve = stored_curve(stored.get("curve"), loaded.judged_by, subject.graph.n_edges)
     if curve is None:
-        curve = faithfulness_curve(scores, subject, setting.unseen, sizes="log")
+        curve = faithfulness_curve(scores, subject, loaded.unseen, sizes="log")
         record = {name: getattr(curve, name) for name in ("sizes", "kept", "faithfulness")}
-        stored["curve"] = {**record, "judged_by": setting.judged_by}
+        stored["curve"] = {**record, "judged_by": loaded.judged_by}
         save_run(path, about, seed, stored)
     return BenchRun(
         case=id,

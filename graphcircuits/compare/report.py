@@ -4,8 +4,8 @@
 2. `Report.scores` compares every run with the labels (AUROC, AUPRC, precision at the true size),
    where a circuit is known, and takes the areas of its curve (CPR, CMD).
 3. `Report.rows` summarizes AUROC as the paper does, and CMD in the same way where no circuit is
-   known. `Report.breakdowns` divides the subjects by architecture, by tasks in a model, and by
-   layers where no circuit is known.
+   known. `Report.breakdowns` divides the subjects by architecture, by tasks in a model and whether
+   they share heads, and by layers where no circuit is known.
 4. `Report.write` writes all of it; `Report.plot` draws the rows.
 """
 
@@ -29,9 +29,11 @@ ByCase = Mapping[str, Mapping[int, float]]
 GROUPINGS: Mapping[str, Callable[[Unit, BenchRun], str]] = {
     "architecture": lambda unit, run: unit.order.architecture,
     "tasks in a model": lambda unit, run: str(unit.n_tasks),
+    "heads of its tasks": lambda unit, run: unit.heads if unit.has_truth else "all",
     "layers": lambda unit, run: "all" if unit.has_truth else str(run.graph.n_layers),
 }
-"""The group of a subject; with known circuits the layers are told apart by `--cases deep`."""
+"""The group of a subject. Whose the heads are is known where a circuit is; by layers the others are
+divided, since `--cases deep` does so where it is."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ import torch
 
 from graphcircuits.corpus import MULTITASK, case_ids, load_case
 from graphcircuits.corpus.case import Case
-from graphcircuits.corpus.multitask import AT, multi_records
+from graphcircuits.corpus.multitask import AT, TaskCase, multi_records
 from graphcircuits.corpus.orders import Order, shipped_orders
 from graphcircuits.corpus.recognize import shipped_ids
 from graphcircuits.subject.files import load_transformer
@@ -51,7 +51,13 @@ class Unit:
     @property
     def n_tasks(self) -> int:
         """Programs that the subject runs."""
-        return len(multi_records()[self.case.subject_id]["cases"]) if AT in self.case.id else 1
+        return len(self.case.model.cases) if isinstance(self.case, TaskCase) else 1
+
+    @property
+    def heads(self) -> str:
+        """Whose the planted programs' heads are: `shared` by all, or each program's own."""
+        shared = isinstance(self.case, TaskCase) and self.case.model.shared
+        return "shared" if shared else "own"
 
     def subject(self, folder: str | Path | None = None) -> Transformer:
         """The shipped subject, or that of a folder that `graphcircuits build` wrote."""
@@ -105,12 +111,14 @@ def select_subjects(
         found = [unit.order.id for unit in known if name in _names(unit)]
         if "." in name and order.fleet != fleet:
             raise ValueError(f"{name} is of the fleet {order.fleet}, and {fleet} was asked for.")
-        if not found and fleet == "planted" and folder is None:
-            # Its run will say that nothing is shipped; a mistyped id is refused at once.
-            found = [replace(order, case=load_case(order.case).id).id]
+        is_model = order.case in multi_records()
+        if not found and not is_model:
+            load_case(order.case)  # a mistyped id is refused with one that is near
+        if not found and fleet == "planted" and folder is None and not is_model:
+            found = [order.id]  # its run will say that nothing is shipped
         if not found:
             raise ValueError(
-                f"no {fleet} subject of {load_case(order.case).id} {where}; build it with: "
+                f"no {fleet} subject of {order.case} {where}; build it with: "
                 f"graphcircuits build {order.case.partition(AT)[0]} --fleet {fleet}"
             )
         ids += found

@@ -183,8 +183,10 @@ def test_tasks_are_divided_by_how_many_a_model_has() -> None:
     parts = zip(cases, (0.5, 0.0, 1.0), strict=True)
     found = [one_run(case, "eap", 0, kept) for case, kept in parts]
     made = report([*found])
-    by_auroc, by_cmd = made.breakdowns()
+    by_auroc, by_cmd, _, by_heads = made.breakdowns()
     assert by_auroc.title == "Mean AUROC by tasks in a model"
+    assert by_heads.title == "Mean CMD by heads of its tasks"
+    assert by_heads.sizes == {"own": 1, "shared": 2}
     several = str(len(tasks))
     assert by_cmd.sizes == {"1": 1, several: 2}
     assert by_cmd.means == {"eap": {"1": 0.0, several: 0.75}}

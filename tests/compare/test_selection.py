@@ -72,6 +72,7 @@ def test_what_a_folder_does_not_hold(folder: Path) -> None:
         ("deep", "natural", f"no natural subject of deep is in {folder}; build some with: graphci"),
         ("ib-4", "natural", f"no natural subject of ib-4 is in {folder}; build it with: graphcirc"),
         ("ib-4", "planted", "build it with: graphcircuits build ib-4 --fleet planted"),
+        ("mt-1", "natural", f"no natural subject of mt-1 is in {folder}; build it with: graphcirc"),
         ("ib-3333", "natural", "unknown case 'ib-3333'"),
         ("ib-3.public.plain.0", "natural", "ib-3.public.plain.0 is of the fleet public, and nat"),
         ("ib-3.natural.plain", "natural", "a subject is named by its case, such as ib-3, or as"),
