@@ -260,7 +260,7 @@ def build(
             if data:
                 yield from shared.train(job or shared.job(data), data)
     if refused:
-        raise ValueError("\n".join(refused))
+        raise ValueError("\n".join(dict.fromkeys(refused)))
 
 
 @dataclass(frozen=True, eq=False)
