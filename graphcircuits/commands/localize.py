@@ -60,7 +60,7 @@ def localize(
         typer.Option(
             help="gcl (the trained predictor), exact, eap, eap-ig, eap-gp, relp, nap, acdc, "
             "sp-edge, sp-node, edge-pruning, ugs, pgexplainer or random. By default gcl for "
-            "planted subjects, such as those of cases, and eap-ig for all others."
+            "plain planted subjects, such as those of cases, and eap-ig for all others."
         ),
     ] = None,
     pairs: Annotated[
