@@ -29,7 +29,7 @@ OFF = {
     and each.name not in (*SHARED, *ROTARY, "causal", "n_kv_heads", "norm_eps")
 }
 """Options that `forward` does not compute, and what they are where there is nothing to compute."""
-BY_SUBJECT = ("attends", "scale", "outputs", "spread", "narrow")
+BY_SUBJECT = ("attends", "scale", "outputs", "width", "centre")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +45,10 @@ class Fleet:
     outputs: Bool[Tensor, "subject d_vocab_out"]
     turns: Float[Tensor, "2 pos rotary_dim"] | None
     """The tables of rotary positions."""
-    spread: Float[Tensor, "subject d_model d_model"] | None
-    """Where there are norms, and subjects narrower than the stack: what takes a stream to one whose
-    RMS norm over the padded width is the subject's own norm, but for the factor `narrow`."""
-    narrow: Float[Tensor, " subject"]
-    """sqrt(own width / padded width)."""
+    width: Float[Tensor, " subject"]
+    """Each subject's own d_model, over which its norms average."""
+    centre: Float[Tensor, "subject d_model d_model"] | None
+    """What takes the mean off a subject's own coordinates, where norms are LayerNorms."""
 
     @cached_property
     def graph(self) -> ComponentGraph:
@@ -97,10 +96,8 @@ def form(members: Sequence[TransformerConfig]) -> Fleet:
         scale=torch.tensor([member.score_scale for member in members], dtype=torch.float64),
         outputs=torch.stack([outputs < member.d_vocab_out for member in members]),
         turns=_turns(config),
-        spread=_spread(config, members),
-        narrow=torch.tensor(
-            [(m.d_model / config.d_model) ** 0.5 for m in members], dtype=torch.float64
-        ),
+        width=torch.tensor([float(member.d_model) for member in members]),
+        centre=_centre(config, members),
     )
 
 
@@ -136,7 +133,8 @@ def _require_alike(members: Sequence[TransformerConfig]) -> None:
 
 def _architecture(member: TransformerConfig) -> dict[str, object]:
     """What the subjects of a fleet have in common besides layers and heads, where it matters."""
-    shared = {name: getattr(member, name) for name in SHARED} | {"n_kv_heads": member.n_groups}
+    shared: dict[str, object] = {name: getattr(member, name) for name in SHARED}
+    shared["n_kv_heads"] = member.n_groups
     if member.norm != "none":
         shared["norm_eps"] = member.norm_eps
     if member.positions == "rotary":
@@ -157,21 +155,17 @@ def _turns(config: TransformerConfig) -> Float[Tensor, "2 pos rotary_dim"] | Non
     return torch.stack(turns(config, 0, config.n_ctx, torch.device("cpu"), torch.float64))
 
 
-def _spread(
+def _centre(
     config: TransformerConfig, members: Sequence[TransformerConfig]
 ) -> Float[Tensor, "subject d_model d_model"] | None:
-    """With the subject's own centring, if the norm is a LayerNorm."""
-    width = config.d_model
-    if config.norm == "none" or all(member.d_model == width for member in members):
+    if config.norm != "layer":
         return None
-    spread = torch.zeros(len(members), width, width, dtype=torch.float64)
-    for corner, member in zip(spread, members, strict=True):
+    width = config.d_model
+    centre = torch.zeros(len(members), width, width, dtype=torch.float64)
+    for corner, member in zip(centre, members, strict=True):
         own = member.d_model
-        corner[:own, :own] = torch.eye(own)
-        if config.norm == "layer":
-            corner[:own, :own] -= 1 / own
-        corner *= (width / own) ** 0.5
-    return spread
+        corner[:own, :own] = torch.eye(own, dtype=torch.float64) - 1 / own
+    return centre
 
 
 def stack(fleet: Fleet, subjects: Sequence[Transformer]) -> Weights:

@@ -71,24 +71,24 @@ def forward(
     stream: residual dropout as in GPT-2.
     """
     drop = drop or _as_it_is
-    unseen = _unseen(fleet, weights, tokens)
+    tables = _tables(fleet, weights, tokens)
     stream = drop(_embed(weights, tokens))
     heads, mlps = [], []
     for number, layer in enumerate(_layers(fleet, weights)):
-        unit = _unit(fleet, stream)
-        z = _attend(fleet, _linear(unit, layer.into, layer.into_bias), unseen)
+        unit = _unit(fleet, tables, stream)
+        z = _attend(fleet, tables, _linear(unit, layer.into, layer.into_bias))
         if patch is not None:
             z = torch.where(patch.heads[:, :, None, number, :, None], patch.donor.heads[number], z)
         heads.append(z)
         with_heads = stream + drop(_linear(z.flatten(-2), layer.W_O.flatten(1, 2), layer.b_O))
-        at_mlp = unit if fleet.config.parallel else _unit(fleet, with_heads)
+        at_mlp = unit if fleet.config.parallel else _unit(fleet, tables, with_heads)
         hidden = _hidden(fleet, layer, at_mlp)
         if patch is not None:
             chosen = patch.mlps[:, :, None, number, None]
             hidden = torch.where(chosen, patch.donor.mlps[number], hidden)
         mlps.append(hidden)
         stream = with_heads + drop(_linear(hidden, layer.W_out, layer.b_out))
-    return _unembed(fleet, weights, _unit(fleet, stream)), Activations(heads, mlps)
+    return _unembed(fleet, weights, _unit(fleet, tables, stream)), Activations(heads, mlps)
 
 
 def writers(
@@ -118,7 +118,7 @@ def forward_cut(
     Readers and writers are in the graph's order: a layer's queries, keys, values, its MLP.
     """
     *blocks, last = fleet.graph.stream_blocks
-    unseen = _unseen(fleet, weights, tokens)
+    tables = _tables(fleet, weights, tokens)
     constants = _constants(fleet, weights)
     kept = (~cut).to(donor.dtype)
     differences = _embed(weights, tokens)[..., None, :] - donor[..., :1, :]
@@ -131,7 +131,7 @@ def forward_cut(
         mine = torch.einsum(
             "srnw,srpwd->srpnd", kept[:, :, block.readers, :n], differences[..., :n, :]
         )
-        return _unit(fleet, stream[..., None, :] + mine)
+        return _unit(fleet, tables, stream[..., None, :] + mine)
 
     for layer, at_heads, at_mlp in zip(
         _layers(fleet, weights), blocks[::2], blocks[1::2], strict=True
@@ -140,7 +140,7 @@ def forward_cut(
         vectors = torch.einsum("srpnd,sdne->srpne", read(at_heads), into).flatten(-2)
         if layer.into_bias is not None:
             vectors = vectors + layer.into_bias[:, None, None]
-        heads = _heads_out(_attend(fleet, vectors, unseen), layer.W_O)
+        heads = _heads_out(_attend(fleet, tables, vectors), layer.W_O)
         differences = _with_new(differences, heads, donor)
         hidden = _hidden(fleet, layer, read(at_mlp)[..., 0, :])
         differences = _with_new(differences, _linear(hidden, layer.W_out)[..., None, :], donor)
@@ -228,10 +228,7 @@ def _after_norm(
     if fleet.config.norm == "layer":
         shift = (weights[f"{norm}_b"][..., None, :] @ W).squeeze(-2)
         bias = shift if bias is None else bias + shift
-    weight = weights[f"{norm}_w"]
-    if fleet.spread is not None:
-        weight = weight * fleet.narrow.to(weight.dtype).view(-1, *[1] * (weight.ndim - 1))
-    return W * weight[..., None], bias
+    return W * weights[f"{norm}_w"][..., None], bias
 
 
 # --- what components compute ---------------------------------------------------------------------
@@ -249,52 +246,59 @@ def _embed(
     return embedded + weights["W_pos"][:, None, : tokens.shape[2]]
 
 
+@dataclass(frozen=True, eq=False)
+class _Tables:
+    """What a run needs besides weights and tokens, in the dtype of the weights."""
+
+    unseen: Float[Tensor, "subject 1 1 query key"]
+    """Added to scores: far below zero where a query does not see a key. The queries are those of
+    all heads of a group, one after the other."""
+    turns: tuple[Float[Tensor, "pos rotary_dim"], ...] | None
+    centre: Float[Tensor, "subject d_model d_model"] | None
+
+
+def _tables(fleet: Fleet, weights: Weights, tokens: Int[Tensor, "subject row pos"]) -> _Tables:
+    pos, dtype = tokens.shape[2], weights["W_E"].dtype
+    unseen = ~fleet.attends[:, None, None, :pos, :pos]
+    return _Tables(
+        unseen=unseen.repeat(1, 1, 1, fleet.config.heads_per_group, 1).to(dtype) * -1e9,
+        turns=None if fleet.turns is None else fleet.turns[:, :pos].to(dtype).unbind(0),
+        centre=None if fleet.centre is None else fleet.centre.to(dtype),
+    )
+
+
 def _unit(
-    fleet: Fleet, stream: Float[Tensor, "subject *lead d_model"]
+    fleet: Fleet, tables: _Tables, stream: Float[Tensor, "subject *lead d_model"]
 ) -> Float[Tensor, "subject *lead d_model"]:
-    """A norm of streams without its weight and bias; where subjects are narrower, over `narrow`."""
-    config = fleet.config
-    if config.norm == "none":
-        return stream
-    size = (config.d_model,)
-    if fleet.spread is not None:
-        spread = torch.bmm(stream.flatten(1, -2), fleet.spread.to(stream.dtype)).view_as(stream)
-        return F.rms_norm(spread, size, eps=config.norm_eps)
-    if config.norm == "layer":
-        return F.layer_norm(stream, size, eps=config.norm_eps)
-    return F.rms_norm(stream, size, eps=config.norm_eps)
+    """A norm of streams, each over the subject's own width, without its weight and bias.
 
-
-def _unseen(
-    fleet: Fleet, weights: Weights, tokens: Int[Tensor, "subject row pos"]
-) -> Float[Tensor, "subject 1 1 query key"]:
-    """What is added to scores: far below zero where a query does not see a key.
-
-    The queries are those of all heads of a group.
+    The norms of torch take a block of threads per position, which on a GPU is many times slower
+    where streams are narrow.
     """
-    pos, config = tokens.shape[2], fleet.config
-    seen = fleet.attends[:, None, None, :pos, :pos].repeat(1, 1, 1, config.heads_per_group, 1)
-    return torch.where(seen, 0.0, -1e9).to(weights["W_E"].dtype)
+    if fleet.config.norm == "none":
+        return stream
+    if tables.centre is not None:
+        stream = torch.bmm(stream.flatten(1, -2), tables.centre).view_as(stream)
+    length = torch.linalg.vector_norm(stream, dim=-1, keepdim=True)
+    width = fleet.width.view(-1, *[1] * (stream.ndim - 1))
+    return stream * (length.square() / width + fleet.config.norm_eps).rsqrt()
 
 
 def _attend(
-    fleet: Fleet,
-    vectors: Float[Tensor, "subject row pos vectors"],
-    unseen: Float[Tensor, "subject 1 1 query key"],
+    fleet: Fleet, tables: _Tables, vectors: Float[Tensor, "subject row pos vectors"]
 ) -> Float[Tensor, "subject row pos head d_head"]:
     """Softmax attention of queries, keys and values, each subject within its own mask."""
     config = fleet.config
     n_heads, groups, pos = config.n_heads, config.n_groups, vectors.shape[2]
     by_reader = vectors.unflatten(-1, (-1, config.d_head)).transpose(2, 3)
-    if fleet.turns is None:
+    if tables.turns is None:
         q, k, v = by_reader.split((n_heads, groups, groups), dim=2)
     else:
-        cos, sin = fleet.turns[:, :pos].to(vectors.dtype)
         scored, v = by_reader.split((n_heads + groups, groups), dim=2)
-        q, k = turned(scored, cos, sin).split((n_heads, groups), dim=2)
+        q, k = turned(scored, *tables.turns).split((n_heads, groups), dim=2)
     # The queries of a group's heads, one after the other, meet its keys once.
     q = q.unflatten(2, (groups, -1)).flatten(3, 4)
-    scores = q @ k.transpose(-1, -2) + unseen
+    scores = q @ k.transpose(-1, -2) + tables.unseen
     z = scores.softmax(-1) @ v
     return z.unflatten(3, (-1, pos)).flatten(2, 3).transpose(2, 3)
 

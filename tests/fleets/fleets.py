@@ -54,10 +54,9 @@ FLEETS: dict[str, dict[str, Any]] = {
     "llama": _LLAMA,
     "llama-gqa": _LLAMA | {"n_kv_heads": 2},
     "one-key": _LLAMA | {"n_kv_heads": 1, "parallel": True, "gated_mlp": False, "d_model": 6},
-    "one-width": {"norm": "layer", "d_model": 8},
 }
 """Every option that fleets compute, of subjects of unlike sizes where it can be."""
-SOME_FLEETS = some(FLEETS, ("plain", "gpt2", "neox", "llama-gqa", "one-width"))
+SOME_FLEETS = some(FLEETS, ("plain", "gpt2", "neox", "llama-gqa"))
 
 
 def unlike_subjects(architecture: str = "plain", **options: Any) -> list[Transformer]:
@@ -123,19 +122,25 @@ def one_task(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
 def patched_logits(
     subject: Transformer, tokens: Tensor, donors: Tensor, parts: Iterable[str]
 ) -> Tensor:
-    """A plain run layer by layer; the named parts hold what they did on `donors`."""
-    weights, config, parts = subject.weights, subject.config, set(parts)
+    """A plain run in which the named parts hold what they did on `donors`."""
+    parts = set(parts)
+    chosen = torch.tensor([name in parts for name in subject.graph.writer_names[1:]])
+    return patched_rows(subject, tokens, donors, chosen.expand(len(tokens), -1))
+
+
+def patched_rows(subject: Transformer, tokens: Tensor, donors: Tensor, patched: Tensor) -> Tensor:
+    """A plain run layer by layer; the parts marked, by row, hold what they did on `donors`."""
+    weights, config = subject.weights, subject.config
     states = subject.run(donors).states
     stream = subject.embed(tokens)
+    by_layer = patched.unflatten(1, (config.n_layers, -1))[:, None]
     for layer in range(config.n_layers):
-        z = subject.attention(stream, layer)[-1].clone()
-        for head in range(config.n_heads):
-            if f"a{layer}.h{head}" in parts:
-                z[:, :, head] = states.z[layer][:, :, head]
+        heads, mlp = by_layer[:, :, layer, :-1], by_layer[:, :, layer, -1:]
         b_O, b_out = (subject.bias(name, layer) for name in ("b_O", "b_out"))
+        z = subject.attention(stream, layer)[-1]
+        z = torch.where(heads[..., None], states.z[layer], z)
         with_heads = stream + F.linear(z.flatten(2), weights["W_O"][layer].flatten(0, 1).T, b_O)
         hidden = subject.mlp(stream if config.parallel else with_heads, layer)[-1]
-        if f"m{layer}" in parts:
-            hidden = states.hidden[layer]
+        hidden = torch.where(mlp, states.hidden[layer], hidden)
         stream = with_heads + F.linear(hidden, weights["W_out"][layer].T, b_out)
     return subject.unembed(stream)

@@ -1,7 +1,10 @@
 """Subjects of unlike sizes in one padded stack; what cannot be in one is refused."""
 
+from dataclasses import fields
+
 import pytest
 import torch
+from torch import Tensor
 
 from graphcircuits.fleets.fleet import form, stack, unstack
 from tests.fleets.fleets import FLEETS, SOME_FLEETS, fleet_of, padding_is_zero, unlike_subjects
@@ -20,6 +23,14 @@ def test_stack_pads_with_zeros_and_unstack_undoes_it(architecture: str) -> None:
         assert all(torch.equal(back[name], w) for name, w in subject.weights.items())
     weights["W_E"].add_(1)
     assert not padding_is_zero(subjects, weights)
+
+
+@pytest.mark.parametrize("architecture", ["plain", "neox"])
+def test_a_fleet_moves_as_a_whole(architecture: str) -> None:
+    moved = fleet_of(unlike_subjects(architecture)).to(torch.device("meta"))
+    tensors = [x for f in fields(moved) if isinstance(x := getattr(moved, f.name), Tensor)]
+    assert len(tensors) == (6 if architecture == "neox" else 4)
+    assert all(x.is_meta for x in tensors)
 
 
 def test_members_must_have_one_depth() -> None:
@@ -61,7 +72,7 @@ def test_unlike_norms_and_rotations_are_refused(
 
 def test_what_makes_no_difference_may_differ() -> None:
     fleet = form([make_config(), make_config(n_kv_heads=4, norm_eps=1.0, rotary_base=2.0)])
-    assert (fleet.turns, fleet.spread) == (None, None)
+    assert (fleet.turns, fleet.centre) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,13 @@
 """A padded stack computes what each of its subjects computes alone, whatever its architecture."""
 
-import itertools
-
 import pytest
 import torch
 from torch import Tensor
 
 from graphcircuits.engine.masked import masked_logits
-from graphcircuits.fleets.batch import part_names
-from graphcircuits.fleets.fleet import stack
-from graphcircuits.fleets.forward import forward, forward_cut, patch_of, writers
+from graphcircuits.fleets.fleet import Fleet, Weights, stack, unstack
+from graphcircuits.fleets.forward import Activations, forward, forward_cut, patch_of, writers
+from graphcircuits.subject.transformer import Transformer
 from tests.fleets.fleets import (
     SOME_FLEETS,
     coins,
@@ -17,28 +15,34 @@ from tests.fleets.fleets import (
     inputs_of,
     own,
     padding_is_zero,
-    patched_logits,
+    patched_rows,
     unlike_subjects,
 )
 
 ROWS = 5
+every_architecture = pytest.mark.parametrize("architecture", SOME_FLEETS)
 
 
 def close(got: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("architecture", SOME_FLEETS)
-def test_forward_is_each_subjects_own_run(architecture: str, layers: int) -> None:
-    subjects = unlike_subjects(architecture, n_layers=layers)
+def check_logits(fleet: Fleet, s: int, logits: Tensor, expected: Tensor) -> None:
+    """A subject's logits in those of the fleet are these."""
+    member = fleet.members[s]
+    close(logits[s, :, : member.n_ctx, : member.d_vocab_out], expected)
+
+
+@every_architecture
+def test_forward_is_each_subjects_own_run(architecture: str) -> None:
+    subjects = unlike_subjects(architecture, n_layers=3)
     fleet = fleet_of(subjects)
     tokens = inputs_of(fleet, ROWS)
     logits, held = forward(fleet, stack(fleet, subjects), tokens)
     for s, subject in enumerate(subjects):
         config, run = subject.config, subject.run(own(fleet, s, tokens))
-        close(logits[s, :, : config.n_ctx, : config.d_vocab_out], run.logits)
-        for layer in range(layers):
+        check_logits(fleet, s, logits, run.logits)
+        for layer in range(3):
             z, hidden = held.heads[layer][s], held.mlps[layer][s]
             close(z[:, : config.n_ctx, :, : config.d_head], run.states.z[layer])
             close(hidden[:, : config.n_ctx, : config.d_mlp], run.states.hidden[layer])
@@ -46,48 +50,51 @@ def test_forward_is_each_subjects_own_run(architecture: str, layers: int) -> Non
             assert not hidden[..., config.d_mlp :].any()
 
 
-@pytest.mark.parametrize("architecture", SOME_FLEETS)
-def test_a_shorter_input_is_a_run_of_its_length(architecture: str) -> None:
-    subjects = unlike_subjects(architecture)
-    fleet = fleet_of(subjects)
-    tokens = inputs_of(fleet, ROWS)[:, :, :3]
-    logits, _ = forward(fleet, stack(fleet, subjects), tokens)
-    for s, subject in enumerate(subjects):
-        close(logits[s, :, :, : subject.config.d_vocab_out], subject.logits(tokens[s]))
+@pytest.mark.usefixtures("unchecked")
+@every_architecture
+def test_a_shorter_input_and_fewer_subjects_are_a_run_of_theirs(architecture: str) -> None:
+    subjects = unlike_subjects(architecture, n_layers=1)
+    fleet, kept = fleet_of(subjects), [3, 1]
+    tokens = inputs_of(fleet, ROWS)[kept, :, :3]
+    weights = {name: w[kept] for name, w in stack(fleet, subjects).items()}
+    fewer = fleet.take(kept)
+    logits, _ = forward(fewer, weights, tokens)
+    for place, s in enumerate(kept):
+        assert fewer.members[place] == subjects[s].config
+        expected = subjects[s].logits(tokens[place])
+        close(logits[place, :, :, : subjects[s].config.d_vocab_out], expected)
 
 
-@pytest.mark.parametrize("many", [False, True])
-@pytest.mark.parametrize("architecture", SOME_FLEETS)
-def test_a_patch_is_the_same_patch_by_hand(architecture: str, many: bool) -> None:
+@pytest.mark.usefixtures("unchecked")
+@every_architecture
+def test_a_patch_is_the_same_patch_by_hand(architecture: str) -> None:
     subjects = unlike_subjects(architecture)
-    fleet = fleet_of(subjects)
-    names = part_names(fleet)
-    tokens, donors = (inputs_of(fleet, len(names), seed) for seed in (1, 2))
-    weights = stack(fleet, subjects)
-    some = coins(len(subjects), len(names), len(names), share=0.4)
-    patched = some if many else torch.eye(len(names)).bool().expand_as(some)
+    fleet, weights = fleet_of(subjects), stack(fleet_of(subjects), subjects)
+    parts = fleet.graph.n_writers - 1
+    tokens, donors = (inputs_of(fleet, 2 * parts, seed) for seed in (1, 2))
+    some = coins(len(subjects), parts, parts, share=0.4)
+    # Each component alone, and then several at once.
+    patched = torch.cat([torch.eye(parts).bool().expand_as(some), some], dim=1)
     _, donor = forward(fleet, weights, donors)
     logits, held = forward(fleet, weights, tokens, patch_of(fleet, donor, patched))
-    for (s, subject), row in itertools.product(enumerate(subjects), range(len(names))):
-        parts = list(itertools.compress(names, patched[s, row].tolist()))
-        mine, theirs = (own(fleet, s, x)[row, None] for x in (tokens, donors))
-        expected = patched_logits(subject, mine, theirs, parts)[0]
-        close(logits[s, row, : subject.config.n_ctx, : subject.config.d_vocab_out], expected)
-    in_first_head = patched[:, :, names.index("a0.h0")]
+    for s, subject in enumerate(subjects):
+        mine, theirs = (own(fleet, s, x) for x in (tokens, donors))
+        check_logits(fleet, s, logits, patched_rows(subject, mine, theirs, patched[s]))
+    first_head = patched[:, :, 0]
     taken, given = held.heads[0][:, :, :, 0], donor.heads[0][:, :, :, 0]
-    assert torch.equal(taken[in_first_head], given[in_first_head])
-    assert not torch.allclose(taken[~in_first_head], given[~in_first_head])
+    assert torch.equal(taken[first_head], given[first_head])
+    assert not torch.allclose(taken[~first_head], given[~first_head])
 
 
-@pytest.mark.parametrize("architecture", SOME_FLEETS)
+@pytest.mark.usefixtures("unchecked")
+@every_architecture
 def test_writers_are_those_of_the_run(architecture: str) -> None:
     subjects = unlike_subjects(architecture)
     fleet = fleet_of(subjects)
     tokens, weights = inputs_of(fleet, ROWS), stack(fleet, subjects)
     _, held = forward(fleet, weights, tokens)
     put_out = writers(fleet, weights, tokens, held)
-    few = writers(fleet, weights, tokens[:, :2], held.first(2))
-    close(few, put_out[:, :2])
+    close(writers(fleet, weights, tokens[:, :2], held.first(2)), put_out[:, :2])
     for s, subject in enumerate(subjects):
         config = subject.config
         expected = subject.run(own(fleet, s, tokens)).writers
@@ -95,39 +102,106 @@ def test_writers_are_those_of_the_run(architecture: str) -> None:
         assert not put_out[s, ..., config.d_model :].any()
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("architecture", SOME_FLEETS)
-def test_cut_edges_are_masks_of_zero(architecture: str, share: float) -> None:
+def some_cuts(fleet: Fleet) -> Tensor:
+    """Edges cut in each row: none, all, and three times some."""
+    cut = coins(len(fleet.members), ROWS, fleet.graph.n_readers, fleet.graph.n_writers, share=0.3)
+    cut[:, 0], cut[:, 1] = False, True
+    return cut
+
+
+@pytest.mark.usefixtures("unchecked")
+@every_architecture
+def test_cut_edges_are_masks_of_zero(architecture: str) -> None:
     subjects = unlike_subjects(architecture)
-    fleet = fleet_of(subjects)
+    fleet, weights = fleet_of(subjects), stack(fleet_of(subjects), subjects)
     graph = subjects[0].graph
     assert fleet.graph == graph
-    weights = stack(fleet, subjects)
     tokens, donors = (inputs_of(fleet, ROWS, seed) for seed in (1, 2))
     _, held = forward(fleet, weights, donors)
+    cut = some_cuts(fleet)
     given = writers(fleet, weights, donors, held)
-    cut = coins(len(subjects), ROWS, graph.n_readers, graph.n_writers, share=share)
     logits = forward_cut(fleet, weights, tokens, given, cut)
-    for (s, subject), row in itertools.product(enumerate(subjects), range(ROWS)):
-        mask = (~cut[s, row][graph.edge_readers, graph.edge_writers]).double()
-        mine, theirs = (own(fleet, s, x)[row, None] for x in (tokens, donors))
-        expected = masked_logits(subject, mine, mask, subject.run(theirs).writers)[0]
-        close(logits[s, row, : subject.config.n_ctx, : subject.config.d_vocab_out], expected)
+    row = torch.arange(ROWS)
+    for s, subject in enumerate(subjects):
+        masks = (~cut[s][:, graph.edge_readers, graph.edge_writers]).double()
+        mine, theirs = (own(fleet, s, x) for x in (tokens, donors))
+        every_row = masked_logits(subject, mine, masks, subject.run(theirs).writers)
+        check_logits(fleet, s, logits, every_row[row, row])
 
 
-@pytest.mark.parametrize("architecture", SOME_FLEETS)
+def both_runs(
+    fleet: Fleet, weights: Weights, tokens: Tensor, cut: Tensor
+) -> tuple[Tensor, Activations]:
+    """Logits of a plain run, plus those of one whose donors are its rows in reverse order."""
+    logits, held = forward(fleet, weights, tokens)
+    given = writers(fleet, weights, tokens, held).flip(1)
+    return logits + forward_cut(fleet, weights, tokens, given, cut), held
+
+
+@every_architecture
 def test_padding_gets_no_gradient(architecture: str) -> None:
     subjects = unlike_subjects(architecture)
     fleet = fleet_of(subjects)
     weights = {name: w.requires_grad_() for name, w in stack(fleet, subjects).items()}
-    tokens = inputs_of(fleet, ROWS)
-    logits, held = forward(fleet, weights, tokens)
-    given = writers(fleet, weights, tokens, held).flip(1)
-    cut = coins(len(subjects), ROWS, fleet.graph.n_readers, fleet.graph.n_writers)
-    both = logits.sin() + forward_cut(fleet, weights, tokens, given, cut).cos()
+    both, _ = both_runs(fleet, weights, inputs_of(fleet, ROWS), some_cuts(fleet))
     exists = torch.zeros(both.shape, dtype=torch.bool)
     for s, member in enumerate(fleet.members):
         exists[s, :, : member.n_ctx, : member.d_vocab_out] = True
-    gradients = torch.autograd.grad((both * exists).sum(), list(weights.values()))
+    gradients = torch.autograd.grad((both.sin() * exists).sum(), list(weights.values()))
     assert padding_is_zero(subjects, dict(zip(weights, gradients, strict=True)))
     assert all(gradient.any() for gradient in gradients)
+
+
+@pytest.mark.usefixtures("unchecked")
+@every_architecture
+def test_gradients_are_each_subjects_own(architecture: str) -> None:
+    subjects = unlike_subjects(architecture)
+    fleet = fleet_of(subjects)
+    weights = {name: w.requires_grad_() for name, w in stack(fleet, subjects).items()}
+    tokens = inputs_of(fleet, ROWS)
+    logits, _ = forward(fleet, weights, tokens)
+    for s, subject in enumerate(subjects):
+        config = subject.config
+        mine = logits[s, :, : config.n_ctx, : config.d_vocab_out].sin().sum()
+        found = torch.autograd.grad(mine, list(weights.values()), retain_graph=True)
+        leaves = {name: w.clone().requires_grad_() for name, w in subject.weights.items()}
+        alone = Transformer(config, leaves).logits(own(fleet, s, tokens)).sin().sum()
+        expected = torch.autograd.grad(alone, list(leaves.values()))
+        theirs = unstack(fleet, dict(zip(weights, found, strict=True)), s)
+        for name, gradient in zip(leaves, expected, strict=True):
+            close(theirs[name], gradient)
+
+
+def test_drop_is_of_the_embedding_and_of_what_heads_and_mlps_add() -> None:
+    subjects = unlike_subjects("gpt2")
+    fleet, weights = fleet_of(subjects), stack(fleet_of(subjects), subjects)
+    tokens, dropped = inputs_of(fleet, ROWS), []
+
+    def double(x: Tensor) -> Tensor:
+        dropped.append(x)
+        return 2 * x
+
+    logits, _ = forward(fleet, weights, tokens, drop=double)
+    written = ("W_E", "W_pos", "W_O", "b_O", "W_out", "b_out")
+    louder = {name: w * 2 if name in written else w for name, w in weights.items()}
+    close(logits, forward(fleet, louder, tokens)[0])
+    stream = (len(subjects), ROWS, fleet.config.n_ctx, fleet.config.d_model)
+    assert [x.shape for x in dropped] == [stream] * (1 + 2 * fleet.config.n_layers)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+@every_architecture
+def test_a_run_asks_for_no_value_and_takes_nothing_from_the_host(architecture: str) -> None:
+    # Tensors without values stand in for those of a GPU: a step that reads one, or that meets a
+    # tensor of the CPU, fails on them as it would while a CUDA graph is recorded.
+    subjects = unlike_subjects(architecture)
+    meta = torch.device("meta")
+    fleet = fleet_of(subjects).to(meta)
+    weights = {n: w.to(meta).requires_grad_() for n, w in stack(fleet, subjects).items()}
+    tokens, cut = inputs_of(fleet, ROWS).to(meta), some_cuts(fleet).to(meta)
+    both, held = both_runs(fleet, weights, tokens, cut)
+    parts = torch.zeros(len(subjects), ROWS, fleet.graph.n_writers - 1, dtype=torch.bool)
+    patched, _ = forward(fleet, weights, tokens, patch_of(fleet, held, parts.to(meta)))
+    gradients = torch.autograd.grad((both + patched).sum(), list(weights.values()))
+    assert all(gradient.is_meta for gradient in gradients)
