@@ -5,6 +5,7 @@ what the independent audit and the check that the rest of the model is alive fin
 
 python benchmarks/multitask.py rnd-1727,rnd-729 [--own] [--steps 2000] [--rows 128] [--d-model 32]
 python benchmarks/multitask.py mt-12
+python benchmarks/multitask.py same,smaller,larger [--same-head]
 """
 
 import argparse
@@ -14,14 +15,28 @@ from dataclasses import replace
 
 import torch
 
+from graphcircuits import rasp
 from graphcircuits.corpus import load_case, multitask
 from graphcircuits.corpus.alive import vitality
 from graphcircuits.corpus.audit import audit
+from graphcircuits.corpus.case import Case
 from graphcircuits.corpus.multitask import MultiCase, load_multi
 from graphcircuits.fleets.recipes import SiitConfig
 from graphcircuits.fleets.train import train_fleet
-from graphcircuits.fleets.verify import verify_fleet
+from graphcircuits.fleets.verify import Verdict, verify_fleet
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
+
+COUNTED = {
+    "same": rasp.Comparison.EQ,
+    "smaller": rasp.Comparison.LT,
+    "larger": rasp.Comparison.GT,
+}
+
+
+def counting(name: str) -> Case:
+    """How many tokens compare so with this one."""
+    program = rasp.SelectorWidth(rasp.Select(rasp.tokens, rasp.tokens, COUNTED[name]))
+    return Case(id=name, program=program, vocab=(0, 1, 2, 3), max_seq_len=6)
 
 
 def config_of(model: MultiCase, options: argparse.Namespace) -> TransformerConfig:
@@ -41,14 +56,9 @@ def config_of(model: MultiCase, options: argparse.Namespace) -> TransformerConfi
     )
 
 
-def shares(verdict: object) -> str:
-    values = {
-        "accuracy": verdict.accuracy,  # pyright: ignore
-        "interchange": verdict.worst_interchange,  # pyright: ignore
-        "strict": verdict.worst_strict,  # pyright: ignore
-        "circuit": verdict.circuit,  # pyright: ignore
-    }
-    return " ".join(f"{name} {value:.3f}" for name, value in values.items())
+def shares(verdict: Verdict) -> str:
+    worst = f"interchange {verdict.worst_interchange:.3f} strict {verdict.worst_strict:.3f}"
+    return f"accuracy {verdict.accuracy:.3f} {worst} circuit {verdict.circuit:.3f}"
 
 
 def main() -> None:
@@ -75,7 +85,8 @@ def main() -> None:
     if options.cases.startswith("mt-"):
         model = load_multi(options.cases)
     else:
-        cases = tuple(map(load_case, options.cases.split(",")))
+        names = options.cases.split(",")
+        cases = tuple(counting(n) if n in COUNTED else load_case(n) for n in names)
         model = MultiCase(id="trial", cases=cases, shared=not options.own)
     config = config_of(model, options)
     start = Transformer.random(config, torch.Generator().manual_seed(options.seed), model.codec)

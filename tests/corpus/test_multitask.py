@@ -336,6 +336,7 @@ def test_the_file_is_what_is_written():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
 def test_two_circuits_are_planted_in_one_model_and_the_rest_of_it_is_alive():
     ours = MultiCase(id="ours", cases=tuple(map(load_case, ("rnd-316", "rnd-1026"))), shared=False)
     dims, codec = ours.subject_dims, ours.codec
