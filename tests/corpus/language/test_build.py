@@ -67,8 +67,13 @@ def test_processes_make_the_same_models(texts: list[Path], tmp_path: Path) -> No
     """Of which none learns anything in one step."""
     config = replace(CONFIG, steps=1)
     losses = [
-        {x["model"]: x["loss"] for x in make_models(DESIGNS, place, config, roots=texts, **given)}
-        for place, given in ((tmp_path / "one", {}), (tmp_path / "two", {"processes": 2}))
+        {
+            report["model"]: report["loss"]
+            for report in make_models(
+                DESIGNS, tmp_path / str(count), config, roots=texts, processes=count
+            )
+        }
+        for count in (1, 2)
     ]
     assert losses[0] == losses[1]
     assert losses[0].keys() == set(NAMES)
