@@ -79,6 +79,13 @@ def test_processes_make_the_same_models(texts: list[Path], tmp_path: Path) -> No
     assert losses[0].keys() == set(NAMES)
 
 
+@pytest.mark.gpu
+def test_processes_share_a_gpu(texts: list[Path], tmp_path: Path) -> None:
+    reports = made(tmp_path / "models", texts, device="cuda", processes=2)
+    assert reports.keys() == set(NAMES)
+    assert reports[NAMES[0]]["problem"] is None
+
+
 def quick(job: ModelJob, tell: Any) -> dict[str, Any]:
     """Instead of training."""
     for step in range(3):
