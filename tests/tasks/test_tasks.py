@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -102,6 +103,79 @@ def test_answers_are_those_of_a_reader(name: str, tokenizers: dict[str, Any]) ->
             assert ANSWERS[name](pair.corrupted) != pair.correct.strip()
 
 
+def open_bracket(prompt: str) -> str:
+    """What closes the last bracket that is open."""
+    pairs, opened = {"[": "]", "(": ")", "{": "}"}, []
+    for sign in prompt:
+        if sign in pairs:
+            opened.append(pairs[sign])
+        elif opened and sign == opened[-1]:
+            opened.pop()
+    return opened[-1]
+
+
+def second_half(prompt: str) -> str:
+    asked = re.findall(r"print\((\w+)_$", prompt)[0]
+    return re.findall(rf"^{asked}_(\w+) = ", prompt, re.MULTILINE)[0]
+
+
+def agreeing(prompt: str) -> str:
+    return "is was has" if prompt.split()[-1] in ("it", "this") else "are were have"
+
+
+BEHIND = {"from": "import", "with": "as", "elif": ":", "for": "in", "def": "("}
+DEFAULTS = {"int": "0", "str": '"', "bool": "False", "dict": "None", "list": "None"}
+CODE: dict[str, Callable[[str], str]] = {
+    "nesting": open_bracket,
+    "keywords": lambda prompt: BEHIND[last_line(prompt).split()[0]],
+    "attributes": lambda prompt: re.findall(r"self\.(\w+) =$", prompt)[0],
+    "keyword-arguments": lambda prompt: re.findall(r"(\w+)=$", prompt)[0],
+    "comprehensions": lambda prompt: re.findall(r"\((\w+)\) for$", prompt)[0],
+    "identifiers": second_half,
+    "verbs": agreeing,
+    "types": lambda prompt: DEFAULTS[re.findall(r": (\w+) =$", prompt)[0]],
+}
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_answers_in_code_are_those_of_a_reader(name: str) -> None:
+    """To the clean prompt, and the incorrect one to the corrupted, which is as long."""
+    for seed in range(50):
+        pair = tasks.find(name).write(WholeWords(), Random(seed))
+        assert pair.correct.strip() in CODE[name](pair.clean).split()
+        assert pair.incorrect.strip() in CODE[name](pair.corrupted).split()
+        assert pair.correct != pair.incorrect
+        assert len(pair.clean) == len(pair.corrupted)
+
+
+@pytest.mark.parametrize("kind", ["single-digits", "letters"])
+@pytest.mark.parametrize("name", some(CODE, ("keywords", "verbs")))
+def test_answers_are_asked_for_where_they_part(
+    name: str, kind: str, tokenizers: dict[str, Any]
+) -> None:
+    """Against the tokens of whole prompts with whole answers."""
+    tokenizer = text.letters() if kind == "letters" else tokenizers[kind]
+    for seed in range(8):
+        whole = tasks.find(name).write(WholeWords(), Random(seed))
+        asked = tasks.find(name).write(WholeWords(tokenizer), Random(seed))
+        right, wrong = (
+            tokenizer(whole.clean + answer)["input_ids"]
+            for answer in (whole.correct, whole.incorrect)
+        )
+        same = next(place for place in range(len(right)) if right[place] != wrong[place])
+        assert tokenizer(asked.clean + asked.correct)["input_ids"] == right[: same + 1]
+        assert tokenizer(asked.clean + asked.incorrect)["input_ids"] == wrong[: same + 1]
+        shared = asked.clean.removeprefix(whole.clean)
+        assert asked.corrupted == whole.corrupted + shared
+
+
+def test_answers_of_which_one_begins_the_other_do_not_part() -> None:
+    vocabulary = WholeWords(text.letters())
+    pair = vocabulary.parting("he", "we", " does", " do")
+    assert (pair.clean, pair.incorrect) == ("he do", "")
+    assert not vocabulary.fits(pair)
+
+
 @pytest.mark.parametrize(("tokenizer", "digits"), [("single-digits", 1), ("double-digits", 2)])
 def test_years_are_after_the_first(tokenizer: str, digits: int, tokenizers: dict[str, Any]) -> None:
     for pair in tasks.greater_than.texts(tokenizers[tokenizer], 20):
@@ -188,7 +262,7 @@ def test_draws_depend_on_the_seed_alone(tokenizers: dict[str, Any]) -> None:
 def test_a_tokenizer_without_words_is_refused_by_most(tokenizers: dict[str, Any]) -> None:
     letters = text.letters()
     for name in tasks.names():
-        if name in ("greater-than", "arithmetic", "brackets", "quotes"):
+        if name in ("greater-than", "arithmetic", "brackets", "quotes", *CODE):
             assert len(tasks.find(name)(letters, 4)) == 4
         else:
             with pytest.raises(ValueError, match=f"the task {name} is not for this tokenizer: "):

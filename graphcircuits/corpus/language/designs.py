@@ -102,7 +102,8 @@ class Design:
     def model(self, vocabulary: int, end: int) -> Any:
         """A model of `transformers` with fresh weights, drawn from PyTorch's own generator."""
         transformers = load_transformers()
-        ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
+        # Padding stands nowhere in training, and the embedding of a padding token learns nothing.
+        ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": None}
         if self.architecture == "gpt2":
             config = transformers.GPT2Config(
                 n_layer=self.layers,

@@ -67,11 +67,23 @@ def test_processes_make_the_same_models(texts: list[Path], tmp_path: Path) -> No
     """Of which none learns anything in one step."""
     config = replace(CONFIG, steps=1)
     losses = [
-        {x["model"]: x["loss"] for x in make_models(DESIGNS, place, config, roots=texts, **given)}
-        for place, given in ((tmp_path / "one", {}), (tmp_path / "two", {"processes": 2}))
+        {
+            report["model"]: report["loss"]
+            for report in make_models(
+                DESIGNS, tmp_path / str(count), config, roots=texts, processes=count
+            )
+        }
+        for count in (1, 2)
     ]
     assert losses[0] == losses[1]
     assert losses[0].keys() == set(NAMES)
+
+
+@pytest.mark.gpu
+def test_processes_share_a_gpu(texts: list[Path], tmp_path: Path) -> None:
+    reports = made(tmp_path / "models", texts, device="cuda", processes=2)
+    assert reports.keys() == set(NAMES)
+    assert reports[NAMES[0]]["problem"] is None
 
 
 def quick(job: ModelJob, tell: Any) -> dict[str, Any]:

@@ -31,6 +31,7 @@ def test_models_are_as_their_names_say(architecture: str) -> None:
     assert config.norm == ("rms" if config.gated_mlp else "layer")
     assert config.tied_unembedding == (architecture != "neox")
     assert config.d_mlp == (168 if config.gated_mlp else 256)
+    assert model.get_input_embeddings().padding_idx is None
     assert design.dropout == getattr(model.config, "resid_pdrop", 0.0)
 
 

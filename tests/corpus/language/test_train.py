@@ -26,11 +26,11 @@ from tests import text
 from tests.subjects import make_subject
 
 
-def trained(steps: int, tell: Tell, seed: int = 0) -> tuple[float, Any]:
+def trained(steps: int, tell: Tell, seed: int = 0, device: str = "cpu") -> tuple[float, Any]:
     """A model of a stream in which every token is the one two places before it."""
-    stream = torch.tensor([1, 2], dtype=torch.int16).repeat(500)
+    stream = torch.tensor([1, 2], dtype=torch.int16, device=device).repeat(500)
     torch.manual_seed(0)
-    model = Design.parse("llama-1x32-chars").model(4, 0)
+    model = Design.parse("llama-1x32-chars").model(4, 0).to(device)
     given = {"context": 16, "batch": 64, "lr": 0.01, "weight_decay": 0.1, "seed": seed}
     return train(model, stream, steps=steps, tell=tell, **given), model
 
@@ -46,6 +46,14 @@ def test_it_learns_and_tells() -> None:
     assert [step for step, _ in told] == [50, 100]
     assert told[-1][1] == loss < 0.1 * math.log(4)
     assert not model.training
+
+
+@pytest.mark.gpu
+def test_it_learns_on_a_gpu() -> None:
+    """In bfloat16, and stays in float32."""
+    loss, model = trained(100, lambda *_: True, device="cuda")
+    assert loss < 0.1 * math.log(4)
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
 
 
 def test_batches_depend_on_the_seed_alone() -> None:
