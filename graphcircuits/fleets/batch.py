@@ -90,7 +90,7 @@ class Errors:
 
 
 @dataclass(frozen=True, eq=False)
-class Patched:
+class PatchedRows:
     """The rows of the patched run, beside those of the plain one, which are their donors."""
 
     tokens: Int[Tensor, "subject row pos_with_bos"]
@@ -103,7 +103,7 @@ class Patched:
 
 
 @dataclass(frozen=True, eq=False)
-class Cut:
+class CutRows:
     """The rows of the run with cut edges; their donors are the first of the plain run."""
 
     tokens: Int[Tensor, "subject cut_row pos_with_bos"]
@@ -119,8 +119,8 @@ class Rows:
     donors: Int[Tensor, "subject row pos_with_bos"]
     """The plain run."""
     targets: Float[Tensor, "subject row pos"]
-    patched: Patched | None
-    cut: Cut | None
+    patched: PatchedRows | None
+    cut: CutRows | None
 
 
 def part_names(fleet: Fleet) -> list[str]:
@@ -231,7 +231,7 @@ def draw_rows(
     cut = None
     if cut_rows > 0:
         chosen, few = any_input(cut_rows), task[:, :cut_rows]
-        cut = Cut(
+        cut = CutRows(
             tokens=data.tokens[subject, few, chosen],
             targets=data.targets[subject, few, chosen],
             edges=_cut_edges(data.free[subject, few], generator),
@@ -249,7 +249,7 @@ def _patched(
     errors: Errors,
     task: Int[Tensor, "subject row"],
     generator: torch.Generator,
-) -> tuple[Int[Tensor, "subject row"], Patched]:
+) -> tuple[Int[Tensor, "subject row"], PatchedRows]:
     """Which inputs are donors, and the rows that take activations from them."""
     (subjects, rows), device = task.shape, task.device
     inputs, parts = data.tokens.shape[2], data.inside.shape[2]
@@ -272,7 +272,7 @@ def _patched(
     base, source = (integers(inputs, rows - half) for _ in range(2))
     kept = data.targets[subject, outer_task, base]
     everywhere = data.exists[:, None].expand_as(kept)
-    run = Patched(
+    run = PatchedRows(
         tokens=data.tokens[subject, task, torch.cat([data.base[drawn], base], dim=1)],
         targets=torch.cat([data.swapped[drawn], kept], dim=1),
         scored=torch.cat([data.scored[drawn], everywhere], dim=1),

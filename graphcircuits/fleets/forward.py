@@ -174,7 +174,7 @@ def _with_new(differences: Tensor, outputs: Tensor, donor: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class _Layer:
+class _StackedLayer:
     """One layer's weights: what reads a stream takes it as a norm leaves it before its weight."""
 
     into: Float[Tensor, "subject d_model vectors"]
@@ -189,7 +189,7 @@ class _Layer:
     b_out: Float[Tensor, "subject d_model"] | None
 
 
-def _layers(fleet: Fleet, weights: Weights) -> Iterator[_Layer]:
+def _layers(fleet: Fleet, weights: Weights) -> Iterator[_StackedLayer]:
     """The layers' weights, made of those of all layers at once."""
     config = fleet.config
     scale = fleet.scale.to(weights["W_Q"].dtype)[:, None, None, None]
@@ -214,7 +214,7 @@ def _layers(fleet: Fleet, weights: Weights) -> Iterator[_Layer]:
     nothing = (None,) * config.n_layers
     columns = [nothing if w is None else w.unbind(1) for pair in used.values() for w in pair]
     into, into_bias, mlp, mlp_bias, W_O, b_O, W_out, b_out = columns
-    return map(_Layer, into, into_bias, W_O, b_O, mlp, mlp_bias, W_out, b_out)
+    return map(_StackedLayer, into, into_bias, W_O, b_O, mlp, mlp_bias, W_out, b_out)
 
 
 def _after_norm(
@@ -337,7 +337,7 @@ def _heads_out(
 
 
 def _hidden(
-    fleet: Fleet, layer: _Layer, unit: Float[Tensor, "subject row pos d_model"]
+    fleet: Fleet, layer: _StackedLayer, unit: Float[Tensor, "subject row pos d_model"]
 ) -> Float[Tensor, "subject row pos d_mlp"]:
     """What the MLP writes by W_out."""
     pre = _linear(unit, layer.mlp, layer.mlp_bias)

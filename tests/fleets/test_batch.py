@@ -15,7 +15,7 @@ from graphcircuits.fleets.batch import (
     PAD,
     Errors,
     FleetData,
-    Patched,
+    PatchedRows,
     Rows,
     draw_rows,
     gather,
@@ -128,7 +128,7 @@ def test_exchanges_that_do_not_go_together_are_refused(
         gather(fleet_of(SUBJECTS[: len(exchanges)]), exchanges)
 
 
-def whole(rows: Rows) -> Patched:
+def whole(rows: Rows) -> PatchedRows:
     assert rows.patched is not None
     return rows.patched
 
