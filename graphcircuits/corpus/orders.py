@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from graphcircuits.corpus import MULTITASK
 from graphcircuits.corpus.architectures import find_architecture
 from graphcircuits.fleets.recipes import FLEETS, check_fleet
 
@@ -54,7 +55,8 @@ class Order:
 
 def shipped_path(order: Order) -> Path:
     """Where in the package the subject lies, if it is shipped."""
-    return _folder(order.fleet, plain=order.id == order.case) / f"{order.id}.safetensors"
+    listed = order.id == order.case and order.case.partition("-")[0] != MULTITASK
+    return _folder(order.fleet, listed=listed) / f"{order.id}.safetensors"
 
 
 def shipped_orders(fleet: str | None = None) -> list[Order]:
@@ -63,11 +65,12 @@ def shipped_orders(fleet: str | None = None) -> list[Order]:
 
 
 def _shipped(fleet: str) -> Iterator[Order]:
-    for folder in {_folder(fleet, plain=plain) for plain in (True, False)}:
+    for folder in {_folder(fleet, listed=listed) for listed in (True, False)}:
         for path in folder.glob("*.safetensors"):
             yield Order.parse(path.name.removesuffix(".safetensors"))
 
 
-def _folder(fleet: str, *, plain: bool) -> Path:
-    place = "subjects" if plain and fleet == "planted" else f"fleets/{fleet}"
+def _folder(fleet: str, *, listed: bool) -> Path:
+    """The listed cases' planted, plain subjects have a folder of their own; each fleet has one."""
+    place = "subjects" if listed and fleet == "planted" else f"fleets/{fleet}"
     return Path(str(files("graphcircuits").joinpath(f"data/{place}")))

@@ -7,8 +7,9 @@
 
     python -m graphcircuits.corpus.test_sets FOLDER [--device cuda] [--processes 8]
 
-builds them into FOLDER, goes on where it was cut off, and says what did not pass; what passed is
-what `graphcircuits/data` holds, each subject where `shipped_path` says.
+builds them into FOLDER, goes on where it was cut off, and says what did not pass and what has
+nothing to train; what passed is what `graphcircuits/data` holds, each subject where `shipped_path`
+says.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from graphcircuits.corpus import case_ids
 from graphcircuits.corpus.architectures import ARCHITECTURES
-from graphcircuits.corpus.build import BuildConfig, build
+from graphcircuits.corpus.build import BuildConfig, build, subject_path
 from graphcircuits.corpus.multitask import load_multi, multi_ids
 from graphcircuits.corpus.orders import Order
 from graphcircuits.corpus.random_programs import random_ids
@@ -70,19 +71,22 @@ def main() -> None:
     deadline = float("inf") if given.minutes is None else time.monotonic() + 60 * given.minutes
     orders = [*public_orders(), *natural_orders(), *multitask_orders()]
     command = "python -m graphcircuits.corpus.test_sets FOLDER"
-    passed = 0
-    for one in build(
+    built = build(
         orders,
         given.folder,
         BuildConfig(processes=given.processes),
         device=given.device,
         command=shlex.join([*command.split(), "--device", given.device]),
         deadline=deadline,
-    ):
-        passed += one.report["passed"]
-        if not one.report["passed"]:
-            sys.stdout.write(f"not passed: {one.order.id}, accuracy {one.report['accuracy']:.4f}\n")
-    sys.stdout.write(f"{passed} built now, of {len(orders)} subjects in all\n")
+    )
+    try:
+        for one in built:
+            if not one.report["passed"]:
+                sys.stdout.write(f"not passed: {one.order.id}\n")
+    except ValueError as refused:
+        sys.stdout.write(f"{refused}\n")
+    there = sum(subject_path(given.folder, order.id).exists() for order in orders)
+    sys.stdout.write(f"{there} of {len(orders)} subjects in {given.folder}\n")
 
 
 if __name__ == "__main__":

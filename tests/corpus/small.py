@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from graphcircuits.corpus.build import Made
+from graphcircuits.corpus.build import Finished
 from graphcircuits.corpus.orders import Order
 from graphcircuits.corpus.plan import CorpusConfig, Member, Shard
 from graphcircuits.corpus.prepare import BuildConfig
@@ -54,10 +54,10 @@ def instantly(subjects: list[Transformer], *rest: Any, **_: Any) -> list[Trained
     return [TrainedSubject(subject, 1.0, 250, passed=True) for subject in subjects]
 
 
-def unmeasured(trained: Any, orders: list[Order], *_: Any) -> list[Made]:
+def unmeasured(trained: Any, orders: list[Order], *_: Any) -> list[Finished]:
     """Stands for `finished`: one of them did not pass."""
     return [
-        Made(order, one.subject.to(torch.float16), report(order))
+        Finished(order, one.subject.to(torch.float16), report(order))
         for order, one in zip(orders, trained, strict=True)
     ]
 

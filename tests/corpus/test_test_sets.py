@@ -1,0 +1,137 @@
+"""The test sets that ship beside the planted subjects: held out, small, and as good as they say."""
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+import torch
+
+from graphcircuits.corpus import load_case
+from graphcircuits.corpus.architectures import ARCHITECTURES
+from graphcircuits.corpus.build import fleets_of
+from graphcircuits.corpus.multitask import MultiCase
+from graphcircuits.corpus.orders import Order, shipped_orders, shipped_path
+from graphcircuits.corpus.prepare import BuildConfig, Data, find_case, prepare
+from graphcircuits.corpus.test_sets import main, multitask_orders, natural_orders, public_orders
+from graphcircuits.fleets.verify import ACCURACY, INTERCHANGE, STRICT, verify_fleet
+from graphcircuits.store import load_artifact
+from graphcircuits.subject.files import load_transformer
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+FEW = BuildConfig(inputs=64, interchanges=1, verify_inputs=256, verify_interchanges=32)
+SETS = {"natural": natural_orders, "public": public_orders, "planted": multitask_orders}
+
+
+@cache
+def reports() -> dict[Order, dict[str, Any]]:
+    """Of every subject in a fleet's folder."""
+    return {
+        order: load_artifact(shipped_path(order), "transformer").meta["report"]
+        for fleet in SETS
+        for order in shipped_orders(fleet)
+        if shipped_path(order).parent.name == fleet
+    }
+
+
+def of(fleet: str) -> dict[Order, dict[str, Any]]:
+    return {order: report for order, report in reports().items() if order.fleet == fleet}
+
+
+def test_the_sets_are_what_ships_but_for_what_did_not_train() -> None:
+    for fleet, orders in SETS.items():
+        wanted = orders()
+        assert len(set(wanted)) == len(wanted)
+        assert set(of(fleet)) <= set(wanted)
+        assert len(of(fleet)) >= 0.8 * len(wanted)
+    assert len(of("public")) == len(public_orders()) == 16
+
+
+def test_every_program_is_held_out() -> None:
+    for order in reports():
+        case = find_case(order.case)
+        programs = case.cases if isinstance(case, MultiCase) else (load_case(order.case),)
+        assert {program.split for program in programs} == {"test"}
+
+
+def test_enough_natural_subjects_over_all_architectures() -> None:
+    by_architecture = Counter(order.architecture for order in of("natural"))
+    assert by_architecture.total() >= 60
+    assert set(by_architecture) == set(ARCHITECTURES)
+    assert min(by_architecture.values()) >= 5
+
+
+def test_the_sets_are_small() -> None:
+    large = [order for order in reports() if order.fleet != "public"]
+    assert sum(shipped_path(order).stat().st_size for order in large) <= 8 * 2**20
+
+
+def test_reports_say_that_all_passed_and_what_loss_they_reach() -> None:
+    for order, report in reports().items():
+        assert Order(*(report[name] for name in ("case", "fleet", "architecture", "seed"))) == order
+        assert report["passed"] is True
+        assert report["accuracy"] >= ACCURACY
+        assert 0 <= report["loss"] < 0.05
+        if order.fleet != "natural":
+            assert report["worst_interchange"] >= INTERCHANGE
+            assert report["worst_strict"] >= STRICT
+
+
+def test_each_circuit_of_a_model_with_several_tasks_does_its_task_alone() -> None:
+    alone = []
+    for order, report in of("planted").items():
+        case = find_case(order.case)
+        assert isinstance(case, MultiCase)
+        assert tuple(report["tasks"]) == case.names
+        assert all(one["passed"] for one in report["tasks"].values())
+        alone += [one["circuit_accuracy"] for one in report["tasks"].values()]
+    assert len(of("planted")) >= 30
+    assert median(alone) >= 0.97
+
+
+@pytest.mark.slow
+def test_every_subject_passes_on_fresh_inputs_after_reload() -> None:
+    """The whole verification, with a margin for the sample."""
+    orders = list(reports())
+    subjects = [load_transformer(shipped_path(order)).to(torch.float32) for order in orders]
+    low = {}
+    for members in fleets_of(orders, [subject.config for subject in subjects]):
+        some = [orders[i] for i in members]
+        # The data of another seed: inputs that neither training nor the report has seen.
+        data = [prepare(replace(o, seed=7), find_case(o.case), FEW) for o in some]
+        assert not [one for one in data if isinstance(one, str)]
+        exchanges = [one.unseen for one in data if isinstance(one, Data)]
+        verdicts = verify_fleet(
+            [subjects[i] for i in members], exchanges, torch.Generator().manual_seed(5)
+        )
+        for order, tasks in zip(some, verdicts, strict=True):
+            for verdict in tasks:
+                shares = [verdict.accuracy]
+                if order.fleet != "natural":
+                    shares += [verdict.worst_interchange + 0.02, verdict.worst_strict + 0.02]
+                if min(shares) < ACCURACY - 0.02:
+                    low[order.id] = shares
+    assert low == {}
+
+
+def test_the_command_builds_what_is_missing_and_says_what_it_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def refusing(orders: list[Order], folder: Path, *_: Any, **__: Any) -> Any:
+        asked.extend(orders)
+        yield from ()
+        raise ValueError("case 'rnd-1': the output is the same for every input")
+
+    monkeypatch.setattr("graphcircuits.corpus.test_sets.build", refusing)
+    monkeypatch.setattr("sys.argv", ["test_sets", str(tmp_path)])
+    main()
+    assert set(asked) == {order for orders in SETS.values() for order in orders()}
+    told = capsys.readouterr().out
+    assert "case 'rnd-1': the output is the same" in told
+    assert f"0 of {len(asked)} subjects in {tmp_path}" in told
