@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from graphcircuits.corpus import making
-from graphcircuits.corpus.build import Made
+from graphcircuits.corpus.build import Finished
 from graphcircuits.corpus.making import Remeasured
 from graphcircuits.corpus.shards import MANIFEST
 from tests.corpus.small import BUILD, PLAN, all_files, instantly, unmeasured
@@ -108,7 +108,7 @@ def test_a_corpus_from_plan_to_table(command: Command, tmp_path: Path) -> None:
 def test_an_architecture_that_does_not_train_is_told(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none_pass(*given: Any) -> list[Made]:
+    def none_pass(*given: Any) -> list[Finished]:
         return [replace(one, report={**one.report, "passed": False}) for one in unmeasured(*given)]
 
     monkeypatch.setattr(making, "plan", lambda *_: PLAN[:1])

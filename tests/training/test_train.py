@@ -431,7 +431,7 @@ def test_an_ensemble_has_one_member_a_seed(tmp_path: Path) -> None:
         assert same_weights(TrainedPredictor(member, {}), alone)
     origin = ensemble.origin
     assert origin["cases"] == list(IDS)
-    assert origin["groups"] == sorted({load_case(id).group for id in IDS})
+    assert origin["groups"] == sorted({str(load_case(id).group) for id in IDS})
     assert origin["seeds"] == [4, 9]
     assert origin["train"]["predictor"]["width"] == config.predictor.width
     assert origin["subjects"] == seen_of([load_case(id).subject() for id in IDS])
