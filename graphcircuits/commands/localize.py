@@ -60,7 +60,7 @@ def localize(
         typer.Option(
             help="gcl (the trained predictor), exact, eap, eap-ig, eap-gp, relp, nap, acdc, "
             "sp-edge, sp-node, edge-pruning, ugs, pgexplainer or random. By default gcl for "
-            "planted subjects, such as those of cases, and eap-ig for all others."
+            "plain planted subjects, such as those of cases, and eap-ig for all others."
         ),
     ] = None,
     pairs: Annotated[
@@ -180,7 +180,7 @@ def localize(
             if pairs_file is None
             else own_pairs(pairs_file, model, transformer, words=words)
         )
-        truth, title, about = own.circuit, own.id, printable(own.task)
+        truth, title, about = _truth(own, transformer), own.id, printable(own.task)
     elif model is not None:
         transformer, truth = own_subject(model, device, dtype)
         prompts, about = model_prompts(
@@ -294,6 +294,11 @@ def _no_choice(model: str | None, fleet: str, architecture: str | None) -> list[
     return ["--fleet and --architecture choose among the subjects of a case, not with --model"]
 
 
+def _truth(case: "Case", subject: "Transformer") -> "Circuit | None":
+    """The circuit that the subject was trained to have, in its own graph."""
+    return None if subject.fleet == "natural" else case.labels(graph=subject.graph)
+
+
 def _given(
     case: str | None, chosen: _Chosen, n_pairs: int, seed: int, pairs_file: Path | None
 ) -> tuple["Transformer", "Pairs", "Circuit | None", str, str]:
@@ -312,6 +317,6 @@ def _given(
         )
     loaded = load_case(case)
     subject = loaded.subject(*chosen)
-    truth = None if chosen.fleet == "natural" else loaded.labels(graph=subject.graph)
+    truth = _truth(loaded, subject)
     title = replace(loaded.shipped(*chosen), case=loaded.id).id
     return subject, loaded.pairs(n_pairs, seed=seed), truth, title, loaded.task

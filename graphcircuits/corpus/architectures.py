@@ -34,7 +34,7 @@ class UnfitError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Architecture:
+class SubjectArchitecture:
     """What all subjects of one kind share, and how naturally trained ones are regularized."""
 
     norm: Literal["none", "layer", "rms"] = "none"
@@ -52,12 +52,14 @@ class Architecture:
 
 
 ARCHITECTURES = {
-    "plain": Architecture(),
-    "relu": Architecture(activation="relu"),
-    "rotary": Architecture(positions="rotary"),
-    "gpt2": Architecture(norm="layer", activation="gelu-tanh", weight_decay=0.01, dropout=0.1),
-    "neox": Architecture(norm="layer", positions="rotary", rotary_share=0.5, parallel=True),
-    "llama": Architecture(
+    "plain": SubjectArchitecture(),
+    "relu": SubjectArchitecture(activation="relu"),
+    "rotary": SubjectArchitecture(positions="rotary"),
+    "gpt2": SubjectArchitecture(
+        norm="layer", activation="gelu-tanh", weight_decay=0.01, dropout=0.1
+    ),
+    "neox": SubjectArchitecture(norm="layer", positions="rotary", rotary_share=0.5, parallel=True),
+    "llama": SubjectArchitecture(
         norm="rms",
         positions="rotary",
         activation="silu",
@@ -65,7 +67,7 @@ ARCHITECTURES = {
         biases=False,
         weight_decay=0.1,
     ),
-    "llama-gqa": Architecture(
+    "llama-gqa": SubjectArchitecture(
         norm="rms",
         positions="rotary",
         activation="silu",
@@ -74,12 +76,12 @@ ARCHITECTURES = {
         heads_per_group=2,
         weight_decay=0.1,
     ),
-    "rms": Architecture(norm="rms", activation="silu"),
+    "rms": SubjectArchitecture(norm="rms", activation="silu"),
 }
 """By name. `plain` is that of the planted subjects that ship."""
 
 
-def find_architecture(name: str) -> Architecture:
+def find_architecture(name: str) -> SubjectArchitecture:
     """The architecture of that name."""
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)

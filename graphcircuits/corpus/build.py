@@ -57,7 +57,7 @@ __all__ = [
     "Built",
     "ConstantOutputError",
     "Data",
-    "Made",
+    "Finished",
     "build",
     "case_exchange",
     "exchanges_of",
@@ -122,7 +122,7 @@ def fleets_of(
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class Finished:
     """A subject as it is stored, and how well it does its task."""
 
     order: Order
@@ -141,7 +141,7 @@ def finished(
     data: Sequence[Data],
     config: BuildConfig,
     device: str = "cpu",
-) -> list[Made]:
+) -> list[Finished]:
     """The subjects of a fleet, or some of them, verified all at once on inputs that nothing has
     seen, with the weights that will be stored."""
     stored = [one.subject.to(torch.float16) for one in trained]
@@ -152,7 +152,7 @@ def finished(
         training(orders[0], config.siit).tolerance,
     )
     return [
-        Made(order, subject, report_of(order, subject, found, one.steps, config))
+        Finished(order, subject, report_of(order, subject, found, one.steps, config))
         for order, subject, found, one in zip(orders, stored, verdicts, trained, strict=True)
     ]
 
@@ -240,8 +240,8 @@ def build(
     """
     at_hand = {case.id: case for case in cases}
     at_hand |= {o.case: find_case(o.case) for o in orders if o.case not in at_hand}
-    builder = _Builder(directory, config, at_hand, device, command, progress, deadline)
-    groups, refused = builder.plan(list(dict.fromkeys(orders)))
+    shared = _Shared(directory, config, at_hand, device, command, progress, deadline)
+    groups, refused = shared.plan(list(dict.fromkeys(orders)))
     wanted = [order for _, group in groups for order in group]
     with closing(prepared(wanted, config, config.processes, at_hand)) as stream:
         for job, group in groups:
@@ -252,19 +252,19 @@ def build(
             refused += [one for one in found.values() if isinstance(one, str)]
             data = {order: one for order, one in found.items() if isinstance(one, Data)}
             if job is None:
-                failed = [builder.failed(order, data[order]) for order in data]
+                failed = [shared.failed(order, data[order]) for order in data]
                 yield from (one for one in failed if one is not None)
                 data = {o: data[o] for o, one in zip(list(data), failed, strict=True) if not one}
             else:
                 job.check_data({order.id: one.sha256 for order, one in data.items()})
             if data:
-                yield from builder.train(job or builder.job(data), data)
+                yield from shared.train(job or shared.job(data), data)
     if refused:
-        raise ValueError("\n".join(refused))
+        raise ValueError("\n".join(dict.fromkeys(refused)))
 
 
 @dataclass(frozen=True, eq=False)
-class _Builder:
+class _Shared:
     """What all fleets of a build share."""
 
     directory: Path
@@ -380,7 +380,7 @@ class _Builder:
     def _is_there(self, order: Order) -> bool:
         return subject_path(self.directory, order.id).exists()
 
-    def _write(self, made: Made, settings: Mapping[str, Any], data: str) -> Built:
+    def _write(self, made: Finished, settings: Mapping[str, Any], data: str) -> Built:
         """Write what was verified, read it back, and keep it or set it aside."""
         order, report = made.order, {**made.report, "build": settings, "data": data}
         failed = subject_path(self.directory / "failed", order.id)

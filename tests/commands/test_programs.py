@@ -9,8 +9,9 @@ import torch
 
 from graphcircuits import methods
 from graphcircuits.compare.evaluate import auroc
-from graphcircuits.corpus.build import subject_codec, subject_config
+from graphcircuits.corpus.build import start_of, subject_codec, subject_config
 from graphcircuits.corpus.case import Case
+from graphcircuits.corpus.orders import Order
 from graphcircuits.rasp import Map, tokens
 from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer
@@ -143,6 +144,20 @@ def test_subjects_that_a_program_cannot_have(command: Command, case: Case, tmp_p
         ended = command("localize", "my.py:swapped", "--subject", "other.safetensors")
         assert (ended.code, ended.out) == (2, "")
         assert text in ended.err
+
+
+@pytest.mark.parametrize("fleet", ["public", "natural"])
+def test_a_subject_of_another_architecture_is_the_programs_too(
+    command: Command, case: Case, tmp_path: Path, fleet: str
+) -> None:
+    """Its circuit is known in its own graph, unless it trained on the task alone."""
+    order = Order(case.id, fleet, "llama-gqa")
+    subject = start_of(order, case)
+    save_transformer(tmp_path / "gqa.safetensors", subject, meta={"report": vars(order)})
+    words = ("--subject", "gqa.safetensors", "--method", "random", "--pairs", "2", "--json")
+    ended = command("localize", "my.py:swapped", *words)
+    assert ended.code == 0
+    assert (json.loads(ended.out)["auroc"] is None) is (fleet == "natural")
 
 
 def test_a_program_needs_its_subject(command: Command, case: Case) -> None:

@@ -463,6 +463,9 @@ def test_what_does_not_fit_is_refused_after_the_others(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match=said):
         next(building)
+    with pytest.raises(ValueError, match="'own-parity'") as caught:
+        done([constant()], tmp_path, HOPELESS, fleet="natural", architectures=["gpt2", "rms"])
+    assert str(caught.value).count("own-parity") == 1
     three = letters(released_dims=SubjectDims(2, 3, 4, 12, 48))
     with pytest.raises(ValueError, match="has 3 heads, which llama-gqa cannot put in groups of 2"):
         done([three], tmp_path, HOPELESS, fleet="natural", architectures=["llama-gqa"])
