@@ -101,7 +101,7 @@ def test_subjects_lie_by_fleet_and_are_found(ship: Ship, tmp_path: Path) -> None
     paths = {str(path.relative_to(tmp_path / "data")) for path in tmp_path.rglob("*.safetensors")}
     assert paths == {
         "subjects/ib-3.safetensors",
-        "subjects/mt-0.safetensors",
+        "fleets/planted/mt-0.safetensors",
         "fleets/planted/ib-3.planted.gpt2.0.safetensors",
         "fleets/natural/ib-3.natural.llama.0.safetensors",
         "fleets/natural/ib-3.natural.plain.4.safetensors",
