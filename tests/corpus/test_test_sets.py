@@ -23,7 +23,7 @@ from graphcircuits.subject.files import load_transformer
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
-FEW = BuildConfig(inputs=64, interchanges=1, verify_inputs=256, verify_interchanges=32)
+FEW = BuildConfig(inputs=64, interchanges=1, verify_inputs=128, verify_interchanges=32)
 SETS = {"natural": natural_orders, "public": public_orders, "planted": multitask_orders}
 
 
