@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from graphcircuits.adapters.interpbench import export_interpbench, import_interpbench
-from graphcircuits.corpus import load_case
-from graphcircuits.corpus.orders import Order
+from graphcircuits.corpus import case_ids, load_case
+from graphcircuits.corpus.orders import Order, shipped_orders
 from graphcircuits.corpus.recognize import (
     INDEX_FILE,
     case_of,
