@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 
-from graphcircuits.corpus.audit import BROKEN, PAIRS, SHIPPED, right_shares
+from graphcircuits.corpus.audit import BROKEN, PAIRS, right_shares
 from graphcircuits.corpus.multitask import MultiCase, load_multi, multi_ids
+from graphcircuits.corpus.orders import Order, shipped_path
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.subject.files import load_transformer
 from graphcircuits.subject.transformer import Transformer
@@ -102,10 +103,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("models", nargs="*", help="models such as mt-7; all that are there if none")
-    parser.add_argument("--subjects", type=Path, default=SHIPPED, help="directory of a build")
+    parser.add_argument("--subjects", type=Path, help="directory of a build; else what ships")
     options = parser.parse_args()
     for id in options.models or multi_ids():
-        path = options.subjects / f"{id}.safetensors"
+        path = options.subjects / f"{id}.safetensors" if options.subjects else None
+        path = path or shipped_path(Order(id))
         if path.exists():
             found = vitality(load_multi(id), load_transformer(path).to(torch.float32))
             sys.stdout.write(json.dumps(found.summary()) + "\n")
