@@ -88,8 +88,8 @@ def make(
     """
     settings, kept = manifest.config, dict(manifest.kept)
     build = settings.build
-    todo = manifest.unfinished
-    orders = [order for shard in todo for order in shard.orders]
+    unmade = manifest.unfinished
+    orders = [order for shard in unmade for order in shard.orders]
     running: dict[Future[ShardContent | None], Shard] = {}
 
     def written(leave: int) -> Iterator[tuple[Shard, KeptShard]]:
@@ -104,7 +104,7 @@ def make(
                 yield shard, kept[shard.name]
 
     with closing(prepared(orders, build, processes)) as stream, _Threads(together) as threads:
-        for shard in todo:
+        for shard in unmade:
             if time.monotonic() >= deadline:
                 break
             found = dict(islice(stream, len(shard.members)))

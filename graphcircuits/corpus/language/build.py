@@ -46,8 +46,8 @@ def make_models(
     with folders.held(folder):
         there = {design: folders.finished(folder, design.name) for design in designs}
         yield from (report for report in there.values() if report is not None)
-        todo = sorted((x for x in designs if there[x] is None), key=lambda x: -x.layers)
-        if not todo:
+        unmade = sorted((x for x in designs if there[x] is None), key=lambda x: -x.layers)
+        if not unmade:
             return
         text = collect(installed_roots() if roots is None else roots, config.mib)
         documents = {"train": text.train, "held_out": text.held_out}
@@ -55,9 +55,9 @@ def make_models(
         about = {"sha256": text.sha256, "bytes": sizes, "groups": text.groups}
         folders.begin(folder, settings, about)
         with tempfile.TemporaryDirectory() as data:
-            for kind in dict.fromkeys(design.tokenizer for design in todo):
+            for kind in dict.fromkeys(design.tokenizer for design in unmade):
                 _prepare(kind, Path(data, kind), documents)
-            jobs = [ModelJob(design, folder, Path(data), config, device) for design in todo]
+            jobs = [ModelJob(design, folder, Path(data), config, device) for design in unmade]
             if min(processes, len(jobs)) == 1:
                 yield from one_by_one(jobs, watch, deadline)
             else:
