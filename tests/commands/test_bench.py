@@ -41,6 +41,7 @@ def test_a_fresh_bench_keeps_nothing(tmp_path: Path) -> None:
     assert min(times(tmp_path)) > max(first)
 
 
+@pytest.mark.slow
 def test_an_interrupted_fresh_bench_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,7 @@ def test_kinks_are_said(tmp_path: Path) -> None:
         assert "--integrals and --decay do not apply. The local" in str(refused.exception)
 
 
+@pytest.mark.slow
 def test_a_case_pairs_its_strongest_edges() -> None:
     case = load_case("ib-13")
     record = printed("ib-13", "--draw", "2", "--seed", "3")

@@ -82,6 +82,7 @@ def report(config: BenchConfig, out: Path) -> Report:
 # Running
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_run_again(calls: Calls, tmp_path: Path) -> None:
     first, _ = finished(config(seeds=(0, 1)), tmp_path)
     assert len(calls) == len(first) == 4
@@ -172,6 +173,7 @@ def test_files_that_nest_too_deep_are_made_again(calls: Calls, tmp_path: Path) -
     assert one.reused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -197,6 +199,7 @@ def test_files_of_other_runs_are_made_again(
     assert finished(asked, tmp_path / "asked")[0][0].reused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

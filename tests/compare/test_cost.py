@@ -94,6 +94,7 @@ def expected(
     }[method]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", some([name for name in METHODS if name != "acdc"], FAST))
 def test_passes_follow_the_formulas(method: str, predictor: Path) -> None:
     subject = make_small()
@@ -216,6 +217,7 @@ def forward_flops(config: TransformerConfig, batch: int, pos: int) -> int:
     return 2 * batch * pos * (layers + config.d_model * config.d_vocab_out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", SOME)
 def test_a_pass_is_the_targets_work_alone(architecture: str) -> None:
     subject = make_subject(architecture)

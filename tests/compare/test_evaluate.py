@@ -256,6 +256,7 @@ def test_faithfulness_is_the_closed_part_of_the_gap() -> None:
     assert faithfulness(subject, pairs, [circuit]) == [pytest.approx(expected)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ablation", ["corrupted", "mean", "zero"])
 @pytest.mark.parametrize("kind", ["cross-entropy", "kl"])
 def test_prompts_that_do_not_fit_at_once_change_nothing(ablation: str, kind: str) -> None:

@@ -12,6 +12,7 @@ from tests.compare.folders import save_subject
 TASKS = [f"mt-0@{case}" for case in multi_records()["mt-0"]["cases"]]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_selections() -> None:
     assert select_cases("test") == (case_ids(split="test"), [])

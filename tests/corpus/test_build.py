@@ -121,6 +121,7 @@ def done(
     return {built.id: built for built in build(cases, directory, config, **options)}
 
 
+@pytest.mark.slow
 def test_a_subject_that_passes_is_kept_with_its_report(tmp_path: Path) -> None:
     case = letters()
     (built,) = build([case], tmp_path, CONFIG, command="make it")
@@ -185,6 +186,7 @@ def test_a_subject_that_fails_is_set_aside(tmp_path: Path) -> None:
     assert list(files(tmp_path)) == ["own-swap.safetensors"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("instant")
 def test_what_failed_is_given_again_and_trained_anew_under_other_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

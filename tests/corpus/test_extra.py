@@ -216,6 +216,7 @@ def test_every_case_has_an_oracle():
     assert len(ALL) == 47
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", some(ALL))
 def test_the_program_does_the_task(id: str):
     case, oracle = load_case(id), ORACLES[id]
@@ -227,6 +228,7 @@ def test_the_program_does_the_task(id: str):
         assert_same(output, oracle(xs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", some(ALL))
 def test_the_compiled_model_is_the_program(id: str):
     inputs, outputs = zip(*interpreted(id), strict=True)

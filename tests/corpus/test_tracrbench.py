@@ -205,6 +205,7 @@ def test_the_program_does_the_task(id: str):
         assert_same(output, oracle(xs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", some(ALL))
 def test_the_compiled_model_is_the_program(id: str):
     inputs, outputs = zip(*interpreted(id), strict=True)

@@ -96,6 +96,7 @@ def test_every_snapshot_leads_to_the_same_end(tmp_path: Path, device: str) -> No
         assert ends(again) == ends(unbroken)
 
 
+@pytest.mark.slow
 def test_time_that_runs_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100))
     monkeypatch.setattr("time.monotonic", lambda: next(clock))

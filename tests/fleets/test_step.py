@@ -116,6 +116,7 @@ def alone(s: int, rows: Rows) -> Rows:
     return replace(own(rows), patched=own(rows.patched), cut=own(rows.cut))
 
 
+@pytest.mark.slow
 def test_training_in_a_fleet_is_training_alone_and_padding_stays_zero() -> None:
     state = State.of(stack(FLEET, SUBJECTS), torch.device("cpu"))
     fleets = [form([subject.config]) for subject in SUBJECTS]

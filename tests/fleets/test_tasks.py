@@ -91,6 +91,7 @@ def without(one: TrainedSubject, name: str) -> Transformer:
     return Transformer(CONFIG, one.subject.weights | {name: weight})
 
 
+@pytest.mark.slow
 def test_a_task_that_stays_wrong_keeps_the_subject_and_is_drawn_more_often() -> None:
     """The first task is soon learned; the second is checked against answers that are not its."""
     config = replace(recipe("natural"), steps=100, **SHORT)

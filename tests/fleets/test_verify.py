@@ -73,6 +73,7 @@ def outside_head(exchange: Exchange, layer: int) -> int:
     return next(heads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", IDS)
 def test_a_circuit_in_another_head_fails(id: str) -> None:
     """Two heads of a layer change places: the answers stay, the correspondence does not."""
@@ -145,6 +146,7 @@ def test_other_architectures_are_refused() -> None:
         verdict_on(make_subject(windows=(2, None)), exchange)
 
 
+@pytest.mark.slow
 def test_a_fleet_is_verified_like_its_subjects_one_by_one() -> None:
     """But for the inputs drawn at random: so shares inside the circuit, accuracy and loss."""
     both = [shipped(id) for id in ("ib-3", "ib-13")]

@@ -64,6 +64,7 @@ def test_all_forms_agree_on_a_quadratic_read() -> None:
     assert exact.error.max() < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "reader"),
     [("plain", "m0"), ("relu", "m1"), ("llama", "a1.g0<k>"), ("gpt-2", "a1.h1<q>")],

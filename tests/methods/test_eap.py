@@ -151,6 +151,7 @@ def test_chunks_change_nothing(over: str, pool: str) -> None:
         close(scores, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["abs", "sum"])
 def test_thousands_of_edges_a_prompt_at_a_time(pool: str) -> None:
     subject = make_subject("gpt-2", n_layers=8, n_heads=8, d_head=2)

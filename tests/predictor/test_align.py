@@ -212,6 +212,7 @@ def test_chunks_change_nothing(transformation: Transformation) -> None:
         torch.testing.assert_close(chunked, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transformation", TRANSFORMATIONS)
 @pytest.mark.parametrize("layers", [1, 2])
 def test_every_parameter_gets_a_gradient(transformation: Transformation, layers: int) -> None:

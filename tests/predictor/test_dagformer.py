@@ -98,6 +98,7 @@ def triple(n_nodes: int, contexts: int = 2, heads: int = 2, seed: int = 0) -> Tr
     return q, k, v
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ATTENTIONS)
 @pytest.mark.parametrize(("transformation", "connectivity"), SETTINGS)
 @pytest.mark.parametrize("name", some(["grouped", "parallel"], ["parallel"]))
@@ -115,6 +116,7 @@ def test_attention_is_the_loop(
     assert (found[:, :, alone] == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ATTENTIONS)
 @pytest.mark.parametrize("connectivity", ["observed", "complete"])
 def test_gradients_are_those_of_the_loop(

@@ -85,6 +85,7 @@ def test_network_on_random_graphs(choice: tuple[int, int, int, bool, int]) -> No
         )
 
 
+@pytest.mark.slow
 # What PyTorch Geometric does when it is imported is not ours to mend.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("root_weight", [True, False])

@@ -220,6 +220,7 @@ def rebased(subject: Transformer, stream: bool) -> tuple[Transformer, list[Tenso
     return Transformer(config, new), writers, readers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "stream"),
     [({}, True), ({"n_kv_heads": 2, "parallel": True}, True), ({"norm": "layer"}, False)],
@@ -275,6 +276,7 @@ def test_chunks_change_nothing(architecture: str) -> None:
     torch.testing.assert_close(first, next(whole.edge_vectors()).message_clean)
 
 
+@pytest.mark.slow
 def test_samples_are_reproducible_and_part_of_the_whole() -> None:
     subject = make_subject()
     pairs = make_pairs(subject, "cross-entropy", batch=6)

@@ -59,6 +59,7 @@ def slow_share(subject: Transformer, pairs: Pairs) -> float:
     return right / len(pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", some([1, 2], [2]))
 @pytest.mark.parametrize("loss_name", ["logit-diff", "cross-entropy", "kl"])
 def test_the_share_is_that_of_a_slow_twin(loss_name: str, positions: int) -> None:
