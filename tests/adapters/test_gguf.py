@@ -36,6 +36,7 @@ def tokens() -> torch.Tensor:
     return torch.randint(19, (3, 11), generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_the_logits_of_transformers(tmp_path: Path, name: str) -> None:
     path, model = write_model(tmp_path / "model.gguf", name)

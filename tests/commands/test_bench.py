@@ -53,6 +53,7 @@ def test_an_interrupted_fresh_bench_says_how_to_go_on(
     assert "the same command goes on from there" in run(tmp_path).stderr
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_ends_it_at_once(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where a folder should be")
     done = run(tmp_path)
@@ -60,6 +61,7 @@ def test_a_folder_that_cannot_be_written_ends_it_at_once(tmp_path: Path) -> None
     assert str(done.exception).startswith(str(tmp_path / "runs" / "random" / "ib-3-seed0-"))
 
 
+@pytest.mark.slow
 def test_a_folder_of_natural_subjects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # a plot would take longer than all else
     for id in ("ib-3.natural.llama.0", "ib-8.natural.plain.0", "ib-3"):

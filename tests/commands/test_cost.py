@@ -93,6 +93,7 @@ def test_a_case_with_pairs_of_your_own(tmp_path: Path) -> None:
     assert json.loads(done.stdout)[0]["pairs"] == 1
 
 
+@pytest.mark.slow
 def test_all_methods_are_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path, prompts = own_subject(tmp_path)
     few = {name: METHODS[name] for name in ("exact", "random")}

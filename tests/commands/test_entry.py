@@ -56,6 +56,7 @@ def test_debug_shows_where_a_mistake_was_found(command: Command) -> None:
     assert "\nerror: unknown case 'IB-3'; did you mean ib-3" in ended.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [

@@ -79,6 +79,7 @@ def test_edges_into_one_reader(tmp_path: Path) -> None:
     torch.testing.assert_close(matrix, hessian.mean((-1, -2)))
 
 
+@pytest.mark.slow
 def test_table_and_pictures(tmp_path: Path) -> None:
     path, prompts = own_subject(tmp_path)
     svg, html = tmp_path / "new" / "a.svg", tmp_path / "a.html"
@@ -98,6 +99,7 @@ def test_table_and_pictures(tmp_path: Path) -> None:
     assert "one position, local" in html.read_text()
 
 
+@pytest.mark.slow
 def test_a_large_error_estimate_says_what_to_raise(tmp_path: Path) -> None:
     # Two digits of ib-13 meet in m0 across the sharp steps of a trained MLP.
     given = ["ib-13", "--draw", "1", "--edges", "a0.h0->m0,a0.h1->m0", "--integrals", "1"]
@@ -127,6 +129,7 @@ def test_what_to_do_about_an_integral(order: int, advice: str) -> None:
     assert _doubts(rows[:1], order) == _doubts([], order) == []
 
 
+@pytest.mark.slow
 def test_a_case_wins_over_a_file_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +142,7 @@ def test_a_case_wins_over_a_file_of_its_name(
     assert printed("./ib-13", prompts, *edges)["task"] == ""
 
 
+@pytest.mark.slow
 def test_kinks_are_said(tmp_path: Path) -> None:
     path, prompts = own_subject(tmp_path, "relu")
     done = run(path, prompts, "--reader", "m0")

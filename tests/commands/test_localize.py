@@ -27,6 +27,7 @@ def own_subject(folder: Path, name: str = "mine.safetensors") -> list[str | Path
     return ["localize", "--subject", path, "--pairs-file", prompts, "--method", "random"]
 
 
+@pytest.mark.slow
 def test_a_picture_only_if_it_is_asked_for(command: Command, tmp_path: Path) -> None:
     ended = command(*FAST)
     assert (ended.code, "wrote" in ended.out) == (0, False)
@@ -37,6 +38,7 @@ def test_a_picture_only_if_it_is_asked_for(command: Command, tmp_path: Path) -> 
     assert command(*FAST, "--no-picture").code == 2
 
 
+@pytest.mark.slow
 def test_results_are_printed_even_if_they_cannot_be_written(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +126,7 @@ def test_a_fleet_is_no_matter_of_your_own_model(command: Command, tmp_path: Path
     refused(command(*own_subject(tmp_path), "--architecture", "llama"), said)
 
 
+@pytest.mark.slow
 def test_a_natural_subject_has_no_true_circuit(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def test_a_case_is_measured_on_its_pairs_and_on_fresh_ones(command: Command) -> 
     assert (len(record["circuit"]), record["faithfulness"]["curve"]) == (20, None)
 
 
+@pytest.mark.slow
 def test_the_size_is_found_where_no_truth_is_known(command: Command, tmp_path: Path) -> None:
     given = own_model(tmp_path)
     subject, pairs = make_subject(), Pairs.load(tmp_path / "pairs.csv")

@@ -102,6 +102,7 @@ def test_what_is_typed_must_be_what_the_subject_has(
     refused(command(*MINE, *words), text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "text"),
     [
@@ -146,6 +147,7 @@ def test_subjects_that_a_program_cannot_have(command: Command, case: Case, tmp_p
         assert text in ended.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fleet", ["public", "natural"])
 def test_a_subject_of_another_architecture_is_the_programs_too(
     command: Command, case: Case, tmp_path: Path, fleet: str

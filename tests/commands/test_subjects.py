@@ -107,6 +107,7 @@ def test_interactions_are_computed_in_the_dtype_asked_for(command: Command, fold
     assert narrow == pytest.approx(wide, rel=0.01)  # a small difference of large numbers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["localize", "cost", "interact"])
 def test_prompts_that_do_not_fit(command: Command, folder: Path, name: str) -> None:
     file = ["--pairs-file", "pairs.csv"] if name == "localize" else ["pairs.csv"]

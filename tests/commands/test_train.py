@@ -67,6 +67,7 @@ def test_a_predictor_that_localize_takes(tmp_path: Path, config: Path) -> None:
     assert torch.equal(result.scores, ensemble.scores(case.subject(), pairs, generator=generator))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_a_training_that_was_interrupted_goes_on_with_the_same_command(
     tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch

@@ -129,6 +129,7 @@ def test_a_subject_that_gets_the_task_wrong_is_warned_of() -> None:
     assert evaluate(scored_by(subject.graph, 0), subject, clean, sizes=[1]).right is None
 
 
+@pytest.mark.slow
 def test_results_by_name_file_and_method(tmp_path: Path) -> None:
     subject, pairs = task()
     graph = subject.graph

@@ -27,6 +27,7 @@ def given() -> tuple[Transformer, Pairs, Pairs, Result]:
 Given = tuple[Transformer, Pairs, Pairs, Result]
 
 
+@pytest.mark.slow
 def test_the_smallest_circuit_that_keeps_enough(given: Given) -> None:
     subject, pairs, fresh, result = given
     found = propose(result, subject, pairs, fresh=fresh, seed=0)

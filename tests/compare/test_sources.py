@@ -41,6 +41,7 @@ def reachable(module: str) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(METHODS, ("eap", "gcl")))
 def test_a_method_depends_on_all_it_imports(name: str) -> None:
     module = METHODS[name].run.__module__

@@ -235,6 +235,7 @@ def test_what_failed_before_it_passed_is_removed(tmp_path: Path) -> None:
     assert list(files(tmp_path)) == ["own-swap.safetensors"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("instant")
 @pytest.mark.parametrize("config", [CONFIG, HOPELESS], ids=["both pass", "one fails"])
 def test_two_builds_that_finish_together_lose_nothing(

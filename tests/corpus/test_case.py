@@ -246,6 +246,7 @@ def test_the_labels_of_ib_3_name_the_compiled_head_and_the_published_list_anothe
     assert {edge.replace("a1.h0", "a1.h2") for edge in expected} < case.labels("paper").edges
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", ["ib-13", "ib-19", "ib-97", "ib-113", "ib-130"])
 def test_complete_labels_add_to_the_official_ones(id: str):
     case = load_case(id)

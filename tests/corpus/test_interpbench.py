@@ -113,6 +113,7 @@ def test_inputs_and_sizes_are_the_reference_ones(id: str):
     assert case.graph.n_edges == expected["graph_edges"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", some(ALL))
 def test_the_interpreter_gives_every_reference_output(id: str):
     case = load_case(id)

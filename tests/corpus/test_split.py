@@ -311,6 +311,7 @@ def renamed(circuit: frozenset[Edge], names: dict[str, str]) -> frozenset[Edge]:
     return frozenset((names.get(s, s), names.get(r, r), slot) for s, r, slot in circuit)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(edges(), edges(), st.sampled_from(renamings()))
 def test_isomorphism_is_some_renaming(

@@ -42,6 +42,7 @@ def test_the_data_is_small() -> None:
     assert not [path for path in (DATA / "subjects").iterdir() if path.stem not in PATHS]
 
 
+@pytest.mark.slow
 def test_every_report_says_that_it_passed() -> None:
     for case in shipped():
         report = case.report()

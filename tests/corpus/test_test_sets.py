@@ -42,6 +42,7 @@ def of(fleet: str) -> dict[Order, dict[str, Any]]:
     return {order: report for order, report in reports().items() if order.fleet == fleet}
 
 
+@pytest.mark.slow
 def test_the_sets_are_what_ships_but_for_what_did_not_train() -> None:
     for fleet, orders in SETS.items():
         wanted = orders()

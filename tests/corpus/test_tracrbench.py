@@ -194,6 +194,7 @@ def test_every_case_has_an_oracle():
     assert len(ALL) == 59
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", some(ALL))
 def test_the_program_does_the_task(id: str):
     case, oracle = load_case(id), ORACLES[id]

@@ -29,6 +29,7 @@ def make_cut(subject: Transformer, tokens: Tensor, ablation: str) -> CutRun:
     return CutRun.of_trace(subject.trace(subject.embed(tokens)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ablation", ABLATIONS)
 @pytest.mark.parametrize("architecture", SOME)
 def test_a_circuit_is_a_mask_of_ones_and_zeros(architecture: str, ablation: str) -> None:

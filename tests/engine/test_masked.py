@@ -88,6 +88,7 @@ def test_ones_are_the_plain_run_and_zeros_the_corrupted_one(architecture: str) -
     close(zeros, subject.logits(other))
 
 
+@pytest.mark.slow
 @EVERY
 def test_real_masks_equal_the_slow_twin(architecture: str) -> None:
     subject = make_subject(architecture)
@@ -150,6 +151,7 @@ def test_the_mask_gradient_at_one_is_that_of_attribution_patching(architecture: 
     close(grad, products[graph.edge_writers, graph.edge_readers])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "architecture", ["plain", "llama", "neox", "bidirectional", "gemma-3", "everything"]
 )
@@ -194,6 +196,7 @@ def test_second_derivatives_by_masks() -> None:
 # Batches and chunks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["plain", "llama"])
 @pytest.mark.parametrize("positions", [(), (5,)])
 def test_batched_equals_looped(architecture: str, positions: tuple[int, ...]) -> None:

@@ -118,6 +118,7 @@ def edges(subject: Transformer, memory_limit: int | None) -> Tensor:
     return single_edge(replace(base, subject=subject), other, memory_limit=memory_limit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("work", "what", "room"),
     [

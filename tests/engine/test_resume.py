@@ -25,6 +25,7 @@ def general(subject: Transformer, tokens: Tensor, other: Tensor) -> Tensor:
     return masked_logits(subject, tokens, masks, other)
 
 
+@pytest.mark.slow
 @EVERY
 def test_it_equals_the_general_path(architecture: str) -> None:
     subject = make_subject(architecture)
@@ -45,6 +46,7 @@ def test_denoising_is_noising_the_other_way_round() -> None:
     close(found[last], base.logits + change @ subject.weights["W_U"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["plain", "llama", "parallel"])
 def test_rows_follow_the_edges_asked_for(architecture: str) -> None:
     subject = make_subject(architecture)

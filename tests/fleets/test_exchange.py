@@ -105,6 +105,7 @@ def disagreements(case: Case, inputs: int, pairs: int) -> int:
     return wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", CASES)
 def test_interchanges_are_the_interpreter_with_overrides(id: str) -> None:
     assert disagreements(load_case(id), inputs=12, pairs=4) == 0

@@ -38,6 +38,7 @@ def changed(subject: Transformer, **weights: Tensor) -> Transformer:
     return Transformer(subject.config, subject.weights | weights, subject.codec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", IDS)
 def test_shipped_subjects_pass(id: str) -> None:
     subject, exchange = shipped(id)
@@ -94,6 +95,7 @@ def test_a_circuit_in_another_head_fails(id: str) -> None:
     assert not verdict.passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", IDS)
 def test_a_head_outside_that_writes_too_fails(id: str) -> None:
     """Strict accuracy alone falls for a head that adds the token it looks at to the stream."""

@@ -163,6 +163,7 @@ def test_without_norms_the_read_map_may_count_as_downstream_or_not() -> None:
     close(finite(read).interaction[0, 1, 0], expected, 1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_memory_limits_change_nothing() -> None:
     subject = make_subject("gated")

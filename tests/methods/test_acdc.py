@@ -34,6 +34,7 @@ def one_by_one(subject: Transformer, pairs: Pairs, threshold: float) -> Bool[Ten
     return kept > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "architecture", some(["plain", "parallel", "neox", "gpt-2", "gemma-3", "everything"], ["neox"])

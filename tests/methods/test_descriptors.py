@@ -151,6 +151,7 @@ def slow_describe(subject: Transformer) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
+@pytest.mark.slow
 @EVERY
 def test_descriptors_equal_those_of_dense_maps(architecture: str) -> None:
     subject = make_subject(architecture)
@@ -164,6 +165,7 @@ def test_heads_wider_than_the_stream() -> None:
     close(describe(subject), slow_describe(subject))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["plain", "layer-norm", "grouped-keys", "one-key"])
 def test_the_basis_inside_a_head_does_not_matter(architecture: str) -> None:
     subject = make_subject(architecture, n_layers=2)

@@ -44,6 +44,7 @@ def linear_subject() -> Transformer:
     return Transformer(subject.config, weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", SOME)
 def test_eap_is_the_gradient_of_the_mask(architecture: str) -> None:
     subject = make_subject(architecture)
@@ -59,6 +60,7 @@ def test_eap_is_the_gradient_of_the_mask(architecture: str) -> None:
     close(eap(subject, pairs, pool="abs"), slopes.abs().mean(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["abs", "sum"])
 def test_eap_and_every_path_are_exact_on_a_linear_subject(pool: str) -> None:
     subject = linear_subject()
@@ -99,6 +101,7 @@ def test_right_ends_are_the_published_points() -> None:
     close(eap_ig(subject, pairs, steps=1, rule="right"), eap(subject, pairs))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("over", ["inputs", "activations"])
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ def test_a_partial_is_a_method_and_its_keywords_are_defaults() -> None:
     assert localize(subject, make_pairs(subject), partial(steep, slope=1.5)).options["slope"] == 1.5
 
 
+@pytest.mark.slow
 def test_a_method_of_the_table_keeps_its_name_however_it_is_given() -> None:
     subject = make_subject()
     pairs = make_pairs(subject)

@@ -50,6 +50,7 @@ def test_the_table() -> None:
     assert [name for name in NAMES if f"`{name}`" not in described] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(NAMES, set(NAMES) - GATES))
 def test_every_method_beats_chance_on_a_planted_circuit(name: str) -> None:
     subject, circuit = planted(make_subject())
@@ -92,6 +93,7 @@ def test_every_method_takes_weights_that_ask_for_gradients(name: str) -> None:
 LIMITED = [name for name in NAMES if "memory_limit" in options_of(METHODS[name])]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", some(LIMITED, ("eap", "exact", "sp-edge")))
 def test_memory_limits_bound_the_prompts_that_run_at_once(name: str) -> None:

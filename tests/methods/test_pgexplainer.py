@@ -290,6 +290,7 @@ def test_folds_count_by_their_groups() -> None:
     assert selection_score(records) == pytest.approx((2 * 0.7 + 1 * 0.4) / 3)
 
 
+@pytest.mark.slow
 def test_the_grid_is_resumable_and_selects(tmp_path: Path) -> None:
     every = [job for job in jobs(["ib-40", "ib-53"], 4, 0, steps=1) if job.setting < 2]
     with pytest.raises(ValueError, match=r"4 of 4 fits are missing .* setting 0 on ib-40"):

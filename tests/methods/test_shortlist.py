@@ -110,6 +110,7 @@ def test_options_are_checked() -> None:
                 method(subject, pairs, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("name", "runs"), [("exact", "one run for each"), ("acdc", "at least one run for each")]

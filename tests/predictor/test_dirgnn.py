@@ -51,6 +51,7 @@ def dense_dirgnn(model: DirGNN, h: Tensor, arcs: Tensor) -> Tensor:
     return h
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("transformation", "connectivity"), SETTINGS)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_network_is_that_of_the_dense_adjacency(

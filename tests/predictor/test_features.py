@@ -91,6 +91,7 @@ def test_swapping_a_message_is_patching_the_edge(architecture: str) -> None:
         torch.testing.assert_close(nudged.logits(pairs.clean), patched[edge])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("architecture", SOME)
 def test_messages_and_states_match_the_runs(architecture: str) -> None:
@@ -126,6 +127,7 @@ def test_identities_hold(architecture: str) -> None:
             torch.testing.assert_close(at_reader, at_writer, rtol=1e-11, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_blocks_are_the_edges_one_by_one(architecture: str) -> None:
@@ -263,6 +265,7 @@ def test_each_pair_has_the_gradient_of_its_own_loss() -> None:
         torch.testing.assert_close(alone.gradient.q, together[together.pair == pair].gradient.q)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["plain", "llama"])
 def test_chunks_change_nothing(architecture: str) -> None:
     subject = make_subject(architecture)

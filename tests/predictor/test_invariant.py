@@ -62,6 +62,7 @@ def in_order(rows: Tensor) -> Tensor:
 # Measuring
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "architecture", ["plain", "bidirectional", "grouped-keys", "gated", "parallel", "logit-scale"]
@@ -158,6 +159,7 @@ def test_positions_that_are_not_scored_count_too() -> None:
     assert_same(measure(subject, pairs), dense(subject, pairs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["plain", "llama"])
 def test_chunks_change_nothing(architecture: str) -> None:
     subject, pairs = make_task(architecture, batch=4)

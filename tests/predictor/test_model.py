@@ -163,6 +163,7 @@ def test_connectivity_decides_what_an_edge_sees() -> None:
 # Cases side by side
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("options", "connectivity"), some(SIDE_BY_SIDE, SIDE_BY_SIDE[::3]))
 def test_joined_cases_score_as_each_alone(options: dict[str, Any], connectivity: str) -> None:

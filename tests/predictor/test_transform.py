@@ -95,6 +95,7 @@ def test_sums_are_those_of_the_dense_adjacency(
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(choice=CHOICES)
 def test_sums_on_random_graphs(choice: tuple[int, int, int, bool, int]) -> None:

@@ -75,6 +75,7 @@ def test_every_case_on_200_inputs_of_mixed_length(id: str) -> None:
         assert not differences(case.program, got, case.evaluate(xs)), xs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", case_ids("ib")[::8])
 def test_every_variable_is_in_the_stream(id: str) -> None:
     case, choice = load_case(id), random.Random(id)

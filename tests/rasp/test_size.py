@@ -44,6 +44,7 @@ def check(model: CompiledModel) -> None:
         assert used <= units <= 3 * used + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", case_ids()[::12])
 def test_the_size_of_a_case_is_foreseen(id: str) -> None:
     check(load_case(id).compiled)

@@ -55,6 +55,7 @@ PROGRAMS: dict[str, tuple[Callable[[], rasp.SOp], Callable[[str], list]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", PROGRAMS)
 def test_a_program_runs_and_compiles_with_strings_as_inputs(what: str) -> None:
     build, computes = PROGRAMS[what]

@@ -74,6 +74,7 @@ def test_None_beside_a_value_is_a_mixture() -> None:
     assert len(counterexample(Aggregate(ALL, shifted), vocab="a")) >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_a_mixture_of_rare_tokens_in_a_large_vocabulary_is_found() -> None:
     rare = Select(tokens, tokens, lambda key, query: key == 7 and query == 9)

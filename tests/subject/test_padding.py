@@ -22,6 +22,7 @@ def padded(side: str, extra: int = 0) -> tuple[list[Tensor], Tensor, Tensor]:
     return alone, tokens, mask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("architecture", CAUSAL)
 def test_padded_is_unpadded(architecture: str, side: str) -> None:

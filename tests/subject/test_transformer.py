@@ -100,6 +100,7 @@ def test_states_are_what_readers_make_of_their_inputs(architecture: str) -> None
             close(state, getattr(run.states, kind)[layer][:, :, index])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "architecture",
@@ -360,6 +361,7 @@ def test_rotary_scalings_are_checked() -> None:
         scaling.__post_init__()
 
 
+@pytest.mark.slow
 def test_every_weight_is_read() -> None:
     """No architecture lists a weight that its logits do not depend on."""
     for architecture in ARCHITECTURES:

@@ -194,6 +194,7 @@ def test_verbs_agree_with_their_subject(tokenizers: dict[str, Any]) -> None:
         assert pair.clean.split()[1].removesuffix("s") in NOUNS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["capitals", "languages", "hypernyms", "antonyms", "past-tense", "successor"]
 )
@@ -229,6 +230,7 @@ def test_some_facts(name: str, prompt: str, answer: str, tokenizers: dict[str, A
 # What fits a tokenizer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @pytest.mark.parametrize("name", some(tasks.names()))
 def test_pairs_hold_the_texts(name: str, kind: str, tokenizers: dict[str, Any]) -> None:

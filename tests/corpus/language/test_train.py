@@ -35,6 +35,7 @@ def trained(steps: int, tell: Tell, seed: int = 0, device: str = "cpu") -> tuple
     return train(model, stream, steps=steps, tell=tell, **given), model
 
 
+@pytest.mark.slow
 def test_it_learns_and_tells() -> None:
     told: list[tuple[int, float]] = []
 
