@@ -18,7 +18,7 @@ cannot be read or written ends the bench, since all that follows would be lost a
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -143,7 +143,7 @@ def run(
     if processes == 1:
         found = (one for job in jobs for one in work(job, step))
     else:
-        found = spread(work, jobs, processes, _lost)
+        found = map(_received, spread(partial(_sent_job, work), jobs, processes, _lost))
     unusable = set()
     for one in found:
         if isinstance(one, Failure) and one.method is None:
@@ -171,7 +171,28 @@ def _run_job(
             yield Failure(case=id, method=method, seed=seed, error=_told(error))
 
 
-def _lost(job: BenchJob, found: int, what: str) -> tuple[list[BenchRun | Failure], BenchJob | None]:
+Sent = dict[str, Any] | Failure
+
+
+def _sent_job(
+    work: Callable[[BenchJob], Iterator[BenchRun | Failure]], job: BenchJob
+) -> Iterator[Sent]:
+    """The runs of a job as plain values, for another process."""
+    for one in work(job):
+        if isinstance(one, Failure):
+            yield one
+        else:
+            # A new graph has computed nothing yet that would be sent along.
+            yield {**vars(one), "scores": one.scores.tolist(), "graph": replace(one.graph)}
+
+
+def _received(sent: Sent) -> BenchRun | Failure:
+    if isinstance(sent, Failure):
+        return sent
+    return BenchRun(**{**sent, "scores": torch.tensor(sent["scores"], dtype=torch.float64)})
+
+
+def _lost(job: BenchJob, found: int, what: str) -> tuple[list[Sent], BenchJob | None]:
     """The run that a process ended in, and the methods it did not come to."""
     id, seed, methods = job
     error = f"{what}; where memory was short, fewer processes need less of it"

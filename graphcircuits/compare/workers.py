@@ -10,7 +10,6 @@
 Warnings are raised again in the process that started it all, where they are shown or not.
 """
 
-import pickle
 import signal
 import threading
 import warnings
@@ -54,7 +53,8 @@ def spread(
 ) -> Iterator[Found]:
     """Yield what `work` finds for each job, in the order in which it is found.
 
-    `work` and the jobs are sent to other processes, so they must be values that can be pickled.
+    `work`, the jobs and the results go between processes, so they must be plain values; no tensors,
+    which would go as handles to memory that ends with its process.
     `lost` is called with a job whose process ended, the number of results it had given, and what
     happened; it returns what to yield instead of the next one, and the job that is left to do.
     """
@@ -83,7 +83,7 @@ def spread(
                 elif waiting:
                     worker.ready, worker.job, worker.found = True, waiting.popleft(), 0
                     with suppress(ConnectionError):  # it has just ended, as the next turn will see
-                        _send(worker.connection, worker.job)
+                        worker.connection.send(worker.job)
                 else:
                     workers.remove(worker)
                     worker.connection.close()
@@ -138,7 +138,7 @@ def _serve(connection: Connection, work: Callable[[Job], Iterable[object]]) -> N
     torch.set_num_threads(1)
 
     def tell(kind: str, value: object = None) -> None:
-        _send(connection, _Message(kind, value))
+        connection.send(_Message(kind, value))
 
     def tell_warning(message: Warning | str, *_: object, **__: object) -> None:
         tell("warning", message)
@@ -147,7 +147,7 @@ def _serve(connection: Connection, work: Callable[[Job], Iterable[object]]) -> N
     with suppress(EOFError, BrokenPipeError):
         tell("ready")
         while True:
-            job = pickle.loads(connection.recv_bytes())
+            job = connection.recv()
             try:
                 for found in work(job):
                     tell("found", found)
@@ -158,11 +158,6 @@ def _serve(connection: Connection, work: Callable[[Job], Iterable[object]]) -> N
 
 def _received(worker: _Worker[Job]) -> _Message | None:
     try:
-        return pickle.loads(worker.connection.recv_bytes())
+        return worker.connection.recv()
     except (EOFError, ConnectionError):
         return None
-
-
-def _send(connection: Connection, value: object) -> None:
-    # As plain bytes: tensors would go as handles to memory that ends with its process.
-    connection.send_bytes(pickle.dumps(value))
