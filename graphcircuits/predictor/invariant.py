@@ -20,7 +20,6 @@ runs once per case and not once per context.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
 
 import torch
 from jaxtyping import Float, Int
@@ -29,6 +28,7 @@ from torch import Tensor, nn
 from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor.block import linear
+from graphcircuits.predictor.contract import contract
 from graphcircuits.predictor.transform import Transformation
 from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS, kinds
 from graphcircuits.subject.transformer import Transformer
@@ -92,21 +92,23 @@ def measure(
         order = torch.randperm(n_contexts, generator=generator, device=generator.device)
         drawn = order[:sample].cpu()
     keep_freed_memory()
+    statistics = (*STATISTICS, *FAR_STATISTICS) if both_ends else STATISTICS
     parts, first = [], 0
-    for part in pairs.split(_chunk(subject, pairs, memory_limit)):
+    for part in pairs.split(_chunk(subject, pairs, memory_limit, both_ends=both_ends)):
         last = first + part.clean.numel()
         here = drawn[(drawn >= first) & (drawn < last)].long() - first
         first = last
-        parts.append(_measured(subject, part, here.to(subject.device), both_ends=both_ends))
-    names = ("statistics", "written", "received")
-    means = {
-        name: torch.stack([part[name] for part in parts]).sum(0) / n_contexts for name in names
-    }
-    kept = torch.cat([part["sample"] for part in parts])
-    found = Invariants(subject.graph, **means, sample=kept)
+        parts.append(contract(subject, part, statistics, here.to(subject.device)))
+    found = Invariants(
+        subject.graph,
+        statistics=sum(part.edges for part in parts) / n_contexts,
+        written=sum(part.written for part in parts) / n_contexts,
+        received=sum(part.received for part in parts) / n_contexts,
+        sample=torch.cat([part.sample for part in parts]),
+    )
     # Outputs first: a loss that is not finite may only be what followed from one of them.
     _check_finite("output", found.graph.writer_names, found.written.sum(0))
-    check_losses(*(torch.cat([part[name] for part in parts]) for name in ("loss", "far_loss")))
+    check_losses(*torch.cat([part.losses for part in parts], dim=1))
     _check_finite("gradient", found.graph.reader_names, found.received)
     if not found.received.any():
         raise ValueError(
@@ -126,87 +128,11 @@ def _check_finite(what: str, names: Sequence[str], values: Float[Tensor, " compo
         )
 
 
-def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int) -> int:
+def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int, *, both_ends: bool) -> int:
     """Pairs whose runs, stream vectors and contractions fit in memory, one at least."""
-    graph, pos = subject.graph, pairs.clean.shape[1]
-    size = Footprint(subject, pos)
-    runs = size.backward + 3 * size.states
-    contractions = 6 * pos * graph.n_writers * graph.readers_per_layer + 2 * graph.n_edges
-    return at_once(subject, runs + 5 * size.writers + 3 * size.readers + contractions, memory_limit)
-
-
-def _measured(
-    subject: Transformer, pairs: Pairs, drawn: Int[Tensor, " context"], *, both_ends: bool
-) -> dict[str, Tensor]:
-    """Sums over contexts of the fields of `Invariants`, and the contractions at drawn contexts."""
-
-    def loss(logits: Float[Tensor, "batch pos d_vocab_out"]) -> Float[Tensor, ""]:
-        return pairs.loss(logits).sum()
-
-    run = subject.run(pairs.clean, loss)
-    if both_ends:
-        other = subject.run(pairs.corrupted, loss)
-        corrupted, far = other.writers, other.gradient_blocks()
-    else:
-        # Of this run nothing else is needed, and to stack its states is to copy them.
-        with torch.no_grad():
-            other = subject.trace(subject.embed(pairs.corrupted))
-            z, hidden = zip(*((layer.z, layer.hidden) for layer in other.layers), strict=True)
-            corrupted, far = subject.written(other.layers[0].at_heads, z, hidden), repeat(None)
-    clean = _by_context(run.writers)
-    change = _by_context(corrupted) - clean
-    written = torch.stack([change.norm(dim=-1), clean.norm(dim=-1)])
-    clean, change = clean.transpose(1, 2), change.transpose(1, 2)
-    statistics, received, sample = [], [], []
-    reader = 0
-    for gradients, far_gradients in zip(run.gradient_blocks(), far, strict=False):
-        gradients = _by_context(gradients)
-        first, reader = reader, reader + gradients.shape[1]
-        reads = subject.graph.reads[first:reader].tolist()
-        norms = gradients.norm(dim=-1)
-        received.append(norms.sum(0))
-        effect, on_clean = (gradients @ x[..., : reads[-1]] for x in (change, clean))
-        values = (effect, on_clean, effect + on_clean)
-        sums = [x.norm(p=1, dim=0) for x in values]
-        # Norms multiply, so their products need not be made at every context.
-        sums += [norms.T @ x[:, : reads[-1]] for x in written]
-        sums += [_by_pair(x, len(pairs)) for x in values[:2]]
-        if far_gradients is not None:
-            far_effect = _by_context(far_gradients) @ change[..., : reads[-1]]
-            sums += [far_effect.norm(p=1, dim=0), _by_pair(far_effect, len(pairs))]
-        statistics.append(_edges(torch.stack(sums), reads))
-        if len(drawn):
-            products = [norms[drawn, :, None] * x[drawn, None, : reads[-1]] for x in written]
-            some = torch.stack([*(x[drawn] for x in values), *products], dim=1)
-            sample.append(_edges(some, reads))
-    sums = torch.cat(statistics, dim=1)
-    none = sums.new_zeros(0, sums.shape[1], len(CONTRACTIONS))
-    return {
-        "statistics": sums,
-        "written": written.flip(0).sum(1),
-        "received": torch.cat(received),
-        "sample": torch.cat(sample, dim=2).transpose(1, 2) if sample else none,
-        "loss": pairs.loss(run.logits),
-        "far_loss": pairs.loss(other.logits),
-    }
-
-
-def _by_context(
-    x: Float[Tensor, "batch pos item d_model"],
-) -> Float[Tensor, "context item d_model"]:
-    """In single precision at least: half precision is too narrow for what follows."""
-    return x.flatten(0, 1).to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _by_pair(x: Float[Tensor, "context reader writer"], n_pairs: int) -> Tensor:
-    """Absolute values of the sums over a pair's positions, counted once for every position."""
-    by_pair = x.unflatten(0, (n_pairs, -1))
-    return by_pair.sum(1).norm(p=1, dim=0) * by_pair.shape[1]
-
-
-def _edges(x: Float[Tensor, "*row reader writer"], reads: list[int]) -> Float[Tensor, "*row edge"]:
-    """Rows of a layer's readers in edge order. All but the last, the MLP, see the same writers."""
-    return torch.cat([x[..., :-1, : reads[0]].flatten(-2), x[..., -1, :]], dim=-1)
+    size = Footprint(subject, pairs.clean.shape[1], pairs.columns.stop - pairs.columns.start)
+    runs = (1 + both_ends) * (size.backward + size.readers) + 2 * size.states
+    return at_once(subject, runs + 3 * size.writers + 3 * size.readers, memory_limit)
 
 
 # Scaling

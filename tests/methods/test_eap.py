@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphcircuits.engine import passes as module
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.memory import MEMORY_LIMIT
 from graphcircuits.engine.resume import single_edge
-from graphcircuits.methods import effects as module
 from graphcircuits.methods.eap import eap, eap_ig, effects
 from graphcircuits.methods.exact import exact
 from graphcircuits.methods.method import Method

@@ -1,0 +1,178 @@
+"""Plain runs with the gradients that tell readers apart, and what writers put out in them.
+
+1. `with_gradients` runs the subject and takes the gradients of a loss at its readers; `kept` is
+   what stays of a run without them. Values stay in lists by layer, since stacking them is a copy.
+2. `gradient_blocks` takes these gradients to the stream, readers of one stream at a time,
+   `layer_gradients` those of a layer: all at once would be too many.
+3. `outputs` puts what writers computed on the stream, in one tensor.
+
+Attribution and the features of the predictor are products of 2 and 3.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from graphcircuits.engine.memory import CPU_BUFFER
+from graphcircuits.subject.states import Trace
+from graphcircuits.subject.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class PassLayer:
+    """What is kept of a layer."""
+
+    at_heads: Float[Tensor, "run pos d_model"]
+    at_mlp: Float[Tensor, "run pos d_model"]
+    z: Float[Tensor, "run pos head d_head"]
+    hidden: Float[Tensor, "run pos d_mlp"]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A plain run; its values stay where they were computed, since stacking them is a copy."""
+
+    subject: Transformer
+    layers: list[PassLayer]
+    stream: Float[Tensor, "run pos d_model"]
+    """What `logits` reads."""
+    logits: Float[Tensor, "run column d_vocab_out"]
+    """At the columns that the loss reads."""
+    gradients: tuple[Tensor, ...] = ()
+    """Of the loss at the readers of all layers in order, then at what `logits` reads."""
+    losses: Float[Tensor, "step batch"] | None = None
+
+
+def kept(subject: Transformer, trace: Trace) -> Pass:
+    """What stays of a run, without gradients."""
+    names = [field.name for field in fields(PassLayer)]
+    layers = [PassLayer(*(getattr(x, name).detach() for name in names)) for x in trace.layers]
+    return Pass(subject, layers, trace.layers[-1].after.detach(), trace.logits.detach())
+
+
+def with_gradients(
+    subject: Transformer,
+    streams: Float[Tensor, "run pos d_model"],
+    columns: slice,
+    loss: Callable[[Float[Tensor, "run column d_vocab_out"]], Float[Tensor, "step batch"]],
+) -> Pass:
+    """A run from what `input` writes, with gradients of the sum of its losses.
+
+    `loss` takes the logits at `columns`, the only ones that are computed.
+    """
+    with torch.enable_grad():
+        # All follows from the stream, so it alone has to ask for gradients.
+        trace = subject.trace(streams.requires_grad_(), columns)
+        losses = loss(trace.logits)
+        total = losses.sum()
+    wanted = [reader for layer in trace.layers for reader in layer.readers]
+    gradients = torch.autograd.grad(total, [*wanted, trace.layers[-1].after])
+    return replace(kept(subject, trace), gradients=gradients, losses=losses.detach())
+
+
+# Readers
+
+
+def gradient_blocks(run: Pass, batch: int) -> Iterator[Float[Tensor, "reader batch pos d_model"]]:
+    """Gradients at readers that read the same writers: a layer's heads, its MLP, ..., `logits`.
+
+    They are in the order of `ComponentGraph.stream_blocks`, and summed over the steps of the run.
+    Those of an MLP and of `logits` are taken to the stream by the backward pass, those of heads
+    here, since they share one norm and one stream.
+    """
+    layers = range(len(run.layers))
+    size = _layers_at_once(run, batch)
+    for some in (layers[start : start + size] for start in layers[::size]):
+        for layer, heads in zip(some, _head_gradients(run, some, batch), strict=True):
+            yield heads
+            yield _over_steps(run.gradients[4 * layer + 3], batch)[None]
+    yield _over_steps(run.gradients[-1], batch)[None]
+
+
+def layer_gradients(run: Pass) -> Iterator[Float[Tensor, "reader run pos d_model"]]:
+    """Gradients at the readers of a layer, heads first and then the MLP; at last of `logits`."""
+    subject, weights = run.subject, run.subject.weights
+    for layer, states in enumerate(run.layers):
+        *heads, mlp = run.gradients[4 * layer : 4 * layer + 4]
+        vectors = torch.cat([x.permute(2, 0, 1, 3) for x in heads]).flatten(1, 2)
+        W = torch.cat([weights[name][layer] for name in ("W_Q", "W_K", "W_V")])
+        found = mlp.new_empty(len(W) + 1, *mlp.shape)
+        pulled = torch.bmm(vectors, W.mT, out=found[:-1].flatten(1, 2)).unflatten(1, mlp.shape[:2])
+        if "attn_norm_w" in weights:
+            found[:-1] = subject.pull_through_norm("attn_norm", states.at_heads, pulled, layer)
+        found[-1] = mlp
+        yield found
+    yield run.gradients[-1][None]
+
+
+def _head_gradients(
+    run: Pass, some: range, batch: int
+) -> Float[Tensor, "layer reader batch pos d_model"]:
+    """Gradients at the heads' readers of some layers, taken to the stream."""
+    subject, weights, layers = run.subject, run.subject.weights, slice(some.start, some.stop)
+    parts = [run.gradients[4 * layer + kind] for layer in some for kind in range(3)]
+    vectors = torch.cat([part.permute(2, 0, 1, 3) for part in parts])
+    # Without a norm in between, the map to the stream is the same in every step.
+    same = "attn_norm_w" not in weights
+    vectors = _over_steps(vectors, batch, 1) if same else vectors
+    W = torch.cat([weights[name][layers] for name in ("W_Q", "W_K", "W_V")], dim=1)
+    heads = torch.bmm(vectors.flatten(1, 2), W.flatten(0, 1).mT)
+    heads = heads.view(*W.shape[:2], *vectors.shape[1:3], -1)
+    if same:
+        return heads
+    streams = torch.stack([run.layers[layer].at_heads for layer in some])[:, None]
+    return _over_steps(subject.pull_through_norm("attn_norm", streams, heads, layers), batch, 2)
+
+
+def _over_steps(values: Tensor, batch: int, axis: int = 0) -> Tensor:
+    """The sum over the steps of a run, which lie along this axis step by step."""
+    if values.shape[axis] == batch:
+        return values
+    return values.unflatten(axis, (-1, batch)).sum(axis)
+
+
+def _layers_at_once(run: Pass, batch: int) -> int:
+    """Layers whose head gradients take no more than a quarter of what the writers take."""
+    graph = run.subject.graph
+    steps = run.stream.shape[0] // batch
+    layer = steps * (graph.readers_per_layer - 1)
+    room = graph.n_writers // 4
+    if not run.stream.is_cuda:
+        room = min(room, CPU_BUFFER // (run.stream[:batch].numel() * run.stream.itemsize))
+    return max(1, room // layer)
+
+
+# Writers
+
+
+@torch.no_grad()
+def outputs(
+    subject: Transformer,
+    first: Float[Tensor, "run pos d_model"],
+    layers: Iterable[tuple[Tensor, Tensor]],
+) -> Float[Tensor, "writer run pos d_model"]:
+    """What each writer adds to the stream, in the precision of `first`, the output of `input`.
+
+    `layers` gives z and hidden of each layer; all of it is linear, so differences may be given.
+    """
+    graph = subject.graph
+    found = first.new_empty(graph.n_writers, *first.shape)
+    found[0] = first
+    for layer, (z, hidden) in enumerate(layers):
+        low = 1 + layer * graph.writers_per_layer
+        mlp = low + graph.n_heads
+        W_O, W_out = (subject.write_weight(name, layer) for name in ("W_O", "W_out"))
+        _write(z.permute(2, 0, 1, 3).flatten(1, 2), W_O, found[low:mlp].flatten(1, 2))
+        _write(hidden, W_out, found[mlp])
+    return found
+
+
+def _write(vectors: Tensor, W: Tensor, out: Tensor) -> None:
+    """Put vectors @ W where it belongs; on the way only where that has more digits."""
+    if out.dtype == W.dtype:
+        torch.matmul(vectors, W, out=out)
+    else:
+        out.copy_(vectors @ W)

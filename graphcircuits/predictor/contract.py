@@ -1,0 +1,231 @@
+"""Sums over contexts of what gradients and writers make of each edge, block by block.
+
+1. The subject runs on the clean and on the corrupted prompts. Where gradients at both ends are
+   wanted the two are one batch, so that there is one forward and one backward pass.
+2. Of the writers the change from one run to the other and the clean output are kept, of the
+   readers the gradient of the loss that each sends to the stream.
+3. For readers of one stream, some at a time, all products of the two at all contexts are one
+   multiplication of matrices; sums of absolute values over contexts, and over pairs of the sums
+   over their positions, are what stays of it.
+
+No more is held than these sums and the products of some readers, whatever the number of edges.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from graphcircuits.engine.memory import CPU_BUFFER
+from graphcircuits.engine.passes import Pass, kept, layer_gradients, outputs, with_gradients
+from graphcircuits.graph import Block, ComponentGraph
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
+
+CHANGE, CLEAN, CORRUPTED = range(3)
+"""What a gradient is multiplied with: the change of the writer's output, that output in the clean
+run, and in the corrupted one."""
+NEAR, FAR = range(2)
+"""Where the gradient is taken: at the clean and at the corrupted run."""
+
+SUMS: dict[str, tuple[str, int, int]] = {
+    "effect": ("contexts", CHANGE, NEAR),
+    "clean": ("contexts", CLEAN, NEAR),
+    "corrupted": ("contexts", CORRUPTED, NEAR),
+    "reach": ("norms", CHANGE, NEAR),
+    "bound": ("norms", CLEAN, NEAR),
+    "effect_by_pair": ("pairs", CHANGE, NEAR),
+    "clean_by_pair": ("pairs", CLEAN, NEAR),
+    "far_effect": ("contexts", CHANGE, FAR),
+    "far_effect_by_pair": ("pairs", CHANGE, FAR),
+}
+"""The sums that can be asked for: over contexts, over pairs (positions summed first) or of products
+of norms; of which product; by which gradient."""
+
+GPU_BUFFER = 2**28
+"""Bytes of the products that are made at once on a GPU."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums over all contexts of some pairs, and the contractions of some contexts."""
+
+    edges: Float[Tensor, "sum edge"]
+    written: Float[Tensor, "2 writer"]
+    """Norms of each writer's clean output, and of its change."""
+    received: Float[Tensor, " reader"]
+    """Norms of the gradient that each reader sends to the stream."""
+    sample: Float[Tensor, "context edge 5"]
+    """Effect, clean and corrupted contraction, reach and bound at single contexts."""
+    losses: Float[Tensor, "2 batch"]
+    """Clean and corrupted."""
+
+
+def contract(
+    subject: Transformer,
+    pairs: Pairs,
+    names: Sequence[str],
+    drawn: Int[Tensor, " context"],
+) -> Sums:
+    """The named sums of every edge, and the contractions at the drawn contexts."""
+    graph = subject.graph
+    both_ends = any(SUMS[name][2] == FAR for name in names)
+    run, writers, losses = _runs(subject, pairs, both_ends=both_ends)
+    norms = torch.linalg.vector_norm(writers, dim=-1)
+    found = writers.new_empty(len(names), graph.n_edges)
+    sample = writers.new_empty(len(drawn), 5, graph.n_edges)
+    received = []
+    for blocks, gradients in zip(_by_layer(graph), layer_gradients(run), strict=True):
+        # Readers of a layer see about the same writers; what is multiplied in vain is let be.
+        seen = blocks[-1].n_writers
+        gradients = gradients.to(writers.dtype).view(len(gradients), -1, *writers.shape[2:])
+        # Norms multiply, so their products need not be made at every context.
+        at_readers = torch.linalg.vector_norm(gradients[:, NEAR], dim=-1)
+        received.append(at_readers.sum(1))
+        for rows in _some_readers(gradients, seen):
+            products = _products(writers[:seen], gradients[rows])
+            if len(drawn):
+                of_norms = norms[:seen, :, drawn], at_readers[rows, drawn]
+                _place(_sampled(products[drawn], *of_norms), sample, blocks, rows)
+            sums = {
+                "norms": _norms(norms[:seen], at_readers[rows]),
+                "pairs": _over_pairs(products, len(pairs)),
+                "contexts": _over_contexts(products),
+            }
+            sources = (SUMS[name] for name in names)
+            chosen = [sums[over][:, what, :, which] for over, what, which in sources]
+            _place(torch.stack(chosen), found, blocks, rows)
+    written = norms.sum(-1).T.flip(0).contiguous()
+    return Sums(found, written, torch.cat(received), sample.transpose(1, 2), losses)
+
+
+def _by_layer(graph: ComponentGraph) -> Iterator[tuple[Block, ...]]:
+    """The blocks of each layer, heads and MLP, and last that of `logits`."""
+    blocks = graph.stream_blocks
+    yield from zip(blocks[:-1:2], blocks[1::2], strict=True)
+    yield blocks[-1:]
+
+
+def _place(
+    values: Float[Tensor, "*row writer reader"],
+    edges: Float[Tensor, "*row edge"],
+    blocks: tuple[Block, ...],
+    rows: slice,
+) -> None:
+    """Put values of some readers of a layer where their edges are."""
+    for block in blocks:
+        first = block.first_reader - blocks[0].first_reader
+        low, high = max(rows.start, first), min(rows.stop, first + block.n_readers)
+        if low < high:
+            here = values[..., : block.n_writers, low - rows.start : high - rows.start]
+            start = block.first_edge + (low - first) * block.n_writers
+            there = edges[..., start : start + (high - low) * block.n_writers]
+            there.unflatten(-1, (high - low, block.n_writers)).copy_(here.mT)
+
+
+def _runs(
+    subject: Transformer, pairs: Pairs, *, both_ends: bool
+) -> tuple[Pass, Float[Tensor, "writer 2 context d_model"], Float[Tensor, "2 batch"]]:
+    """Gradients at one end or at both, what writers change and write, and the losses."""
+    size, columns = len(pairs), pairs.columns
+
+    def loss(logits: Float[Tensor, "run column d_vocab_out"]) -> Float[Tensor, "step batch"]:
+        return pairs.loss_at_columns(logits.unflatten(0, (-1, size)))
+
+    clean, corrupted = (subject.embed(x).detach() for x in (pairs.clean, pairs.corrupted))
+    if both_ends:
+        run = with_gradients(subject, torch.cat([clean, corrupted]), columns, loss)
+        layers = [
+            ((x.z[:size], x.hidden[:size]), (x.z[size:], x.hidden[size:])) for x in run.layers
+        ]
+        assert run.losses is not None
+        losses = run.losses
+    else:
+        run = with_gradients(subject, clean, columns, loss)
+        with torch.no_grad():
+            other = kept(subject, subject.trace(corrupted, columns))
+            assert run.losses is not None
+            losses = torch.cat([run.losses, loss(other.logits)])
+        layers = [
+            ((a.z, a.hidden), (b.z, b.hidden))
+            for a, b in zip(run.layers, other.layers, strict=True)
+        ]
+    # Half precision is too narrow for what follows.
+    dtype = torch.promote_types(subject.dtype, torch.float32)
+    clean, corrupted = clean.detach().to(dtype), corrupted.to(dtype)
+    # Differences are taken before they are written: after it they would be rounded more.
+    both = (
+        tuple(torch.cat([b - a, a]) for a, b in zip(own, other, strict=True))
+        for own, other in layers
+    )
+    writers = outputs(subject, torch.cat([corrupted - clean, clean]), both)
+    return _shrunk(run), writers.unflatten(1, (2, size)).flatten(2, 3), losses
+
+
+def _shrunk(run: Pass) -> Pass:
+    """Without gradients so small that their products have no full precision any more.
+
+    Where a loss saturates there are many, and processors are many times slower on them.
+    """
+
+    def shrunk(gradient: Tensor) -> Tensor:
+        limits = torch.finfo(gradient.dtype)
+        return torch.nn.functional.hardshrink(gradient, limits.tiny / limits.eps)
+
+    return replace(run, gradients=tuple(shrunk(gradient) for gradient in run.gradients))
+
+
+def _some_readers(
+    gradients: Float[Tensor, "reader run context d_model"], n_writers: int
+) -> Iterator[slice]:
+    """Readers whose products fit in a buffer."""
+    n_readers, n_runs, contexts, _ = gradients.shape
+    buffer = GPU_BUFFER if gradients.is_cuda else CPU_BUFFER
+    size = max(1, buffer // (2 * n_runs * contexts * n_writers * gradients.itemsize))
+    for first in range(0, n_readers, size):
+        yield slice(first, min(first + size, n_readers))
+
+
+def _products(
+    writers: Float[Tensor, "writer 2 context d_model"],
+    gradients: Float[Tensor, "reader run context d_model"],
+) -> Float[Tensor, "context writer 2 reader run"]:
+    """All products at all contexts. Writers come first: so the multiplication is fastest."""
+    by_writer, by_reader = writers.flatten(0, 1), gradients.flatten(0, 1)
+    products = torch.bmm(by_writer.transpose(0, 1), by_reader.permute(1, 2, 0))
+    return products.view(len(products), *writers.shape[:2], *gradients.shape[:2])
+
+
+def _over_contexts(
+    products: Float[Tensor, "context writer 2 reader run"],
+) -> Float[Tensor, "writer 3 reader run"]:
+    """Sums of absolute values. The products are overwritten."""
+    corrupted = products.sum(2, keepdim=True).abs_().sum(0)
+    return torch.cat([products.abs_().sum(0), corrupted], dim=1)
+
+
+def _over_pairs(
+    products: Float[Tensor, "context writer 2 reader run"], n_pairs: int
+) -> Float[Tensor, "writer 2 reader run"]:
+    """Absolute values of the sums over a pair's positions, counted once for every position."""
+    by_pair = products.unflatten(0, (n_pairs, -1))
+    return by_pair.sum(1).abs_().sum(0) * by_pair.shape[1]
+
+
+def _norms(
+    writers: Float[Tensor, "writer 2 context"], readers: Float[Tensor, "reader context"]
+) -> Float[Tensor, "writer 2 reader 1"]:
+    return (writers.flatten(0, 1) @ readers.T).view(*writers.shape[:2], -1, 1)
+
+
+def _sampled(
+    products: Float[Tensor, "context writer 2 reader run"],
+    writers: Float[Tensor, "writer 2 context"],
+    readers: Float[Tensor, "reader context"],
+) -> Float[Tensor, "context 5 writer reader"]:
+    """Contractions at single contexts."""
+    near = products[..., NEAR]
+    of_norms = writers.permute(2, 0, 1)[..., None] * readers.T[:, None, None]
+    return torch.cat([near, near.sum(2, keepdim=True), of_norms], dim=2).transpose(1, 2)
