@@ -202,8 +202,9 @@ def _over_contexts(
     products: Float[Tensor, "context writer 2 reader run"],
 ) -> Float[Tensor, "writer 3 reader run"]:
     """Sums of absolute values. The products are overwritten."""
-    corrupted = products.sum(2, keepdim=True).abs_().sum(0)
-    return torch.cat([products.abs_().sum(0), corrupted], dim=1)
+    # An addition is several times faster than a sum over an axis of two.
+    corrupted = (products[:, :, CHANGE] + products[:, :, CLEAN]).abs_().sum(0)
+    return torch.cat([products.abs_().sum(0), corrupted[:, None]], dim=1)
 
 
 def _over_pairs(
