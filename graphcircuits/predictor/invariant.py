@@ -29,6 +29,15 @@ from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_f
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor.block import linear
 from graphcircuits.predictor.contract import contract
+from graphcircuits.predictor.scaling import (
+    SCALINGS,
+    TINY,
+    Scales,
+    log_share,
+    rank,
+    significant,
+    whole,
+)
 from graphcircuits.predictor.transform import Transformation
 from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS, kinds
 from graphcircuits.subject.transformer import Transformer
@@ -39,13 +48,6 @@ STATISTICS = (*CONTRACTIONS, "effect_by_pair", "clean_by_pair")
 """Mean absolute value of a contraction over contexts; over pairs, positions summed, at the end."""
 FAR_STATISTICS = ("far_effect", "far_effect_by_pair")
 """The same of the effect by the gradient at the corrupted run."""
-SCALINGS = ("case", "reader_share", "reader_top", "writer_share", "writer_top", "rank")
-
-NEGLIGIBLE = 1e-6
-"""Below this share of the case's largest value, differences are rounding and do not count."""
-FLOOR = 1e-5
-"""Where logarithms of shares end."""
-TINY = 1e-30
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,49 +144,7 @@ def scaled(
     values: Float[Tensor, "statistic edge"], graph: ComponentGraph
 ) -> Float[Tensor, "edge statistic scaling"]:
     """Every statistic under every scaling, in the order of SCALINGS."""
-    writers, readers = graph.edge_writers.to(values.device), graph.edge_readers.to(values.device)
-    values, by_top = _by_top(values)
-    reader_share, reader_top = _of_component(values, readers, graph.n_readers)
-    writer_share, writer_top = _of_component(values, writers, graph.n_writers)
-    columns = (
-        _log(by_top),
-        reader_share,
-        reader_top,
-        writer_share,
-        writer_top,
-        _rank(values),
-    )
-    return torch.stack(columns, dim=-1).transpose(0, 1)
-
-
-def _by_top(values: Float[Tensor, "row item"]) -> tuple[Tensor, Tensor]:
-    """The values of each row with negligible ones set to zero, and their shares of the largest."""
-    top = values.amax(1, keepdim=True).clamp_min(TINY)
-    values = values.where(values > NEGLIGIBLE * top, 0.0)
-    return values, values / top
-
-
-def _of_component(
-    values: Float[Tensor, "statistic edge"], component: Int[Tensor, " edge"], count: int
-) -> tuple[Float[Tensor, "statistic edge"], Float[Tensor, "statistic edge"]]:
-    """Each value's share of the sum at its component, and the logarithm of that of the largest."""
-    index = component.expand_as(values)
-    start = values.new_zeros(len(values), count)
-    total = start.index_add(1, component, values)[:, component]
-    largest = start.scatter_reduce(1, index, values, "amax")[:, component]
-    return values / total.clamp_min(TINY), _log(values / largest.clamp_min(TINY))
-
-
-def _log(share: Float[Tensor, "row item"]) -> Float[Tensor, "row item"]:
-    return share.clamp_min(FLOOR).log()
-
-
-def _rank(values: Float[Tensor, "row item"]) -> Float[Tensor, "row item"]:
-    """The share of the row that is smaller, ties counted half."""
-    ordered = values.sort(dim=1).values
-    below = torch.searchsorted(ordered, values.contiguous())
-    upto = torch.searchsorted(ordered, values.contiguous(), right=True)
-    return (below + upto).to(values) / (2 * values.shape[1])
+    return Scales.of(values, graph).columns(whole(graph, values.device)).permute(2, 0, 1)
 
 
 # Tables of nodes
@@ -204,10 +164,7 @@ def table(found: Invariants, transformation: Transformation) -> Float[Tensor, "n
     incidence graph a component has its own norms and kind, and edges leave these to components.
     """
     graph, device = found.graph, found.statistics.device
-    writer_kind, reader_kind = (kind.to(device) for kind in kinds(graph))
-    writers = torch.cat([_norms(found.written), _one_hot(writer_kind, WRITER_KINDS)], dim=1)
-    readers = torch.cat([_norms(found.received[None]), _one_hot(reader_kind, READER_KINDS)], dim=1)
-    writers, readers = writers.to(found.statistics), readers.to(found.statistics)
+    writers, readers = component_tables(found)
     edges = scaled(found.statistics, graph).flatten(1)
     if transformation == "line":
         at_writer = writers[graph.edge_writers.to(device)]
@@ -215,13 +172,25 @@ def table(found: Invariants, transformation: Transformation) -> Float[Tensor, "n
     return torch.block_diag(edges, writers, readers).roll(-graph.n_edges, 0)
 
 
+def component_tables(
+    found: Invariants,
+) -> tuple[Float[Tensor, "writer column"], Float[Tensor, "reader column"]]:
+    """The columns of `table` that an edge has from its writer, and those from its reader."""
+    made = []
+    for norms, kind, names in zip(
+        (found.written, found.received[None]),
+        kinds(found.graph),
+        (WRITER_KINDS, READER_KINDS),
+        strict=True,
+    ):
+        hot = nn.functional.one_hot(kind.to(norms.device), len(names))
+        made.append(torch.cat([_norms(norms), hot], dim=1).to(found.statistics))
+    return made[0], made[1]
+
+
 def _norms(values: Float[Tensor, "norm component"]) -> Float[Tensor, "component column"]:
-    values, by_top = _by_top(values)
-    return torch.cat([_log(by_top), _rank(values)]).T
-
-
-def _one_hot(kind: Int[Tensor, " component"], names: tuple[str, ...]) -> Tensor:
-    return nn.functional.one_hot(kind, len(names))
+    values, top = significant(values)
+    return torch.cat([log_share(values / top), rank(values)]).T
 
 
 def context_table(found: Invariants) -> Float[Tensor, "context edge contraction"]:

@@ -14,9 +14,6 @@ from graphcircuits.methods.eap import eap
 from graphcircuits.predictor.invariant import (
     CONTRACTIONS,
     FAR_STATISTICS,
-    FLOOR,
-    NEGLIGIBLE,
-    SCALINGS,
     STATISTICS,
     InvariantAligner,
     Invariants,
@@ -26,6 +23,7 @@ from graphcircuits.predictor.invariant import (
     table,
     table_width,
 )
+from graphcircuits.predictor.scaling import FLOOR, NEGLIGIBLE, SCALINGS
 from graphcircuits.predictor.transform import TRANSFORMATIONS, Transformation, neighbourhoods
 from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS, kinds
 from graphcircuits.subject.transformer import Transformer
