@@ -1,6 +1,6 @@
 """Trained predictors: several of one shape whose logits are averaged, kept in one file.
 
-1. `Ensemble.scores` reads a case once and runs all members on it.
+1. `Ensemble.scores` reads a case once and runs all members on it, block by block where it can.
 2. `save_ensemble` and `load_ensemble` are its artifact: weights, configuration, and what it was
    trained on.
 3. An ensemble says what its training had not: `unseen` names what of a subject's architecture,
@@ -10,6 +10,7 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from graphcircuits.config import build_config
 from graphcircuits.files import short
+from graphcircuits.predictor import blockwise, invariant
 from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, read_case
 from graphcircuits.store import StoreError, load_artifact, save_artifact
 from graphcircuits.subject.transformer import Transformer
@@ -46,8 +48,17 @@ class Ensemble:
         self, subject: Transformer, pairs: Pairs, *, generator: torch.Generator
     ) -> Float[Tensor, " edge"]:
         """The mean logit of every edge."""
-        reading = read_case(self.config, subject, pairs, generator=generator)
+        config = self.config
+        if blockwise.applies(config):
+            found = invariant.measure(subject, pairs, both_ends=config.both_ends)
+            return blockwise.logits(self.folded, found).mean(0)
+        reading = read_case(config, subject, pairs, generator=generator)
         return self.logits(reading, generator=generator)
+
+    @cached_property
+    def folded(self) -> blockwise.Folded:
+        """The members' weights as `blockwise` takes them, made once: members do not change."""
+        return blockwise.folded(self.members)
 
     @torch.no_grad()
     def logits(self, reading: Reading, *, generator: torch.Generator) -> Float[Tensor, " edge"]:

@@ -1,0 +1,344 @@
+"""What a trained predictor makes of a case's invariants, some edges at a time.
+
+The general path (`Predictor.forward`) takes tables and states of all nodes as whole tensors, in any
+graph. Trained predictors mostly meet one case at a time, in the line graph with observed arcs,
+where edges are rectangles of readers and writers. There the same logits come
+
+1. from `Folded` weights: standardization is part of the projection, weights and biases of norms
+   part of the matrices behind them, scales of branches part of those before, members side by side;
+2. from messages per component: predecessors of an edge depend on its writer alone, successors on
+   its reader alone, so each layer multiplies sums over them once per component, not per edge;
+3. from a pass over spans of edges per layer: a span takes what its writers and readers were told,
+   updates its states and adds to the sums that the next layer starts from. Columns are made when
+   the first pass needs them.
+
+Of a large graph only the states of one member are held, beside the statistics and their ranks; a
+small one is a single span, and its members are computed at once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.predictor import invariant
+from graphcircuits.predictor.block import Branch
+from graphcircuits.predictor.dirgnn import DirectedGraphConv, DirGNN
+from graphcircuits.predictor.model import Predictor, PredictorConfig
+from graphcircuits.predictor.scaling import Scales, Span, rectangles, whole
+
+SMALL = 4096
+"""Edges up to which a graph is one span."""
+AT_ONCE = 4096
+"""Edges of a span of a larger graph: on a CPU their states stay within the caches."""
+GPU_AT_ONCE = 2**19
+
+
+def applies(config: PredictorConfig) -> bool:
+    """Whether predictors of this configuration can be computed here."""
+    return (
+        config.aligner == "invariant"
+        and config.learner == "dirgnn"
+        and config.transformation == "line"
+        and config.connectivity == "observed"
+        and config.context_width == 0
+    )
+
+
+# Weights
+
+
+@dataclass(frozen=True, eq=False)
+class FoldedLayer:
+    """A layer's weights; matrices multiply from the right."""
+
+    norm_weight: Float[Tensor, "member 1 width"]
+    """Of the norm that neighbours' states go through."""
+    norm_bias: Float[Tensor, "member 1 width"]
+    incoming: Float[Tensor, "member width width"]
+    outgoing: Float[Tensor, "member width width"]
+    root: Float[Tensor, "member width width"]
+    root_bias: Float[Tensor, "member 1 width"]
+    scale: Float[Tensor, "member 1 1"]
+    up: Float[Tensor, "member width hidden"]
+    up_bias: Float[Tensor, "member 1 hidden"]
+    down: Float[Tensor, "member hidden width"]
+    down_bias: Float[Tensor, "member 1 width"]
+
+    @classmethod
+    def of(cls, convolution: Branch, feed: Branch) -> "FoldedLayer":
+        """Those of one member."""
+        conv, (first, _, last) = convolution.branch, feed.branch.children()
+        assert isinstance(conv, DirectedGraphConv)
+        assert isinstance(first, nn.Linear)
+        assert isinstance(last, nn.Linear)
+        root, root_bias = _behind(convolution.norm, conv.root)
+        up, up_bias = _behind(feed.norm, first)
+        return cls(
+            norm_weight=convolution.norm.weight[None, None],
+            norm_bias=convolution.norm.bias[None, None],
+            incoming=(1 - conv.alpha) * conv.incoming.weight.T[None],
+            outgoing=conv.alpha * conv.outgoing.weight.T[None],
+            root=root,
+            root_bias=root_bias,
+            scale=convolution.scale[None, None, None],
+            up=up,
+            up_bias=up_bias,
+            down=feed.scale * last.weight.T[None],
+            down_bias=feed.scale * last.bias[None, None],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Folded:
+    """The weights of several predictors of one configuration, side by side."""
+
+    config: PredictorConfig
+    project: Float[Tensor, "member column width"]
+    """Of the columns of `invariant.table`: an edge's own, its writer's, its reader's."""
+    bias: Float[Tensor, "member 1 width"]
+    layers: tuple[FoldedLayer, ...]
+    readout: Float[Tensor, "member width 1"]
+    readout_bias: Float[Tensor, "member 1 1"]
+
+    @classmethod
+    def of(cls, member: Predictor) -> "Folded":
+        """Those of one predictor, whose configuration must be one that `applies`."""
+        align, learner = member.align, member.learner
+        assert isinstance(align, invariant.InvariantAligner)
+        assert isinstance(learner, DirGNN)
+        project = align.project.weight.T / align.deviation[:, None]
+        readout, readout_bias = _behind(member.norm, member.readout)
+        branches = zip(learner.convolutions, learner.feed_forwards, strict=True)
+        return cls(
+            config=member.config,
+            project=project[None],
+            bias=(align.project.bias - align.mean @ project)[None, None],
+            layers=tuple(FoldedLayer.of(*_two(each)) for each in branches),
+            readout=readout,
+            readout_bias=readout_bias,
+        )
+
+    def __len__(self) -> int:
+        return len(self.project)
+
+    def member(self, place: int) -> "Folded":
+        """One of the predictors."""
+        return _each([self], lambda parts: parts[0][place : place + 1])
+
+
+@torch.no_grad()
+def folded(members: Sequence[Predictor]) -> Folded:
+    """The weights of predictors of one configuration, which must be one that `applies`."""
+    return _each([Folded.of(member) for member in members], torch.cat)
+
+
+Weights = TypeVar("Weights", Folded, FoldedLayer)
+
+
+def _each(parts: Sequence[Weights], change: Callable[[list[Tensor]], Tensor]) -> Weights:
+    """The same kind of weights with a change of every tensor, of all parts together."""
+    made = {}
+    for field in fields(parts[0]):
+        values = [getattr(part, field.name) for part in parts]
+        if isinstance(values[0], Tensor):
+            made[field.name] = change(values)
+        elif isinstance(values[0], tuple):
+            made[field.name] = tuple(_each(layer, change) for layer in zip(*values, strict=True))
+    return replace(parts[0], **made)
+
+
+def _two(branches: tuple[nn.Module, nn.Module]) -> tuple[Branch, Branch]:
+    one, other = branches
+    assert isinstance(one, Branch)
+    assert isinstance(other, Branch)
+    return one, other
+
+
+def _behind(norm: nn.LayerNorm, map: nn.Linear) -> tuple[Tensor, Tensor]:
+    """Matrix and bias of a linear map behind a norm, weight and bias of the norm included."""
+    W = map.weight.T
+    return (norm.weight[:, None] * W)[None], (norm.bias @ W + map.bias)[None, None]
+
+
+# Components
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """How sums at readers and writers reach the edges before and behind them."""
+
+    graph: ComponentGraph
+    n_before: Float[Tensor, "writer 1"]
+    """How many edges arrive at the readers of each writer."""
+    n_after: Float[Tensor, "reader 1"]
+    """How many edges leave the writers that each reader feeds."""
+
+    def before(self, sums: Float[Tensor, "member reader width"]) -> Tensor:
+        """At every writer the sum over the edges that arrive at its readers."""
+        graph = self.graph
+        layers = sums[:, :-1].unflatten(1, (graph.n_layers, graph.readers_per_layer))
+        heads = layers[:, :, graph.head_slots.to(sums.device)].sum(3)
+        found = torch.cat([heads, layers[:, :, -1:]], dim=2).flatten(1, 2)
+        return F.pad(found, (0, 0, 1, 0))
+
+    def after(self, sums: Float[Tensor, "member writer width"]) -> Tensor:
+        """At every reader the sum over the edges that leave the writers it feeds."""
+        graph = self.graph
+        layers = sums[:, 1:].unflatten(1, (graph.n_layers, graph.writers_per_layer))
+        heads = layers[:, :, :-1]
+        groups = heads.unflatten(2, (graph.n_groups, -1)).sum(3)
+        found = torch.cat([heads, groups, groups, layers[:, :, -1:]], dim=2).flatten(1, 2)
+        return F.pad(found, (0, 0, 0, 1))
+
+
+@lru_cache(maxsize=8)
+def _neighbours(graph: ComponentGraph, device: torch.device) -> Neighbours:
+    arriving = graph.reads.to(device).float()[None, :, None]
+    place = torch.arange(graph.n_writers, device=device)
+    leaving = (arriving[0] > place).sum(0).float()[None, :, None]
+    bare = Neighbours(graph, arriving, leaving)
+    return Neighbours(graph, bare.before(arriving)[0], bare.after(leaving)[0])
+
+
+@lru_cache(maxsize=8)
+def _incidence(
+    graph: ComponentGraph, device: torch.device, dtype: torch.dtype
+) -> tuple[Float[Tensor, "reader edge"], Float[Tensor, "writer edge"]]:
+    """1 where an edge is a component's: in a small graph sums are fastest by multiplication."""
+    span = whole(graph, device)
+    readers = span.readers == torch.arange(graph.n_readers, device=device)[:, None]
+    writers = span.writers == torch.arange(graph.n_writers, device=device)[:, None]
+    return readers.to(dtype), writers.to(dtype)
+
+
+# The pass
+
+
+@torch.no_grad()
+def logits(weights: Folded, found: invariant.Invariants) -> Float[Tensor, "member edge"]:
+    """Each member's logit of every edge."""
+    graph = found.graph
+    # Subjects come in any precision, the predictor has its own.
+    found = found.to(weights.project.dtype)
+    scales = Scales.of(found.statistics, graph)
+    components = invariant.component_tables(found)
+    if graph.n_edges <= SMALL:
+        spans = [whole(graph, found.statistics.device)]
+        return _logits(weights, scales, components, spans)
+    size = GPU_AT_ONCE if found.statistics.is_cuda else AT_ONCE
+    spans = list(rectangles(graph, size))
+    one_by_one = [
+        _logits(weights.member(place), scales, components, spans) for place in range(len(weights))
+    ]
+    return torch.cat(one_by_one)
+
+
+def _logits(
+    weights: Folded,
+    scales: Scales,
+    components: tuple[Tensor, Tensor],
+    spans: Sequence[Span],
+) -> Float[Tensor, "member edge"]:
+    graph, members, width = scales.graph, len(weights), weights.bias.shape[-1]
+    like = scales.values
+    states = like.new_empty(members, graph.n_edges, width)
+    found = like.new_empty(members, graph.n_edges)
+    own, of_writer, of_reader = weights.project.split(
+        [weights.project.shape[1] - sum(x.shape[1] for x in components)]
+        + [x.shape[1] for x in components],
+        dim=1,
+    )
+    told = components[0] @ of_writer, components[1] @ of_reader + weights.bias
+    neighbours = _neighbours(graph, like.device)
+    for place in range(len(weights.layers) + 1):
+        sums = _Sums.empty(graph, members, like, width)
+        for span in spans:
+            h = states[:, span.edges]
+            if place == 0:
+                columns = scales.columns(span).flatten(0, 1).T
+                torch.matmul(columns, own, out=h)
+                _tell(h, span, told)
+            else:
+                _update(h, span, weights.layers[place - 1], told)
+            unit = F.layer_norm(h, (width,))
+            if place < len(weights.layers):
+                sums.add(span, unit)
+            else:
+                torch.baddbmm(
+                    weights.readout_bias, unit, weights.readout, out=found[:, span.edges, None]
+                )
+        if place < len(weights.layers):
+            mean = weights.config.aggregation == "mean"
+            told = _messages(weights.layers[place], sums, neighbours, mean=mean)
+    return found
+
+
+def _tell(
+    h: Float[Tensor, "member edge width"],
+    span: Span,
+    told: tuple[Float[Tensor, "member writer width"], Float[Tensor, "member reader width"]],
+) -> None:
+    """Add what belongs to the writer and to the reader of each edge."""
+    shaped = h.unflatten(1, span.shape)
+    shaped += span.at_writers(told[0])
+    shaped += span.at_readers(told[1])
+
+
+def _update(
+    h: Float[Tensor, "member edge width"],
+    span: Span,
+    layer: FoldedLayer,
+    told: tuple[Tensor, Tensor],
+) -> None:
+    """The states after a layer, in place."""
+    width = h.shape[-1:]
+    x = torch.bmm(F.layer_norm(h, width), layer.root)
+    _tell(x, span, told)
+    h.addcmul_(F.silu(x, inplace=True), layer.scale)
+    hidden = torch.baddbmm(layer.up_bias, F.layer_norm(h, width), layer.up)
+    h.baddbmm_(F.silu(hidden, inplace=True), layer.down)
+    h += layer.down_bias
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Sums of states over the edges at each reader and at each writer."""
+
+    graph: ComponentGraph
+    at_readers: Float[Tensor, "member reader width"]
+    at_writers: Float[Tensor, "member writer width"]
+
+    @classmethod
+    def empty(cls, graph: ComponentGraph, members: int, like: Tensor, width: int) -> "_Sums":
+        shapes = ((members, n, width) for n in (graph.n_readers, graph.n_writers))
+        return cls(graph, *(like.new_zeros(shape) for shape in shapes))
+
+    def add(self, span: Span, states: Float[Tensor, "member edge width"]) -> None:
+        if isinstance(span.readers, slice):
+            states = states.unflatten(1, span.shape)
+            self.at_readers[:, span.readers] = states.sum(2)
+            self.at_writers[:, span.writers] += states.sum(1)
+            return
+        readers, writers = _incidence(self.graph, states.device, states.dtype)
+        torch.matmul(readers, states, out=self.at_readers)
+        torch.matmul(writers, states, out=self.at_writers)
+
+
+def _messages(
+    layer: FoldedLayer, sums: _Sums, neighbours: Neighbours, *, mean: bool
+) -> tuple[Tensor, Tensor]:
+    """What an edge hears from its predecessors, by writer, and from its successors, by reader."""
+    n_before, n_after = (n.to(sums.at_readers) for n in (neighbours.n_before, neighbours.n_after))
+    weight, bias = layer.norm_weight, layer.norm_bias
+    before = neighbours.before(sums.at_readers) * weight + n_before * bias
+    after = neighbours.after(sums.at_writers) * weight + n_after * bias
+    if mean:
+        before, after = before / n_before.clamp_min(1), after / n_after.clamp_min(1)
+    return before @ layer.incoming, torch.baddbmm(layer.root_bias, after, layer.outgoing)
