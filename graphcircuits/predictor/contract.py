@@ -62,6 +62,15 @@ class Sums:
     losses: Float[Tensor, "2 batch"]
     """Clean and corrupted."""
 
+    def plus(self, other: "Sums") -> "Sums":
+        """These sums with those of other pairs added to them, in place where they are large."""
+        return replace(
+            self,
+            edges=self.edges.add_(other.edges),
+            written=self.written + other.written,
+            received=self.received + other.received,
+        )
+
 
 def contract(
     subject: Transformer,
@@ -157,8 +166,8 @@ def _runs(
     clean, corrupted = clean.detach().to(dtype), corrupted.to(dtype)
     # Differences are taken before they are written: after it they would be rounded more.
     both = (
-        tuple(torch.cat([b - a, a]) for a, b in zip(own, other, strict=True))
-        for own, other in layers
+        (torch.cat([other_z - z, z]), torch.cat([other_hidden - hidden, hidden]))
+        for (z, hidden), (other_z, other_hidden) in layers
     )
     writers = outputs(subject, torch.cat([corrupted - clean, clean]), both)
     return _shrunk(run), writers.unflatten(1, (2, size)).flatten(2, 3), losses

@@ -95,22 +95,26 @@ def measure(
         drawn = order[:sample].cpu()
     keep_freed_memory()
     statistics = (*STATISTICS, *FAR_STATISTICS) if both_ends else STATISTICS
-    parts, first = [], 0
+    total, losses, kept, first = None, [], [], 0
     for part in pairs.split(_chunk(subject, pairs, memory_limit, both_ends=both_ends)):
         last = first + part.clean.numel()
         here = drawn[(drawn >= first) & (drawn < last)].long() - first
         first = last
-        parts.append(contract(subject, part, statistics, here.to(subject.device)))
+        sums = contract(subject, part, statistics, here.to(subject.device))
+        losses.append(sums.losses)
+        kept.append(sums.sample)
+        total = sums if total is None else total.plus(sums)
+    assert total is not None
     found = Invariants(
         subject.graph,
-        statistics=sum(part.edges for part in parts) / n_contexts,
-        written=sum(part.written for part in parts) / n_contexts,
-        received=sum(part.received for part in parts) / n_contexts,
-        sample=torch.cat([part.sample for part in parts]),
+        statistics=total.edges.div_(n_contexts),
+        written=total.written / n_contexts,
+        received=total.received / n_contexts,
+        sample=torch.cat(kept),
     )
     # Outputs first: a loss that is not finite may only be what followed from one of them.
     _check_finite("output", found.graph.writer_names, found.written.sum(0))
-    check_losses(*torch.cat([part.losses for part in parts], dim=1))
+    check_losses(*torch.cat(losses, dim=1))
     _check_finite("gradient", found.graph.reader_names, found.received)
     if not found.received.any():
         raise ValueError(

@@ -114,8 +114,8 @@ class Scales:
             writers[0, :, span.writers] += here.sum(1)
             largest = writers[1, :, span.writers]
             torch.maximum(largest, here.amax(1), out=largest)
-        bounds = (x.clamp_min_(TINY) for x in (readers, writers))
-        return cls(graph, values, top, *bounds, rank(values))
+        readers, writers = readers.clamp_min_(TINY), writers.clamp_min_(TINY)
+        return cls(graph, values, top, readers, writers, rank(values))
 
     def columns(self, span: Span) -> Float[Tensor, "statistic scaling edge"]:
         """Every statistic of some edges under every scaling, in the order of SCALINGS."""

@@ -1,0 +1,110 @@
+"""Block by block, a predictor gives the logits of the general path."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from graphcircuits.predictor import blockwise, invariant
+from graphcircuits.predictor.ensemble import Ensemble
+from graphcircuits.predictor.model import Predictor, PredictorConfig, read_case
+from tests.predictor.cases import make_task, small
+from tests.predictor.graphs import seeded
+
+
+def drawn(config: PredictorConfig, seed: int) -> Predictor:
+    """A predictor in float64 of which no weight, bias, scale or deviation is one or zero."""
+    predictor = Predictor(config).double().eval().requires_grad_(False)
+    generator = seeded(seed)
+    for name, values in predictor.state_dict().items():
+        values.normal_(0, 0.5, generator=generator)
+        if name.endswith("deviation"):
+            values.abs_().add_(0.5)
+    return predictor
+
+
+def in_spans(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Treat every graph as a large one, so many edges at once."""
+    monkeypatch.setattr(blockwise, "SMALL", 0)
+    monkeypatch.setattr(blockwise, "AT_ONCE", size)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("size", [None, 1, 12])
+@pytest.mark.parametrize(
+    ("architecture", "options"),
+    [
+        ("plain", {}),
+        ("grouped-keys", {"both_ends": True}),
+        ("parallel", {"aggregation": "sum"}),
+        ("one-layer", {"layers": 1}),
+    ],
+)
+def test_logits_are_those_of_the_general_path(
+    architecture: str, options: dict[str, Any], size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if size is not None:
+        in_spans(monkeypatch, size)
+    config = small(**options)
+    subject, pairs = make_task(architecture)
+    members = [drawn(config, seed) for seed in range(2)]
+    reading = read_case(config, subject, pairs, generator=seeded(0))
+    expected = torch.stack([member(reading, generator=seeded(0)) for member in members])
+    found = invariant.measure(subject, pairs, both_ends=config.both_ends)
+    logits = blockwise.logits(blockwise.folded(members), found)
+    torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-9)
+    assert (expected.std(1) > 1e-2).all()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_subject_of_another_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small()
+    subject, pairs = make_task()
+    member = drawn(config, 0).float()
+    found = invariant.measure(subject, pairs)
+    expected = blockwise.logits(blockwise.folded([drawn(config, 0)]), found)
+    for size in (None, 12):
+        if size is not None:
+            in_spans(monkeypatch, size)
+        logits = blockwise.logits(blockwise.folded([member]), found)
+        assert logits.dtype == torch.float32
+        torch.testing.assert_close(logits.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+OTHERS: list[dict[str, Any]] = [
+    {"learner": "factorized"},
+    {"transformation": "incidence"},
+    {"connectivity": "none"},
+    {"context_width": 2},
+    {"aligner": "tabpfn"},
+]
+
+
+@pytest.mark.parametrize("options", OTHERS)
+def test_other_predictors_take_the_general_path(options: dict[str, Any]) -> None:
+    assert blockwise.applies(small())
+    assert not blockwise.applies(small(**options))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("options", [{}, {"transformation": "incidence"}])
+def test_an_ensemble_scores_by_either_path(options: dict[str, Any]) -> None:
+    config = small(**options)
+    subject, pairs = make_task("grouped-keys")
+    ensemble = Ensemble(tuple(drawn(config, seed) for seed in range(2)), {})
+    reading = read_case(config, subject, pairs, generator=seeded(0))
+    expected = ensemble.logits(reading, generator=seeded(0))
+    torch.testing.assert_close(
+        ensemble.scores(subject, pairs, generator=seeded(0)), expected, rtol=1e-9, atol=1e-9
+    )
+
+
+def test_one_member_of_several() -> None:
+    config = small()
+    members = [drawn(config, seed) for seed in range(3)]
+    one_of, own = blockwise.folded(members).member(1), blockwise.folded(members[1:2])
+    assert len(one_of) == 1
+    for name in ("project", "bias", "readout", "readout_bias"):
+        assert torch.equal(getattr(one_of, name), getattr(own, name))
+    for one, other in zip(one_of.layers, own.layers, strict=True):
+        assert all(torch.equal(x, getattr(other, name)) for name, x in vars(one).items())
