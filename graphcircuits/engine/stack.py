@@ -120,9 +120,12 @@ class Stack:
     @classmethod
     @torch.no_grad()
     def of(cls, items: Sequence[StackItem], device: torch.device | str = "cpu") -> "Stack":
-        """Subjects of one architecture (see `group`) with their pairs, equally many of each."""
+        """Subjects of one architecture (see `group`) with their pairs, equally many of each.
+
+        Each runs on its corrupted prompts where it is; what comes of it goes to `device`.
+        """
         _check(items)
-        ready = [_prepared(subject, pairs, device) for subject, pairs in items]
+        ready = [_prepared(subject, pairs) for subject, pairs in items]
         configs = [subject.config for subject, _ in ready]
         pos = max(pairs.clean.shape[1] for _, pairs in ready)
         classes = max(config.d_vocab_out for config in configs)
@@ -134,13 +137,15 @@ class Stack:
         lengths = {pairs.clean.shape[1] for _, pairs in ready}
         hides = ahead and (len(lengths) > 1 or any(config.causal for config in configs))
         runs = [_cut_run(subject, pairs, pos) for subject, pairs in ready]
-        own, writers, streams = (torch.stack(part) for part in zip(*runs, strict=True))
+        own, writers, streams = (torch.stack(part).to(device) for part in zip(*runs, strict=True))
         sizes = torch.tensor([config.d_vocab_out for config in configs], device=device)
         fewer = bool((sizes < classes).any())
         shared = all(subject is items[0][0] for subject, _ in items)
         chosen = ready[:1] if shared else ready
         weights = [_weights(subject, classes) for subject, _ in chosen]
-        stacked = {name: torch.stack([each[name] for each in weights]) for name in weights[0]}
+        stacked = {
+            name: torch.stack([each[name] for each in weights]).to(device) for name in weights[0]
+        }
         bare = cls(
             graph=ready[0][0].graph,
             config=replace(
@@ -158,9 +163,9 @@ class Stack:
             own=own,
             writers=writers,
             streams=streams,
-            unseen=torch.stack([_unseen(*x, pos) for x in ready]) if hides else None,
+            unseen=torch.stack([_unseen(*x, pos) for x in ready]).to(device) if hides else None,
             absent=torch.arange(classes, device=device) >= sizes[:, None] if fewer else None,
-            **_targets([pairs for _, pairs in ready], columns, classes, own.dtype),
+            **_targets([pairs for _, pairs in ready], columns, classes, own),
             ends=own.new_zeros(2, len(ready), own.shape[1]),
         )
         masks = own.new_ones(len(ready), 1, bare.graph.n_edges)
@@ -318,11 +323,9 @@ def ranks(scores: Float[Tensor, "*subject edge"]) -> Int[Tensor, "*subject edge"
 # What a stack is made of
 
 
-def _prepared(
-    subject: Transformer, pairs: "Pairs", device: torch.device | str
-) -> tuple[Transformer, "Pairs"]:
-    """Where it is needed, with targets, and without positions that nothing looks at."""
-    subject, pairs = subject.to(device), pairs.to(device)
+def _prepared(subject: Transformer, pairs: "Pairs") -> tuple[Transformer, "Pairs"]:
+    """On one device, with targets, and without positions that nothing looks at."""
+    pairs = pairs.to(subject.device)
     if subject.config.causal:
         pairs = pairs.up_to_last_column()
     if pairs.needs_targets:
@@ -358,11 +361,11 @@ def _unseen(subject: Transformer, pairs: "Pairs", pos: int) -> Float[Tensor, "ke
 
 
 def _targets(
-    pairs: Sequence["Pairs"], columns: slice, classes: int, dtype: torch.dtype
+    pairs: Sequence["Pairs"], columns: slice, classes: int, like: Tensor
 ) -> dict[str, Any]:
     """The fields that say what the right outputs are, and where they count."""
     width = columns.stop - columns.start
-    wide = torch.promote_types(dtype, torch.float32)
+    wide, device = torch.promote_types(like.dtype, torch.float32), like.device
 
     def at_columns(x: Tensor) -> Tensor:
         """The values at columns, zeros where a prompt has none."""
@@ -386,11 +389,11 @@ def _targets(
         named.append(torch.stack([correct, incorrect.where(scored, 0)], dim=-1))
     there = {LOSS_NAMES[kind] for kind in kinds}
     return {
-        "share": torch.stack(share),
-        "distributions": torch.stack(distributions) if "kl" in there else None,
-        "numbers": torch.stack(numbers) if "l1" in there else None,
-        "classes": torch.stack(named) if there & set(LOSS_NAMES[2:]) else None,
-        "kind": torch.tensor(kinds).to(share[0].device),
+        "share": torch.stack(share).to(device),
+        "distributions": torch.stack(distributions).to(device) if "kl" in there else None,
+        "numbers": torch.stack(numbers).to(device) if "l1" in there else None,
+        "classes": torch.stack(named).to(device) if there & set(LOSS_NAMES[2:]) else None,
+        "kind": torch.tensor(kinds).to(device),
     }
 
 

@@ -146,6 +146,35 @@ class Mixed:
 # With subjects that are run
 
 
+class StackPool:
+    """Subjects stacked once for several trainings, each on some of the examples."""
+
+    def __init__(self, examples: Sequence[Example], device: torch.device | str) -> None:
+        items: dict[object, dict[int, StackItem]] = {}
+        for example in examples:
+            if example.item is not None:
+                items.setdefault(_key(example), {}).setdefault(id(example.item), example.item)
+        self._stacks = {key: Stack.of(list(x.values()), device) for key, x in items.items()}
+        self._places = {key: {own: n for n, own in enumerate(x)} for key, x in items.items()}
+        # Their numbers are those of living objects only.
+        self._kept = items
+
+    def find(self, examples: Sequence[Example]) -> tuple[Stack | None, tuple[int, ...]]:
+        """The stack of examples of one architecture, and where in it the subject of each is."""
+        key = _key(examples[0])
+        places = self._places.get(key, {})
+        return self._stacks.get(key), tuple(places.get(id(x.item), -1) for x in examples)
+
+
+def _key(example: Example) -> object:
+    """What examples of a group share: architecture and number of prompts; or the graph, where no
+    subject is run."""
+    if example.item is None:
+        return id(example.reading.structure)
+    subject, pairs = example.item
+    return (architecture(subject), len(pairs))
+
+
 @dataclass(frozen=True, eq=False)
 class ExampleGroup:
     """Examples of one architecture, on the device that they are used on."""
@@ -164,14 +193,14 @@ class ExampleGroup:
 
     @classmethod
     def of(
-        cls, examples: Sequence[Example], config: PredictorConfig, device: torch.device | str
+        cls,
+        examples: Sequence[Example],
+        config: PredictorConfig,
+        device: torch.device | str,
+        stacks: StackPool,
     ) -> "ExampleGroup":
         """Stack what can be stacked."""
-        items: dict[int, StackItem] = {}
-        for example in examples:
-            if example.item is not None:
-                items.setdefault(id(example.item), example.item)
-        order = list(items)
+        stack, places = stacks.find(examples)
         n_edges = len(examples[0].reading.structure.edge_nodes)
         nothing, unknown = torch.zeros(n_edges, dtype=torch.bool), torch.zeros(n_edges)
         labels = [nothing if x.circuit is None else x.circuit.mask for x in examples]
@@ -181,8 +210,8 @@ class ExampleGroup:
         targets = [unknown if x.target is None else x.target for x in examples]
         return cls(
             tuple(examples) if _stackable(config) else tuple(x.to(device) for x in examples),
-            Stack.of(list(items.values()), device) if items else None,
-            tuple(order.index(id(x.item)) if x.item is not None else -1 for x in examples),
+            stack,
+            places,
             _stacked(examples).to(device) if _stackable(config) else None,
             torch.stack(labels).to(device),
             torch.stack(weights).to(device),
@@ -254,17 +283,17 @@ def _stacked(examples: Sequence[Example]) -> Reading:
 
 
 def grouped(
-    examples: Sequence[Example], config: PredictorConfig, device: torch.device | str
+    examples: Sequence[Example],
+    config: PredictorConfig,
+    device: torch.device | str,
+    stacks: StackPool | None = None,
 ) -> list[ExampleGroup]:
     """Examples by the architecture of their subjects, or by graph where they are not run."""
+    stacks = StackPool(examples, device) if stacks is None else stacks
     found: dict[object, list[Example]] = {}
     for example in examples:
-        key: object = id(example.reading.structure)
-        if example.item is not None:
-            subject, pairs = example.item
-            key = (architecture(subject), len(pairs))
-        found.setdefault(key, []).append(example)
-    return [ExampleGroup.of(part, config, device) for part in found.values()]
+        found.setdefault(_key(example), []).append(example)
+    return [ExampleGroup.of(part, config, device, stacks) for part in found.values()]
 
 
 class Grouped:
@@ -318,9 +347,13 @@ Batches = Mixed | Grouped
 
 
 def batches(
-    examples: Sequence[Example], config: TrainConfig, seed: int, device: torch.device | str
+    examples: Sequence[Example],
+    config: TrainConfig,
+    seed: int,
+    device: torch.device | str,
+    stacks: StackPool | None = None,
 ) -> Batches:
     """By labels alone examples of all graphs mix; subjects are run group by group."""
     if config.by_labels_alone:
         return Mixed([example.to(device) for example in examples], config, seed)
-    return Grouped(grouped(examples, config.predictor, device), config, seed)
+    return Grouped(grouped(examples, config.predictor, device, stacks), config, seed)

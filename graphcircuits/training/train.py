@@ -31,7 +31,7 @@ from graphcircuits.predictor.ensemble import Ensemble, seen_of
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import InvariantTables, Predictor
 from graphcircuits.store import content_hash
-from graphcircuits.training.batches import Batches, batches
+from graphcircuits.training.batches import Batches, StackPool, batches
 from graphcircuits.training.checkpoint import (
     TrainState,
     checkpoint_path,
@@ -66,10 +66,14 @@ def train(
     validation: Sequence[Example] = (),
     checkpoint: str | Path | None = None,
     device: torch.device | str = "cpu",
+    stacks: StackPool | None = None,
     progress: TrainProgress | None = None,
     log: Log | None = None,
 ) -> TrainedPredictor:
-    """Train one predictor; with a `checkpoint` file, go on from what it holds and keep it up."""
+    """Train one predictor; with a `checkpoint` file, go on from what it holds and keep it up.
+
+    `stacks` has the subjects of all examples, where several trainings share them.
+    """
     if not examples:
         raise ValueError("there is nothing to train on: no case was given.")
     if config.keep == "best" and not validation:
@@ -81,11 +85,11 @@ def train(
         predictor.parameters(), lr=config.lr, weight_decay=config.weight_decay
     )
     state = TrainState(predictor, optimizer)
-    about = _about(examples, validation, config, seed, device)
+    about = _about(examples, validation, config, seed, device) if checkpoint else {}
     resume(checkpoint, about, state)
     save = seldom(save_checkpoint)
-    parts = batches(examples, config, seed, device)
-    held_out = Validation(validation, config.predictor, device)
+    parts = batches(examples, config, seed, device, stacks)
+    held_out = Validation(validation, config.predictor, device, stacks)
     losses: list[Tensor] = []
     for step in range(state.step, config.last):
         losses.append(_step(state, parts, config, seed, step, device))
@@ -280,6 +284,7 @@ def ensemble_of(
 ) -> Ensemble:
     """One predictor per seed, trained on all the examples; as `train_ensemble`."""
     members, steps = [], []
+    stacks = None if config.by_labels_alone else StackPool([*examples, *validation], device)
     for seed in seeds:
         trained = train(
             examples,
@@ -288,6 +293,7 @@ def ensemble_of(
             validation=validation,
             checkpoint=checkpoint_path(checkpoints, seed) if checkpoints else None,
             device=device,
+            stacks=stacks,
             progress=(lambda done, n, seed=seed: progress(seed, done, n)) if progress else None,
             log=(lambda step, found, seed=seed: log(seed, step, found)) if log else None,
         )

@@ -19,7 +19,7 @@ from graphcircuits.compare.evaluate import auroc
 from graphcircuits.engine.stack import MASKS_AT_ONCE
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import Predictor, PredictorConfig
-from graphcircuits.training.batches import grouped, scores_of
+from graphcircuits.training.batches import StackPool, grouped, scores_of
 from graphcircuits.training.data import Example
 
 LEVELS = ("qkv", "head")
@@ -29,9 +29,13 @@ class Validation:
     """Held-out examples, grouped and stacked once."""
 
     def __init__(
-        self, examples: Sequence[Example], config: PredictorConfig, device: torch.device | str
+        self,
+        examples: Sequence[Example],
+        config: PredictorConfig,
+        device: torch.device | str,
+        stacks: StackPool | None = None,
     ) -> None:
-        self.groups = grouped(examples, config, device)
+        self.groups = grouped(examples, config, device, stacks)
 
     @torch.no_grad()
     def figures(
