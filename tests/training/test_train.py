@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphcircuits.circuit import Circuit
 from graphcircuits.compare.evaluate import auroc
 from graphcircuits.corpus import load_case
 from graphcircuits.predictor.block import Dropout
@@ -47,6 +48,11 @@ def fresh(examples: list[Example], config: TrainConfig, seed: int = 0) -> Predic
     if isinstance(predictor.align, InvariantAligner):
         predictor.align.standardize_by(torch.cat(nodes))
     return predictor
+
+
+def labels_of(example: Example) -> Circuit:
+    assert example.circuit is not None
+    return example.circuit
 
 
 # The loss
@@ -94,7 +100,7 @@ def test_training_is_the_plain_loop(connectivity: str) -> None:
         optimizer.param_groups[0]["lr"] = config.lr * rate
         optimizer.zero_grad()
         own = [
-            circuit_loss(predictor(x.reading, generator=seeded(0)), x.circuit.mask)
+            circuit_loss(predictor(x.reading, generator=seeded(0)), labels_of(x).mask)
             for x in examples
         ]
         loss = torch.stack(own).mean()
@@ -216,7 +222,7 @@ def test_a_batch_is_some_of_the_cases() -> None:
     examples = make_examples(config.predictor)
     predictor = fresh(examples, config)
     losses = {
-        circuit_loss(predictor(x.reading, generator=seeded(0)), x.circuit.mask).item()
+        circuit_loss(predictor(x.reading, generator=seeded(0)), labels_of(x).mask).item()
         for x in examples
     }
     seen = [record["loss"] for record in train(examples, config).history.values()]
@@ -256,7 +262,7 @@ def test_validation_is_the_area_under_the_curve_with_views_averaged() -> None:
     assert list(found) == ["case-0", "case-1"]
     for level in ("qkv", "head"):
         one, two, three = (
-            auroc(trained.predictor(x.reading, generator=seeded(0)), x.circuit, level)
+            auroc(trained.predictor(x.reading, generator=seeded(0)), labels_of(x), level)
             for x in examples
         )
         assert found["case-0"][level] == pytest.approx((one + three) / 2)
