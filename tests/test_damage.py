@@ -45,8 +45,8 @@ from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
+from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.select import to_toml
-from graphcircuits.training.train import TrainConfig
 from tests.corpus.small import PLAN, begun, tiny
 from tests.damage import (
     WRONG,

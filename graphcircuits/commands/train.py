@@ -1,6 +1,7 @@
-"""`graphcircuits train`: a predictor from cases whose circuits are known."""
+"""`graphcircuits train`: a predictor from subjects of several kinds, with labels and without."""
 
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,17 +22,49 @@ from graphcircuits.commands.subjects import Device
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from graphcircuits.training.train import TrainConfig
+    from graphcircuits.training.config import TrainConfig
+    from graphcircuits.training.sources import Source
+
+MOST_PROCESSES = 1024
 
 
 def train(
     out: Annotated[Path, typer.Option(help="Where to write the predictor, a .safetensors file.")],
     cases: Annotated[
-        str, typer.Option(help="Cases to learn from: pool, or ids with commas between.")
-    ] = "pool",
+        str | None,
+        typer.Option(
+            help="Shipped cases to learn from: pool, or ids with commas between; pool if left out "
+            "and there is neither --corpus nor --language."
+        ),
+    ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(help="Folders of corpus or build to learn from, with commas between."),
+    ] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(help="Folders of language models to learn from, with commas between."),
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="What is learned, by weight, such as labels=1,faithfulness=1: labels of known "
+            "circuits, faithfulness of any, and distill, the scores of --targets."
+        ),
+    ] = None,
+    targets: Annotated[
+        Path | None, typer.Option(help="Scores found case by case, for distill.")
+    ] = None,
     without_fold: Annotated[
         int | None,
-        typer.Option(help="Leave out the cases of this fold of the pool, and score them."),
+        typer.Option(help="Leave out this fold of the pool, and score it at the end."),
+    ] = None,
+    validation_fold: Annotated[
+        int | None,
+        typer.Option(help="Leave out this fold too, and score it at regular steps."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Learn from at most so many tasks, drawn with seed 0.")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A TOML file of settings; the others keep their defaults.")
@@ -41,6 +74,7 @@ def train(
         None
     ),
     device: Device = "cpu",
+    processes: Annotated[int, typer.Option(help="Processes that read subjects.")] = 1,
     checkpoints: Annotated[
         Path | None,
         typer.Option(
@@ -55,71 +89,92 @@ def train(
 ) -> None:
     """Train a predictor; `graphcircuits localize --method gcl --option predictor=FILE` uses it.
 
-    Only cases of the pool are taken: test cases are for measuring what was trained, and discarded
-    ones are related to them. Cases of the pool whose subject is not shipped are named. A training
-    that was stopped or killed goes on when the same command is given again, and ends with the same
-    file.
+    Only programs of the pool are taken: test cases are for measuring what was trained, and
+    discarded ones are related to them. Cases of the pool whose subject is not shipped are named. A
+    training that was stopped or killed goes on when the same command is given again, and ends with
+    the same file.
     """
-    from statistics import mean
-
     from graphcircuits.predictor.ensemble import save_ensemble
+    from graphcircuits.training import data
     from graphcircuits.training import train as training
+    from graphcircuits.training.checkpoint import remove_checkpoints
+    from graphcircuits.training.validation import means, validate
 
     refuse(
         suffix("--out", out, ".safetensors"),
         in_range("--seeds", seeds, 1, MOST_SEEDS),
         in_range("--steps", steps, 1),
+        in_range("--limit", limit, 1),
+        in_range("--processes", processes, 1, MOST_PROCESSES),
         device_there(device),
-        writable({"--out": out}, read=[config]),
+        writable({"--out": out}, read=[config, targets]),
         writable_folders({"--checkpoints": checkpoints, "--tensorboard": tensorboard}),
     )
-    settings = _settings(config, steps)
-    ids, held_out, left_out = _cases(cases, without_fold)
-    if left_out:
-        say(f"left out, no subject is shipped: {', '.join(left_out)}", err=True)
+    settings = _settings(config, steps, objective, targets)
+    known = {} if targets is None else data.load_targets(targets)
+    plan = _plan(cases, corpus, language, without_fold, validation_fold, limit)
+    if plan.left_out:
+        say(f"left out, no subject is shipped: {', '.join(plan.left_out)}", err=True)
     kept = checkpoints or out.with_suffix(".checkpoints")
+    judged = plan.runs or not settings.by_labels_alone
     with _interruptible(kept), late_progress() as bar, ExitStack() as stack:
-        reading = bar.add_task("reading cases", total=len(ids) + len(held_out))
-        examples = training.read_examples(
-            ids, settings, progress=lambda done, _: bar.update(reading, completed=done)
-        )
-        validation = training.read_examples(
-            held_out,
-            settings,
-            views=1,
-            progress=lambda done, _: bar.update(reading, completed=len(ids) + done),
-        )
+        parts = (plan.learned, plan.watched, plan.held_out)
+        reading = bar.add_task("reading cases", total=sum(map(len, parts)))
+
+        def read(place: int) -> data.ReadExamples:
+            before = sum(map(len, parts[:place]))
+            return data.read(
+                parts[place],
+                settings,
+                views=None if place == 0 else 1,
+                judged=judged,
+                processes=processes,
+                progress=lambda done, _: bar.update(reading, completed=before + done),
+            )
+
+        learned, watched, held_out = map(read, range(3))
+        examples = data.with_targets(learned.examples, known) if known else learned.examples
         step = bar.add_task("training", total=seeds * settings.last)
 
         def progress(seed: int, done: int, total: int) -> None:
             bar.update(step, completed=seed * total + done)
 
-        ensemble = training.train_ensemble(
-            ids,
+        ensemble = training.ensemble_of(
+            examples,
             settings,
             seeds=range(seeds),
-            examples=examples,
-            validation=validation,
+            validation=watched.examples or held_out.examples,
             checkpoints=kept,
             device=device,
             progress=progress,
             log=_tensorboard(tensorboard, stack),
         )
-    found = training.validate(ensemble, validation)
+        scored = held_out.examples or watched.examples
+        found = validate(ensemble.to(device), scored) if scored else {}
     saved = save({out: lambda path: save_ensemble(path, ensemble)})
     if checkpoints is None and not saved.failures:
-        training.remove_checkpoints(kept, range(seeds))
-    figures = {level: mean(x[level] for x in found.values()) for level in ("qkv", "head") if found}
+        remove_checkpoints(kept, range(seeds))
+    figures, count = means(found), len({example.case for example in examples})
+    unread = learned.left_out | watched.left_out | held_out.left_out
     if as_json:
-        record = {"out": str(out), "cases": len(ids), "seeds": seeds, "steps": settings.last}
-        print_json(record | {"auroc": figures, "held_out": found, "left_out": left_out})
+        record = {"out": str(out), "cases": count, "seeds": seeds, "steps": settings.last}
+        record |= {"kept_steps": ensemble.origin["steps"], "fleets": ensemble.origin["fleets"]}
+        record |= {"auroc": {x: y for x, y in figures.items() if x != "cmd"}}
+        record |= {"cmd": figures.get("cmd"), "held_out": found}
+        print_json(record | {"left_out": plan.left_out, "not_read": unread})
         saved.tell(quiet=True)
         return
-    without = f" ({len(left_out)} without a subject left out)" if left_out else ""
-    say(f"{seeds} predictors, {len(ids)} cases{without}, {settings.last} steps each")
-    if found:
-        head, qkv = figures["head"], figures["qkv"]
-        say(f"{len(found)} held-out cases: mean AUROC {head:.4f} (head), {qkv:.4f} (q/k/v)")
+    for id, why in unread.items():
+        say(f"left out: {id}: {why}", err=True)
+    without = f" ({len(plan.left_out)} without a subject left out)" if plan.left_out else ""
+    say(f"{seeds} predictors, {count} cases{without}, {settings.last} steps each")
+    words = []
+    if "head" in figures:
+        words.append(f"mean AUROC {figures['head']:.4f} (head), {figures['qkv']:.4f} (q/k/v)")
+    if "cmd" in figures:
+        words.append(f"mean CMD {figures['cmd']:.4f}")
+    if words:
+        say(f"{len(found)} held-out cases: {', '.join(words)}")
     saved.tell()
 
 
@@ -134,38 +189,112 @@ def _interruptible(checkpoints: Path) -> "Iterator[None]":
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _settings(config: Path | None, steps: int | None) -> "TrainConfig":
+def _settings(
+    config: Path | None, steps: int | None, objective: str | None, targets: Path | None
+) -> "TrainConfig":
     from dataclasses import replace
 
     from graphcircuits.config import load_config
-    from graphcircuits.training.train import TrainConfig
+    from graphcircuits.training.config import TrainConfig
 
     settings = TrainConfig() if config is None else load_config(TrainConfig, config)
-    return settings if steps is None else replace(settings, steps=steps, stop=None)
+    settings = settings if steps is None else replace(settings, steps=steps, stop=None)
+    if objective is not None:
+        settings = replace(settings, **_weights(objective))
+    if (settings.distill_weight > 0) != (targets is not None):
+        raise ValueError("the objective distill needs --targets, and --targets needs distill.")
+    return settings
 
 
-def _cases(cases: str, without_fold: int | None) -> tuple[list[str], list[str], list[str]]:
-    """Ids to learn from, ids to score, and ids of the pool that have no subject to learn from."""
+def _weights(objective: str) -> dict[str, float]:
+    """The weights of objectives, those that are not named at zero."""
+    names = {"labels": "label_weight", "faithfulness": "faithfulness_weight"}
+    names |= {"distill": "distill_weight"}
+    found = dict.fromkeys(names.values(), 0.0)
+    for part in objective.split(","):
+        name, _, value = part.strip().partition("=")
+        try:
+            found[names[name]] = float(value or 1)
+        except (KeyError, ValueError):
+            raise ValueError(
+                "--objective must be of labels, faithfulness and distill with a weight each, such "
+                f"as labels=1,faithfulness=0.5, got {part.strip()!r}."
+            ) from None
+    return found
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is learned from, what is scored on the way, and what at the end."""
+
+    learned: "list[Source]"
+    watched: "list[Source]"
+    held_out: "list[Source]"
+    left_out: list[str]
+    """Cases of the pool without a subject."""
+    runs: bool
+    """Whether there are subjects whose circuits can be judged only by running them."""
+
+
+def _plan(
+    cases: str | None,
+    corpus: str | None,
+    language: str | None,
+    without_fold: int | None,
+    validation_fold: int | None,
+    limit: int | None,
+) -> _Plan:
+    from random import Random
+
+    from graphcircuits.corpus import N_FOLDS
+    from graphcircuits.training.sources import (
+        corpus_sources,
+        language_sources,
+        shipped_sources,
+        split,
+    )
+
+    folds = {"--without-fold": without_fold, "--validation-fold": validation_fold}
+    refuse(*(in_range(flag, fold, 0, N_FOLDS - 1) for flag, fold in folds.items()))
+    if without_fold is not None and without_fold == validation_fold:
+        raise ValueError("--without-fold and --validation-fold must be different folds.")
+    sources, left_out = [], []
+    if cases is not None or (corpus is None and language is None):
+        ids, left_out = _cases(cases or "pool")
+        sources += shipped_sources(ids)
+    for folder in _listed(corpus):
+        sources += corpus_sources(folder)
+    for folder in _listed(language):
+        sources += language_sources(folder)
+    held_out, watched = [], []
+    if without_fold is not None:
+        sources, held_out = split(sources, without_fold)
+    if validation_fold is not None:
+        sources, watched = split(sources, validation_fold)
+    if limit is not None and limit < len(sources):
+        chosen = sorted(Random(0).sample(range(len(sources)), limit))
+        sources = [sources[place] for place in chosen]
+    return _Plan(sources, watched, held_out, left_out, bool(corpus or language))
+
+
+def _listed(folders: str | None) -> list[str]:
+    return [] if folders is None else [x.strip() for x in folders.split(",") if x.strip()]
+
+
+def _cases(cases: str) -> tuple[list[str], list[str]]:
+    """Ids to learn from, and ids of the pool that have no subject to learn from."""
     from graphcircuits.compare.selection import select_cases
-    from graphcircuits.corpus import N_FOLDS, load_case
     from graphcircuits.corpus.recognize import shipped_ids
+    from graphcircuits.training.sources import refuse_others
 
     if cases in ("test", "deep", "all"):
         raise ValueError(f"--cases must be pool or ids, got {cases}: that may hold other cases.")
     ids, left_out = select_cases(cases)
-    places = {id: load_case(id).split or "in no split" for id in ids}
-    forbidden = [f"{id} ({place})" for id, place in places.items() if place != "pool"]
-    if forbidden:
-        raise ValueError(f"only cases of the pool are for training, not {', '.join(forbidden)}.")
+    refuse_others(ids)
     absent = sorted(set(ids).difference(shipped_ids()))
     if absent:
         raise ValueError(f"no subject is shipped to learn from: {', '.join(absent)}.")
-    if without_fold is None:
-        return ids, [], left_out
-    if not 0 <= without_fold < N_FOLDS:
-        raise ValueError(f"--without-fold must be in 0..{N_FOLDS - 1}, got {without_fold}.")
-    held_out = [id for id in ids if load_case(id).fold == without_fold]
-    return [id for id in ids if id not in held_out], held_out, left_out
+    return ids, left_out
 
 
 def _tensorboard(

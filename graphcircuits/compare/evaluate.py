@@ -25,6 +25,7 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.engine.circuits import CutRun, circuit_logits
 from graphcircuits.engine.masked import ABLATIONS
 from graphcircuits.engine.memory import Footprint, at_once, explained
+from graphcircuits.engine.stack import log_sizes
 from graphcircuits.result import Result
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
@@ -35,8 +36,6 @@ LEVELS: tuple[str, ...] = get_args(Level)
 QUANTILES = ("min", "q1", "median", "q3", "max")
 FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """MIB's circuit sizes, as parts of all edges."""
-LOG_SIZES = 20
-"""Log-spaced sizes, before those that round to one number of edges are merged."""
 
 Scores = Result | Float[Tensor, " edge"]
 
@@ -257,11 +256,6 @@ def mib_sizes(n_edges: int) -> list[int]:
     """MIB's parts of all edges in whole edges; on a small graph several are the same."""
     # As `Result.circuit` rounds them.
     return [math.floor(fraction * n_edges + 1e-9) for fraction in FRACTIONS]
-
-
-def log_sizes(n_edges: int) -> list[int]:
-    """Numbers of edges from one to all, in equal ratios."""
-    return np.unique(np.geomspace(1, n_edges, LOG_SIZES).round().astype(int)).tolist()
 
 
 def _own_sizes(sizes: str | Sequence[int], n_edges: int) -> list[int]:

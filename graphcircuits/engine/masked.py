@@ -66,7 +66,7 @@ def masked_logits(
     chunk, numbers, recompute = _chunking(subject, tokens, masks, corrupted, memory_limit)
     embedded = subject.embed(tokens)
     by_writer = corrupted.permute(2, 0, 1, 3)
-    cut = Cut(by_writer, _corrupted_streams(subject, by_writer, len(tokens)))
+    cut = Cut(by_writer, corrupted_streams(subject, by_writer, len(tokens)))
     wide = with_wide_heads(subject)
     own = (embedded - by_writer[0])[None]
     keep_freed_memory()
@@ -206,7 +206,7 @@ def mlp_outputs(
     return hidden @ subject.write_weight("W_out", layer)
 
 
-def _corrupted_streams(
+def corrupted_streams(
     subject: Transformer, corrupted: Float[Tensor, "writer corrupted_batch pos d_model"], batch: int
 ) -> Float[Tensor, "stream batch pos d_model"]:
     """What readers read when every edge is cut: corrupted outputs and constants."""

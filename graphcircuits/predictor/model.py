@@ -7,9 +7,11 @@
    attention, over the line or the incidence graph, with observed, no or complete connectivity.
 4. Deep Sets pooling joins the contexts of an edge (the invariant aligner has done so already), and
    a linear readout gives the logit.
+5. With a prior the network corrects a cheap search: logit = scale * prior + correction, where the
+   prior is the logarithm of the search's effect (`start_effect`) and the correction starts at 0.
 
 `join` sets several cases side by side as one graph without arcs between them, so that a training
-step is one pass.
+step is one pass. Cases of one graph can be stacked instead, along leading axes of tables and prior.
 
 Paper: the appendix "The Graph Circuit Learning Framework in Detail".
 """
@@ -70,6 +72,8 @@ class PredictorConfig:
     """Whether the invariants also use the gradient at the corrupted run."""
     d_align: int = 16
     """Width of each aligned feature of `tabpfn`."""
+    prior: bool = False
+    """Whether the network corrects a cheap search; needs the invariants of both ends."""
 
     def __post_init__(self) -> None:
         choices = {
@@ -93,6 +97,8 @@ class PredictorConfig:
             problems.append(f"dropout must be in [0, 1), got {self.dropout}")
         if self.context_width < 0:
             problems.append(f"context_width must be at least 0, got {self.context_width}")
+        if self.prior and not (self.both_ends and self.aligner == "invariant"):
+            problems.append("prior needs both_ends=true and the invariant aligner")
         if self.learner != "dirgnn" and self.heads >= 1 and self.width % self.heads:
             problems.append(f"width must be a multiple of heads={self.heads}, got {self.width}")
         if problems:
@@ -111,7 +117,7 @@ class PredictorConfig:
 class InvariantTables:
     """Invariants as the aligner takes them."""
 
-    nodes: Float[Tensor, "node column"]
+    nodes: Float[Tensor, "*case node column"]
     contexts: Float[Tensor, "context edge contraction"]
 
 
@@ -121,13 +127,16 @@ class Reading:
 
     structure: Neighbourhoods
     content: InvariantTables | Features
+    prior: Float[Tensor, "*case edge"] | None = None
+    """What the correction starts from, where the predictor has one."""
 
     def to(self, device: torch.device | str) -> "Reading":
         content = self.content
+        prior = None if self.prior is None else self.prior.to(device)
         if isinstance(content, Features):
-            return Reading(self.structure.to(device), content.to(device))
+            return Reading(self.structure.to(device), content.to(device), prior)
         moved = InvariantTables(content.nodes.to(device), content.contexts.to(device))
-        return Reading(self.structure.to(device), moved)
+        return Reading(self.structure.to(device), moved, prior)
 
 
 def read_case(
@@ -144,7 +153,21 @@ def read_case(
     measured = invariant.measure(
         subject, pairs, both_ends=config.both_ends, sample=config.sampled, generator=generator
     )
-    return Reading(structure, tables(measured, config))
+    prior = log_share(start_effect(measured)) if config.prior else None
+    return Reading(structure, tables(measured, config), prior)
+
+
+def start_effect(measured: invariant.Invariants) -> Float[Tensor, " edge"]:
+    """The cheap search that a prior starts from: effects by the gradients of both ends."""
+    names = (*invariant.STATISTICS, *invariant.FAR_STATISTICS)
+    near, far = (names.index(name) for name in ("effect_by_pair", "far_effect_by_pair"))
+    return measured.statistics[near] + measured.statistics[far]
+
+
+def log_share(effect: Float[Tensor, " edge"]) -> Float[Tensor, " edge"]:
+    """Effects in units that look alike over cases: the logarithm of the share of the largest."""
+    share = effect / effect.max().clamp_min(invariant.TINY)
+    return share.clamp_min(invariant.FLOOR).log()
 
 
 def structure_of(graph: ComponentGraph, config: PredictorConfig) -> Neighbourhoods:
@@ -172,7 +195,9 @@ def join(readings: Sequence[Reading]) -> Reading:
         torch.cat([content.nodes for content in kept]),
         torch.cat([content.contexts[:contexts] for content in kept], dim=1),
     )
-    return Reading(_side_by_side([reading.structure for reading in readings]), joined)
+    priors = [reading.prior for reading in readings if reading.prior is not None]
+    structure = _side_by_side([reading.structure for reading in readings])
+    return Reading(structure, joined, torch.cat(priors) if priors else None)
 
 
 def _side_by_side(parts: Sequence[Neighbourhoods]) -> Neighbourhoods:
@@ -249,6 +274,11 @@ class Predictor(nn.Module):
             )
         self.norm = nn.LayerNorm(width)
         self.readout = linear(width, 1, generator)
+        self.log_scale = None
+        if config.prior:
+            for parameter in self.readout.parameters():
+                nn.init.zeros_(parameter)
+            self.log_scale = nn.Parameter(torch.zeros(()))
 
     def forward(
         self,
@@ -256,7 +286,7 @@ class Predictor(nn.Module):
         *,
         generator: torch.Generator,
         noise: torch.Generator | None = None,
-    ) -> Float[Tensor, " edge"]:
+    ) -> Float[Tensor, "*case edge"]:
         """One logit per edge. `generator` draws coordinate identifiers, for `tabpfn` only; `noise`
         what dropout drops, on the predictor's device and in training only."""
         structure, content = reading.structure, reading.content
@@ -266,7 +296,17 @@ class Predictor(nn.Module):
         if self.pool is not None:
             assert isinstance(content, Features)
             edges = self.pool(edges, content.pair)
-        return self.readout(self.norm(edges)).squeeze(-1)
+        correction = self.readout(self.norm(edges)).squeeze(-1)
+        start = self.start(reading)
+        return correction if start is None else start + correction
+
+    def start(self, reading: Reading) -> Float[Tensor, "*case edge"] | None:
+        """What the correction is added to: the prior, scaled; None where there is no prior."""
+        if self.log_scale is None:
+            return None
+        if reading.prior is None:
+            raise ValueError("this predictor corrects a prior, and the reading has none.")
+        return self.log_scale.exp() * reading.prior.to(self.log_scale.dtype)
 
     def _aligned(
         self, reading: Reading, generator: torch.Generator
@@ -280,4 +320,9 @@ class Predictor(nn.Module):
         if not isinstance(content, InvariantTables):
             raise ValueError("the invariant aligner needs invariants, got features.")
         nodes, contexts = content.nodes.to(dtype), content.contexts.to(dtype)
-        return self.align(nodes, contexts, reading.structure.edge_nodes)
+        if nodes.ndim == 2:
+            return self.align(nodes, contexts, reading.structure.edge_nodes)
+        if self.config.context_width:
+            raise ValueError("cases with single contexts cannot be stacked; pass them one by one.")
+        rows = self.align(nodes.flatten(0, -2), contexts, reading.structure.edge_nodes)
+        return rows.unflatten(0, nodes.shape[:-1])

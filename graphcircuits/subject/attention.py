@@ -24,25 +24,37 @@ def attend(
     q: Float[Tensor, "*#lead pos d_head"],
     k: Float[Tensor, "*#lead pos d_head"],
     v: Float[Tensor, "*#lead pos d_head"],
+    unseen: Float[Tensor, "pos pos"] | None = None,
 ) -> Float[Tensor, "*lead pos d_head"]:
-    """A head's vectors before W_O, from its values and its queries and keys as scores take them."""
+    """A head's vectors before W_O, from its values and its queries and keys as scores take them.
+
+    `unseen` as in `attention_pattern`.
+    """
     # Keys down, queries across: a softmax over the last axis is several times slower on a CPU
     # where that axis is short.
     scores = k @ q.transpose(-1, -2)
-    pattern = attention_pattern(config, layer, scores[..., None, :]).squeeze(-2)
+    pattern = attention_pattern(config, layer, scores[..., None, :], unseen).squeeze(-2)
     return (v.transpose(-1, -2) @ pattern).transpose(-1, -2)
 
 
 def attention_pattern(
-    config: TransformerConfig, layer: int, scores: Float[Tensor, "*lead key alternative pos"]
+    config: TransformerConfig,
+    layer: int,
+    scores: Float[Tensor, "*lead key alternative pos"],
+    unseen: Float[Tensor, "key pos"] | None = None,
 ) -> Float[Tensor, "*lead key alternative pos"]:
-    """Attention over the keys of each position, for several alternative sets of scores."""
+    """Attention over the keys of each position, for several alternative sets of scores.
+
+    `unseen`, minus infinity where a position does not see a key and else zero, stands for what the
+    configuration says of that.
+    """
     scale = config.score_scale
     if config.score_cap is not None:
         scores, scale = soft_cap(scores * scale, config.score_cap), 1.0
-    if not config.causal:
+    if unseen is None and not config.causal:
         return (scores * scale).softmax(-3)
-    unseen = _unseen(scores.shape[-1], config.window(layer), scores.device, scores.dtype)
+    if unseen is None:
+        unseen = _unseen(scores.shape[-1], config.window(layer), scores.device, scores.dtype)
     return torch.add(unseen[:, None], scores, alpha=scale).softmax(-3)
 
 

@@ -67,11 +67,17 @@ class Components:
             q, k = self._rotate_both(q, k, layer, dim)
         if (served := q.shape[dim] // k.shape[dim]) > 1:
             k, v = (x.repeat_interleave(served, dim=dim) for x in (k, v))
-        z = attend(self.config, layer, q, k, v)
+        z = self._looked_up(q, k, v, layer)
         if not self.config.norms_after:
             return z
         written = z.movedim(dim, -2).flatten(-2) @ self.weights["W_O"][layer].flatten(0, 1)
         return (z * self._out_scale(written).unsqueeze(dim)).to(z.dtype)
+
+    def _looked_up(
+        self, q: Float[Tensor, "..."], k: Float[Tensor, "..."], v: Float[Tensor, "..."], layer: int
+    ) -> Float[Tensor, "..."]:
+        """What attention finds among the values, q and k being as scores take them."""
+        return attend(self.config, layer, q, k, v)
 
     def _rotate_both(
         self, q: Float[Tensor, "..."], k: Float[Tensor, "..."], layer: int, dim: int

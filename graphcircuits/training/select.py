@@ -39,7 +39,9 @@ from graphcircuits.store import (
     taken_apart,
     write_atomic,
 )
-from graphcircuits.training.train import Example, TrainConfig, read_examples, train
+from graphcircuits.training.config import TrainConfig
+from graphcircuits.training.data import Example, read_examples
+from graphcircuits.training.train import train
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +138,7 @@ def _read_by(config: TrainConfig) -> dict[str, Any]:
             own.connectivity,
             own.sampled,
             own.both_ends,
+            own.prior,
         ],
         "train": [config.pairs, config.views, config.labels],
     }

@@ -16,7 +16,9 @@ from graphcircuits.commands.train import _cases, train
 from graphcircuits.compare.selection import select_cases
 from graphcircuits.corpus import load_case
 from graphcircuits.predictor.ensemble import load_ensemble
+from graphcircuits.subject.files import save_transformer
 from graphcircuits.training import train as training
+from graphcircuits.training.data import save_targets
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(train)
@@ -77,7 +79,7 @@ def test_a_training_that_was_interrupted_goes_on_with_the_same_command(
     assert run(*given, whole).exit_code == 0
     step, steps = training._step, []
 
-    def interrupted(*args: Any) -> float:
+    def interrupted(*args: Any) -> torch.Tensor:
         steps.append(args[3:5])
         if len(steps) == 5:
             raise KeyboardInterrupt
@@ -120,6 +122,50 @@ def test_a_fold_is_held_out_and_scored(tmp_path: Path, config: Path) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
+def test_faithfulness_of_a_folder_with_targets(tmp_path: Path) -> None:
+    """A folder of subjects, two held-out folds, scores found before, and the best step kept."""
+    folder, targets = tmp_path / "subjects", tmp_path / "targets.safetensors"
+    folder.mkdir()
+    for id in ("ib-7", "ib-2", "ib-24"):
+        save_transformer(folder / f"{id}.safetensors", load_case(id).subject())
+    ids = {int(load_case(id).fold or 0): id for id in ("ib-7", "ib-2", "ib-24")}
+    learned, watched, held_out = sorted(ids)
+    scores = {ids[learned]: torch.rand(load_case(ids[learned]).graph.n_edges)}
+    save_targets(targets, scores)
+    path = tmp_path / "small.toml"
+    own = "judged = 4\nmasks = 2\nkeep = 'best'\n[predictor]\nprior = true\nboth_ends = true\n"
+    path.write_text(SMALL.replace("[predictor]\n", own).replace("steps = 3", "steps = 2"))
+    given = ["--corpus", folder, "--targets", targets, "--config", path, "--seeds", "1"]
+    given += ["--objective", "labels=1,faithfulness=1,distill=0.5", "--json"]
+    given += ["--without-fold", str(held_out), "--validation-fold", str(watched)]
+    done = run(*given, "--out", tmp_path / "mine.safetensors")
+    assert done.exit_code == 0, (done.output, done.exception)
+    record = json.loads(done.stdout)
+    assert (record["cases"], record["fleets"]) == (1, {"planted": 1})
+    assert list(record["held_out"]) == [ids[held_out]]
+    assert record["cmd"] == record["held_out"][ids[held_out]]["cmd"]
+    ensemble = load_ensemble(tmp_path / "mine.safetensors")
+    assert ensemble.origin["cases"] == [ids[learned]]
+    assert ensemble.origin["train"]["distill_weight"] == 0.5
+    limited = run(
+        *given[:1],
+        folder,
+        "--config",
+        path,
+        "--limit",
+        "1",
+        "--seeds",
+        "1",
+        "--json",
+        "--without-fold",
+        str(held_out),
+        "--out",
+        tmp_path / "one.safetensors",
+    )
+    assert json.loads(limited.stdout)["cases"] == 1
+
+
+@pytest.mark.usefixtures("unchecked")
 def test_cases_without_a_subject_are_named(
     tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +191,7 @@ def test_cases_without_a_subject_are_named(
     assert f"1 predictors, 2 cases ({len(absent)} without a subject left out), 1 st" in done.stdout
     assert json.loads(run(*given, "--json").stdout)["left_out"] == absent
     monkeypatch.undo()
-    assert _cases("pool", None)[2] == absent
+    assert _cases("pool")[1] == absent
 
 
 @pytest.mark.parametrize(
@@ -176,6 +222,14 @@ def test_cases_without_a_subject_are_named(
             "--checkpoints cannot be written: /dev/null is not a f",
         ),
         (["--steps", "0"], "--steps must be at least 1, got 0"),
+        (["--processes", "0"], "--processes must be in 1..1024, got 0"),
+        (["--objective", "labels=1,truth=2"], "with a weight each, such as labels=1,faithful"),
+        (["--objective", "labels=much"], "got 'labels=much'"),
+        (["--objective", "distill=1"], "distill needs --targets, and --targets needs distill"),
+        (["--without-fold", "1", "--validation-fold", "1"], "must be different folds"),
+        (["--validation-fold", "7"], "--validation-fold must be in 0..4, got 7"),
+        (["--corpus", "/proc/none"], "/proc/none holds no subjects: neither manifest.json"),
+        (["--language", "/proc/none"], "/proc/none holds no language models"),
     ],
 )
 def test_refusals(given: list[str], text: str, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ import graphcircuits
 from graphcircuits.circuit import Circuit
 from graphcircuits.compare.evaluate import (
     FRACTIONS,
-    LOG_SIZES,
     FaithfulnessCurve,
     auprc,
     auroc,
@@ -27,6 +26,7 @@ from graphcircuits.compare.evaluate import (
     summarize,
 )
 from graphcircuits.engine.masked import ablated_writers, masked_logits
+from graphcircuits.engine.stack import LOG_SIZES
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result import Result
 from graphcircuits.subject.transformer import Transformer

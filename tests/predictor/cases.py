@@ -17,7 +17,8 @@ from graphcircuits.predictor.invariant import Invariants
 from graphcircuits.predictor.model import PredictorConfig, Reading, read_case
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
-from graphcircuits.training.train import Example, TrainConfig
+from graphcircuits.training.config import TrainConfig
+from graphcircuits.training.data import Example
 from tests.methods.tasks import make_pairs
 from tests.predictor.graphs import seeded
 from tests.subjects import make_subject

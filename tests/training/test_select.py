@@ -13,6 +13,8 @@ from graphcircuits.corpus import case_ids, load_case
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.store import load_artifact, load_config
 from graphcircuits.training import select as module
+from graphcircuits.training.config import TrainConfig
+from graphcircuits.training.data import Example
 from graphcircuits.training.select import (
     GRID,
     GRIDS,
@@ -25,7 +27,7 @@ from graphcircuits.training.select import (
     search,
     to_toml,
 )
-from graphcircuits.training.train import Example, TrainConfig, TrainedPredictor
+from graphcircuits.training.train import TrainedPredictor
 from tests.predictor.cases import make_examples, small, training
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -141,7 +143,7 @@ def test_a_search_goes_on_where_it_was_cut_off(
         inside, outside = (tuple(x.case for x in part) for part in (examples, validation))
         trained.append((config.lr, inside, outside))
         history = {2: record(**dict.fromkeys(outside, config.lr))}
-        return TrainedPredictor(Predictor(config.predictor), history)
+        return TrainedPredictor(Predictor(config.predictor), history, 0)
 
     monkeypatch.setattr(module, "read_examples", read_examples)
     monkeypatch.setattr(module, "train", train)

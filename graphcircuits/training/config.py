@@ -1,0 +1,95 @@
+"""How a predictor is trained: every setting of it, as a TOML file gives them."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from graphcircuits.predictor.model import PredictorConfig
+
+KEPT = ("last", "best")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """How a predictor is trained; the defaults are those of the shipped one."""
+
+    predictor: PredictorConfig = field(default_factory=PredictorConfig)
+    steps: int = 200
+    """Of the whole schedule of learning rates."""
+    stop: int | None = None
+    """End after so many steps of it; None means at its end."""
+    lr: float = 3e-3
+    weight_decay: float = 1e-2
+    warmup: float = 0.1
+    """Share of the steps in which the learning rate rises."""
+    batch: int = 108
+    """Readings of cases per step; 0 means all of them."""
+    pairs: int = 64
+    """Prompt pairs of a case."""
+    views: int = 3
+    """Draws of prompts of each training case."""
+    labels: str = "interpbench"
+    every: int = 25
+    """Steps between two validations."""
+    average: float = 0.0
+    """Decay of the moving average of weights that is kept instead of the last ones; 0: none."""
+    keep: Literal["last", "best"] = "last"
+    """Whether the weights of the last step are kept, or those of the best validation."""
+
+    label_weight: float = 1.0
+    """Of the objective `labels`: the paper's loss, on examples whose circuit is known."""
+    faithfulness_weight: float = 0.0
+    """Of the objective `faithfulness`: how far circuits of any size are from the whole model."""
+    distill_weight: float = 0.0
+    """Of the objective `distill`: the order of scores that were found case by case."""
+    judged: int = 32
+    """Prompt pairs on which circuits of a subject are judged, other than those that are read."""
+    rows: int = 16
+    """Of those the ones that a step draws; 0 means all."""
+    masks: int = 8
+    """Circuits of each subject per step."""
+    temperature: float = 0.3
+    """Width of the relaxation of masks, in units of the score."""
+    noise: float = 0.3
+    """Size of the random part of scores in masks, in the same units."""
+    penalty: float = 1e-3
+    """Of the mean square of what the network adds to its prior, where it has one."""
+    without: tuple[str, ...] = ()
+    """Groups of inputs that the network does not get, of `inputs.INPUTS`."""
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} must be at least 1, got {value}"
+            for name in ("steps", "stop", "pairs", "views", "every", "judged", "masks")
+            if (value := getattr(self, name)) is not None and value < 1
+        ]
+        problems += [
+            f"{name} must be above 0, got {getattr(self, name)}"
+            for name in ("lr", "warmup", "temperature")
+            if not getattr(self, name) > 0
+        ]
+        weights = ("label_weight", "faithfulness_weight", "distill_weight")
+        problems += [
+            f"{name} must be at least 0, got {getattr(self, name)}"
+            for name in ("weight_decay", "batch", "rows", "noise", "penalty", *weights)
+            if getattr(self, name) < 0
+        ]
+        if not any(getattr(self, name) > 0 for name in weights):
+            problems.append(f"one of {', '.join(weights)} must be above 0")
+        if self.stop is not None and self.stop > self.steps:
+            problems.append(f"stop must be at most steps={self.steps}, got {self.stop}")
+        if not 0 <= self.average < 1:
+            problems.append(f"average must be in [0, 1), got {self.average}")
+        if self.keep not in KEPT:
+            problems.append(f"keep must be one of {', '.join(KEPT)}, got {self.keep!r}")
+        if problems:
+            raise ValueError("; ".join(problems) + ".")
+
+    @property
+    def last(self) -> int:
+        """The number of steps that are made."""
+        return self.steps if self.stop is None else self.stop
+
+    @property
+    def by_labels_alone(self) -> bool:
+        """Whether labels are all that is learned from, so that no subject has to be run."""
+        return self.faithfulness_weight == 0 and self.distill_weight == 0

@@ -1,0 +1,124 @@
+"""What a predictor is trained for: three objectives, each from scores to a scalar with gradient.
+
+labels        the paper's loss: binary cross-entropy in which circuit edges, where they are the
+              fewer, weigh as much in sum as the others of their case
+faithfulness  no labels: circuits of the best edges are run, and their distance from the whole model
+              is the loss. Sizes are drawn evenly over all numbers of edges, as CMD weighs them. Of
+              a size k the threshold is the k-th best score, without gradient; every edge is kept to
+              the degree sigmoid((score - threshold + noise * logistic) / temperature), so that
+              edges near the threshold get gradients, and the random part keeps masks near 0 and 1
+distill       scores that were found case by case: of two edges the one that ranks higher there
+              should score higher, and the more so the further they are apart
+
+Scores have the axes (subject, edge). Draws come from a generator that is passed in, on the device
+of the scores. Paper of the first: Pooling, Readout, and Training.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from graphcircuits.engine.stack import Stack, ranks
+
+PAIRS_PER_EDGE = 4
+"""Pairs of edges that `distill` compares, for each edge."""
+
+
+# Labels
+
+
+def circuit_loss(
+    logits: Float[Tensor, " edge"], labels: Bool[Tensor, " edge"]
+) -> Float[Tensor, ""]:
+    """The paper's loss of one case: circuit edges weigh more where they are the fewer."""
+    return labels_loss(logits, labels, label_weights(labels))
+
+
+def labels_loss(
+    logits: Float[Tensor, "*item"], labels: Bool[Tensor, "*item"], weights: Float[Tensor, "*item"]
+) -> Float[Tensor, ""]:
+    """The sum over edges of their cross-entropy, weighted; weights are zero where none is known."""
+    losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="none")
+    return losses.flatten() @ weights.to(logits).flatten()
+
+
+def label_weights(labels: Bool[Tensor, " edge"]) -> Float[Tensor, " edge"]:
+    """The weight of every edge of a case in its mean."""
+    inside = int(labels.sum())
+    ratio = max(1.0, (len(labels) - inside) / max(inside, 1))
+    return torch.where(labels, ratio, 1.0) / len(labels)
+
+
+# Faithfulness
+
+
+def faithfulness_loss(
+    scores: Float[Tensor, "subject edge"],
+    stack: Stack,
+    *,
+    masks: int,
+    temperature: float,
+    noise: float,
+    rows: int = 0,
+    generator: torch.Generator,
+) -> Float[Tensor, ""]:
+    """The mean over subjects and circuits of |1 - faithfulness|, on `rows` prompts drawn (0: all).
+
+    It is what CMD measures, with the masks of circuits relaxed.
+    """
+    drawn = None
+    if 0 < rows < stack.n_pairs:
+        order = torch.randperm(stack.n_pairs, generator=generator, device=scores.device)
+        drawn = order[:rows]
+    relaxed = relaxed_masks(
+        scores, masks, temperature=temperature, noise=noise, generator=generator
+    )
+    return stack.departure(relaxed, drawn).abs().mean()
+
+
+def relaxed_masks(
+    scores: Float[Tensor, "subject edge"],
+    masks: int,
+    *,
+    temperature: float,
+    noise: float,
+    generator: torch.Generator,
+) -> Float[Tensor, "subject mask edge"]:
+    """Circuits of the best edges at sizes drawn evenly, one from each of `masks` equal ranges."""
+    n_subjects, n_edges = scores.shape
+    given = {"generator": generator, "device": scores.device, "dtype": scores.dtype}
+    within = torch.rand(n_subjects, masks, **given)
+    place = (torch.arange(masks, device=scores.device) + within) / masks * n_edges
+    best = scores.detach().sort(dim=1, descending=True).values
+    threshold = best.gather(1, place.long().clamp_max(n_edges - 1))
+    distance = scores[:, None] - threshold[..., None]
+    if noise:
+        uniform = torch.rand(n_subjects, masks, n_edges, **given)
+        distance = distance + noise * torch.logit(uniform, eps=1e-6)
+    return torch.sigmoid(distance / temperature)
+
+
+# Scores found before
+
+
+def distill_loss(
+    scores: Float[Tensor, "subject edge"],
+    targets: Float[Tensor, "subject edge"],
+    known: Bool[Tensor, " subject"],
+    *,
+    generator: torch.Generator,
+) -> Float[Tensor, ""]:
+    """The mean over pairs of edges, drawn, of how far their order is from that of the targets.
+
+    A pair weighs by the distance of its ranks. Subjects that are not `known` have no part in it.
+    """
+    n_subjects, n_edges = scores.shape
+    shape = (2, n_subjects, PAIRS_PER_EDGE * n_edges)
+    one, other = torch.randint(n_edges, shape, generator=generator, device=scores.device)
+    place = ranks(targets).to(scores) / n_edges
+    apart = place.gather(1, other) - place.gather(1, one)
+    ahead = scores.gather(1, one) - scores.gather(1, other)
+    losses = apart.abs() * F.softplus(-ahead * apart.sign())
+    weights = known.to(scores)[:, None].expand_as(losses)
+    return (losses * weights).sum() / weights.sum().clamp_min(1.0)

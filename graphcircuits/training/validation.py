@@ -1,0 +1,99 @@
+"""How good a predictor is on examples that it did not learn from.
+
+1. AUROC at the q/k/v level, as in the paper, and at head level, where the circuit is known.
+2. CMD over log-spaced sizes, on prompts that the predictor has not read, where there is a subject
+   to run.
+
+Readings of one case are averaged.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from graphcircuits.compare.evaluate import auroc
+from graphcircuits.engine.stack import MASKS_AT_ONCE
+from graphcircuits.predictor.ensemble import Ensemble
+from graphcircuits.predictor.model import Predictor, PredictorConfig
+from graphcircuits.training.batches import StackPool, grouped, scores_of
+from graphcircuits.training.data import Example
+
+LEVELS = ("qkv", "head")
+
+
+class Validation:
+    """Held-out examples, grouped and stacked once."""
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        config: PredictorConfig,
+        device: torch.device | str,
+        stacks: StackPool | None = None,
+    ) -> None:
+        self.groups = grouped(examples, config, device, stacks)
+
+    @torch.no_grad()
+    def figures(
+        self, members: Sequence[Predictor], *, seed: int = 0
+    ) -> dict[str, dict[str, float]]:
+        """The figures of each case, by their names: qkv, head and cmd."""
+        for member in members:
+            member.eval()
+        found: dict[str, dict[str, list[float]]] = {}
+        for group in self.groups:
+            limit = group.at_once(MASKS_AT_ONCE, grad=False)
+            for start in range(0, len(group), limit):
+                index = range(start, min(start + limit, len(group)))
+                scores = _mean_scores(members, group.readings(index), seed)
+                stack = group.stack_of(index)
+                areas = None if stack is None else stack.cmd(scores).tolist()
+                for row, place in enumerate(index):
+                    example = group.examples[place]
+                    own = found.setdefault(example.case, {})
+                    if example.circuit is not None:
+                        values = scores[row].cpu().double()
+                        for level in LEVELS:
+                            own.setdefault(level, []).append(auroc(values, example.circuit, level))
+                    if areas is not None:
+                        own.setdefault("cmd", []).append(areas[row])
+        return {case: {name: mean(x) for name, x in own.items()} for case, own in found.items()}
+
+
+def _mean_scores(
+    members: Sequence[Predictor], readings: Sequence[Any], seed: int
+) -> Float[Tensor, "case edge"]:
+    """The mean logit of every edge; every reading draws as if it were alone."""
+    found = []
+    for member in members:
+        alone = [
+            scores_of(member, [reading], torch.Generator().manual_seed(seed))
+            for reading in readings
+        ]
+        found.append(torch.cat(alone))
+    return torch.stack(found).mean(0)
+
+
+def validate(
+    predictor: Predictor | Ensemble, examples: Sequence[Example], *, seed: int = 0
+) -> dict[str, dict[str, float]]:
+    """AUROC of each case at both levels where its circuit is known, and CMD where it can be run."""
+    members = predictor.members if isinstance(predictor, Ensemble) else (predictor,)
+    device = members[0].readout.weight.device
+    return Validation(examples, members[0].config, device).figures(members, seed=seed)
+
+
+def means(cases: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The mean over cases of each figure, of those that have it."""
+    names = [name for name in (*LEVELS, "cmd") if any(name in own for own in cases.values())]
+    return {name: mean(own[name] for own in cases.values() if name in own) for name in names}
+
+
+def quality(cases: Mapping[str, Mapping[str, float]]) -> float | None:
+    """What the best step is chosen by, larger is better: CMD where there is one, else AUROC."""
+    found = means(cases)
+    return -found["cmd"] if "cmd" in found else found.get("qkv")

@@ -1,0 +1,180 @@
+"""Where examples come from: folders, folds, what is left out; and reading them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from graphcircuits.corpus import load_case
+from graphcircuits.corpus.multitask import load_multi
+from graphcircuits.corpus.orders import Order
+from graphcircuits.predictor.model import InvariantTables
+from graphcircuits.training import data, sources
+from graphcircuits.training.data import FRESH, read, read_examples
+from graphcircuits.training.sources import (
+    Source,
+    corpus_sources,
+    language_sources,
+    refuse_others,
+    shipped_sources,
+    split,
+)
+from tests.predictor.cases import training
+from tests.training.examples import PRIOR
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+def test_shipped_subjects_are_planted_and_labelled() -> None:
+    (found,) = shipped_sources(["ib-7"])
+    case = load_case("ib-7")
+    assert (found.folds, found.groups, found.labelled) == ((case.fold,), ("ib-7",), True)
+    subject = found.subject()
+    assert found.circuit(subject, "complete") == case.labels("complete")
+    assert torch.equal(found.pairs(subject, 3, 5).clean, case.pairs(3, 5).clean)
+    with pytest.raises(ValueError, match=r"only cases of the pool .* not ib-3 \(test\), mt-0 \(te"):
+        refuse_others(["ib-7", "ib-3", "mt-0"])
+
+
+def test_a_corpus_gives_a_source_per_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    several = load_multi("mt-51")
+    entries = [
+        SimpleNamespace(order=Order("ib-7", "natural", "llama"), fold=2, group="ib-7", id="a"),
+        SimpleNamespace(order=Order("mt-51"), fold=several.fold, group="mt-51", id="b"),
+    ]
+    corpus = SimpleNamespace(entries=entries)
+    monkeypatch.setattr(sources, "_corpus", lambda _: corpus)
+    (tmp_path / "manifest.json").touch()
+    one, *tasks = corpus_sources(tmp_path)
+    assert (one.id, one.task, one.fleet, one.labelled) == (
+        "ib-7.natural.llama.0",
+        "ib-7",
+        "natural",
+        False,
+    )
+    assert one.circuit(load_case("ib-7").subject(), "interpbench") is None
+    assert [task.id for task in tasks] == [f"mt-51@{name}" for name in several.names]
+    assert {task.groups for task in tasks} == {tuple(sorted(set(tasks[0].groups)))}
+    assert {load_case(name).group for name in several.names} == set(tasks[0].groups)
+    assert all(task.model == "mt-51" and task.labelled for task in tasks)
+    entries[0].fold = None
+    with pytest.raises(ValueError, match="a is in no fold of the pool; learn from others"):
+        corpus_sources(tmp_path)
+
+
+def test_of_a_folder_of_files_test_cases_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ValueError, match=r"holds no subjects: neither manifest\.json of a corpus"):
+        corpus_sources(tmp_path)
+    for name in ("ib-3.natural.plain.0", "ib-7.natural.llama.0", "ib-2"):
+        (tmp_path / f"{name}.safetensors").touch()
+    found = corpus_sources(tmp_path)
+    assert [source.id for source in found] == ["ib-2", "ib-7.natural.llama.0"]
+    assert [source.fleet for source in found] == ["planted", "natural"]
+    assert found[0].folds == (load_case("ib-2").fold,)
+    assert caplog.messages == [f"{tmp_path}: left out, not of the pool: ib-3.natural.plain.0"]
+
+
+def test_language_models_give_the_tasks_that_they_do(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds no language models with a report\.json"):
+        language_sources(tmp_path)
+    shares = {"gpt2-a": {"quotes": 0.9, "types": 0.2}, "llama-b": {"types": 0.8, "quotes": 1.0}}
+    for name, tasks in shares.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "report.json").write_text(json.dumps({"tasks": tasks}))
+    found = language_sources(tmp_path)
+    assert [(source.id, source.folds) for source in found] == [
+        ("gpt2-a@quotes", (0, 0)),
+        ("llama-b@types", (1, 1)),
+        ("llama-b@quotes", (1, 0)),
+    ]
+    assert {source.groups for source in found} == {("task:quotes",), ("task:types",)}
+    assert [source.id for source in language_sources(tmp_path / "llama-b")] == [
+        "llama-b@types",
+        "llama-b@quotes",
+    ]
+    # A task of a model is held out where both are, and learned from where neither is.
+    left, held_out = split(found, 0)
+    assert ([x.id for x in left], [x.id for x in held_out]) == (
+        ["llama-b@types"],
+        ["gpt2-a@quotes"],
+    )
+
+
+def test_what_is_held_out_shares_neither_program_nor_model() -> None:
+    def source(id: str, model: str, group: str, fold: int) -> Source:
+        return Source(id, "corpus", "here", model, id, (group,), (fold,), "natural")
+
+    given = [
+        source("a", "one", "p", 0),
+        source("b", "two", "p", 1),
+        source("c", "one", "q", 1),
+        source("d", "three", "q", 1),
+        replace(source("e", "one", "r", 1), place="there"),
+        replace(source("f", "four", "s", 1), folds=()),
+    ]
+    left, held_out = split(given, 0)
+    assert [x.id for x in held_out] == ["a"]
+    assert [x.id for x in left] == ["d", "e", "f"]
+    with pytest.raises(ValueError, match=r"the fold must be in 0\.\.4, got 5"):
+        split(given, 5)
+
+
+# Reading
+
+
+def test_examples_are_judged_on_prompts_that_were_not_read() -> None:
+    config = training(PRIOR, pairs=3, views=2, judged=5, faithfulness_weight=1.0)
+    one, two = read_examples(["ib-7"], config)
+    assert one.item is not None
+    assert one.item is two.item
+    subject, pairs = one.item
+    assert torch.equal(pairs.clean, load_case("ib-7").pairs(5, seed=FRESH).clean)
+    assert one.source is not None
+    assert torch.equal(subject.weights["W_E"], one.source.subject().weights["W_E"])
+    assert one.reading.structure is two.reading.structure
+    assert one.circuit == load_case("ib-7").circuit
+    assert one.reading.prior is not None
+
+
+def test_sources_that_say_nothing_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = training(PRIOR, pairs=3, views=1, judged=5)
+    monkeypatch.setattr(data, "LEAST_GAP", 1e6)
+    found = read(shipped_sources(["ib-7"]), config)
+    assert found.examples == []
+    assert "corruption does not hurt: the loss is" in found.left_out["ib-7"]
+    with pytest.raises(ValueError, match="ib-7: corruption does not hurt"):
+        read_examples(["ib-7"], replace(config, faithfulness_weight=1.0))
+
+
+@pytest.mark.slow
+def test_processes_read_what_one_reads() -> None:
+    config = training(PRIOR, pairs=3, views=2, judged=4)
+    given = shipped_sources(["ib-7", "ib-2"])
+    done: list[tuple[int, int]] = []
+    one = read(given, config).examples
+    other = read(given, config, processes=2, progress=lambda *x: done.append(x)).examples
+    assert done == [(1, 2), (2, 2)]
+    assert [x.case for x in one] == [x.case for x in other] == ["ib-7", "ib-7", "ib-2", "ib-2"]
+    for a, b in zip(one, other, strict=True):
+        assert isinstance(a.reading.content, InvariantTables)
+        assert isinstance(b.reading.content, InvariantTables)
+        assert torch.equal(a.reading.content.nodes, b.reading.content.nodes)
+        assert a.reading.prior is not None
+        assert b.reading.prior is not None
+        assert torch.equal(a.reading.prior, b.reading.prior)
+        assert a.circuit == b.circuit
+        assert a.item is not None
+        assert b.item is not None
+        assert torch.equal(a.item[1].clean, b.item[1].clean)
+        assert a.item[1].loss_name == b.item[1].loss_name
+
+
+def test_a_process_that_ended_costs_the_source_it_was_at() -> None:
+    job = tuple(enumerate(shipped_sources(["ib-7", "ib-2"])))
+    assert data._lost(job, 0, "it was killed") == ([(0, "it was killed")], job[1:])
+    assert data._lost(job, 1, "it was killed") == ([(1, "it was killed")], None)
