@@ -61,32 +61,36 @@ def trained() -> Iterator[tuple[str, Transformer, Pairs]]:
 
 
 def random(largest: int) -> Iterator[tuple[str, Transformer, Pairs]]:
-    """Random weights of small width: edges are many, activations few."""
     for n_layers, n_heads in SHAPES:
         if ComponentGraph(n_layers, n_heads).n_edges > largest:
             return
-        config = TransformerConfig(
-            n_layers=n_layers,
-            n_heads=n_heads,
-            d_model=64,
-            d_head=4,
-            d_mlp=128,
-            n_ctx=8,
-            d_vocab=16,
-            d_vocab_out=16,
-            norm="layer",
-        )
-        generator = torch.Generator().manual_seed(0)
-        subject = Transformer.random(config, generator)
-        clean, corrupted = torch.randint(16, (2, RANDOM_PAIRS, 8), generator=generator)
-        pairs = Pairs(
-            clean=clean,
-            corrupted=corrupted,
-            scored=torch.ones(clean.shape, dtype=torch.bool),
-            loss_name="cross-entropy",
-            targets=torch.arange(RANDOM_PAIRS),
-        )
-        yield f"random {n_layers}x{n_heads}", subject, pairs
+        yield random_case(n_layers, n_heads)
+
+
+def random_case(n_layers: int, n_heads: int) -> tuple[str, Transformer, Pairs]:
+    """Random weights of small width: edges are many, activations few."""
+    config = TransformerConfig(
+        n_layers=n_layers,
+        n_heads=n_heads,
+        d_model=64,
+        d_head=4,
+        d_mlp=128,
+        n_ctx=8,
+        d_vocab=16,
+        d_vocab_out=16,
+        norm="layer",
+    )
+    generator = torch.Generator().manual_seed(0)
+    subject = Transformer.random(config, generator)
+    clean, corrupted = torch.randint(16, (2, RANDOM_PAIRS, 8), generator=generator)
+    pairs = Pairs(
+        clean=clean,
+        corrupted=corrupted,
+        scored=torch.ones(clean.shape, dtype=torch.bool),
+        loss_name="cross-entropy",
+        targets=torch.arange(RANDOM_PAIRS),
+    )
+    return f"random {n_layers}x{n_heads}", subject, pairs
 
 
 def grow(

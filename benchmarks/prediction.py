@@ -1,57 +1,106 @@
-"""What the learned predictor costs beside EAP, on the same subject and prompts.
+"""What the learned predictor costs beside EAP, on the same subject and prompts, and at scale.
 
-Both are called in turn and the ratio is taken within each turn, so that other programs slow both;
-the median over turns is reported, in CPU time, with one thread.
+1. On shipped subjects of 110 to 1,520 edges, 64 pairs: the shipped predictor (`gcl`), and two
+   untrained ones of the shipped shape, with gradients at one end and at both. EAP and they are
+   called in turn and the ratio is taken within each turn, so that other programs slow both; the
+   median over turns is reported.
+2. On a random transformer of 1.6 million edges, 4 pairs: time, and rise of resident memory.
 
-python -m benchmarks.prediction
+Times are CPU time, with one thread.
+
+python -m benchmarks.prediction [--repeats 21]
 """
 
+import argparse
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 
-from benchmarks import Measurement
+from benchmarks import Measurement, growth
 from graphcircuits import load_case, localize
+from graphcircuits.compare.measure import measure as measured
+from graphcircuits.methods.shipped import shipped
+from graphcircuits.predictor.ensemble import Ensemble
+from graphcircuits.predictor.model import Predictor
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
-CASES = ("ib-44", "ib-113")
-"""The smallest and the largest graph of the pool."""
 LIMIT = 2.0
+"""Of the time in multiples of EAP's."""
+SECONDS, GIBIBYTES = 6.0, 1.5
+"""Limits at 1.6 million edges."""
+
+Call = Callable[[Transformer, Pairs], object]
 
 
 def measure(repeats: int = 21) -> Iterator[Measurement]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for id in CASES:
-            yield from _measured(id, repeats)
+        calls = _calls()
+        for id in growth.CASES:
+            yield from _small(id, calls, repeats)
+        yield from _large(calls)
     finally:
         torch.set_num_threads(threads)
 
 
-def _measured(id: str, repeats: int) -> Iterator[Measurement]:
+def _calls() -> dict[str, Call]:
+    """EAP, the shipped predictor, and untrained ones of its shape."""
+    return {
+        "eap": lambda subject, pairs: localize(subject, pairs, "eap"),
+        "gcl": lambda subject, pairs: localize(subject, pairs, "gcl"),
+        "one end": _untrained(both_ends=False),
+        "both ends": _untrained(both_ends=True),
+    }
+
+
+def _untrained(*, both_ends: bool) -> Call:
+    model = shipped("default")
+    config = replace(model.config, both_ends=both_ends)
+    ensemble = Ensemble(tuple(Predictor(config) for _ in model.members), {})
+    return lambda subject, pairs: ensemble.scores(subject, pairs, generator=torch.Generator())
+
+
+def _small(id: str, calls: dict[str, Call], repeats: int) -> Iterator[Measurement]:
     case = load_case(id)
-    subject, pairs = case.subject(), case.pairs(64)
-    edges = subject.graph.n_edges
+    subject, pairs = case.subject(), case.pairs(growth.PAIRS, seed=0)
+    edges = f"{subject.graph.n_edges} edges"
     turns: list[dict[str, float]] = []
     for _ in range(repeats + 1):
-        turn = {}
-        for method in ("gcl", "eap"):
-            start = time.process_time()
-            localize(subject, pairs, method)
-            turn[method] = time.process_time() - start
-        turns.append(turn)
+        turns.append({name: _seconds(call, subject, pairs) for name, call in calls.items()})
     # The first turn reads the predictor's file.
     del turns[0]
-    for method in ("gcl", "eap"):
-        fastest = min(turn[method] for turn in turns)
-        yield Measurement(f"{method}, {edges} edges, 64 pairs", 1e3 * fastest, "ms")
-    ratio = statistics.median(turn["gcl"] / turn["eap"] for turn in turns)
-    yield Measurement(f"gcl against eap, {edges} edges", ratio, "x", limit=LIMIT)
+    yield Measurement(f"eap, {edges}", 1e3 * min(turn["eap"] for turn in turns), "ms")
+    for name in calls:
+        if name != "eap":
+            ratio = statistics.median(turn[name] / turn["eap"] for turn in turns)
+            yield Measurement(f"{name} against eap, {edges}", ratio, "x", limit=LIMIT)
+
+
+def _large(calls: dict[str, Call]) -> Iterator[Measurement]:
+    _, subject, pairs = growth.random_case(*growth.SHAPES[-1])
+    edges = f"{subject.graph.n_edges:,} edges"
+    for name in ("one end", "both ends"):
+        found = measured(lambda name=name: _seconds(calls[name], subject, pairs))
+        yield Measurement(f"{name}, {edges}", found.value, "s", limit=SECONDS)
+        if found.peak_bytes is not None:
+            memory = found.peak_bytes / 2**30
+            yield Measurement(f"{name}, {edges}: memory", memory, "GiB", limit=GIBIBYTES)
+
+
+def _seconds(call: Call, subject: Transformer, pairs: Pairs) -> float:
+    start = time.process_time()
+    call(subject, pairs)
+    return time.process_time() - start
 
 
 if __name__ == "__main__":
-    for found in measure():
+    parser = argparse.ArgumentParser(description="The predictor beside EAP, and at scale.")
+    parser.add_argument("--repeats", type=int, default=21)
+    for found in measure(parser.parse_args().repeats):
         limit = "" if found.limit is None else f", limit {found.limit:g}"
-        print(f"{found.what}: {found.value:.3g} {found.unit}{limit}")
+        print(f"{found.what}: {found.value:.3g} {found.unit}{limit}", flush=True)
