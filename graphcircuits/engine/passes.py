@@ -9,7 +9,7 @@
 Attribution and the features of the predictor are products of 2 and 3.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -71,6 +71,32 @@ def with_gradients(
     wanted = [reader for layer in trace.layers for reader in layer.readers]
     gradients = torch.autograd.grad(total, [*wanted, trace.layers[-1].after])
     return replace(kept(subject, trace), gradients=gradients, losses=losses.detach())
+
+
+def halves(run: Pass) -> tuple[Pass, Pass]:
+    """The two runs that a batch was made of, without gradients."""
+    size = len(run.stream) // 2
+
+    def part(rows: slice) -> Pass:
+        layers = [PassLayer(*(getattr(x, f.name)[rows] for f in fields(x))) for x in run.layers]
+        return Pass(run.subject, layers, run.stream[rows], run.logits[rows])
+
+    return part(slice(size)), part(slice(size, None))
+
+
+def joined(runs: Sequence[Pass]) -> Pass:
+    """Runs as one batch: what its readers read, and their gradients. The subject is the first's."""
+    layers = [
+        PassLayer(*(torch.cat([getattr(x, f.name) for x in each]) for f in fields(each[0])))
+        for each in zip(*(run.layers for run in runs), strict=True)
+    ]
+    return Pass(
+        runs[0].subject,
+        layers,
+        torch.cat([run.stream for run in runs]),
+        torch.cat([run.logits for run in runs]),
+        tuple(torch.cat(each) for each in zip(*(run.gradients for run in runs), strict=True)),
+    )
 
 
 # Readers

@@ -31,7 +31,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor import invariant
 from graphcircuits.predictor.block import Branch
 from graphcircuits.predictor.dirgnn import DirectedGraphConv, DirGNN
-from graphcircuits.predictor.model import Predictor, PredictorConfig
+from graphcircuits.predictor.model import Predictor, PredictorConfig, start
 from graphcircuits.predictor.scaling import Scales, Span, rectangles, whole
 
 SMALL = 4096
@@ -109,6 +109,8 @@ class Folded:
     layers: tuple[FoldedLayer, ...]
     readout: Float[Tensor, "member width 1"]
     readout_bias: Float[Tensor, "member 1 1"]
+    scale: Float[Tensor, "member 1"]
+    """Of the prior; 0 where there is none."""
 
     @classmethod
     def of(cls, member: Predictor) -> "Folded":
@@ -118,6 +120,7 @@ class Folded:
         assert isinstance(learner, DirGNN)
         project = _centred(align.project.weight.T / align.deviation[:, None])
         readout, readout_bias = _behind(member.norm, member.readout)
+        scale = readout.new_zeros(()) if member.log_scale is None else member.log_scale.exp()
         branches = zip(learner.convolutions, learner.feed_forwards, strict=True)
         return cls(
             config=member.config,
@@ -126,6 +129,7 @@ class Folded:
             layers=tuple(FoldedLayer.of(*_two(each)) for each in branches),
             readout=readout,
             readout_bias=readout_bias,
+            scale=scale.view(1, 1),
         )
 
     def __len__(self) -> int:
@@ -237,9 +241,14 @@ def _incidence(
 @torch.no_grad()
 def logits(weights: Folded, found: invariant.Invariants) -> Float[Tensor, "member edge"]:
     """Each member's logit of every edge."""
-    graph = found.graph
     # Subjects come in any precision, the predictor has its own.
     found = found.to(weights.project.dtype)
+    correction = _corrections(weights, found)
+    return correction + weights.scale * start(found) if weights.config.prior else correction
+
+
+def _corrections(weights: Folded, found: invariant.Invariants) -> Float[Tensor, "member edge"]:
+    graph = found.graph
     scales = Scales.of(found.statistics, graph)
     components = invariant.component_tables(found)
     if graph.n_edges <= SMALL:

@@ -1,34 +1,45 @@
 """Sums over contexts of what gradients and writers make of each edge, block by block.
 
-1. The subject runs on the clean and on the corrupted prompts. Where gradients at both ends are
-   wanted the two are one batch, so that there is one forward and one backward pass.
-2. Of the writers the change from one run to the other and the clean output are kept, of the
-   readers the gradient of the loss that each sends to the stream.
+1. The subject runs on the clean and on the corrupted prompts, and once more between the two
+   (`engine.between`) unless the gradient is to be taken at the clean run itself. Runs that need the
+   same are one batch.
+2. Of the writers the change from one run to the other, the clean output and the change in the run
+   between are kept, of the readers the gradient of the loss that each sends to the stream.
 3. For readers of one stream, some at a time, all products of the two at all contexts are one
-   multiplication of matrices; sums of absolute values over contexts, and over pairs of the sums
-   over their positions, are what stays of it.
+   multiplication of matrices. What stays of it are sums over contexts: of absolute values, of those
+   of sums over the positions of a pair, and of the values with their signs.
 
 No more is held than these sums and the products of some readers, whatever the number of edges.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from graphcircuits.engine.between import Between
 from graphcircuits.engine.memory import CPU_BUFFER
-from graphcircuits.engine.passes import Pass, kept, layer_gradients, outputs, with_gradients
+from graphcircuits.engine.passes import (
+    Pass,
+    halves,
+    joined,
+    kept,
+    layer_gradients,
+    outputs,
+    with_gradients,
+)
 from graphcircuits.graph import Block, ComponentGraph
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
-CHANGE, CLEAN, CORRUPTED = range(3)
+CHANGE, CLEAN, OWN, CORRUPTED = 0, 1, 2, -1
 """What a gradient is multiplied with: the change of the writer's output, that output in the clean
-run, and in the corrupted one."""
+run, its change in the run between, and its output in the corrupted run."""
 NEAR, FAR = range(2)
-"""Where the gradient is taken: at the clean and at the corrupted run."""
+"""Where the gradient is taken: at the clean run or between, and at the corrupted run."""
 
 SUMS: dict[str, tuple[str, int, int]] = {
     "effect": ("contexts", CHANGE, NEAR),
@@ -38,11 +49,16 @@ SUMS: dict[str, tuple[str, int, int]] = {
     "bound": ("norms", CLEAN, NEAR),
     "effect_by_pair": ("pairs", CHANGE, NEAR),
     "clean_by_pair": ("pairs", CLEAN, NEAR),
+    "effect_signed": ("signed", CHANGE, NEAR),
+    "own": ("contexts", OWN, NEAR),
+    "own_by_pair": ("pairs", OWN, NEAR),
+    "own_signed": ("signed", OWN, NEAR),
     "far_effect": ("contexts", CHANGE, FAR),
     "far_effect_by_pair": ("pairs", CHANGE, FAR),
+    "far_effect_signed": ("signed", CHANGE, FAR),
 }
-"""The sums that can be asked for: over contexts, over pairs (positions summed first) or of products
-of norms; of which product; by which gradient."""
+"""The sums that can be asked for: of absolute values over contexts or over pairs (positions summed
+first), of values with their signs, or of products of norms; of which product; by which gradient."""
 
 GPU_BUFFER = 2**28
 """Bytes of the products that are made at once on a GPU."""
@@ -77,11 +93,16 @@ def contract(
     pairs: Pairs,
     names: Sequence[str],
     drawn: Int[Tensor, " context"],
+    share: float = 1.0,
 ) -> Sums:
-    """The named sums of every edge, and the contractions at the drawn contexts."""
+    """The named sums of every edge, and the contractions at the drawn contexts.
+
+    `share` says where the gradient is taken: 1 at the clean run, below it between.
+    """
     graph = subject.graph
     both_ends = any(SUMS[name][2] == FAR for name in names)
-    run, writers, losses = _runs(subject, pairs, both_ends=both_ends)
+    runs = _runs if share == 1 else partial(_runs_between, share=share)
+    run, writers, losses = runs(subject, pairs, both_ends=both_ends)
     norms = torch.linalg.vector_norm(writers, dim=-1)
     found = writers.new_empty(len(names), graph.n_edges)
     sample = writers.new_empty(len(drawn), 5, graph.n_edges)
@@ -101,12 +122,13 @@ def contract(
             sums = {
                 "norms": _norms(norms[:seen], at_readers[rows]),
                 "pairs": _over_pairs(products, len(pairs)),
+                "signed": products.sum(0),
                 "contexts": _over_contexts(products),
             }
             sources = (SUMS[name] for name in names)
             chosen = [sums[over][:, what, :, which] for over, what, which in sources]
             _place(torch.stack(chosen), found, blocks, rows)
-    written = norms.sum(-1).T.flip(0).contiguous()
+    written = norms[:, :OWN].sum(-1).T.flip(0).contiguous()
     return Sums(found, written, torch.cat(received), sample.transpose(1, 2), losses)
 
 
@@ -134,15 +156,51 @@ def _place(
             there.unflatten(-1, (high - low, block.n_writers)).copy_(here.mT)
 
 
+Writers = Float[Tensor, "writer product context d_model"]
+
+
+def _loss(pairs: Pairs, logits: Float[Tensor, "run column d_vocab_out"]) -> Tensor:
+    """One per step of a run and prompt."""
+    return pairs.loss_at_columns(logits.unflatten(0, (-1, len(pairs))))
+
+
+def _runs_between(
+    subject: Transformer, pairs: Pairs, *, both_ends: bool, share: float
+) -> tuple[Pass, Writers, Float[Tensor, "2 batch"]]:
+    """As `_runs`, with the gradient of a run between in place of the clean one's."""
+    size, columns, loss = len(pairs), pairs.columns, partial(_loss, pairs)
+    clean, corrupted = (subject.embed(x).detach() for x in (pairs.clean, pairs.corrupted))
+    if both_ends:
+        other = with_gradients(subject, corrupted, columns, loss)
+        with torch.no_grad():
+            own = kept(subject, subject.trace(clean, columns))
+    else:
+        with torch.no_grad():
+            own, other = halves(
+                kept(subject, subject.trace(torch.cat([clean, corrupted]), columns))
+            )
+    middle = with_gradients(Between.of(subject, other, share), clean.clone(), columns, loss)
+    losses = torch.cat([loss(own.logits), loss(other.logits)])
+    dtype = torch.promote_types(subject.dtype, torch.float32)
+    clean, corrupted = clean.to(dtype), corrupted.detach().to(dtype)
+    layers = (
+        (
+            torch.cat([far.z - near.z, near.z, far.z - between.z]),
+            torch.cat([far.hidden - near.hidden, near.hidden, far.hidden - between.hidden]),
+        )
+        for near, far, between in zip(own.layers, other.layers, middle.layers, strict=True)
+    )
+    change = corrupted - clean
+    writers = outputs(subject, torch.cat([change, clean, change]), layers)
+    run = joined([middle, other]) if both_ends else middle
+    return _shrunk(run), writers.unflatten(1, (3, size)).flatten(2, 3), losses
+
+
 def _runs(
     subject: Transformer, pairs: Pairs, *, both_ends: bool
-) -> tuple[Pass, Float[Tensor, "writer 2 context d_model"], Float[Tensor, "2 batch"]]:
+) -> tuple[Pass, Writers, Float[Tensor, "2 batch"]]:
     """Gradients at one end or at both, what writers change and write, and the losses."""
-    size, columns = len(pairs), pairs.columns
-
-    def loss(logits: Float[Tensor, "run column d_vocab_out"]) -> Float[Tensor, "step batch"]:
-        return pairs.loss_at_columns(logits.unflatten(0, (-1, size)))
-
+    size, columns, loss = len(pairs), pairs.columns, partial(_loss, pairs)
     clean, corrupted = (subject.embed(x).detach() for x in (pairs.clean, pairs.corrupted))
     if both_ends:
         run = with_gradients(subject, torch.cat([clean, corrupted]), columns, loss)
@@ -192,15 +250,15 @@ def _some_readers(
     """Readers whose products fit in a buffer."""
     n_readers, n_runs, contexts, _ = gradients.shape
     buffer = GPU_BUFFER if gradients.is_cuda else CPU_BUFFER
-    size = max(1, buffer // (2 * n_runs * contexts * n_writers * gradients.itemsize))
+    size = max(1, buffer // (3 * n_runs * contexts * n_writers * gradients.itemsize))
     for first in range(0, n_readers, size):
         yield slice(first, min(first + size, n_readers))
 
 
 def _products(
-    writers: Float[Tensor, "writer 2 context d_model"],
+    writers: Writers,
     gradients: Float[Tensor, "reader run context d_model"],
-) -> Float[Tensor, "context writer 2 reader run"]:
+) -> Float[Tensor, "context writer product reader run"]:
     """All products at all contexts. Writers come first: so the multiplication is fastest."""
     by_writer, by_reader = writers.flatten(0, 1), gradients.flatten(0, 1)
     products = torch.bmm(by_writer.transpose(0, 1), by_reader.permute(1, 2, 0))
@@ -208,8 +266,8 @@ def _products(
 
 
 def _over_contexts(
-    products: Float[Tensor, "context writer 2 reader run"],
-) -> Float[Tensor, "writer 3 reader run"]:
+    products: Float[Tensor, "context writer product reader run"],
+) -> Float[Tensor, "writer product_and_1 reader run"]:
     """Sums of absolute values. The products are overwritten."""
     # An addition is several times faster than a sum over an axis of two.
     corrupted = (products[:, :, CHANGE] + products[:, :, CLEAN]).abs_().sum(0)
@@ -217,25 +275,25 @@ def _over_contexts(
 
 
 def _over_pairs(
-    products: Float[Tensor, "context writer 2 reader run"], n_pairs: int
-) -> Float[Tensor, "writer 2 reader run"]:
+    products: Float[Tensor, "context writer product reader run"], n_pairs: int
+) -> Float[Tensor, "writer product reader run"]:
     """Absolute values of the sums over a pair's positions, counted once for every position."""
     by_pair = products.unflatten(0, (n_pairs, -1))
     return by_pair.sum(1).abs_().sum(0) * by_pair.shape[1]
 
 
 def _norms(
-    writers: Float[Tensor, "writer 2 context"], readers: Float[Tensor, "reader context"]
-) -> Float[Tensor, "writer 2 reader 1"]:
+    writers: Float[Tensor, "writer product context"], readers: Float[Tensor, "reader context"]
+) -> Float[Tensor, "writer product reader 1"]:
     return (writers.flatten(0, 1) @ readers.T).view(*writers.shape[:2], -1, 1)
 
 
 def _sampled(
-    products: Float[Tensor, "context writer 2 reader run"],
-    writers: Float[Tensor, "writer 2 context"],
+    products: Float[Tensor, "context writer product reader run"],
+    writers: Float[Tensor, "writer product context"],
     readers: Float[Tensor, "reader context"],
 ) -> Float[Tensor, "context 5 writer reader"]:
     """Contractions at single contexts."""
-    near = products[..., NEAR]
-    of_norms = writers.permute(2, 0, 1)[..., None] * readers.T[:, None, None]
+    near = products[:, :, :OWN, :, NEAR]
+    of_norms = writers[:, :OWN].permute(2, 0, 1)[..., None] * readers.T[:, None, None]
     return torch.cat([near, near.sum(2, keepdim=True), of_norms], dim=2).transpose(1, 2)

@@ -21,7 +21,7 @@ from torch import Tensor
 from graphcircuits.config import build_config
 from graphcircuits.files import short
 from graphcircuits.predictor import blockwise, invariant
-from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, read_case
+from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, measure, read_case
 from graphcircuits.store import StoreError, load_artifact, save_artifact
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -50,7 +50,7 @@ class Ensemble:
         """The mean logit of every edge."""
         config = self.config
         if blockwise.applies(config):
-            found = invariant.measure(subject, pairs, both_ends=config.both_ends)
+            found = measure(config, subject, pairs)
             return blockwise.logits(self.folded, found).mean(0)
         reading = read_case(config, subject, pairs, generator=generator)
         return self.logits(reading, generator=generator)

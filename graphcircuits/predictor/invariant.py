@@ -4,12 +4,17 @@
    clean = g . m_clean, corrupted = g . m_corrupted, effect = corrupted - clean (what noising the
    edge does to first order), reach = |g| |change of the writer's output|, and
    bound = |g| |the writer's clean output|; g is the gradient at the reader's input in the stream.
-   With `both_ends` the effect is taken by the gradient at the corrupted run as well: where the
-   clean run saturates, as attention does, its gradient vanishes and the other one need not.
+   With `share` below 1 the gradient is that of a run between the corrupted and the clean one
+   (`engine.between`), and own = g . (the change of the message in that run) is the gradient by the
+   edge's mask there: where the clean run saturates, as attention does, its gradient vanishes and
+   the other one need not. With `both_ends` the effect is taken by the gradient at the corrupted run
+   as well.
 2. `measure` pools them over contexts: means of absolute values, by context or summed over the
-   positions of a pair first. That is one pass over the prompts, chunked to a memory limit.
+   positions of a pair first, and means with signs. That is one pass over the prompts, chunked to a
+   memory limit.
 3. `scaled` makes a subject's numbers comparable with another's: by the largest of the case, by the
-   largest and the sum at an edge's reader and at its writer, and by rank.
+   largest and the sum at an edge's reader and at its writer, and by their place from the top. None
+   of these changes when edges that do nothing are added.
 4. `InvariantAligner` standardizes and projects them, with the kinds of writer and reader. It may
    add a learned projection of single contexts, pooled after it.
 
@@ -34,7 +39,7 @@ from graphcircuits.predictor.scaling import (
     TINY,
     Scales,
     log_share,
-    rank,
+    place,
     significant,
     whole,
 )
@@ -46,8 +51,25 @@ from graphcircuits.task.pairs import Pairs, check_losses
 CONTRACTIONS = ("effect", "clean", "corrupted", "reach", "bound")
 STATISTICS = (*CONTRACTIONS, "effect_by_pair", "clean_by_pair")
 """Mean absolute value of a contraction over contexts; over pairs, positions summed, at the end."""
-FAR_STATISTICS = ("far_effect", "far_effect_by_pair")
-"""The same of the effect by the gradient at the corrupted run."""
+BETWEEN_STATISTICS = (
+    "own",
+    "own_by_pair",
+    "own_signed",
+    "effect",
+    "effect_by_pair",
+    "effect_signed",
+    "reach",
+    "clean_by_pair",
+)
+"""Those with the gradient of a run between; what is signed is the absolute value of a mean."""
+FAR_STATISTICS = ("far_effect", "far_effect_by_pair", "far_effect_signed")
+"""Effects by the gradient at the corrupted run."""
+
+
+def statistics_of(*, share: float, both_ends: bool) -> tuple[str, ...]:
+    """What is measured of every edge, in the order of the rows of `Invariants.statistics`."""
+    own = STATISTICS if share == 1 else BETWEEN_STATISTICS
+    return (*own, *FAR_STATISTICS) if both_ends else own
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +78,7 @@ class Invariants:
 
     graph: ComponentGraph
     statistics: Float[Tensor, "statistic edge"]
-    """In the order of STATISTICS, then of FAR_STATISTICS if both ends were measured."""
+    """In the order of `statistics_of`."""
     written: Float[Tensor, "2 writer"]
     """Mean norm of each writer's clean output, and of its change."""
     received: Float[Tensor, " reader"]
@@ -74,6 +96,7 @@ def measure(
     subject: Transformer,
     pairs: Pairs,
     *,
+    share: float = 1.0,
     both_ends: bool = False,
     sample: int = 0,
     generator: torch.Generator | None = None,
@@ -81,7 +104,9 @@ def measure(
 ) -> Invariants:
     """The invariants of a subject's edges on a task, over all positions of all pairs.
 
-    Contractions of `sample` contexts, drawn by `generator`, are kept one by one.
+    `share` says where the gradient is taken, from the corrupted (0) to the clean run (1). Targets
+    that are still to be taken from the clean run are. Contractions of `sample` contexts, drawn by
+    `generator`, are kept one by one.
     """
     if sample and generator is None:
         raise ValueError("contexts are drawn at random; give a torch.Generator as generator.")
@@ -94,20 +119,22 @@ def measure(
         order = torch.randperm(n_contexts, generator=generator, device=generator.device)
         drawn = order[:sample].cpu()
     keep_freed_memory()
-    statistics = (*STATISTICS, *FAR_STATISTICS) if both_ends else STATISTICS
+    statistics = statistics_of(share=share, both_ends=both_ends)
     total, losses, kept, first = None, [], [], 0
-    for part in pairs.split(_chunk(subject, pairs, memory_limit, both_ends=both_ends)):
+    for part in pairs.split(_chunk(subject, pairs, memory_limit, runs=1 + both_ends + (share < 1))):
         last = first + part.clean.numel()
         here = drawn[(drawn >= first) & (drawn < last)].long() - first
         first = last
-        sums = contract(subject, part, statistics, here.to(subject.device))
+        if share < 1 and part.needs_targets:
+            part = part.with_targets_from(subject.logits(part.clean))
+        sums = contract(subject, part, statistics, here.to(subject.device), share)
         losses.append(sums.losses)
         kept.append(sums.sample)
         total = sums if total is None else total.plus(sums)
     assert total is not None
     found = Invariants(
         subject.graph,
-        statistics=total.edges.div_(n_contexts),
+        statistics=total.edges.abs_().div_(n_contexts),
         written=total.written / n_contexts,
         received=total.received / n_contexts,
         sample=torch.cat(kept),
@@ -134,11 +161,11 @@ def _check_finite(what: str, names: Sequence[str], values: Float[Tensor, " compo
         )
 
 
-def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int, *, both_ends: bool) -> int:
+def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int, *, runs: int) -> int:
     """Pairs whose runs, stream vectors and contractions fit in memory, one at least."""
     size = Footprint(subject, pairs.clean.shape[1], pairs.columns.stop - pairs.columns.start)
-    runs = (1 + both_ends) * (size.backward + size.readers) + 2 * size.states
-    return at_once(subject, runs + 3 * size.writers + 3 * size.readers, memory_limit)
+    held = runs * (size.backward + size.readers) + 2 * size.states
+    return at_once(subject, held + 4 * size.writers + 3 * size.readers, memory_limit)
 
 
 # Scaling
@@ -154,9 +181,9 @@ def scaled(
 # Tables of nodes
 
 
-def table_width(*, both_ends: bool) -> int:
+def table_width(*, share: float, both_ends: bool) -> int:
     """Columns of `table`."""
-    own = (len(STATISTICS) + both_ends * len(FAR_STATISTICS)) * len(SCALINGS)
+    own = len(statistics_of(share=share, both_ends=both_ends)) * len(SCALINGS)
     return own + 3 * 2 + len(WRITER_KINDS) + len(READER_KINDS)
 
 
@@ -164,7 +191,7 @@ def table(found: Invariants, transformation: Transformation) -> Float[Tensor, "n
     """What each node of the transformed graph knows, zeros where something is absent.
 
     Columns: scaled statistics; norms at writer (clean, change) and reader (gradient), by the
-    largest of the case and as a rank; kinds of writer and reader. An edge has all of them. In the
+    largest of the case and by place; kinds of writer and reader. An edge has all of them. In the
     incidence graph a component has its own norms and kind, and edges leave these to components.
     """
     graph, device = found.graph, found.statistics.device
@@ -194,7 +221,7 @@ def component_tables(
 
 def _norms(values: Float[Tensor, "norm component"]) -> Float[Tensor, "component column"]:
     values, top = significant(values)
-    return torch.cat([log_share(values / top), rank(values)]).T
+    return torch.cat([log_share(values / top), place(values)]).T
 
 
 def context_table(found: Invariants) -> Float[Tensor, "context edge contraction"]:
@@ -213,14 +240,15 @@ class InvariantAligner(nn.Module):
         self,
         width: int,
         *,
+        share: float = 1.0,
         both_ends: bool = False,
         context_width: int = 0,
         generator: torch.Generator,
     ) -> None:
-        """`both_ends` as in `measure`; `context_width` is that of the learned projection of single
-        contexts, 0 for none."""
+        """`share` and `both_ends` as in `measure`; `context_width` is that of the learned projection
+        of single contexts, 0 for none."""
         super().__init__()
-        columns = table_width(both_ends=both_ends)
+        columns = table_width(share=share, both_ends=both_ends)
         self.register_buffer("mean", torch.zeros(columns))
         self.register_buffer("deviation", torch.ones(columns))
         self.project = linear(columns, width, generator)

@@ -33,6 +33,7 @@ from graphcircuits.predictor.dagformer import Dagformer
 from graphcircuits.predictor.dirgnn import AGGREGATIONS, DirGNN
 from graphcircuits.predictor.features import Features, features
 from graphcircuits.predictor.pool import DeepSets
+from graphcircuits.predictor.scaling import TINY, log_share
 from graphcircuits.predictor.transform import (
     CONNECTIVITIES,
     TRANSFORMATIONS,
@@ -68,12 +69,14 @@ class PredictorConfig:
     """Contexts per case looked at one by one: by `tabpfn`, and where `context_width` > 0."""
     context_width: int = 0
     """Width of the invariant aligner's learned projection of single contexts; 0 means none."""
+    share: float = 0.75
+    """Where the invariants take the gradient, from the corrupted run (0) to the clean one (1)."""
     both_ends: bool = False
-    """Whether the invariants also use the gradient at the corrupted run."""
+    """Whether they also use the gradient at the corrupted run."""
     d_align: int = 16
     """Width of each aligned feature of `tabpfn`."""
-    prior: bool = False
-    """Whether the network corrects a cheap search; needs the invariants of both ends."""
+    prior: bool = True
+    """Whether the network corrects a cheap search, by invariants of a run between."""
 
     def __post_init__(self) -> None:
         choices = {
@@ -97,8 +100,10 @@ class PredictorConfig:
             problems.append(f"dropout must be in [0, 1), got {self.dropout}")
         if self.context_width < 0:
             problems.append(f"context_width must be at least 0, got {self.context_width}")
-        if self.prior and not (self.both_ends and self.aligner == "invariant"):
-            problems.append("prior needs both_ends=true and the invariant aligner")
+        if not 0 < self.share <= 1:
+            problems.append(f"share must be above 0 and at most 1, got {self.share}")
+        if self.prior and not (self.share < 1 and self.aligner == "invariant"):
+            problems.append("prior needs a share below 1 and the invariant aligner")
         if self.learner != "dirgnn" and self.heads >= 1 and self.width % self.heads:
             problems.append(f"width must be a multiple of heads={self.heads}, got {self.width}")
         if problems:
@@ -150,24 +155,39 @@ def read_case(
     if config.aligner == "tabpfn":
         found = features(subject, pairs, contexts=config.contexts, generator=generator)
         return Reading(structure, found)
-    measured = invariant.measure(
-        subject, pairs, both_ends=config.both_ends, sample=config.sampled, generator=generator
-    )
-    prior = log_share(start_effect(measured)) if config.prior else None
+    measured = measure(config, subject, pairs, generator=generator)
+    prior = start(measured) if config.prior else None
     return Reading(structure, tables(measured, config), prior)
 
 
-def start_effect(measured: invariant.Invariants) -> Float[Tensor, " edge"]:
-    """The cheap search that a prior starts from: effects by the gradients of both ends."""
-    names = (*invariant.STATISTICS, *invariant.FAR_STATISTICS)
-    near, far = (names.index(name) for name in ("effect_by_pair", "far_effect_by_pair"))
-    return measured.statistics[near] + measured.statistics[far]
+def measure(
+    config: PredictorConfig,
+    subject: Transformer,
+    pairs: Pairs,
+    *,
+    generator: torch.Generator | None = None,
+) -> invariant.Invariants:
+    """The invariants that a predictor of this configuration takes."""
+    return invariant.measure(
+        subject,
+        pairs,
+        share=config.share,
+        both_ends=config.both_ends,
+        sample=config.sampled,
+        generator=generator,
+    )
 
 
-def log_share(effect: Float[Tensor, " edge"]) -> Float[Tensor, " edge"]:
-    """Effects in units that look alike over cases: the logarithm of the share of the largest."""
-    share = effect / effect.max().clamp_min(invariant.TINY)
-    return share.clamp_min(invariant.FLOOR).log()
+START = invariant.BETWEEN_STATISTICS.index("own_by_pair")
+
+
+def start(measured: invariant.Invariants) -> Float[Tensor, " edge"]:
+    """The cheap search that a prior starts from: the gradient by each edge's mask, between.
+
+    In units that look alike over cases: the logarithm of the share of the largest.
+    """
+    effect = measured.statistics[START]
+    return log_share(effect / effect.max().clamp_min(TINY))
 
 
 def structure_of(graph: ComponentGraph, config: PredictorConfig) -> Neighbourhoods:
@@ -248,6 +268,7 @@ class Predictor(nn.Module):
         else:
             self.align = invariant.InvariantAligner(
                 width,
+                share=config.share,
                 both_ends=config.both_ends,
                 context_width=config.context_width,
                 generator=generator,

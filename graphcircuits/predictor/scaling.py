@@ -1,9 +1,9 @@
-"""Numbers of a case made comparable with those of another: by the largest, by component, by rank.
+"""Numbers of a case made comparable with those of another: by the largest, by component, by place.
 
 1. `Span` is a range of edges: some readers of one block, whose edges are a rectangle of readers and
    writers, or all edges of a graph.
 2. `Scales` holds what the values of a case are divided by: the largest of all, the sum and the
-   largest at each reader and at each writer; and the rank of every value.
+   largest at each reader and at each writer; and the place of every value, counted from the top.
 3. `Scales.columns` gives the scaled values of a span, so that a graph of a million edges never has
    all its columns at once. In a rectangle nothing is gathered.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
 
-SCALINGS = ("case", "reader_share", "reader_top", "writer_share", "writer_top", "rank")
+SCALINGS = ("case", "reader_share", "reader_top", "writer_share", "writer_top", "place")
 LOGARITHMIC = ("case", "reader_top", "writer_top")
 """Scalings of which the logarithm is taken."""
 
@@ -100,7 +100,7 @@ class Scales:
     at_readers: Float[Tensor, "2 statistic reader"]
     """The sum of the values at each reader, and the largest of them."""
     at_writers: Float[Tensor, "2 statistic writer"]
-    ranks: Float[Tensor, "statistic edge"]
+    places: Float[Tensor, "statistic edge"]
 
     @classmethod
     def of(cls, values: Float[Tensor, "statistic edge"], graph: ComponentGraph) -> "Scales":
@@ -115,7 +115,7 @@ class Scales:
             largest = writers[1, :, span.writers]
             torch.maximum(largest, here.amax(1), out=largest)
         readers, writers = readers.clamp_min_(TINY), writers.clamp_min_(TINY)
-        return cls(graph, values, top, readers, writers, rank(values))
+        return cls(graph, values, top, readers, writers, place(values))
 
     def columns(self, span: Span) -> Float[Tensor, "statistic scaling edge"]:
         """Every statistic of some edges under every scaling, in the order of SCALINGS."""
@@ -128,11 +128,11 @@ class Scales:
             "writer_top": span.at_writers(self.at_writers[1]),
         }
         found = values.new_empty(len(values), len(SCALINGS), *span.shape)
-        for place, name in enumerate(SCALINGS):
-            if name == "rank":
-                found[:, place] = span.of(self.ranks)
+        for number, name in enumerate(SCALINGS):
+            if name == "place":
+                found[:, number] = span.of(self.places)
                 continue
-            column = torch.div(values, scales[name], out=found[:, place])
+            column = torch.div(values, scales[name], out=found[:, number])
             if name in LOGARITHMIC:
                 column.clamp_min_(FLOOR).log_()
         return found.flatten(2)
@@ -148,16 +148,22 @@ def log_share(share: Float[Tensor, "row item"]) -> Float[Tensor, "row item"]:
     return share.clamp_min(FLOOR).log()
 
 
-def rank(values: Float[Tensor, "row item"]) -> Float[Tensor, "row item"]:
-    """The share of the row that is smaller, ties counted half; values are not negative."""
+def place(values: Float[Tensor, "row item"]) -> Float[Tensor, "row item"]:
+    """log(1 + how many of the row are larger), ties counted half; values are not negative.
+
+    Zeros count as one place behind all others, so that a row does not look another when zeros are
+    added to it: the same circuit in a larger subject.
+    """
     if values.device.type == "cpu" and values.dtype == torch.float32:
-        return _rank_of_bits(values)
+        return _place_by_bits(values)
     ordered, order = values.contiguous().sort(dim=1)
     both = torch.searchsorted(ordered, ordered) + torch.searchsorted(ordered, ordered, right=True)
-    return torch.empty_like(ordered).scatter_(1, order, both.to(values) / (2 * values.shape[1]))
+    larger = values.shape[1] - (both.double() + 1) / 2
+    larger = larger.where(ordered > 0, (ordered > 0).sum(1, keepdim=True).double())
+    return torch.empty_like(ordered).scatter_(1, order, larger.log1p().to(values))
 
 
-def _rank_of_bits(values: Float[Tensor, "row item"]) -> Float[Tensor, "row item"]:
+def _place_by_bits(values: Float[Tensor, "row item"]) -> Float[Tensor, "row item"]:
     """The same by one sort of whole numbers, ten times as fast and more.
 
     Numbers in single precision that are not negative are in the order of their bits; an item's
@@ -171,6 +177,9 @@ def _rank_of_bits(values: Float[Tensor, "row item"]) -> Float[Tensor, "row item"
         bits = keys >> 32
         first = np.flatnonzero(np.concatenate([[True], bits[1:] != bits[:-1]]))
         last = np.append(first[1:], len(bits))
-        middle = ((first + last) / (2 * len(bits))).astype(np.float32)
-        into.numpy()[keys & 0xFFFFFFFF] = np.repeat(middle, last - first)
+        larger = len(bits) - (first + last + 1) / 2
+        if bits[0] == 0:
+            larger[0] = len(bits) - last[0]
+        logs = np.log1p(larger).astype(np.float32)
+        into.numpy()[keys & 0xFFFFFFFF] = np.repeat(logs, last - first)
     return found

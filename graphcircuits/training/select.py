@@ -137,6 +137,7 @@ def _read_by(config: TrainConfig) -> dict[str, Any]:
             own.transformation,
             own.connectivity,
             own.sampled,
+            own.share,
             own.both_ends,
             own.prior,
         ],

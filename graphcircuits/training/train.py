@@ -143,7 +143,8 @@ def _standardize(predictor: Predictor, examples: Sequence[Example], config: Trai
     nodes = [content.nodes for content in contents if isinstance(content, InvariantTables)]
     predictor.align.standardize_by(torch.cat(nodes))
     if config.without:
-        leave_out(predictor.align, config.without, both_ends=config.predictor.both_ends)
+        own = config.predictor
+        leave_out(predictor.align, config.without, share=own.share, both_ends=own.both_ends)
 
 
 def _rate(step: int, config: TrainConfig) -> float:
