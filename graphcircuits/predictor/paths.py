@@ -1,0 +1,84 @@
+"""Scores of edges by the paths they lie on: an edge carries no more than the best of them.
+
+Of the best edges of a subject, those on no path from `input` to `logits` do nothing: their writer
+says what it says in the corrupted run, or nobody listens to their reader. A path is as good as its
+worst edge. So an edge counts for the best path that it lies on, and is chosen when that path is:
+
+1. from `input` on, `reached` is how good the best path to each writer is;
+2. from `logits` back, `heard` is how good the best path from each reader is;
+3. an edge's score is the least of its own and these two. Edges of one bottleneck would tie: a small
+   part of what an edge loses is left to it, so that the better ones come first.
+
+Time and memory are linear in the edges, which are taken block by block.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from graphcircuits.graph import Block, ComponentGraph
+
+LEFT = 1e-3
+"""The part of what an edge loses that is left to it."""
+
+
+def along_paths(scores: Float[Tensor, " edge"], graph: ComponentGraph) -> Float[Tensor, " edge"]:
+    """Each score, or less where no path through the edge is as good."""
+    reached = scores.new_full((graph.n_writers,), torch.inf)
+    heard = scores.new_full((graph.n_readers,), torch.inf)
+    leaving = scores.new_full((graph.n_writers,), -torch.inf)
+    blocks = graph.stream_blocks
+    for block in blocks[:-1]:
+        best = torch.minimum(_rectangle(scores, block), reached[: block.n_writers]).amax(1)
+        low, high = _written(graph, block)
+        reached[low:high] = _by_writer(graph, block, best)
+    for block in reversed(blocks):
+        readers = slice(block.first_reader, block.first_reader + block.n_readers)
+        if block is not blocks[-1]:
+            low, high = _written(graph, block)
+            heard[readers] = _by_reader(graph, block, leaving[low:high])
+        best = torch.minimum(_rectangle(scores, block), heard[readers, None]).amax(0)
+        leaving[: block.n_writers] = torch.maximum(leaving[: block.n_writers], best)
+    found = scores.clone()
+    for block in blocks:
+        rectangle = _rectangle(found, block)
+        readers = slice(block.first_reader, block.first_reader + block.n_readers)
+        bound = torch.minimum(reached[: block.n_writers], heard[readers, None])
+        least = torch.minimum(rectangle, bound)
+        rectangle.lerp_(least, 1 - LEFT)
+    return found
+
+
+def _rectangle(scores: Float[Tensor, " edge"], block: Block) -> Float[Tensor, "reader writer"]:
+    return scores[block.edges].view(block.n_readers, block.n_writers)
+
+
+def _is_mlp(graph: ComponentGraph, block: Block) -> bool:
+    return block.n_readers == 1
+
+
+def _written(graph: ComponentGraph, block: Block) -> tuple[int, int]:
+    """The writers that compute from a block's readers, as a range."""
+    first = 1 + block.layer * graph.writers_per_layer
+    if _is_mlp(graph, block):
+        return first + graph.n_heads, first + graph.writers_per_layer
+    return first, first + graph.n_heads
+
+
+def _by_writer(
+    graph: ComponentGraph, block: Block, best: Float[Tensor, " reader"]
+) -> Float[Tensor, " writer"]:
+    """The best reader of each writer."""
+    if _is_mlp(graph, block):
+        return best
+    return best[graph.head_slots.to(best.device)].amax(1)
+
+
+def _by_reader(
+    graph: ComponentGraph, block: Block, best: Float[Tensor, " writer"]
+) -> Float[Tensor, " reader"]:
+    """The best writer that each reader feeds."""
+    if _is_mlp(graph, block):
+        return best
+    groups = best.view(graph.n_groups, -1).amax(1)
+    return torch.cat([best, groups, groups])
