@@ -193,6 +193,7 @@ def test_validation_is_cmd_on_prompts_of_its_own() -> None:
     assert quality({}) is None
 
 
+@pytest.mark.slow
 def test_an_average_of_weights_is_kept() -> None:
     examples = make_judged(count=1)
     plain = [train(examples, config(steps=4, stop=stop)).predictor for stop in (1, 2)]
@@ -201,6 +202,7 @@ def test_an_average_of_weights_is_kept() -> None:
     torch.testing.assert_close(mean, (one + two) / 2)
 
 
+@pytest.mark.slow
 def test_groups_of_inputs_can_be_left_out() -> None:
     names = input_groups(both_ends=True)
     assert set(names) == set(INPUTS)

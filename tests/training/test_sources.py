@@ -39,6 +39,7 @@ def test_shipped_subjects_are_planted_and_labelled() -> None:
         refuse_others(["ib-7", "ib-3", "mt-0"])
 
 
+@pytest.mark.slow
 def test_a_corpus_gives_a_source_per_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     several = load_multi("mt-51")
     entries = [
