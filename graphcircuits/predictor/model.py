@@ -46,6 +46,8 @@ from graphcircuits.task.pairs import Pairs
 
 ALIGNERS = ("invariant", "tabpfn")
 LEARNERS = ("dirgnn", "dagformer", "factorized")
+LEAST_SHARE = 1e-5
+"""Of a case's largest effect, below which a prior tells no difference."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,8 +168,8 @@ def start_effect(measured: invariant.Invariants) -> Float[Tensor, " edge"]:
 
 def log_share(effect: Float[Tensor, " edge"]) -> Float[Tensor, " edge"]:
     """Effects in units that look alike over cases: the logarithm of the share of the largest."""
-    share = effect / effect.max().clamp_min(invariant.TINY)
-    return share.clamp_min(invariant.FLOOR).log()
+    share = effect / effect.max().clamp_min(torch.finfo(effect.dtype).tiny)
+    return share.clamp_min(LEAST_SHARE).log()
 
 
 def structure_of(graph: ComponentGraph, config: PredictorConfig) -> Neighbourhoods:

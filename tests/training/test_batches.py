@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from graphcircuits.compare.evaluate import faithfulness_curve
+from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import InvariantTables, Predictor, PredictorConfig
 from graphcircuits.training.batches import Grouped, StackPool, grouped, scores_of
 from graphcircuits.training.config import TrainConfig
@@ -15,7 +16,7 @@ from graphcircuits.training.data import Example, load_targets, save_targets, wit
 from graphcircuits.training.inputs import INPUTS, input_groups
 from graphcircuits.training.train import origin_of, train
 from graphcircuits.training.validation import means, quality, validate
-from tests.predictor.cases import make_examples, small, training
+from tests.predictor.cases import make_examples, make_task, small, training
 from tests.predictor.graphs import seeded
 from tests.training.examples import PRIOR, make_judged
 
@@ -51,6 +52,10 @@ def test_an_untrained_predictor_is_its_prior() -> None:
     assert reading.prior is not None
     assert (reading.prior.max(), reading.prior.min() >= -11.6) == (0, True)
     assert torch.equal(Predictor(PRIOR)(reading, generator=seeded(0)), reading.prior)
+    subject, pairs = make_task(seed=0)
+    ensemble = Ensemble((Predictor(PRIOR),), {})
+    scores = ensemble.scores(subject.to(torch.float32), pairs, generator=seeded(0))
+    torch.testing.assert_close(scores, reading.prior)
     with pytest.raises(ValueError, match="corrects a prior, and the reading has none"):
         Predictor(PRIOR)(replace(reading, prior=None), generator=seeded(0))
     with pytest.raises(ValueError, match="prior needs both_ends=true and the invariant aligner"):
