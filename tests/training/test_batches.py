@@ -179,6 +179,16 @@ def test_a_training_on_faithfulness_goes_on_as_if_unbroken(tmp_path: Path) -> No
     assert validate(whole.predictor, examples[1:]) == whole.history[best]["cases"]
 
 
+@pytest.mark.gpu
+def test_a_gpu_trains_and_validates() -> None:
+    examples = make_judged()
+    own = config(every=1, keep="best", average=0.5)
+    here, there = (train(examples, own, validation=examples, device=x) for x in ("cpu", "cuda"))
+    assert there.predictor.readout.weight.is_cuda
+    first, other = (x.history[1]["cases"] for x in (here, there))
+    assert means(other)["cmd"] == pytest.approx(means(first)["cmd"], rel=0.05)
+
+
 def test_validation_is_cmd_on_prompts_of_its_own() -> None:
     examples = make_judged()
     predictor = jolted(PRIOR)
