@@ -75,6 +75,9 @@ def train(
     ),
     device: Device = "cpu",
     processes: Annotated[int, typer.Option(help="Processes that read subjects.")] = 1,
+    readings: Annotated[
+        Path | None, typer.Option(help="Folder that keeps what was read for the next training.")
+    ] = None,
     checkpoints: Annotated[
         Path | None,
         typer.Option(
@@ -108,7 +111,9 @@ def train(
         in_range("--processes", processes, 1, MOST_PROCESSES),
         device_there(device),
         writable({"--out": out}, read=[config, targets]),
-        writable_folders({"--checkpoints": checkpoints, "--tensorboard": tensorboard}),
+        writable_folders(
+            {"--checkpoints": checkpoints, "--tensorboard": tensorboard, "--readings": readings}
+        ),
     )
     settings = _settings(config, steps, objective, targets)
     known = {} if targets is None else data.load_targets(targets)
@@ -129,6 +134,7 @@ def train(
                 views=None if place == 0 else 1,
                 judged=judged,
                 processes=processes,
+                kept=readings,
                 progress=lambda done, _: bar.update(reading, completed=before + done),
             )
 

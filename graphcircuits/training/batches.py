@@ -7,7 +7,7 @@
    draws a group by its size and up to `batch` of its examples, and further groups if it has fewer,
    four at most (`Grouped`). Where the runs of a step would not fit in memory together, it is passed
    in parts, whose gradients add up.
-3. `Part.loss` is the weighted sum of the objectives.
+3. `BatchPart.loss` is the weighted sum of the objectives.
 
 Draws come from generators that depend on seed and step alone.
 """
@@ -37,7 +37,7 @@ MOST_GROUPS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class BatchPart:
     """Readings that go through the network together, and what their scores are judged by."""
 
     readings: tuple[Reading, ...]
@@ -121,7 +121,7 @@ class Mixed:
         whole = self.joinable and self.size == len(self.examples)
         self.all = [self._joined(self.examples)] if whole else []
 
-    def at(self, step: int) -> Iterable[Part]:
+    def at(self, step: int) -> Iterable[BatchPart]:
         """One part, or one per case where they cannot be joined."""
         if self.all:
             return self.all
@@ -132,7 +132,7 @@ class Mixed:
             return [self._joined(chosen)]
         return (self._joined([example]) for example in chosen)
 
-    def _joined(self, examples: Sequence[Example]) -> Part:
+    def _joined(self, examples: Sequence[Example]) -> BatchPart:
         readings = [example.reading for example in examples]
         masks = [example.circuit.mask for example in examples if example.circuit is not None]
         device = readings[0].structure.edge_nodes.device
@@ -140,7 +140,7 @@ class Mixed:
         reading = readings[0] if len(readings) == 1 else join(readings)
         share = len(examples) / self.size
         labels = torch.cat(masks)[None].to(device)
-        return Part((reading,), share, labels, weights[None].to(device))
+        return BatchPart((reading,), share, labels, weights[None].to(device))
 
 
 # With subjects that are run
@@ -252,10 +252,10 @@ class ExampleGroup:
         places = [self.places[place] for place in index]
         return self.stack if places == list(range(len(self.stack))) else self.stack.subset(places)
 
-    def part(self, index: Sequence[int], of: int, config: TrainConfig) -> Part:
+    def part(self, index: Sequence[int], of: int, config: TrainConfig) -> BatchPart:
         """Some examples, of so many in the step."""
         rows = torch.tensor(list(index)).to(self.labels.device)
-        return Part(
+        return BatchPart(
             self.readings(index),
             len(index) / of,
             self.labels[rows],
@@ -316,7 +316,7 @@ class Grouped:
         masks, rows = self.config.masks, self.config.rows
         return [x.at_once(masks, rows, grad=True) if runs else len(x) for x in self.groups]
 
-    def at(self, step: int) -> Iterator[Part]:
+    def at(self, step: int) -> Iterator[BatchPart]:
         """Parts that fit in memory."""
         drawn = self._drawn(step)
         total = sum(len(index) for _, index in drawn)

@@ -18,20 +18,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.compare.workers import spread
 from graphcircuits.engine.stack import StackItem
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.predictor.features import Features
 from graphcircuits.predictor.model import InvariantTables, Reading, read_case, structure_of
 from graphcircuits.predictor.transform import Neighbourhoods
 from graphcircuits.store import content_hash, load_artifact, save_artifact
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.config import TrainConfig
+from graphcircuits.training.readings import (
+    SourceReading,
+    load_readings,
+    readings_path,
+    save_readings,
+)
 from graphcircuits.training.sources import Source, shipped_sources
 
 TrainProgress = Callable[[int, int], None]
@@ -95,21 +100,27 @@ def read(
     views: int | None = None,
     judged: bool = True,
     processes: int = 1,
+    kept: str | Path | None = None,
     progress: TrainProgress | None = None,
 ) -> ReadExamples:
-    """Readings of all sources, in their order; `judged` ones can also be run."""
+    """Readings of all sources, in their order; `judged` ones can also be run.
+
+    `kept` is a folder in which readings stay for the next time.
+    """
     views = config.views if views is None else views
-    work = partial(_read_job, config=config, views=views, judged=judged)
-    jobs = _jobs(sources)
-    if processes == 1 or config.predictor.aligner != "invariant":
-        found = (each for job in jobs for each in work(job))
-    else:
-        found = map(_unpacked, spread(partial(_packed_job, work), jobs, processes, _lost))
-    by_place: dict[int, _Read | str] = {}
-    for place, result in found:
-        by_place[place] = result
-        if progress:
-            progress(len(by_place), len(sources))
+    keeps = kept is not None and config.predictor.aligner == "invariant"
+    path = readings_path(kept, sources, config, views, judged) if keeps and kept else None
+    by_place = None if path is None else load_readings(path)
+    if by_place is None:
+        by_place = {}
+        for place, result in _found(sources, config, views, judged, processes):
+            by_place[place] = result
+            if progress:
+                progress(len(by_place), len(sources))
+        if path is not None:
+            save_readings(path, by_place)
+    elif progress:
+        progress(len(by_place), len(sources))
     keep = _Keeper(config)
     examples: list[Example] = []
     left_out: dict[str, str] = {}
@@ -125,6 +136,19 @@ def read(
 Job = tuple[tuple[int, Source], ...]
 
 
+def _found(
+    sources: Sequence[Source], config: TrainConfig, views: int, judged: bool, processes: int
+) -> Iterator[tuple[int, SourceReading | str]]:
+    """Every source's place and what is read of it, or why nothing is, as it comes."""
+    work = partial(_read_job, config=config, views=views, judged=judged)
+    jobs = _jobs(sources)
+    if processes == 1 or config.predictor.aligner != "invariant":
+        for job in jobs:
+            yield from work(job)
+    else:
+        yield from map(_unpacked, spread(partial(_packed_job, work), jobs, processes, _lost))
+
+
 def _jobs(sources: Sequence[Source]) -> list[Job]:
     """A few sources at a time, each with its place among all."""
     numbered = list(enumerate(sources))
@@ -137,19 +161,9 @@ def _lost(job: Job, done: int, why: str) -> tuple[Sequence[tuple[int, Any]], Job
     return [(place, why)], job[done + 1 :] or None
 
 
-@dataclass(frozen=True, eq=False)
-class _Read:
-    """What is read of a source."""
-
-    contents: tuple[InvariantTables | Features, ...]
-    priors: tuple[Tensor | None, ...]
-    circuit: Bool[Tensor, " edge"] | None
-    judged: Pairs | None
-
-
 def _read_job(
     job: Job, *, config: TrainConfig, views: int, judged: bool
-) -> Iterator[tuple[int, _Read | str]]:
+) -> Iterator[tuple[int, SourceReading | str]]:
     for place, source in job:
         try:
             yield place, _read_source(source, config, views, judged)
@@ -157,7 +171,7 @@ def _read_job(
             yield place, str(error)
 
 
-def _read_source(source: Source, config: TrainConfig, views: int, judged: bool) -> _Read:
+def _read_source(source: Source, config: TrainConfig, views: int, judged: bool) -> SourceReading:
     subject = source.subject()
     contents, priors = [], []
     for view in range(views):
@@ -171,7 +185,7 @@ def _read_source(source: Source, config: TrainConfig, views: int, judged: bool) 
     if fresh is not None:
         _check_gap(subject, fresh)
     mask = None if circuit is None else circuit.mask
-    return _Read(tuple(contents), tuple(priors), mask, fresh)
+    return SourceReading(tuple(contents), tuple(priors), mask, fresh)
 
 
 @torch.no_grad()
@@ -196,13 +210,13 @@ def mixed_seed(*parts: object) -> int:
 
 
 def _packed_job(
-    work: Callable[[Job], Iterator[tuple[int, _Read | str]]], job: Job
+    work: Callable[[Job], Iterator[tuple[int, SourceReading | str]]], job: Job
 ) -> Iterator[tuple[int, Any]]:
     for place, result in work(job):
         yield place, result if isinstance(result, str) else _packed(result)
 
 
-def _packed(found: _Read) -> dict[str, Any]:
+def _packed(found: SourceReading) -> dict[str, Any]:
     """Arrays and words."""
     tables = [content for content in found.contents if isinstance(content, InvariantTables)]
     return {
@@ -219,11 +233,11 @@ def _packed(found: _Read) -> dict[str, Any]:
     }
 
 
-def _unpacked(sent: tuple[int, Any]) -> tuple[int, _Read | str]:
+def _unpacked(sent: tuple[int, Any]) -> tuple[int, SourceReading | str]:
     place, found = sent
     if isinstance(found, str):
         return place, found
-    return place, _Read(
+    return place, SourceReading(
         contents=tuple(InvariantTables(*map(torch.from_numpy, x)) for x in found["contents"]),
         priors=tuple(map(_tensor, found["priors"])),
         circuit=_tensor(found["circuit"]),
@@ -245,7 +259,7 @@ class _Keeper:
         self.subjects: dict[tuple[str, str], Transformer] = {}
         self.structures: dict[ComponentGraph, Neighbourhoods] = {}
 
-    def examples(self, source: Source, found: _Read) -> Iterator[Example]:
+    def examples(self, source: Source, found: SourceReading) -> Iterator[Example]:
         """One per view."""
         name = (source.place, source.model)
         if name not in self.subjects:

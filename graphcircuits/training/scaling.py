@@ -162,6 +162,7 @@ def read_data(
     most: int | None,
     held_out: int,
     processes: int = 1,
+    kept: Path | None = None,
 ) -> ScalingData:
     """Read everything once; of what is held out at most so many of a kind, drawn with seed 0."""
     together = [source for found in sources.values() for source in found]
@@ -173,7 +174,7 @@ def read_data(
         for kind, own in sources.items():
             there = set(own)
             some = _some([source for source in chosen if source in there], limit, seed=0)
-            result = read(some, config, processes=processes)
+            result = read(some, config, processes=processes, kept=kept)
             for id, why in result.left_out.items():
                 log.warning("left out: %s: %s", id, why)
             found[kind] = result.examples
@@ -349,6 +350,7 @@ def main() -> None:
     parser.add_argument("--held-out", type=int, default=150, help="of a kind, tasks to measure on")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--processes", type=int, default=1, help="processes that read subjects")
+    parser.add_argument("--readings", type=Path, help="folder that keeps what was read")
     parser.add_argument("--stored", action="store_true", help="train nothing, report what is there")
     parser.add_argument("--table", type=Path, help="where to write the table, as Markdown")
     parser.add_argument("--plot", type=Path, help="where to write the plot, .png or .svg")
@@ -385,6 +387,7 @@ def _run(given: argparse.Namespace) -> Iterator[Record]:
         most=given.most,
         held_out=given.held_out,
         processes=given.processes,
+        kept=given.readings,
     )
     kinds = [kind for kind, examples in data.learned.items() if examples]
     chosen = [x for grid in given.grid.split(",") for x in settings(grid, kinds, base)]

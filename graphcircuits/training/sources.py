@@ -14,7 +14,7 @@
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +22,7 @@ import torch
 
 from graphcircuits.adapters.load import load_model
 from graphcircuits.circuit import Circuit
-from graphcircuits.corpus import N_FOLDS, load_case
+from graphcircuits.corpus import N_FOLDS, Case, load_case
 from graphcircuits.corpus.collection import Corpus, load_corpus
 from graphcircuits.corpus.language.folder import REPORT
 from graphcircuits.corpus.language.report import does
@@ -76,23 +76,35 @@ class Source:
                 return _corpus(self.place)[self.model].subject()
             case "file":
                 return load_transformer(self.place).to(torch.float32)
-        return load_model(self.place)
+        return _language_model(self.place)
 
     def pairs(self, subject: Transformer, n: int, seed: int) -> Pairs:
         """Prompts of the task."""
         if self.kind == "language":
             return find_task(self.task)(subject.tokenizer, n=n, seed=seed)
-        return load_case(self.task).pairs(n, seed)
+        return _case(self.task).pairs(n, seed)
 
     def circuit(self, subject: Transformer, labels: str) -> Circuit | None:
         """The true circuit, where it is known."""
-        return load_case(self.task).labels(labels, subject.graph) if self.labelled else None
+        return _case(self.task).labels(labels, subject.graph) if self.labelled else None
+
+
+# Every process reads a corpus once, and what the next source may need again a little longer.
 
 
 @cache
 def _corpus(folder: str) -> Corpus:
-    """Every process reads a corpus once."""
     return load_corpus(folder)
+
+
+@lru_cache(maxsize=1)
+def _language_model(folder: str) -> Transformer:
+    return load_model(folder)
+
+
+@lru_cache(maxsize=8)
+def _case(id: str) -> Case:
+    return load_case(id)
 
 
 def shipped_sources(ids: Iterable[str]) -> list[Source]:

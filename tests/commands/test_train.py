@@ -121,6 +121,7 @@ def test_a_fold_is_held_out_and_scored(tmp_path: Path, config: Path) -> None:
     assert f"wrote {out}" in said.replace("\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_faithfulness_of_a_folder_with_targets(tmp_path: Path) -> None:
     """A folder of subjects, two held-out folds, scores found before, and the best step kept."""

@@ -198,6 +198,23 @@ def test_groups_share_an_architecture() -> None:
     assert group(items) == [[0, 2], [1, 3], [4], [5]]
 
 
+@pytest.mark.gpu
+def test_a_gpu_computes_the_same_and_is_not_waited_for() -> None:
+    items = mixed()
+    masks = random_masks(items)
+    stack, on_gpu = Stack.of(items, "cuda"), masks.cuda().requires_grad_()
+    rows = torch.tensor([2, 0]).cuda()
+    stack.losses(on_gpu)  # tables that are made once
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = stack.losses(on_gpu)
+        stack.departure(on_gpu, rows).abs().mean().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert_equal(found.detach().cpu(), alone(items, masks))
+    assert on_gpu.grad is not None
+
+
 def test_bad_stacks_are_refused() -> None:
     subject, pairs = item(**SMALL)
     with pytest.raises(ValueError, match=r"^a stack needs at least one subject, got none\.$"):

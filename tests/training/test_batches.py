@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from graphcircuits.compare.evaluate import faithfulness_curve
+from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import InvariantTables, Predictor, PredictorConfig
 from graphcircuits.training.batches import Grouped, StackPool, grouped, scores_of
 from graphcircuits.training.config import TrainConfig
@@ -15,7 +16,7 @@ from graphcircuits.training.data import Example, load_targets, save_targets, wit
 from graphcircuits.training.inputs import INPUTS, input_groups
 from graphcircuits.training.train import origin_of, train
 from graphcircuits.training.validation import means, quality, validate
-from tests.predictor.cases import make_examples, small, training
+from tests.predictor.cases import make_examples, make_task, small, training
 from tests.predictor.graphs import seeded
 from tests.training.examples import PRIOR, make_judged
 
@@ -51,6 +52,10 @@ def test_an_untrained_predictor_is_its_prior() -> None:
     assert reading.prior is not None
     assert (reading.prior.max(), reading.prior.min() >= -11.6) == (0, True)
     assert torch.equal(Predictor(PRIOR)(reading, generator=seeded(0)), reading.prior)
+    subject, pairs = make_task(seed=0)
+    ensemble = Ensemble((Predictor(PRIOR),), {})
+    scores = ensemble.scores(subject.to(torch.float32), pairs, generator=seeded(0))
+    torch.testing.assert_close(scores, reading.prior)
     with pytest.raises(ValueError, match="corrects a prior, and the reading has none"):
         Predictor(PRIOR)(replace(reading, prior=None), generator=seeded(0))
     with pytest.raises(ValueError, match="prior needs both_ends=true and the invariant aligner"):
@@ -174,6 +179,16 @@ def test_a_training_on_faithfulness_goes_on_as_if_unbroken(tmp_path: Path) -> No
     assert validate(whole.predictor, examples[1:]) == whole.history[best]["cases"]
 
 
+@pytest.mark.gpu
+def test_a_gpu_trains_and_validates() -> None:
+    examples = make_judged()
+    own = config(every=1, keep="best", average=0.5)
+    here, there = (train(examples, own, validation=examples, device=x) for x in ("cpu", "cuda"))
+    assert there.predictor.readout.weight.is_cuda
+    first, other = (x.history[1]["cases"] for x in (here, there))
+    assert means(other)["cmd"] == pytest.approx(means(first)["cmd"], rel=0.05)
+
+
 def test_validation_is_cmd_on_prompts_of_its_own() -> None:
     examples = make_judged()
     predictor = jolted(PRIOR)
@@ -193,6 +208,7 @@ def test_validation_is_cmd_on_prompts_of_its_own() -> None:
     assert quality({}) is None
 
 
+@pytest.mark.slow
 def test_an_average_of_weights_is_kept() -> None:
     examples = make_judged(count=1)
     plain = [train(examples, config(steps=4, stop=stop)).predictor for stop in (1, 2)]
@@ -201,6 +217,7 @@ def test_an_average_of_weights_is_kept() -> None:
     torch.testing.assert_close(mean, (one + two) / 2)
 
 
+@pytest.mark.slow
 def test_groups_of_inputs_can_be_left_out() -> None:
     names = input_groups(both_ends=True)
     assert set(names) == set(INPUTS)

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from graphcircuits.corpus.multitask import load_multi
 from graphcircuits.corpus.orders import Order
 from graphcircuits.predictor.model import InvariantTables
 from graphcircuits.training import data, sources
-from graphcircuits.training.data import FRESH, read, read_examples
+from graphcircuits.training.data import FRESH, Example, read, read_examples
 from graphcircuits.training.sources import (
     Source,
     corpus_sources,
@@ -39,6 +40,7 @@ def test_shipped_subjects_are_planted_and_labelled() -> None:
         refuse_others(["ib-7", "ib-3", "mt-0"])
 
 
+@pytest.mark.slow
 def test_a_corpus_gives_a_source_per_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     several = load_multi("mt-51")
     entries = [
@@ -161,17 +163,51 @@ def test_processes_read_what_one_reads() -> None:
     assert done == [(1, 2), (2, 2)]
     assert [x.case for x in one] == [x.case for x in other] == ["ib-7", "ib-7", "ib-2", "ib-2"]
     for a, b in zip(one, other, strict=True):
-        assert isinstance(a.reading.content, InvariantTables)
-        assert isinstance(b.reading.content, InvariantTables)
-        assert torch.equal(a.reading.content.nodes, b.reading.content.nodes)
-        assert a.reading.prior is not None
-        assert b.reading.prior is not None
-        assert torch.equal(a.reading.prior, b.reading.prior)
-        assert a.circuit == b.circuit
-        assert a.item is not None
-        assert b.item is not None
-        assert torch.equal(a.item[1].clean, b.item[1].clean)
-        assert a.item[1].loss_name == b.item[1].loss_name
+        same_example(a, b)
+
+
+def test_readings_are_kept_for_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = training(PRIOR, pairs=3, views=2, judged=4)
+    given = shipped_sources(["ib-7", "ib-2"])
+    fails = data._read_source
+
+    def read_source(source: Source, *args: Any) -> data.SourceReading:
+        if source.id == "ib-2":
+            raise ValueError("nothing to see")
+        return fails(source, *args)
+
+    monkeypatch.setattr(data, "_read_source", read_source)
+    before = read(given, config, kept=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+    monkeypatch.setattr(data, "_read_source", None)
+    done: list[tuple[int, int]] = []
+    after = read(given, config, kept=tmp_path, progress=lambda *x: done.append(x))
+    assert done == [(2, 2)]
+    assert after.left_out == before.left_out == {"ib-2": "nothing to see"}
+    for a, b in zip(before.examples, after.examples, strict=True):
+        same_example(a, b)
+    # Other settings are other readings, and what does not change them is not.
+    with pytest.raises(TypeError):
+        read(given, replace(config, pairs=4), kept=tmp_path)
+    assert read(given, replace(config, lr=1.0), kept=tmp_path).left_out
+
+
+def same_example(a: Example, b: Example) -> None:
+    assert isinstance(a.reading.content, InvariantTables)
+    assert isinstance(b.reading.content, InvariantTables)
+    assert torch.equal(a.reading.content.nodes, b.reading.content.nodes)
+    assert a.reading.prior is not None
+    assert b.reading.prior is not None
+    assert torch.equal(a.reading.prior, b.reading.prior)
+    assert (a.case, a.circuit, a.source) == (b.case, b.circuit, b.source)
+    assert a.item is not None
+    assert b.item is not None
+    one, other = a.item[1], b.item[1]
+    for name in ("clean", "corrupted", "scored", "targets"):
+        assert torch.equal(getattr(one, name), getattr(other, name))
+    assert (one.loss_name, one.case) == (other.loss_name, other.case)
 
 
 def test_a_process_that_ended_costs_the_source_it_was_at() -> None:
