@@ -36,7 +36,7 @@ from graphcircuits.predictor.scaling import Scales, Span, rectangles, whole
 
 SMALL = 4096
 """Edges up to which a graph is one span."""
-AT_ONCE = 4096
+AT_ONCE = 2048
 """Edges of a span of a larger graph: on a CPU their states stay within the caches."""
 GPU_AT_ONCE = 2**19
 EPS = 1e-5
@@ -338,7 +338,7 @@ class _Sums:
         if isinstance(span.readers, slice):
             states = states.unflatten(1, span.shape)
             self.at_readers[:, span.readers] = states.sum(2)
-            self.at_writers[:, span.writers] += states.sum(1)
+            self.at_writers[:, span.writers].add_(states.sum(1))
             return
         readers, writers = _incidence(self.graph, states.device, states.dtype)
         torch.matmul(readers, states, out=self.at_readers)
