@@ -137,8 +137,8 @@ def _check_finite(what: str, names: Sequence[str], values: Float[Tensor, " compo
 def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int, *, both_ends: bool) -> int:
     """Pairs whose runs, stream vectors and contractions fit in memory, one at least."""
     size = Footprint(subject, pairs.clean.shape[1], pairs.columns.stop - pairs.columns.start)
-    runs = (1 + both_ends) * (size.backward + size.readers) + 2 * size.states
-    return at_once(subject, runs + 3 * size.writers + 3 * size.readers, memory_limit)
+    runs = (1 + both_ends) * (size.backward + 5 * size.readers) + 2 * size.states
+    return at_once(subject, runs + 3 * size.writers, memory_limit)
 
 
 # Scaling
