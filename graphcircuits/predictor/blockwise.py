@@ -13,7 +13,7 @@ where edges are rectangles of readers and writers. There the same logits come
    updates its states and adds to the sums that the next layer starts from. Columns are made when
    the first pass needs them.
 
-Of a large graph only the states of one member are held, beside the statistics and their ranks; a
+Of a large graph only the states of some members are held, beside the statistics and their ranks; a
 small one is a single span, and its members are computed at once.
 """
 
@@ -36,9 +36,12 @@ from graphcircuits.predictor.scaling import Scales, Span, rectangles, whole
 
 SMALL = 4096
 """Edges up to which a graph is one span."""
-AT_ONCE = 2048
-"""Edges of a span of a larger graph: on a CPU their states stay within the caches."""
+AT_ONCE = 4096
+"""Edges of a span of a larger graph, times members: fewer, and calls take the time; more, and
+states leave the caches."""
 GPU_AT_ONCE = 2**19
+STATES = 2**28
+"""Bytes of the states that are held: of as many members as fit, one at least."""
 EPS = 1e-5
 """Of `nn.LayerNorm`."""
 
@@ -131,9 +134,9 @@ class Folded:
     def __len__(self) -> int:
         return len(self.project)
 
-    def member(self, place: int) -> "Folded":
-        """One of the predictors."""
-        return _each([self], lambda parts: parts[0][place : place + 1])
+    def some(self, first: int, count: int) -> "Folded":
+        """Some of the predictors."""
+        return _each([self], lambda parts: parts[0][first : first + count])
 
 
 @torch.no_grad()
@@ -246,11 +249,13 @@ def logits(weights: Folded, found: invariant.Invariants) -> Float[Tensor, "membe
         spans = [whole(graph, found.statistics.device)]
         return _logits(weights, scales, components, spans)
     size = GPU_AT_ONCE if found.statistics.is_cuda else AT_ONCE
-    spans = list(rectangles(graph, size))
-    one_by_one = [
-        _logits(weights.member(place), scales, components, spans) for place in range(len(weights))
-    ]
-    return torch.cat(one_by_one)
+    states = graph.n_edges * weights.bias[0].nbytes
+    count = min(len(weights), max(1, STATES // states))
+    spans = list(rectangles(graph, size // count))
+    firsts = range(0, len(weights), count)
+    return torch.cat(
+        [_logits(weights.some(first, count), scales, components, spans) for first in firsts]
+    )
 
 
 def _logits(

@@ -7,9 +7,10 @@
    With `both_ends` the effect is taken by the gradient at the corrupted run as well: where the
    clean run saturates, as attention does, its gradient vanishes and the other one need not.
 2. `measure` pools them over contexts: means of absolute values, by context or summed over the
-   positions of a pair first. That is one pass over the prompts, chunked to a memory limit.
+   positions of a pair first. That is one pass over the prompts, chunked to a memory limit, and over
+   the edges block by block (`contract`).
 3. `scaled` makes a subject's numbers comparable with another's: by the largest of the case, by the
-   largest and the sum at an edge's reader and at its writer, and by rank.
+   largest and the sum at an edge's reader and at its writer, and by rank (`scaling`).
 4. `InvariantAligner` standardizes and projects them, with the kinds of writer and reader. It may
    add a learned projection of single contexts, pooled after it.
 
