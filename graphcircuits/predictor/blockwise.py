@@ -282,7 +282,7 @@ def _logits(
             h, inverse = states[:, span.edges], inverses[:, span.edges]
             if place == 0:
                 columns = scales.columns(span).flatten(0, 1).T
-                torch.matmul(columns, own, out=h)
+                torch.bmm(columns.expand(members, -1, -1), own, out=h)
                 _tell(h, span, told)
             else:
                 _update(h, inverse, span, weights.layers[place - 1], told)
