@@ -245,17 +245,18 @@ def logits(weights: Folded, found: invariant.Invariants) -> Float[Tensor, "membe
     found = found.to(weights.project.dtype)
     scales = Scales.of(found.statistics, graph)
     components = invariant.component_tables(found)
+    width, like = weights.bias.shape[-1], found.statistics
     if graph.n_edges <= SMALL:
-        spans = [whole(graph, found.statistics.device)]
-        return _logits(weights, scales, components, spans)
-    size = GPU_AT_ONCE if found.statistics.is_cuda else AT_ONCE
-    states = graph.n_edges * weights.bias[0].nbytes
-    count = min(len(weights), max(1, STATES // states))
-    spans = list(rectangles(graph, size // count))
-    firsts = range(0, len(weights), count)
-    return torch.cat(
-        [_logits(weights.some(first, count), scales, components, spans) for first in firsts]
-    )
+        spans, count = [whole(graph, like.device)], len(weights)
+    else:
+        count = min(len(weights), max(1, STATES // (graph.n_edges * width * like.itemsize)))
+        spans = list(rectangles(graph, (GPU_AT_ONCE if like.is_cuda else AT_ONCE) // count))
+    states = like.new_empty(count, graph.n_edges, width)
+    logits = []
+    for first in range(0, len(weights), count):
+        some = weights.some(first, count)
+        logits.append(_logits(some, scales, components, spans, states[: len(some)]))
+    return torch.cat(logits)
 
 
 def _logits(
@@ -263,10 +264,10 @@ def _logits(
     scales: Scales,
     components: tuple[Tensor, Tensor],
     spans: Sequence[Span],
+    states: Float[Tensor, "member edge width"],
 ) -> Float[Tensor, "member edge"]:
-    graph, members, width = scales.graph, len(weights), weights.bias.shape[-1]
-    like = scales.values
-    states = like.new_empty(members, graph.n_edges, width)
+    """The same, with `states` as the place for those of all edges."""
+    graph, like, (members, _, width) = scales.graph, scales.values, states.shape
     inverses = like.new_empty(members, graph.n_edges, 1)
     found = like.new_empty(members, graph.n_edges)
     own, of_writer, of_reader = weights.project.split(
