@@ -13,7 +13,7 @@ where edges are rectangles of readers and writers. There the same logits come
    updates its states and adds to the sums that the next layer starts from. Columns are made when
    the first pass needs them.
 
-Of a large graph only the states of one member are held, beside the statistics and their ranks; a
+Of a large graph only the states of some members are held, beside the statistics and their ranks; a
 small one is a single span, and its members are computed at once.
 """
 
@@ -37,8 +37,11 @@ from graphcircuits.predictor.scaling import Scales, Span, rectangles, whole
 SMALL = 4096
 """Edges up to which a graph is one span."""
 AT_ONCE = 4096
-"""Edges of a span of a larger graph: on a CPU their states stay within the caches."""
+"""Edges of a span of a larger graph, times members: fewer, and calls take the time; more, and
+states leave the caches."""
 GPU_AT_ONCE = 2**19
+STATES = 2**28
+"""Bytes of the states that are held: of as many members as fit, one at least."""
 EPS = 1e-5
 """Of `nn.LayerNorm`."""
 
@@ -135,9 +138,9 @@ class Folded:
     def __len__(self) -> int:
         return len(self.project)
 
-    def member(self, place: int) -> "Folded":
-        """One of the predictors."""
-        return _each([self], lambda parts: parts[0][place : place + 1])
+    def some(self, first: int, count: int) -> "Folded":
+        """Some of the predictors."""
+        return _each([self], lambda parts: parts[0][first : first + count])
 
 
 @torch.no_grad()
@@ -251,15 +254,18 @@ def _corrections(weights: Folded, found: invariant.Invariants) -> Float[Tensor, 
     graph = found.graph
     scales = Scales.of(found.statistics, graph)
     components = invariant.component_tables(found)
+    width, like = weights.bias.shape[-1], found.statistics
     if graph.n_edges <= SMALL:
-        spans = [whole(graph, found.statistics.device)]
-        return _logits(weights, scales, components, spans)
-    size = GPU_AT_ONCE if found.statistics.is_cuda else AT_ONCE
-    spans = list(rectangles(graph, size))
-    one_by_one = [
-        _logits(weights.member(place), scales, components, spans) for place in range(len(weights))
-    ]
-    return torch.cat(one_by_one)
+        spans, count = [whole(graph, like.device)], len(weights)
+    else:
+        count = min(len(weights), max(1, STATES // (graph.n_edges * width * like.itemsize)))
+        spans = list(rectangles(graph, (GPU_AT_ONCE if like.is_cuda else AT_ONCE) // count))
+    states = like.new_empty(count, graph.n_edges, width)
+    logits = []
+    for first in range(0, len(weights), count):
+        some = weights.some(first, count)
+        logits.append(_logits(some, scales, components, spans, states[: len(some)]))
+    return torch.cat(logits)
 
 
 def _logits(
@@ -267,10 +273,10 @@ def _logits(
     scales: Scales,
     components: tuple[Tensor, Tensor],
     spans: Sequence[Span],
+    states: Float[Tensor, "member edge width"],
 ) -> Float[Tensor, "member edge"]:
-    graph, members, width = scales.graph, len(weights), weights.bias.shape[-1]
-    like = scales.values
-    states = like.new_empty(members, graph.n_edges, width)
+    """The same, with `states` as the place for those of all edges."""
+    graph, like, (members, _, width) = scales.graph, scales.values, states.shape
     inverses = like.new_empty(members, graph.n_edges, 1)
     found = like.new_empty(members, graph.n_edges)
     own, of_writer, of_reader = weights.project.split(
@@ -286,7 +292,7 @@ def _logits(
             h, inverse = states[:, span.edges], inverses[:, span.edges]
             if place == 0:
                 columns = scales.columns(span).flatten(0, 1).T
-                torch.matmul(columns, own, out=h)
+                torch.bmm(columns.expand(members, -1, -1), own, out=h)
                 _tell(h, span, told)
             else:
                 _update(h, inverse, span, weights.layers[place - 1], told)
@@ -347,7 +353,7 @@ class _Sums:
         if isinstance(span.readers, slice):
             states = states.unflatten(1, span.shape)
             self.at_readers[:, span.readers] = states.sum(2)
-            self.at_writers[:, span.writers] += states.sum(1)
+            self.at_writers[:, span.writers].add_(states.sum(1))
             return
         readers, writers = _incidence(self.graph, states.device, states.dtype)
         torch.matmul(readers, states, out=self.at_readers)

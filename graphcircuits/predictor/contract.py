@@ -249,7 +249,7 @@ def _some_readers(
 ) -> Iterator[slice]:
     """Readers whose products fit in a buffer."""
     n_readers, n_runs, contexts, _ = gradients.shape
-    buffer = GPU_BUFFER if gradients.is_cuda else CPU_BUFFER
+    buffer = GPU_BUFFER if gradients.is_cuda else 2 * CPU_BUFFER
     size = max(1, buffer // (3 * n_runs * contexts * n_writers * gradients.itemsize))
     for first in range(0, n_readers, size):
         yield slice(first, min(first + size, n_readers))

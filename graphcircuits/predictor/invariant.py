@@ -11,10 +11,10 @@
    as well.
 2. `measure` pools them over contexts: means of absolute values, by context or summed over the
    positions of a pair first, and means with signs. That is one pass over the prompts, chunked to a
-   memory limit.
+   memory limit, and over the edges block by block (`contract`).
 3. `scaled` makes a subject's numbers comparable with another's: by the largest of the case, by the
-   largest and the sum at an edge's reader and at its writer, and by their place from the top. None
-   of these changes when edges that do nothing are added.
+   largest and the sum at an edge's reader and at its writer, and by their place from the top
+   (`scaling`). None of these changes when edges that do nothing are added.
 4. `InvariantAligner` standardizes and projects them, with the kinds of writer and reader. It may
    add a learned projection of single contexts, pooled after it.
 
@@ -164,8 +164,8 @@ def _check_finite(what: str, names: Sequence[str], values: Float[Tensor, " compo
 def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int, *, runs: int) -> int:
     """Pairs whose runs, stream vectors and contractions fit in memory, one at least."""
     size = Footprint(subject, pairs.clean.shape[1], pairs.columns.stop - pairs.columns.start)
-    held = runs * (size.backward + size.readers) + 2 * size.states
-    return at_once(subject, held + 4 * size.writers + 3 * size.readers, memory_limit)
+    held = runs * (size.backward + 5 * size.readers) + 2 * size.states
+    return at_once(subject, held + 4 * size.writers, memory_limit)
 
 
 # Scaling

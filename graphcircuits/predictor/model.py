@@ -8,7 +8,7 @@
 4. Deep Sets pooling joins the contexts of an edge (the invariant aligner has done so already), and
    a linear readout gives the logit.
 5. With a prior the network corrects a cheap search: logit = scale * prior + correction, where the
-   prior is the logarithm of the search's effect (`start_effect`) and the correction starts at 0.
+   prior is the logarithm of the search's effect (`start`) and the correction starts at 0.
 
 `join` sets several cases side by side as one graph without arcs between them, so that a training
 step is one pass. Cases of one graph can be stacked instead, along leading axes of tables and prior.

@@ -111,7 +111,7 @@ class Scales:
             here = span.of(values)
             readers[0, :, span.readers] = here.sum(2)
             readers[1, :, span.readers] = here.amax(2)
-            writers[0, :, span.writers] += here.sum(1)
+            writers[0, :, span.writers].add_(here.sum(1))
             largest = writers[1, :, span.writers]
             torch.maximum(largest, here.amax(1), out=largest)
         readers, writers = readers.clamp_min_(TINY), writers.clamp_min_(TINY)

@@ -24,13 +24,15 @@ def drawn(config: PredictorConfig, seed: int) -> Predictor:
 
 
 def in_spans(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Treat every graph as a large one, so many edges at once."""
+    """Treat every graph as a large one, so many edges at once; with one, members go one by one."""
     monkeypatch.setattr(blockwise, "SMALL", 0)
     monkeypatch.setattr(blockwise, "AT_ONCE", size)
+    if size == 1:
+        monkeypatch.setattr(blockwise, "STATES", 1)
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("size", [None, 1, 12])
+@pytest.mark.parametrize("size", [None, 1, 24])
 @pytest.mark.parametrize(
     ("architecture", "options"),
     [
@@ -99,10 +101,10 @@ def test_an_ensemble_scores_by_either_path(options: dict[str, Any]) -> None:
     )
 
 
-def test_one_member_of_several() -> None:
+def test_some_members_of_several() -> None:
     config = small()
     members = [drawn(config, seed) for seed in range(3)]
-    one_of, own = blockwise.folded(members).member(1), blockwise.folded(members[1:2])
+    one_of, own = blockwise.folded(members).some(1, 1), blockwise.folded(members[1:2])
     assert len(one_of) == 1
     for name in ("project", "bias", "readout", "readout_bias"):
         assert torch.equal(getattr(one_of, name), getattr(own, name))
