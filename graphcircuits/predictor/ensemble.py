@@ -1,30 +1,61 @@
 """Trained predictors: several of one shape whose logits are averaged, kept in one file.
 
-1. `Ensemble.scores` reads a case once and runs all members on it.
-2. `save_ensemble` and `load_ensemble` are its artifact: weights, configuration, and what it was
-   trained on.
-3. An ensemble says what its training had not: `unseen` names what of a subject's architecture,
+1. `Ensemble.predict` runs all members on a case that was read: the mean logit of every edge, and
+   where the file has what it takes, the probability that it stands for (`calibration`) and whether
+   the case is like those of the training (`familiarity`).
+2. `with_calibration` and `with_familiarity` fit these two at the end of a training.
+3. `save_ensemble` and `load_ensemble` are its artifact: weights, configuration, what it was trained
+   on and, under `measured`, how it did on cases that were left out.
+4. An ensemble says what its training had not: `unseen` names what of a subject's architecture,
    `origin` which cases.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from graphcircuits.config import build_config
 from graphcircuits.files import short
-from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, read_case
+from graphcircuits.predictor.calibration import (
+    Calibration,
+    calibration_from_json,
+    calibration_to_json,
+    fit_calibration,
+)
+from graphcircuits.predictor.familiarity import Familiarity, KnownCases, fit_familiarity
+from graphcircuits.predictor.invariant import InvariantAligner
+from graphcircuits.predictor.model import (
+    InvariantTables,
+    Predictor,
+    PredictorConfig,
+    Reading,
+    read_case,
+)
 from graphcircuits.store import StoreError, load_artifact, save_artifact
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
 KIND = "predictor"
+KNOWN = "familiarity."
+"""What the names of its tensors begin with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What an ensemble says of a case."""
+
+    logits: Float[Tensor, " edge"]
+    probabilities: Float[Tensor, " edge"] | None
+    """None where the ensemble has no calibration."""
+    familiarity: Familiarity | None
+    """None where it does not know its training cases."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +67,10 @@ class Ensemble:
     """Training configuration, case ids, seeds, and what subjects it saw."""
     sha256: str = ""
     """Content of the file it was read from."""
+    calibration: Calibration | None = None
+    """From the mean logit to a probability."""
+    known: KnownCases | None = None
+    """What the training cases were like."""
 
     @property
     def config(self) -> PredictorConfig:
@@ -49,16 +84,44 @@ class Ensemble:
         reading = read_case(self.config, subject, pairs, generator=generator)
         return self.logits(reading, generator=generator)
 
-    @torch.no_grad()
     def logits(self, reading: Reading, *, generator: torch.Generator) -> Float[Tensor, " edge"]:
         """The mean logit of every edge of a case that has been read."""
+        return self.member_logits(reading, generator=generator).mean(0)
+
+    @torch.no_grad()
+    def member_logits(
+        self, reading: Reading, *, generator: torch.Generator
+    ) -> Float[Tensor, "member edge"]:
+        """The logit of every edge by every member."""
         found = []
         for member in self.members:
             # Setting the mode visits every module, which takes as long as a small graph.
             if member.training:
                 member.eval()
             found.append(member(reading, generator=generator))
-        return torch.stack(found).mean(0)
+        return torch.stack(found)
+
+    def predict(self, reading: Reading, *, generator: torch.Generator) -> Prediction:
+        """All that it says of a case that has been read; every member runs once."""
+        members = self.member_logits(reading, generator=generator)
+        logits = members.mean(0)
+        probabilities = None if self.calibration is None else self.calibration(logits)
+        return Prediction(logits, probabilities, self._judge(reading, members))
+
+    def familiarity(self, reading: Reading, *, generator: torch.Generator) -> Familiarity | None:
+        """Whether a case is like those of the training; None where that was not kept."""
+        return self._judge(reading, self.member_logits(reading, generator=generator))
+
+    def _judge(self, reading: Reading, members: Float[Tensor, "member edge"]) -> Familiarity | None:
+        if self.known is None or not isinstance(reading.content, InvariantTables):
+            return None
+        return self.known.judge(reading, members)
+
+    @property
+    def measured(self) -> Mapping[str, Mapping[str, float]]:
+        """By kind of subject, such as natural, the mean CMD of `gcl` and of other methods on cases
+        that were left out of the training; empty where nobody measured."""
+        return self.origin.get("measured", {})
 
     def to(self, device: torch.device | str) -> "Ensemble":
         """The same predictors on another device; these stay where they are."""
@@ -103,6 +166,54 @@ def seen_of(subjects: Sequence[Transformer]) -> dict[str, Any]:
     return seen | {"layers": max(subject.config.n_layers for subject in subjects)}
 
 
+# At the end of a training
+
+
+def with_familiarity(
+    ensemble: Ensemble, readings: Sequence[Reading], groups: Sequence[Hashable] | None = None
+) -> Ensemble:
+    """The ensemble with what its training cases are like, from readings of them.
+
+    Readings of one case, and of related ones, have one group. Readings of held-out cases may be
+    among them. Predictors that take raw features (`tabpfn`) stay as they are.
+    """
+    if ensemble.config.aligner == "tabpfn":
+        return ensemble
+    generator = torch.Generator().manual_seed(0)
+    logits = [ensemble.member_logits(reading, generator=generator).cpu() for reading in readings]
+    return replace(ensemble, known=fit_familiarity(readings, logits, groups))
+
+
+def with_calibration(
+    ensemble: Ensemble,
+    readings: Sequence[Reading],
+    labels: Sequence[Bool[Tensor, " edge"]],
+    cases: Sequence[Hashable] | None = None,
+) -> Ensemble:
+    """The ensemble with a map from logit to probability, from cases it was not trained on.
+
+    Several readings of one case have one name in `cases`; without names all are cases of their own.
+    """
+    names = list(range(len(readings)) if cases is None else cases)
+    if not len(readings) == len(labels) == len(names):
+        raise ValueError(
+            "every reading needs labels and a case, got "
+            f"{len(readings)}, {len(labels)} and {len(names)}."
+        )
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    generator = torch.Generator().manual_seed(0)
+    logits = [ensemble.logits(reading, generator=generator).cpu() for reading in readings]
+    number = [
+        torch.full(each.shape, numbers[name]) for each, name in zip(logits, names, strict=True)
+    ]
+    masks = torch.cat([mask.cpu() for mask in labels])
+    fitted = fit_calibration(torch.cat(logits), masks, torch.cat(number))
+    return replace(ensemble, calibration=fitted)
+
+
+# Files
+
+
 def save_ensemble(path: str | Path, ensemble: Ensemble, *, seed: int | None = None) -> None:
     """Write weights, configuration and origin as one artifact."""
     tensors = {
@@ -110,7 +221,11 @@ def save_ensemble(path: str | Path, ensemble: Ensemble, *, seed: int | None = No
         for place, member in enumerate(ensemble.members)
         for name, tensor in member.state_dict().items()
     }
-    meta = {"members": len(ensemble.members), "origin": ensemble.origin}
+    meta: dict[str, Any] = {"members": len(ensemble.members), "origin": ensemble.origin}
+    if ensemble.calibration is not None:
+        meta["calibration"] = calibration_to_json(ensemble.calibration)
+    if ensemble.known is not None:
+        tensors |= {KNOWN + name: tensor for name, tensor in ensemble.known.tensors().items()}
     save_artifact(path, kind=KIND, config=ensemble.config, seed=seed, tensors=tensors, meta=meta)
 
 
@@ -132,12 +247,28 @@ def load_ensemble(path: str | Path) -> Ensemble:
             }
             member.load_state_dict(own)
             members.append(member.eval().requires_grad_(False))
-        return Ensemble(tuple(members), origin, artifact.sha256)
+        said = artifact.meta.get("calibration")
+        calibration = None if said is None else calibration_from_json(said)
+        known = _known(members[0], artifact.tensors)
+        return Ensemble(tuple(members), origin, artifact.sha256, calibration, known)
     except (KeyError, RuntimeError, ValueError) as error:
         raise StoreError(
             f"{path} holds a predictor that does not match this version of the code: {error}; "
             "train it again with: graphcircuits train"
         ) from error
+
+
+def _known(member: Predictor, tensors: Mapping[str, Tensor]) -> KnownCases | None:
+    found = {
+        name.removeprefix(KNOWN): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(KNOWN)
+    }
+    if not found:
+        return None
+    if not isinstance(member.align, InvariantAligner):
+        raise ValueError("only predictors that take invariants know how familiar a case is")
+    return KnownCases.from_tensors(found, len(member.align.mean))
 
 
 def _check_sizes(config: PredictorConfig, members: object, tensors: Mapping[str, Tensor]) -> None:
@@ -169,4 +300,12 @@ def _checked_origin(origin: object) -> dict[str, Any]:
         listed = origin.get(name, [])
         if not isinstance(listed, list) or not all(isinstance(id, str) for id in listed):
             raise ValueError(f"the {name} of its origin must be a list of ids, got {short(listed)}")
+    _check_measured(origin.get("measured", {}))
     return origin
+
+
+def _check_measured(measured: object) -> None:
+    rows = [*measured.values()] if isinstance(measured, dict) else [None]
+    figures = [x for row in rows for x in (row.values() if isinstance(row, dict) else [None])]
+    if not all(type(x) in (int, float) and math.isfinite(x) for x in figures):
+        raise ValueError(f"what was measured must be numbers by kind, got {short(measured)}")
