@@ -7,6 +7,10 @@ ones are in `graphcircuits.methods.shipped`; `graphcircuits train` makes others.
 No case that is recognized is scored by a predictor that was trained on it, or on one related to it:
 `choose_predictor` takes a shipped one that was not, and any other is refused. `corpus.recognize`
 says how a case is recognized, and what is not.
+
+`predict` gives all that a predictor says: scores and, where its file holds what it takes, the
+probabilities that they stand for, and whether the case is like those of the training. `finding`
+puts the latter into words; a case that is not like them is a `BeyondTraining` warning.
 """
 
 from collections.abc import Iterator
@@ -16,16 +20,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.corpus.recognize import case_of
-from graphcircuits.methods.method import KnownMethod, Options
+from graphcircuits.methods.method import Finding, KnownMethod, Options
 from graphcircuits.methods.prepare import placed
 from graphcircuits.methods.shipped import blind_to, find_ensemble, seen_related
-from graphcircuits.predictor.ensemble import Ensemble
+from graphcircuits.predictor.ensemble import Ensemble, Prediction
+from graphcircuits.predictor.model import read_case
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
 
 class BeyondTraining(UserWarning):
-    """The subject has what no subject of the predictor's training had."""
+    """The case is not like those that the predictor was trained on."""
 
 
 def gcl(
@@ -41,6 +46,14 @@ def gcl(
     that `graphcircuits train` wrote; None takes `default`, or the fold that is blind to the case.
     `generator` draws the contexts of predictors that look at single ones; without it the seed is 0.
     """
+    generator = generator or torch.Generator().manual_seed(0)
+    return predict(subject, pairs, predictor, generator=generator).logits
+
+
+def predict(
+    subject: Transformer, pairs: Pairs, predictor: str | None, *, generator: torch.Generator
+) -> Prediction:
+    """What the predictor says of a case, which is read once; the arguments are those of `gcl`."""
     pairs = placed(subject, pairs)
     if pairs.needs_targets:
         raise ValueError(
@@ -52,8 +65,24 @@ def gcl(
     name = choose_predictor(subject, pairs, predictor)
     ensemble = find_ensemble(name)
     _refuse_leak(name, ensemble, case_of(subject, pairs))
-    generator = generator or torch.Generator().manual_seed(0)
-    return ensemble.to(subject.device).scores(subject, pairs, generator=generator)
+    ensemble = ensemble.to(subject.device)
+    reading = read_case(ensemble.config, subject, pairs, generator=generator)
+    return ensemble.predict(reading, generator=generator)
+
+
+def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Finding:
+    """A prediction with what is to be said of it."""
+    remarks: tuple[str | Warning, ...] = ()
+    familiarity = prediction.familiarity
+    if familiarity is not None and familiarity.known:
+        share = f"{familiarity.share:.0%} of the cases that the predictor was trained on"
+        remarks = (f"this case is familiar: {share} are at least as strange",)
+    elif familiarity is not None:
+        unseen = find_ensemble(predictor).unseen(subject)
+        words = f" (none of them had: {', '.join(unseen)})" if unseen else ""
+        told = f"this case is not like those that the predictor was trained on{words}: "
+        remarks = (BeyondTraining(f"{told}{familiarity.why()}"),)
+    return Finding(prediction.logits, prediction.probabilities, remarks)
 
 
 def choose_predictor(subject: Transformer, pairs: Pairs, given: str | None = None) -> str:
@@ -83,21 +112,30 @@ def _fill(subject: Transformer, pairs: Pairs, options: Options) -> Options:
 
 
 def _remarks(subject: Transformer, pairs: Pairs, options: Options) -> Iterator[str | Warning]:
-    """Whether the predictor was kept from the case, and what of the subject it has never met."""
+    """Whether the predictor was kept from the case; of one that does not know its training cases,
+    what of the subject's architecture it has never met."""
     name = options["predictor"]
     case = case_of(subject, pairs)
     if case is not None and name.startswith("fold-"):
         yield f"predictor {name}, which was trained without this case ({case})"
-    unseen = find_ensemble(name).unseen(subject)
-    if unseen:
+    ensemble = find_ensemble(name)
+    unseen = ensemble.unseen(subject)
+    if unseen and ensemble.known is None:
         yield BeyondTraining(
             f"beyond what the predictor was trained on: {', '.join(unseen)}; how good the scores "
             "are there has not been measured"
         )
 
 
+def _find(
+    subject: Transformer, pairs: Pairs, options: Options, generator: torch.Generator
+) -> Finding:
+    name = options["predictor"]
+    return finding(subject, name, predict(subject, pairs, name, generator=generator))
+
+
 def _files(options: Options) -> Iterator[str]:
     yield find_ensemble(options["predictor"]).sha256
 
 
-GCL = KnownMethod(run=gcl, threshold=0.0, fill=_fill, remarks=_remarks, files=_files)
+GCL = KnownMethod(run=gcl, threshold=0.0, fill=_fill, remarks=_remarks, find=_find, files=_files)

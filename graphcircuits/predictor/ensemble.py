@@ -306,6 +306,9 @@ def _checked_origin(origin: object) -> dict[str, Any]:
 
 def _check_measured(measured: object) -> None:
     rows = [*measured.values()] if isinstance(measured, dict) else [None]
-    figures = [x for row in rows for x in (row.values() if isinstance(row, dict) else [None])]
-    if not all(type(x) in (int, float) and math.isfinite(x) for x in figures):
+    if not all(isinstance(row, dict) and all(map(_is_number, row.values())) for row in rows):
         raise ValueError(f"what was measured must be numbers by kind, got {short(measured)}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and -math.inf < value < math.inf

@@ -1,0 +1,128 @@
+"""Which method to use where none is named, and why.
+
+The predictor that is blind to the case says it, from its file:
+
+1. `Ensemble.measured`: how `gcl` and `eap-ig` did on subjects of this kind that were left out of
+   the training (mean CMD, lower is better). Where `gcl` was not measured, or was not as good, the
+   choice is `eap-ig`.
+2. `Ensemble.familiarity`: whether this very case is like those of the training. If so, the choice
+   is `gcl`, whose scores are known by then; if not, `eap-ig`.
+
+Predictors that hold neither of them are taken for plain planted subjects of one task alone, which
+those that came first were measured on.
+"""
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from graphcircuits.corpus.recognize import planted_case
+from graphcircuits.methods.learned import choose_predictor, finding, predict
+from graphcircuits.methods.method import Finding, Options
+from graphcircuits.methods.shipped import find_ensemble
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenMethod:
+    """A method for a subject and its pairs."""
+
+    method: str
+    reason: str
+    """Why this one, in a sentence for the notes of a result."""
+    run: "MethodRun | None" = None
+    """That of the method, where it had to be run to choose it."""
+
+
+@dataclass(frozen=True, eq=False)
+class MethodRun:
+    """What a method found, how, and how long it took."""
+
+    subject: Transformer
+    pairs: Pairs
+    options: Options
+    seed: int
+    found: Finding
+    seconds: float
+
+    def answers(self, subject: Transformer, pairs: Pairs, options: Options, seed: int) -> bool:
+        """Whether another run with these would give the same."""
+        same = self.subject is subject and self.pairs is pairs
+        return same and (self.options, self.seed) == (options, seed)
+
+
+def default_method(subject: Transformer, pairs: Pairs, *, seed: int = 0) -> ChosenMethod:
+    """The method to use where none is named, and why; `seed` is that of the run to come."""
+    if pairs.needs_targets:
+        return _searched("gcl needs pairs with targets")
+    predictor = choose_predictor(subject, pairs)
+    ensemble = find_ensemble(predictor)
+    if ensemble.known is None:
+        return _by_origin(subject)
+    kind = kind_of(subject)
+    figures = ensemble.measured.get(kind, {})
+    if not {"gcl", "eap-ig"} <= figures.keys():
+        return _searched(f"gcl has not been measured on {kind} subjects")
+    told = f"{figures['gcl']:.3f} against {figures['eap-ig']:.3f} of eap-ig"
+    if figures["gcl"] > figures["eap-ig"]:
+        return _searched(f"on {kind} subjects gcl had a mean CMD of {told}")
+    start = time.perf_counter()
+    try:
+        generator = torch.Generator().manual_seed(seed)
+        prediction = predict(subject, pairs, predictor, generator=generator)
+    except ValueError as error:
+        return _searched(f"gcl cannot read this case: {str(error).rstrip('.')}")
+    familiarity = prediction.familiarity
+    if familiarity is None or not familiarity.known:
+        why = "" if familiarity is None else f": {familiarity.why()}"
+        return _searched(f"this case is not like those that gcl was trained on{why}")
+    found, options = finding(subject, predictor, prediction), {"predictor": predictor}
+    run = MethodRun(subject, pairs, options, seed, found, time.perf_counter() - start)
+    reason = (
+        "no method was named: gcl, because this case is like those that it was trained on, and on "
+        f"{kind} subjects it had a mean CMD of {told}"
+    )
+    return ChosenMethod("gcl", reason, run)
+
+
+def kind_of(subject: Transformer) -> str:
+    """What a predictor's measurements call such subjects: language, or a fleet, natural where
+    nothing else is known, with `-multitask` where a task token says what to do."""
+    if subject.tokenizer is not None:
+        return "language"
+    planted = planted_case(subject) is not None
+    fleet = (subject.fleet or "planted") if planted else "natural"
+    several = subject.codec is not None and bool(subject.codec.tasks)
+    return f"{fleet}-multitask" if several else fleet
+
+
+def _searched(reason: str) -> ChosenMethod:
+    return ChosenMethod("eap-ig", f"no method was named: eap-ig, because {reason}")
+
+
+def _by_origin(subject: Transformer) -> ChosenMethod:
+    """For predictors that know nothing of their training cases."""
+    case = planted_case(subject)
+    if case is None:
+        return _searched(
+            "this is not known to be a planted subject, and gcl has been measured on those only"
+        )
+    if not _is_plain(subject):
+        return _searched(
+            "gcl has been measured on planted subjects of the plain architecture and of one task "
+            "only"
+        )
+    return ChosenMethod(
+        "gcl", f"no method was named: gcl, because this is a planted subject ({case})"
+    )
+
+
+def _is_plain(subject: Transformer) -> bool:
+    """Whether it is what the shipped planted subjects are."""
+    config, codec = subject.config, subject.codec
+    shape = (config.norm, config.positions, config.activation, config.gated_mlp, config.parallel)
+    grouped = config.n_groups != config.n_heads
+    several = codec is not None and bool(codec.tasks)
+    return shape == ("none", "learned", "gelu", False, False) and not grouped and not several
