@@ -3,8 +3,8 @@
 The predictor that is blind to the case says it, from its file:
 
 1. `Ensemble.measured`: how `gcl` and `eap-ig` did on subjects of this kind that were left out of
-   the training (mean CMD, lower is better). Where `gcl` was not measured, or was not as good, the
-   choice is `eap-ig`.
+   the training, by AUROC where circuits are known, else by CMD, of which less is better. Where
+   `gcl` was not measured, or was not as good, the choice is `eap-ig`.
 2. `Ensemble.familiarity`: whether this very case is like those of the training. If so, the choice
    is `gcl`, whose scores are known by then; if not, `eap-ig`.
 
@@ -21,6 +21,7 @@ from graphcircuits.corpus.recognize import planted_case
 from graphcircuits.methods.learned import choose_predictor, finding, predict
 from graphcircuits.methods.method import Finding, Options
 from graphcircuits.methods.shipped import find_ensemble
+from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -62,12 +63,11 @@ def default_method(subject: Transformer, pairs: Pairs, *, seed: int = 0) -> Chos
     if ensemble.known is None:
         return _by_origin(subject)
     kind = kind_of(subject)
-    figures = ensemble.measured.get(kind, {})
-    if not {"gcl", "eap-ig"} <= figures.keys():
+    told, won = _compared(ensemble, kind)
+    if not told:
         return _searched(f"gcl has not been measured on {kind} subjects")
-    told = f"{figures['gcl']:.3f} against {figures['eap-ig']:.3f} of eap-ig"
-    if figures["gcl"] > figures["eap-ig"]:
-        return _searched(f"on {kind} subjects gcl had a mean CMD of {told}")
+    if not won:
+        return _searched(f"on {kind} subjects gcl had {told}")
     start = time.perf_counter()
     try:
         generator = torch.Generator().manual_seed(seed)
@@ -82,9 +82,20 @@ def default_method(subject: Transformer, pairs: Pairs, *, seed: int = 0) -> Chos
     run = MethodRun(subject, pairs, options, seed, found, time.perf_counter() - start)
     reason = (
         "no method was named: gcl, because this case is like those that it was trained on, and on "
-        f"{kind} subjects it had a mean CMD of {told}"
+        f"{kind} subjects it had {told}"
     )
     return ChosenMethod("gcl", reason, run)
+
+
+def _compared(ensemble: Ensemble, kind: str) -> tuple[str, bool]:
+    """What was measured on such subjects, in words, and whether `gcl` was as good as `eap-ig`."""
+    for figure, sign in (("auroc", 1), ("cmd", -1)):
+        found = ensemble.measured.get(kind, {}).get(figure, {})
+        if {"gcl", "eap-ig"} <= found.keys():
+            own, other = found["gcl"], found["eap-ig"]
+            told = f"a mean {figure.upper()} of {own:.3f}, and eap-ig one of {other:.3f}"
+            return told, sign * own >= sign * other
+    return "", False
 
 
 def kind_of(subject: Transformer) -> str:

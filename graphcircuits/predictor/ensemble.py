@@ -118,9 +118,10 @@ class Ensemble:
         return self.known.judge(reading, members)
 
     @property
-    def measured(self) -> Mapping[str, Mapping[str, float]]:
-        """By kind of subject, such as natural, the mean CMD of `gcl` and of other methods on cases
-        that were left out of the training; empty where nobody measured."""
+    def measured(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+        """What methods reached on cases that were left out of the training, by kind of subject,
+        figure and method: `{"natural": {"cmd": {"gcl": 0.12, "eap-ig": 0.15}}}`; empty where nobody
+        measured. Figures are means: `auroc` where circuits are known, and `cmd`."""
         return self.origin.get("measured", {})
 
     def to(self, device: torch.device | str) -> "Ensemble":
@@ -305,9 +306,17 @@ def _checked_origin(origin: object) -> dict[str, Any]:
 
 
 def _check_measured(measured: object) -> None:
-    rows = [*measured.values()] if isinstance(measured, dict) else [None]
-    if not all(isinstance(row, dict) and all(map(_is_number, row.values())) for row in rows):
-        raise ValueError(f"what was measured must be numbers by kind, got {short(measured)}")
+    kinds = measured if isinstance(measured, dict) else {"": measured}
+    tables = [table for kind in kinds.values() for table in _values(kind)]
+    if not all(_is_number(value) for table in tables for value in _values(table)):
+        raise ValueError(
+            f"what was measured must be numbers by kind, figure and method, got {short(measured)}"
+        )
+
+
+def _values(found: object) -> list[Any]:
+    """Those of a mapping; of anything else one that is no number."""
+    return [*found.values()] if isinstance(found, dict) else [None]
 
 
 def _is_number(value: object) -> bool:

@@ -22,7 +22,11 @@ from tests.subjects import make_subject
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
-WON = {"natural": {"gcl": 0.1, "eap-ig": 0.2}, "language": {"gcl": 0.3, "eap-ig": 0.2}}
+MEASURED = {
+    "natural": {"cmd": {"gcl": 0.1, "eap-ig": 0.2}},
+    "language": {"cmd": {"gcl": 0.3, "eap-ig": 0.2}},
+    "public": {"cmd": {"gcl": 0.3, "eap-ig": 0.2}, "auroc": {"gcl": 0.99, "eap-ig": 0.98}},
+}
 Ship = Callable[..., None]
 
 
@@ -38,7 +42,7 @@ def ship(monkeypatch: pytest.MonkeyPatch) -> Ship:
         columns = len(members[0].align.get_buffer("mean"))
         cloud = Cloud(torch.zeros(columns), torch.eye(columns))
         known = KnownCases(cloud, torch.tensor([limit, 1e9]), torch.tensor([1e-30, 0.5]))
-        origin = {"measured": WON, "subjects": seen_of([make_subject()])}
+        origin = {"measured": MEASURED, "subjects": seen_of([make_subject()])}
         given = {"calibration": Platt(2.0, -1.0), "known": known} | changes
         ensemble = Ensemble(tuple(members), origin, **given)
         monkeypatch.setattr(shipped, "shipped", lambda name: ensemble)
@@ -69,7 +73,7 @@ def test_what_is_familiar_and_was_measured_to_win_gets_gcl(
     assert result.options == {"predictor": "default"}
     assert result.notes == (
         "no method was named: gcl, because this case is like those that it was trained on, and on "
-        "natural subjects it had a mean CMD of 0.100 against 0.200 of eap-ig",
+        "natural subjects it had a mean CMD of 0.100, and eap-ig one of 0.200",
         "this case is familiar: 50% of the cases that the predictor was trained on are at least as "
         "strange",
     )
@@ -134,8 +138,12 @@ def test_where_gcl_was_not_measured_or_did_not_win(ship: Ship) -> None:
     choice = default_method(speaking, pairs)
     assert choice.method == "eap-ig"
     assert choice.reason.endswith(
-        "because on language subjects gcl had a mean CMD of 0.300 against 0.200 of eap-ig"
+        "because on language subjects gcl had a mean CMD of 0.300, and eap-ig one of 0.200"
     )
+    # Where circuits are known, they decide.
+    choice = default_method(replace(marked, fleet="public"), pairs)
+    assert choice.method == "gcl"
+    assert choice.reason.endswith("it had a mean AUROC of 0.990, and eap-ig one of 0.980")
     flat = default_method(subject, make_pairs(subject, "kl"))
     assert flat.reason.endswith("eap-ig, because gcl needs pairs with targets")
 

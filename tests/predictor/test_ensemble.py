@@ -121,7 +121,10 @@ def test_predictors_of_another_code_are_refused(tmp_path: Path) -> None:
         (config, tensors, {"members": 1}, "origin"),
         (config, tensors, meta | {"origin": {"cases": "ib-3"}}, "cases of its origin must be a li"),
         (config, tensors, meta | {"origin": {"groups": [3]}}, "groups of its origin must be a lis"),
-        (config, tensors, meta | {"origin": {"measured": {"x": 1}}}, "must be numbers by kind"),
+        *(
+            (config, tensors, meta | {"origin": {"measured": wrong}}, "must be numbers by kind")
+            for wrong in ([1], {"a": 1}, {"a": {"cmd": 1}}, {"a": {"cmd": {"gcl": "1"}}})
+        ),
         (config, tensors, meta | {"calibration": {"kind": "?"}}, "kind platt or isotonic"),
         (config, tensors | {f"{KNOWN}mean": torch.ones(1)}, meta, "familiarity must be of "),
         (
@@ -199,7 +202,7 @@ def test_a_file_brings_back_what_it_knows(
     calibration: Platt | Isotonic | None, tmp_path: Path
 ) -> None:
     readings, path = make_readings(), tmp_path / "own.safetensors"
-    measured = {"natural": {"gcl": 0.1, "eap-ig": 0.2, "subjects": 7}}
+    measured = {"natural": {"cmd": {"gcl": 0.1, "eap-ig": 0.2}}}
     ensemble = replace(make_ensemble(), calibration=calibration)
     ensemble = with_familiarity(ensemble, readings) if calibration else ensemble
     ensemble = replace(ensemble, origin=ensemble.origin | {"measured": measured})
