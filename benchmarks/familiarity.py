@@ -17,6 +17,7 @@ python -m benchmarks.familiarity --corpus natural --corpus planted --language mo
 import argparse
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -123,18 +124,20 @@ def of_language(folder: Path, count: int, n_pairs: int) -> Iterator[Subject]:
 
 
 def measured(ensemble: Ensemble, subject: Subject) -> Row | None:
+    """None where nothing can be measured: a corruption that changes nothing, or no gradient."""
     transformer, pairs = subject.transformer, subject.draw(0)
     fresh = subject.draw(fresh_seed(0))
-    reading = read(ensemble, transformer, pairs)
-    found = ensemble.predict(reading, generator=torch.Generator().manual_seed(0))
-    assert found.familiarity is not None
     try:
+        reading = read(ensemble, transformer, pairs)
+        found = ensemble.predict(reading, generator=torch.Generator().manual_seed(0))
         own, other = (
             faithfulness_curve(scores, transformer, fresh, sizes="log")
             for scores in (found.logits, eap_ig(transformer, pairs))
         )
-    except ValueError:  # corruption that changes nothing
+    except ValueError as error:
+        print(f"left out, {subject.kind} {subject.architecture}: {error}", file=sys.stderr)
         return None
+    assert found.familiarity is not None
     reached = [
         size for size, x in zip(own.sizes, own.faithfulness, strict=True) if x >= GOAL
     ] or own.sizes[-1:]
@@ -192,19 +195,26 @@ def by_measure(rows: Sequence[Row]) -> Iterator[list[str]]:
 
 
 def calibrations(rows: Sequence[Row]) -> Iterator[list[str]]:
-    yield ["subjects", "n", "base rate", "error of sigmoid", "calibrated", "map"]
+    """Each kind by a map of its own and by one that was fitted on all kinds."""
+    yield ["subjects", "n", "base rate", "error of sigmoid", "own map", "kind", "map of all"]
     for kind in ("all", *sorted({row.kind for row in rows})):
+        errors: dict[str, list[float]] = {"sigmoid": [], "own": [], "all": []}
+        names = []
+        for start in (0, 1):
+            every, left = rows[start::2], rows[1 - start :: 2]
+            own, held = ([x for x in half if kind in ("all", x.kind)] for half in (every, left))
+            fitted = fit_calibration(*joined(own))
+            names.append(type(fitted).__name__)
+            logits, *truth = joined(held)
+            errors["sigmoid"].append(calibration_error(logits.sigmoid(), *truth))
+            errors["own"].append(calibration_error(fitted(logits), *truth))
+            common = fit_calibration(*joined(every))
+            errors["all"].append(calibration_error(common(logits), *truth))
         some = [row for row in rows if kind in ("all", row.kind)]
-        halves = [joined(some[start::2]) for start in (0, 1)]
-        raw, made, maps = [], [], []
-        for fitted, held in (halves, halves[::-1]):
-            found = fit_calibration(*fitted)
-            maps.append(type(found).__name__)
-            raw.append(calibration_error(held[0].sigmoid(), *held[1:]))
-            made.append(calibration_error(found(held[0]), *held[1:]))
         base = mean(float(row.labels.double().mean()) for row in some)
-        errors = (f"{mean(raw):.4f}", f"{mean(made):.4f}")
-        yield [kind, str(len(some)), f"{base:.3f}", *errors, "/".join(dict.fromkeys(maps))]
+        raw, made, shared = (f"{mean(found):.4f}" for found in errors.values())
+        maps = "/".join(dict.fromkeys(names))
+        yield [kind, str(len(some)), f"{base:.3f}", raw, made, maps, shared]
 
 
 def reliabilities(rows: Sequence[Row]) -> Iterator[list[str]]:
