@@ -20,7 +20,7 @@ import torch
 from graphcircuits.corpus.recognize import planted_case
 from graphcircuits.methods.learned import choose_predictor, finding, predict
 from graphcircuits.methods.method import Finding, Options
-from graphcircuits.methods.shipped import find_ensemble
+from graphcircuits.methods.shipped import find_ensemble, kind_of
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -96,17 +96,6 @@ def _compared(ensemble: Ensemble, kind: str) -> tuple[str, bool]:
             told = f"a mean {figure.upper()} of {own:.3f}, and eap-ig one of {other:.3f}"
             return told, sign * own >= sign * other
     return "", False
-
-
-def kind_of(subject: Transformer) -> str:
-    """What a predictor's measurements call such subjects: language, or a fleet, natural where
-    nothing else is known, with `-multitask` where a task token says what to do."""
-    if subject.tokenizer is not None:
-        return "language"
-    planted = planted_case(subject) is not None
-    fleet = (subject.fleet or "planted") if planted else "natural"
-    several = subject.codec is not None and bool(subject.codec.tasks)
-    return f"{fleet}-multitask" if several else fleet
 
 
 def _searched(reason: str) -> ChosenMethod:

@@ -22,7 +22,7 @@ from torch import Tensor
 from graphcircuits.corpus.recognize import case_of
 from graphcircuits.methods.method import Finding, KnownMethod, Options
 from graphcircuits.methods.prepare import placed
-from graphcircuits.methods.shipped import blind_to, find_ensemble, seen_related
+from graphcircuits.methods.shipped import blind_to, find_ensemble, kind_of, seen_related
 from graphcircuits.predictor.ensemble import Ensemble, Prediction
 from graphcircuits.predictor.model import read_case
 from graphcircuits.subject.transformer import Transformer
@@ -67,7 +67,7 @@ def predict(
     _refuse_leak(name, ensemble, case_of(subject, pairs))
     ensemble = ensemble.to(subject.device)
     reading = read_case(ensemble.config, subject, pairs, generator=generator)
-    return ensemble.predict(reading, generator=generator)
+    return ensemble.predict(reading, generator=generator, kind=kind_of(subject))
 
 
 def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Finding:

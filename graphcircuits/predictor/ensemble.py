@@ -13,7 +13,7 @@
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class Prediction:
 
     logits: Float[Tensor, " edge"]
     probabilities: Float[Tensor, " edge"] | None
-    """None where the ensemble has no calibration."""
+    """None where the ensemble has no calibration for such subjects."""
     familiarity: Familiarity | None
     """None where it does not know its training cases."""
 
@@ -67,8 +67,9 @@ class Ensemble:
     """Training configuration, case ids, seeds, and what subjects it saw."""
     sha256: str = ""
     """Content of the file it was read from."""
-    calibration: Calibration | None = None
-    """From the mean logit to a probability."""
+    calibration: Mapping[str, Calibration] = field(default_factory=dict)
+    """From the mean logit to a probability, by kind of subject, such as natural: one logit does not
+    mean the same in a planted circuit of a few edges and where half of them are needed."""
     known: KnownCases | None = None
     """What the training cases were like."""
 
@@ -101,11 +102,17 @@ class Ensemble:
             found.append(member(reading, generator=generator))
         return torch.stack(found)
 
-    def predict(self, reading: Reading, *, generator: torch.Generator) -> Prediction:
-        """All that it says of a case that has been read; every member runs once."""
+    def predict(
+        self, reading: Reading, *, generator: torch.Generator, kind: str | None = None
+    ) -> Prediction:
+        """All that it says of a case that has been read; every member runs once.
+
+        `kind` is that of the subject, by which probabilities go.
+        """
         members = self.member_logits(reading, generator=generator)
         logits = members.mean(0)
-        probabilities = None if self.calibration is None else self.calibration(logits)
+        likely = self.calibration.get(kind) if kind is not None else None
+        probabilities = None if likely is None else likely(logits)
         return Prediction(logits, probabilities, self._judge(reading, members))
 
     def familiarity(self, reading: Reading, *, generator: torch.Generator) -> Familiarity | None:
@@ -190,8 +197,11 @@ def with_calibration(
     readings: Sequence[Reading],
     labels: Sequence[Bool[Tensor, " edge"]],
     cases: Sequence[Hashable] | None = None,
+    *,
+    kind: str,
 ) -> Ensemble:
-    """The ensemble with a map from logit to probability, from cases it was not trained on.
+    """The ensemble with a map from logit to probability for subjects of a kind, from cases of it
+    that it was not trained on.
 
     Several readings of one case have one name in `cases`; without names all are cases of their own.
     """
@@ -209,7 +219,7 @@ def with_calibration(
     ]
     masks = torch.cat([mask.cpu() for mask in labels])
     fitted = fit_calibration(torch.cat(logits), masks, torch.cat(number))
-    return replace(ensemble, calibration=fitted)
+    return replace(ensemble, calibration={**ensemble.calibration, kind: fitted})
 
 
 # Files
@@ -223,8 +233,9 @@ def save_ensemble(path: str | Path, ensemble: Ensemble, *, seed: int | None = No
         for name, tensor in member.state_dict().items()
     }
     meta: dict[str, Any] = {"members": len(ensemble.members), "origin": ensemble.origin}
-    if ensemble.calibration is not None:
-        meta["calibration"] = calibration_to_json(ensemble.calibration)
+    if ensemble.calibration:
+        kinds = ensemble.calibration.items()
+        meta["calibration"] = {kind: calibration_to_json(each) for kind, each in kinds}
     if ensemble.known is not None:
         tensors |= {KNOWN + name: tensor for name, tensor in ensemble.known.tensors().items()}
     save_artifact(path, kind=KIND, config=ensemble.config, seed=seed, tensors=tensors, meta=meta)
@@ -248,8 +259,10 @@ def load_ensemble(path: str | Path) -> Ensemble:
             }
             member.load_state_dict(own)
             members.append(member.eval().requires_grad_(False))
-        said = artifact.meta.get("calibration")
-        calibration = None if said is None else calibration_from_json(said)
+        said = artifact.meta.get("calibration", {})
+        if not isinstance(said, dict):
+            raise ValueError(f"calibration must be by kind of subject, got {short(said)}")
+        calibration = {kind: calibration_from_json(each) for kind, each in said.items()}
         known = _known(members[0], artifact.tensors)
         return Ensemble(tuple(members), origin, artifact.sha256, calibration, known)
     except (KeyError, RuntimeError, ValueError) as error:

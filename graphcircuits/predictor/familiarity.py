@@ -12,9 +12,9 @@ group, and keeps a limit that one in a hundred of them exceeds. A case's *strang
 of the two by their limits: at most 1 for what is familiar. Its `share` is that of the training
 cases that are at least as strange.
 
-The distance alone says little here: a model trained as people train them has features in the midst
-of what planted circuits have, and yet other circuits (docs/predictor.md). So it counts as a guard,
-from GUARD times the limit on.
+The distance alone says little: models that were trained as people train them lie about as near as
+planted ones, and yet have other circuits (docs/predictor.md). So it counts as a guard, from GUARD
+times the limit on.
 """
 
 from collections.abc import Hashable, Mapping, Sequence

@@ -83,7 +83,7 @@ def test_probabilities_are_shown_and_draw_the_line(
     plain = command(*given, "--json")
     assert "probability" not in plain.out
     ensemble = shipped.shipped("default")
-    calibrated = replace(ensemble, calibration=Platt(1.0, 3.0))
+    calibrated = replace(ensemble, calibration={"planted": Platt(1.0, 3.0)})
     monkeypatch.setattr(shipped, "shipped", lambda name: calibrated)
     record = json.loads(command(*given, "--json").out)
     for row in record["ranking"]:

@@ -9,7 +9,7 @@ import torch
 
 from graphcircuits.corpus import load_case
 from graphcircuits.methods import BeyondTraining, default_method, learned, localize, shipped
-from graphcircuits.methods.default import kind_of
+from graphcircuits.methods.shipped import kind_of
 from graphcircuits.predictor.calibration import Platt
 from graphcircuits.predictor.ensemble import Ensemble, seen_of
 from graphcircuits.predictor.familiarity import Cloud, KnownCases
@@ -42,8 +42,9 @@ def ship(monkeypatch: pytest.MonkeyPatch) -> Ship:
         columns = len(members[0].align.get_buffer("mean"))
         cloud = Cloud(torch.zeros(columns), torch.eye(columns))
         known = KnownCases(cloud, torch.tensor([limit, 1e9]), torch.tensor([1e-30, 0.5]))
+        calibration = {"natural": Platt(2.0, -1.0), "planted": Platt(1.0, 0.0)}
         origin = {"measured": MEASURED, "subjects": seen_of([make_subject()])}
-        given = {"calibration": Platt(2.0, -1.0), "known": known} | changes
+        given = {"calibration": calibration, "known": known} | changes
         ensemble = Ensemble(tuple(members), origin, **given)
         monkeypatch.setattr(shipped, "shipped", lambda name: ensemble)
 
@@ -167,8 +168,11 @@ def test_predictors_that_know_nothing_of_their_training_go_by_what_the_subject_i
     assert default_method(subject, pairs).method == "eap-ig"
     planted = replace(subject, case="ib-3", fleet="planted")
     assert default_method(planted, pairs).method == "gcl"
-    # Probabilities do not depend on it.
-    assert localize(planted, pairs).probabilities is not None
+    # Probabilities do not depend on it, but go by kind; an unknown kind has none.
+    found = localize(planted, pairs)
+    assert found.probabilities is not None
+    torch.testing.assert_close(found.probabilities, found.scores.sigmoid().float())
+    assert localize(replace(planted, fleet="public"), pairs).probabilities is None
 
 
 def test_a_case_of_the_pool_is_judged_by_the_predictor_that_is_blind_to_it(

@@ -125,7 +125,8 @@ def test_predictors_of_another_code_are_refused(tmp_path: Path) -> None:
             (config, tensors, meta | {"origin": {"measured": wrong}}, "must be numbers by kind")
             for wrong in ([1], {"a": 1}, {"a": {"cmd": 1}}, {"a": {"cmd": {"gcl": "1"}}})
         ),
-        (config, tensors, meta | {"calibration": {"kind": "?"}}, "kind platt or isotonic"),
+        (config, tensors, meta | {"calibration": 3}, "calibration must be by kind of subject"),
+        (config, tensors, meta | {"calibration": {"x": {"kind": 1}}}, "kind platt or isotonic"),
         (config, tensors | {f"{KNOWN}mean": torch.ones(1)}, meta, "familiarity must be of "),
         (
             config | {"aligner": "tabpfn"},
@@ -160,7 +161,7 @@ def make_readings(n: int = 6) -> list[Reading]:
 
 def test_without_calibration_and_familiarity_there_is_nothing_to_say() -> None:
     ensemble, reading = make_ensemble(), make_readings(1)[0]
-    found = ensemble.predict(reading, generator=seeded(0))
+    found = ensemble.predict(reading, generator=seeded(0), kind="natural")
     assert torch.equal(found.logits, ensemble.logits(reading, generator=seeded(0)))
     assert found.probabilities is found.familiarity is None
     assert ensemble.familiarity(reading, generator=seeded(0)) is None
@@ -171,13 +172,17 @@ def test_the_end_of_a_training() -> None:
     ensemble, readings = make_ensemble(), make_readings()
     logits = [ensemble.logits(reading, generator=seeded(0)) for reading in readings]
     labels = [each > each.median() for each in logits]
-    fitted = with_calibration(ensemble, readings, labels, ["a", "a", *"bcde"])
+    fitted = with_calibration(ensemble, readings, labels, ["a", "a", *"bcde"], kind="natural")
     number = [torch.full(x.shape, n) for x, n in zip(logits, (0, 0, 1, 2, 3, 4), strict=True)]
     expected = fit_calibration(torch.cat(logits), torch.cat(labels), torch.cat(number))
-    assert fitted.calibration == expected
+    assert fitted.calibration == {"natural": expected}
+    both = with_calibration(fitted, readings[:3], labels[:3], kind="planted")
+    assert [*both.calibration] == ["natural", "planted"]
     known = with_familiarity(fitted, readings, ["a", "a", *"bcde"])
     assert known.calibration is fitted.calibration
-    found = known.predict(readings[1], generator=seeded(0))
+    assert known.predict(readings[1], generator=seeded(0)).probabilities is None
+    assert known.predict(readings[1], generator=seeded(0), kind="public").probabilities is None
+    found = known.predict(readings[1], generator=seeded(0), kind="natural")
     assert found.probabilities is not None
     assert torch.equal(found.probabilities, expected(logits[1]))
     assert found.familiarity == known.familiarity(readings[1], generator=seeded(0))
@@ -188,7 +193,7 @@ def test_the_end_of_a_training() -> None:
     limit = float(known.known.limits[0])
     assert found.familiarity.disagreement * limit == pytest.approx(disagreement(members))
     with pytest.raises(ValueError, match="every reading needs labels and a case, got 6, 5 and 6"):
-        with_calibration(ensemble, readings, labels[1:])
+        with_calibration(ensemble, readings, labels[1:], kind="natural")
 
 
 def test_raw_features_have_no_familiarity() -> None:
@@ -203,12 +208,13 @@ def test_a_file_brings_back_what_it_knows(
 ) -> None:
     readings, path = make_readings(), tmp_path / "own.safetensors"
     measured = {"natural": {"cmd": {"gcl": 0.1, "eap-ig": 0.2}}}
-    ensemble = replace(make_ensemble(), calibration=calibration)
+    given = {"natural": calibration} if calibration else {}
+    ensemble = replace(make_ensemble(), calibration=given)
     ensemble = with_familiarity(ensemble, readings) if calibration else ensemble
     ensemble = replace(ensemble, origin=ensemble.origin | {"measured": measured})
     save_ensemble(path, ensemble)
     loaded = load_ensemble(path)
-    assert loaded.calibration == calibration
+    assert loaded.calibration == given
     assert loaded.measured == measured
     one, other = (x.predict(readings[2], generator=seeded(0)) for x in (ensemble, loaded))
     assert one.familiarity == other.familiarity
