@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
+from graphcircuits.files import short
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result_files import (
     ABOUT,
@@ -64,6 +65,8 @@ class Result:
     """What a reader of the scores should know, such as why the method was chosen."""
     curve: RecordedCurve | None = None
     """How faithful the best edges were found to be, where that was measured."""
+    probabilities: Float[Tensor, " edge"] | None = None
+    """That the edge is in the circuit, where the method says so; in single precision on the CPU."""
 
     def __post_init__(self) -> None:
         scores = self.scores.detach().to("cpu", copy=True)
@@ -79,6 +82,14 @@ class Result:
                 f"scores must be finite, {len(bad)} of {len(scores)} are not: {', '.join(edges)}"
                 f"{', ...' if len(bad) > 3 else ''}; look for a division by zero or an overflow."
             )
+        if self.probabilities is not None:
+            found = self.probabilities.detach().to("cpu", torch.float32, copy=True)
+            if found.shape != scores.shape or not ((found >= 0) & (found <= 1)).all():
+                raise ValueError(
+                    f"probabilities must be one number in 0..1 for each of {len(scores)} edges, "
+                    f"got shape {tuple(found.shape)} with {short(found.flatten()[:3].tolist())}."
+                )
+            object.__setattr__(self, "probabilities", found)
         if self.chosen is not None and self.chosen.graph != self.graph:
             raise ValueError(
                 f"the chosen circuit is of {self.chosen.graph}, the scores of {self.graph}; "
@@ -103,8 +114,10 @@ class Result:
         if not isinstance(other, Result):
             return NotImplemented
         names = ("graph", "d_model", "chosen", "curve", *ABOUT)
-        return torch.equal(self.scores, other.scores) and all(
-            getattr(self, name) == getattr(other, name) for name in names
+        return (
+            torch.equal(self.scores, other.scores)
+            and _equal(self.probabilities, other.probabilities)
+            and all(getattr(self, name) == getattr(other, name) for name in names)
         )
 
     # Views
@@ -120,6 +133,12 @@ class Result:
         best = self.ranking()[:k]
         names = self.graph.names_of(best)
         return list(zip(names, self.scores[best].tolist(), strict=True))
+
+    def top_probabilities(self, k: int = 10) -> list[float] | None:
+        """Of the k best edges, in the order of `top`; None where the method gave none."""
+        return (
+            None if self.probabilities is None else self.probabilities[self.ranking()[:k]].tolist()
+        )
 
     def circuit(
         self,
@@ -184,8 +203,12 @@ class Result:
             graph, self.scores, none if self.chosen is None else self.chosen.mask
         )
         chosen = None if self.chosen is None else Circuit.from_mask(graph, mask)
+        likely = self.probabilities
+        if likely is not None:
+            likely, _ = grouped(graph, likely, none)
         # The curve counted edges of the other graph.
-        return replace(self, graph=graph, scores=scores, chosen=chosen, curve=None)
+        own = {"graph": graph, "scores": scores, "chosen": chosen, "probabilities": likely}
+        return replace(self, **own, curve=None)
 
     def head_level(self) -> dict[str, float]:
         """The best of q, k and v for each pair of components; `input->logits` is left out."""
@@ -193,12 +216,15 @@ class Result:
         return dict(zip(self.graph.head_edges, scores, strict=True))
 
     def to_csv(self) -> str:
-        """Edges from best to worst, with rank, ends and score."""
+        """Edges from best to worst, with rank, ends, score and, where there is one, probability."""
         buffer = io.StringIO(newline="")
         writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(["rank", "edge", "writer", "reader", "score"])
-        for rank, (name, score) in enumerate(self.top(self.graph.n_edges), start=1):
-            writer.writerow([rank, name, *name.split("->"), repr(score)])
+        likely = self.top_probabilities(self.graph.n_edges)
+        named = [] if likely is None else ["probability"]
+        writer.writerow(["rank", "edge", "writer", "reader", "score", *named])
+        for place, (name, score) in enumerate(self.top(self.graph.n_edges)):
+            row = [place + 1, name, *name.split("->"), repr(score)]
+            writer.writerow(row if likely is None else [*row, f"{likely[place]:.6g}"])
         return buffer.getvalue()
 
     def to_dot(self, circuit: Circuit | None = None) -> str:
@@ -227,7 +253,8 @@ class Result:
             circuit = best if self.chosen is None else self.chosen
         if Path(path).suffix not in (".html", ".htm"):
             raise ValueError(f"a picture is written as .html, got {path}.")
-        scores = self.scores[circuit.on(self.graph).mask].tolist()
+        mask = circuit.on(self.graph).mask
+        scores, likely = self.scores[mask].tolist(), self.probabilities
         page = circuit_page(
             circuit,
             title=f"Circuit of {self.subject or 'a subject'}",
@@ -236,6 +263,9 @@ class Result:
             + (f" Task: {self.task}" if self.task else "")
             + "".join(f" Note: {note}." for note in self.notes),
             scores=dict(zip(circuit, scores, strict=True)),
+            probabilities=None
+            if likely is None
+            else dict(zip(circuit, likely[mask].tolist(), strict=True)),
         )
         write_atomic(path, page.encode())
 
@@ -258,6 +288,7 @@ class Result:
                 d_model=self.d_model,
                 about=self._about(),
                 curve=self.curve,
+                probabilities=self.probabilities,
             )
             write_json(path, content)
         elif suffix == ".safetensors":
@@ -290,6 +321,8 @@ class Result:
 
     def _save_tensors(self, path: str | Path, circuit: Circuit | None) -> None:
         tensors = {"scores": self.scores}
+        if self.probabilities is not None:
+            tensors["probabilities"] = self.probabilities
         if circuit is not None:
             tensors["chosen"] = circuit.on(self.graph).mask
         about = self._about()
@@ -299,3 +332,9 @@ class Result:
             meta["curve"] = self.curve.to_json()
         config = self.graph
         save_artifact(path, kind="result", config=config, seed=seed, tensors=tensors, meta=meta)
+
+
+def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return torch.equal(one, other)

@@ -12,8 +12,8 @@ EAP-IG gives every head its own keys and values. A graph with grouped ones is wr
 group's score at each of its heads, and read back from that. `grouped` brings scores of single heads
 to such a graph.
 
-A result may come with a `RecordedCurve`: how faithful its best edges were found to be. Files
-without one have no word of it.
+A result may come with a `RecordedCurve`, how faithful its best edges were found to be, and with
+probabilities. Files without them have no word of it.
 
 Readers give the fields of a `Result`. They compare sizes with what the file holds before they build
 a graph: a graph of the sizes in a file can be larger than any memory.
@@ -118,6 +118,7 @@ def to_json_file(
     d_model: int | None,
     about: Mapping[str, Any],
     curve: RecordedCurve | None = None,
+    probabilities: Float[Tensor, " edge"] | None = None,
 ) -> dict[str, Any]:
     """The content of a JSON file; the edges of `circuit` are marked `in_graph`."""
     full, shared = ungrouped(graph)
@@ -134,6 +135,7 @@ def to_json_file(
         "chosen": circuit is not None,
         "scores": scores.tolist(),
         **({} if curve is None else {"curve": curve.to_json()}),
+        **({} if probabilities is None else {"probabilities": probabilities.tolist()}),
     }
     content = {
         "cfg": {
@@ -220,6 +222,25 @@ def _read_curve(path: str | Path, found: Mapping[str, Any]) -> RecordedCurve | N
     return RecordedCurve(**curve | {"faithfulness": list(map(float, curve["faithfulness"]))})
 
 
+def _read_probabilities(
+    path: str | Path, found: Mapping[str, Any]
+) -> Float[Tensor, " edge"] | None:
+    """Those in a block of ours, where it has some."""
+    if "probabilities" not in found:
+        return None
+    values, count = found["probabilities"], len(found["scores"])
+    if (
+        type(values) is not list
+        or len(values) != count
+        or any(type(value) not in (int, float) for value in values)
+    ):
+        raise StoreError(
+            f"{path}: probabilities must be a number for each of {count} scores, got "
+            f"{short(values)}."
+        )
+    return torch.tensor(values, dtype=torch.float32)
+
+
 def from_tensor_file(path: str | Path) -> dict[str, Any]:
     """The fields of a result in a safetensors file."""
     artifact = load_artifact(path, "result")
@@ -228,7 +249,7 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
     curve = _read_curve(path, meta)
     meta.pop("curve", None)
     check_types(path, meta, {**kinds, "d_model": (int, type(None))}, "result")
-    present = artifact.tensors.keys() & {"chosen"}
+    present = artifact.tensors.keys() & {"chosen", "probabilities"}
     check_types(path, artifact.tensors, dict.fromkeys(["scores", *present], (Tensor,)), "result")
     scores, chosen = artifact.tensors["scores"], artifact.tensors.get("chosen")
     if scores.dtype not in DTYPES.values() or scores.ndim != 1:
@@ -241,6 +262,12 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
             f"{path}: chosen must be a boolean for each of {len(scores)} scores, got "
             f"{chosen.dtype} of shape {tuple(chosen.shape)}."
         )
+    likely = artifact.tensors.get("probabilities")
+    if likely is not None and (likely.dtype, likely.shape) != (torch.float32, scores.shape):
+        raise StoreError(
+            f"{path}: probabilities must be a float32 for each of {len(scores)} scores, got "
+            f"{likely.dtype} of shape {tuple(likely.shape)}."
+        )
     sizes = dict(artifact.config)
     n_layers, n_heads = sizes.get("n_layers"), sizes.get("n_heads")
     if type(n_layers) is int and type(n_heads) is int:
@@ -252,6 +279,7 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
         "seed": artifact.seed,
         "chosen": None if chosen is None else Circuit.from_mask(graph, chosen),
         "curve": curve,
+        "probabilities": likely,
         **meta,
     }
 
@@ -311,6 +339,7 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
         "d_model": d_model or None,
         "chosen": Circuit.from_mask(graph, mask) if ours["chosen"] else None,
         "curve": _read_curve(path, ours),
+        "probabilities": _read_probabilities(path, ours),
         **{name: ours[name] for name in ABOUT},
     }
 
@@ -318,7 +347,8 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
 def _check_block(path: str | Path, content: dict[str, Any], ours: Any) -> None:
     """Refuse a block that is not whole, and a file that was changed after it was written."""
     check_version(path, ours)
-    check_types(path, {name: ours[name] for name in ours if name != "curve"}, _BLOCK, "result")
+    always = {name: ours[name] for name in ours if name not in ("curve", "probabilities")}
+    check_types(path, always, _BLOCK, "result")
     if _hash(content) != ours["sha256"]:
         raise StoreError(
             f"{path} has changed since it was written: its content does not have the sha256 that "

@@ -17,7 +17,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods import localize
 from graphcircuits.result import Result
 from graphcircuits.result_files import RecordedCurve, signless
-from graphcircuits.store import StoreError
+from graphcircuits.store import StoreError, save_artifact
 from tests.damage import limits, nested, rehashed_result
 
 GRAPH = ComponentGraph(2, 4)
@@ -222,6 +222,74 @@ def test_a_result_without_a_curve_says_nothing_of_one(tmp_path: Path) -> None:
     Result(graph=GRAPH, scores=logits()).save(path)
     assert "curve" not in json.loads(path.read_text())["graphcircuits"]
     assert Result.load(path).curve is None
+
+
+@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
+def test_probabilities_are_kept_beside_the_scores(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"result{suffix}"
+    plain = Result(graph=GRAPH, scores=logits())
+    result = replace(plain, probabilities=logits().double().sigmoid())
+    result.save(path)
+    loaded = Result.load(path)
+    assert loaded == result != plain
+    assert loaded.probabilities is not None
+    assert torch.equal(loaded.probabilities, logits().double().sigmoid().float())
+    plain.save(path)
+    assert Result.load(path).probabilities is None
+    assert b"probabilities" not in path.read_bytes()
+
+
+def test_views_of_probabilities(tmp_path: Path) -> None:
+    plain = Result(graph=GRAPH, scores=logits())
+    assert plain.top_probabilities() is None
+    assert plain.to_csv().splitlines()[0] == "rank,edge,writer,reader,score"
+    p = logits().sigmoid()
+    result = replace(plain, probabilities=p)
+    best = p.sort(descending=True).values
+    assert result.top_probabilities(4) == best[:4].tolist()
+    first, second = result.to_csv().splitlines()[:2]
+    assert first.endswith(",score,probability")
+    assert second.endswith(f",{best[0]:.6g}")
+    result.show(tmp_path / "a.html")
+    plain.show(tmp_path / "b.html")
+    edge, score = result.top(1)[0]
+    hint = f"{edge.replace('>', '&gt;').replace('<', '&lt;')} {score:.4g}"
+    assert f"{hint}, {best[0]:.0%} likely</title>" in (tmp_path / "a.html").read_text()
+    assert f"{hint}</title>" in (tmp_path / "b.html").read_text()
+    # Where keys are shared the likeliest head counts, as for scores.
+    brought = result.on(ComponentGraph(2, 4, n_kv_heads=2))
+    assert brought.probabilities is not None
+    torch.testing.assert_close(brought.probabilities, brought.scores.float().sigmoid())
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_probability_is_refused(tmp_path: Path) -> None:
+    for wrong in (logits()[1:].sigmoid(), logits().sigmoid() + 1, logits() * torch.nan):
+        with pytest.raises(ValueError, match=r"one number in 0\.\.1 for each of 110 edges, got"):
+            Result(graph=GRAPH, scores=logits(), probabilities=wrong)
+    path = tmp_path / "a.json"
+    result = Result(graph=GRAPH, scores=logits(), probabilities=logits().sigmoid())
+    result.save(path)
+    content = json.loads(path.read_text())
+    for value in ("much", ["much"], [0.5], [2.0] * 110, [10**400] * 110):
+        content["graphcircuits"]["probabilities"] = value
+        path.write_text(json.dumps(rehashed_result(content)))
+        with pytest.raises(StoreError, match=r"probabilities must be|too large"):
+            Result.load(path)
+    path = tmp_path / "a.safetensors"
+    for tensor in (torch.rand(110).double(), torch.rand(3)):
+        tensors = {"scores": logits(), "probabilities": tensor}
+        meta = {name: value for name, value in result._about().items() if name != "seed"}
+        save_artifact(
+            path,
+            kind="result",
+            config=GRAPH,
+            seed=None,
+            tensors=tensors,
+            meta=meta | {"d_model": None},
+        )
+        with pytest.raises(StoreError, match="must be a float32 for each of 110 scores"):
+            Result.load(path)
 
 
 def test_scores_of_heads_that_share_keys() -> None:

@@ -197,7 +197,8 @@ def localize(
         chosen = _Chosen(fleet, architecture)
         transformer, prompts, truth, title, about = _given(case, chosen, pairs, seed, pairs_file)
     transformer = placed(transformer, device, dtype)
-    name = methods.default_method(transformer, prompts)[0] if method is None else method
+    choice = methods.default_method(transformer, prompts, seed=seed) if method is None else method
+    name = choice if isinstance(choice, str) else choice.method
     options = method_options(name, option or []) | ({} if top is None else {"top": top})
     with late_progress() as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", methods.BeyondTraining)  # the notes below say it
@@ -205,7 +206,7 @@ def localize(
         result = methods.localize(
             transformer,
             prompts,
-            method,
+            choice,
             seed=seed,
             progress=lambda done, total: bar.update(step, completed=done, total=total),
             **options,

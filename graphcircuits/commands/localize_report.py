@@ -1,9 +1,10 @@
 """What `graphcircuits localize` makes of a result: the circuit it proposes, and what it prints.
 
-1. `conclude` settles how many edges the circuit has: what was typed, else where the method's scores
-   draw the line, else a fixed number where the true circuit is known to compare with, and where
-   none is, as few as keep most of the behaviour. It measures how faithful the circuit is, on the
-   pairs that it was found on and on fresh ones.
+1. `conclude` settles how many edges the circuit has: what was typed, else those more likely in it
+   than not, where the method gives probabilities, else where the method's scores draw the line,
+   else a fixed number where the true circuit is known to compare with, and where none is, as few
+   as keep most of the behaviour. It measures how faithful the circuit is, on the pairs that it was
+   found on and on fresh ones.
 2. `tell` prints that, for the eye or as JSON, and warns of a subject that gets the task wrong.
 """
 
@@ -80,6 +81,8 @@ def _size(result: "Result", edges: int | None, *, known: bool) -> int | None:
     from graphcircuits.compare.proposal import EDGES
     from graphcircuits.methods import find_method
 
+    if edges is None and result.probabilities is not None:
+        edges = int((result.probabilities > 0.5).sum())
     if edges is None:
         line = find_method(result.method).threshold
         if line is None and not known:
@@ -103,6 +106,10 @@ def tell(found: Conclusion, *, as_json: bool) -> None:
 def _record(found: Conclusion) -> dict[str, Any]:
     """All there is to know, as JSON values."""
     result = found.result
+    every = result.graph.n_edges
+    ranking = [{"edge": edge, "score": score} for edge, score in result.top(every)]
+    for row, probability in zip(ranking, result.top_probabilities(every) or (), strict=False):
+        row["probability"] = probability
     return {
         "subject": result.subject,
         "task": result.task,
@@ -117,9 +124,7 @@ def _record(found: Conclusion) -> dict[str, Any]:
         "level": found.level,
         "faithfulness": found.proposal.record(),
         "circuit": list(found.circuit),
-        "ranking": [
-            {"edge": edge, "score": score} for edge, score in result.top(result.graph.n_edges)
-        ],
+        "ranking": ranking,
     }
 
 
@@ -132,12 +137,15 @@ def _show(found: Conclusion) -> None:
         say(note)
     if found.right is not None:
         say(f"the subject is right on {found.right:.0%} of the prompts")
-    rows = []
-    for rank, (edge, score) in enumerate(result.top(found.rows), start=1):
-        rows.append([str(rank), edge, f"{score:.4g}"])
+    rows, likely = [], result.top_probabilities(found.rows)
+    for place, (edge, score) in enumerate(result.top(found.rows)):
+        rows.append([str(place + 1), edge, f"{score:.4g}"])
+        if likely is not None:
+            rows[-1].append(f"{likely[place]:.0%}")
         if truth is not None:
             rows[-1].append("yes" if edge in truth else "")
-    marks = [] if truth is None else ["in the true circuit"]
+    marks = [] if likely is None else ["probability"]
+    marks += [] if truth is None else ["in the true circuit"]
     print_table(["rank", "edge", "score", *marks], rows)
     if found.rows < len(circuit):
         say(f"... and {len(circuit) - found.rows:,} more, which --json and --out give")

@@ -67,7 +67,8 @@ class CorpusEntry:
             config = build_config(TransformerConfig, self.record["transformer"])
             codec = build_config(Codec, self.record["codec"])
             weights = {name: tensor.float() for name, tensor in self._weights(config)}
-            return Transformer(config, weights, codec, self.order.case)
+            order = self.order
+            return Transformer(config, weights, codec, order.case, fleet=order.fleet)
 
     def _weights(self, config: TransformerConfig) -> Iterator[tuple[str, torch.Tensor]]:
         try:

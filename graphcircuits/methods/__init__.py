@@ -3,8 +3,7 @@
 1. A method scores all edges of a subject on given pairs (`graphcircuits.methods.method`). `METHODS`
    holds those of the package by name, each with what is known of it.
 2. `localize` takes the name of one, or any function of that shape, settles its options, runs it
-   under a seed, and returns a `Result`. Where no method is given, `default_method` chooses one by
-   what the subject is.
+   under a seed, and returns a `Result`. Where no method is given, `default_method` chooses one.
 """
 
 import time
@@ -16,7 +15,6 @@ from typing import Any
 import torch
 
 from graphcircuits.corpus import Case
-from graphcircuits.corpus.recognize import planted_case
 from graphcircuits.methods import (
     acdc,
     eap,
@@ -32,8 +30,10 @@ from graphcircuits.methods import (
     shortlist,
     ugs,
 )
+from graphcircuits.methods.default import ChosenMethod, default_method
 from graphcircuits.methods.learned import BeyondTraining
 from graphcircuits.methods.method import (
+    Finding,
     KnownMethod,
     Method,
     check_scores,
@@ -53,6 +53,8 @@ from graphcircuits.task.pairs import Pairs
 __all__ = [
     "METHODS",
     "BeyondTraining",
+    "ChosenMethod",
+    "Finding",
     "KnownMethod",
     "LongRun",
     "Method",
@@ -97,7 +99,7 @@ def find_method(name: str) -> KnownMethod:
 def localize(
     subject: Transformer,
     pairs: Pairs,
-    method: str | Method | None = None,
+    method: str | Method | ChosenMethod | None = None,
     *,
     seed: int = 0,
     progress: Progress | None = None,
@@ -107,17 +109,16 @@ def localize(
 
     `method` is a name of METHODS or any function of a subject and pairs that returns one score per
     edge; its keyword-only parameters are its options. Without one it is that of `default_method`,
-    and the result's notes say why. They also say what is to be known of the scores; what must not
-    be overlooked is a warning as well. A run that would take long is announced by a `LongRun`
-    warning before it begins. `progress` is called with (steps done, steps in all) by
-    methods that iterate.
+    or the choice that this function gave before, and the result's notes say why. They also say what
+    is to be known of the scores; what must not be overlooked is a warning as well. A run that would
+    take long is announced by a `LongRun` warning before it begins. `progress` is called with (steps
+    done, steps in all) by methods that iterate.
     """
     _check_arguments(subject, pairs, method)
-    notes = []
-    if method is None:
-        method, reason = default_method(subject, pairs)
-        notes.append(reason)
-    name, chosen = _named(method)
+    method = default_method(subject, pairs, seed=seed) if method is None else method
+    choice = method if isinstance(method, ChosenMethod) else None
+    notes = [] if choice is None else [choice.reason]
+    name, chosen = _named(method.method if isinstance(method, ChosenMethod) else method)
     try:
         settled = settle(chosen, subject, pairs, options, name=name)
     except ValueError as error:
@@ -125,12 +126,15 @@ def localize(
         raise ValueError("; ".join([str(error), *notes])) from None
     for warning in chosen.forecast(subject, pairs, settled):
         warnings.warn(warning, stacklevel=2)
-    supplies = {"generator": torch.Generator().manual_seed(seed), "progress": progress}
+    run = None if choice is None else choice.run
     start = time.perf_counter()
-    scores = chosen(subject, pairs, **supplied_to(chosen, supplies), **settled)
-    scores = check_scores(scores, subject, name).cpu()
+    if run is not None and run.answers(subject, pairs, settled, seed):
+        found, start = run.found, start - run.seconds
+    else:
+        found = _found(chosen, subject, pairs, settled, seed, progress)
+    scores = check_scores(found.scores, subject, name).cpu()
     seconds = time.perf_counter() - start
-    for remark in chosen.remarks(subject, pairs, settled):
+    for remark in (*chosen.remarks(subject, pairs, settled), *found.remarks):
         notes.append(str(remark))
         if isinstance(remark, Warning):
             warnings.warn(remark, stacklevel=2)
@@ -143,7 +147,24 @@ def localize(
         seconds=seconds,
         d_model=subject.config.d_model,
         notes=tuple(notes),
+        probabilities=found.probabilities,
     )
+
+
+def _found(
+    method: KnownMethod,
+    subject: Transformer,
+    pairs: Pairs,
+    options: dict[str, Any],
+    seed: int,
+    progress: Progress | None,
+) -> Finding:
+    """One run of a method under a seed."""
+    generator = torch.Generator().manual_seed(seed)
+    if method.find is not None:
+        return method.find(subject, pairs, options, generator)
+    supplies = {"generator": generator, "progress": progress}
+    return Finding(method(subject, pairs, **supplied_to(method, supplies), **options))
 
 
 def _named(method: str | Method) -> tuple[str, KnownMethod]:
@@ -152,38 +173,6 @@ def _named(method: str | Method) -> tuple[str, KnownMethod]:
     chosen = known(method)
     names = [name for name, entry in METHODS.items() if entry.run is chosen.run]
     return names[0] if names else name_of(method), chosen
-
-
-def default_method(subject: Transformer, pairs: Pairs) -> tuple[str, str]:
-    """The method to use where none is named, and why.
-
-    `gcl` for planted subjects, trained to follow the program of a case, which it was trained on and
-    measured on; `eap-ig` for all others, and for pairs that `gcl` cannot use. What has norms,
-    rotary positions or several tasks is not what it was measured on.
-    """
-    case = planted_case(subject)
-    if case is None:
-        return "eap-ig", (
-            "no method was named: eap-ig, because this is not known to be a planted subject, and "
-            "gcl has been measured on those only"
-        )
-    if not _is_plain(subject):
-        return "eap-ig", (
-            "no method was named: eap-ig, because gcl has been measured on planted subjects of the "
-            "plain architecture and of one task only"
-        )
-    if pairs.needs_targets:
-        return "eap-ig", "no method was named: eap-ig, because gcl needs pairs with targets"
-    return "gcl", f"no method was named: gcl, because this is a planted subject ({case})"
-
-
-def _is_plain(subject: Transformer) -> bool:
-    """Whether it is what the shipped planted subjects are."""
-    config, codec = subject.config, subject.codec
-    shape = (config.norm, config.positions, config.activation, config.gated_mlp, config.parallel)
-    grouped = config.n_groups != config.n_heads
-    several = codec is not None and bool(codec.tasks)
-    return shape == ("none", "learned", "gelu", False, False) and not grouped and not several
 
 
 # Refusals
@@ -199,7 +188,7 @@ def _check_arguments(subject: object, pairs: object, method: object) -> None:
         problems.append(f"subject must be a Transformer, got {name}: {_subject_hint(subject)}")
     if not isinstance(pairs, Pairs):
         problems.append(f"pairs must be Pairs, got {type(pairs).__name__}: {_pairs_hint(pairs)}")
-    if not (method is None or isinstance(method, str) or callable(method)):
+    if not (method is None or isinstance(method, str | ChosenMethod) or callable(method)):
         problems.append(f"method must be a name of METHODS or a function, got {method!r}")
     if problems:
         raise TypeError("; ".join(problems) + ".")

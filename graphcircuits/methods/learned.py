@@ -1,12 +1,17 @@
 """Graph Circuit Learning: a trained predictor reads the circuit off in one pass.
 
-One clean and one corrupted run of the subject and one backward pass give every edge its features;
-the predictor, trained on subjects whose circuits are known, turns them into scores. The shipped
+A clean run of the subject, a corrupted one, and one between them with its backward pass give every
+edge its features; the predictor turns them into scores. It was trained on many subjects: by their
+circuits where these are known, else by how faithful the circuits are that it proposes. The shipped
 ones are in `graphcircuits.methods.shipped`; `graphcircuits train` makes others.
 
 No case that is recognized is scored by a predictor that was trained on it, or on one related to it:
 `choose_predictor` takes a shipped one that was not, and any other is refused. `corpus.recognize`
 says how a case is recognized, and what is not.
+
+`predict` gives all that a predictor says: scores and, where its file holds what it takes, the
+probabilities that they stand for, and whether the case is like those of the training. `finding`
+puts the latter into words; a case that is not like them is a `BeyondTraining` warning.
 """
 
 from collections.abc import Iterator
@@ -16,16 +21,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.corpus.recognize import case_of
-from graphcircuits.methods.method import KnownMethod, Options
+from graphcircuits.methods.method import Finding, KnownMethod, Options
 from graphcircuits.methods.prepare import placed
-from graphcircuits.methods.shipped import blind_to, find_ensemble, seen_related
-from graphcircuits.predictor.ensemble import Ensemble
+from graphcircuits.methods.shipped import blind_to, find_ensemble, kind_of, seen_related
+from graphcircuits.predictor.ensemble import Ensemble, Prediction
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
 
 class BeyondTraining(UserWarning):
-    """The subject has what no subject of the predictor's training had."""
+    """The case is not like those that the predictor was trained on."""
 
 
 def gcl(
@@ -41,19 +46,42 @@ def gcl(
     that `graphcircuits train` wrote; None takes `default`, or the fold that is blind to the case.
     `generator` draws the contexts of predictors that look at single ones; without it the seed is 0.
     """
+    generator = generator or torch.Generator().manual_seed(0)
+    return predict(subject, pairs, predictor, generator=generator).logits
+
+
+def predict(
+    subject: Transformer, pairs: Pairs, predictor: str | None, *, generator: torch.Generator
+) -> Prediction:
+    """What the predictor says of a case, which is read once; the arguments are those of `gcl`."""
     pairs = placed(subject, pairs)
-    if pairs.needs_targets:
+    name = choose_predictor(subject, pairs, predictor)
+    ensemble = find_ensemble(name)
+    if pairs.needs_targets and ensemble.config.share == 1:
         raise ValueError(
-            "gcl reads the gradient of the loss at the clean run, but these "
+            f"the predictor {name!r} reads the gradient of the loss at the clean run, but these "
             f"{pairs.loss_name} pairs have no targets of their own: their loss is the distance to "
             "that very run, and flat there; give the right answers as targets, or use eap-ig or "
             "exact."
         )
-    name = choose_predictor(subject, pairs, predictor)
-    ensemble = find_ensemble(name)
     _refuse_leak(name, ensemble, case_of(subject, pairs))
-    generator = generator or torch.Generator().manual_seed(0)
-    return ensemble.to(subject.device).scores(subject, pairs, generator=generator)
+    ensemble = ensemble.to(subject.device)
+    return ensemble.predict_case(subject, pairs, generator=generator, kind=kind_of(subject))
+
+
+def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Finding:
+    """A prediction with what is to be said of it."""
+    remarks: tuple[str | Warning, ...] = ()
+    familiarity = prediction.familiarity
+    if familiarity is not None and familiarity.known:
+        share = f"{familiarity.share:.0%} of the cases that the predictor was trained on"
+        remarks = (f"this case is familiar: {share} are at least as strange",)
+    elif familiarity is not None:
+        unseen = find_ensemble(predictor).unseen(subject)
+        words = f" (none of them had: {', '.join(unseen)})" if unseen else ""
+        told = f"this case is not like those that the predictor was trained on{words}: "
+        remarks = (BeyondTraining(f"{told}{familiarity.why()}"),)
+    return Finding(prediction.logits, prediction.probabilities, remarks)
 
 
 def choose_predictor(subject: Transformer, pairs: Pairs, given: str | None = None) -> str:
@@ -83,21 +111,30 @@ def _fill(subject: Transformer, pairs: Pairs, options: Options) -> Options:
 
 
 def _remarks(subject: Transformer, pairs: Pairs, options: Options) -> Iterator[str | Warning]:
-    """Whether the predictor was kept from the case, and what of the subject it has never met."""
+    """Whether the predictor was kept from the case; of one that does not know its training cases,
+    what of the subject's architecture it has never met."""
     name = options["predictor"]
     case = case_of(subject, pairs)
     if case is not None and name.startswith("fold-"):
         yield f"predictor {name}, which was trained without this case ({case})"
-    unseen = find_ensemble(name).unseen(subject)
-    if unseen:
+    ensemble = find_ensemble(name)
+    unseen = ensemble.unseen(subject)
+    if unseen and ensemble.known is None:
         yield BeyondTraining(
             f"beyond what the predictor was trained on: {', '.join(unseen)}; how good the scores "
             "are there has not been measured"
         )
 
 
+def _find(
+    subject: Transformer, pairs: Pairs, options: Options, generator: torch.Generator
+) -> Finding:
+    name = options["predictor"]
+    return finding(subject, name, predict(subject, pairs, name, generator=generator))
+
+
 def _files(options: Options) -> Iterator[str]:
     yield find_ensemble(options["predictor"]).sha256
 
 
-GCL = KnownMethod(run=gcl, threshold=0.0, fill=_fill, remarks=_remarks, files=_files)
+GCL = KnownMethod(run=gcl, threshold=0.0, fill=_fill, remarks=_remarks, find=_find, files=_files)

@@ -3,7 +3,8 @@
 1. `Method` is the shape of such a function. Its options are keyword-only, with defaults.
 2. `KnownMethod` is an entry of the table of methods: the function, and what is known of it besides.
    It is called like the function itself.
-3. `options_of` gives the options of either, `settle` those of one run, `check_scores` refuses what
+3. A `Finding` is what a run of such an entry can say besides scores.
+4. `options_of` gives the options of either, `settle` those of one run, `check_scores` refuses what
    is not one score per edge.
 
 Iterative methods take a `generator` and a `progress` callback (see `graphcircuits.methods.prepare`
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -48,6 +50,17 @@ def _nothing(*_: object) -> tuple[()]:
     return ()
 
 
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """The scores of a run, and what else the method says of them."""
+
+    scores: Float[Tensor, " edge"]
+    probabilities: Float[Tensor, " edge"] | None = None
+    """That the edge is in the circuit."""
+    remarks: tuple[str | Warning, ...] = ()
+    """As those of `KnownMethod`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class KnownMethod:
     """A method, and what is known of it."""
@@ -62,6 +75,8 @@ class KnownMethod:
     """What users should know before a run begins: that it will take long."""
     remarks: Callable[[Transformer, Pairs, Options], Iterable[str | Warning]] = _nothing
     """What users should know of the scores; what they must not overlook is a Warning."""
+    find: Callable[[Transformer, Pairs, Options, torch.Generator], Finding] | None = None
+    """A run that says more than `run`, with the same scores, where there is more to say."""
     files: Callable[[Options], Iterable[str]] = _nothing
     """Content hashes of the files that the scores depend on besides code and options."""
 

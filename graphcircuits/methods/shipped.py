@@ -4,6 +4,7 @@
    fold. `find_ensemble` gives one of them, or that of a file.
 2. `blind_to` names the one that has seen neither a given case nor one related to it; `seen_related`
    tells for any predictor what it has seen of a case.
+3. `kind_of` is what predictors call subjects such as the one at hand.
 """
 
 from functools import cache
@@ -11,8 +12,10 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from graphcircuits.corpus import N_FOLDS
+from graphcircuits.corpus.recognize import planted_case
 from graphcircuits.corpus.relations import fold_of, groups_of
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble
+from graphcircuits.subject.transformer import Transformer
 
 SHIPPED = ("default", *(f"fold-{fold}" for fold in range(N_FOLDS)))
 
@@ -51,3 +54,14 @@ def seen_related(ensemble: Ensemble, case: str) -> list[str]:
     if known is not None and groups.isdisjoint(known):
         return []
     return sorted(id for id in ensemble.origin.get("cases", ()) if groups & groups_of(id))
+
+
+def kind_of(subject: Transformer) -> str:
+    """What predictors call such subjects where they say what was measured: language, or a fleet,
+    natural where nothing else is known, with `-multitask` where a task token says what to do."""
+    if subject.tokenizer is not None:
+        return "language"
+    planted = planted_case(subject) is not None
+    fleet = (subject.fleet or "planted") if planted else "natural"
+    several = subject.codec is not None and bool(subject.codec.tasks)
+    return f"{fleet}-multitask" if several else fleet

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from graphcircuits.graph import ComponentGraph
@@ -32,7 +32,7 @@ from graphcircuits.predictor import invariant
 from graphcircuits.predictor.block import Branch
 from graphcircuits.predictor.dirgnn import DirectedGraphConv, DirGNN
 from graphcircuits.predictor.model import Predictor, PredictorConfig, start
-from graphcircuits.predictor.scaling import Scales, Span, rectangles, whole
+from graphcircuits.predictor.scaling import SCALINGS, Scales, Span, rectangles, whole
 
 SMALL = 4096
 """Edges up to which a graph is one span."""
@@ -221,9 +221,7 @@ class Neighbours:
 
 @lru_cache(maxsize=8)
 def _neighbours(graph: ComponentGraph, device: torch.device) -> Neighbours:
-    arriving = graph.reads.to(device).float()[None, :, None]
-    place = torch.arange(graph.n_writers, device=device)
-    leaving = (arriving[0] > place).sum(0).float()[None, :, None]
+    leaving, arriving = (n.float()[None, :, None] for n in degrees(graph, device))
     bare = Neighbours(graph, arriving, leaving)
     return Neighbours(graph, bare.before(arriving)[0], bare.after(leaving)[0])
 
@@ -242,15 +240,12 @@ def _incidence(
 
 
 @torch.no_grad()
-def logits(weights: Folded, found: invariant.Invariants) -> Float[Tensor, "member edge"]:
-    """Each member's logit of every edge."""
+def run(
+    weights: Folded, found: invariant.Invariants
+) -> tuple[Float[Tensor, "member edge"], Float[Tensor, " column"]]:
+    """Each member's logit of every edge, and the mean over edges of every column of the table."""
     # Subjects come in any precision, the predictor has its own.
     found = found.to(weights.project.dtype)
-    correction = _corrections(weights, found)
-    return correction + weights.scale * start(found) if weights.config.prior else correction
-
-
-def _corrections(weights: Folded, found: invariant.Invariants) -> Float[Tensor, "member edge"]:
     graph = found.graph
     scales = Scales.of(found.statistics, graph)
     components = invariant.component_tables(found)
@@ -261,11 +256,29 @@ def _corrections(weights: Folded, found: invariant.Invariants) -> Float[Tensor, 
         count = min(len(weights), max(1, STATES // (graph.n_edges * width * like.itemsize)))
         spans = list(rectangles(graph, (GPU_AT_ONCE if like.is_cuda else AT_ONCE) // count))
     states = like.new_empty(count, graph.n_edges, width)
+    sums = like.new_zeros(len(found.statistics) * len(SCALINGS))
     logits = []
     for first in range(0, len(weights), count):
         some = weights.some(first, count)
-        logits.append(_logits(some, scales, components, spans, states[: len(some)]))
-    return torch.cat(logits)
+        # Columns are the same for all members.
+        seen = sums if first == 0 else None
+        logits.append(_logits(some, scales, components, spans, states[: len(some)], seen))
+    made = torch.cat(logits)
+    if weights.config.prior:
+        made += weights.scale * start(found)
+    leaving, arriving = (n.to(like) for n in degrees(graph, like.device))
+    means = [sums, leaving @ components[0], arriving @ components[1]]
+    return made, torch.cat(means) / graph.n_edges
+
+
+@lru_cache(maxsize=8)
+def degrees(
+    graph: ComponentGraph, device: torch.device
+) -> tuple[Int[Tensor, " writer"], Int[Tensor, " reader"]]:
+    """How many edges leave each writer, and how many arrive at each reader."""
+    arriving = graph.reads.to(device)
+    place = torch.arange(graph.n_writers, device=device)
+    return (arriving[:, None] > place).sum(0), arriving
 
 
 def _logits(
@@ -274,8 +287,10 @@ def _logits(
     components: tuple[Tensor, Tensor],
     spans: Sequence[Span],
     states: Float[Tensor, "member edge width"],
+    seen: Float[Tensor, " column"] | None,
 ) -> Float[Tensor, "member edge"]:
-    """The same, with `states` as the place for those of all edges."""
+    """The corrections, with `states` as the place for those of all edges; what edges have in their
+    own columns is added to `seen`."""
     graph, like, (members, _, width) = scales.graph, scales.values, states.shape
     inverses = like.new_empty(members, graph.n_edges, 1)
     found = like.new_empty(members, graph.n_edges)
@@ -292,6 +307,8 @@ def _logits(
             h, inverse = states[:, span.edges], inverses[:, span.edges]
             if place == 0:
                 columns = scales.columns(span).flatten(0, 1).T
+                if seen is not None:
+                    seen += columns.sum(0)
                 torch.bmm(columns.expand(members, -1, -1), own, out=h)
                 _tell(h, span, told)
             else:

@@ -1,32 +1,72 @@
 """Trained predictors: several of one shape whose logits are averaged, kept in one file.
 
-1. `Ensemble.scores` reads a case once and runs all members on it, block by block where it can.
-2. `save_ensemble` and `load_ensemble` are its artifact: weights, configuration, and what it was
-   trained on.
-3. An ensemble says what its training had not: `unseen` names what of a subject's architecture,
+1. `Ensemble.predict_case` reads a case and runs all members on it, block by block where it can, and
+   `predict` does so for one that was read: the mean logit of every edge, counted along paths, and
+   where the file has what it takes, the probability that it stands for (`calibration`) and whether
+   the case is like those of the training (`familiarity`).
+2. `with_calibration` and `with_familiarity` fit these two at the end of a training.
+3. `save_ensemble` and `load_ensemble` are its artifact: weights, configuration, what it was trained
+   on and, under `measured`, how it did on cases that were left out.
+4. An ensemble says what its training had not: `unseen` names what of a subject's architecture,
    `origin` which cases.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from graphcircuits.config import build_config
 from graphcircuits.files import short
-from graphcircuits.predictor import blockwise, invariant
-from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, measure, read_case
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.predictor import blockwise
+from graphcircuits.predictor.calibration import (
+    Calibration,
+    calibration_from_json,
+    calibration_to_json,
+    fit_calibration,
+)
+from graphcircuits.predictor.familiarity import (
+    Familiarity,
+    KnownCases,
+    case_features,
+    fit_familiarity,
+)
+from graphcircuits.predictor.invariant import InvariantAligner
+from graphcircuits.predictor.model import (
+    InvariantTables,
+    Predictor,
+    PredictorConfig,
+    Reading,
+    measure,
+    read_case,
+)
+from graphcircuits.predictor.paths import along_paths
 from graphcircuits.store import StoreError, load_artifact, save_artifact
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
 KIND = "predictor"
+KNOWN = "familiarity."
+"""What the names of its tensors begin with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What an ensemble says of a case."""
+
+    logits: Float[Tensor, " edge"]
+    probabilities: Float[Tensor, " edge"] | None
+    """None where the ensemble has no calibration for such subjects."""
+    familiarity: Familiarity | None
+    """None where it does not know its training cases."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,38 +78,101 @@ class Ensemble:
     """Training configuration, case ids, seeds, and what subjects it saw."""
     sha256: str = ""
     """Content of the file it was read from."""
+    calibration: Mapping[str, Calibration] = field(default_factory=dict)
+    """From the mean logit to a probability, by kind of subject, such as natural: one logit does not
+    mean the same in a planted circuit of a few edges and where half of them are needed."""
+    known: KnownCases | None = None
+    """What the training cases were like."""
 
     @property
     def config(self) -> PredictorConfig:
         return self.members[0].config
 
-    @torch.no_grad()
     def scores(
         self, subject: Transformer, pairs: Pairs, *, generator: torch.Generator
     ) -> Float[Tensor, " edge"]:
-        """The mean logit of every edge."""
-        config = self.config
-        if blockwise.applies(config):
-            found = measure(config, subject, pairs)
-            return blockwise.logits(self.folded, found).mean(0)
-        reading = read_case(config, subject, pairs, generator=generator)
-        return self.logits(reading, generator=generator)
+        """The score of every edge: the mean logit, or that of the best path the edge lies on."""
+        return self.predict_case(subject, pairs, generator=generator).logits
+
+    @torch.no_grad()
+    def predict_case(
+        self,
+        subject: Transformer,
+        pairs: Pairs,
+        *,
+        generator: torch.Generator,
+        kind: str | None = None,
+    ) -> Prediction:
+        """All that it says of a case, as `predict`; block by block where it can."""
+        if not blockwise.applies(self.config):
+            reading = read_case(self.config, subject, pairs, generator=generator)
+            return self.predict(reading, generator=generator, kind=kind)
+        found = measure(self.config, subject, pairs)
+        members, columns = blockwise.run(self.folded, found)
+        return self._prediction(members, columns, found.graph, kind)
+
+    def predict(
+        self, reading: Reading, *, generator: torch.Generator, kind: str | None = None
+    ) -> Prediction:
+        """All that it says of a case that has been read; every member runs once.
+
+        `kind` is that of the subject, by which probabilities go.
+        """
+        members = self.member_logits(reading, generator=generator)
+        tables = isinstance(reading.content, InvariantTables)
+        columns = case_features(reading) if tables and self.known is not None else None
+        return self._prediction(members, columns, reading.graph, kind)
+
+    def _prediction(
+        self,
+        members: Float[Tensor, "member edge"],
+        columns: Float[Tensor, " column"] | None,
+        graph: ComponentGraph | None,
+        kind: str | None,
+    ) -> Prediction:
+        logits = members.mean(0)
+        if self.config.paths:
+            if graph is None:
+                raise ValueError("paths are those of one case: predict joined readings apart.")
+            logits = along_paths(logits, graph)
+        likely = self.calibration.get(kind) if kind is not None else None
+        judged = None
+        if self.known is not None and columns is not None:
+            judged = self.known.judge(columns, members)
+        return Prediction(logits, None if likely is None else likely(logits), judged)
 
     @cached_property
     def folded(self) -> blockwise.Folded:
         """The members' weights as `blockwise` takes them, made once: members do not change."""
         return blockwise.folded(self.members)
 
-    @torch.no_grad()
     def logits(self, reading: Reading, *, generator: torch.Generator) -> Float[Tensor, " edge"]:
-        """The mean logit of every edge of a case that has been read."""
+        """The score of every edge of a case that has been read."""
+        return self.predict(reading, generator=generator).logits
+
+    @torch.no_grad()
+    def member_logits(
+        self, reading: Reading, *, generator: torch.Generator
+    ) -> Float[Tensor, "member edge"]:
+        """The logit of every edge by every member."""
         found = []
         for member in self.members:
             # Setting the mode visits every module, which takes as long as a small graph.
             if member.training:
                 member.eval()
             found.append(member(reading, generator=generator))
-        return torch.stack(found).mean(0)
+        return torch.stack(found)
+
+    def familiarity(self, reading: Reading, *, generator: torch.Generator) -> Familiarity | None:
+        """Whether a case is like those of the training; None where that was not kept."""
+        return self.predict(reading, generator=generator).familiarity
+
+    @property
+    def measured(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+        """What methods reached on cases that were left out of the training, by kind of subject,
+        figure and method: `{"natural": {"cmd": {"gcl": 0.12, "eap-ig": 0.15}}}`; empty where nobody
+        measured. Figures are means: `auroc` where circuits are known, and `cmd`."""
+        return self.origin.get("measured", {})
 
     def to(self, device: torch.device | str) -> "Ensemble":
         """The same predictors on another device; these stay where they are."""
@@ -114,6 +217,57 @@ def seen_of(subjects: Sequence[Transformer]) -> dict[str, Any]:
     return seen | {"layers": max(subject.config.n_layers for subject in subjects)}
 
 
+# At the end of a training
+
+
+def with_familiarity(
+    ensemble: Ensemble, readings: Sequence[Reading], groups: Sequence[Hashable] | None = None
+) -> Ensemble:
+    """The ensemble with what its training cases are like, from readings of them.
+
+    Readings of one case, and of related ones, have one group. Readings of held-out cases may be
+    among them. Predictors that take raw features (`tabpfn`) stay as they are.
+    """
+    if ensemble.config.aligner == "tabpfn":
+        return ensemble
+    generator = torch.Generator().manual_seed(0)
+    logits = [ensemble.member_logits(reading, generator=generator).cpu() for reading in readings]
+    return replace(ensemble, known=fit_familiarity(readings, logits, groups))
+
+
+def with_calibration(
+    ensemble: Ensemble,
+    readings: Sequence[Reading],
+    labels: Sequence[Bool[Tensor, " edge"]],
+    cases: Sequence[Hashable] | None = None,
+    *,
+    kind: str,
+) -> Ensemble:
+    """The ensemble with a map from logit to probability for subjects of a kind, from cases of it
+    that it was not trained on.
+
+    Several readings of one case have one name in `cases`; without names all are cases of their own.
+    """
+    names = list(range(len(readings)) if cases is None else cases)
+    if not len(readings) == len(labels) == len(names):
+        raise ValueError(
+            "every reading needs labels and a case, got "
+            f"{len(readings)}, {len(labels)} and {len(names)}."
+        )
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    generator = torch.Generator().manual_seed(0)
+    logits = [ensemble.logits(reading, generator=generator).cpu() for reading in readings]
+    number = [
+        torch.full(each.shape, numbers[name]) for each, name in zip(logits, names, strict=True)
+    ]
+    masks = torch.cat([mask.cpu() for mask in labels])
+    fitted = fit_calibration(torch.cat(logits), masks, torch.cat(number))
+    return replace(ensemble, calibration={**ensemble.calibration, kind: fitted})
+
+
+# Files
+
+
 def save_ensemble(path: str | Path, ensemble: Ensemble, *, seed: int | None = None) -> None:
     """Write weights, configuration and origin as one artifact."""
     tensors = {
@@ -121,7 +275,12 @@ def save_ensemble(path: str | Path, ensemble: Ensemble, *, seed: int | None = No
         for place, member in enumerate(ensemble.members)
         for name, tensor in member.state_dict().items()
     }
-    meta = {"members": len(ensemble.members), "origin": ensemble.origin}
+    meta: dict[str, Any] = {"members": len(ensemble.members), "origin": ensemble.origin}
+    if ensemble.calibration:
+        kinds = ensemble.calibration.items()
+        meta["calibration"] = {kind: calibration_to_json(each) for kind, each in kinds}
+    if ensemble.known is not None:
+        tensors |= {KNOWN + name: tensor for name, tensor in ensemble.known.tensors().items()}
     save_artifact(path, kind=KIND, config=ensemble.config, seed=seed, tensors=tensors, meta=meta)
 
 
@@ -143,12 +302,30 @@ def load_ensemble(path: str | Path) -> Ensemble:
             }
             member.load_state_dict(own)
             members.append(member.eval().requires_grad_(False))
-        return Ensemble(tuple(members), origin, artifact.sha256)
+        said = artifact.meta.get("calibration", {})
+        if not isinstance(said, dict):
+            raise ValueError(f"calibration must be by kind of subject, got {short(said)}")
+        calibration = {kind: calibration_from_json(each) for kind, each in said.items()}
+        known = _known(members[0], artifact.tensors)
+        return Ensemble(tuple(members), origin, artifact.sha256, calibration, known)
     except (KeyError, RuntimeError, ValueError) as error:
         raise StoreError(
             f"{path} holds a predictor that does not match this version of the code: {error}; "
             "train it again with: graphcircuits train"
         ) from error
+
+
+def _known(member: Predictor, tensors: Mapping[str, Tensor]) -> KnownCases | None:
+    found = {
+        name.removeprefix(KNOWN): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(KNOWN)
+    }
+    if not found:
+        return None
+    if not isinstance(member.align, InvariantAligner):
+        raise ValueError("only predictors that take invariants know how familiar a case is")
+    return KnownCases.from_tensors(found, len(member.align.mean))
 
 
 def _check_sizes(config: PredictorConfig, members: object, tensors: Mapping[str, Tensor]) -> None:
@@ -180,4 +357,23 @@ def _checked_origin(origin: object) -> dict[str, Any]:
         listed = origin.get(name, [])
         if not isinstance(listed, list) or not all(isinstance(id, str) for id in listed):
             raise ValueError(f"the {name} of its origin must be a list of ids, got {short(listed)}")
+    _check_measured(origin.get("measured", {}))
     return origin
+
+
+def _check_measured(measured: object) -> None:
+    kinds = measured if isinstance(measured, dict) else {"": measured}
+    tables = [table for kind in kinds.values() for table in _values(kind)]
+    if not all(_is_number(value) for table in tables for value in _values(table)):
+        raise ValueError(
+            f"what was measured must be numbers by kind, figure and method, got {short(measured)}"
+        )
+
+
+def _values(found: object) -> list[Any]:
+    """Those of a mapping; of anything else one that is no number."""
+    return [*found.values()] if isinstance(found, dict) else [None]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and -math.inf < value < math.inf

@@ -17,7 +17,7 @@ Paper: the appendix "The Graph Circuit Learning Framework in Detail".
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -77,6 +77,8 @@ class PredictorConfig:
     """Width of each aligned feature of `tabpfn`."""
     prior: bool = True
     """Whether the network corrects a cheap search, by invariants of a run between."""
+    paths: bool = True
+    """Whether an edge counts for the best path that it lies on (`predictor.paths`)."""
 
     def __post_init__(self) -> None:
         choices = {
@@ -134,14 +136,18 @@ class Reading:
     content: InvariantTables | Features
     prior: Float[Tensor, "*case edge"] | None = None
     """What the correction starts from, where the predictor has one."""
+    graph: ComponentGraph | None = None
+    """Of the case; None for several, side by side."""
 
     def to(self, device: torch.device | str) -> "Reading":
         content = self.content
         prior = None if self.prior is None else self.prior.to(device)
         if isinstance(content, Features):
-            return Reading(self.structure.to(device), content.to(device), prior)
+            return replace(
+                self, structure=self.structure.to(device), content=content.to(device), prior=prior
+            )
         moved = InvariantTables(content.nodes.to(device), content.contexts.to(device))
-        return Reading(self.structure.to(device), moved, prior)
+        return replace(self, structure=self.structure.to(device), content=moved, prior=prior)
 
 
 def read_case(
@@ -154,10 +160,10 @@ def read_case(
     structure = structure_of(subject.graph, config).to(subject.device)
     if config.aligner == "tabpfn":
         found = features(subject, pairs, contexts=config.contexts, generator=generator)
-        return Reading(structure, found)
+        return Reading(structure, found, graph=subject.graph)
     measured = measure(config, subject, pairs, generator=generator)
     prior = start(measured) if config.prior else None
-    return Reading(structure, tables(measured, config), prior)
+    return Reading(structure, tables(measured, config), prior, subject.graph)
 
 
 def measure(

@@ -272,7 +272,7 @@ class _Keeper:
         circuit = None if found.circuit is None else Circuit.from_mask(graph, found.circuit)
         item = None if found.judged is None else (subject, found.judged)
         for content, prior in zip(found.contents, found.priors, strict=True):
-            reading = Reading(self.structures[graph], content, prior)
+            reading = Reading(self.structures[graph], content, prior, graph)
             yield Example(source.id, reading, circuit, item, source=source)
 
 

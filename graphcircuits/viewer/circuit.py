@@ -2,7 +2,8 @@
 
 Columns run left to right in the order the model computes: input, then a layer at a time its heads
 and its MLP, then logits. Query, key and value edges of a head have their own colours. Where scores
-are given, better edges are thicker, and pointing at one shows its score.
+are given, better edges are thicker, and pointing at one shows its score, and its probability where
+there is one.
 """
 
 import math
@@ -35,10 +36,11 @@ def circuit_page(
     text: str = "",
     notes: Mapping[str, str] | None = None,
     scores: Mapping[str, float] | None = None,
+    probabilities: Mapping[str, float] | None = None,
 ) -> str:
     """The page; `notes` gives a word to write under a component, such as its variable.
 
-    `scores` gives a number for each edge of the circuit.
+    `scores` gives a number for each edge of the circuit, and so does `probabilities`.
     """
     place = _places(circuit)
     width = max(x for x, _ in place.values()) + WIDTH + MARGIN
@@ -50,6 +52,7 @@ def circuit_page(
         score = None if scores is None else scores[edge]
         stroke = 1.8 if score is None else 0.8 + 3 * (score - low) / (high - low or 1.0)
         hint = edge if score is None else f"{edge} {score:.4g}"
+        hint += "" if probabilities is None else f", {probabilities[edge]:.0%} likely"
         for end in ends:
             used |= {writer, end}
             drawn.append(_curve(place[writer], place[end], slot, stroke, hint))

@@ -1,6 +1,7 @@
 """What `localize` says of the circuit it proposes: its size, and how faithful it is."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 from graphcircuits.commands import localize_report
 from graphcircuits.compare.proposal import fresh_seed, propose
 from graphcircuits.corpus import load_case
-from graphcircuits.methods import localize
+from graphcircuits.methods import localize, shipped
+from graphcircuits.predictor.calibration import Platt
 from graphcircuits.result import Result
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.task.pairs import Pairs
@@ -72,6 +74,29 @@ def test_long_tables_are_cut_unless_asked_for(
     lines = command(*given, "--edges", "4").out.splitlines()
     assert any(line.startswith("4 ") for line in lines)
     assert not any("more" in line for line in lines)
+
+
+def test_probabilities_are_shown_and_draw_the_line(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ["localize", "ib-3", "--pairs", "4"]
+    plain = command(*given, "--json")
+    assert "probability" not in plain.out
+    ensemble = shipped.shipped("default")
+    calibrated = replace(ensemble, calibration={"planted": Platt(1.0, 3.0)})
+    monkeypatch.setattr(shipped, "shipped", lambda name: calibrated)
+    record = json.loads(command(*given, "--json").out)
+    for row in record["ranking"]:
+        expected = torch.tensor(row["score"] + 3).sigmoid().item()
+        assert row["probability"] == pytest.approx(expected, abs=1e-6)
+    likely = [row["edge"] for row in record["ranking"] if row["probability"] > 0.5]
+    assert {*record["circuit"]} == {*likely}
+    assert len(likely) > len(json.loads(plain.out)["circuit"])
+    first = record["ranking"][0]
+    lines = [line.split() for line in command(*given).out.splitlines()]
+    assert ["rank", "edge", "score", "probability", "in"] in [line[:5] for line in lines]
+    shown = ["1", first["edge"], f"{first['score']:.4g}", f"{first['probability']:.0%}"]
+    assert shown in [line[:4] for line in lines]
 
 
 def test_a_model_that_gets_the_task_wrong(command: Command, tmp_path: Path) -> None:

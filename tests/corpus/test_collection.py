@@ -51,7 +51,7 @@ def test_a_subject_is_as_it_was_stored_in_single_precision(folder: Path) -> None
     entry = load_corpus(folder)["ib-4.natural.plain.0"]
     subject, stored = entry.subject(), tiny()
     assert (subject.config, subject.codec, subject.case) == (stored.config, stored.codec, "ib-4")
-    assert subject.dtype == torch.float32
+    assert (subject.dtype, subject.fleet, subject.tokenizer) == (torch.float32, "natural", None)
     for name, weight in stored.weights.items():
         assert torch.equal(subject.weights[name], weight.float())
 

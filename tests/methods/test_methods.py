@@ -234,15 +234,16 @@ def test_what_the_predictor_was_not_measured_on_gets_eap_ig() -> None:
         replace(make_subject(), case="ib-3", fleet="planted"),
         load_case("ib-3").pairs(2),
     )
-    assert default_method(subject, pairs)[0] == "gcl"
-    assert default_method(replace(subject, fleet="public"), pairs)[0] == "gcl"
-    method, why = default_method(replace(subject, fleet="natural"), pairs)
-    assert method == "eap-ig"
-    assert "not known to be a planted subject" in why
+    assert default_method(subject, pairs).method == "gcl"
+    assert default_method(replace(subject, fleet="public"), pairs).method == "gcl"
+    choice = default_method(replace(subject, fleet="natural"), pairs)
+    assert choice.method == "eap-ig"
+    assert "not known to be a planted subject" in choice.reason
     others: list[dict[str, Any]] = [{"norm": "rms"}, {"positions": "rotary"}, {"n_kv_heads": 1}]
     for options in others:
         other = replace(make_subject(**options), case="ib-3", fleet="planted")
-        assert default_method(other, pairs) == (
+        choice = default_method(other, pairs)
+        assert (choice.method, choice.reason) == (
             "eap-ig",
             "no method was named: eap-ig, because gcl has been measured on planted subjects of the "
             "plain architecture and of one task only",
@@ -261,7 +262,7 @@ def test_any_other_subject_gets_eap_ig() -> None:
     )
     assert torch.equal(result.scores, localize(subject, pairs, "eap-ig", steps=2).scores)
     # Prompts of a case do not make a subject a planted one.
-    assert default_method(subject, replace(pairs, case="ib-3"))[0] == "eap-ig"
+    assert default_method(subject, replace(pairs, case="ib-3")).method == "eap-ig"
     message = "unknown option of eap-ig 'predictor'.*; no method was named: eap-ig, because"
     with pytest.raises(ValueError, match=message):
         localize(subject, pairs, predictor="mine.safetensors")

@@ -1,22 +1,28 @@
 """Ensembles: the mean of their members, the same from a file, and files that are refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from graphcircuits.predictor.calibration import Isotonic, Platt, fit_calibration
 from graphcircuits.predictor.ensemble import (
     KIND,
+    KNOWN,
     Ensemble,
     load_ensemble,
     save_ensemble,
     seen_of,
+    with_calibration,
+    with_familiarity,
 )
-from graphcircuits.predictor.model import Predictor, PredictorConfig, read_case
+from graphcircuits.predictor.familiarity import disagreement
+from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, read_case
 from graphcircuits.store import StoreError, load_artifact, save_artifact
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
-from tests.predictor.cases import make_task, small
+from tests.predictor.cases import make_reading, make_task, small
 from tests.predictor.graphs import seeded
 from tests.subjects import make_subject
 
@@ -115,6 +121,20 @@ def test_predictors_of_another_code_are_refused(tmp_path: Path) -> None:
         (config, tensors, {"members": 1}, "origin"),
         (config, tensors, meta | {"origin": {"cases": "ib-3"}}, "cases of its origin must be a li"),
         (config, tensors, meta | {"origin": {"groups": [3]}}, "groups of its origin must be a lis"),
+        *(
+            (config, tensors, meta | {"origin": {"measured": wrong}}, "must be numbers by kind")
+            for wrong in ([1], {"a": 1}, {"a": {"cmd": 1}}, {"a": {"cmd": {"gcl": "1"}}})
+        ),
+        (config, tensors, meta | {"calibration": 3}, "calibration must be by kind of subject"),
+        (config, tensors, meta | {"calibration": {"x": {"kind": 1}}}, "kind platt or isotonic"),
+        (config, tensors | {f"{KNOWN}mean": torch.ones(1)}, meta, "familiarity must be of "),
+        (
+            config | {"aligner": "tabpfn"},
+            Predictor(small(aligner="tabpfn")).state_dict(prefix="0.")
+            | {f"{KNOWN}mean": torch.ones(1)},
+            meta,
+            "only predictors that take invariants know",
+        ),
     ]
     for other_config, other_tensors, other_meta, text in others:
         save_artifact(
@@ -129,6 +149,76 @@ def test_predictors_of_another_code_are_refused(tmp_path: Path) -> None:
             load_ensemble(path)
         assert text in str(caught.value)
         assert str(caught.value).endswith("train it again with: graphcircuits train")
+
+
+# Calibration and familiarity
+
+
+def make_readings(n: int = 6) -> list[Reading]:
+    architectures = ("plain", "one-layer", "grouped-keys")
+    return [make_reading(small(), architectures[seed % 3], seed) for seed in range(n)]
+
+
+def test_without_calibration_and_familiarity_there_is_nothing_to_say() -> None:
+    ensemble, reading = make_ensemble(), make_readings(1)[0]
+    found = ensemble.predict(reading, generator=seeded(0), kind="natural")
+    assert torch.equal(found.logits, ensemble.logits(reading, generator=seeded(0)))
+    assert found.probabilities is found.familiarity is None
+    assert ensemble.familiarity(reading, generator=seeded(0)) is None
+    assert ensemble.measured == {}
+
+
+def test_the_end_of_a_training() -> None:
+    ensemble, readings = make_ensemble(), make_readings()
+    logits = [ensemble.logits(reading, generator=seeded(0)) for reading in readings]
+    labels = [each > each.median() for each in logits]
+    fitted = with_calibration(ensemble, readings, labels, ["a", "a", *"bcde"], kind="natural")
+    number = [torch.full(x.shape, n) for x, n in zip(logits, (0, 0, 1, 2, 3, 4), strict=True)]
+    expected = fit_calibration(torch.cat(logits), torch.cat(labels), torch.cat(number))
+    assert fitted.calibration == {"natural": expected}
+    both = with_calibration(fitted, readings[:3], labels[:3], kind="planted")
+    assert [*both.calibration] == ["natural", "planted"]
+    known = with_familiarity(fitted, readings, ["a", "a", *"bcde"])
+    assert known.calibration is fitted.calibration
+    assert known.predict(readings[1], generator=seeded(0)).probabilities is None
+    assert known.predict(readings[1], generator=seeded(0), kind="public").probabilities is None
+    found = known.predict(readings[1], generator=seeded(0), kind="natural")
+    assert found.probabilities is not None
+    assert torch.equal(found.probabilities, expected(logits[1]))
+    assert found.familiarity == known.familiarity(readings[1], generator=seeded(0))
+    assert found.familiarity is not None
+    assert found.familiarity.disagreement is not None
+    assert known.known is not None
+    members = ensemble.member_logits(readings[1], generator=seeded(0))
+    limit = float(known.known.limits[0])
+    assert found.familiarity.disagreement * limit == pytest.approx(disagreement(members))
+    with pytest.raises(ValueError, match="every reading needs labels and a case, got 6, 5 and 6"):
+        with_calibration(ensemble, readings, labels[1:], kind="natural")
+
+
+def test_raw_features_have_no_familiarity() -> None:
+    config = small(aligner="tabpfn", contexts=2)
+    ensemble = make_ensemble(config, members=1)
+    assert with_familiarity(ensemble, [make_reading(config, "one-layer")]) is ensemble
+
+
+@pytest.mark.parametrize("calibration", [Platt(1.5, -0.25), Isotonic([0.0, 1.0], [0.1, 0.7]), None])
+def test_a_file_brings_back_what_it_knows(
+    calibration: Platt | Isotonic | None, tmp_path: Path
+) -> None:
+    readings, path = make_readings(), tmp_path / "own.safetensors"
+    measured = {"natural": {"cmd": {"gcl": 0.1, "eap-ig": 0.2}}}
+    given = {"natural": calibration} if calibration else {}
+    ensemble = replace(make_ensemble(), calibration=given)
+    ensemble = with_familiarity(ensemble, readings) if calibration else ensemble
+    ensemble = replace(ensemble, origin=ensemble.origin | {"measured": measured})
+    save_ensemble(path, ensemble)
+    loaded = load_ensemble(path)
+    assert loaded.calibration == given
+    assert loaded.measured == measured
+    one, other = (x.predict(readings[2], generator=seeded(0)) for x in (ensemble, loaded))
+    assert one.familiarity == other.familiarity
+    assert (one.familiarity is None) is (calibration is None)
 
 
 # What it was trained on

@@ -1,0 +1,203 @@
+"""Which method is taken where none is named: by what predictors say in their files."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from graphcircuits.corpus import load_case
+from graphcircuits.methods import BeyondTraining, default_method, learned, localize, shipped
+from graphcircuits.methods.shipped import kind_of
+from graphcircuits.predictor.calibration import Platt
+from graphcircuits.predictor.ensemble import Ensemble, seen_of
+from graphcircuits.predictor.familiarity import Cloud, KnownCases
+from graphcircuits.predictor.model import Predictor, PredictorConfig
+from graphcircuits.subject.codec import Codec
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
+from tests.methods.tasks import make_pairs
+from tests.subjects import make_subject
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+MEASURED = {
+    "natural": {"cmd": {"gcl": 0.1, "eap-ig": 0.2}},
+    "language": {"cmd": {"gcl": 0.3, "eap-ig": 0.2}},
+    "public": {"cmd": {"gcl": 0.3, "eap-ig": 0.2}, "auroc": {"gcl": 0.99, "eap-ig": 0.98}},
+}
+Ship = Callable[..., None]
+
+
+@pytest.fixture
+def ship(monkeypatch: pytest.MonkeyPatch) -> Ship:
+    """Put a predictor in the place of the shipped ones, which finds cases familiar or not."""
+
+    def put(*, limit: float = 1e9, **changes: Any) -> None:
+        config = PredictorConfig(width=8, layers=1)
+        members = [
+            Predictor(config, generator=torch.Generator().manual_seed(n)).eval() for n in (0, 1)
+        ]
+        columns = len(members[0].align.get_buffer("mean"))
+        cloud = Cloud(torch.zeros(columns), torch.eye(columns))
+        known = KnownCases(cloud, torch.tensor([limit, 1e9]), torch.tensor([1e-30, 0.5]))
+        calibration = {"natural": Platt(2.0, -1.0), "planted": Platt(1.0, 0.0)}
+        origin = {"measured": MEASURED, "subjects": seen_of([make_subject()])}
+        given = {"calibration": calibration, "known": known} | changes
+        ensemble = Ensemble(tuple(members), origin, **given)
+        monkeypatch.setattr(shipped, "shipped", lambda name: ensemble)
+
+    return put
+
+
+def make_case(architecture: str = "plain") -> tuple[Transformer, Pairs]:
+    subject = make_subject(architecture)
+    return subject, make_pairs(subject, "cross-entropy")
+
+
+def test_what_is_familiar_and_was_measured_to_win_gets_gcl(
+    ship: Ship, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ship()
+    subject, pairs = make_case("llama")
+    read, reads = learned.read_case, []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        reads.append(args)
+        return read(*args, **options)
+
+    monkeypatch.setattr(learned, "read_case", counted)
+    result = localize(subject, pairs)
+    assert len(reads) == 1
+    assert result.method == "gcl"
+    assert result.options == {"predictor": "default"}
+    assert result.notes == (
+        "no method was named: gcl, because this case is like those that it was trained on, and on "
+        "natural subjects it had a mean CMD of 0.100, and eap-ig one of 0.200",
+        "this case is familiar: 50% of the cases that the predictor was trained on are at least as "
+        "strange",
+    )
+    named = localize(subject, pairs, "gcl")
+    assert torch.equal(named.scores, result.scores)
+    assert result.probabilities is not None
+    assert named.probabilities is not None
+    assert torch.equal(named.probabilities, result.probabilities)
+    torch.testing.assert_close(result.probabilities, (2 * result.scores - 1).sigmoid().float())
+    assert named.notes == result.notes[1:]
+    assert result.seconds is not None
+    assert result.seconds > 0
+
+
+def test_a_choice_is_used_for_the_run_it_was_made_for_alone(ship: Ship) -> None:
+    ship()
+    subject, pairs = make_case()
+    choice = default_method(subject, pairs, seed=3)
+    assert choice.run is not None
+    # Scores that only the choice has tell whether they were used.
+    marked = torch.arange(subject.graph.n_edges).float()
+    run = replace(choice.run, found=replace(choice.run.found, scores=marked))
+    choice = replace(choice, run=run)
+    assert torch.equal(localize(subject, pairs, choice, seed=3).scores, marked)
+    other = make_pairs(subject, "cross-entropy", batch=2)
+    own = localize(subject, pairs, "gcl").scores
+    assert torch.equal(localize(subject, pairs, choice, seed=4).scores, own)
+    assert not torch.equal(localize(subject, other, choice, seed=3).scores, marked)
+    copied = replace(subject)
+    assert torch.equal(localize(copied, pairs, choice, seed=3).scores, own)
+
+
+def test_what_is_not_familiar_gets_eap_ig(ship: Ship) -> None:
+    ship(limit=1e-3)
+    subject, pairs = make_case("llama")
+    result = localize(subject, pairs, steps=1)
+    assert (result.method, result.probabilities) == ("eap-ig", None)
+    (note,) = result.notes
+    assert note.startswith(
+        "no method was named: eap-ig, because this case is not like those that gcl was trained on: "
+        "the members of the predictor disagree "
+    )
+    with pytest.warns(BeyondTraining) as caught:
+        named = localize(subject, pairs, "gcl")
+    told = str(caught[0].message)
+    assert named.notes == (told,)
+    start = "this case is not like those that the predictor was trained on (none of them had: norm "
+    assert told.startswith(f"{start}rms, positions rotary, gated MLP, grouped keys): the members")
+    # Words alone are no reason: the plain architecture is as strange.
+    with pytest.warns(BeyondTraining, match="was trained on: the members"):
+        localize(*make_case(), "gcl")
+
+
+def test_where_gcl_was_not_measured_or_did_not_win(ship: Ship) -> None:
+    ship()
+    subject, pairs = make_case()
+    marked = replace(subject, case="ib-3", fleet="planted")
+    choice = default_method(marked, pairs)
+    assert (choice.method, choice.run) == ("eap-ig", None)
+    assert choice.reason.endswith("because gcl has not been measured on planted subjects")
+    speaking = replace(subject, tokenizer=object())
+    choice = default_method(speaking, pairs)
+    assert choice.method == "eap-ig"
+    assert choice.reason.endswith(
+        "because on language subjects gcl had a mean CMD of 0.300, and eap-ig one of 0.200"
+    )
+    # Where circuits are known, they decide.
+    choice = default_method(replace(marked, fleet="public"), pairs)
+    assert choice.method == "gcl"
+    assert choice.reason.endswith("it had a mean AUROC of 0.990, and eap-ig one of 0.980")
+    flat = default_method(subject, make_pairs(subject, "kl"))
+    assert flat.reason.endswith("eap-ig, because gcl needs pairs with targets")
+
+
+def test_cases_that_gcl_cannot_read_get_eap_ig(ship: Ship) -> None:
+    ship()
+    numerical = make_subject(d_vocab_out=1)
+    pairs = make_pairs(numerical, "l1")
+    flat = pairs.with_targets_from(numerical.logits(pairs.clean))
+    choice = default_method(numerical, flat)
+    assert choice.method == "eap-ig"
+    assert "because gcl cannot read this case: the gradient of the loss is zero" in choice.reason
+    assert not choice.reason.endswith(".")
+
+
+def test_predictors_that_know_nothing_of_their_training_go_by_what_the_subject_is(
+    ship: Ship,
+) -> None:
+    ship(known=None)
+    subject, pairs = make_case()
+    assert default_method(subject, pairs).method == "eap-ig"
+    planted = replace(subject, case="ib-3", fleet="planted")
+    assert default_method(planted, pairs).method == "gcl"
+    # Probabilities do not depend on it, but go by kind; an unknown kind has none.
+    found = localize(planted, pairs)
+    assert found.probabilities is not None
+    torch.testing.assert_close(found.probabilities, found.scores.sigmoid().float())
+    assert localize(replace(planted, fleet="public"), pairs).probabilities is None
+
+
+def test_a_case_of_the_pool_is_judged_by_the_predictor_that_is_blind_to_it(
+    ship: Ship, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ship()
+    asked, put = [], shipped.shipped
+    monkeypatch.setattr(shipped, "shipped", lambda name: asked.append(name) or put(name))
+    case = load_case("ib-7")
+    subject = replace(case.subject(), fleet="natural")
+    result = localize(subject, case.pairs(4))
+    assert result.options == {"predictor": "fold-0"}
+    assert {*asked} == {"fold-0"}
+
+
+def test_kinds() -> None:
+    subject = make_subject()
+    planted = replace(subject, case="ib-3", fleet="planted")
+    assert kind_of(subject) == kind_of(replace(planted, fleet="natural")) == "natural"
+    assert kind_of(planted) == kind_of(replace(planted, fleet=None)) == "planted"
+    assert kind_of(replace(planted, fleet="public")) == "public"
+    assert kind_of(replace(subject, tokenizer=object())) == "language"
+    sizes = subject.config
+    vocab = tuple(range(sizes.d_vocab - 4))
+    codec = Codec(vocab, tuple(range(sizes.d_vocab_out)), tasks=("one", "other"))
+    several = replace(planted, codec=codec)
+    assert kind_of(several) == "planted-multitask"
+    assert kind_of(replace(several, fleet="natural")) == "natural-multitask"
