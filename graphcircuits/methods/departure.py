@@ -47,7 +47,7 @@ def concrete(
 class Recipe:
     """What one step draws, and how far it goes."""
 
-    learning_rate: float = 0.05
+    learning_rate: float = 0.1
     masks: int = 4
     prompts: int = 16
     """At most; fewer where memory does not take them."""
@@ -139,10 +139,7 @@ class Objective:
         """An estimate of the gradient of the mean distance from 1, by the values of the edges."""
         recipe, device = self.recipe, self.subject.device
         values = values.detach().requires_grad_()
-        rows = torch.randperm(len(self.pairs), generator=generator)[: self.prompts]
-        partners = rows
-        if self.shuffled:
-            partners = torch.randint(len(self.pairs), rows.shape, generator=generator)
+        rows, partners = self.prompts_for_step(generator)
         kept, weights = sizes.draw(recipe.masks, generator)
         thresholds = values.detach().sort(descending=True).values[kept.to(device) - 1]
         masks = recipe.gates((values - thresholds[:, None]) / recipe.spread, generator)
@@ -150,9 +147,19 @@ class Objective:
             grad=True
         )
         with explained(self.subject, "masks", recipe.masks, numbers):
-            departures = self._departures(masks, rows.to(device), partners.to(device))
+            departures = self.departures(masks, rows, partners)
             loss = (weights.to(departures) * departures.abs()).mean()
             return torch.autograd.grad(loss, values)[0]
+
+    def prompts_for_step(
+        self, generator: torch.Generator
+    ) -> tuple[Int[Tensor, " prompt"], Int[Tensor, " prompt"]]:
+        """Clean prompts drawn for a step, and the corrupted ones that stand beside them."""
+        rows = torch.randperm(len(self.pairs), generator=generator)[: self.prompts]
+        partners = rows
+        if self.shuffled:
+            partners = torch.randint(len(self.pairs), rows.shape, generator=generator)
+        return rows.to(self.subject.device), partners.to(self.subject.device)
 
     @torch.no_grad()
     def errors(self, values: Scores) -> Float[Tensor, " size"]:
@@ -167,7 +174,7 @@ class Objective:
         size = Footprint(self.subject, self.pairs.clean.shape[1]).masked(grad=False)
         rows = torch.arange(n, device=self.subject.device)
         for some in rows.split(at_once(self.subject, size, self.memory_limit)):
-            total += self._departures(masks, some, some) * len(some)
+            total += self.departures(masks, some, some) * len(some)
         return total.abs() / n
 
     def area(self, errors: Float[Tensor, " size"]) -> float:
@@ -175,7 +182,7 @@ class Objective:
         share = self.judged.double() / self.subject.graph.n_edges
         return float(torch.trapezoid(errors.double().cpu(), share))
 
-    def _departures(
+    def departures(
         self,
         masks: Float[Tensor, "mask edge"],
         rows: Int[Tensor, " prompt"],

@@ -17,8 +17,8 @@
    pairs than those of the start. It is told in the values of the start: the edge that is best now
    gets the best of the given scores.
 
-No labels are used. 2 and 3 are in `departure`, checkpoints in `refine_files`. docs/research has what
-was tried: refine.md, and estimators.md on how gates are drawn.
+No labels are used. 2 and 3 are in `departure`, checkpoints in `refine_files`. docs/research has
+what was tried: refine.md, and estimators.md on how gates are drawn.
 """
 
 import math
@@ -58,6 +58,18 @@ class Refinement:
     before: float
     """Mean distance of faithfulness from 1 over all sizes, on the given pairs."""
     after: float
+
+    def told(self) -> str:
+        """In one sentence."""
+        ended = ", when it was stopped," if self.stopped else ""
+        if not self.after < self.before:
+            return (
+                f"refined in {self.steps} steps{ended} to nothing better: the scores are as found"
+            )
+        return (
+            f"refined in {self.steps} steps{ended}: mean distance of faithfulness from 1 on these "
+            f"pairs from {self.before:.3f} to {self.after:.3f}"
+        )
 
 
 def refine(
@@ -109,7 +121,8 @@ def refinement(
 ) -> Refinement:
     """`refine`, with what there is to know of it, and by a recipe of one's own."""
     began = time.perf_counter()
-    _check(subject, scores, steps, seconds, checkpoint)
+    check_length(steps, seconds, checkpoint)
+    _check_scores(subject, scores)
     recipe, about = recipe or Recipe(), {"steps": steps, "seconds": seconds}
     if steps is None and seconds is None:
         about["steps"] = STEPS
@@ -130,7 +143,7 @@ def refinement(
         while (share := clock.share(state)) < 1:
             since = time.perf_counter()
             gradient = objective.gradient(state.values, sizes, state.generator)
-            _step(state, gradient, recipe.learning_rate * (1 - share))
+            advance(state, gradient, recipe.learning_rate * (1 - share))
             now = time.perf_counter()
             state.elapsed += now - since
             if checkpoint is not None and now - saved > SAVED:
@@ -184,7 +197,7 @@ def dealt(scores: Scores, values: Scores) -> Scores:
 # Steps
 
 
-def _step(state: State, gradient: Scores, rate: float) -> None:
+def advance(state: State, gradient: Scores, rate: float) -> None:
     """Move the values against the running mean of the gradient."""
     state.step += 1
     kept, kept_square = MOMENTS
@@ -222,25 +235,42 @@ class _Clock:
 # Refusals
 
 
-def _check(
-    subject: Transformer,
-    scores: Scores,
+def check_length(
     steps: int | None,
     seconds: float | None,
     checkpoint: str | Path | None,
+    *,
+    prefix: str = "",
 ) -> None:
+    """Refuse what says how long to refine, and in which file, if it makes no sense.
+
+    `prefix` is what stands before the names.
+    """
+    problems = []
     if steps is not None and seconds is not None:
-        raise ValueError(f"give steps or seconds, not both; got {steps} and {seconds:g}.")
-    for name, value in (("steps", steps), ("seconds", seconds)):
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name} must be above 0 and finite, got {value}.")
+        problems.append(
+            f"give {prefix}steps or {prefix}seconds, not both, got {steps} and {seconds}"
+        )
+    if steps is not None and (type(steps) is not int or steps < 1):
+        problems.append(f"{prefix}steps must be a whole number above 0, got {steps!r}")
+    if seconds is not None and (type(seconds) not in (int, float) or not 0 < seconds < math.inf):
+        problems.append(f"{prefix}seconds must be a finite number above 0, got {seconds!r}")
+    if checkpoint is not None and Path(checkpoint).suffix != ".safetensors":
+        problems.append(f"{prefix}checkpoint must be a .safetensors file, got {checkpoint}")
+    if prefix and checkpoint is not None and steps is None and seconds is None:
+        problems.append(f"{prefix}checkpoint goes with {prefix}steps or {prefix}seconds")
+    if problems:
+        raise ValueError("; ".join(problems) + ".")
+
+
+def _check_scores(subject: Transformer, scores: Scores) -> None:
     n_edges = subject.graph.n_edges
     if scores.shape != (n_edges,) or not scores.is_floating_point():
         raise ValueError(
-            f"scores must be one number for each of {n_edges} edges, got {scores.dtype} of shape "
-            f"{tuple(scores.shape)}."
+            f"scores must be one real number for each of {n_edges} edges, got {scores.dtype} of "
+            f"shape {tuple(scores.shape)}."
         )
     if not scores.isfinite().all():
-        raise ValueError(f"scores must be finite, {int((~scores.isfinite()).sum())} are not.")
-    if checkpoint is not None and Path(checkpoint).suffix != ".safetensors":
-        raise ValueError(f"a checkpoint is a .safetensors file, got {checkpoint}.")
+        raise ValueError(
+            f"scores must be finite, {int((~scores.isfinite()).sum())} of {n_edges} are not."
+        )
