@@ -39,7 +39,7 @@ from graphcircuits import (
 from graphcircuits.methods import hard_concrete, ugs
 from graphcircuits.methods.departure import Gates, Objective, Recipe, Sizes, concrete
 from graphcircuits.methods.refine import advance, dealt, rank_logits
-from graphcircuits.methods.refine_files import State
+from graphcircuits.methods.refine_files import RefineState
 
 MASKS = 4
 """Masked runs of one estimate."""
@@ -268,7 +268,7 @@ def refined_cmd(
     objective = Objective.of(subject, case.pairs(32, 0), recipe, None)
     values = rank_logits(start)
     sizes = Sizes.aimed(objective.judged, objective.errors(values), len(values))
-    state = State.at(values, torch.Generator().manual_seed(0))
+    state = RefineState.at(values, torch.Generator().manual_seed(0))
     for step in range(steps):
         if estimator.score_function:
             gradient = _score_function(objective, estimator, state, sizes)
@@ -280,7 +280,7 @@ def refined_cmd(
 
 
 def _score_function(
-    objective: Objective, estimator: Estimator, state: State, sizes: Sizes
+    objective: Objective, estimator: Estimator, state: RefineState, sizes: Sizes
 ) -> Tensor:
     kept, weights = sizes.draw(MASKS, state.generator)
     ordered = state.values.sort(descending=True).values

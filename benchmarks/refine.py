@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.estimators import soft, straight_through
 from graphcircuits import faithfulness_curve, load_corpus, localize
 from graphcircuits.corpus.collection import CorpusEntry
 from graphcircuits.methods.departure import Gates, Recipe, concrete
@@ -22,7 +23,12 @@ from graphcircuits.methods.hard_concrete import sample_each
 from graphcircuits.methods.refine import refinement
 
 FRESH = 1000
-GATES: dict[str, Gates] = {"concrete": concrete, "hard-concrete": sample_each}
+GATES: dict[str, Gates] = {
+    "concrete": concrete,
+    "hard-concrete": sample_each,
+    "soft": soft,
+    "straight-through": straight_through,
+}
 
 
 @dataclass(frozen=True)

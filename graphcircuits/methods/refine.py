@@ -32,7 +32,7 @@ from torch import Tensor
 
 from graphcircuits.methods.departure import Objective, Recipe, Sizes
 from graphcircuits.methods.prepare import Progress, Stop, prepare, settled
-from graphcircuits.methods.refine_files import State, load_state, save_state
+from graphcircuits.methods.refine_files import RefineState, load_state, save_state
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -61,14 +61,12 @@ class Refinement:
 
     def told(self) -> str:
         """In one sentence."""
-        ended = ", when it was stopped," if self.stopped else ""
+        made = f"refined in {self.steps} steps" + (" and then stopped" if self.stopped else "")
         if not self.after < self.before:
-            return (
-                f"refined in {self.steps} steps{ended} to nothing better: the scores are as found"
-            )
+            return f"{made}: nothing better was found, the scores are those of the method"
         return (
-            f"refined in {self.steps} steps{ended}: mean distance of faithfulness from 1 on these "
-            f"pairs from {self.before:.3f} to {self.after:.3f}"
+            f"{made}: mean distance of faithfulness from 1 on these pairs from "
+            f"{self.before:.3f} to {self.after:.3f}"
         )
 
 
@@ -134,7 +132,7 @@ def refinement(
     errors = objective.errors(start)
     judging = time.perf_counter() - ready
     clock = _Clock(**about, spent=ready - began + 2 * judging)
-    state = State.at(start, generator or torch.Generator().manual_seed(0))
+    state = RefineState.at(start, generator or torch.Generator().manual_seed(0))
     if checkpoint is not None and Path(checkpoint).exists():
         state = load_state(Path(checkpoint), about, start)
     sizes = Sizes.aimed(objective.judged, errors, len(start))
@@ -156,9 +154,9 @@ def refinement(
     if checkpoint is not None:
         save_state(Path(checkpoint), about, start, state)
     before, after = (objective.area(each) for each in (errors, objective.errors(state.values)))
-    found = state.values if after < before else start
+    better = after < before
     return Refinement(
-        scores=dealt(scores, found.to(scores.device)),
+        scores=dealt(scores, state.values.to(scores.device)) if better else scores.clone(),
         steps=state.step,
         stopped=clock.share(state) < 1,
         before=before,
@@ -197,7 +195,7 @@ def dealt(scores: Scores, values: Scores) -> Scores:
 # Steps
 
 
-def advance(state: State, gradient: Scores, rate: float) -> None:
+def advance(state: RefineState, gradient: Scores, rate: float) -> None:
     """Move the values against the running mean of the gradient."""
     state.step += 1
     kept, kept_square = MOMENTS
@@ -218,14 +216,14 @@ class _Clock:
     spent: float
     """Seconds that everything but the steps takes."""
 
-    def share(self, state: State) -> float:
+    def share(self, state: RefineState) -> float:
         if self.steps is not None:
             return state.step / self.steps
         assert self.seconds is not None
         left = self.seconds - self.spent
         return 1.0 if left <= 0 else state.elapsed / left
 
-    def total(self, state: State) -> int:
+    def total(self, state: RefineState) -> int:
         """Steps in all: an estimate where seconds were given."""
         if self.steps is not None:
             return self.steps

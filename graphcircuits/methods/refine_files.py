@@ -21,7 +21,7 @@ TENSORS = ("values", "first")
 
 
 @dataclass(eq=False)
-class State:
+class RefineState:
     """Refining after some steps; changed in place, step by step."""
 
     values: Float[Tensor, " edge"]
@@ -35,12 +35,12 @@ class State:
     generator: torch.Generator
 
     @classmethod
-    def at(cls, start: Float[Tensor, " edge"], generator: torch.Generator) -> "State":
+    def at(cls, start: Float[Tensor, " edge"], generator: torch.Generator) -> "RefineState":
         return cls(start.clone(), torch.zeros_like(start), 0.0, 0, 0.0, generator)
 
 
 def save_state(
-    path: Path, about: Mapping[str, Any], start: Float[Tensor, " edge"], state: State
+    path: Path, about: Mapping[str, Any], start: Float[Tensor, " edge"], state: RefineState
 ) -> None:
     """Write a checkpoint; `about` says how long the run is to be, `start` what it began with."""
     tensors = {name: getattr(state, name) for name in TENSORS}
@@ -49,7 +49,7 @@ def save_state(
     save_artifact(path, kind=KIND, config=about, seed=None, tensors=tensors, meta=meta)
 
 
-def load_state(path: Path, about: Mapping[str, Any], start: Float[Tensor, " edge"]) -> State:
+def load_state(path: Path, about: Mapping[str, Any], start: Float[Tensor, " edge"]) -> RefineState:
     """Read a checkpoint of the run that began with this start; any other is refused."""
     found = load_artifact(path, KIND)
     with taken_apart(path, "checkpoint"):
@@ -66,7 +66,7 @@ def load_state(path: Path, about: Mapping[str, Any], start: Float[Tensor, " edge
         generator = torch.Generator()
         generator.set_state(found.tensors["generator"])
         step, elapsed, second = (found.meta[name] for name in ("step", "elapsed", "second"))
-        return State(
+        return RefineState(
             # Memory of its own is aligned as in a run that never stopped.
             tensors["values"].clone(),
             tensors["first"].clone(),
