@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from graphcircuits.graph import ComponentGraph
     from graphcircuits.methods import METHODS, localize
     from graphcircuits.methods.nodes import node_scores
+    from graphcircuits.methods.refine import refine
     from graphcircuits.rasp.compile import compile_program
     from graphcircuits.result import Result
     from graphcircuits.subject.files import load_transformer
@@ -57,6 +58,7 @@ __all__ = [
     "node_scores",
     "random_ids",
     "rasp",
+    "refine",
     "tasks",
 ]
 
@@ -88,6 +90,7 @@ _EXPORTS = {
     "node_scores": "graphcircuits.methods.nodes",
     "random_ids": "graphcircuits.corpus.random_programs",
     "rasp": "graphcircuits.rasp",
+    "refine": "graphcircuits.methods.refine",
     "tasks": "graphcircuits.tasks",
 }
 

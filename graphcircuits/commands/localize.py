@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from graphcircuits.commands.checks import (
+    above,
     device_there,
     in_range,
     known_dtype,
@@ -86,6 +87,20 @@ def localize(
         list[str] | None,
         typer.Option(help="An option of the method, NAME=VALUE; may be given several times."),
     ] = None,
+    refine: Annotated[
+        float | None,
+        typer.Option(
+            help="Refine the scores for so many seconds: gradient steps that make the best edges "
+            "more faithful on these prompts. Ctrl-C ends it with what it has reached."
+        ),
+    ] = None,
+    refine_steps: Annotated[
+        int | None, typer.Option(help="The same for so many steps instead.")
+    ] = None,
+    refine_checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Where to keep it, .safetensors: a run that was ended goes on there."),
+    ] = None,
     fleet: Annotated[
         str,
         typer.Option(
@@ -154,12 +169,13 @@ def localize(
         in_range("--edges", edges, 1),
         in_range("--top", top, 1),
         _untested(method, top),
+        _refining(refine, refine_steps, refine_checkpoint),
         suffix("--out", out, *SUFFIXES),
         suffix("--html", html, ".html", ".htm"),
         device_there(device),
         known_dtype(dtype),
         writable(
-            {"--out": out, "--html": html},
+            {"--out": out, "--html": html, "--refine-checkpoint": refine_checkpoint},
             read=[None if model is None else Path(model), pairs_file],
         ),
         one_of("--fleet", fleet, FLEETS),
@@ -209,6 +225,9 @@ def localize(
             choice,
             seed=seed,
             progress=lambda done, total: bar.update(step, completed=done, total=total),
+            refine_seconds=refine,
+            refine_steps=refine_steps,
+            refine_checkpoint=refine_checkpoint,
             **options,
         )
     result = replace(result, subject=title, task=about)
@@ -241,6 +260,19 @@ def _untested(method: str | None, top: int | None) -> list[str]:
         return []
     got = "none" if method is None else method
     return [f"--top goes with methods that test edge by edge: --method exact or acdc, got {got}"]
+
+
+def _refining(seconds: float | None, steps: int | None, checkpoint: Path | None) -> list[str]:
+    """How long to refine, and where to keep it."""
+    both = seconds is not None and steps is not None
+    neither = seconds is None and steps is None and checkpoint is not None
+    return [
+        *([] if seconds is None else above("--refine", seconds, 0)),
+        *in_range("--refine-steps", steps, 1),
+        *suffix("--refine-checkpoint", checkpoint, ".safetensors"),
+        *(["give --refine (seconds) or --refine-steps, not both"] if both else []),
+        *(["--refine-checkpoint goes with --refine or --refine-steps"] if neither else []),
+    ]
 
 
 def _drawn(

@@ -24,7 +24,7 @@ class Between(Transformer):
 
     share: float = 1.0
     cut: Sequence[Float[Tensor, "batch pos d_model"]] = ()
-    """The streams of the corrupted run: of the heads and the MLP of each layer, then of `logits`."""
+    """What readers read in the corrupted run: heads and MLP of each layer, then `logits`."""
 
     @classmethod
     def of(cls, subject: Transformer, corrupted: Pass, share: float) -> "Between":

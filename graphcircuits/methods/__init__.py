@@ -4,6 +4,7 @@
    holds those of the package by name, each with what is known of it.
 2. `localize` takes the name of one, or any function of that shape, settles its options, runs it
    under a seed, and returns a `Result`. Where no method is given, `default_method` chooses one.
+   Those who can wait have the scores refined on the very case.
 """
 
 import time
@@ -45,6 +46,7 @@ from graphcircuits.methods.method import (
     unknown,
 )
 from graphcircuits.methods.prepare import Progress, Stop
+from graphcircuits.methods.refine import check_length, refinement
 from graphcircuits.methods.shortlist import LongRun
 from graphcircuits.result import Result
 from graphcircuits.subject.transformer import Transformer
@@ -103,6 +105,9 @@ def localize(
     *,
     seed: int = 0,
     progress: Progress | None = None,
+    refine_steps: int | None = None,
+    refine_seconds: float | None = None,
+    refine_checkpoint: str | Path | None = None,
     **options: Any,
 ) -> Result:
     """Score every edge of a subject; the result records the method, all its options and the seed.
@@ -113,8 +118,17 @@ def localize(
     is to be known of the scores; what must not be overlooked is a warning as well. A run that would
     take long is announced by a `LongRun` warning before it begins. `progress` is called with (steps
     done, steps in all) by methods that iterate.
+
+    With `refine_steps` or `refine_seconds` the scores are then refined on these pairs for so long
+    (`graphcircuits.refine`): `progress` hears of those steps as well, and `refine_checkpoint` is a
+    file to go on from. The result's options record it, its seconds count all of it; probabilities
+    belong to scores as they were predicted, so a refined result has none.
     """
     _check_arguments(subject, pairs, method)
+    refining = {"steps": refine_steps, "seconds": refine_seconds, "checkpoint": refine_checkpoint}
+    check_length(**refining, prefix="refine_")
+    length = {"refine_steps": refine_steps, "refine_seconds": refine_seconds}
+    length = {name: value for name, value in length.items() if value is not None}
     method = default_method(subject, pairs, seed=seed) if method is None else method
     choice = method if isinstance(method, ChosenMethod) else None
     notes = [] if choice is None else [choice.reason]
@@ -132,7 +146,14 @@ def localize(
         found, start = run.found, start - run.seconds
     else:
         found = _found(chosen, subject, pairs, settled, seed, progress)
-    scores = check_scores(found.scores, subject, name).cpu()
+    scores = check_scores(found.scores, subject, name)
+    if length:
+        generator = torch.Generator().manual_seed(seed)
+        supplies = {"generator": generator, "progress": progress}
+        refined = refinement(subject, pairs, scores, **refining, **supplies)
+        scores = refined.scores
+        notes.append(refined.told())
+    scores = scores.cpu()
     seconds = time.perf_counter() - start
     for remark in (*chosen.remarks(subject, pairs, settled), *found.remarks):
         notes.append(str(remark))
@@ -142,12 +163,12 @@ def localize(
         graph=subject.graph,
         scores=scores,
         method=name,
-        options=settled,
+        options=settled | length,
         seed=seed,
         seconds=seconds,
         d_model=subject.config.d_model,
         notes=tuple(notes),
-        probabilities=found.probabilities,
+        probabilities=None if length else found.probabilities,
     )
 
 

@@ -41,8 +41,15 @@ def sample(
     locations: Locations, n: int, generator: torch.Generator
 ) -> Float[Tensor, "sample gate"]:
     """`n` independent samples of every gate."""
+    return sample_each(locations.expand(n, -1), generator)
+
+
+def sample_each(
+    locations: Float[Tensor, "sample gate"], generator: torch.Generator
+) -> Float[Tensor, "sample gate"]:
+    """One sample of every gate, each at a location of its own."""
     # The generator is on the CPU, so that every device sees the same draws.
-    uniform = torch.rand(n, len(locations), generator=generator, dtype=torch.float64)
+    uniform = torch.rand(locations.shape, generator=generator, dtype=torch.float64)
     noise = uniform.clamp(1e-7, 1 - 1e-7).logit().to(locations)
     return ((noise + locations) / TEMPERATURE).sigmoid().mul(HIGH - LOW).add(LOW).clamp(0, 1)
 

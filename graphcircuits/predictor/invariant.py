@@ -245,8 +245,8 @@ class InvariantAligner(nn.Module):
         context_width: int = 0,
         generator: torch.Generator,
     ) -> None:
-        """`share` and `both_ends` as in `measure`; `context_width` is that of the learned projection
-        of single contexts, 0 for none."""
+        """`share` and `both_ends` as in `measure`; `context_width` is that of the learned
+        projection of single contexts, 0 for none."""
         super().__init__()
         columns = table_width(share=share, both_ends=both_ends)
         self.register_buffer("mean", torch.zeros(columns))

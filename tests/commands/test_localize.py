@@ -80,6 +80,21 @@ def test_results_are_printed_even_if_they_cannot_be_written(
             "--top goes with methods that test edge by edge: --method exact or acdc, got eap.",
         ),
         (["--top", "5"], "--method exact or acdc, got none."),
+        (["--refine", "0"], "--refine must be above 0, got 0.0."),
+        (["--refine", "nan"], "--refine must be a finite number, got nan."),
+        (["--refine-steps", "0"], "--refine-steps must be at least 1, got 0."),
+        (
+            ["--refine", "3", "--refine-steps", "5"],
+            "give --refine (seconds) or --refine-steps, not both.",
+        ),
+        (
+            ["--refine-checkpoint", "a.safetensors"],
+            "--refine-checkpoint goes with --refine or --refine-steps.",
+        ),
+        (
+            ["--refine", "3", "--refine-checkpoint", "a.pt"],
+            "--refine-checkpoint must end in .safetensors, got a.pt.",
+        ),
         (["--out", "."], "--out must be a file, but . is a folder."),
         (["--out", "file/a.json"], "file is not a folder."),
         (["--html", "file/a.html"], "file is not a folder."),
@@ -169,6 +184,17 @@ def test_prompts_of_your_own(command: Command, tmp_path: Path) -> None:
     refused(command(*given), f"{prompts}: no such file or directory")
     prompts.mkdir()
     refused(command(*given), f"{prompts} is a folder; expected a regular file.")
+
+
+def test_scores_are_refined(command: Command, tmp_path: Path) -> None:
+    given = [*own_subject(tmp_path), "--edges", "3", "--refine-steps", "3", "--json"]
+    first = command(*given, "--refine-checkpoint", "kept.safetensors")
+    assert first.code == 0
+    record = json.loads(first.out)
+    assert record["options"] == {"refine_steps": 3}
+    assert record["notes"][-1].startswith("refined in 3 steps: ")
+    again = json.loads(command(*given, "--refine-checkpoint", "kept.safetensors").out)
+    assert again | {"seconds": 0} == record | {"seconds": 0}
 
 
 def test_names_and_files_do_not_steer_the_terminal(command: Command, tmp_path: Path) -> None:

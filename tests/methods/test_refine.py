@@ -1,0 +1,218 @@
+"""Refining: never worse than its start on its pairs, and resumed as if it had never stopped."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphcircuits import Pairs, Transformer, localize
+from graphcircuits.compare.evaluate import faithfulness_curve
+from graphcircuits.methods.departure import Objective, Recipe
+from graphcircuits.methods.prepare import Stop
+from graphcircuits.methods.refine import Refinement, dealt, rank_logits, refine, refinement
+from graphcircuits.store import StoreError, save_artifact
+from tests.methods.tasks import make_pairs
+from tests.subjects import make_subject
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+@pytest.fixture
+def case() -> tuple[Transformer, Pairs, Tensor]:
+    """A small subject, its pairs, and scores that say nothing of it."""
+    subject = make_subject(n_layers=1, n_heads=2)
+    scores = torch.rand(subject.graph.n_edges, generator=torch.Generator().manual_seed(0))
+    return subject, make_pairs(subject, batch=4), scores
+
+
+# Rankings
+
+
+def test_only_the_order_of_the_start_counts() -> None:
+    scores = torch.tensor([0.5, 3.0, 0.5, -1.0])
+    found = rank_logits(scores)
+    assert found.argsort(descending=True).tolist() == [1, 0, 2, 3]
+    assert torch.equal(found, rank_logits(scores.exp()))
+    torch.testing.assert_close(found.sum(), torch.tensor(0.0))
+
+
+def test_scores_are_dealt_out_in_the_new_order() -> None:
+    scores, values = torch.tensor([5.0, 1.0, 2.0]), torch.tensor([0.1, 0.3, 0.2])
+    assert dealt(scores, values).tolist() == [1.0, 5.0, 2.0]
+    assert torch.equal(dealt(scores, rank_logits(scores)), scores)
+
+
+def test_equal_scores_do_not_hide_the_order() -> None:
+    scores = torch.tensor([0.0, 4.0, 0.0, 0.0, 4.0, 0.0])
+    values = torch.tensor([0.3, 0.1, 0.6, 0.2, 0.4, 0.5])
+    found = dealt(scores, values)
+    assert torch.equal(found.argsort(), values.argsort())
+    assert found.sort().values.tolist() == [0, 1, 2, 3, 4, 6]
+    same = dealt(torch.full((3,), 2.0), torch.tensor([0.0, 2.0, 1.0]))
+    assert same.argsort().tolist() == [0, 2, 1]
+
+
+# What it does
+
+
+def test_it_gets_closer_to_faithful(case: tuple[Transformer, Pairs, Tensor]) -> None:
+    """What it says of start and end is the CMD over the sizes that it judges by."""
+    subject, pairs, scores = case
+    ready = pairs.with_targets_from(subject.logits(pairs.clean))
+    sizes = Objective.of(subject, ready, Recipe(), None).judged.tolist()
+    found = refinement(subject, pairs, scores, steps=15)
+    assert found.after < found.before
+    assert (found.steps, found.stopped) == (15, False)
+    assert torch.equal(found.scores.sort().values, scores.sort().values)
+    for told, ranking in ((found.before, scores), (found.after, found.scores)):
+        curve = faithfulness_curve(ranking, subject, pairs, sizes=sizes)
+        assert told == pytest.approx(curve.cmd, rel=1e-5)
+    assert found.told() == (
+        "refined in 15 steps: mean distance of faithfulness from 1 on these pairs "
+        f"from {found.before:.3f} to {found.after:.3f}"
+    )
+    again = refine(subject, pairs, scores, steps=15)
+    assert torch.equal(again, found.scores)
+    seeded = refine(subject, pairs, scores, steps=15, generator=torch.Generator().manual_seed(1))
+    assert not torch.equal(seeded, again)
+
+
+def test_a_start_that_is_better_is_kept(case: tuple[Transformer, Pairs, Tensor]) -> None:
+    still = refinement(*case, steps=2, recipe=Recipe(learning_rate=0.0))
+    assert torch.equal(still.scores, case[2])
+    assert still.after == still.before
+    assert still.told() == (
+        "refined in 2 steps: nothing better was found, the scores are those of the method"
+    )
+
+
+def test_half_precision_and_positions_that_are_not_scored() -> None:
+    subject = make_subject("llama", n_layers=1, n_heads=2, n_kv_heads=1)
+    halves = {name: weight.bfloat16() for name, weight in subject.weights.items()}
+    half = Transformer(subject.config, halves)
+    pairs = make_pairs(half)
+    scored = torch.zeros_like(pairs.scored)
+    scored[:, 2] = True
+    scores = torch.randn(half.graph.n_edges, generator=torch.Generator().manual_seed(0))
+    found = refine(half, replace(pairs, scored=scored), scores, steps=3, memory_limit=1)
+    assert found.dtype == torch.float32
+    assert torch.equal(found.sort().values, scores.sort().values)
+
+
+def test_seconds(case: tuple[Transformer, Pairs, Tensor]) -> None:
+    calls: list[tuple[int, int]] = []
+    found = refinement(*case, seconds=0.15, progress=lambda *call: calls.append(call))
+    assert [done for done, _ in calls] == [*range(1, found.steps + 1)]
+    assert all(done <= total for done, total in calls)
+    assert calls[-1] == (found.steps, found.steps)
+    too_short = refinement(*case, seconds=1e-6)
+    assert (too_short.steps, too_short.stopped) == (0, False)
+
+
+# Stopping and going on
+
+
+@pytest.mark.parametrize("kind", [Stop, KeyboardInterrupt])
+def test_stopped_and_resumed(
+    case: tuple[Transformer, Pairs, Tensor], tmp_path: Path, kind: type[BaseException]
+) -> None:
+    path = tmp_path / "kept.safetensors"
+
+    def stop_at_five(done: int, total: int) -> None:
+        assert total == 12
+        if done == 5:
+            raise kind
+
+    def run(**more: object) -> Refinement:
+        return refinement(*case, steps=12, **more)  # pyright: ignore[reportArgumentType]
+
+    unbroken = run()
+    stopped = run(checkpoint=path, progress=stop_at_five)
+    assert (stopped.steps, stopped.stopped) == (5, True)
+    assert stopped.told().startswith("refined in 5 steps and then stopped: ")
+    calls: list[int] = []
+    resumed = run(checkpoint=path, progress=lambda done, _: calls.append(done))
+    assert calls == [*range(6, 13)]
+    assert torch.equal(resumed.scores, unbroken.scores)
+    finished = run(checkpoint=path, progress=stop_at_five)
+    assert (finished.steps, finished.stopped) == (12, False)
+    assert torch.equal(finished.scores, unbroken.scores)
+
+
+def test_checkpoints_of_something_else(
+    case: tuple[Transformer, Pairs, Tensor], tmp_path: Path
+) -> None:
+    subject, pairs, scores = case
+    path = tmp_path / "kept.safetensors"
+    refine(*case, steps=1, checkpoint=path)
+    remedy = "give another file, or delete it to start afresh"
+    with pytest.raises(StoreError, match=f"refines other scores: {remedy}"):
+        refine(subject, pairs, -scores, steps=1, checkpoint=path)
+    with pytest.raises(StoreError, match=f"refines for 1 steps, not 2 steps: {remedy}"):
+        refine(*case, steps=2, checkpoint=path)
+    with pytest.raises(StoreError, match=r"refines for 1 steps, not 0\.5 seconds"):
+        refine(*case, seconds=0.5, checkpoint=path)
+    about = {"steps": 1, "seconds": None}
+    save_artifact(path, kind="refine-checkpoint", config=about, seed=None, tensors={})
+    with pytest.raises(StoreError, match="not a whole checkpoint"):
+        refine(*case, steps=1, checkpoint=path)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"steps": 3, "seconds": 1.0}, "give steps or seconds, not both, got 3 and 1.0"),
+        ({"steps": 0}, "steps must be a whole number above 0, got 0"),
+        ({"steps": 2.5}, "steps must be a whole number above 0, got 2.5"),
+        ({"seconds": -1}, "seconds must be a finite number above 0, got -1"),
+        ({"seconds": float("nan")}, "seconds must be a finite number above 0, got nan"),
+        ({"checkpoint": "a.pt"}, "checkpoint must be a .safetensors file, got a.pt"),
+    ],
+)
+def test_lengths_that_make_no_sense(
+    case: tuple[Transformer, Pairs, Tensor], options: dict[str, float], text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        refine(*case, **options)  # pyright: ignore[reportArgumentType]
+
+
+def test_scores_that_are_none(case: tuple[Transformer, Pairs, Tensor]) -> None:
+    subject, pairs, scores = case
+    text = "one real number for each of 13 edges, got torch.float32 of shape \\(12,\\)"
+    with pytest.raises(ValueError, match=text):
+        refine(subject, pairs, scores[1:])
+    with pytest.raises(ValueError, match=r"scores must be finite, 1 of 13 are not"):
+        refine(subject, pairs, scores.where(scores < scores.max(), torch.inf))
+
+
+# Through localize
+
+
+def test_localize_refines(case: tuple[Transformer, Pairs, Tensor]) -> None:
+    subject, pairs, _ = case
+    calls: list[tuple[int, int]] = []
+    plain = localize(subject, pairs, "random", seed=3)
+    found = localize(
+        subject,
+        pairs,
+        "random",
+        seed=3,
+        refine_steps=10,
+        progress=lambda *call: calls.append(call),
+    )
+    assert calls[-1] == (10, 10)
+    assert found.options == {**plain.options, "refine_steps": 10}
+    assert found.notes[-1].startswith("refined in 10 steps: ")
+    before, after = (
+        faithfulness_curve(each, subject, pairs, sizes="log").cmd for each in (plain, found)
+    )
+    assert after < before
+    with pytest.raises(ValueError, match="give refine_steps or refine_seconds, not both"):
+        localize(subject, pairs, "eap", refine_steps=1, refine_seconds=1.0)
+    with pytest.raises(ValueError, match="refine_checkpoint goes with refine_steps or refine_sec"):
+        localize(subject, pairs, "eap", refine_checkpoint="a.safetensors")
