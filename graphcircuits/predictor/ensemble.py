@@ -17,7 +17,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -47,15 +47,17 @@ from graphcircuits.predictor.model import (
     Reading,
     measure,
     read_case,
+    start,
 )
 from graphcircuits.predictor.paths import along_paths
+from graphcircuits.predictor.trust import Trust
 from graphcircuits.store import StoreError, load_artifact, save_artifact
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
 KIND = "predictor"
-KNOWN = "familiarity."
-"""What the names of its tensors begin with."""
+KNOWN, TRUST = "familiarity.", "trust."
+"""What the names of their tensors begin with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +69,8 @@ class Prediction:
     """None where the ensemble has no calibration for such subjects."""
     familiarity: Familiarity | None
     """None where it does not know its training cases."""
+    trust: float = 1.0
+    """The share of the network's correction that counts; the rest is the search it starts from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +87,8 @@ class Ensemble:
     mean the same in a planted circuit of a few edges and where half of them are needed."""
     known: KnownCases | None = None
     """What the training cases were like."""
+    trust: Trust | None = None
+    """How much the correction counts on a case; all of it where that was not learned."""
 
     @property
     def config(self) -> PredictorConfig:
@@ -109,7 +115,8 @@ class Ensemble:
             return self.predict(reading, generator=generator, kind=kind)
         found = measure(self.config, subject, pairs)
         members, columns = blockwise.run(self.folded, found)
-        return self._prediction(members, columns, found.graph, kind)
+        starts = self.folded.scale * start(found) if self.config.prior else None
+        return self._prediction(members, starts, columns, found.graph, kind)
 
     def predict(
         self, reading: Reading, *, generator: torch.Generator, kind: str | None = None
@@ -120,17 +127,25 @@ class Ensemble:
         """
         members = self.member_logits(reading, generator=generator)
         tables = isinstance(reading.content, InvariantTables)
-        columns = case_features(reading) if tables and self.known is not None else None
-        return self._prediction(members, columns, reading.graph, kind)
+        wanted = self.known is not None or self.trust is not None
+        columns = case_features(reading) if tables and wanted else None
+        begun = [member.start(reading) for member in self.members]
+        starts = [each for each in begun if each is not None]
+        together = torch.stack(starts) if starts else None
+        return self._prediction(members, together, columns, reading.graph, kind)
 
     def _prediction(
         self,
         members: Float[Tensor, "member edge"],
+        starts: Float[Tensor, "member edge"] | None,
         columns: Float[Tensor, " column"] | None,
         graph: ComponentGraph | None,
         kind: str | None,
     ) -> Prediction:
-        logits = members.mean(0)
+        logits, trusted = members.mean(0), 1.0
+        if self.trust is not None and starts is not None and columns is not None:
+            trusted = self.trust(columns)
+            logits = starts.mean(0).lerp(logits, trusted)
         if self.config.paths:
             if graph is None:
                 raise ValueError("paths are those of one case: predict joined readings apart.")
@@ -139,7 +154,8 @@ class Ensemble:
         judged = None
         if self.known is not None and columns is not None:
             judged = self.known.judge(columns, members)
-        return Prediction(logits, None if likely is None else likely(logits), judged)
+        probabilities = None if likely is None else likely(logits)
+        return Prediction(logits, probabilities, judged, trusted)
 
     @cached_property
     def folded(self) -> blockwise.Folded:
@@ -281,6 +297,8 @@ def save_ensemble(path: str | Path, ensemble: Ensemble, *, seed: int | None = No
         meta["calibration"] = {kind: calibration_to_json(each) for kind, each in kinds}
     if ensemble.known is not None:
         tensors |= {KNOWN + name: tensor for name, tensor in ensemble.known.tensors().items()}
+    if ensemble.trust is not None:
+        tensors |= {TRUST + name: tensor for name, tensor in ensemble.trust.tensors().items()}
     save_artifact(path, kind=KIND, config=ensemble.config, seed=seed, tensors=tensors, meta=meta)
 
 
@@ -306,8 +324,9 @@ def load_ensemble(path: str | Path) -> Ensemble:
         if not isinstance(said, dict):
             raise ValueError(f"calibration must be by kind of subject, got {short(said)}")
         calibration = {kind: calibration_from_json(each) for kind, each in said.items()}
-        known = _known(members[0], artifact.tensors)
-        return Ensemble(tuple(members), origin, artifact.sha256, calibration, known)
+        known = _kept(KnownCases, KNOWN, members[0], artifact.tensors)
+        trust = _kept(Trust, TRUST, members[0], artifact.tensors)
+        return Ensemble(tuple(members), origin, artifact.sha256, calibration, known, trust)
     except (KeyError, RuntimeError, ValueError) as error:
         raise StoreError(
             f"{path} holds a predictor that does not match this version of the code: {error}; "
@@ -315,17 +334,23 @@ def load_ensemble(path: str | Path) -> Ensemble:
         ) from error
 
 
-def _known(member: Predictor, tensors: Mapping[str, Tensor]) -> KnownCases | None:
+Kept = TypeVar("Kept", KnownCases, Trust)
+
+
+def _kept(
+    cls: type[Kept], prefix: str, member: Predictor, tensors: Mapping[str, Tensor]
+) -> Kept | None:
+    """What a file holds under a prefix, if anything."""
     found = {
-        name.removeprefix(KNOWN): tensor
+        name.removeprefix(prefix): tensor
         for name, tensor in tensors.items()
-        if name.startswith(KNOWN)
+        if name.startswith(prefix)
     }
     if not found:
         return None
     if not isinstance(member.align, InvariantAligner):
-        raise ValueError("only predictors that take invariants know how familiar a case is")
-    return KnownCases.from_tensors(found, len(member.align.mean))
+        raise ValueError(f"only predictors that take invariants have {prefix[:-1]}")
+    return cls.from_tensors(found, len(member.align.mean))
 
 
 def _check_sizes(config: PredictorConfig, members: object, tensors: Mapping[str, Tensor]) -> None:
