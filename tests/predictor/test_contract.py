@@ -75,3 +75,18 @@ def test_gradients_without_full_precision_are_zero(monkeypatch: pytest.MonkeyPat
     size = 1e-20
     found = contract(subject, pairs, STATISTICS, NONE)
     assert found.edges.any()
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("share", [1.0, 0.75])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_small_gradients_of_half_precision_count(dtype: torch.dtype, share: float) -> None:
+    """What is too small is so in the precision of the products, which is single at least."""
+    subject, pairs = make_task()
+    expected = contract(subject, pairs, ("effect", "clean"), NONE, share)
+    found = contract(subject.to(dtype), pairs, ("effect", "clean"), NONE, share)
+    assert found.edges.dtype == torch.float32
+    near = 0.02 if dtype == torch.float16 else 0.15
+    for name in ("edges", "received"):
+        one, other = getattr(found, name).double(), getattr(expected, name)
+        torch.testing.assert_close(one, other, rtol=near, atol=near * float(other.mean()))
