@@ -238,7 +238,8 @@ def _shrunk(run: Pass) -> Pass:
     """
 
     def shrunk(gradient: Tensor) -> Tensor:
-        limits = torch.finfo(gradient.dtype)
+        # Products of half precision are made in single precision, which has room for them.
+        limits = torch.finfo(torch.promote_types(gradient.dtype, torch.float32))
         return torch.nn.functional.hardshrink(gradient, limits.tiny / limits.eps)
 
     return replace(run, gradients=tuple(shrunk(gradient) for gradient in run.gradients))

@@ -189,7 +189,8 @@ def fit_cloud(features: Float[Tensor, "case column"]) -> Cloud:
     # A change of basis with which the norm is the Mahalanobis distance. Columns can be sums of
     # others, as shares of kinds are, and differences there are rounding.
     whiten = (vectors / values.clamp_min(SINGULAR).sqrt()) / deviation[:, None]
-    return Cloud(mean.float(), whiten.float())
+    # Row by row, as a file has it: in another order distances would be rounded differently.
+    return Cloud(mean.float(), whiten.float().contiguous())
 
 
 def shrunk(rows: Float[Tensor, "case column"]) -> Float[Tensor, "column column"]:

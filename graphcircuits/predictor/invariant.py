@@ -225,8 +225,8 @@ def _norms(values: Float[Tensor, "norm component"]) -> Float[Tensor, "component 
 
 
 def context_table(found: Invariants) -> Float[Tensor, "context edge contraction"]:
-    """Contractions of single contexts by the case's largest mean, compressed."""
-    means = found.statistics[: len(CONTRACTIONS)].amax(1).clamp_min(TINY)
+    """Contractions of single contexts by the largest mean of theirs over edges, compressed."""
+    means = found.sample.abs().mean(0).amax(0).clamp_min(TINY)
     return torch.asinh(10 * found.sample / means) / 3
 
 

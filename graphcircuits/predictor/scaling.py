@@ -144,7 +144,7 @@ def significant(values: Float[Tensor, "row item"]) -> tuple[Tensor, Float[Tensor
     return values.where(values > NEGLIGIBLE * top, 0.0), top
 
 
-def log_share(share: Float[Tensor, "row item"]) -> Float[Tensor, "row item"]:
+def log_share(share: Float[Tensor, "*row item"]) -> Float[Tensor, "*row item"]:
     return share.clamp_min(FLOOR).log()
 
 

@@ -27,8 +27,14 @@ SMALL: dict[str, Any] = {"width": 8, "layers": 2, "heads": 2, "d_align": 4, "dro
 """Options of a predictor that is quick to run."""
 
 
+AT_THE_CLEAN_RUN: dict[str, Any] = {"share": 1.0, "prior": False, "paths": False}
+"""Options of a predictor that has the gradient of the clean run, and nothing beside it."""
+
+
 def small(**options: Any) -> PredictorConfig:
-    return PredictorConfig(**(SMALL | options))
+    """With a prior wherever there can be one."""
+    prior = options.get("share", 0.5) < 1 and options.get("aligner") != "tabpfn"
+    return PredictorConfig(**(SMALL | {"prior": prior} | options))
 
 
 def make_task(architecture: str = "plain", batch: int = 3, **options: Any) -> tuple[Any, Pairs]:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,11 +19,12 @@ from graphcircuits.predictor.ensemble import (
     with_familiarity,
 )
 from graphcircuits.predictor.familiarity import disagreement
-from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, read_case
+from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, join, read_case
+from graphcircuits.predictor.paths import along_paths
 from graphcircuits.store import StoreError, load_artifact, save_artifact
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
-from tests.predictor.cases import make_reading, make_task, small
+from tests.predictor.cases import AT_THE_CLEAN_RUN, make_reading, make_task, small
 from tests.predictor.graphs import seeded
 from tests.subjects import make_subject
 
@@ -31,8 +33,14 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 
 def make_ensemble(config: PredictorConfig | None = None, members: int = 3) -> Ensemble:
     origin = {"cases": ["ib-3"], "seeds": [0, 1, 2], "subjects": seen_of([make_subject()])}
-    drawn = (Predictor(config or small(), generator=seeded(seed)) for seed in range(members))
-    return Ensemble(tuple(drawn), origin)
+    return Ensemble(tuple(drawn(config or small(), seed) for seed in range(members)), origin)
+
+
+def drawn(config: PredictorConfig, seed: int) -> Predictor:
+    """A predictor that has something to say from the start, prior or not."""
+    made = Predictor(config, generator=seeded(seed))
+    made.readout.weight.data.normal_(generator=seeded(seed))
+    return made
 
 
 def make_case() -> tuple[Transformer, Pairs]:
@@ -40,9 +48,9 @@ def make_case() -> tuple[Transformer, Pairs]:
     return subject.to(torch.float32), pairs
 
 
-@pytest.mark.parametrize("aligner", ["invariant", "tabpfn"])
-def test_scores_are_the_mean_of_the_members(aligner: str) -> None:
-    config = small(aligner=aligner, contexts=2, dropout=0.5)
+@pytest.mark.parametrize("options", [{}, {"aligner": "tabpfn"}, AT_THE_CLEAN_RUN])
+def test_scores_are_the_mean_of_the_members(options: dict[str, Any]) -> None:
+    config = small(contexts=2, dropout=0.5, **options)
     ensemble = make_ensemble(config)
     subject, pairs = make_case()
     generator = seeded(3)
@@ -53,18 +61,34 @@ def test_scores_are_the_mean_of_the_members(aligner: str) -> None:
     # Dropout is for training, whatever state the members were left in.
     ensemble.members[1].train()
     found = ensemble.scores(subject, pairs, generator=seeded(3))
-    torch.testing.assert_close(found, sum(alone[1:], alone[0]) / 3)
+    mean = sum(alone[1:], alone[0]) / 3
+    expected = along_paths(mean, subject.graph) if config.paths else mean
+    assert torch.allclose(expected, mean) != config.paths
+    torch.testing.assert_close(found, expected)
     assert not found.requires_grad
     again = ensemble.logits(reading, generator=seeded(3))
     assert again.shape == (subject.graph.n_edges,)
 
 
-@pytest.mark.parametrize("learner", ["dirgnn", "factorized"])
-def test_a_file_brings_it_back(learner: str, tmp_path: Path) -> None:
-    config = small(learner=learner, context_width=2, contexts=4, both_ends=True)
+def test_paths_are_those_of_one_case() -> None:
+    readings = [make_reading(small(), "one-layer", seed) for seed in range(2)]
+    with pytest.raises(ValueError, match="are those of one case: predict joined readings apart"):
+        make_ensemble().logits(join(readings), generator=seeded(0))
+    free = make_ensemble(small(paths=False))
+    together = free.logits(join(readings), generator=seeded(0))
+    alone = [free.logits(reading, generator=seeded(0)) for reading in readings]
+    torch.testing.assert_close(together, torch.cat(alone))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"learner": "factorized"}, AT_THE_CLEAN_RUN, {"aligner": "tabpfn"}]
+)
+def test_a_file_brings_it_back(options: dict[str, Any], tmp_path: Path) -> None:
+    config = small(context_width=2, contexts=4, both_ends=True, **options)
     ensemble = make_ensemble(config)
-    aligner = ensemble.members[0].align
-    aligner.get_buffer("mean").fill_(0.3)
+    for name, values in ensemble.members[0].state_dict().items():
+        if name in ("align.mean", "log_scale"):
+            values.fill_(0.3)
     path = tmp_path / "own.safetensors"
     save_ensemble(path, ensemble, seed=7)
     loaded = load_ensemble(path)
@@ -115,6 +139,9 @@ def test_predictors_of_another_code_are_refused(tmp_path: Path) -> None:
         (config | {"width": 12}, tensors, meta, "size mismatch"),
         (config | {"depth": 2}, tensors, meta, "unknown key 'depth'"),
         (config | {"learner": "mlp"}, tensors, meta, "learner"),
+        (config | {"share": 1.0}, tensors, meta, "prior needs a share below 1"),
+        (config | {"share": 1.0, "prior": False}, tensors, meta, "size mismatch"),
+        (config | {"prior": False}, tensors, meta, "log_scale"),
         (config, fewer, meta, "readout.bias"),
         (config, tensors | {"0.extra": torch.ones(1)}, meta, "extra"),
         (config, tensors, meta | {"members": 2}, "Missing key"),
@@ -129,7 +156,7 @@ def test_predictors_of_another_code_are_refused(tmp_path: Path) -> None:
         (config, tensors, meta | {"calibration": {"x": {"kind": 1}}}, "kind platt or isotonic"),
         (config, tensors | {f"{KNOWN}mean": torch.ones(1)}, meta, "familiarity must be of "),
         (
-            config | {"aligner": "tabpfn"},
+            config | {"aligner": "tabpfn", "prior": False},
             Predictor(small(aligner="tabpfn")).state_dict(prefix="0.")
             | {f"{KNOWN}mean": torch.ones(1)},
             meta,

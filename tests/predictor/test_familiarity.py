@@ -93,24 +93,24 @@ def test_disagreement_by_hand_and_whatever_the_scale() -> None:
 def test_what_is_like_the_training_is_known_and_what_is_not_is_not() -> None:
     readings, logits = make_readings(), make_logits(40)
     known, calm = fit_familiarity(readings, logits), make_logits(1, noise=0.01)[0]
-    usual = known.judge(as_reading(torch.tensor([7.0, 7.0, 7.0]).double()), calm)
+    usual = known.judge(torch.tensor([7.0, 7.0, 7.0]), calm)
     assert usual.known
     assert usual.share > 0.3
     assert usual.why() == "it is like the cases of the training"
     shares, strange = [], []
     for far in (0, 3, 10, 100):
-        moved = known.judge(as_reading(torch.tensor([7.0 + far, 7.0, 7.0]).double()), calm)
+        moved = known.judge(torch.tensor([7.0 + far, 7.0, 7.0]), calm)
         shares.append(moved.share)
         strange.append(moved.strangeness)
     assert shares == sorted(shares, reverse=True)
     assert strange == sorted(strange)
     assert shares[-1] == 0 < 1 < strange[-1]
-    torn = known.judge(readings[0], make_logits(1, noise=3.0)[0])
+    torn = known.judge(case_features(readings[0]), make_logits(1, noise=3.0)[0])
     assert not torn.known
     assert torn.disagreement is not None
     assert torn.strangeness == torn.disagreement > 1 > torn.distance
     assert torn.why().startswith("the members of the predictor disagree ")
-    far_off = known.judge(as_reading(torch.tensor([7.0, 90.0, 7.0]).double()), calm)
+    far_off = known.judge(torch.tensor([7.0, 90.0, 7.0]), calm)
     assert far_off.why().endswith(" times as far from them as they should be")
 
 
@@ -123,7 +123,7 @@ def test_the_order_of_cases_does_not_matter_to_the_cloud_and_the_limits() -> Non
     other = fit_familiarity([readings[n] for n in order], [logits[n] for n in order], groups)
     torch.testing.assert_close(one.cloud.mean, other.cloud.mean)
     torch.testing.assert_close(one.limits[0], other.limits[0])
-    judged = [x.judge(readings[3], logits[3]).disagreement for x in (one, other)]
+    judged = [x.judge(case_features(readings[3]), logits[3]).disagreement for x in (one, other)]
     assert judged[0] == pytest.approx(judged[1])
 
 
@@ -143,7 +143,7 @@ def test_one_member_has_nobody_to_disagree_with() -> None:
     readings = make_readings()
     alone = [logits[:1] for logits in make_logits(40)]
     for known in (fit_familiarity(readings, alone), fit_familiarity(readings)):
-        found = known.judge(readings[0], alone[0])
+        found = known.judge(case_features(readings[0]), alone[0])
         assert found.disagreement is None
         assert found.strangeness == found.distance
 
@@ -156,7 +156,8 @@ def test_tensors_bring_it_back() -> None:
     known = fit_familiarity(readings, logits)
     again = KnownCases.from_tensors(known.tensors(), 3)
     for reading, logit in zip(readings[:3], make_logits(3, seed=9), strict=True):
-        assert again.judge(reading, logit) == known.judge(reading, logit)
+        features = case_features(reading)
+        assert again.judge(features, logit) == known.judge(features, logit)
 
 
 def test_what_is_no_familiarity_is_refused() -> None:

@@ -20,6 +20,7 @@ from graphcircuits.predictor.invariant import (
     context_table,
     measure,
     scaled,
+    statistics_of,
     table,
     table_width,
 )
@@ -42,6 +43,8 @@ from tests.predictor.test_features import rebased
 from tests.subjects import make_subject
 
 FIELDS = ("statistics", "written", "received")
+SHARES = (1.0, 0.75)
+"""Gradients of the clean run, and of one between."""
 
 
 def assert_same(one: Invariants, other: Invariants, rtol: float = 1e-9) -> None:
@@ -100,11 +103,13 @@ def test_the_far_effect_is_that_of_prompts_in_exchanged_roles(architecture: str)
         measure(subject, pairs),
         measure(subject, exchanged),
     )
-    assert len(both.statistics) == len(STATISTICS) + len(FAR_STATISTICS)
     torch.testing.assert_close(both.statistics[: len(STATISTICS)], near.statistics)
-    for name, found in zip(FAR_STATISTICS, both.statistics[len(STATISTICS) :], strict=True):
-        expected = far.statistics[STATISTICS.index(name.removeprefix("far_"))]
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-14)
+    effects = far.statistics[[STATISTICS.index(name) for name in ("effect", "effect_by_pair")]]
+    signed = dense(subject, exchanged).sample[..., CONTRACTIONS.index("effect")].mean(0).abs()
+    expected = torch.cat([effects, signed[None]])
+    assert FAR_STATISTICS == ("far_effect", "far_effect_by_pair", "far_effect_signed")
+    found = both.statistics[len(STATISTICS) :]
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-14)
     assert_same(measure(subject, pairs, both_ends=True, memory_limit=1), both)
 
 
@@ -209,32 +214,39 @@ def test_moving_moves_everything() -> None:
 # Symmetries
 
 
-def both(subject: Transformer, other: Transformer, pairs: Pairs) -> list[Invariants]:
+def both(
+    subject: Transformer, other: Transformer, pairs: Pairs, share: float = 1.0
+) -> list[Invariants]:
     """Everything that can be measured, of two subjects."""
     return [
-        measure(x, pairs, both_ends=True, sample=3, generator=seeded(0)) for x in (subject, other)
+        measure(x, pairs, share=share, both_ends=True, sample=3, generator=seeded(0))
+        for x in (subject, other)
     ]
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("options", [{}, {"n_kv_heads": 2}, {"norm": "layer"}])
-def test_a_change_of_basis_inside_components_is_not_seen(options: dict[str, Any]) -> None:
+def test_a_change_of_basis_inside_components_is_not_seen(
+    options: dict[str, Any], share: float
+) -> None:
     subject, pairs = make_task("relu", **options)
     other, *_ = rebased(subject, stream=False)
     assert not torch.allclose(other.weights["W_V"], subject.weights["W_V"])
-    one, same = both(subject, other, pairs)
+    one, same = both(subject, other, pairs, share)
     assert_same(same, one)
     torch.testing.assert_close(context_table(same), context_table(one))
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("architecture", ["plain", "gated", "grouped-keys"])
-def test_a_rotation_of_the_stream_is_not_seen(architecture: str) -> None:
+def test_a_rotation_of_the_stream_is_not_seen(architecture: str, share: float) -> None:
     subject, pairs = make_task(architecture)
     other = rotated(subject)
     torch.testing.assert_close(other.logits(pairs.clean), subject.logits(pairs.clean))
     assert not torch.allclose(other.weights["W_E"], subject.weights["W_E"])
-    one, same = both(subject, other, pairs)
+    one, same = both(subject, other, pairs, share)
     assert_same(same, one)
     torch.testing.assert_close(context_table(same), context_table(one))
 
@@ -252,27 +264,31 @@ def test_the_order_of_positions_does_not_matter() -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize(
     ("architecture", "order"), [("plain", [2, 0, 3, 1]), ("grouped-keys", [3, 2, 0, 1])]
 )
-def test_heads_may_be_renumbered(architecture: str, order: list[int]) -> None:
+def test_heads_may_be_renumbered(architecture: str, order: list[int], share: float) -> None:
     subject, pairs = make_task(architecture)
     other = reordered(subject, 0, order)
     torch.testing.assert_close(other.logits(pairs.clean), subject.logits(pairs.clean))
-    one, same = both(subject, other, pairs)
+    one, same = both(subject, other, pairs, share)
     old = old_edges(subject.graph, 0, order)
     torch.testing.assert_close(same.statistics, one.statistics[:, old])
     torch.testing.assert_close(table(same, "line"), table(one, "line")[old])
     torch.testing.assert_close(context_table(same), context_table(one)[:, old])
 
 
-def test_the_size_of_the_loss_is_not_seen() -> None:
+@pytest.mark.parametrize("share", SHARES)
+def test_the_size_of_the_loss_is_not_seen(share: float) -> None:
     subject, pairs = make_task()
 
     def smaller(logits: Tensor, own: Pairs) -> Tensor:
         return 1e-4 * replace(own, loss_name="cross-entropy").loss(logits)
 
-    one, other = (measure(subject, x) for x in (pairs, replace(pairs, loss_name=smaller)))
+    one, other = (
+        measure(subject, x, share=share) for x in (pairs, replace(pairs, loss_name=smaller))
+    )
     torch.testing.assert_close(other.statistics, 1e-4 * one.statistics)
     for transformation in TRANSFORMATIONS:
         torch.testing.assert_close(table(other, transformation), table(one, transformation))
@@ -291,31 +307,21 @@ BY_HAND = {
     "reader_top": [1, 1, 1, 1 / 3, 1, FLOOR, 1, FLOOR],
     "writer_share": [8 / 17, 4 / 17, 4 / 17, 1 / 17, 3 / 8, 0, 5 / 8, 0],
     "writer_top": [1, 1 / 2, 1 / 2, 1 / 8, 3 / 5, FLOOR, 1, FLOOR],
-    "rank": [15 / 16, 10 / 16, 10 / 16, 5 / 16, 7 / 16, 2 / 16, 13 / 16, 2 / 16],
+    "place": [1, 3.5, 3.5, 6, 5, 7, 2, 7],
 }
 
 
 def test_scalings_by_hand() -> None:
-    """All but shares and ranks are logarithms; what is negligible is zero; ties count half."""
+    """All but shares are logarithms; what is negligible is zero; ties count half."""
     found = scaled(torch.stack([VALUES, 100 * VALUES]), SMALLEST)
     assert found.shape == (SMALLEST.n_edges, 2, len(SCALINGS))
     assert tuple(BY_HAND) == SCALINGS
     for place, (name, values) in enumerate(BY_HAND.items()):
         expected = torch.tensor(values, dtype=torch.float64)
-        if name not in ("reader_share", "writer_share", "rank"):
+        if name not in ("reader_share", "writer_share"):
             expected = expected.log()
         for row in range(2):
             torch.testing.assert_close(found[:, row, place], expected)
-
-
-def test_ranks_count_smaller_values_and_half_of_the_ties() -> None:
-    graph = ComponentGraph(2, 2)
-    values = torch.randint(5, (3, graph.n_edges), generator=seeded(0)).double()
-    ranks = scaled(values, graph)[..., SCALINGS.index("rank")].T
-    for row, found in zip(values, ranks, strict=True):
-        gaps = row[:, None] - row
-        expected = ((gaps > 0).double() + 0.5 * (gaps == 0)).mean(1)
-        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -338,13 +344,13 @@ def test_nothing_to_measure_gives_numbers(dtype: torch.dtype) -> None:
 
 
 def test_rounding_below_the_largest_does_not_count() -> None:
-    """Differences that only rounding makes must not become ranks."""
+    """Differences that only rounding makes must not become places."""
     subject, pairs = make_task()
     weights = {name: weight.clone() for name, weight in subject.weights.items()}
     weights["W_O"][0, 1] *= 1e-12
-    silent = measure(Transformer(subject.config, weights), pairs)
+    silent = measure(Transformer(subject.config, weights), pairs, share=0.75)
     weights["W_O"][0, 1] = 0
-    gone = measure(Transformer(subject.config, weights), pairs)
+    gone = measure(Transformer(subject.config, weights), pairs, share=0.75)
     torch.testing.assert_close(table(silent, "line"), table(gone, "line"), rtol=1e-6, atol=1e-8)
 
 
@@ -362,15 +368,17 @@ def test_kinds_are_those_of_the_names(architecture: str) -> None:
     assert [READER_KINDS[kind] for kind in readers] == list(graph.reader_kinds)
 
 
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("both_ends", [False, True])
 @pytest.mark.parametrize("architecture", ["plain", "grouped-keys"])
 def test_an_edge_of_the_line_graph_knows_what_three_nodes_of_the_incidence_graph_know(
-    architecture: str, both_ends: bool
+    architecture: str, both_ends: bool, share: float
 ) -> None:
     subject, pairs = make_task(architecture)
-    found, graph = measure(subject, pairs, both_ends=both_ends), subject.graph
+    found, graph = measure(subject, pairs, share=share, both_ends=both_ends), subject.graph
+    assert len(found.statistics) == len(statistics_of(share=share, both_ends=both_ends))
     line, incidence = (table(found, transformation) for transformation in TRANSFORMATIONS)
-    width = table_width(both_ends=both_ends)
+    width = table_width(share=share, both_ends=both_ends)
     assert line.shape == (graph.n_edges, width)
     assert incidence.shape == (graph.n_nodes + graph.n_edges, width)
     edge_nodes = neighbourhoods(graph, "incidence").edge_nodes
@@ -396,18 +404,18 @@ def test_columns_of_components_by_hand() -> None:
     )
     nodes = table(found, "incidence")[: graph.n_nodes, len(STATISTICS) * len(SCALINGS) :]
     log, kind = math.log, [0.0] * 5
-    # Logarithms of clean norm and change, their ranks, then the kind: input, head, mlp.
+    # Logarithms of clean norm and change, and of their places; then the kind: input, head, mlp.
     writers = [
-        [0, log(FLOOR), 5 / 6, 1 / 6, 1, 0, 0, *[0.0] * 7],
-        [log(1 / 2), 0, 3 / 6, 4 / 6, 0, 1, 0, *[0.0] * 7],
-        [log(1 / 4), 0, 1 / 6, 4 / 6, 0, 0, 1, *[0.0] * 7],
+        [0, log(FLOOR), 0, log(3), 1, 0, 0, *[0.0] * 7],
+        [log(1 / 2), 0, log(2), log(1.5), 0, 1, 0, *[0.0] * 7],
+        [log(1 / 4), 0, log(3), log(1.5), 0, 0, 1, *[0.0] * 7],
     ]
-    norms = [(1, 3), (None, 1), (2, 6), (2, 6), (5, 9)]
+    norms = [(1, 4), (None, 5), (2, 2.5), (2, 2.5), (5, 1)]
     readers = []
-    for place, (norm, rank) in enumerate(norms):
-        one_hot = [*kind[:place], 1.0, *kind[place + 1 :]]
+    for number, (norm, place) in enumerate(norms):
+        one_hot = [*kind[:number], 1.0, *kind[number + 1 :]]
         logarithm = log(FLOOR) if norm is None else log(norm / 5)
-        readers.append([*[0.0] * 7, logarithm, rank / 10, *one_hot])
+        readers.append([*[0.0] * 7, logarithm, log(place), *one_hot])
     expected = torch.tensor([*writers, *readers], dtype=torch.float64)
     torch.testing.assert_close(nodes, expected)
 
@@ -424,8 +432,10 @@ def test_single_contexts_by_hand() -> None:
     )
     made = context_table(found)
     for context, edge, kind in ((0, 0, 0), (1, 4, 2), (0, 7, 4)):
-        expected = math.asinh(10 * float(sample[context, edge, kind]) / 8) / 3
+        largest = max(float(sample[:, other, kind].abs().mean()) for other in range(graph.n_edges))
+        expected = math.asinh(10 * float(sample[context, edge, kind]) / largest) / 3
         assert float(made[context, edge, kind]) == pytest.approx(expected)
+    assert context_table(replace(found, sample=sample[:0])).shape == (0, *sample.shape[1:])
 
 
 # The aligner

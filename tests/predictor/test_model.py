@@ -1,5 +1,6 @@
-"""The predictor: symmetries of its scores, cases side by side, and what it refuses."""
+"""The predictor: symmetries of its scores, its prior, cases side by side, and what it refuses."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphcircuits.predictor import invariant
 from graphcircuits.predictor.features import Features
 from graphcircuits.predictor.model import (
     LEARNERS,
@@ -17,10 +19,12 @@ from graphcircuits.predictor.model import (
     join,
     read_case,
 )
+from graphcircuits.predictor.scaling import FLOOR
 from graphcircuits.predictor.transform import CONNECTIVITIES, TRANSFORMATIONS, Transformation
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.predictor.cases import (
+    AT_THE_CLEAN_RUN,
     make_reading,
     make_task,
     old_edges,
@@ -50,12 +54,15 @@ ALL = 10**6
 
 
 def predictor_of(config: PredictorConfig, seed: int = 0) -> Predictor:
-    """In float64 and with branches at full strength, so that neighbours matter."""
+    """In float64, with branches at full strength, so that neighbours matter, and with a readout, so
+    that nodes matter where there is a prior."""
     predictor = Predictor(config, generator=seeded(seed)).double().eval()
     with torch.no_grad():
         for name, parameter in predictor.named_parameters():
             if name.endswith(".scale"):
                 parameter.fill_(1.0)
+            if name == "readout.weight" and config.prior:
+                parameter.normal_(generator=seeded(seed))
     return predictor
 
 
@@ -74,7 +81,9 @@ def assert_close(one: Tensor, other: Tensor) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("options", [{}, {"transformation": "incidence", "context_width": 3}])
+@pytest.mark.parametrize(
+    "options", [{}, {"transformation": "incidence", "context_width": 3}, AT_THE_CLEAN_RUN]
+)
 def test_scores_see_no_change_of_basis(options: dict[str, Any]) -> None:
     config = small(both_ends=True, contexts=5, **options)
     subject, pairs = make_task("relu")
@@ -154,10 +163,60 @@ def test_connectivity_decides_what_an_edge_sees() -> None:
         nodes = reading.content.nodes.clone()
         # a0.h1->m0, which the edges out of m0 follow.
         nodes[make_task()[0].graph.edge_index("a0.h1->m0")] += 1
-        changed = Reading(reading.structure, replace(reading.content, nodes=nodes))
+        changed = replace(reading, content=replace(reading.content, nodes=nodes))
         scores = [predictor(x, generator=seeded(0)) for x in (reading, changed)]
         moved = int(((scores[0] - scores[1]).abs() > 1e-9).sum())
         assert (moved == 1) == alone
+
+
+# The prior
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("share", [0.75, 0.3])
+def test_the_prior_is_the_effect_of_masks_between(share: float) -> None:
+    """A logarithm of shares of the largest."""
+    subject, pairs = make_task("llama")
+    reading = read_case(small(share=share), subject, pairs, generator=seeded(0))
+    found = invariant.measure(subject, pairs, share=share)
+    effect = found.statistics[invariant.BETWEEN_STATISTICS.index("own_by_pair")]
+    assert reading.prior is not None
+    torch.testing.assert_close(reading.prior, (effect / effect.max()).clamp_min(FLOOR).log())
+    assert reading.prior.max() == 0
+    bare = read_case(small(share=share, prior=False), subject, pairs, generator=seeded(0))
+    assert bare.prior is None
+
+
+def test_an_untrained_predictor_is_its_prior() -> None:
+    reading = make_reading(small(), "one-layer")
+    predictor = Predictor(small()).double().eval()
+    assert reading.prior is not None
+    assert torch.equal(predictor(reading, generator=seeded(0)), reading.prior)
+    assert predictor.log_scale is not None
+    with torch.no_grad():
+        predictor.log_scale.fill_(0.5)
+    expected = math.exp(0.5) * reading.prior
+    torch.testing.assert_close(predictor(reading, generator=seeded(0)), expected)
+
+
+def test_the_network_corrects_the_prior() -> None:
+    """What it adds is the same whatever the prior."""
+    reading, predictor = make_reading(small(), "one-layer"), predictor_of(small())
+    assert reading.prior is not None
+    moved = replace(reading, prior=reading.prior + 1)
+    one, other = (predictor(x, generator=seeded(0)) for x in (reading, moved))
+    torch.testing.assert_close(other, one + 1)
+    assert (one - reading.prior).std() > 1e-2
+
+
+def test_a_reading_without_a_prior_is_refused_where_one_is_corrected() -> None:
+    bare = make_reading(small(prior=False), "one-layer")
+    with pytest.raises(ValueError, match="corrects a prior, and the reading has none"):
+        predictor_of(small())(bare, generator=seeded(0))
+    # Who needs none does not mind one.
+    reading, predictor = make_reading(small(), "one-layer"), predictor_of(small(prior=False))
+    found = [predictor(x, generator=seeded(0)) for x in (bare, reading)]
+    assert torch.equal(found[0], found[1])
 
 
 # Cases side by side
@@ -185,6 +244,32 @@ def test_one_case_joined_is_itself() -> None:
     assert isinstance(reading.content, InvariantTables)
     assert isinstance(joined.content, InvariantTables)
     assert torch.equal(joined.content.nodes, reading.content.nodes)
+    assert reading.prior is not None
+    assert joined.prior is not None
+    assert torch.equal(joined.prior, reading.prior)
+    assert reading.graph == make_task()[0].graph
+    assert joined.graph is None
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_cases_of_one_graph_may_be_stacked() -> None:
+    readings = [make_reading(small(), "one-layer", seed) for seed in range(3)]
+    predictor = predictor_of(small())
+    alone = [predictor(reading, generator=seeded(0)) for reading in readings]
+    found = predictor(stacked(readings), generator=seeded(0))
+    torch.testing.assert_close(found, torch.stack(alone), rtol=1e-10, atol=1e-10)
+    config = small(context_width=2)
+    with pytest.raises(ValueError, match="with single contexts cannot be stacked; pass them one"):
+        predictor_of(config)(stacked([make_reading(config, "one-layer")]), generator=seeded(0))
+
+
+def stacked(readings: list[Reading]) -> Reading:
+    """Tables and priors along a leading axis."""
+    contents = [x.content for x in readings if isinstance(x.content, InvariantTables)]
+    priors = [x.prior for x in readings if x.prior is not None]
+    nodes = torch.stack([content.nodes for content in contents])
+    content = InvariantTables(nodes, contents[0].contexts)
+    return replace(readings[0], content=content, prior=torch.stack(priors))
 
 
 def test_what_cannot_stand_side_by_side_is_refused() -> None:
@@ -204,7 +289,12 @@ def test_what_cannot_stand_side_by_side_is_refused() -> None:
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "options",
-    [*JOINABLE, {"context_width": 3, "contexts": 4}, {"aligner": "tabpfn", "contexts": 2}],
+    [
+        *JOINABLE,
+        {"context_width": 3, "contexts": 4},
+        {"aligner": "tabpfn", "contexts": 2},
+        AT_THE_CLEAN_RUN,
+    ],
 )
 def test_every_parameter_gets_a_gradient(options: dict[str, Any]) -> None:
     config = small(**options)
@@ -228,7 +318,7 @@ def test_weights_come_from_the_generator_alone() -> None:
     Predictor(config)
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(value, same[name]) for name, value in one.items())
-    assert not torch.equal(one["readout.weight"], other["readout.weight"])
+    assert not torch.equal(one["align.project.weight"], other["align.project.weight"])
 
 
 @pytest.mark.slow
@@ -238,7 +328,7 @@ def test_subjects_of_any_precision_are_scored(aligner: str, dtype: torch.dtype) 
     """The predictor stays in single precision."""
     config = small(aligner=aligner, contexts=2)
     subject, pairs = make_task("one-layer")
-    predictor = Predictor(config).eval()
+    predictor = predictor_of(config).float()
     found = {}
     for kind in (dtype, torch.float32):
         reading = read_case(config, subject.to(kind), pairs, generator=seeded(0))
@@ -256,6 +346,9 @@ def test_readings_move_whole() -> None:
         content = moved.content
         tensor = content.nodes if isinstance(content, InvariantTables) else content.scale
         assert tensor.device.type == "meta"
+        assert (moved.prior is None) == (reading.prior is None)
+        assert moved.prior is None or moved.prior.device.type == "meta"
+        assert moved.graph is reading.graph
 
 
 # What is refused
@@ -276,6 +369,7 @@ def test_all_problems_of_a_configuration_are_listed() -> None:
             d_align=0,
             dropout=1.0,
             context_width=-1,
+            share=0.0,
         )
     text = str(caught.value)
     for part in (
@@ -290,8 +384,20 @@ def test_all_problems_of_a_configuration_are_listed() -> None:
         "d_align must be at least 1, got 0",
         "dropout must be in [0, 1), got 1.0",
         "context_width must be at least 0, got -1",
+        "share must be above 0 and at most 1, got 0.0",
+        "prior needs a share below 1 and the invariant aligner",
     ):
         assert part in text
+
+
+def test_a_prior_needs_a_run_between() -> None:
+    for options in ({"share": 1.0}, {"aligner": "tabpfn"}):
+        with pytest.raises(ValueError, match="prior needs a share below 1 and the invariant"):
+            small(prior=True, **options)
+        assert not small(prior=False, **options).prior
+    assert PredictorConfig().prior
+    with pytest.raises(ValueError, match=r"share must be above 0 and at most 1, got 1\.5"):
+        small(share=1.5, prior=False)
 
 
 def test_attention_needs_heads_that_divide_the_width() -> None:
