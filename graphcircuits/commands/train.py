@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from graphcircuits.training.sources import Source
 
 MOST_PROCESSES = 1024
+SHIPPED = "shipped"
+"""What --config calls the settings of the shipped predictors."""
 
 
 def train(
@@ -67,7 +69,11 @@ def train(
         int | None, typer.Option(help="Learn from at most so many tasks, drawn with seed 0.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file of settings; the others keep their defaults.")
+        str | None,
+        typer.Option(
+            help="A TOML file of settings, of which the others keep their defaults; or shipped: "
+            "those of the shipped predictors."
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Predictors to train; their logits are averaged.")] = 2,
     steps: Annotated[int | None, typer.Option(help="Training steps, instead of the set ones.")] = (
@@ -110,7 +116,7 @@ def train(
         in_range("--limit", limit, 1),
         in_range("--processes", processes, 1, MOST_PROCESSES),
         device_there(device),
-        writable({"--out": out}, read=[config, targets]),
+        writable({"--out": out}, read=[None if config is None else Path(config), targets]),
         writable_folders(
             {"--checkpoints": checkpoints, "--tensorboard": tensorboard, "--readings": readings}
         ),
@@ -196,14 +202,17 @@ def _interruptible(checkpoints: Path) -> "Iterator[None]":
 
 
 def _settings(
-    config: Path | None, steps: int | None, objective: str | None, targets: Path | None
+    config: str | None, steps: int | None, objective: str | None, targets: Path | None
 ) -> "TrainConfig":
     from dataclasses import replace
 
     from graphcircuits.config import load_config
-    from graphcircuits.training.config import TrainConfig
+    from graphcircuits.training.config import TrainConfig, shipped_recipe
 
-    settings = TrainConfig() if config is None else load_config(TrainConfig, config)
+    if config == SHIPPED:
+        settings = shipped_recipe()
+    else:
+        settings = TrainConfig() if config is None else load_config(TrainConfig, config)
     settings = settings if steps is None else replace(settings, steps=steps, stop=None)
     if objective is not None:
         settings = replace(settings, **_weights(objective))

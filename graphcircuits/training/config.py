@@ -1,8 +1,13 @@
-"""How a predictor is trained: every setting of it, as a TOML file gives them."""
+"""How a predictor is trained: every setting of it, as a TOML file gives them.
+
+`shipped_recipe` reads the file of the shipped predictors, `data/predictors/recipe.toml`.
+"""
 
 from dataclasses import dataclass, field
+from importlib.resources import as_file, files
 from typing import Literal
 
+from graphcircuits.config import load_config
 from graphcircuits.predictor.model import PredictorConfig
 
 KEPT = ("last", "best")
@@ -10,7 +15,7 @@ KEPT = ("last", "best")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
-    """How a predictor is trained; the defaults are those of the shipped one."""
+    """How a predictor is trained; the defaults suit labels of the cases that ship."""
 
     predictor: PredictorConfig = field(default_factory=PredictorConfig)
     steps: int = 200
@@ -26,7 +31,9 @@ class TrainConfig:
     pairs: int = 64
     """Prompt pairs of a case."""
     views: int = 3
-    """Draws of prompts of each training case."""
+    """Draws of prompts of each training case whose circuit is known."""
+    unlabelled_views: int = 1
+    """Draws of prompts of each other one: there are many, and each is judged by running it."""
     labels: str = "interpbench"
     every: int = 25
     """Steps between two validations."""
@@ -57,9 +64,10 @@ class TrainConfig:
     """Groups of inputs that the network does not get, of `inputs.INPUTS`."""
 
     def __post_init__(self) -> None:
+        counts = ("steps", "stop", "pairs", "every", "judged", "masks")
         problems = [
             f"{name} must be at least 1, got {value}"
-            for name in ("steps", "stop", "pairs", "views", "every", "judged", "masks")
+            for name in (*counts, "views", "unlabelled_views")
             if (value := getattr(self, name)) is not None and value < 1
         ]
         problems += [
@@ -93,3 +101,9 @@ class TrainConfig:
     def by_labels_alone(self) -> bool:
         """Whether labels are all that is learned from, so that no subject has to be run."""
         return self.faithfulness_weight == 0 and self.distill_weight == 0
+
+
+def shipped_recipe() -> TrainConfig:
+    """How the shipped predictors were trained."""
+    with as_file(files("graphcircuits").joinpath("data/predictors/recipe.toml")) as path:
+        return load_config(TrainConfig, path)

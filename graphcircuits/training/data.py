@@ -105,15 +105,16 @@ def read(
 ) -> ReadExamples:
     """Readings of all sources, in their order; `judged` ones can also be run.
 
-    `kept` is a folder in which readings stay for the next time.
+    Each is read `views` times with other prompts; None leaves that to the configuration, by whether
+    its circuit is known. `kept` is a folder in which readings stay for the next time.
     """
-    views = config.views if views is None else views
+    times = [_views(source, config) if views is None else views for source in sources]
     keeps = kept is not None and config.predictor.aligner == "invariant"
-    path = readings_path(kept, sources, config, views, judged) if keeps and kept else None
+    path = readings_path(kept, sources, config, times, judged) if keeps and kept else None
     by_place = None if path is None else load_readings(path)
     if by_place is None:
         by_place = {}
-        for place, result in _found(sources, config, views, judged, processes):
+        for place, result in _found(sources, config, times, judged, processes):
             by_place[place] = result
             if progress:
                 progress(len(by_place), len(sources))
@@ -133,15 +134,24 @@ def read(
     return ReadExamples(examples, left_out)
 
 
-Job = tuple[tuple[int, Source], ...]
+def _views(source: Source, config: TrainConfig) -> int:
+    return config.views if source.labelled else config.unlabelled_views
+
+
+Job = tuple[tuple[int, Source, int], ...]
+"""Sources, each with its place among all and how often it is read."""
 
 
 def _found(
-    sources: Sequence[Source], config: TrainConfig, views: int, judged: bool, processes: int
+    sources: Sequence[Source],
+    config: TrainConfig,
+    times: Sequence[int],
+    judged: bool,
+    processes: int,
 ) -> Iterator[tuple[int, SourceReading | str]]:
     """Every source's place and what is read of it, or why nothing is, as it comes."""
-    work = partial(_read_job, config=config, views=views, judged=judged)
-    jobs = _jobs(sources)
+    work = partial(_read_job, config=config, judged=judged)
+    jobs = _jobs(sources, times)
     if processes == 1 or config.predictor.aligner != "invariant":
         for job in jobs:
             yield from work(job)
@@ -149,22 +159,22 @@ def _found(
         yield from map(_unpacked, spread(partial(_packed_job, work), jobs, processes, _lost))
 
 
-def _jobs(sources: Sequence[Source]) -> list[Job]:
-    """A few sources at a time, each with its place among all."""
-    numbered = list(enumerate(sources))
+def _jobs(sources: Sequence[Source], times: Sequence[int]) -> list[Job]:
+    """A few sources at a time."""
+    numbered = list(zip(range(len(sources)), sources, times, strict=True))
     return [tuple(numbered[start : start + JOB]) for start in range(0, len(numbered), JOB)]
 
 
 def _lost(job: Job, done: int, why: str) -> tuple[Sequence[tuple[int, Any]], Job | None]:
     """A process that ended costs the source it was at."""
-    place, _ = job[done]
+    place, _, _ = job[done]
     return [(place, why)], job[done + 1 :] or None
 
 
 def _read_job(
-    job: Job, *, config: TrainConfig, views: int, judged: bool
+    job: Job, *, config: TrainConfig, judged: bool
 ) -> Iterator[tuple[int, SourceReading | str]]:
-    for place, source in job:
+    for place, source, views in job:
         try:
             yield place, _read_source(source, config, views, judged)
         except ValueError as error:

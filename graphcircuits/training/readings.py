@@ -38,14 +38,18 @@ Found = Mapping[int, SourceReading | str]
 
 
 def readings_path(
-    folder: str | Path, sources: Sequence[Source], config: TrainConfig, views: int, judged: bool
+    folder: str | Path,
+    sources: Sequence[Source],
+    config: TrainConfig,
+    views: Sequence[int],
+    judged: bool,
 ) -> Path:
-    """Where in a folder these readings lie, if they were made by this code."""
+    """Where in a folder these readings lie, if this code made them: `views` of each source."""
     own = config.predictor
     about = {
         "sources": [asdict(source) for source in sources],
-        "predictor": [own.sampled, own.both_ends, own.prior, own.transformation],
-        "train": [config.pairs, config.labels, config.judged, views, judged],
+        "predictor": [own.sampled, own.share, own.both_ends, own.prior, own.transformation],
+        "train": [config.pairs, config.labels, config.judged, list(views), judged],
         "code": source_hash(read_case),
     }
     return Path(folder) / f"{content_hash(about)[:16]}.safetensors"

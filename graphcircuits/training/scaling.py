@@ -1,12 +1,12 @@
 """What training data and parts of the predictor are worth: held-out CMD, by one command.
 
-1. Subjects of up to four kinds (natural, planted, multi-task, language models) are read once. One
-   fold is held out for measuring, another chooses the best step; both share neither program group
-   nor model with what is learned from.
+1. Subjects of up to four kinds (natural, planted, multi-task, language models) are read once
+   (`scaling_data.py`). One fold is held out for measuring, another chooses the best step; both
+   share neither program group nor model with what is learned from.
 2. A setting is what is learned from and how: a number of subjects (`sizes`), kinds of them
-   (`kinds`), or everything with one part of the predictor or of the training left out
-   (`ablations`). Each is trained from several seeds, which also draw the subjects; a larger number
-   of them contains the smaller.
+   (`kinds`), or everything with one part of the predictor or of the training changed or left out
+   (`ablations`); where that changes what is read, it is read again. Each is trained from several
+   seeds, which also draw the subjects; a larger number of them contains the smaller.
 3. Every training is one file of the output folder, so that a run that was cut off goes on, and
    several processes can share the seeds. Beside them stand the untrained predictor and searches.
 4. `scaling_page.py` makes a table and a plot of them, with 95% intervals over seeds.
@@ -23,7 +23,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import torch
@@ -31,7 +30,7 @@ import torch
 from graphcircuits.config import load_config
 from graphcircuits.engine.stack import Stack
 from graphcircuits.methods import METHODS
-from graphcircuits.predictor.model import Predictor, PredictorConfig, structure_of
+from graphcircuits.predictor.model import Predictor, structure_of
 from graphcircuits.store import (
     StoreError,
     content_hash,
@@ -41,11 +40,17 @@ from graphcircuits.store import (
     write_atomic,
 )
 from graphcircuits.training.batches import StackPool
-from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.data import Example, read
-from graphcircuits.training.inputs import INPUTS
+from graphcircuits.training.config import TrainConfig, shipped_recipe
+from graphcircuits.training.data import Example
+from graphcircuits.training.inputs import INPUTS, input_groups
+from graphcircuits.training.scaling_data import (
+    ScalingData,
+    find_sources,
+    read_again,
+    read_data,
+    some_of,
+)
 from graphcircuits.training.scaling_page import Record, plot, table
-from graphcircuits.training.sources import Source, corpus_sources, language_sources, split
 from graphcircuits.training.train import train
 from graphcircuits.training.validation import means, validate
 
@@ -62,16 +67,7 @@ SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """What predictors are compared with: a method and its options."""
 
-BASE = TrainConfig(
-    predictor=PredictorConfig(prior=True, both_ends=True),
-    faithfulness_weight=1.0,
-    keep="best",
-    views=1,
-    batch=64,
-    steps=1000,
-    every=100,
-    lr=1e-3,
-)
+BASE = replace(shipped_recipe(), keep="best", views=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,97 +99,31 @@ def settings(grid: str, kinds: Sequence[str], base: TrainConfig) -> list[Setting
             for line in dict.fromkeys([*alone, *growing])
         ]
     own = base.predictor
+    there = input_groups(share=own.share, both_ends=own.both_ends)
     changes: dict[str, TrainConfig] = {
         "all of it": base,
         "no message passing": replace(base, predictor=replace(own, connectivity="none")),
         "no prior": replace(base, predictor=replace(own, prior=False)),
+        "no paths": replace(base, predictor=replace(own, paths=False)),
         "no labels": replace(base, label_weight=0.0),
-        "labels alone": replace(base, faithfulness_weight=0.0, distill_weight=0.0),
-        **{f"without {name}": replace(base, without=(name,)) for name in INPUTS},
+        "no faithfulness": replace(base, faithfulness_weight=0.0, distill_weight=0.0),
+        "gradient at the clean run": replace(base, predictor=replace(own, share=1.0, prior=False)),
+        "gradient at both ends": replace(base, predictor=replace(own, both_ends=True)),
+        **{f"without {name}": replace(base, without=(name,)) for name in INPUTS if name in there},
     }
     return [
         Setting(grid=grid, name=name, kinds=every, config=config)
         for name, config in changes.items()
+        if config != base or config is base
     ]
 
 
-# Data
-
-
-@dataclass(frozen=True, eq=False)
-class ScalingData:
-    """Examples by kind: to learn from, to choose the step by, and to measure on."""
-
-    learned: Mapping[str, list[Example]]
-    watched: Mapping[str, list[Example]]
-    held_out: Mapping[str, list[Example]]
-
-    @property
-    def all(self) -> list[Example]:
-        parts = (self.learned, self.watched, self.held_out)
-        return [example for part in parts for found in part.values() for example in found]
-
-    @property
-    def content(self) -> str:
-        """What stored results depend on."""
-        parts = (self.learned, self.watched, self.held_out)
-        return content_hash([{k: [x.case for x in v] for k, v in x.items()} for x in parts])
-
-
-def find_sources(folders: Mapping[str, Sequence[str]]) -> dict[str, list[Source]]:
-    """The sources of each kind, from its folders."""
-    return {
-        kind: [
-            source
-            for place in places
-            for source in (language_sources if kind == "language" else corpus_sources)(place)
-        ]
-        for kind, places in folders.items()
-        if places
-    }
-
-
-def read_data(
-    sources: Mapping[str, Sequence[Source]],
-    config: TrainConfig,
-    *,
-    fold: int,
-    validation_fold: int,
-    most: int | None,
-    held_out: int,
-    processes: int = 1,
-    kept: Path | None = None,
-) -> ScalingData:
-    """Read everything once; of what is held out at most so many of a kind, drawn with seed 0."""
-    together = [source for found in sources.values() for source in found]
-    rest, measured = split(together, fold)
-    left, watched = split(rest, validation_fold)
-
-    def examples(chosen: Sequence[Source], limit: int | None) -> dict[str, list[Example]]:
-        found = {}
-        for kind, own in sources.items():
-            there = set(own)
-            some = _some([source for source in chosen if source in there], limit, seed=0)
-            result = read(some, config, processes=processes, kept=kept)
-            for id, why in result.left_out.items():
-                log.warning("left out: %s: %s", id, why)
-            found[kind] = result.examples
-            log.info("%d examples of kind %s read", len(result.examples), kind)
-        return found
-
-    return ScalingData(
-        examples(left, most), examples(watched, held_out), examples(measured, held_out)
-    )
-
-
-def _some(items: Sequence[Any], count: int | None, seed: int) -> list[Any]:
-    """Some of the items at random, in their order; more of them contain fewer."""
-    order = list(range(len(items)))
-    Random(seed).shuffle(order)
-    return [items[place] for place in sorted(order[:count])]
-
-
 # Trainings
+
+
+def _read_by(config: TrainConfig) -> tuple[float, bool]:
+    """The settings that change what is read of a case; a prior is read wherever there is one."""
+    return config.predictor.share, config.predictor.both_ends
 
 
 def scaling(
@@ -203,9 +133,16 @@ def scaling(
     *,
     seeds: Sequence[int],
     device: torch.device | str = "cpu",
+    processes: int = 1,
+    kept: Path | None = None,
 ) -> Iterator[Record]:
-    """Train what the folder does not hold; yield every record, references first."""
+    """Train what the folder does not hold; yield every record, references first.
+
+    `data` was read by the configuration of the first setting; it is read again, in so many
+    processes and with readings `kept` in a folder, for settings that read otherwise.
+    """
     stacks: StackPool | None = None
+    by_reading = {_read_by(chosen[0].config): data}
     yield from references(data, chosen[0].config, out, device)
     for seed, setting in product(seeds, chosen):
         about = _about(setting, data.content, seed)
@@ -213,7 +150,11 @@ def scaling(
         found = stored(path)
         if found is None:
             stacks = stacks or StackPool(data.all, device)
-            meta = _measured(setting, data, seed, device, stacks)
+            key = _read_by(setting.config)
+            if key not in by_reading:
+                again = read_again(data, setting.config, processes=processes, kept=kept)
+                by_reading[key] = again
+            meta = _measured(setting, by_reading[key], seed, device, stacks)
             save_artifact(path, kind=KIND, config=about, seed=seed, meta=meta)
             found = stored(path)
         assert found is not None
@@ -242,7 +183,7 @@ def _measured(
     """Train from a seed, and measure on everything that is held out."""
     pool = [example for kind in setting.kinds for example in data.learned[kind]]
     config = setting.config
-    learned = _restructured(_some(pool, setting.count, seed), config)
+    learned = _restructured(some_of(pool, setting.count, seed), config)
     watched = _restructured([x for found in data.watched.values() for x in found], config)
     trained = train(learned, config, seed=seed, validation=watched, device=device, stacks=stacks)
     return {
@@ -279,16 +220,15 @@ def _restructured(examples: Sequence[Example], config: TrainConfig) -> list[Exam
 def references(
     data: ScalingData, config: TrainConfig, out: str | Path, device: torch.device | str
 ) -> Iterator[Record]:
-    """The untrained predictor and searches on what is held out."""
-    for name in (START, *SEARCHES):
+    """Searches on what is held out; so is an untrained predictor that has a prior."""
+    for name in (*([START] if config.predictor.prior else []), *SEARCHES):
         setting = Setting(grid="references", name=name, kinds=(), config=config)
         about = _about(setting, data.content, None)
         path = Path(out) / f"{content_hash(about)[:16]}.json"
         if stored(path) is None:
             if name == START:
-                own = replace(config, predictor=replace(config.predictor, prior=True))
-                predictor = Predictor(own.predictor).to(device)
-                figures = _figures(predictor, data.held_out, own)
+                predictor = Predictor(config.predictor).to(device)
+                figures = _figures(predictor, data.held_out, config)
             else:
                 figures = {
                     kind: {"cmd": _search_cmd(examples, *SEARCHES[name], config.pairs)}
@@ -373,7 +313,7 @@ def main() -> None:
 
 def _run(given: argparse.Namespace) -> Iterator[Record]:
     base = BASE if given.config is None else load_config(TrainConfig, given.config)
-    base = replace(base, views=1)
+    base = replace(base, views=1, unlabelled_views=1)
     folders = {kind: [x for x in getattr(given, kind).split(",") if x] for kind in KINDS}
     if not any(folders.values()):
         raise SystemExit(f"give folders of subjects by --{', --'.join(KINDS)}")
@@ -395,7 +335,8 @@ def _run(given: argparse.Namespace) -> Iterator[Record]:
     # A number that there is not is left to `kinds`, which takes all.
     chosen = [x for x in chosen if (x.count or 0) <= sum(there[kind] for kind in x.kinds)]
     seeds = [int(seed) for seed in given.seeds.split(",")]
-    for record in scaling(chosen, data, given.out, seeds=seeds, device=given.device):
+    where = {"device": given.device, "processes": given.processes, "kept": given.readings}
+    for record in scaling(chosen, data, given.out, seeds=seeds, **where):
         log.info("%s", record)
         yield record
 

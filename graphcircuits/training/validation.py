@@ -1,5 +1,7 @@
 """How good a predictor is on examples that it did not learn from.
 
+Scores are those that `localize` uses: the mean logit of the members, by the best path of each edge.
+
 1. AUROC at the q/k/v level, as in the paper, and at head level, where the circuit is known.
 2. CMD over log-spaced sizes, on prompts that the predictor has not read, where there is a subject
    to run.
@@ -19,6 +21,7 @@ from graphcircuits.compare.evaluate import auroc
 from graphcircuits.engine.stack import MASKS_AT_ONCE
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import Predictor, PredictorConfig
+from graphcircuits.predictor.paths import along_paths
 from graphcircuits.training.batches import StackPool, grouped, scores_of
 from graphcircuits.training.data import Example
 
@@ -50,6 +53,8 @@ class Validation:
             for start in range(0, len(group), limit):
                 index = range(start, min(start + limit, len(group)))
                 scores = _mean_scores(members, group.readings(index), seed)
+                if members[0].config.paths:
+                    scores = _by_paths(scores, [group.examples[place] for place in index])
                 stack = group.stack_of(index)
                 areas = None if stack is None else stack.cmd(scores).tolist()
                 for row, place in enumerate(index):
@@ -62,6 +67,17 @@ class Validation:
                     if areas is not None:
                         own.setdefault("cmd", []).append(areas[row])
         return {case: {name: mean(x) for name, x in own.items()} for case, own in found.items()}
+
+
+def _by_paths(
+    scores: Float[Tensor, "case edge"], examples: Sequence[Example]
+) -> Float[Tensor, "case edge"]:
+    found = []
+    for row, example in zip(scores, examples, strict=True):
+        if example.reading.graph is None:
+            raise ValueError(f"{example.case} does not say its graph, and scores go by its paths.")
+        found.append(along_paths(row, example.reading.graph))
+    return torch.stack(found)
 
 
 def _mean_scores(

@@ -12,12 +12,13 @@ import typer
 from typer.testing import CliRunner, Result
 
 from graphcircuits import localize
-from graphcircuits.commands.train import _cases, train
+from graphcircuits.commands.train import _cases, _settings, train
 from graphcircuits.compare.selection import select_cases
 from graphcircuits.corpus import load_case
 from graphcircuits.predictor.ensemble import load_ensemble
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.training import train as training
+from graphcircuits.training.config import shipped_recipe
 from graphcircuits.training.data import save_targets
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -67,6 +68,17 @@ def test_a_predictor_that_localize_takes(tmp_path: Path, config: Path) -> None:
     result = localize(case.subject(), pairs, "gcl", predictor=str(out))
     generator = torch.Generator().manual_seed(0)
     assert torch.equal(result.scores, ensemble.scores(case.subject(), pairs, generator=generator))
+
+
+def test_the_shipped_recipe_has_a_name(tmp_path: Path) -> None:
+    """Whatever file has that name; what is given beside it counts."""
+    assert _settings("shipped", None, None, None) == shipped_recipe()
+    found = _settings("shipped", 7, "labels=2", None)
+    assert (found.steps, found.label_weight, found.faithfulness_weight) == (7, 2.0, 0.0)
+    assert found.predictor == shipped_recipe().predictor
+    path = tmp_path / "shipped"
+    path.write_text("steps = 3")
+    assert _settings(str(path), None, None, None).steps == 3
 
 
 @pytest.mark.slow

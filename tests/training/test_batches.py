@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from graphcircuits.compare.evaluate import faithfulness_curve
+from graphcircuits.compare.evaluate import auroc, faithfulness_curve
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import InvariantTables, Predictor, PredictorConfig
+from graphcircuits.predictor.paths import along_paths
 from graphcircuits.training.batches import Grouped, StackPool, grouped, scores_of
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import Example, load_targets, save_targets, with_targets
 from graphcircuits.training.inputs import INPUTS, input_groups
 from graphcircuits.training.train import origin_of, train
 from graphcircuits.training.validation import means, quality, validate
-from tests.predictor.cases import make_examples, make_task, small, training
+from tests.predictor.cases import make_examples, make_task, training
 from tests.predictor.graphs import seeded
 from tests.training.examples import PRIOR, make_judged
 
@@ -55,17 +56,18 @@ def test_an_untrained_predictor_is_its_prior() -> None:
     subject, pairs = make_task(seed=0)
     ensemble = Ensemble((Predictor(PRIOR),), {})
     scores = ensemble.scores(subject.to(torch.float32), pairs, generator=seeded(0))
-    torch.testing.assert_close(scores, reading.prior)
+    torch.testing.assert_close(scores, along_paths(reading.prior, subject.graph))
     with pytest.raises(ValueError, match="corrects a prior, and the reading has none"):
         Predictor(PRIOR)(replace(reading, prior=None), generator=seeded(0))
-    with pytest.raises(ValueError, match="prior needs both_ends=true and the invariant aligner"):
-        PredictorConfig(prior=True)
+    for options in ({"share": 1.0}, {"aligner": "tabpfn"}):
+        with pytest.raises(ValueError, match="prior needs a share below 1 and the invariant al"):
+            PredictorConfig(**options)
 
 
 def test_a_prior_is_scaled_and_corrected() -> None:
     reading = make_judged(count=1)[0].reading
     predictor = jolted(PRIOR)
-    plain = jolted(small(both_ends=True))
+    plain = jolted(replace(PRIOR, prior=False))
     plain.load_state_dict({n: x for n, x in predictor.state_dict().items() if n != "log_scale"})
     correction = plain(reading, generator=seeded(0))
     assert predictor.log_scale is not None
@@ -198,14 +200,31 @@ def test_validation_is_cmd_on_prompts_of_its_own() -> None:
     ]
     for example in examples:
         assert example.item is not None
-        scores = predictor(example.reading, generator=seeded(0)).detach()
+        scores = Ensemble((predictor,), {}).logits(example.reading, generator=seeded(0))
         expected = faithfulness_curve(scores, *example.item, sizes="log").cmd
         assert found[example.case]["cmd"] == pytest.approx(expected, rel=1e-4)
+        if example.circuit is not None:
+            assert found[example.case]["qkv"] == auroc(scores, example.circuit, "qkv")
     overall = means(found)
     assert overall["cmd"] == pytest.approx(sum(x["cmd"] for x in found.values()) / 4)
     assert quality(found) == -overall["cmd"]
     assert quality({"a": {"qkv": 0.5}}) == 0.5
     assert quality({}) is None
+
+
+def test_validation_scores_go_by_paths_where_the_predictor_s_do() -> None:
+    (example, *_) = make_judged(count=1)
+    assert example.item is not None
+    plain = jolted(replace(PRIOR, paths=False))
+    paths = jolted(PRIOR)
+    scores = plain(example.reading, generator=seeded(0)).detach()
+    for predictor, own in ((plain, scores), (paths, along_paths(scores, example.item[0].graph))):
+        expected = faithfulness_curve(own, *example.item, sizes="log").cmd
+        assert validate(predictor, [example])["case-0"]["cmd"] == pytest.approx(expected, rel=1e-4)
+    nowhere = replace(example, reading=replace(example.reading, graph=None))
+    assert validate(plain, [nowhere]) == validate(plain, [example])
+    with pytest.raises(ValueError, match="case-0 does not say its graph, and scores go by its p"):
+        validate(paths, [nowhere])
 
 
 @pytest.mark.slow
@@ -219,8 +238,9 @@ def test_an_average_of_weights_is_kept() -> None:
 
 @pytest.mark.slow
 def test_groups_of_inputs_can_be_left_out() -> None:
-    names = input_groups(both_ends=True)
+    names = input_groups(share=PRIOR.share, both_ends=True)
     assert set(names) == set(INPUTS)
+    assert set(input_groups(share=1, both_ends=False)) == set(INPUTS) - {"own", "far-effects"}
     examples = make_judged(count=1)[:1]
     own = config(without=("norms", "far-effects"), steps=1)
     predictor = train(examples, own).predictor
@@ -235,7 +255,7 @@ def test_groups_of_inputs_can_be_left_out() -> None:
         changed = replace(examples[0].reading, content=replace(content, nodes=nodes))
         found = predictor(changed, generator=seeded(0))
         assert torch.equal(found, expected) == same
-    with pytest.raises(ValueError, match="unknown inputs smells; choose from effects, far-eff"):
+    with pytest.raises(ValueError, match="unknown inputs smells; choose from own, effects, far"):
         train(examples, config(without=("smells",)))
 
 

@@ -6,19 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from graphcircuits.predictor.model import Predictor
+from graphcircuits.predictor.model import InvariantTables, Predictor
 from graphcircuits.training import scaling as module
+from graphcircuits.training.config import TrainConfig
+from graphcircuits.training.data import read_examples
 from graphcircuits.training.inputs import INPUTS
-from graphcircuits.training.scaling import (
-    COUNTS,
-    ScalingData,
-    _some,
-    main,
-    references,
-    scaling,
-    settings,
-)
+from graphcircuits.training.scaling import COUNTS, main, references, scaling, settings
+from graphcircuits.training.scaling_data import ScalingData, read_again, some_of
 from graphcircuits.training.scaling_page import Record, interval, plot, table
 from graphcircuits.training.validation import means, validate
 from tests.predictor.cases import training
@@ -27,6 +23,30 @@ from tests.training.examples import PRIOR, make_judged
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 BASE = training(PRIOR, faithfulness_weight=1.0, steps=1, masks=2, keep="best")
+
+
+@pytest.mark.slow
+def test_a_setting_that_reads_otherwise_is_read_again_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SEARCHES", {})
+    config = replace(BASE, pairs=3, judged=4, views=1)
+    examples = read_examples(["ib-7", "ib-2"], config)
+    data = ScalingData(
+        {"planted": examples[:1]}, {"planted": examples[:1]}, {"planted": examples[1:]}
+    )
+    found: list[TrainConfig] = []
+
+    def again(data: ScalingData, config: TrainConfig, **_: Any) -> ScalingData:
+        found.append(config)
+        return read_again(data, config)
+
+    monkeypatch.setattr(module, "read_again", again)
+    names = ("all of it", "no prior", "gradient at the clean run")
+    chosen = [x for x in settings("ablations", ["planted"], config) if x.name in names]
+    records = list(scaling(chosen, data, tmp_path, seeds=(0, 1)))
+    assert found == [chosen[2].config]
+    assert [x.examples for x in records] == [0] + [1] * 6
 
 
 def make_data() -> ScalingData:
@@ -51,18 +71,50 @@ def test_settings_of_the_grids() -> None:
     ablations = {x.name: x.config for x in settings("ablations", kinds, BASE)}
     assert ablations.pop("all of it") == BASE
     assert all(config != BASE for config in ablations.values())
-    assert len(ablations) == 4 + len(INPUTS)
+    assert len(ablations) == 6 + len(INPUTS)
     assert ablations["no labels"] == replace(BASE, label_weight=0.0)
-    assert ablations["labels alone"].by_labels_alone
+    assert ablations["no faithfulness"].by_labels_alone
+    clean = ablations["gradient at the clean run"].predictor
+    assert (clean.share, clean.prior) == (1, False)
+
+
+def test_ablations_of_the_recipe_change_what_it_has() -> None:
+    base = module.BASE
+    assert (base.predictor.share, base.predictor.prior, base.predictor.both_ends) == (
+        0.75,
+        True,
+        False,
+    )
+    found = {x.name: x.config for x in settings("ablations", ["natural"], base)}
+    assert found["gradient at both ends"].predictor.both_ends
+    # It does not read the effects at the corrupted run, and there is nothing to leave out.
+    assert [name for name in INPUTS if f"without {name}" not in found] == ["far-effects"]
+    assert len(set(found.values())) == len(found)
 
 
 def test_more_subjects_contain_fewer() -> None:
     items = list(range(100))
-    few, many = (_some(items, count, seed=3) for count in (10, 40))
+    few, many = (some_of(items, count, seed=3) for count in (10, 40))
     assert set(few) < set(many)
     assert many == sorted(many)
-    assert few != _some(items, 10, seed=4)
-    assert _some(items, None, seed=3) == items
+    assert few != some_of(items, 10, seed=4)
+    assert some_of(items, None, seed=3) == items
+
+
+def test_settings_that_read_otherwise_share_the_subjects() -> None:
+    config = training(PRIOR, pairs=3, judged=4, views=1, faithfulness_weight=1.0)
+    one, two = read_examples(["ib-7", "ib-2"], config)
+    data = ScalingData({"planted": [one]}, {"planted": []}, {"planted": [two]})
+    other = replace(config, predictor=replace(PRIOR, share=1.0, prior=False, both_ends=False))
+    again = read_again(data, other)
+    expected = read_examples(["ib-7", "ib-2"], other)
+    for before, after, wanted in zip((one, two), again.all, expected, strict=True):
+        assert isinstance(after.reading.content, InvariantTables)
+        assert isinstance(wanted.reading.content, InvariantTables)
+        assert torch.equal(after.reading.content.nodes, wanted.reading.content.nodes)
+        assert after.item is before.item
+        assert after.circuit is before.circuit
+    assert again.content == data.content
 
 
 @pytest.mark.slow
@@ -71,7 +123,7 @@ def test_trainings_are_stored_and_not_made_again(
 ) -> None:
     monkeypatch.setattr(module, "SEARCHES", {})
     data = make_data()
-    names = ("all of it", "no message passing", "no prior", "labels alone")
+    names = ("all of it", "no message passing", "no prior", "no faithfulness")
     chosen = [x for x in settings("ablations", list(data.learned), BASE) if x.name in names]
     records = list(scaling(chosen, data, tmp_path, seeds=(0, 1)))
     assert [(x.name, x.seed) for x in records] == [

@@ -14,6 +14,7 @@ from graphcircuits.corpus.multitask import load_multi
 from graphcircuits.corpus.orders import Order
 from graphcircuits.predictor.model import InvariantTables
 from graphcircuits.training import data, sources
+from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import FRESH, Example, read, read_examples
 from graphcircuits.training.sources import (
     Source,
@@ -143,6 +144,19 @@ def test_examples_are_judged_on_prompts_that_were_not_read() -> None:
     assert one.reading.prior is not None
 
 
+def test_what_has_labels_is_read_more_often() -> None:
+    config = training(PRIOR, pairs=3, views=2)
+    (labelled,) = shipped_sources(["ib-7"])
+    given = [labelled, replace(labelled, id="natural", fleet="natural")]
+
+    def cases(config: TrainConfig, **options: Any) -> list[str]:
+        return [x.case for x in read(given, config, judged=False, **options).examples]
+
+    assert cases(config) == ["ib-7", "ib-7", "natural"]
+    assert cases(replace(config, views=1, unlabelled_views=2)) == ["ib-7", "natural", "natural"]
+    assert cases(config, views=1) == ["ib-7", "natural"]
+
+
 def test_sources_that_say_nothing_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     config = training(PRIOR, pairs=3, views=1, judged=5)
     monkeypatch.setattr(data, "LEAST_GAP", 1e6)
@@ -189,8 +203,10 @@ def test_readings_are_kept_for_the_next_time(
     for a, b in zip(before.examples, after.examples, strict=True):
         same_example(a, b)
     # Other settings are other readings, and what does not change them is not.
-    with pytest.raises(TypeError):
-        read(given, replace(config, pairs=4), kept=tmp_path)
+    share = replace(config, predictor=replace(PRIOR, share=0.5))
+    for other in (replace(config, pairs=4), replace(config, views=1), share):
+        with pytest.raises(TypeError):
+            read(given, other, kept=tmp_path)
     assert read(given, replace(config, lr=1.0), kept=tmp_path).left_out
 
 
@@ -211,6 +227,6 @@ def same_example(a: Example, b: Example) -> None:
 
 
 def test_a_process_that_ended_costs_the_source_it_was_at() -> None:
-    job = tuple(enumerate(shipped_sources(["ib-7", "ib-2"])))
+    job = tuple((place, x, 1) for place, x in enumerate(shipped_sources(["ib-7", "ib-2"])))
     assert data._lost(job, 0, "it was killed") == ([(0, "it was killed")], job[1:])
     assert data._lost(job, 1, "it was killed") == ([(1, "it was killed")], None)

@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ from torch import Tensor
 from graphcircuits.circuit import Circuit
 from graphcircuits.compare.evaluate import auroc
 from graphcircuits.corpus import load_case
+from graphcircuits.methods.shipped import SHIPPED, shipped
 from graphcircuits.predictor.block import Dropout
-from graphcircuits.predictor.ensemble import seen_of
+from graphcircuits.predictor.ensemble import Ensemble, seen_of
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import InvariantTables, Predictor, read_case
 from graphcircuits.store import StoreError, load_artifact, save_artifact
 from graphcircuits.training.checkpoint import CHECKPOINT
-from graphcircuits.training.config import TrainConfig
+from graphcircuits.training.config import TrainConfig, shipped_recipe
 from graphcircuits.training.data import Example, read_examples
 from graphcircuits.training.objectives import circuit_loss
 from graphcircuits.training.train import TrainedPredictor, train, train_ensemble
@@ -150,7 +151,7 @@ def test_the_loss_falls(options: dict[str, Any]) -> None:
 def test_the_paper_s_aligner_learns() -> None:
     """It starts slowly: features stand out little from what is common to all vectors."""
     sizes = {"d_align": 16, "width": 32, "contexts": 8}
-    config = training(small(aligner="tabpfn", **sizes), steps=100, every=100, lr=3e-3)
+    config = training(small(aligner="tabpfn", prior=False, **sizes), steps=100, every=100, lr=3e-3)
     examples = make_examples(config.predictor)[1:2]
     first = train(examples, replace(config, steps=1)).history[1]["loss"]
     trained = train(examples, config, validation=examples)
@@ -206,12 +207,14 @@ def test_dropout_is_that_of_torch() -> None:
 
 
 def test_dropout_is_drawn_anew_for_every_step_of_training_alone() -> None:
-    config = training(small(dropout=0.5), steps=3, every=1, lr=1e-9)
+    """Without a prior: an untrained correction of one is zero, whatever is dropped."""
+    own = small(dropout=0.5, prior=False)
+    config = training(own, steps=3, every=1, lr=1e-9)
     examples = make_examples(config.predictor)
     losses = [record["loss"] for record in train(examples, config).history.values()]
     spread = max(losses) - min(losses)
     assert spread > 1e-3
-    calm = train(examples, replace(config, predictor=small())).history
+    calm = train(examples, replace(config, predictor=small(prior=False))).history
     assert calm[3]["loss"] == pytest.approx(calm[1]["loss"], abs=1e-5)
     predictor = fresh(examples, config)
     assert validate(predictor, examples) == validate(predictor, examples)
@@ -258,11 +261,11 @@ def test_validation_is_the_area_under_the_curve_with_views_averaged() -> None:
         log=lambda step, found: logged.append((step, found)),
         progress=lambda *done: steps.append(done),
     )
-    found = trained.history[2]["cases"]
+    found, kept = trained.history[2]["cases"], Ensemble((trained.predictor,), {})
     assert list(found) == ["case-0", "case-1"]
     for level in ("qkv", "head"):
         one, two, three = (
-            auroc(trained.predictor(x.reading, generator=seeded(0)), labels_of(x), level)
+            auroc(kept.logits(x.reading, generator=seeded(0)), labels_of(x), level)
             for x in examples
         )
         assert found["case-0"][level] == pytest.approx((one + three) / 2)
@@ -383,6 +386,17 @@ def test_all_problems_of_a_configuration_are_listed() -> None:
         training(stop=7)
     assert training(stop=4).last == 4
     assert training().last == 6
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_recipe_is_that_of_the_shipped_predictors(name: str) -> None:
+    recipe, ensemble = asdict(shipped_recipe()), shipped(name)
+    said = dict(ensemble.origin["train"])
+    own = said.pop("predictor")
+    assert own == {field: recipe["predictor"][field] for field in own}
+    assert {**said, "without": ()} == {field: recipe[field] for field in said}
+    assert ensemble.config == shipped_recipe().predictor
+    assert len(ensemble.members) == 2
 
 
 # Cases of the benchmark
