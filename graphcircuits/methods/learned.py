@@ -81,6 +81,11 @@ def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Fin
         words = f" (none of them had: {', '.join(unseen)})" if unseen else ""
         told = f"this case is not like those that the predictor was trained on{words}: "
         remarks = (BeyondTraining(f"{told}{familiarity.why()}"),)
+    if prediction.trust < 0.5:
+        remarks += (
+            f"of the network's correction {prediction.trust:.0%} counts here, as learned from "
+            "cases that look like this one; the rest is the search that it starts from",
+        )
     return Finding(prediction.logits, prediction.probabilities, remarks)
 
 
