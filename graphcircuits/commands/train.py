@@ -107,6 +107,7 @@ def train(
     from graphcircuits.training import data
     from graphcircuits.training import train as training
     from graphcircuits.training.checkpoint import remove_checkpoints
+    from graphcircuits.training.finish import finished
     from graphcircuits.training.validation import means, validate
 
     refuse(
@@ -163,6 +164,7 @@ def train(
         )
         scored = held_out.examples or watched.examples
         found = validate(ensemble.to(device), scored) if scored else {}
+        ensemble = finished(ensemble, examples, scored, config=settings, device=device)
     saved = save({out: lambda path: save_ensemble(path, ensemble)})
     if checkpoints is None and not saved.failures:
         remove_checkpoints(kept, range(seeds))
@@ -172,7 +174,7 @@ def train(
         record = {"out": str(out), "cases": count, "seeds": seeds, "steps": settings.last}
         record |= {"kept_steps": ensemble.origin["steps"], "fleets": ensemble.origin["fleets"]}
         record |= {"auroc": {x: y for x, y in figures.items() if x != "cmd"}}
-        record |= {"cmd": figures.get("cmd"), "held_out": found}
+        record |= {"cmd": figures.get("cmd"), "held_out": found, "measured": ensemble.measured}
         print_json(record | {"left_out": plan.left_out, "not_read": unread})
         saved.tell(quiet=True)
         return
@@ -187,6 +189,12 @@ def train(
         words.append(f"mean CMD {figures['cmd']:.4f}")
     if words:
         say(f"{len(found)} held-out cases: {', '.join(words)}")
+    for kind, measured in ensemble.measured.items():
+        told = [
+            f"{figure.upper()} {own['gcl']:.4f}, of eap-ig {own['eap-ig']:.4f}"
+            for figure, own in measured.items()
+        ]
+        say(f"held-out {kind} subjects: {'; '.join(told)}")
     saved.tell()
 
 

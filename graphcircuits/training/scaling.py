@@ -28,8 +28,6 @@ from typing import Any
 import torch
 
 from graphcircuits.config import load_config
-from graphcircuits.engine.stack import Stack
-from graphcircuits.methods import METHODS
 from graphcircuits.predictor.model import Predictor, structure_of
 from graphcircuits.store import (
     StoreError,
@@ -52,7 +50,7 @@ from graphcircuits.training.scaling_data import (
 )
 from graphcircuits.training.scaling_page import Record, plot, table
 from graphcircuits.training.train import train
-from graphcircuits.training.validation import means, validate
+from graphcircuits.training.validation import means, search_figures, validate
 
 log = logging.getLogger(__name__)
 
@@ -231,7 +229,7 @@ def references(
                 figures = _figures(predictor, data.held_out, config)
             else:
                 figures = {
-                    kind: {"cmd": _search_cmd(examples, *SEARCHES[name], config.pairs)}
+                    kind: means(search_figures(examples, *SEARCHES[name], pairs=config.pairs))
                     for kind, examples in data.held_out.items()
                     if examples
                 }
@@ -240,21 +238,6 @@ def references(
         found = stored(path)
         assert found is not None
         yield found
-
-
-def _search_cmd(
-    examples: Sequence[Example], method: str, options: Mapping[str, Any], pairs: int
-) -> float:
-    """The mean CMD of a method that sees the prompts that predictors read."""
-    total = 0.0
-    for example in examples:
-        assert example.item is not None
-        assert example.source is not None
-        subject = example.item[0]
-        seen = example.source.pairs(subject, pairs, 0)
-        scores = METHODS[method](subject, seen, **options)
-        total += float(Stack.of([example.item]).cmd(scores[None])[0])
-    return total / len(examples)
 
 
 def stored(path: Path) -> Record | None:

@@ -6,11 +6,12 @@ Scores are those that `localize` uses: the mean logit of the members, by the bes
 2. CMD over log-spaced sizes, on prompts that the predictor has not read, where there is a subject
    to run.
 
-Readings of one case are averaged.
+Readings of one case are averaged. `search_figures` are those of another method on the same prompts.
 """
 
 from collections.abc import Mapping, Sequence
 from statistics import mean
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.compare.evaluate import auroc
-from graphcircuits.engine.stack import MASKS_AT_ONCE
+from graphcircuits.engine.stack import MASKS_AT_ONCE, Stack
+from graphcircuits.methods import METHODS
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.predictor.paths import along_paths
@@ -101,6 +103,30 @@ def validate(
     members = predictor.members if isinstance(predictor, Ensemble) else (predictor,)
     device = members[0].readout.weight.device
     return Validation(examples, members[0].config, device).figures(members, seed=seed)
+
+
+def search_figures(
+    examples: Sequence[Example],
+    method: str,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    pairs: int,
+    device: torch.device | str = "cpu",
+) -> dict[str, dict[str, float]]:
+    """The figures of each case by a search that sees the prompts that predictors read first."""
+    found = {}
+    for case, example in {example.case: example for example in reversed(examples)}.items():
+        assert example.source is not None
+        subject = example.source.subject() if example.item is None else example.item[0]
+        seen = example.source.pairs(subject, pairs, 0)
+        scores = METHODS[method](subject.to(device), seen, **options)
+        own: dict[str, float] = {}
+        if example.circuit is not None:
+            own = {x: auroc(scores.cpu().double(), example.circuit, x) for x in LEVELS}
+        if example.item is not None:
+            own["cmd"] = float(Stack.of([example.item], device).cmd(scores[None].to(device))[0])
+        found[case] = own
+    return found
 
 
 def means(cases: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from graphcircuits.compare.selection import select_cases
 from graphcircuits.corpus import load_case
 from graphcircuits.predictor.ensemble import load_ensemble
 from graphcircuits.subject.files import save_transformer
+from graphcircuits.training import finish
 from graphcircuits.training import train as training
 from graphcircuits.training.config import shipped_recipe
 from graphcircuits.training.data import save_targets
@@ -127,10 +128,33 @@ def test_a_fold_is_held_out_and_scored(tmp_path: Path, config: Path) -> None:
     record = json.loads(done.stdout)
     assert list(record["held_out"]) == ["ib-2"]
     assert (record["cases"], record["steps"]) == (1, 1)
-    assert load_ensemble(out).origin["cases"] == ["ib-7"]
+    ensemble = load_ensemble(out)
+    assert ensemble.origin["cases"] == ["ib-7"]
+    assert record["measured"] == ensemble.measured
+    figures = ensemble.measured["planted"]["auroc"]
+    assert figures["gcl"] == record["auroc"]["qkv"]
+    # Of one case neither a limit nor a probability is known.
+    assert (ensemble.known, ensemble.calibration) == (None, {})
     said = run(*given, "--without-fold", "4", "--steps", "1").stdout
     assert f"1 held-out cases: mean AUROC {record['auroc']['head']:.4f} (head)" in said
+    told = f"AUROC {figures['gcl']:.4f}, of eap-ig {figures['eap-ig']:.4f}"
+    assert f"held-out planted subjects: {told}" in said
     assert f"wrote {out}" in said.replace("\n", "")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_predictor_knows_its_training(
+    tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finish, "FEWEST", 2)
+    out = tmp_path / "mine.safetensors"
+    given = ["--config", config, "--seeds", "1", "--steps", "1", "--without-fold", "4"]
+    done = run(*given, "--cases", "ib-7,ib-44,ib-2,ib-40", "--out", out)
+    assert done.exit_code == 0, (done.output, done.exception)
+    ensemble = load_ensemble(out)
+    assert ensemble.origin["cases"] == ["ib-7", "ib-44"]
+    assert ensemble.known is not None
+    assert list(ensemble.calibration) == ["planted"]
 
 
 @pytest.mark.slow

@@ -149,11 +149,11 @@ def test_trainings_are_stored_and_not_made_again(
 def test_searches_see_what_predictors_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[tuple[str, int]] = []
 
-    def search_cmd(examples: list[Any], method: str, _: object, pairs: int) -> float:
+    def figures(examples: list[Any], method: str, _: object, *, pairs: int) -> dict[str, Any]:
         found.append((method, pairs))
-        return 0.25
+        return {example.case: {"cmd": 0.25} for example in examples}
 
-    monkeypatch.setattr(module, "_search_cmd", search_cmd)
+    monkeypatch.setattr(module, "search_figures", figures)
     records = list(references(make_data(), BASE, tmp_path, "cpu"))
     assert [x.name for x in records] == ["untrained", "eap", "eap-ig, 5 steps"]
     assert found == [("eap", 64)] * 2 + [("eap-ig", 64)] * 2
