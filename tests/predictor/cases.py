@@ -116,6 +116,28 @@ def old_edges(graph: ComponentGraph, layer: int, order: list[int]) -> Int[Tensor
     return graph.edge_indices(names)
 
 
+def widened(subject: Transformer, groups: int, layers: int) -> Transformer:
+    """The same function in a larger subject: groups of heads in every layer that read and write
+    nothing, and layers behind the others that do so. Edges keep their names."""
+    config = subject.config
+    heads = groups * config.heads_per_group
+    more = dict.fromkeys(("W_Q", "b_Q", "W_O"), heads)
+    more |= dict.fromkeys(("W_K", "b_K", "W_V", "b_V"), groups)
+    weights = dict(subject.weights)
+    for name, weight in subject.weights.items():
+        # Embedding, unembedding and the last norm are of no layer.
+        if name in ("W_E", "W_pos", "W_U", "b_U") or name.startswith("final_norm"):
+            continue
+        n_layers, *rest = weight.shape
+        if name in more:
+            rest[0] += more[name]
+        weights[name] = weight.new_zeros(n_layers + layers, *rest)
+        weights[name][tuple(map(slice, weight.shape))] = weight
+    kv_heads = None if config.n_kv_heads is None else config.n_kv_heads + groups
+    sizes = {"n_layers": config.n_layers + layers, "n_heads": config.n_heads + heads}
+    return Transformer(replace(config, **sizes, n_kv_heads=kv_heads), weights)
+
+
 def with_positions(pairs: Pairs, order: Tensor) -> Pairs:
     """The positions of every prompt in another order."""
     targets = None if pairs.targets is None else pairs.targets[:, order]
