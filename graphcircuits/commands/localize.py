@@ -60,8 +60,8 @@ def localize(
         str | None,
         typer.Option(
             help="gcl (the trained predictor), exact, eap, eap-ig, eap-gp, relp, nap, acdc, "
-            "sp-edge, sp-node, edge-pruning, ugs, pgexplainer or random. By default gcl for "
-            "plain planted subjects, such as those of cases, and eap-ig for all others."
+            "sp-edge, sp-node, edge-pruning, ugs, pgexplainer or random. By default gcl on "
+            "subjects of a kind where it was measured to win, and eap-ig on all others."
         ),
     ] = None,
     pairs: Annotated[
