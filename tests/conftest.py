@@ -1,17 +1,23 @@
 """One Hypothesis profile for every test (no deadlines, the same examples each time in CI), cheap
 collections of garbage, matrix products that run on every machine, a fixture that switches argument
-checks off, and one that runs the command."""
+checks off, one that takes from shipped predictors what they know, and one that runs the command."""
 
 import gc
 import os
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jaxtyping
 import pytest
 from hypothesis import settings
 
 from tests.shell import Command, Ended
+
+if TYPE_CHECKING:
+    from graphcircuits.predictor.ensemble import Ensemble
 
 # Some virtual machines announce AMX and forbid it: PyTorch then dies of an illegal instruction in
 # the first bfloat16 product. Everything below AMX is allowed; set the variable to try the rest.
@@ -43,6 +49,23 @@ def unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def uninformed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shipped predictors without what they know of their training: nothing is familiar or
+    strange, logits are no probabilities, and nothing was measured."""
+    from graphcircuits.methods import shipped
+
+    found = shipped.shipped
+
+    @cache
+    def bare(name: str) -> "Ensemble":
+        whole = found(name)
+        origin = {key: value for key, value in whole.origin.items() if key != "measured"}
+        return replace(whole, known=None, calibration={}, origin=origin)
+
+    monkeypatch.setattr(shipped, "shipped", bare)
 
 
 @pytest.fixture

@@ -106,17 +106,26 @@ def test_localize_a_case(command: Command, tmp_path: Path) -> None:
 
 
 def test_localize_needs_no_other_word(command: Command, tmp_path: Path) -> None:
+    """The method is the one that the shipped predictor says, and nothing is written unasked."""
     ended = command("localize", "ib-3")
     assert ended.code == 0
-    assert "gcl, 64 pairs, seed 0" in ended.out
-    # The circuit is what the predictor holds for likely, and nothing is written unasked.
     case = load_case("ib-3")
     result = methods.localize(case.subject(), case.pairs(64))
-    likely = int((result.scores > 0).sum())
-    assert f"{likely} of 110 edges in the circuit" in ended.out
+    assert f"{result.method}, 64 pairs, seed 0" in ended.out
+    assert result.notes[0].startswith("no method was named: ")
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("uninformed")
+def test_the_circuit_is_what_the_predictor_holds_for_likely(command: Command) -> None:
+    ended = command("localize", "ib-3", "--method", "gcl")
+    case = load_case("ib-3")
+    result = methods.localize(case.subject(), case.pairs(64), "gcl")
+    likely = int((result.scores > 0).sum())
+    assert f"{likely} of 110 edges in the circuit" in ended.out
+
+
+@pytest.mark.usefixtures("uninformed")
 def test_no_case_meets_a_predictor_that_was_trained_on_it(command: Command) -> None:
     assert load_case("ib-7").fold == 0
     ended = command("localize", "ib-7", "--pairs", "8")
@@ -131,14 +140,15 @@ def test_no_case_meets_a_predictor_that_was_trained_on_it(command: Command) -> N
     ]
 
 
+@pytest.mark.usefixtures("uninformed")
 def test_what_the_predictor_has_not_seen_is_said(command: Command, tmp_path: Path) -> None:
     path, prompts = tmp_path / "mine.safetensors", tmp_path / "pairs.csv"
-    save_transformer(path, make_subject("gpt-2"))
+    save_transformer(path, make_subject("gpt-2", n_layers=9))
     prompts.write_text("clean,corrupted,correct_idx\n0 2 3 4,0 3 3 4,1\n0 4 2 2,0 2 2 2,2\n")
     given = ["localize", "--subject", path, "--pairs-file", prompts]
     ended = command(*given, "--method", "gcl")
     assert ended.code == 0, ended.err
-    note = "beyond what the predictor was trained on: norm layer"
+    note = "beyond what the predictor was trained on: 9 layers, at most 8 were seen"
     assert note in ended.out
     (said,) = json.loads(command(*given, "--method", "gcl", "--json").out)["notes"]
     assert said.startswith(note)

@@ -58,6 +58,7 @@ def test_eap_ig_picks_our_edges(tmp_path: Path, dtype: torch.dtype) -> None:
     assert torch.equal(loaded.scores, result.scores)
 
 
+@pytest.mark.usefixtures("uninformed")
 def test_the_true_edges_of_a_case(tmp_path: Path) -> None:
     case = load_case("ib-3")
     result = localize(case.subject(), case.pairs(50), method="gcl")

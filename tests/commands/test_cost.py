@@ -10,6 +10,8 @@ from typer.testing import CliRunner, Result
 from graphcircuits.commands.cost import ABOUT, HEADER, cost
 from graphcircuits.compare.cost import count
 from graphcircuits.methods import METHODS, localize
+from graphcircuits.predictor.ensemble import Ensemble, save_ensemble
+from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.task.pairs import Pairs
 from tests.subjects import make_subject
@@ -77,12 +79,17 @@ def test_table_and_markdown_of_several_cases(tmp_path: Path) -> None:
 def test_a_method_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
     path, prompts = own_subject(tmp_path)
     page = tmp_path / "costs.md"
-    # The loss is the distance to the clean run, where its gradient is zero.
-    done = run(path, prompts, "--methods", "gcl,random", "--markdown", page)
+    # The loss is the distance to the clean run, and a predictor that reads its gradient there.
+    clean = tmp_path / "clean.safetensors"
+    config = PredictorConfig(width=8, layers=1, share=1.0, prior=False)
+    save_ensemble(clean, Ensemble((Predictor(config),), {}))
+    given = ["--methods", "gcl,random", "--option", f"gcl.predictor={clean}", "--markdown", page]
+    done = run(path, prompts, *given)
     assert done.exit_code == 1
-    assert "failed: gcl on mine: gcl reads the gradient" in done.stderr
+    told = f"failed: gcl on mine: the predictor '{clean}' reads the gradient"
+    assert told in done.stderr.replace("\n", "")
     assert [line for line in done.stdout.splitlines() if line.startswith("random")]
-    assert "- failed: gcl on mine: gcl reads" in page.read_text()
+    assert f"- {told}" in page.read_text()
 
 
 def test_a_case_with_pairs_of_your_own(tmp_path: Path) -> None:

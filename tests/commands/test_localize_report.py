@@ -76,22 +76,27 @@ def test_long_tables_are_cut_unless_asked_for(
     assert not any("more" in line for line in lines)
 
 
+@pytest.mark.usefixtures("uninformed")
 def test_probabilities_are_shown_and_draw_the_line(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = ["localize", "ib-3", "--pairs", "4"]
+    given = ["localize", "ib-3", "--pairs", "4", "--method", "gcl"]
     plain = command(*given, "--json")
     assert "probability" not in plain.out
     ensemble = shipped.shipped("default")
-    calibrated = replace(ensemble, calibration={"planted": Platt(1.0, 3.0)})
+    # The line lies between two scores beyond the usual one.
+    scores = [row["score"] for row in json.loads(plain.out)["ranking"]]
+    below = [score for score in scores if score < 0]
+    shift = -(below[1] + below[2]) / 2
+    calibrated = replace(ensemble, calibration={"planted": Platt(1.0, shift)})
     monkeypatch.setattr(shipped, "shipped", lambda name: calibrated)
     record = json.loads(command(*given, "--json").out)
     for row in record["ranking"]:
-        expected = torch.tensor(row["score"] + 3).sigmoid().item()
+        expected = torch.tensor(row["score"] + shift).sigmoid().item()
         assert row["probability"] == pytest.approx(expected, abs=1e-6)
     likely = [row["edge"] for row in record["ranking"] if row["probability"] > 0.5]
     assert {*record["circuit"]} == {*likely}
-    assert len(likely) > len(json.loads(plain.out)["circuit"])
+    assert len(likely) == len(json.loads(plain.out)["circuit"]) + 2
     first = record["ranking"][0]
     lines = [line.split() for line in command(*given).out.splitlines()]
     assert ["rank", "edge", "score", "probability", "in"] in [line[:5] for line in lines]

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from graphcircuits.corpus import load_case
-from graphcircuits.methods import BeyondTraining, default_method, learned, localize, shipped
+from graphcircuits.methods import BeyondTraining, default_method, localize, shipped
 from graphcircuits.methods.shipped import kind_of
 from graphcircuits.predictor.calibration import Platt
 from graphcircuits.predictor.ensemble import Ensemble, seen_of
@@ -34,11 +35,14 @@ Ship = Callable[..., None]
 def ship(monkeypatch: pytest.MonkeyPatch) -> Ship:
     """Put a predictor in the place of the shipped ones, which finds cases familiar or not."""
 
-    def put(*, limit: float = 1e9, **changes: Any) -> None:
-        config = PredictorConfig(width=8, layers=1)
-        members = [
-            Predictor(config, generator=torch.Generator().manual_seed(n)).eval() for n in (0, 1)
-        ]
+    def put(*, limit: float = 1e9, share: float = 0.75, **changes: Any) -> None:
+        config = PredictorConfig(width=8, layers=1, share=share, prior=share < 1)
+        members = []
+        for seed in (0, 1):
+            generator = torch.Generator().manual_seed(seed)
+            members.append(Predictor(config, generator=generator).eval())
+            # What corrects a prior starts at zero, so that members would not disagree.
+            torch.nn.init.normal_(members[-1].readout.weight, generator=generator)
         columns = len(members[0].align.get_buffer("mean"))
         cloud = Cloud(torch.zeros(columns), torch.eye(columns))
         known = KnownCases(cloud, torch.tensor([limit, 1e9]), torch.tensor([1e-30, 0.5]))
@@ -61,13 +65,13 @@ def test_what_is_familiar_and_was_measured_to_win_gets_gcl(
 ) -> None:
     ship()
     subject, pairs = make_case("llama")
-    read, reads = learned.read_case, []
+    predict, reads = Ensemble.predict_case, []
 
     def counted(*args: Any, **options: Any) -> Any:
         reads.append(args)
-        return read(*args, **options)
+        return predict(*args, **options)
 
-    monkeypatch.setattr(learned, "read_case", counted)
+    monkeypatch.setattr(Ensemble, "predict_case", counted)
     result = localize(subject, pairs)
     assert len(reads) == 1
     assert result.method == "gcl"
@@ -145,16 +149,22 @@ def test_where_gcl_was_not_measured_or_did_not_win(ship: Ship) -> None:
     choice = default_method(replace(marked, fleet="public"), pairs)
     assert choice.method == "gcl"
     assert choice.reason.endswith("it had a mean AUROC of 0.990, and eap-ig one of 0.980")
-    flat = default_method(subject, make_pairs(subject, "kl"))
+    # Targets are needed where the gradient is taken at the clean run.
+    without = make_pairs(subject, "kl")
+    assert default_method(subject, without).method == "gcl"
+    ship(share=1.0)
+    flat = default_method(subject, without)
     assert flat.reason.endswith("eap-ig, because gcl needs pairs with targets")
 
 
 def test_cases_that_gcl_cannot_read_get_eap_ig(ship: Ship) -> None:
     ship()
-    numerical = make_subject(d_vocab_out=1)
-    pairs = make_pairs(numerical, "l1")
-    flat = pairs.with_targets_from(numerical.logits(pairs.clean))
-    choice = default_method(numerical, flat)
+    subject = make_subject()
+
+    def flat(logits: Tensor, _: Pairs) -> Tensor:
+        return logits.detach().abs().sum((1, 2)) + 0 * logits.sum((1, 2))
+
+    choice = default_method(subject, make_pairs(subject, flat))
     assert choice.method == "eap-ig"
     assert "because gcl cannot read this case: the gradient of the loss is zero" in choice.reason
     assert not choice.reason.endswith(".")
@@ -201,3 +211,18 @@ def test_kinds() -> None:
     several = replace(planted, codec=codec)
     assert kind_of(several) == "planted-multitask"
     assert kind_of(replace(several, fleet="natural")) == "natural-multitask"
+
+
+# The shipped predictors
+
+
+def test_without_a_method_the_default_one_runs() -> None:
+    """Whichever the shipped predictor says; a subject is known by its weights or by its file."""
+    case = load_case("ib-3")
+    marked, pairs = case.subject(), case.pairs(8)
+    choice = default_method(marked, pairs)
+    for subject in (marked, replace(marked, case=None)):
+        result = localize(subject, pairs)
+        assert result.method == choice.method
+        assert result.notes[0] == choice.reason
+        assert torch.equal(result.scores, localize(subject, pairs, choice.method).scores)

@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from graphcircuits.compare.evaluate import auroc
-from graphcircuits.corpus import case_ids, load_case
+from graphcircuits.corpus import N_FOLDS, case_ids, load_case, split_records
+from graphcircuits.corpus.relations import fold_of, groups_of
 from graphcircuits.methods import BeyondTraining, localize
 from graphcircuits.methods.learned import gcl
 from graphcircuits.methods.shipped import SHIPPED, find_ensemble, shipped
@@ -19,18 +21,24 @@ from graphcircuits.task.pairs import Pairs
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = pytest.mark.usefixtures("unchecked", "uninformed")
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> str:
     """The file of an untrained predictor that looks at single contexts."""
-    config = PredictorConfig(width=8, layers=1, context_width=2, contexts=3)
-    members = tuple(
-        Predictor(config, generator=torch.Generator().manual_seed(seed)) for seed in range(2)
-    )
-    path = tmp_path / "own.safetensors"
-    save_ensemble(path, Ensemble(members, {"subjects": seen_of([make_subject()])}))
+    return untrained(tmp_path / "own.safetensors", context_width=2, contexts=3)
+
+
+def untrained(path: Path, **options: Any) -> str:
+    """The file of predictors whose weights are random, also where they start at zero."""
+    config = PredictorConfig(width=8, layers=1, **options)
+    members = []
+    for seed in range(2):
+        generator = torch.Generator().manual_seed(seed)
+        members.append(Predictor(config, generator=generator))
+        torch.nn.init.normal_(members[-1].readout.weight, generator=generator)
+    save_ensemble(path, Ensemble(tuple(members), {"subjects": seen_of([make_subject()])}))
     return str(path)
 
 
@@ -64,10 +72,21 @@ def test_the_subject_is_left_alone(own: str) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_what_cannot_be_scored_is_refused(own: str) -> None:
+def test_pairs_need_no_targets_where_the_gradient_is_taken_before_the_clean_run(own: str) -> None:
+    """Targets are then those of the clean run."""
     subject = make_subject()
-    with pytest.raises(ValueError, match="these kl pairs have no targets of their own"):
-        gcl(subject, make_pairs(subject, "kl"), predictor=own)
+    pairs = make_pairs(subject, "kl")
+    told = pairs.with_targets_from(subject.logits(pairs.clean))
+    scores, expected = (gcl(subject, x, predictor=own) for x in (pairs, told))
+    torch.testing.assert_close(scores, expected)
+
+
+def test_what_cannot_be_scored_is_refused(own: str, tmp_path: Path) -> None:
+    subject = make_subject()
+    clean = untrained(tmp_path / "clean.safetensors", share=1.0, prior=False)
+    message = f"the predictor '{clean}' reads the gradient of the loss at the clean run, but these "
+    with pytest.raises(ValueError, match=f"{message}kl pairs have no targets of their own"):
+        gcl(subject, make_pairs(subject, "kl"), predictor=clean)
     pairs = make_pairs(subject, "cross-entropy")
     with pytest.raises(ValueError, match="there is no predictor 'nothing'"):
         gcl(subject, pairs, predictor="nothing")
@@ -82,11 +101,13 @@ def test_gradients_that_say_nothing_are_refused(own: str) -> None:
 
     with pytest.raises(ValueError, match=r"gradient of a0\.h0<q> is NaN or infinite"):
         gcl(subject, make_pairs(subject, broken), predictor=own)
-    numerical = make_subject(d_vocab_out=1)
-    pairs = make_pairs(numerical, "l1")
-    flat = pairs.with_targets_from(numerical.logits(pairs.clean))
+
+    def flat(logits: Tensor, _: Pairs) -> Tensor:
+        """Another one on other prompts, whatever the weights do about it."""
+        return logits.detach().abs().sum((1, 2)) + 0 * logits.sum((1, 2))
+
     with pytest.raises(ValueError, match="gradient of the loss is zero at every component"):
-        gcl(numerical, flat, predictor=own)
+        gcl(subject, make_pairs(subject, flat), predictor=own)
 
 
 # The predictors of the package
@@ -159,12 +180,13 @@ def test_a_predictor_that_saw_the_case_is_refused(tmp_path: Path) -> None:
     }
 
 
-def test_what_no_training_had_is_a_warning_and_a_note() -> None:
+def test_what_no_training_had_is_a_warning_and_a_note(own: str) -> None:
+    """Said by predictors that do not know what their training cases were like."""
     subject = make_subject("llama")
     pairs = make_pairs(subject, "cross-entropy")
     text = "beyond what the predictor was trained on: norm rms, positions rotary, gated MLP, "
     with pytest.warns(BeyondTraining, match=text) as caught:
-        result = localize(subject, pairs, "gcl")
+        result = localize(subject, pairs, "gcl", predictor=own)
     whole = f"{text}grouped keys; how good the scores are there has not been measured"
     assert str(caught[0].message) == whole
     assert result.notes == (whole,)
@@ -175,12 +197,14 @@ def test_what_no_training_had_is_a_warning_and_a_note() -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_no_predictor_has_seen_what_it_is_blind_to(name: str) -> None:
     ensemble = shipped(name)
-    fold = int(name[-1]) if name.startswith("fold") else None
-    cases = [load_case(id) for id in ensemble.origin["cases"]]
-    assert {case.split for case in cases} == {"pool"}
-    assert fold not in {case.fold for case in cases}
-    expected = {id for id in case_ids(split="pool") if load_case(id).fold != fold}
-    missing = expected - {case.id for case in cases}
+    left_out = int(name[-1]) if name.startswith("fold") else None
+    cases = ensemble.origin["cases"]
+    # Random programs and models of several tasks among them; what is in no fold is no pool case.
+    assert {fold_of(id) for id in cases} == {*range(N_FOLDS)} - {left_out}
+    assert {load_case(id).split for id in cases if id in split_records()} == {"pool"}
+    assert ensemble.origin["groups"] == sorted({group for id in cases for group in groups_of(id)})
+    expected = {id for id in case_ids(split="pool") if load_case(id).fold != left_out}
+    missing = expected - {*cases}
     # Only cases whose subject is not shipped are left out.
     for id in missing:
         with pytest.raises(FileNotFoundError):
@@ -191,4 +215,6 @@ def test_no_predictor_has_seen_what_it_is_blind_to(name: str) -> None:
 def test_a_shipped_predictor_says_what_it_has_not_seen() -> None:
     subject: Transformer = load_case("ib-3").subject()
     assert shipped("default").unseen(subject) == []
-    assert "norm rms" in shipped("default").unseen(make_subject("llama"))
+    assert shipped("default").unseen(make_subject("llama")) == []
+    deep = make_subject(n_layers=9)
+    assert shipped("default").unseen(deep) == ["9 layers, at most 8 were seen"]

@@ -45,7 +45,10 @@ def test_random_programs_are_kept_from_those_who_saw_related_ones() -> None:
     assert blind_to("rnd-7") == blind_to("rnd-20") == f"fold-{load_case('rnd-7').fold}"
     assert "ib-7" in seen_related(shipped("default"), "rnd-48")
     assert seen_related(shipped("fold-0"), "rnd-48") == []
-    assert seen_related(shipped("default"), "rnd-7") == []
+    own = f"fold-{load_case('rnd-7').fold}"
+    assert seen_related(shipped(own), "rnd-7") == []
+    assert all(groups_of(id) == groups_of("rnd-7") for id in ("rnd-20", "rnd-1326"))
+    assert "rnd-1326" in seen_related(shipped("default"), "rnd-7")
     own = Ensemble(shipped("default").members, {"cases": ["rnd-20", "rnd-6", "ib-3"]})
     assert seen_related(own, "rnd-7") == seen_related(own, "rnd-20.natural.llama.0") == ["rnd-20"]
     assert seen_related(own, "ib-24") == ["rnd-6"]

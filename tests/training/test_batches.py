@@ -59,7 +59,8 @@ def test_an_untrained_predictor_is_its_prior() -> None:
     torch.testing.assert_close(scores, along_paths(reading.prior, subject.graph))
     with pytest.raises(ValueError, match="corrects a prior, and the reading has none"):
         Predictor(PRIOR)(replace(reading, prior=None), generator=seeded(0))
-    for options in ({"share": 1.0}, {"aligner": "tabpfn"}):
+    wrong: list[dict[str, Any]] = [{"share": 1.0}, {"aligner": "tabpfn"}]
+    for options in wrong:
         with pytest.raises(ValueError, match="prior needs a share below 1 and the invariant al"):
             PredictorConfig(**options)
 
