@@ -201,29 +201,28 @@ class Neighbours:
     n_after: Float[Tensor, "reader 1"]
     """How many edges leave the writers that each reader feeds."""
 
-    def before(self, sums: Float[Tensor, "member reader width"]) -> Tensor:
-        """At every writer the sum over the edges that arrive at its readers."""
-        graph = self.graph
-        layers = sums[:, :-1].unflatten(1, (graph.n_layers, graph.readers_per_layer))
-        heads = layers[:, :, graph.head_slots.to(sums.device)].sum(3)
-        found = torch.cat([heads, layers[:, :, -1:]], dim=2).flatten(1, 2)
-        return F.pad(found, (0, 0, 1, 0))
 
-    def after(self, sums: Float[Tensor, "member writer width"]) -> Tensor:
-        """At every reader the sum over the edges that leave the writers it feeds."""
-        graph = self.graph
-        layers = sums[:, 1:].unflatten(1, (graph.n_layers, graph.writers_per_layer))
-        heads = layers[:, :, :-1]
-        groups = heads.unflatten(2, (graph.n_groups, -1)).sum(3)
-        found = torch.cat([heads, groups, groups, layers[:, :, -1:]], dim=2).flatten(1, 2)
-        return F.pad(found, (0, 0, 0, 1))
+def _before(graph: ComponentGraph, sums: Float[Tensor, "member reader width"]) -> Tensor:
+    """At every writer the sum over the edges that arrive at its readers."""
+    layers = sums[:, :-1].unflatten(1, (graph.n_layers, graph.readers_per_layer))
+    heads = layers[:, :, graph.head_slots.to(sums.device)].sum(3)
+    found = torch.cat([heads, layers[:, :, -1:]], dim=2).flatten(1, 2)
+    return F.pad(found, (0, 0, 1, 0))
+
+
+def _after(graph: ComponentGraph, sums: Float[Tensor, "member writer width"]) -> Tensor:
+    """At every reader the sum over the edges that leave the writers it feeds."""
+    layers = sums[:, 1:].unflatten(1, (graph.n_layers, graph.writers_per_layer))
+    heads = layers[:, :, :-1]
+    groups = heads.unflatten(2, (graph.n_groups, -1)).sum(3)
+    found = torch.cat([heads, groups, groups, layers[:, :, -1:]], dim=2).flatten(1, 2)
+    return F.pad(found, (0, 0, 0, 1))
 
 
 @lru_cache(maxsize=8)
 def _neighbours(graph: ComponentGraph, device: torch.device) -> Neighbours:
     leaving, arriving = (n.float()[None, :, None] for n in degrees(graph, device))
-    bare = Neighbours(graph, arriving, leaving)
-    return Neighbours(graph, bare.before(arriving)[0], bare.after(leaving)[0])
+    return Neighbours(graph, _before(graph, arriving)[0], _after(graph, leaving)[0])
 
 
 @lru_cache(maxsize=8)
@@ -383,8 +382,8 @@ def _messages(
     """What an edge hears from its predecessors, by writer, and from its successors, by reader."""
     n_before, n_after = (n.to(sums.at_readers) for n in (neighbours.n_before, neighbours.n_after))
     weight, bias = layer.norm_weight, layer.norm_bias
-    before = neighbours.before(sums.at_readers) * weight + n_before * bias
-    after = neighbours.after(sums.at_writers) * weight + n_after * bias
+    before = _before(neighbours.graph, sums.at_readers) * weight + n_before * bias
+    after = _after(neighbours.graph, sums.at_writers) * weight + n_after * bias
     if mean:
         before, after = before / n_before.clamp_min(1), after / n_after.clamp_min(1)
     return before @ layer.incoming, torch.baddbmm(layer.root_bias, after, layer.outgoing)

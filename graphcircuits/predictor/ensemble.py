@@ -115,7 +115,7 @@ class Ensemble:
             return self.predict(reading, generator=generator, kind=kind)
         found = measure(self.config, subject, pairs)
         members, columns = blockwise.run(self.folded, found)
-        starts = self.folded.scale * start(found) if self.config.prior else None
+        starts = self.folded.scale * start(found).to(members) if self.config.prior else None
         return self._prediction(members, starts, columns, found.graph, kind)
 
     def predict(
