@@ -84,6 +84,7 @@ def test_an_ensemble_counts_so_much_of_its_correction() -> None:
     member = Predictor(config, generator=seeded(0)).eval()
     with torch.no_grad():
         member.readout.weight.normal_(generator=seeded(1))
+    member.requires_grad_(False)
     plain = Ensemble((member,), {})
     reading = read_case(config, subject, pairs, generator=seeded(0))
     columns = len(case_features(reading))

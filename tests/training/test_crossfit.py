@@ -27,6 +27,9 @@ from tests.predictor.cases import small
 from tests.predictor.graphs import seeded
 
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
 def source(
     id: str, fleet: str = "natural", task: str = "", folds: tuple[int, ...] = (0,)
 ) -> Source:
@@ -59,7 +62,8 @@ def test_at_most_so_many_of_each_kind_are_drawn() -> None:
 
 
 def test_means_are_by_kind_and_leave_out_what_was_seen_too_seldom() -> None:
-    found = measured([judged("natural", x, 0.5) for x in (0.1, 0.2, 0.3)] + [judged("odd", 0.0, 1.0)])
+    natural = [judged("natural", x, 0.5) for x in (0.1, 0.2, 0.3)]
+    found = measured([*natural, judged("odd", 0.0, 1.0)])
     assert set(found) == {"natural"}
     assert found["natural"]["cmd"] == pytest.approx({"gcl": 0.2, "eap-ig": 0.5})
     assert found["natural"]["subjects"] == {"count": 3.0}
