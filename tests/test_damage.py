@@ -36,7 +36,9 @@ from graphcircuits.corpus.shards import (
     write_shard,
 )
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.predictor.calibration import Isotonic, Platt
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble, seen_of
+from graphcircuits.predictor.familiarity import Cloud, KnownCases
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.result import Result
 from graphcircuits.result_files import RecordedCurve
@@ -171,9 +173,19 @@ def test_transformers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("aligner", ["invariant", "tabpfn"])
 def test_predictors(tmp_path: Path, aligner: Any) -> None:
     path = tmp_path / "predictor.safetensors"
-    config = PredictorConfig(aligner=aligner, width=8, layers=1, d_align=4, heads=2)
-    origin = {"cases": ["ib-3"], "subjects": seen_of([make_subject()])}
-    save_ensemble(path, Ensemble((Predictor(config),), origin))
+    invariant = aligner == "invariant"
+    config = PredictorConfig(
+        aligner=aligner, width=8, layers=1, d_align=4, heads=2, prior=invariant
+    )
+    measured = {"planted": {"auroc": {"gcl": 0.9, "eap-ig": 0.8}}}
+    origin = {"cases": ["ib-3"], "subjects": seen_of([make_subject()]), "measured": measured}
+    predictor, known = Predictor(config), None
+    if invariant:
+        columns = len(predictor.align.get_buffer("mean"))
+        cloud = Cloud(torch.zeros(columns), torch.eye(columns))
+        known = KnownCases(cloud, torch.ones(2), torch.tensor([0.1, 0.9]))
+    calibration = {"planted": Platt(1.0, 0.0), "natural": Isotonic([0.0, 1.0], [0.2, 0.8])}
+    save_ensemble(path, Ensemble((predictor,), origin, calibration=calibration, known=known))
     assert survives(lambda: load_ensemble(path), bent(path)) == (0, TRIES)
     assert survives(lambda: load_ensemble(path), forged_artifact(path))[1] > 0.5 * TRIES
 

@@ -26,7 +26,6 @@ from graphcircuits.training.sources import Source, shipped_sources
 from tests.predictor.cases import small
 from tests.predictor.graphs import seeded
 
-
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 
