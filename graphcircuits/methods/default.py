@@ -5,10 +5,8 @@ The predictor that is blind to the case says it, from its file:
 1. `Ensemble.measured`: how `gcl` and `eap-ig` did on subjects of this kind that were left out of
    the training, by AUROC where circuits are known, else by CMD, of which less is better. Where
    `gcl` was not measured, or was not as good, the choice is `eap-ig`.
-2. `Ensemble.trust`: where it is known how much of the correction should count on a case, `gcl` is
-   the choice for all such subjects: what it was measured by was weighed so. Else it takes
-   `Ensemble.familiarity`: if this very case is like those of the training, the choice is `gcl`,
-   whose scores are known by then; if not, `eap-ig`.
+2. `Ensemble.familiarity`: whether this very case is like those of the training. If so, the choice
+   is `gcl`, whose scores are known by then; if not, `eap-ig`.
 
 Predictors that hold neither of them are taken for plain planted subjects of one task alone, which
 those that came first were measured on.
@@ -77,14 +75,15 @@ def default_method(subject: Transformer, pairs: Pairs, *, seed: int = 0) -> Chos
     except ValueError as error:
         return _searched(f"gcl cannot read this case: {str(error).rstrip('.')}")
     familiarity = prediction.familiarity
-    weighed = ensemble.trust is not None
-    if not weighed and (familiarity is None or not familiarity.known):
+    if familiarity is None or not familiarity.known:
         why = "" if familiarity is None else f": {familiarity.why()}"
         return _searched(f"this case is not like those that gcl was trained on{why}")
     found, options = finding(subject, predictor, prediction), {"predictor": predictor}
     run = MethodRun(subject, pairs, options, seed, found, time.perf_counter() - start)
-    like = "" if weighed else "this case is like those that it was trained on, and "
-    reason = f"no method was named: gcl, because {like}on {kind} subjects it had {told}"
+    reason = (
+        "no method was named: gcl, because this case is like those that it was trained on, and on "
+        f"{kind} subjects it had {told}"
+    )
     return ChosenMethod("gcl", reason, run)
 
 
