@@ -63,7 +63,7 @@ def uninformed(monkeypatch: pytest.MonkeyPatch) -> None:
     def bare(name: str) -> "Ensemble":
         whole = found(name)
         origin = {key: value for key, value in whole.origin.items() if key != "measured"}
-        return replace(whole, known=None, calibration={}, origin=origin)
+        return replace(whole, known=None, calibration={}, origin=origin, trust=None)
 
     monkeypatch.setattr(shipped, "shipped", bare)
 

@@ -11,7 +11,8 @@ and together they speak for their sibling that left out nothing:
    subject, by which `localize` chooses its method.
 4. `calibration`: from score to probability, by kind. Where no circuit is known the label of an edge
    is whether it is among the best edges that are just enough for KEPT of the behaviour.
-5. `familiarity`: what the subjects look like that a predictor was trained on.
+5. `familiarity`: what the subjects look like that a predictor was trained on: those that were read,
+   and all that ship, which people try first.
 
 All of it is written into the six files.
 
@@ -44,7 +45,7 @@ from graphcircuits.predictor.ensemble import (
     with_familiarity,
 )
 from graphcircuits.predictor.familiarity import case_features
-from graphcircuits.predictor.model import Reading, read_case
+from graphcircuits.predictor.model import PredictorConfig, Reading, read_case
 from graphcircuits.predictor.trust import Trust, fit_trust
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -222,22 +223,37 @@ def complete(folder: Path, sources: Sequence[Source], most: int) -> Figures:
         judged += [judge(case, ensemble) for case in corrected if case.fold == fold]
         log.info("fold %d: %d tasks judged so far", fold, len(judged))
     figures = measured(judged)
+    config = load_ensemble(folder / "default.safetensors").config
+    lookalikes = [*corrected, *_shipped(sources, corrected, config)]
     for fold, path in (files | {None: folder / "default.safetensors"}).items():
-        known = [case for case in corrected if case.fold != fold]
+        seen = [case for case in lookalikes if case.fold != fold]
         ensemble = load_ensemble(path)
         ensemble = with_familiarity(
             ensemble,
-            [case.reading for case in known],
-            [min(case.source.groups) for case in known],
+            [case.reading for case in seen],
+            [min(case.source.groups) for case in seen],
         )
         made = replace(
             ensemble,
             origin={**ensemble.origin, "measured": figures},
             calibration=calibrations([each for each in judged if each.fold != fold]),
-            trust=learned_trust(known),
+            trust=learned_trust([case for case in corrected if case.fold != fold]),
         )
         save_ensemble(path, made)
     return figures
+
+
+def _shipped(
+    sources: Sequence[Source], corrected: Sequence[Corrected], config: PredictorConfig
+) -> Iterator[Corrected]:
+    """Readings of the shipped subjects that were not among those drawn."""
+    read = {case.source.id for case in corrected}
+    for source in sources:
+        if source.kind != "shipped" or source.id in read:
+            continue
+        subject, generator = source.subject(), torch.Generator().manual_seed(0)
+        reading = read_case(config, subject, read_pairs(source, subject)[0], generator=generator)
+        yield Corrected(source, source.folds[0], reading, True, KNOWN_STAKE)
 
 
 def main() -> None:

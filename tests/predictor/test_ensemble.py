@@ -160,7 +160,7 @@ def test_predictors_of_another_code_are_refused(tmp_path: Path) -> None:
             Predictor(small(aligner="tabpfn")).state_dict(prefix="0.")
             | {f"{KNOWN}mean": torch.ones(1)},
             meta,
-            "only predictors that take invariants know",
+            "only predictors that take invariants have familiarity",
         ),
     ]
     for other_config, other_tensors, other_meta, text in others:
