@@ -13,6 +13,7 @@ python -m benchmarks.engine [--device cuda] [--threads 1] [--repeats 5] [--json]
 import multiprocessing
 import statistics
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -125,7 +126,7 @@ def peak_of(kind: str, device: str) -> int:
         return measure_call(lambda: calls[kind](masks, LIMIT), device).peak_bytes or 0
 
 
-def method_peak(method: str, options: dict[str, int], device: str) -> int:
+def method_peak(method: str, options: dict[str, Any], device: str) -> int:
     """Bytes by which a method raises the memory in use; ACDC is stopped after some edges."""
     torch.set_num_threads(1)
     subject = make_subject(2, 40, device)

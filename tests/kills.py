@@ -102,7 +102,7 @@ layers = 1
 def run_train(folder: Path) -> None:
     config = folder / "settings.toml"
     config.write_text(TRAIN)
-    train(out=folder / "mine.safetensors", cases="ib-7,ib-2", config=config, seeds=2)
+    train(out=folder / "mine.safetensors", cases="ib-7,ib-2", config=str(config), seeds=2)
 
 
 def all_bytes(folder: Path) -> Content:

@@ -9,6 +9,7 @@ import torch
 
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble
 from graphcircuits.predictor.familiarity import case_features
+from graphcircuits.predictor.invariant import table_width
 from graphcircuits.predictor.model import Predictor, read_case
 from graphcircuits.predictor.paths import along_paths
 from graphcircuits.predictor.trust import RIDGE, Trust, fit_trust
@@ -65,7 +66,7 @@ def test_cases_of_one_kind_teach_nothing() -> None:
 def test_files_hold_it_and_refuse_another(tmp_path: Path) -> None:
     config = small()
     member = Predictor(config, generator=seeded(0)).eval()
-    columns = len(member.align.mean)
+    columns = table_width(share=config.share, both_ends=config.both_ends)
     trust = Trust(torch.randn(columns, generator=seeded(3)), torch.tensor([0.5]))
     path = tmp_path / "trusted.safetensors"
     save_ensemble(path, Ensemble((member,), {}, trust=trust))
