@@ -129,6 +129,21 @@ def _curve(found: Mapping[str, Any]) -> FaithfulnessCurve:
     return FaithfulnessCurve(**{name: tuple(found[name]) for name in names})
 
 
+def _commands(units: Sequence[Mapping[str, Any]]) -> str:
+    """What was made where; times of several machines cannot be compared."""
+    devices = _distinct((u["device"], u["machine"]) for u in units)
+    if len(devices) == 1:
+        ((device, machine),) = devices
+        return f"`make models DEVICE={device}` on {machine}"
+    told = []
+    for device, machine in devices:
+        own = _distinct(
+            u["method"] for u in units if (u["device"], u["machine"]) == (device, machine)
+        )
+        told.append(f"`make models DEVICE={device}` on {machine} ({', '.join(own)})")
+    return f"{' and '.join(told)}, whose times and memory cannot be compared"
+
+
 def page(models: Sequence[Model], methods: Sequence[str], *, figure: str) -> str:
     """The page as Markdown."""
     units = [u for m in models for by_method in m.units.values() for u in by_method.values()]
@@ -139,14 +154,14 @@ def page(models: Sequence[Model], methods: Sequence[str], *, figure: str) -> str
         "the best edges stay, all others are corrupted, and faithfulness is the part of the gap "
         "between the corrupted and the whole model that is closed ([evaluate.md](../evaluate.md)). "
         "Circuits are judged on prompts that no method saw.",
-        f"Made by `make models DEVICE={' '.join(_distinct(u['device'] for u in units))}` on "
-        f"{' and '.join(_distinct(u['machine'] for u in units))}, in "
+        f"Made by {_commands(units)}, in "
         f"{' and '.join(_distinct(u['dtype'] for u in units))}, with graphcircuits "
         f"{first['package']}, PyTorch {first['torch']} and Python {first['python']}. "
         f"Circuits were found on {first['pairs']} pairs of each task. "
         "Memory is what the method needed beyond the model. A CPR above 1 belongs to circuits that "
         "answer more surely than the model does. "
-        "`gcl` stands as it was trained, on small planted subjects, and knows no language model.",
+        "`gcl` was trained on small subjects, eight small language models among them, and has seen "
+        "neither of these models.",
         "Options of the methods, apart from seeds and memory limits:",
         _table(["method", "options"], [[m, _options(units, m)] for m in methods], right=0),
         f"![Faithfulness curves]({figure})",
@@ -225,7 +240,7 @@ def _options(units: Sequence[Mapping[str, Any]], method: str) -> str:
     return ", ".join(f"{name} {value}" for name, value in shown.items())
 
 
-def _distinct(items: Any) -> list[str]:
+def _distinct(items: Any) -> list[Any]:
     return list(dict.fromkeys(items))
 
 
