@@ -51,7 +51,7 @@ LEARNERS = ("dirgnn", "dagformer", "factorized")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictorConfig:
-    """Every choice that shapes a predictor; the defaults are those of the shipped one."""
+    """Every choice that shapes a predictor; `training.config.shipped_recipe` has the shipped ones."""
 
     aligner: Literal["invariant", "tabpfn"] = "invariant"
     learner: Literal["dirgnn", "dagformer", "factorized"] = "dirgnn"

@@ -33,7 +33,7 @@ def along_paths(scores: Float[Tensor, " edge"], graph: ComponentGraph) -> Float[
         low, high = _written(graph, block)
         reached[low:high] = _by_writer(graph, block, best)
     for block in reversed(blocks):
-        readers = slice(block.first_reader, block.first_reader + block.n_readers)
+        readers = block.readers
         if block is not blocks[-1]:
             low, high = _written(graph, block)
             heard[readers] = _by_reader(graph, block, leaving[low:high])
@@ -42,7 +42,7 @@ def along_paths(scores: Float[Tensor, " edge"], graph: ComponentGraph) -> Float[
     found = scores.clone()
     for block in blocks:
         rectangle = _rectangle(found, block)
-        readers = slice(block.first_reader, block.first_reader + block.n_readers)
+        readers = block.readers
         bound = torch.minimum(reached[: block.n_writers], heard[readers, None])
         least = torch.minimum(rectangle, bound)
         rectangle.lerp_(least, 1 - LEFT)
@@ -53,14 +53,10 @@ def _rectangle(scores: Float[Tensor, " edge"], block: Block) -> Float[Tensor, "r
     return scores[block.edges].view(block.n_readers, block.n_writers)
 
 
-def _is_mlp(graph: ComponentGraph, block: Block) -> bool:
-    return block.n_readers == 1
-
-
 def _written(graph: ComponentGraph, block: Block) -> tuple[int, int]:
     """The writers that compute from a block's readers, as a range."""
     first = 1 + block.layer * graph.writers_per_layer
-    if _is_mlp(graph, block):
+    if block.kind == "mlp":
         return first + graph.n_heads, first + graph.writers_per_layer
     return first, first + graph.n_heads
 
@@ -69,7 +65,7 @@ def _by_writer(
     graph: ComponentGraph, block: Block, best: Float[Tensor, " reader"]
 ) -> Float[Tensor, " writer"]:
     """The best reader of each writer."""
-    if _is_mlp(graph, block):
+    if block.kind == "mlp":
         return best
     return best[graph.head_slots.to(best.device)].amax(1)
 
@@ -78,7 +74,7 @@ def _by_reader(
     graph: ComponentGraph, block: Block, best: Float[Tensor, " writer"]
 ) -> Float[Tensor, " reader"]:
     """The best writer that each reader feeds."""
-    if _is_mlp(graph, block):
+    if block.kind == "mlp":
         return best
     groups = best.view(graph.n_groups, -1).amax(1)
     return torch.cat([best, groups, groups])

@@ -196,12 +196,11 @@ def calibrations(judged: Sequence[Judged]) -> dict[str, Calibration]:
         if len(some) < LEAST:
             continue
         cases = torch.cat([torch.full((len(x.logits),), n) for n, x in enumerate(some)])
-        logits, labels = (torch.cat([getattr(x, name) for x in some]) for name in _COLUMNS)
+        logits, labels = (
+            torch.cat([getattr(x, name) for x in some]) for name in ("logits", "labels")
+        )
         found[kind] = fit_calibration(logits, labels, cases)
     return found
-
-
-_COLUMNS = ("logits", "labels")
 
 
 def complete(folder: Path, sources: Sequence[Source], most: int) -> Figures:
