@@ -51,7 +51,7 @@ LEARNERS = ("dirgnn", "dagformer", "factorized")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictorConfig:
-    """Every choice that shapes a predictor; `training.config.shipped_recipe` has the shipped ones."""
+    """Every choice that shapes a predictor; those of the shipped ones are in their recipe."""
 
     aligner: Literal["invariant", "tabpfn"] = "invariant"
     learner: Literal["dirgnn", "dagformer", "factorized"] = "dirgnn"
