@@ -294,7 +294,7 @@ def test_a_store_that_cannot_be_read_or_written_ends_the_bench(
         finished(config(cases=("ib-3",)), tmp_path)
 
 
-@pytest.mark.usefixtures("unchecked")
+@pytest.mark.usefixtures("unchecked", "uninformed")
 def test_a_case_of_the_pool_meets_a_blind_predictor(tmp_path: Path) -> None:
     (one,), _ = finished(config(cases=("ib-7",), methods=("gcl",)), tmp_path)
     (path,) = tmp_path.rglob("*.json")
