@@ -145,7 +145,8 @@ def test_localize_is_blind_to_a_case_of_the_pool(given: str) -> None:
     assert case.fold == 0
     assert result.options == {"predictor": "fold-0"}
     assert "predictor fold-0, which was trained without this case (ib-7)" in result.notes
-    expected = shipped("fold-0").scores(subject, pairs, generator=torch.Generator().manual_seed(0))
+    ensemble = find_ensemble("fold-0")
+    expected = ensemble.scores(subject, pairs, generator=torch.Generator().manual_seed(0))
     assert torch.equal(result.scores, expected)
     assert torch.equal(gcl(subject, pairs), result.scores)
 
