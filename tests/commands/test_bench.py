@@ -113,6 +113,8 @@ def test_ctrl_c_ends_all_processes_and_keeps_what_is_finished(tmp_path: Path) ->
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # Whoever runs the tests in the background has Ctrl-C ignored, and so would what they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     limit = time.monotonic() + 120
     while not times(tmp_path) and time.monotonic() < limit and started.poll() is None:
