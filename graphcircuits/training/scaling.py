@@ -109,6 +109,9 @@ def settings(grid: str, kinds: Sequence[str], base: TrainConfig) -> list[Setting
         "gradient at both ends": replace(base, predictor=replace(own, both_ends=True)),
         **{f"without {name}": replace(base, without=(name,)) for name in INPUTS if name in there},
     }
+    if not {"planted", "multitask"} & {*every}:
+        # Without labels faithfulness is all there is to learn from.
+        del changes["no faithfulness"]
     return [
         Setting(grid=grid, name=name, kinds=every, config=config)
         for name, config in changes.items()
