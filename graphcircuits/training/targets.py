@@ -35,9 +35,7 @@ log = logging.getLogger(__name__)
 
 STEPS = 100
 RATE = 0.1
-BASE = TrainConfig(
-    predictor=PredictorConfig(prior=True, both_ends=True), faithfulness_weight=1.0, views=1, rows=0
-)
+BASE = TrainConfig(predictor=PredictorConfig(), faithfulness_weight=1.0, views=1, rows=0)
 
 
 def find_targets(
