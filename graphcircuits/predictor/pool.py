@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from graphcircuits.predictor.block import check_sizes, linear
+from graphcircuits.predictor.block import LayerNorm, check_sizes, linear
 
 
 class SetMean(nn.Module):
@@ -19,7 +19,7 @@ class SetMean(nn.Module):
 
     def __init__(self, width: int, hidden: int, *, generator: torch.Generator) -> None:
         super().__init__()
-        self.inner = nn.Sequential(nn.LayerNorm(width), linear(width, hidden, generator), nn.SiLU())
+        self.inner = nn.Sequential(LayerNorm(width), linear(width, hidden, generator), nn.SiLU())
         self.outer = linear(hidden, width, generator)
 
     def forward(
