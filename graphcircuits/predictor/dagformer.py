@@ -342,7 +342,9 @@ class PredecessorAttention(nn.Module):
         if self.projection is None:
             mixed = softmax_attention(q, k, v, n)
         else:
-            mixed = factorized_attention(q, k, v, n, self._projections(len(q)))
+            # Exponentials of random features need single precision.
+            q, k, v = (x.to(self.projection.dtype) for x in (q, k, v))
+            mixed = factorized_attention(q, k, v, n, self._projections(len(q))).to(h.dtype)
         mixed = rearrange(mixed, "context head node d -> context node (head d)")
         return self.output(mixed.reshape(h.shape))
 

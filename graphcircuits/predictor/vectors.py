@@ -68,7 +68,9 @@ class VectorLayout:
     ) -> Float[Tensor, "*lead row node width"]:
         """Aligned vectors side by side at every node, zeros where it has none."""
         rows = F.pad(aligned.transpose(-2, -3), (0, 0, 0, 1))
-        return rows.index_select(-2, self.nodes.flatten()).unflatten(-2, self.nodes.shape).flatten(-2)
+        return (
+            rows.index_select(-2, self.nodes.flatten()).unflatten(-2, self.nodes.shape).flatten(-2)
+        )
 
 
 def vector_lists(
