@@ -51,7 +51,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 def along(
-    parameter: Float[Tensor, "run *_"], x: Float[Tensor, "run ..."]
+    parameter: Float[Tensor, "run ..."], x: Float[Tensor, "run ..."]
 ) -> Float[Tensor, "run ..."]:
     """A parameter of each run in the shape that meets states of each run, and in their dtype."""
     between = x.ndim - parameter.ndim

@@ -1,4 +1,4 @@
-"""Training several predictors of one shape side by side: one computation instead of many small ones.
+"""Training predictors of one shape side by side: one computation instead of many small ones.
 
 A case leaves most of a GPU idle, and a sweep trains hundreds of predictors that differ in cases,
 seed and learning rate alone. Their weights are stacked (`predictor/side_by_side.py`).
