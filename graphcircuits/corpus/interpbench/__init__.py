@@ -1,7 +1,8 @@
 """InterpBench's 84 RASP cases: programs written here, facts of the released subjects from a file.
 
 The numbers in the ids are InterpBench's own. `data/interpbench.json` holds for each case the
-sizes of its released subject, its place in the paper's split, and the edge list published for it.
+sizes of its released subject, its place and group in the paper's split, the edge list published for
+it, and for a case of the paper's pool its fold, which is ours (`corpus.pools`).
 """
 
 import json
