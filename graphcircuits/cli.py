@@ -25,6 +25,7 @@ from graphcircuits.commands.interact import interact
 from graphcircuits.commands.language import language
 from graphcircuits.commands.localize import localize
 from graphcircuits.commands.output import in_words, say, say_error
+from graphcircuits.commands.sweep import sweep
 from graphcircuits.commands.tasks import tasks
 from graphcircuits.commands.train import train
 
@@ -48,6 +49,7 @@ app.command()(evaluate)
 app.command()(interact)
 app.command()(language)
 app.command()(localize)
+app.command()(sweep)
 app.command()(tasks)
 app.command()(train)
 

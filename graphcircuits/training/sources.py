@@ -27,7 +27,7 @@ from graphcircuits.corpus.collection import Corpus, load_corpus
 from graphcircuits.corpus.language.folder import REPORT
 from graphcircuits.corpus.language.report import does
 from graphcircuits.corpus.multitask import AT, MultiCase
-from graphcircuits.corpus.orders import Order
+from graphcircuits.corpus.orders import Order, shipped_path
 from graphcircuits.corpus.prepare import find_case
 from graphcircuits.corpus.relations import groups_of
 from graphcircuits.files import read_json
@@ -117,6 +117,25 @@ def shipped_sources(ids: Iterable[str]) -> list[Source]:
             Source(id, "shipped", "", id, id, tuple(sorted(groups_of(id))), folds, "planted")
         )
     return found
+
+
+def unit_source(unit: str, subjects: str | Path | None = None) -> Source:
+    """The subject of an id, `ib-7` or `ib-7.public.plain.0`: in a folder of subject files, if one
+    is given and has it, else as it ships."""
+    order = Order.parse(unit)
+    own = None if subjects is None else Path(subjects) / f"{unit}{SUFFIX}"
+    if own is None or not own.is_file():
+        own = shipped_path(order)
+    if not own.is_file():
+        where = "ships" if subjects is None else f"ships or is in {subjects}"
+        raise FileNotFoundError(
+            f"no {order.fleet} subject of {order.case} {where}; build it with: graphcircuits build "
+            f"{order.case} --fleet {order.fleet}, and name its folder."
+        )
+    fold = load_case(order.case).fold
+    folds = () if fold is None else (fold,)
+    groups = tuple(sorted(groups_of(order.case)))
+    return Source(unit, "file", str(own), unit, order.case, groups, folds, order.fleet)
 
 
 def refuse_others(ids: Iterable[str]) -> None:
