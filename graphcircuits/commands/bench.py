@@ -201,6 +201,7 @@ def _run(config: "BenchConfig", out: Path, title: str, *, fresh: bool, processes
     from graphcircuits.compare.bench import run
     from graphcircuits.compare.report import Report
     from graphcircuits.compare.runs import BenchRun, Failure
+    from graphcircuits.jobs.runner import runner_of
 
     found: list[BenchRun | Failure] = []
     try:
@@ -211,7 +212,7 @@ def _run(config: "BenchConfig", out: Path, title: str, *, fresh: bool, processes
             def step(done: int, total: int) -> None:
                 bar.update(current, completed=done, total=total, visible=True)
 
-            for one in run(config, out, fresh=fresh, processes=processes, step=step):
+            for one in run(config, out, fresh=fresh, runner=runner_of(processes), step=step):
                 bar.update(current, visible=False)
                 bar.update(overall, description=f"{one.case} {one.method or ''}")
                 found.append(one)

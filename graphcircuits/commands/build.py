@@ -105,8 +105,9 @@ def build(
     from graphcircuits.corpus import build as builder
     from graphcircuits.corpus.architectures import ARCHITECTURES
     from graphcircuits.corpus.orders import Order
-    from graphcircuits.corpus.unfinished import begun, lasting
+    from graphcircuits.corpus.unfinished import begun
     from graphcircuits.fleets.recipes import FLEETS
+    from graphcircuits.jobs.command import lasting
 
     names = [name.strip() for name in architecture.split(",")]
     refuse(

@@ -103,6 +103,7 @@ def train(
     training that was stopped or killed goes on when the same command is given again, and ends with
     the same file.
     """
+    from graphcircuits.jobs.runner import runner_of
     from graphcircuits.predictor.ensemble import save_ensemble
     from graphcircuits.training import data
     from graphcircuits.training import train as training
@@ -140,7 +141,7 @@ def train(
                 settings,
                 views=None if place == 0 else 1,
                 judged=judged,
-                processes=processes,
+                runner=runner_of(processes),
                 kept=readings,
                 progress=lambda done, _: bar.update(reading, completed=before + done),
             )
