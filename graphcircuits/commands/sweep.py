@@ -201,7 +201,7 @@ def _run(
     """Train, with a table that is kept up, or a line per bundle where nobody looks on."""
     import time
 
-    from graphcircuits.jobs.runner import runner_of
+    from graphcircuits.training.runner import runner_of
 
     start = time.monotonic()
     deadline = float("inf") if minutes is None else start + 60 * minutes

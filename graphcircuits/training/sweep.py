@@ -29,7 +29,7 @@ import torch
 from safetensors.torch import save as tensor_bytes
 
 from graphcircuits.compare.sweep_rows import SweepRow, write_rows
-from graphcircuits.jobs.runner import Resources, Runner
+from graphcircuits.training.runner import Resources, Runner
 from graphcircuits.training.selection import Selection, score, select, to_toml
 from graphcircuits.training.stacked import train_side_by_side
 from graphcircuits.training.sweep_plan import Bundle, Plan, SweepJob, bundles, in_turn

@@ -22,14 +22,13 @@ from typing import Any
 from safetensors.torch import load as read_tensors
 
 from graphcircuits.disk import write_atomic
-from graphcircuits.jobs.store import JobStore
 from graphcircuits.store import (
     StoreError,
-    content_hash,
     load_artifact,
     save_artifact,
     taken_apart,
 )
+from graphcircuits.training.runner import JobStore
 from graphcircuits.training.sweep_plan import Plan, SweepJob
 
 MANIFEST = "manifest.json"
@@ -117,7 +116,7 @@ class SweepStore:
         try:
             with taken_apart(path, "training"):
                 found = load_artifact(path, JOB)
-                if content_hash(found.config) != content_hash(json.loads(json.dumps(job.about))):
+                if found.config != json.loads(json.dumps(job.about)):
                     return None
                 return _measured(found.meta)
         except (FileNotFoundError, StoreError):
