@@ -8,7 +8,7 @@
    comes last.
 3. Layers of attention over the tokens, each followed by a feed-forward network, both behind a
    LayerNorm. The summary token at the end is the aligned vector. Only it is read, so the last layer
-   computes nothing else.
+   computes nothing else; with one layer no token has to be made at all (`summarize`).
 4. The aligned features of a node stand side by side in the order of FEATURES, with zeros for those
    it does not have. Line graph: an edge has all six. Incidence graph: a component has its own clean
    state, corrupted state and gradient, an edge the last three; nodes are writers, readers, edges.
@@ -16,6 +16,9 @@
 Vectors that many edges share are aligned once. The paper feeds raw values; here they are first
 divided by their root mean square over the graph, states and gradients of writers and readers apart
 (option `standardize`), since gradients may be smaller than states by many orders of magnitude.
+
+Several aligners of one shape can be stacked (`block.stacked`): `summaries` then takes vectors of
+several runs and cases at once.
 
 Paper: Feature Alignment.
 """
@@ -25,15 +28,16 @@ from dataclasses import dataclass, fields
 from functools import partial
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from graphcircuits.engine.memory import MEMORY_LIMIT
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.predictor.block import check_sizes, feed_forward, linear
+from graphcircuits.predictor.block import LayerNorm, along, check_sizes, feed_forward, linear
 from graphcircuits.predictor.features import FEATURES, EdgeVectors, Features
+from graphcircuits.predictor.summary import summarize
 from graphcircuits.predictor.transform import TRANSFORMATIONS, Transformation
 from graphcircuits.subject.sites import Interfaces
 
@@ -47,24 +51,33 @@ class FeatureAttention(nn.Module):
     def __init__(self, width: int, heads: int, expansion: int, generator: torch.Generator) -> None:
         super().__init__()
         self.heads = heads
-        self.norm = nn.LayerNorm(width)
+        self.norm = LayerNorm(width)
         self.query = linear(width, width, generator)
         self.key_value = linear(width, 2 * width, generator)
         self.out = linear(width, width, generator)
-        self.feed_norm = nn.LayerNorm(width)
+        self.feed_norm = LayerNorm(width)
         self.feed = feed_forward(width, expansion, generator)
 
     def forward(
         self,
-        queries: Float[Tensor, "vector query width"],
-        tokens: Float[Tensor, "vector token width"],
-    ) -> Float[Tensor, "vector query width"]:
+        queries: Float[Tensor, "*vector query width"],
+        tokens: Float[Tensor, "*vector token width"],
+        known: Bool[Tensor, "*vector token"] | None = None,
+    ) -> Float[Tensor, "*vector query width"]:
+        """`known` tells tokens from the filling behind them."""
         projected = (
             self.query(self.norm(queries)),
             *self.key_value(self.norm(tokens)).chunk(2, -1),
         )
-        by_head = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in projected)
-        attended = F.scaled_dot_product_attention(*by_head).transpose(1, 2).flatten(2)
+        by_head = (x.unflatten(-1, (self.heads, -1)).transpose(-2, -3) for x in projected)
+        mask = None if known is None else known[..., None, None, :]
+        attended = F.scaled_dot_product_attention(*by_head, attn_mask=mask)
+        return self.after(queries, attended.transpose(-2, -3).flatten(-2))
+
+    def after(
+        self, queries: Float[Tensor, "*vector width"], attended: Float[Tensor, "*vector width"]
+    ) -> Float[Tensor, "*vector width"]:
+        """The rest of the layer, once every head has attended."""
         found = queries + self.out(attended)
         return found + self.feed(self.feed_norm(found))
 
@@ -114,15 +127,23 @@ class TabpfnAligner(nn.Module):
         self.layers = nn.ModuleList(
             FeatureAttention(d_align, heads, expansion, generator) for _ in range(layers)
         )
-        self.norm = nn.LayerNorm(d_align)
-        # Numbers a token holds at its peak, all layers together where gradients are wanted.
+        self.norm = LayerNorm(d_align)
+        # Numbers a token holds at its peak, all layers together where gradients are wanted: a few
+        # per head, or where there are further layers its states.
         self._heads = heads
-        self._token_numbers = layers * d_align * (10 + 2 * expansion)
+        self._token_numbers = 4 * heads + 6
+        if layers > 1:
+            self._token_numbers = layers * d_align * (10 + 2 * expansion)
 
     @property
     def width(self) -> int:
         """Of a node's aligned features side by side."""
         return len(FEATURES) * self.d_align
+
+    @property
+    def is_stack(self) -> bool:
+        """Whether these are several aligners side by side."""
+        return self.summary.ndim == 2
 
     def forward(
         self,
@@ -166,28 +187,14 @@ class TabpfnAligner(nn.Module):
         graph = _Graph(
             aligner=self,
             graph=features.graph,
-            coordinates={
-                name: self.coordinate(given.reshape(-1, *given.shape[-2:]))
-                for name, given in identifiers.items()
+            identifiers={
+                name: given.reshape(-1, *given.shape[-2:]) for name, given in identifiers.items()
             },
-            factors=self._factors(features),
+            factors=factors(features, standardize=self.standardize),
             recompute=self._recompute(features),
         )
         nodes = graph.line_nodes if transformation == "line" else graph.incidence_nodes
         return torch.cat([nodes(part) for part in features.parts(self.memory_limit)])
-
-    def _factors(self, features: Features) -> dict[tuple[str, str], Tensor]:
-        """What values are multiplied by: states and gradients, of writers and of readers."""
-        found = {}
-        for kind, vectors in (("state", features.clean), ("gradient", features.gradient)):
-            for side, names in (("writer", WRITERS), ("reader", READERS)):
-                tensors = [getattr(vectors, name) for name in names]
-                squares = torch.stack([tensor.square().sum() for tensor in tensors]).sum()
-                size = (squares / sum(tensor.numel() for tensor in tensors)).sqrt()
-                # Where all values are zero they stay zero.
-                inverse = size.reciprocal().where(size > 0, 1.0)
-                found[kind, side] = inverse if self.standardize else torch.ones_like(size)
-        return found
 
     def _recompute(self, features: Features) -> bool:
         """Whether the tokens of all vectors are too many to be kept for a backward pass."""
@@ -204,44 +211,85 @@ class TabpfnAligner(nn.Module):
     def vectors(
         self,
         values: Float[Tensor, "*lead component coordinate"],
-        coordinates: Float[Tensor, "component coordinate d_align"],
+        identifiers: Float[Tensor, "component coordinate identifier"],
         role: int,
         *,
         recompute: bool = False,
     ) -> Float[Tensor, "*lead component d_align"]:
         """Align vectors of one width and role, in chunks.
 
-        `coordinates` holds the projected identifiers of each component. With `recompute`, chunks
-        are computed again in the backward pass.
+        With `recompute`, chunks are computed again in the backward pass.
         """
         component, width = values.shape[-2:]
         if values.numel() == 0:
             return values.new_zeros(*values.shape[:-1], self.d_align)
-        numbers = component * (width + 1) * (self._token_numbers + self._heads * (width + 1))
+        numbers = component * (width + 1) * self._token_numbers
+        if len(self.layers) > 1:
+            numbers += component * (width + 1) ** 2 * self._heads
         chunk = max(1, self.memory_limit // (numbers * values.element_size()))
-        added = coordinates + self.role[role] + self.value.bias
-        rows = values.reshape(-1, component, width).split(chunk)
+        roles = torch.full((component,), role, device=values.device)
+        rows = values.reshape(-1, component, width).transpose(0, 1).split(chunk, dim=1)
         if recompute:
             # Nothing in it is drawn at random: the global generator is left alone.
             again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-            parts = [again(self._summaries, row, added) for row in rows]
+            parts = [again(self.summaries, row, identifiers, roles) for row in rows]
         else:
-            parts = [self._summaries(row, added) for row in rows]
-        return torch.cat(parts).view(*values.shape[:-1], self.d_align)
+            parts = [self.summaries(row, identifiers, roles) for row in rows]
+        return torch.cat(parts, dim=1).transpose(0, 1).reshape(*values.shape[:-1], self.d_align)
 
-    def _summaries(
+    def summaries(
         self,
-        values: Float[Tensor, "row component coordinate"],
-        added: Float[Tensor, "component coordinate d_align"],
-    ) -> Float[Tensor, "row component d_align"]:
-        tokens = torch.addcmul(added, values[..., None], self.value.weight[:, 0]).flatten(0, 1)
-        summary = self.summary.expand(len(tokens), 1, -1)
-        tokens = torch.cat([tokens, summary], dim=1)
+        values: Float[Tensor, "*lead vector row coordinate"],
+        identifiers: Float[Tensor, "*lead vector coordinate identifier"],
+        role: Int[Tensor, " vector"],
+        known: Bool[Tensor, "*lead coordinate"] | None = None,
+    ) -> Float[Tensor, "*lead vector row d_align"]:
+        """Aligned vectors: several rows of values in the coordinates of each vector.
+
+        `lead` is nothing, or run and case where aligners are stacked. `known` tells coordinates
+        from the filling behind them, where cases differ in width.
+        """
         *first, last = self.layers
+        assert isinstance(last, FeatureAttention)
+        if not first:
+            attended, queries = summarize(self, last, values, identifiers, role, known)
+            return self.norm(last.after(queries, attended))
+        tokens = self._tokens(values, identifiers, role)
+        if known is not None:
+            known = F.pad(known, (0, 1), value=True)[..., None, None, :].expand(tokens.shape[:-1])
         for layer in first:
-            tokens = layer(tokens, tokens)
-        found = self.norm(last(tokens[:, -1:], tokens))
-        return found.view(*values.shape[:2], self.d_align)
+            tokens = layer(tokens, tokens, known)
+        return self.norm(last(tokens[..., -1:, :], tokens, known)).squeeze(-2)
+
+    def _tokens(
+        self,
+        values: Float[Tensor, "*lead vector row coordinate"],
+        identifiers: Float[Tensor, "*lead vector coordinate identifier"],
+        role: Int[Tensor, " vector"],
+    ) -> Float[Tensor, "*lead vector row token d_align"]:
+        """One token per coordinate, and the summary token."""
+        roles = self.role[..., role, :]
+        if self.is_stack:
+            roles = roles[:, None]
+        # From here on states have the axes lead, vector, row, coordinate, d_align.
+        placed = (self.coordinate(identifiers) + roles[..., None, :]).unsqueeze(-3)
+        tokens = self.value(values.unsqueeze(-1)) + placed
+        summary = along(self.summary, tokens) if self.is_stack else self.summary
+        return torch.cat([tokens, summary.expand_as(tokens[..., :1, :])], dim=-2)
+
+
+def factors(features: Features, *, standardize: bool) -> dict[tuple[str, str], Tensor]:
+    """What values are multiplied by: states and gradients, of writers and of readers."""
+    found = {}
+    for kind, vectors in (("state", features.clean), ("gradient", features.gradient)):
+        for side, names in (("writer", WRITERS), ("reader", READERS)):
+            tensors = [getattr(vectors, name) for name in names]
+            squares = torch.stack([tensor.square().sum() for tensor in tensors]).sum()
+            size = (squares / sum(tensor.numel() for tensor in tensors)).sqrt()
+            # Where all values are zero they stay zero.
+            inverse = size.reciprocal().where(size > 0, 1.0)
+            found[kind, side] = inverse if standardize else torch.ones_like(size)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,8 +298,8 @@ class _Graph:
 
     aligner: TabpfnAligner
     graph: ComponentGraph
-    coordinates: Mapping[str, Float[Tensor, "..."]]
-    """Projected identifiers (component, coordinate, d_align) by field of `Interfaces`."""
+    identifiers: Mapping[str, Float[Tensor, "..."]]
+    """(component, coordinate, identifier) by field of `Interfaces`."""
     factors: Mapping[tuple[str, str], Tensor]
     recompute: bool
 
@@ -282,7 +330,7 @@ class _Graph:
     def _writers(self, vectors: Interfaces, role: str) -> Float[Tensor, "context writer d_align"]:
         """Aligned vectors of all writers."""
         by_kind = [
-            self._align(_by_component(vectors, name), self.coordinates[name], role, "writer")
+            self._align(_by_component(vectors, name), self.identifiers[name], role, "writer")
             for name in WRITERS
         ]
         layers = self.graph.n_layers
@@ -293,11 +341,11 @@ class _Graph:
         # Queries, keys and values have one width and go together.
         names = READERS[:3]
         values = torch.cat([_by_component(vectors, name) for name in names], dim=1)
-        coordinates = torch.cat([self.coordinates[name] for name in names])
-        heads = self._align(values, coordinates, role, "reader")
-        counts = [len(self.coordinates[name]) for name in names]
+        identifiers = torch.cat([self.identifiers[name] for name in names])
+        heads = self._align(values, identifiers, role, "reader")
+        counts = [len(self.identifiers[name]) for name in names]
         mlps, logits = (
-            self._align(_by_component(vectors, name), self.coordinates[name], role, "reader")
+            self._align(_by_component(vectors, name), self.identifiers[name], role, "reader")
             for name in READERS[3:]
         )
         by_layer = [
@@ -313,9 +361,9 @@ class _Graph:
     def _block(self, vectors: EdgeVectors) -> Float[Tensor, "context edge half_width"]:
         block = vectors.block
         first = 0 if block.kind == "logits" else block.layer * block.n_readers
-        coordinates = self.coordinates[block.kind][first : first + block.n_readers]
+        identifiers = self.identifiers[block.kind][first : first + block.n_readers]
         messages = [
-            self._align(getattr(vectors, role).transpose(1, 2), coordinates, role, "reader")
+            self._align(getattr(vectors, role).transpose(1, 2), identifiers, role, "reader")
             for role in ("message_clean", "message_corrupted")
         ]
         by_kind = {
@@ -325,7 +373,7 @@ class _Graph:
         }
         transported = [
             self._align(
-                values, self.coordinates[name][: values.shape[2]], "transported_gradient", "writer"
+                values, self.identifiers[name][: values.shape[2]], "transported_gradient", "writer"
             )
             for name, values in by_kind.items()
         ]
@@ -338,13 +386,13 @@ class _Graph:
     def _align(
         self,
         values: Float[Tensor, "*lead component coordinate"],
-        coordinates: Float[Tensor, "component coordinate d_align"],
+        identifiers: Float[Tensor, "component coordinate identifier"],
         role: str,
         side: str,
     ) -> Float[Tensor, "*lead component d_align"]:
         factor = self.factors["gradient" if role.endswith("gradient") else "state", side]
         return self.aligner.vectors(
-            values * factor, coordinates, FEATURES.index(role), recompute=self.recompute
+            values * factor, identifiers, FEATURES.index(role), recompute=self.recompute
         )
 
     def _in_writer_order(

@@ -4,7 +4,14 @@ Every branch of a layer is h + scale * branch(LayerNorm(h)) with a learned scale
 so that a deep stack starts close to the identity (Scalable Message Passing Neural Networks, which
 the paper follows). Weights and what dropout drops are drawn from generators that are passed in,
 never from global state: trainings in several threads do not disturb each other.
+
+Every module here works for one network or for several of one shape at once (`stacked`): then each
+parameter has a leading axis, the run, and so have the states that go in and out.
 """
+
+import copy
+from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -12,17 +19,50 @@ from torch import Tensor, nn
 
 from graphcircuits.predictor.transform import Neighbourhoods
 
+Module = TypeVar("Module", bound=nn.Module)
+
 START_SCALE = 0.1
 """Of every branch. The published block starts at 1e-6, which wastes the first steps of the short
 trainings used here."""
 
 
-def linear(
-    inputs: int, outputs: int, generator: torch.Generator, *, bias: bool = True
-) -> nn.Linear:
+class Linear(nn.Linear):
+    """`nn.Linear`, or one for each run."""
+
+    def forward(self, x: Float[Tensor, "*lead inputs"]) -> Float[Tensor, "*lead outputs"]:
+        if self.weight.ndim == 2:
+            return super().forward(x)
+        flat, matrices = x.flatten(1, -2), self.weight.to(x.dtype).mT
+        if self.bias is None:
+            found = torch.bmm(flat, matrices)
+        else:
+            found = torch.baddbmm(self.bias.to(x.dtype).unsqueeze(1), flat, matrices)
+        return found.unflatten(1, x.shape[1:-1])
+
+
+class LayerNorm(nn.LayerNorm):
+    """`nn.LayerNorm`, or one for each run."""
+
+    def forward(self, x: Float[Tensor, "*lead width"]) -> Float[Tensor, "*lead width"]:
+        if self.weight.ndim == 1:
+            return super().forward(x)
+        normed = nn.functional.layer_norm(x, self.normalized_shape, eps=self.eps)
+        return torch.addcmul(along(self.bias, x), normed, along(self.weight, x))
+
+
+def along(
+    parameter: Float[Tensor, "run ..."], x: Float[Tensor, "run ..."]
+) -> Float[Tensor, "run ..."]:
+    """A parameter of each run in the shape that meets states of each run, and in their dtype."""
+    between = x.ndim - parameter.ndim
+    shape = (parameter.shape[0], *(1,) * between, *parameter.shape[1:])
+    return parameter.to(x.dtype).view(shape)
+
+
+def linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: bool = True) -> Linear:
     """A linear map drawn as `nn.Linear` draws it: uniform within 1 / sqrt(inputs)."""
     # Without storage first: the constructor's own draw would use the global generator.
-    layer = nn.Linear(inputs, outputs, bias=bias, device="meta").to_empty(device="cpu")
+    layer = Linear(inputs, outputs, bias=bias, device="meta").to_empty(device="cpu")
     bound = inputs**-0.5
     for parameter in layer.parameters():
         nn.init.uniform_(parameter, -bound, bound, generator=generator)
@@ -55,7 +95,7 @@ class Branch(nn.Module):
 
     def __init__(self, width: int, branch: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(width)
+        self.norm = LayerNorm(width)
         self.branch = branch
         self.dropout = Dropout(dropout)
         self.scale = nn.Parameter(torch.tensor(START_SCALE))
@@ -67,7 +107,10 @@ class Branch(nn.Module):
         noise: torch.Generator | None = None,
     ) -> Float[Tensor, "*context node width"]:
         """`structure` is the graph where the branch needs it, nothing where it does not."""
-        return h + self.scale * self.dropout(self.branch(self.norm(h), *structure), noise)
+        added = self.dropout(self.branch(self.norm(h), *structure), noise)
+        if self.scale.ndim == 0:
+            return h + self.scale * added
+        return torch.addcmul(h, along(self.scale, h), added)
 
 
 def feed_forward(width: int, expansion: int, generator: torch.Generator) -> nn.Sequential:
@@ -76,6 +119,25 @@ def feed_forward(width: int, expansion: int, generator: torch.Generator) -> nn.S
     return nn.Sequential(
         linear(width, hidden, generator), nn.SiLU(), linear(hidden, width, generator)
     )
+
+
+def stacked(modules: Sequence[Module]) -> Module:
+    """Networks of one shape as one whose parameters and buffers have a leading axis, the run."""
+    joined = copy.deepcopy(modules[0])
+    states = [module.state_dict() for module in modules]
+    for path, value in joined.state_dict().items():
+        *owners, name = path.split(".")
+        owner = joined.get_submodule(".".join(owners))
+        together = torch.stack([state[path] for state in states])
+        kept = isinstance(getattr(owner, name), nn.Parameter)
+        assert together.shape[1:] == value.shape
+        setattr(owner, name, nn.Parameter(together) if kept else together)
+    return joined
+
+
+def of_run(module: nn.Module, run: int) -> dict[str, Tensor]:
+    """The parameters and buffers of one run of a stack, as the network alone has them."""
+    return {name: x[run].detach().cpu().clone() for name, x in module.state_dict().items()}
 
 
 def check_sizes(**sizes: int) -> None:

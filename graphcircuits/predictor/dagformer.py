@@ -67,18 +67,30 @@ def factorized_attention(
     k: Float[Tensor, "context head node d_head"],
     v: Float[Tensor, "context head node d_head"],
     n: Neighbourhoods,
-    projection: Float[Tensor, "random d_head"],
+    projection: Float[Tensor, "*context random d_head"],
 ) -> Float[Tensor, "context head node d_head"]:
-    """Random-feature attention over predecessors, exactly zero where a node has none."""
+    """Random-feature attention over predecessors, exactly zero where a node has none.
+
+    All contexts share one projection, or each has its own."""
     n.check(q)
     # Half of 1 / sqrt(d) to each side.
     scale = q.shape[-1] ** -0.25
     q, k = q * scale, k * scale
     order = _alone(n)
     if order is None:
-        block = partial(_factorized_block, projection=projection)
-        return _over_tiles(q, k, v, n, block, len(projection))
-    return _along(q, k, v, order, partial(_factorized_prefixes, projection=projection))
+        block = partial(_factorized_block, projection=_beside(projection, 5))
+        return _over_tiles(q, k, v, n, block, projection.shape[-2])
+    prefixes = partial(_factorized_prefixes, projection=_beside(projection, 4))
+    return _along(q, k, v, order, prefixes)
+
+
+def _beside(
+    projection: Float[Tensor, "*context random d_head"], axes: int
+) -> Float[Tensor, "*_ random d_head"]:
+    """The projection in the shape that multiplies states of so many axes, the context first."""
+    if projection.ndim == 2:
+        return projection
+    return projection.view(len(projection), *(1,) * (axes - 3), *projection.shape[1:])
 
 
 def _over_tiles(
@@ -167,13 +179,13 @@ def _softmax_prefixes(
 
 
 def _exponents(
-    x: Float[Tensor, "*batch d_head"], projection: Float[Tensor, "random d_head"]
+    x: Float[Tensor, "*batch d_head"], projection: Float[Tensor, "*_ random d_head"]
 ) -> Float[Tensor, "*batch random"]:
-    return x @ projection.T - x.square().sum(-1, keepdim=True) / 2
+    return x @ projection.to(x.dtype).mT - x.square().sum(-1, keepdim=True) / 2
 
 
 def _query_features(
-    q: Float[Tensor, "*batch d_head"], projection: Float[Tensor, "random d_head"]
+    q: Float[Tensor, "*batch d_head"], projection: Float[Tensor, "*_ random d_head"]
 ) -> Float[Tensor, "*batch random"]:
     exponents = _exponents(q, projection)
     return (exponents - exponents.amax(-1, keepdim=True).detach()).exp() + FLOOR
@@ -183,7 +195,7 @@ def _factorized_block(
     q: Float[Tensor, "context head group reader d_head"],
     k: Float[Tensor, "context head group member d_head"],
     v: Float[Tensor, "context head group member d_head"],
-    projection: Float[Tensor, "random d_head"],
+    projection: Float[Tensor, "*_ random d_head"],
 ) -> Float[Tensor, "context head group reader d_head"]:
     exponents = _exponents(k, projection)
     keys = (exponents - exponents.amax((-2, -1), keepdim=True).detach()).exp() + FLOOR
@@ -196,7 +208,7 @@ def _factorized_prefixes(
     q: Float[Tensor, "context head place d_head"],
     k: Float[Tensor, "context head place d_head"],
     v: Float[Tensor, "context head place d_head"],
-    projection: Float[Tensor, "random d_head"],
+    projection: Float[Tensor, "*_ random d_head"],
 ) -> list[Tensor]:
     """Running sums, a range of places at a time.
 
@@ -210,7 +222,7 @@ def _factorized_prefixes(
     with torch.no_grad():
         peaks = [_exponents(part, projection).amax(-1) for part in k.split(128 * BLOCK, 2)]
         running = torch.cat(peaks, dim=2).cummax(-1).values
-    per_block = k.shape[0] * k.shape[1] * BLOCK * (BLOCK + 4 * len(projection))
+    per_block = k.shape[0] * k.shape[1] * BLOCK * (BLOCK + 4 * projection.shape[-2])
     longest = max(1, SCORES // per_block) * BLOCK
     ranges = list(_ranges(running, longest))
     # Split, not sliced: the gradient of each slice would be as long as the whole.
@@ -218,7 +230,7 @@ def _factorized_prefixes(
         x.split([end - start for start, end in ranges], dim=2)
         for x in (q, k, values, values.cumsum(2), running)
     ]
-    carry = values.new_zeros(*v.shape[:2], len(projection), values.shape[3])
+    carry = values.new_zeros(*v.shape[:2], projection.shape[-2], values.shape[3])
     level = running[:, :, :1]
     outputs = []
     for q_part, k_part, v_part, sums, maxima in zip(*parts, strict=True):
@@ -319,17 +331,29 @@ class PredecessorAttention(nn.Module):
     def forward(
         self, h: Float[Tensor, "*context node width"], n: Neighbourhoods
     ) -> Float[Tensor, "*context node width"]:
-        flat = h.reshape(-1, *h.shape[-2:])
         q, k, v = (
-            rearrange(part(flat), "context node (head d) -> context head node d", head=self.heads)
+            rearrange(
+                part(h).reshape(-1, *h.shape[-2:]),
+                "context node (head d) -> context head node d",
+                head=self.heads,
+            )
             for part in (self.queries, self.keys, self.values)
         )
         if self.projection is None:
             mixed = softmax_attention(q, k, v, n)
         else:
-            mixed = factorized_attention(q, k, v, n, self.projection)
+            # Exponentials of random features need single precision.
+            q, k, v = (x.to(self.projection.dtype) for x in (q, k, v))
+            mixed = factorized_attention(q, k, v, n, self._projections(len(q))).to(h.dtype)
         mixed = rearrange(mixed, "context head node d -> context node (head d)")
-        return self.output(mixed).reshape(h.shape)
+        return self.output(mixed.reshape(h.shape))
+
+    def _projections(self, contexts: int) -> Float[Tensor, "*context random d_head"]:
+        """One for all contexts, or where several networks are stacked that of each context."""
+        assert self.projection is not None
+        if self.projection.ndim == 2:
+            return self.projection
+        return self.projection.repeat_interleave(contexts // len(self.projection), 0)
 
 
 class Dagformer(nn.Module):

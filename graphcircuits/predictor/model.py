@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor import invariant
 from graphcircuits.predictor.align import TabpfnAligner
-from graphcircuits.predictor.block import Dropout, linear
+from graphcircuits.predictor.block import Dropout, LayerNorm, linear
 from graphcircuits.predictor.dagformer import Dagformer
 from graphcircuits.predictor.dirgnn import AGGREGATIONS, DirGNN
 from graphcircuits.predictor.features import Features, features
@@ -66,15 +66,27 @@ class PredictorConfig:
     """Of the attention in DAGformer."""
     dropout: float = 0.1
     contexts: int = 16
-    """Contexts per case looked at one by one: by `tabpfn`, and where `context_width` > 0."""
+    """Contexts per case looked at one by one where `context_width` > 0."""
     context_width: int = 0
     """Width of the invariant aligner's learned projection of single contexts; 0 means none."""
     share: float = 0.75
     """Where the invariants take the gradient, from the corrupted run (0) to the clean one (1)."""
     both_ends: bool = False
     """Whether they also use the gradient at the corrupted run."""
+    context_pairs: int = 8
+    """Prompt pairs per case that `tabpfn` looks at, each with all its scored positions."""
     d_align: int = 16
     """Width of each aligned feature of `tabpfn`."""
+    align_layers: int = 1
+    """Layers of attention over coordinates in `tabpfn`."""
+    align_heads: int = 4
+    """Of that attention."""
+    identifiers: int = 16
+    """Gaussian numbers by which `tabpfn` tells a coordinate from the others."""
+    standardize: bool = True
+    """Whether `tabpfn` divides values by their root mean square; the paper says nothing of it."""
+    readout_norm: bool = True
+    """Whether a LayerNorm stands before the readout; the paper has none."""
     prior: bool = True
     """Whether the network corrects a cheap search, by invariants of a run between."""
     paths: bool = True
@@ -95,7 +107,10 @@ class PredictorConfig:
         ]
         problems += [
             f"{name} must be at least 1, got {getattr(self, name)}"
-            for name in ("width", "layers", "heads", "contexts", "d_align")
+            for name in (
+                *("width", "layers", "heads", "contexts", "context_pairs"),
+                *("d_align", "align_layers", "align_heads", "identifiers"),
+            )
             if getattr(self, name) < 1
         ]
         if not 0 <= self.dropout < 1:
@@ -108,13 +123,18 @@ class PredictorConfig:
             problems.append("prior needs a share below 1 and the invariant aligner")
         if self.learner != "dirgnn" and self.heads >= 1 and self.width % self.heads:
             problems.append(f"width must be a multiple of heads={self.heads}, got {self.width}")
+        if self.align_heads >= 1 and self.aligner == "tabpfn" and self.d_align % self.align_heads:
+            heads = self.align_heads
+            problems.append(
+                f"d_align must be a multiple of align_heads={heads}, got {self.d_align}"
+            )
         if problems:
             raise ValueError("; ".join(problems) + ".")
 
     @property
     def sampled(self) -> int:
         """Contexts that have to be kept one by one."""
-        return self.contexts if self.aligner == "tabpfn" or self.context_width else 0
+        return self.contexts if self.context_width else 0
 
 
 # What is read of a case
@@ -159,7 +179,9 @@ def read_case(
     """
     structure = structure_of(subject.graph, config).to(subject.device)
     if config.aligner == "tabpfn":
-        found = features(subject, pairs, contexts=config.contexts, generator=generator)
+        chosen = torch.randperm(len(pairs), generator=generator, device=generator.device)
+        some = pairs[chosen[: config.context_pairs].sort().values.to(pairs.clean.device)]
+        found = features(subject, some)
         return Reading(structure, found, graph=subject.graph)
     measured = measure(config, subject, pairs, generator=generator)
     prior = start(measured) if config.prior else None
@@ -268,7 +290,14 @@ class Predictor(nn.Module):
         self.config = config
         width = config.width
         if config.aligner == "tabpfn":
-            self.align = TabpfnAligner(config.d_align, generator=generator)
+            self.align = TabpfnAligner(
+                config.d_align,
+                layers=config.align_layers,
+                heads=config.align_heads,
+                identifiers=config.identifiers,
+                standardize=config.standardize,
+                generator=generator,
+            )
             self.embed = linear(self.align.width, width, generator)
             self.pool = DeepSets(width, generator=generator)
         else:
@@ -299,7 +328,7 @@ class Predictor(nn.Module):
                 dropout=config.dropout,
                 generator=generator,
             )
-        self.norm = nn.LayerNorm(width)
+        self.norm = LayerNorm(width) if config.readout_norm else nn.Identity()
         self.readout = linear(width, 1, generator)
         self.log_scale = None
         if config.prior:

@@ -8,10 +8,10 @@ Paper: Pooling, Readout, and Training.
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from graphcircuits.predictor.block import check_sizes, linear
+from graphcircuits.predictor.block import LayerNorm, check_sizes, linear
 
 
 class SetMean(nn.Module):
@@ -19,7 +19,7 @@ class SetMean(nn.Module):
 
     def __init__(self, width: int, hidden: int, *, generator: torch.Generator) -> None:
         super().__init__()
-        self.inner = nn.Sequential(nn.LayerNorm(width), linear(width, hidden, generator), nn.SiLU())
+        self.inner = nn.Sequential(LayerNorm(width), linear(width, hidden, generator), nn.SiLU())
         self.outer = linear(hidden, width, generator)
 
     def forward(
@@ -30,6 +30,14 @@ class SetMean(nn.Module):
         sums = rows.new_zeros(n_sets, *rows.shape[1:]).index_add(0, set_of, rows)
         counts = torch.bincount(set_of, minlength=n_sets)
         return self.outer(sums / counts[:, None, None])
+
+    def of_rows(
+        self, h: Float[Tensor, "*lead row edge width"], counts: Bool[Tensor, "*lead row"]
+    ) -> Float[Tensor, "*lead edge width"]:
+        """The same where all rows that count are one set, for many sets at once."""
+        weights = counts / counts.sum(-1, keepdim=True).clamp_min(1)
+        rows = self.inner(h)
+        return self.outer(torch.einsum("...rew,...r->...ew", rows, weights.to(rows.dtype)))
 
 
 class DeepSets(nn.Module):
@@ -64,3 +72,11 @@ class DeepSets(nn.Module):
         by_pair = self.positions(h, set_of, len(names))
         all_pairs = torch.zeros_like(names)
         return self.pairs(by_pair, all_pairs, 1).squeeze(0)
+
+    def of_grid(
+        self,
+        h: Float[Tensor, "*lead pair position edge width"],
+        scored: Bool[Tensor, "*lead pair position"],
+    ) -> Float[Tensor, "*lead edge width"]:
+        """The same for several cases or runs at once, by which positions of a pair are scored."""
+        return self.pairs.of_rows(self.positions.of_rows(h, scored), scored.any(-1))

@@ -34,6 +34,8 @@ class TrainConfig:
     """Draws of prompts of each training case whose circuit is known."""
     unlabelled_views: int = 1
     """Draws of prompts of each other one: there are many, and each is judged by running it."""
+    step_pairs: int = 2
+    """Of those the ones that a step looks at, where predictors with `tabpfn` train side by side."""
     labels: str = "interpbench"
     every: int = 25
     """Steps between two validations."""
@@ -64,7 +66,7 @@ class TrainConfig:
     """Groups of inputs that the network does not get, of `inputs.INPUTS`."""
 
     def __post_init__(self) -> None:
-        counts = ("steps", "stop", "pairs", "every", "judged", "masks")
+        counts = ("steps", "stop", "pairs", "step_pairs", "every", "judged", "masks")
         problems = [
             f"{name} must be at least 1, got {value}"
             for name in (*counts, "views", "unlabelled_views")

@@ -147,7 +147,7 @@ def _standardize(predictor: Predictor, examples: Sequence[Example], config: Trai
         leave_out(predictor.align, config.without, share=own.share, both_ends=own.both_ends)
 
 
-def _rate(step: int, config: TrainConfig) -> float:
+def rate(step: int, config: TrainConfig) -> float:
     """Share of the full learning rate: up in a line, down as a cosine."""
     rise = max(1, round(config.warmup * config.steps))
     if step < rise:
@@ -165,7 +165,7 @@ def _step(
 ) -> Tensor:
     """One update; the loss before it, which is not waited for."""
     for group in state.optimizer.param_groups:
-        group["lr"] = config.lr * _rate(step, config)
+        group["lr"] = config.lr * rate(step, config)
     own = mixed_seed(seed, step, "noise")
     identifiers = torch.Generator().manual_seed(own)
     noise = torch.Generator(device).manual_seed(own)
