@@ -2,7 +2,8 @@
 
 The numbers in the ids are InterpBench's own. `data/interpbench.json` holds for each case the
 sizes of its released subject, its place and group in the paper's split, the edge list published for
-it, and for a case of the paper's pool its fold, which is ours (`corpus.pools`).
+it (`paper`) or, where we do not have that, `worked_out` by rule, and for a case of the paper's pool
+its fold, which is ours (`corpus.pools`).
 """
 
 import json
@@ -41,4 +42,5 @@ def _with_facts(case: Case, facts: Mapping[str, Any]) -> Case:
         paper_split=facts["split"],
         released_dims=SubjectDims(*facts["subject"]),
         published=tuple(facts["paper"].split()) if "paper" in facts else None,
+        worked_out=tuple(facts["worked_out"].split()) if "worked_out" in facts else None,
     )
