@@ -9,6 +9,7 @@
 """
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,9 @@ from graphcircuits.compare.published import Published
 SUFFIXES = (".svg", ".png", ".pdf")
 COLOURS = {False: ("#0173b2", "#cfe3f0"), True: ("#56565e", "#ececef")}
 """Line and filling, by whether a box is published."""
-SLOT, WIDTH, GAP = 1.0, 0.56, 0.35
-"""Units of the axis: from slot to slot, all boxes of a slot, and more between groups."""
+SLOT, WIDTH, BESIDE, GAP = 1.0, 0.44, 0.17, 0.35
+"""Units of the axis: from slot to slot, all boxes of a slot, between them, and more from group to
+group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +93,7 @@ def draw_boxes(
     try:
         import matplotlib
         from matplotlib.figure import Figure
+        from matplotlib.legend_handler import HandlerLine2D
     except ImportError as error:
         raise ImportError(
             "the box plot needs matplotlib; install it with: pip install 'graphcircuits[plot]'"
@@ -114,8 +117,8 @@ def draw_boxes(
                 _draw_slot(axes, start, slot.boxes)
                 start += SLOT
             middle = (places[-len(group.slots)] + places[-1]) / 2
-            text = textwrap.fill(group.title, max(12, 14 * len(group.slots)))
-            axes.text(middle, 1.02, _plain(text), transform=axes.get_xaxis_transform(), **_HEADING)
+            heading = _plain(group.title.replace(", ", "\n"))
+            axes.text(middle, 1.02, heading, transform=axes.get_xaxis_transform(), **_HEADING)
             start += GAP
         labels = [_broken(slot.label) for group in groups for slot in group.slots]
         axes.set_xticks(places, labels, fontsize=7.5)
@@ -130,10 +133,17 @@ def draw_boxes(
         axes.spines[["top", "right"]].set_visible(False)
         figure.suptitle(_plain(title), fontsize=9.5)
         boxes = [box for group in groups for slot in group.slots for box in slot.boxes]
-        handles, names = _legend(boxes)
-        columns = min(len(names), max(2, int(figure.get_figwidth() / 2.3)))
+        handles = _legend(boxes)
+        # What the longest entry takes, in inches.
+        column = 0.6 + 0.058 * max(map(len, handles.values()))
         figure.legend(
-            handles, names, loc="outside lower center", ncols=columns, fontsize=7.5, frameon=False
+            list(handles),
+            list(handles.values()),
+            handler_map={one: HandlerLine2D(numpoints=2) for one in handles if _is_interval(one)},
+            loc="outside lower center",
+            ncols=max(1, min(len(handles), int(figure.get_figwidth() / column))),
+            fontsize=7.5,
+            frameon=False,
         )
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         metadata = {"Date": None} if Path(path).suffix == ".svg" else None
@@ -148,21 +158,31 @@ _HEADING: dict[str, Any] = {
 }
 
 
+_DOTTED = (0, (1, 1))
+_CIRCLE: dict[str, Any] = {
+    "linestyle": "",
+    "marker": "o",
+    "markersize": 3.4,
+    "markerfacecolor": "white",
+    "markeredgewidth": 0.8,
+}
+
+
 def _plain(text: str) -> str:
     """Text in which matplotlib finds no formula."""
     return text.replace("$", r"\$")
 
 
 def _broken(label: str) -> str:
-    lines = [textwrap.fill(part, 13) for part in label.split(", ")]
+    lines = [textwrap.fill(part, 14, break_on_hyphens=False) for part in label.split(", ")]
     return _plain("\n".join(lines))
 
 
 def _draw_slot(axes: Any, middle: float, boxes: Sequence[Box]) -> None:
-    each = WIDTH / len(boxes) if len(boxes) > 1 else 0.44
+    each = WIDTH / len(boxes)
     for place, box in enumerate(boxes):
-        # Room for the interval is on the right of every box.
-        centre = middle - 0.04 + (place - (len(boxes) - 1) / 2) * (each + 0.13)
+        # Room for the intervals is on the right of every box.
+        centre = middle - 0.05 + (place - (len(boxes) - 1) / 2) * (each + BESIDE)
         _draw_box(axes, centre, each, box)
 
 
@@ -172,67 +192,65 @@ def _draw_box(axes: Any, centre: float, width: float, box: Box) -> None:
     line = {"linestyle": style, "color": dark, "linewidth": 0.9}
     _, q1, median, q3, _ = box.quantiles
     low, high = box.whiskers
+    stats = {"q1": q1, "med": median, "q3": q3, "whislo": low, "whishi": high}
     axes.bxp(
-        [
-            {
-                "q1": q1,
-                "med": median,
-                "q3": q3,
-                "whislo": low,
-                "whishi": high,
-                "fliers": box.outliers,
-            }
-        ],
+        [stats],
         positions=[centre],
         widths=width,
         capwidths=0.45 * width,
         patch_artist=True,
         manage_ticks=False,
+        showfliers=False,
         boxprops={"linestyle": style, "edgecolor": dark, "facecolor": light, "linewidth": 0.9},
         whiskerprops=line,
         capprops=line,
         medianprops={"color": dark, "linewidth": 1.9, "solid_capstyle": "butt"},
-        flierprops={
-            "marker": "o",
-            "markersize": 3.4,
-            "markeredgecolor": dark,
-            "markerfacecolor": "white",
-            "markeredgewidth": 0.8,
-        },
     )
+    # Cases of one value stand side by side.
+    for value, count in Counter(box.outliers).items():
+        across = [centre + 0.07 * (place - (count - 1) / 2) for place in range(count)]
+        axes.plot(across, [value] * count, **_CIRCLE, color=dark)
     if box.spread is not None:
-        side = centre + width / 2 + 0.055
-        for value, deviation in zip(box.quantiles, box.spread, strict=True):
-            ends = [value - deviation, value + deviation]
-            axes.plot([side, side], ends, color=dark, linewidth=0.9, linestyle=(0, (1, 1)))
-            for end in ends:
-                axes.plot([side - 0.028, side + 0.028], [end, end], color=dark, linewidth=0.8)
+        _draw_spread(axes, centre + width / 2 + 0.05, box.quantiles, box.spread, dark)
 
 
-def _legend(boxes: Sequence[Box]) -> tuple[list[Any], list[str]]:
+def _draw_spread(
+    axes: Any, start: float, values: Sequence[float], spread: Sequence[float], colour: str
+) -> None:
+    """The intervals on one line, and on others beside it where they would overlap."""
+    tops: list[float] = []
+    for value, deviation in zip(values, spread, strict=True):
+        ends = [value - deviation, value + deviation]
+        lane = next((n for n, top in enumerate(tops) if top < ends[0]), len(tops))
+        tops[lane:] = [ends[1], *tops[lane + 1 :]]
+        side = start + 0.04 * lane
+        axes.plot([side, side], ends, color=colour, linewidth=0.9, linestyle=_DOTTED)
+        for end in ends:
+            axes.plot([side - 0.022, side + 0.022], [end, end], color=colour, linewidth=0.8)
+
+
+def _legend(boxes: Sequence[Box]) -> dict[Any, str]:
     """What every style of line means, of those that are there."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     ours, theirs = COLOURS[False], COLOURS[True]
-    handles: list[Any] = []
-    names: list[str] = []
+    found: dict[Any, str] = {}
     if any(not box.published for box in boxes):
-        handles.append(Patch(facecolor=ours[1], edgecolor=ours[0]))
-        names.append("ours: quartiles over cases, seeds averaged")
+        patch = Patch(facecolor=ours[1], edgecolor=ours[0])
+        found[patch] = "ours (solid): quartiles over cases, seeds averaged"
     if any(box.published for box in boxes):
-        handles.append(Patch(facecolor=theirs[1], edgecolor=theirs[0], linestyle="dashed"))
-        names.append("published, on InterpBench's weights")
-    handles.append(Line2D([], [], color=ours[0], linewidth=1.9))
-    names.append("median")
+        patch = Patch(facecolor=theirs[1], edgecolor=theirs[0], linestyle="dashed")
+        found[patch] = "published (dashed), on InterpBench's weights"
+    found[Line2D([], [], color="#333338", linewidth=1.9)] = "median"
     if any(box.spread is not None for box in boxes):
-        handles.append(
-            Line2D([], [], color="#333338", linewidth=0.9, linestyle=(0, (1, 1)), marker="_")
-        )
-        names.append("±1 standard deviation over seeds of the statistic beside it")
+        dotted = Line2D([], [], color="#333338", linewidth=0.9, linestyle=_DOTTED, marker="|")
+        found[dotted] = "statistic ± 1 standard deviation over seeds"
     if any(box.outliers for box in boxes):
-        handles.append(
-            Line2D([], [], linestyle="", marker="o", markerfacecolor="white", color=ours[0])
-        )
-        names.append("case beyond 1.5 interquartile ranges, where whiskers end")
-    return handles, names
+        circle = Line2D([], [], **_CIRCLE, color="#333338")
+        found[circle] = "case beyond 1.5 interquartile ranges"
+    return found
+
+
+def _is_interval(handle: Any) -> bool:
+    return getattr(handle, "get_marker", str)() == "|"
