@@ -235,7 +235,7 @@ OUR_NAMES = {
 
 FORMULAS = (
     ("GCL", "W_feat + W_pred", "S_feat + S_pred"),
-    ("EAP", "W_EAP, of the order of W_feat", "S_EAP, of the order of S_feat"),
+    ("EAP", "W_EAP, of the order of W_feat", "not stated"),
     (
         "EAP-IG, K points",
         "W_pre + sum of W_k over the K points + W_reduce",

@@ -13,6 +13,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 
 from graphcircuits.compare.boxes import Box, Slot, SlotGroup, draw_boxes
 from graphcircuits.compare.published import (
@@ -53,11 +54,12 @@ def sweep_markdown(sweep: Sweep) -> str:
     columns = (
         *_WHICH,
         "Cross-validation",
-        "published",
+        "Cross-validation, published",
         "Eligible",
         *_FIVE,
         "Published median",
         "Difference",
+        "Chosen",
     )
     rows = []
     for row in sweep.rows:
@@ -71,6 +73,7 @@ def sweep_markdown(sweep: Sweep) -> str:
                 *with_spread(summary.quantiles, summary.spread),
                 f"{theirs.median:.3f}",
                 signed(summary.quantiles[2] - theirs.median),
+                ", ".join([*(f"{k} {v}" for k, v in row.chosen.items()), f"{row.step} steps"]),
             ]
         )
     return markdown_table(columns, rows, left=3)
@@ -86,13 +89,14 @@ def search_markdown(searches: Sequence[Search]) -> str:
             [
                 search.method,
                 search.fleet,
+                search.labels,
                 *with_spread(summary.quantiles, summary.spread),
                 "" if printed is None else f"{printed:.3f}",
                 "" if printed is None else signed(summary.quantiles[2] - printed),
             ]
         )
-    columns = ("Method", "Fleet", *_FIVE, "Published median", "Difference")
-    return markdown_table(columns, rows, left=2)
+    columns = ("Method", "Fleet", "Labels", *_FIVE, "Published median", "Difference")
+    return markdown_table(columns, rows, left=3)
 
 
 def published_markdown() -> str:
@@ -110,8 +114,8 @@ def sweep_latex(sweep: Sweep, searches: Sequence[Search] = ()) -> str:
         score, eligible = _score(row.cross_validation), f"{row.eligible}/{row.settings}"
         ours.append([*words(row.configuration), score, eligible, *five])
     blocks: list[Block] = [("Ours", ours)]
-    beside = [search for search in searches if search.fleet == sweep.aspects["fleet"]]
-    if beside:
+    own = beside(sweep, searches)
+    if own:
         rows = [
             [
                 one.method,
@@ -121,7 +125,7 @@ def sweep_latex(sweep: Sweep, searches: Sequence[Search] = ()) -> str:
                 "",
                 *with_spread(one.summary.quantiles, one.summary.spread, "±"),
             ]
-            for one in beside
+            for one in own
         ]
         blocks.append(("Ours, searches of each case", rows))
     for heading, published in (
@@ -165,7 +169,7 @@ def paper_figure(
         for name in CONFIGURATIONS
         if name in (HIGHLIGHT, CONTROL) or _marks(sweep, name)
     ]
-    by_method = {one.method: one for one in searches if one.fleet == sweep.aspects["fleet"]}
+    by_method = {one.method: one for one in beside(sweep, searches)}
 
     def slot(row: Published) -> Slot:
         ours = by_method.get(OUR_NAMES[row.method])
@@ -200,9 +204,20 @@ def configurations_figure(path: str | Path, sweep: Sweep, *, title: str) -> None
     draw_boxes(path, groups, title=title, limits=(math.floor(10 * lowest) / 10, 1.03))
 
 
+def beside(sweep: Sweep, searches: Sequence[Search]) -> list[Search]:
+    """The searches of the same subjects by the same labels."""
+    wanted = (sweep.aspects["fleet"], sweep.aspects["labels"])
+    return [one for one in searches if (one.fleet, one.labels) == wanted]
+
+
 def best_of(sweep: Sweep) -> str:
-    """The configuration of the highest held-out median; of equal ones the first."""
-    return max(sweep.medians, key=lambda name: sweep.medians[name])
+    """The configuration of the highest held-out median; of those that print alike, the highest
+    mean over cases."""
+
+    def score(name: str) -> tuple[float, float]:
+        return round(sweep.medians[name], 3), mean(sweep.case_means(name).values())
+
+    return max(sweep.medians, key=score)
 
 
 def choice_of(sweep: Sweep) -> str | None:

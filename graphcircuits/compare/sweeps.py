@@ -100,6 +100,7 @@ class Search:
 
     method: str
     fleet: str
+    labels: str = "interpbench"
     cases: Mapping[str, Mapping[int, float]]
     """AUROC by subject and seed."""
 
@@ -112,8 +113,11 @@ class Search:
         return tuple(mean(by_seed.values()) for by_seed in self.cases.values())
 
 
-def read_searches(path: str | Path) -> list[Search]:
-    """The methods of a bench, from its `cases.csv` or the folder that holds it."""
+def read_searches(path: str | Path, labels: str = "interpbench") -> list[Search]:
+    """The methods of a bench, from its `cases.csv` or the folder that holds it.
+
+    The file does not say which labels its AUROC is by, so they are given.
+    """
     path = Path(path) / "cases.csv" if Path(path).is_dir() else Path(path)
     lines = list(csv.DictReader(io.StringIO(read_text(path))))
     wanted = {"case", "method", "seed", "auroc"}
@@ -139,5 +143,6 @@ def read_searches(path: str | Path) -> list[Search]:
     if not found:
         raise StoreError(f"{path} has no run on a held-out case; write it with --cases test.")
     return [
-        Search(method=method, fleet=fleet, cases=cases) for (fleet, method), cases in found.items()
+        Search(method=method, fleet=fleet, labels=labels, cases=cases)
+        for (fleet, method), cases in found.items()
     ]
