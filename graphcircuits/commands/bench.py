@@ -233,6 +233,7 @@ def _run(config: "BenchConfig", out: Path, title: str, *, fresh: bool, processes
 
 def _show(report: "Report") -> None:
     from graphcircuits.compare import figures
+    from graphcircuits.compare.published import PUBLISHED_TITLE
 
     labels = f"AUROC ({report.config.labels} labels, {report.config.level} level)"
     say(f"{report.title}, {labels if report.has_truth else 'CMD'}")
@@ -245,7 +246,7 @@ def _show(report: "Report") -> None:
     published = [figures.cells(row, plus_minus="±")[:6] for row in report.published()]
     if published:
         say("")
-        say(f"{figures.PUBLISHED_TITLE}:")
+        say(f"{PUBLISHED_TITLE}:")
         print_table(list(figures.HEADER[:6]), published, numbers=5)
 
 

@@ -18,8 +18,10 @@ from statistics import mean, median
 from graphcircuits.compare import figures
 from graphcircuits.compare.bench import BenchConfig, truth
 from graphcircuits.compare.evaluate import auprc, auroc, precision_recall, summarize
+from graphcircuits.compare.published import HIGHLIGHTED, Published
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import Unit
+from graphcircuits.compare.text_tables import csv_text
 from graphcircuits.corpus import case_ids, load_case
 from graphcircuits.corpus.orders import Order
 from graphcircuits.disk import write_atomic
@@ -196,11 +198,11 @@ class Report:
                     )
         return found
 
-    def published(self) -> tuple[figures.Published, ...]:
+    def published(self) -> tuple[Published, ...]:
         """The paper's figures, where they are about the same cases at the same level."""
         cases = {Order.parse(id).case for id in self.config.cases}
         same = cases == set(case_ids(split="test")) and self.config.level == "head"
-        return figures.PUBLISHED if same and self.has_truth else ()
+        return HIGHLIGHTED if same and self.has_truth else ()
 
     def case_csv(self) -> str:
         """One line per run, in the order of the runs."""
@@ -214,7 +216,7 @@ class Report:
             which = [run.case, order.fleet, order.architecture, run.method, run.seed]
             numbers = [*(record.get(name, "") for name in measured), run.seconds, peak]
             lines.append([*which, graph.n_layers, graph.n_edges, *numbers])
-        return figures.csv_text(lines)
+        return csv_text(lines)
 
     def markdown(self) -> str:
         """The table with its title, what is in it, and how to make it again."""
