@@ -69,9 +69,6 @@ def sweep(
     processes: Annotated[
         int, typer.Option(help="Processes that train side by side, with one thread each.")
     ] = 1,
-    readings: Annotated[
-        Path | None, typer.Option(help="Folder that keeps what was read of subjects.")
-    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what there is to train, and end.")
     ] = False,
@@ -99,7 +96,7 @@ def sweep(
         in_range("--processes", processes, 1, MOST_PROCESSES),
         one_of("--precision", precision, PRECISIONS),
         device_there(device),
-        writable_folders({"--out": out, "--readings": readings}),
+        writable_folders({"--out": out}),
         ["--dry-run changes nothing, and --fresh deletes; give one"] if dry_run and fresh else [],
     )
     settings = load_sweep(config)
@@ -123,7 +120,6 @@ def sweep(
         means = Means(
             device=device,
             stack=stack,
-            cache=readings,
             resources=resources_of(device, processes, ray=False),
         )
         _run(made, means, names, phase, minutes, processes)  # type: ignore[arg-type]

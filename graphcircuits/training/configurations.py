@@ -11,7 +11,7 @@ Paper: Additional Experimental Details.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from importlib.resources import files
@@ -42,21 +42,32 @@ BASE = "base"
 MOST_SEEDS = 100
 MOST_SETTINGS = 1000
 
+_BY_NAME = "say it in the names of configurations"
+_CHOSEN = "the step is chosen by cross-validation"
 _OWN = {
     "predictor": "its keys stand for themselves",
-    "stop": "the step is chosen by cross-validation",
-    "keep": "the step is chosen by cross-validation",
+    "stop": _CHOSEN,
+    "keep": _CHOSEN,
     "labels": "say labels at the top",
     "aligner": "say aligner at the top",
-    "learner": "say it in the names of configurations",
-    "transformation": "say it in the names of configurations",
-    "connectivity": "say it in the names of configurations",
+    "learner": _BY_NAME,
+    "transformation": _BY_NAME,
+    "connectivity": _BY_NAME,
 }
 """Keys that the sweep sets itself, and what to do instead."""
-_PREDICTOR = {field.name for field in fields(PredictorConfig)}
-_TRAIN = {field.name for field in fields(TrainConfig)}
-_TABPFN: dict[str, Any] = {"prior": False, "paths": False}
-"""What this aligner must do without."""
+_PLAIN: dict[str, Any] = {"prior": False, "paths": False}
+"""As the paper has it, and as predictors are trained side by side."""
+_TRAIN = (
+    *("steps", "every", "lr", "weight_decay", "warmup"),
+    *("batch", "pairs", "step_pairs", "views"),
+)
+"""Keys of a training that predictors side by side go by."""
+_PREDICTOR = tuple(
+    name
+    for name in (field.name for field in fields(PredictorConfig))
+    if name not in (*_OWN, *_PLAIN, "contexts", "context_width")
+)
+_IDLE = "trainings side by side do without; use graphcircuits train"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +147,7 @@ class SweepConfig:
     def training(self, configuration: str, values: Mapping[str, Any]) -> TrainConfig:
         """How a configuration is trained with the values of a setting."""
         own, predictor = dict(self.train), dict(self.train.get("predictor", {}))
-        predictor = (_TABPFN if self.aligner == "tabpfn" else {}) | predictor
+        predictor = _PLAIN | predictor
         for key, value in values.items():
             (predictor if key in _PREDICTOR else own)[key] = value
         learner, transformation, connectivity = configuration_parts(configuration)
@@ -170,11 +181,9 @@ class SweepConfig:
         for name in self.names:
             for values in whole.values():
                 try:
-                    made = self.training(name, values)
+                    self.training(name, values)
                 except ValueError as error:
                     return [str(error).rstrip(".")]
-                if not made.by_labels_alone or not made.label_weight:
-                    return ["train: a sweep learns from labels alone; set no other weight"]
         return []
 
 
@@ -227,18 +236,13 @@ def _wrong_configuration(name: str) -> list[str]:
 
 def _wrong_grid(grid: Mapping[str, Any]) -> list[str]:
     problems = []
-    known = sorted((_TRAIN | _PREDICTOR) - set(_OWN))
     for key, values in grid.items():
-        if key in _OWN:
-            problems.append(f"grid: {key} cannot be varied; {_OWN[key]}")
-        elif key not in known:
-            near = get_close_matches(key, known, n=3)
-            hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(known)}"
-            problems.append(f"grid: unknown key {key!r} ({hint})")
+        if wrong := _wrong_key("grid", key, (*_TRAIN, *_PREDICTOR)):
+            problems += wrong
         elif not isinstance(values, list) or not values:
             problems.append(f"grid: {key} must be a list of values, got {values!r}")
-        elif wrong := [x for x in values if not isinstance(x, bool | int | float | str)]:
-            problems.append(f"grid: {key} must have plain values, got {wrong[0]!r}")
+        elif odd := [x for x in values if not isinstance(x, bool | int | float | str)]:
+            problems.append(f"grid: {key} must have plain values, got {odd[0]!r}")
         elif len(set(map(_text, values))) < len(values):
             problems.append(f"grid: {key} has a value twice: {values}")
     count = 1
@@ -250,23 +254,38 @@ def _wrong_grid(grid: Mapping[str, Any]) -> list[str]:
 
 
 def _wrong_train(train: Mapping[str, Any], aligner: str) -> list[str]:
-    """Keys that the sweep sets itself; the others are judged with the settings."""
+    """Keys that mean nothing to a sweep; values are judged with the settings."""
     own = train.get("predictor", {})
     if not isinstance(own, Mapping):
         return [f"train.predictor must be a table, got {own!r}"]
-    problems = [
-        f"{place}: {key} is not set there; {_OWN[key]}"
-        for place, given in (("train", train), ("train.predictor", own))
-        for key in given
-        if key in _OWN and key != "predictor"
-    ]
-    if aligner == "tabpfn":
-        problems += [
-            f"train.predictor: {key} is for the invariant aligner, and tabpfn has none"
-            for key in _TABPFN
-            if own.get(key)
-        ]
+    problems = []
+    for key in train:
+        if key != "predictor":
+            problems += _wrong_key("train", key, _TRAIN)
+    for key, value in own.items():
+        if key not in _PLAIN:
+            problems += _wrong_key("train.predictor", key, _PREDICTOR)
+        elif value and aligner == "tabpfn":
+            problems.append(f"train.predictor: {key} is for the invariant aligner, not for tabpfn")
+        elif value:
+            problems.append(f"train.predictor: {key} cannot be had; {_IDLE}")
     return problems
+
+
+def _wrong_key(place: str, key: str, known: Sequence[str]) -> list[str]:
+    """Why a key is not for a sweep to say at this place, if so."""
+    if key in known:
+        return []
+    if key in _OWN:
+        return [f"{place}: {key} is not set there; {_OWN[key]}"]
+    if place != "grid" and key in (*_TRAIN, *_PREDICTOR):
+        there = "train" if key in _TRAIN else "train.predictor"
+        return [f"{place}: {key} belongs in [{there}]"]
+    if key in {field.name for cls in (TrainConfig, PredictorConfig) for field in fields(cls)}:
+        return [f"{place}: {key} cannot be set; {_IDLE}"]
+    near = get_close_matches(key, known, n=3)
+    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(known)}"
+    return [f"{place}: unknown key {key!r} ({hint})"]
 
 
 # Files

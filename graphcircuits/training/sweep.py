@@ -49,8 +49,6 @@ class Means:
     device: str = "cpu"
     stack: int = 1
     """Trainings of one shape side by side."""
-    cache: Path | None = None
-    """A folder that keeps what was read of subjects."""
     resources: Resources = field(default_factory=Resources)
 
 
@@ -72,25 +70,20 @@ class Outcome:
 # In a worker
 
 
-def train_bundle(
-    bundle: Bundle, *, device: str, precision: str, cache: Path | None, subjects: str | None
-) -> Iterator[Outcome]:
-    """Train a bundle; one outcome per job, in order. Too little memory is an error."""
-    given: dict[str, Any] = {"device": device, "precision": precision, "cache": cache}
-    if subjects is not None:
-        given["subjects"] = subjects
+def train_bundle(bundle: Bundle, **given: Any) -> Iterator[Outcome]:
+    """Train a bundle; one outcome per job, in order. Too little memory is an error.
+
+    What is given besides is for `train_side_by_side`.
+    """
     for part in bundle.parts():
         start = time.perf_counter()
         try:
             trained = train_side_by_side([job.run for job in part], **given)
-        except ValueError as error:  # a loss that is no number
+        except ValueError as error:  # scores that are no numbers
             if len(part) == 1:
                 yield Outcome(id=part[0].id, failed=str(error))
             else:
-                alone = Bundle(part, 1)
-                yield from train_bundle(
-                    alone, device=device, precision=precision, cache=cache, subjects=subjects
-                )
+                yield from train_bundle(Bundle(part, 1), **given)
             continue
         seconds = time.perf_counter() - start
         for job, found in zip(part, trained, strict=True):
@@ -218,13 +211,13 @@ class Sweep:
     ) -> Iterator[Outcome]:
         """Train what is missing, of some configurations if `only` names them, until the deadline,
         a time of `time.monotonic`."""
-        config = self.plan.config
         work = partial(
             train_bundle,
             device=means.device,
             precision=self.plan.precision,
-            cache=means.cache,
-            subjects=config.subjects,
+            subjects=self.plan.config.subjects,
+            # Named always: what a training draws depends on all that there is.
+            units=self.plan.units,
         )
         coming = _Coming(self, means.stack, phase, only or self.plan.names, deadline, begun)
         while coming.some():

@@ -24,7 +24,7 @@ from graphcircuits.corpus.relations import twins
 from graphcircuits.store import content_hash
 from graphcircuits.training.configurations import ALL, SweepConfig
 from graphcircuits.training.selection import Selection
-from graphcircuits.training.sources import unit_source
+from graphcircuits.training.stack_data import subject_folder
 from graphcircuits.training.stacked import Run, can_share
 
 LONGEST = 100
@@ -83,6 +83,11 @@ class Plan:
     def unit(self, case: str, fleet: str | None = None) -> str:
         """The id of a case's subject, by default to learn from."""
         return Order(case, fleet or self.config.fleet).id
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """All subjects that any training looks at."""
+        return (*(self.unit(case.id) for case in self.pool), *self.tests)
 
     def tests_of(self, fleet: str) -> dict[str, str]:
         """The held-out subjects of a fleet, by case."""
@@ -153,7 +158,7 @@ def plan_sweep(config: SweepConfig, *, precision: str = "float32") -> Plan:
         tests = _only(config.held_out, {id: id for id in tests}, "the test split")
     units = [Order(case, fleet).id for fleet in config.evaluate for case in tests]
     for unit in units:
-        unit_source(unit, config.subjects)  # an error that says how to build it
+        subject_folder(unit, config.subjects)  # an error that says how to build it
     left_out = tuple(case.id for case in absent)
     plan = Plan(config, precision, tuple(there), left_out, tuple(units))
     problems = []
@@ -182,7 +187,7 @@ def _only(wanted: Sequence[str] | str, known: Mapping[str, Any], where: str) -> 
 
 def _is_there(unit: str, subjects: str | None) -> bool:
     try:
-        unit_source(unit, subjects)
+        subject_folder(unit, subjects)
     except FileNotFoundError:
         return False
     return True

@@ -60,11 +60,11 @@ def test_some_configurations_take_fewer_settings() -> None:
     assert list(made().chosen_settings("dirgnn-line-none")) == whole
 
 
-def test_the_papers_aligner_has_no_prior() -> None:
+def test_predictors_have_no_prior() -> None:
     own = made(aligner="tabpfn").training("dirgnn-line-observed", {}).predictor
     assert (own.prior, own.paths) == (False, False)
     own = made().training("dirgnn-line-observed", {}).predictor
-    assert (own.prior, own.paths) == (True, True)
+    assert (own.prior, own.paths) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,13 @@ def test_the_papers_aligner_has_no_prior() -> None:
             "factorized-line-complete",
         ),
         ({"grid": {"widht": [1]}}, "grid: unknown key 'widht' (did you mean width"),
-        ({"grid": {"learner": ["dirgnn"]}}, "grid: learner cannot be varied; say it in the names"),
-        ({"grid": {"stop": [3]}}, "grid: stop cannot be varied; the step is chosen by"),
+        ({"grid": {"learner": ["dirgnn"]}}, "grid: learner is not set there; say it in the names"),
+        ({"grid": {"stop": [3]}}, "grid: stop is not set there; the step is chosen by"),
         ({"grid": {"width": 8}}, "grid: width must be a list of values, got 8"),
         ({"grid": {"width": []}}, "grid: width must be a list of values, got []"),
         ({"grid": {"width": [8, 8]}}, "grid: width has a value twice: [8, 8]"),
-        ({"grid": {"without": [["prior"]]}}, "grid: without must have plain values, got ['prior']"),
+        ({"grid": {"width": [[8]]}}, "grid: width must have plain values, got [8]"),
+        ({"grid": {"average": [0.9]}}, "grid: average cannot be set; trainings side by side do"),
         ({"grid": {"steps": list(range(1, 1002))}}, "grid: 1001 settings are more than 1000"),
         (
             {"grid": {"width": [0]}},
@@ -107,18 +108,25 @@ def test_the_papers_aligner_has_no_prior() -> None:
         ({"train": {"aligner": "x"}}, "train: aligner is not set there; say aligner at the top"),
         ({"train": {"predictor": 3}}, "train.predictor must be a table, got 3"),
         ({"train": {"keep": "best"}}, "train: keep is not set there; the step is chosen by"),
-        ({"train": {"stpes": 3}}, "unknown key 'stpes' (did you mean 'steps'"),
+        ({"train": {"stpes": 3}}, "train: unknown key 'stpes' (did you mean steps"),
+        ({"train": {"width": 3}}, "train: width belongs in [train.predictor]"),
+        ({"train": {"predictor": {"lr": 3}}}, "train.predictor: lr belongs in [train]"),
+        (
+            {"train": {"predictor": {"paths": True}}},
+            "train.predictor: paths cannot be had; trainings side by side do without; use "
+            "graphcircuits train",
+        ),
         (
             {"train": {"predictor": {"connectivity": "none"}}},
             "train.predictor: connectivity is not set there; say it in the names of configurations",
         ),
         (
             {"train": {"faithfulness_weight": 1.0}},
-            "train: a sweep learns from labels alone; set no other weight",
+            "train: faithfulness_weight cannot be set; trainings side by side do without",
         ),
         (
             {"aligner": "tabpfn", "train": {"predictor": {"prior": True}}},
-            "train.predictor: prior is for the invariant aligner, and tabpfn has none",
+            "train.predictor: prior is for the invariant aligner, not for tabpfn",
         ),
         (
             {"settings_by_configuration": {"dirgnn": 3}},

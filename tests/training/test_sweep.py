@@ -17,11 +17,11 @@ from graphcircuits.config import load_config
 from graphcircuits.corpus import load_case
 from graphcircuits.corpus.relations import twins
 from graphcircuits.store import StoreError, load_artifact
-from graphcircuits.training import sweep_plan
 from graphcircuits.training import sweep_store as store_module
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.runner import InProcess, Processes
 from graphcircuits.training.selection import Selection
+from graphcircuits.training.stack_data import subject_folder
 from graphcircuits.training.stacked import Run
 from graphcircuits.training.sweep import (
     Means,
@@ -138,13 +138,13 @@ def test_subjects_of_a_folder_come_first(tmp_path: Path) -> None:
     plan = plan_sweep(small(fleet="public", subjects=str(tmp_path), folds=[0, 1]))
     assert [case.id for case in plan.pool] == ["ib-7", "ib-24"]
     assert plan.left_out == ("ib-14", "ib-45", "ib-53")
-    found = [sweep_plan.unit_source(unit, tmp_path).place for unit in plan.tests]
-    assert [Path(place).parent == tmp_path for place in found] == [False, False, True, False]
+    found = [subject_folder(unit, tmp_path) for unit in plan.tests]
+    assert found == [None, None, tmp_path, None]
     assert plan.groups == {"ib-7.public.plain.0": "ib-7", "ib-24.public.plain.0": "ib-24"}
     with pytest.raises(
         FileNotFoundError, match=r"no public subject of ib-7 ships; build it with: "
     ):
-        sweep_plan.unit_source("ib-7.public.plain.0")
+        subject_folder("ib-7.public.plain.0")
 
 
 def test_bundles_hold_whole_settings_of_one_shape_and_take_turns() -> None:
