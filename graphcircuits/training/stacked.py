@@ -153,11 +153,12 @@ def _read_by(config: TrainConfig) -> TrainConfig:
     )
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _readings(
     config: TrainConfig, ids: tuple[str, ...], subjects: str | None
 ) -> tuple[UnitReading, ...]:
-    """What was read last is kept: the trainings of a sweep look at the same units."""
+    """What was read last is kept, for the line and for the incidence graph: the trainings of a
+    sweep look at the same units, and take turns."""
     return tuple(read_unit(id, config, subjects) for id in ids)
 
 

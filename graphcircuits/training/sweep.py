@@ -372,8 +372,9 @@ class _Coming:
 
 def resources_of(device: str, processes: int, *, ray: bool) -> Resources:
     """What a bundle takes: a share of the cards of this machine, or one of a cluster's."""
-    if not device.startswith("cuda"):
-        return Resources()
+    if device != "cuda":
+        return Resources()  # a card that is named is everybody's
     if ray:
         return Resources(gpus=1.0)
-    return Resources(gpus=min(1.0, torch.cuda.device_count() / processes))
+    # A little less, lest rounding costs a process.
+    return Resources(gpus=min(1.0, torch.cuda.device_count() / processes * (1 - 1e-9)))

@@ -469,9 +469,13 @@ def test_times_are_beside(tmp_path: Path) -> None:
 def test_a_bundle_takes_its_share_of_the_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert resources_of("cpu", 8, ray=False).gpus == 0
-    assert resources_of("cuda", 8, ray=False).gpus == 0.25
+    assert resources_of("cuda:1", 8, ray=False).gpus == 0
+    assert resources_of("cuda", 8, ray=False).gpus == pytest.approx(0.25)
     assert resources_of("cuda", 1, ray=False).gpus == 1
     assert resources_of("cuda", 1, ray=True).gpus == 1
+    # As many processes as were asked for find room.
+    for processes in range(2, 200):
+        assert int(2 / resources_of("cuda", processes, ray=False).gpus) == processes
 
 
 # In earnest
