@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from graphcircuits.training.configurations import SweepConfig
-    from graphcircuits.training.sweep import Phase, Sweep
+    from graphcircuits.training.sweep import Means, Sweep
 
 MOST_STACKED = 1024
 STACKED_ON_GPU = 16
@@ -88,7 +88,8 @@ def sweep(
     from graphcircuits.training.sweep_plan import plan_sweep
     from graphcircuits.training.sweep_store import SweepStore
 
-    stack = stack or (STACKED_ON_GPU if device.startswith("cuda") else 1)
+    if stack is None:
+        stack = STACKED_ON_GPU if device.startswith("cuda") else 1
     refuse(
         one_of("--phase", phase, PHASES),
         in_range("--minutes", minutes, 0),
@@ -122,12 +123,12 @@ def sweep(
             stack=stack,
             resources=resources_of(device, processes, ray=False),
         )
-        _run(made, means, names, phase, minutes, processes)  # type: ignore[arg-type]
+        _run(made, means, names, phase, minutes, processes)
         written = made.write()
-    _report(made, names, phase, as_json=as_json)  # type: ignore[arg-type]
+    _report(made, names, phase, as_json=as_json)
     for path in () if as_json else written:
         say(f"wrote {path}")
-    left = made.left(phase, names)  # type: ignore[arg-type]
+    left = made.left(phase, names)
     if left:
         say(f"{left} trainings are missing; the same command goes on with them", err=True)
     if left or made.failed:
@@ -188,9 +189,9 @@ def _list_plan(made: "Sweep", names: list[str], stack: int, *, as_json: bool) ->
 
 def _run(
     made: "Sweep",
-    means: Any,
+    means: "Means",
     names: list[str],
-    phase: "Phase",
+    phase: str,
     minutes: float | None,
     processes: int,
 ) -> None:
@@ -206,9 +207,11 @@ def _run(
         with _live(made, names) as live:
             for one in made.run(runner, means, phase=phase, only=names, deadline=deadline):
                 count += 1
+                if one.failed is None and one.number + 1 < one.together:
+                    continue  # the others that were side by side with it are next
                 left, spent = made.left(phase, names), time.monotonic() - start
-                told = f"failed: {one.failed}" if one.failed else "done"
-                line = f"{one.id} {told}; {left} left, about {_span(spent / count * left)}"
+                told = f"failed, {one.failed}" if one.failed else f"{one.together} done"
+                line = f"{one.id}: {told}; {left} left, about {_span(spent / count * left)}"
                 if live is None:
                     say(line, err=True)
                 else:
@@ -242,7 +245,8 @@ def _live(made: "Sweep", names: list[str]) -> "Iterator[Live | None]":
     from rich.live import Live
 
     table = _table(made, names, "")
-    with Live(table, console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+    console = Console(stderr=True, markup=False, emoji=False)
+    with Live(table, console=console, auto_refresh=False, transient=True) as live:
         yield live
 
 
@@ -276,7 +280,7 @@ def _cells(made: "Sweep", name: str) -> list[str]:
     ]
 
 
-def _report(made: "Sweep", names: list[str], phase: "Phase", *, as_json: bool) -> None:
+def _report(made: "Sweep", names: list[str], phase: str, *, as_json: bool) -> None:
     from dataclasses import asdict
 
     failures = [{"id": id, "why": why} for id, why in made.failed.items()]

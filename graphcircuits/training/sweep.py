@@ -23,7 +23,7 @@ from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors.torch import save as tensor_bytes
@@ -35,8 +35,8 @@ from graphcircuits.training.stacked import train_side_by_side
 from graphcircuits.training.sweep_plan import Bundle, Plan, SweepJob, bundles, in_turn
 from graphcircuits.training.sweep_store import SweepStore
 
-Phase = Literal["all", "cross-validation", "refit"]
-PHASES: tuple[Phase, ...] = ("all", "cross-validation", "refit")
+PHASES = ("all", "cross-validation", "refit")
+"""What a run trains. `refit` takes the settings that are finished for all that there are."""
 ROWS = "sweep.json"
 RETRIES = 1
 """Of a bundle whose process or machine was lost."""
@@ -63,6 +63,8 @@ class Outcome:
     seconds: float = 0.0
     """Of all trainings side by side."""
     together: int = 1
+    number: int = 0
+    """Among those, from 0."""
     failed: str | None = None
     """Why it did not finish."""
 
@@ -86,7 +88,7 @@ def train_bundle(bundle: Bundle, **given: Any) -> Iterator[Outcome]:
                 yield from train_bundle(Bundle(part, 1), **given)
             continue
         seconds = time.perf_counter() - start
-        for job, found in zip(part, trained, strict=True):
+        for number, (job, found) in enumerate(zip(part, trained, strict=True)):
             refit = job.fold is None
             yield Outcome(
                 id=job.id,
@@ -94,6 +96,7 @@ def train_bundle(bundle: Bundle, **given: Any) -> Iterator[Outcome]:
                 weights=tensor_bytes(dict(found.weights)) if refit else b"",
                 seconds=seconds,
                 together=len(part),
+                number=number,
             )
 
 
@@ -176,7 +179,7 @@ class Sweep:
             self._scores[key] = score(own, self._groups)
         return self._scores[key]
 
-    def left(self, phase: Phase = "all", only: Sequence[str] | None = None) -> int:
+    def left(self, phase: str = "all", only: Sequence[str] | None = None) -> int:
         """Trainings that a run still has to make; refits of what is not chosen are counted too."""
         total = 0
         for name in self.plan.names if only is None else only:
@@ -189,7 +192,7 @@ class Sweep:
                 total += self._refits_left(name, phase)
         return total
 
-    def _refits_left(self, name: str, phase: Phase) -> int:
+    def _refits_left(self, name: str, phase: str) -> int:
         chosen = self.selection(name)
         settled = phase == "refit" or self.is_through(name)
         if chosen is None:
@@ -204,7 +207,7 @@ class Sweep:
         runner: Runner,
         means: Means,
         *,
-        phase: Phase = "all",
+        phase: str = "all",
         only: Sequence[str] | None = None,
         deadline: float = math.inf,
         begun: Callable[[Bundle], None] | None = None,
@@ -323,7 +326,7 @@ class _Coming:
         self,
         sweep: Sweep,
         stack: int,
-        phase: Phase,
+        phase: str,
         names: Sequence[str],
         deadline: float,
         begun: Callable[[Bundle], None] | None,
