@@ -17,14 +17,15 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import unwrap
 from typing import Any
 
 from graphcircuits.jobs.messages import Driver, Message, begin_worker, told
 from graphcircuits.jobs.pending import Attempt, Pending
 from graphcircuits.jobs.runner import ONE_CPU, Found, Job, Lost, Resources
 
-AHEAD = 2
-"""Jobs that wait for each that is worked on, at most."""
+AHEAD = 1
+"""Jobs that wait for each that is worked on."""
 TIMEOUT = 10.0
 """Seconds in which a cluster must answer."""
 QUIET = {
@@ -64,7 +65,7 @@ class OnRay:
         room = _room(ray, resources)
         task = ray.remote(
             num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=0, num_returns="streaming"
-        )(_serve)
+        )(unwrap(_serve))  # Ray looks whether it is a generator, and a decorator would hide that
         # Sent once, and not with every job.
         shared = ray.put(work)
         submit = partial(task.remote, shared, Driver.here(), resources.threads)
