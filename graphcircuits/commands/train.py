@@ -1,6 +1,6 @@
 """`graphcircuits train`: a predictor from subjects of several kinds, with labels and without."""
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +16,7 @@ from graphcircuits.commands.checks import (
     writable,
     writable_folders,
 )
+from graphcircuits.commands.options import Ray, one_runner
 from graphcircuits.commands.output import INTERRUPTED, Json, late_progress, print_json, save, say
 from graphcircuits.commands.subjects import Device
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from graphcircuits.training.config import TrainConfig
     from graphcircuits.training.sources import Source
 
-MOST_PROCESSES = 1024
 SHIPPED = "shipped"
 """What --config calls the settings of the shipped predictors."""
 
@@ -82,6 +82,7 @@ def train(
     ),
     device: Device = "cpu",
     processes: Annotated[int, typer.Option(help="Processes that read subjects.")] = 1,
+    ray: Ray = None,
     readings: Annotated[
         Path | None, typer.Option(help="Folder that keeps what was read for the next training.")
     ] = None,
@@ -117,7 +118,7 @@ def train(
         in_range("--seeds", seeds, 1, MOST_SEEDS),
         in_range("--steps", steps, 1),
         in_range("--limit", limit, 1),
-        in_range("--processes", processes, 1, MOST_PROCESSES),
+        one_runner(processes, ray),
         device_there(device),
         writable({"--out": out}, read=[None if config is None else Path(config), targets]),
         writable_folders(
@@ -132,6 +133,7 @@ def train(
     kept = checkpoints or out.with_suffix(".checkpoints")
     judged = plan.runs or not settings.by_labels_alone
     with _interruptible(kept), late_progress() as bar, ExitStack() as stack:
+        runner = stack.enter_context(closing(runner_of(processes, ray)))
         parts = (plan.learned, plan.watched, plan.held_out)
         reading = bar.add_task("reading cases", total=sum(map(len, parts)))
 
@@ -142,7 +144,7 @@ def train(
                 settings,
                 views=None if place == 0 else 1,
                 judged=judged,
-                runner=runner_of(processes),
+                runner=runner,
                 kept=readings,
                 progress=lambda done, _: bar.update(reading, completed=before + done),
             )

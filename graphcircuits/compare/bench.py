@@ -130,6 +130,7 @@ def run(
     fresh: bool = False,
     runner: Runner = IN_PROCESS,
     resources: Resources = ONE_CPU,
+    retries: int = 0,
     step: Step | None = None,
 ) -> Iterator[BenchRun | Failure]:
     """Yield the runs, computing those that are not in the store `out`.
@@ -144,7 +145,8 @@ def run(
         found = runner.run(partial(work, step=step), jobs)
     else:
         sent = partial(_sent_job, work)
-        found = map(_received, runner.run(sent, jobs, lost=_lost, resources=resources))
+        given = {"lost": _lost, "resources": resources, "retries": retries}
+        found = map(_received, runner.run(sent, jobs, **given))
     unusable = set()
     for one in found:
         if isinstance(one, Failure) and one.method is None:

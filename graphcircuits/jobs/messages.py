@@ -1,17 +1,20 @@
 """How a worker works on a job and tells of it, the same in a process and on a cluster.
 
-1. `begin_worker` makes a process a worker: the threads it may use, the command it works for.
+1. `begin_worker` makes a process a worker: the threads it may use, the `Driver` it works for.
 2. `told` works on one job. Everything that comes of it is a message: results, warnings, and one
    last word: done, out of memory, or the error that ended it.
 """
 
 import errno
+import os
 import pickle
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -26,9 +29,23 @@ class Message:
     value: Any = None
 
 
-def begin_worker(arguments: Sequence[str], threads: int) -> None:
-    """Compute with so many threads, for the command of whoever gives out the jobs."""
-    sys.argv = list(arguments)
+@dataclass(frozen=True)
+class Driver:
+    """Whoever gives out the jobs: the words of its command, and the folder it was given in."""
+
+    arguments: tuple[str, ...]
+    folder: str
+
+    @classmethod
+    def here(cls) -> "Driver":
+        return cls(tuple(sys.argv), str(Path.cwd()))
+
+
+def begin_worker(driver: Driver, threads: int) -> None:
+    """Compute with so many threads, with the command and the relative paths of the driver."""
+    sys.argv = list(driver.arguments)
+    with suppress(OSError):  # where that folder is not, only whole paths are any good
+        os.chdir(driver.folder)
     torch.set_num_threads(threads)
 
 

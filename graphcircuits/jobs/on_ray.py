@@ -14,25 +14,30 @@ import logging
 import os
 import re
 import socket
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import unwrap
 from typing import Any
 
-from graphcircuits.jobs.messages import Message, begin_worker, told
+from graphcircuits.jobs.messages import Driver, Message, begin_worker, told
 from graphcircuits.jobs.pending import Attempt, Pending
 from graphcircuits.jobs.runner import ONE_CPU, Found, Job, Lost, Resources
 
-AHEAD = 2
-"""Jobs that wait for each that is worked on, at most."""
+AHEAD = 1
+"""Jobs that wait for each that is worked on."""
 TIMEOUT = 10.0
 """Seconds in which a cluster must answer."""
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Jobs without a GPU see what their machine has: what Ray is about to do anyway, and warns of.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Of lost workers Ray tells at length on standard output, where results go.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
+"""Read by Ray when it is imported; what the user has set stays."""
+BRIEF = {"RAY_NUM_REDIS_GET_RETRIES": "1", "RAY_py_gcs_connect_timeout_s": "10"}
+"""Where something answers that is no Ray cluster, that is found out in seconds, not in minutes."""
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})")
 
 
@@ -45,7 +50,7 @@ class OnRay:
     _started: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _check_address(self.address)
+        _refuse("the address", self.address)
 
     def run(
         self,
@@ -60,10 +65,10 @@ class OnRay:
         room = _room(ray, resources)
         task = ray.remote(
             num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=0, num_returns="streaming"
-        )(_serve)
+        )(unwrap(_serve))  # Ray looks whether it is a generator, and a decorator would hide that
         # Sent once, and not with every job.
         shared = ray.put(work)
-        submit = partial(task.remote, shared, tuple(sys.argv), resources.threads)
+        submit = partial(task.remote, shared, Driver.here(), resources.threads)
         pending = Pending(jobs, lost, retries)
         running: dict[Any, Attempt[Job]] = {}
 
@@ -99,7 +104,7 @@ class OnRay:
             _ray().shutdown()
 
     def _connected(self) -> Any:
-        ray = _ray()
+        ray = _ray(QUIET if self.address is None else QUIET | BRIEF)
         if ray.is_initialized():
             return ray
         quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
@@ -109,32 +114,35 @@ class OnRay:
             else:
                 ray.init(address=_answering(self.address, self.timeout), **quiet)
         except (OSError, RuntimeError, ValueError) as error:
-            where = f"at {self.address}" if self.address else "here"
-            raise ConnectionError(f"{_NO_RAY.format(where=where, why=_line(error))}") from error
+            if self.address is None:
+                raise ConnectionError(f"Ray could not be started here: {_line(error)}.") from error
+            raise ConnectionError(
+                f"no Ray cluster answers at {self.address} ({_line(error)}); start one with: ray "
+                "start --head, or leave out the address for one that is started here."
+            ) from error
         self._started = True
         return ray
 
 
-_NO_RAY = (
-    "no Ray cluster answers {where} ({why}); start one with: ray start --head, or give --ray alone "
-    "for one that is started here."
-)
-
-
-def _check_address(address: str | None) -> None:
+def address_problems(name: str, address: str | None) -> list[str]:
+    """What is wrong with an address, if anything; none at all is right too."""
     if address is None or address == "auto":
-        return
+        return []
     if address.startswith("ray://"):
-        raise ValueError(
-            f"{address} is an address for Ray's client, which hands on no results before a job has "
+        return [
+            f"{name} {address} is for Ray's client, which hands on no result before a job has "
             "ended; run the command on a machine of the cluster (ray start --address=HOST:PORT "
-            "makes this one part of it), and give auto or HOST:PORT."
-        )
+            "makes this one part of it), and give auto or HOST:PORT"
+        ]
     found = _ADDRESS.fullmatch(address)
     if not found or not 0 < int(found["port"]) < 2**16:
-        raise ValueError(
-            f"{address!r} is not the address of a Ray cluster: expected auto or HOST:PORT."
-        )
+        return [f"{name} must be auto or HOST:PORT of a Ray cluster, got {address!r}"]
+    return []
+
+
+def _refuse(name: str, address: str | None) -> None:
+    if problems := address_problems(name, address):
+        raise ValueError("; ".join(problems) + ".")
 
 
 def _answering(address: str, timeout: float) -> str:
@@ -142,14 +150,14 @@ def _answering(address: str, timeout: float) -> str:
     named = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
     if named in ("", "auto", "local"):
         return address
-    _check_address(named)
+    _refuse("RAY_ADDRESS" if address == "auto" else "the address", named)
     host, _, port = named.rpartition(":")
     with socket.create_connection((host.strip("[]"), int(port)), timeout=timeout):
         return named
 
 
-def _ray() -> Any:
-    for name, value in QUIET.items():
+def _ray(settings: Mapping[str, str] = QUIET) -> Any:
+    for name, value in settings.items():
         os.environ.setdefault(name, value)
     try:
         import ray
@@ -201,10 +209,10 @@ def _line(error: BaseException) -> str:
 
 def _serve(
     work: Callable[[Any], Iterable[object]],
-    arguments: Sequence[str],
+    driver: Driver,
     threads: int,
     job: Any,
     known: int,
 ) -> Iterator[Message]:
-    begin_worker(arguments, threads)
+    begin_worker(driver, threads)
     yield from told(work, job, known)

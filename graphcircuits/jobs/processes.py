@@ -9,9 +9,8 @@
 
 import os
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -21,7 +20,7 @@ from typing import Any, Generic
 
 import torch
 
-from graphcircuits.jobs.messages import Message, begin_worker, sendable, told
+from graphcircuits.jobs.messages import Driver, Message, begin_worker, sendable, told
 from graphcircuits.jobs.pending import Attempt, Pending
 from graphcircuits.jobs.runner import ONE_CPU, Found, Job, Lost, Resources
 
@@ -129,7 +128,7 @@ def _started(
 ) -> _Worker[Job]:
     spawn = get_context("spawn")
     ours, theirs = spawn.Pipe()
-    about = (theirs, work, tuple(sys.argv), threads, cards)
+    about = (theirs, work, Driver.here(), threads, cards)
     process = spawn.Process(target=_serve, args=about, daemon=True)
     with _unheard():
         process.start()
@@ -167,14 +166,14 @@ def _ended(worker: _Worker[Any]) -> str:
 def _serve(
     connection: Connection,
     work: Callable[[Any], Iterable[object]],
-    arguments: Sequence[str],
+    driver: Driver,
     threads: int,
     cards: str | None,
 ) -> None:
     """Work on jobs until there are no more, or nobody is left to tell."""
     if cards is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = cards  # nothing has asked for a card so far
-    begin_worker(arguments, threads)
+    begin_worker(driver, threads)
     with suppress(EOFError, ConnectionError):
         connection.send(Message("ready"))
         while True:

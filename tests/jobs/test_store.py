@@ -41,7 +41,7 @@ def forge(store: JobStore, id: str, *, host: str, pid: int, since: str | None, a
     path = claim_of(store, id)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"nonce": "old", "host": host, "pid": pid, "since": since}))
-    os.utime(path, (time.time() - age,) * 2)
+    os.utime(path, (time.time() - age, time.time() - age))
 
 
 def ended() -> int:
