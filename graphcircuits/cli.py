@@ -50,7 +50,7 @@ app.command()(evaluate)
 app.command()(interact)
 app.command()(language)
 app.command()(localize)
-app.command()(sweep)
+app.command(cls=RayCommand)(sweep)
 app.command()(tasks)
 app.command(cls=RayCommand)(train)
 

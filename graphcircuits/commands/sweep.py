@@ -3,20 +3,14 @@
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphcircuits.commands.bench import MOST_PROCESSES
-from graphcircuits.commands.checks import (
-    device_there,
-    in_range,
-    one_of,
-    refuse,
-    writable_folders,
-)
+from graphcircuits.commands.checks import in_range, one_of, refuse, writable_folders
+from graphcircuits.commands.options import RETRIES, Ray, device_on, one_runner
 from graphcircuits.commands.output import INTERRUPTED, Json, print_json, print_table, printable, say
 from graphcircuits.commands.subjects import Device
 
@@ -25,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from graphcircuits.training.configurations import SweepConfig
+    from graphcircuits.training.runner import Runner
     from graphcircuits.training.sweep import Means, Sweep
 
 MOST_STACKED = 1024
@@ -69,6 +64,7 @@ def sweep(
     processes: Annotated[
         int, typer.Option(help="Processes that train side by side, with one thread each.")
     ] = 1,
+    ray: Ray = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what there is to train, and end.")
     ] = False,
@@ -84,6 +80,7 @@ def sweep(
     and tried again then. Exit code 1 if something is missing or failed.
     """
     from graphcircuits.training.configurations import load_sweep
+    from graphcircuits.training.runner import runner_of
     from graphcircuits.training.sweep import PHASES, Means, Sweep, resources_of
     from graphcircuits.training.sweep_plan import plan_sweep
     from graphcircuits.training.sweep_store import SweepStore
@@ -94,9 +91,9 @@ def sweep(
         one_of("--phase", phase, PHASES),
         in_range("--minutes", minutes, 0),
         in_range("--stack", stack, 1, MOST_STACKED),
-        in_range("--processes", processes, 1, MOST_PROCESSES),
+        one_runner(processes, ray),
         one_of("--precision", precision, PRECISIONS),
-        device_there(device),
+        device_on(device, ray),
         writable_folders({"--out": out}),
         ["--dry-run changes nothing, and --fresh deletes; give one"] if dry_run and fresh else [],
     )
@@ -121,9 +118,11 @@ def sweep(
         means = Means(
             device=device,
             stack=stack,
-            resources=resources_of(device, processes, ray=False),
+            retries=0 if ray is None else RETRIES,
+            resources=resources_of(device, processes, ray=ray is not None),
         )
-        _run(made, means, names, phase, minutes, processes)
+        with closing(runner_of(processes, ray)) as runner:
+            _run(made, runner, means, names, phase, minutes)
         written = made.write()
     _report(made, names, phase, as_json=as_json)
     for path in () if as_json else written:
@@ -189,20 +188,18 @@ def _list_plan(made: "Sweep", names: list[str], stack: int, *, as_json: bool) ->
 
 def _run(
     made: "Sweep",
+    runner: "Runner",
     means: "Means",
     names: list[str],
     phase: str,
     minutes: float | None,
-    processes: int,
 ) -> None:
     """Train, with a table that is kept up, or a line per bundle where nobody looks on."""
     import time
 
-    from graphcircuits.training.runner import runner_of
-
     start = time.monotonic()
     deadline = float("inf") if minutes is None else start + 60 * minutes
-    runner, count = runner_of(processes), 0
+    count = 0
     try:
         with _live(made, names) as live:
             for one in made.run(runner, means, phase=phase, only=names, deadline=deadline):
@@ -226,8 +223,6 @@ def _run(
     except OSError:
         say(f"{count} more trainings are kept; the same command goes on from there.", err=True)
         raise
-    finally:
-        runner.close()
 
 
 def _span(seconds: float) -> str:

@@ -38,8 +38,6 @@ from graphcircuits.training.sweep_store import SweepStore
 PHASES = ("all", "cross-validation", "refit")
 """What a run trains. `refit` takes the settings that are finished for all that there are."""
 ROWS = "sweep.json"
-RETRIES = 1
-"""Of a bundle whose process or machine was lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +47,8 @@ class Means:
     device: str = "cpu"
     stack: int = 1
     """Trainings of one shape side by side."""
+    retries: int = 0
+    """Of a bundle whose process or machine was lost, before fewer are trained at once."""
     resources: Resources = field(default_factory=Resources)
 
 
@@ -214,11 +214,13 @@ class Sweep:
     ) -> Iterator[Outcome]:
         """Train what is missing, of some configurations if `only` names them, until the deadline,
         a time of `time.monotonic`."""
+        subjects = self.plan.config.subjects
         work = partial(
             train_bundle,
             device=means.device,
             precision=self.plan.precision,
-            subjects=self.plan.config.subjects,
+            # Workers elsewhere are in other folders.
+            subjects=None if subjects is None else str(Path(subjects).resolve()),
             # Named always: what a training draws depends on all that there is.
             units=self.plan.units,
         )
@@ -226,7 +228,7 @@ class Sweep:
         while coming.some():
             # What finishes last may be what refits were waiting for.
             for outcome in runner.run(
-                work, coming, lost=lost_bundle, resources=means.resources, retries=RETRIES
+                work, coming, lost=lost_bundle, resources=means.resources, retries=means.retries
             ):
                 self._keep(outcome, means)
                 yield outcome

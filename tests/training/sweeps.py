@@ -2,7 +2,7 @@
 told to fail."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -78,7 +78,9 @@ def sweep_in(folder: Path, plan: Plan | None = None) -> Sweep:
     return Sweep(plan, store)
 
 
-def run_with(trainer: Trainer, sweep: Sweep, stack: int = 4, **given: Any) -> Iterator[Outcome]:
+def run_with(
+    trainer: Trainer, sweep: Sweep, stack: int = 4, **given: Any
+) -> Generator[Outcome, None, None]:
     """Run it here, with this trainer."""
     before = module.train_side_by_side
     module.train_side_by_side = trainer

@@ -83,12 +83,12 @@ def test_twins_of_what_is_validated_are_not_learned_from() -> None:
 def test_refits_stop_at_the_chosen_step_of_the_same_schedule() -> None:
     plan = small_plan()
     jobs = plan.refits(NAMES[1], CHOSEN)
+    held_out = ("ib-3", "ib-4", "ib-3.public.plain.0", "ib-4.public.plain.0")
     assert [job.run.seed for job in jobs] == [0, 1]
     for job in jobs:
         assert (job.run.config.steps, job.run.config.stop) == (6, 4)
         assert (job.run.config.predictor.layers, job.run.config.lr) == (2, 0.1)
         assert set(job.run.train) == set(plan.config.cases)
-        held_out = ("ib-3", "ib-4", "ib-3.public.plain.0", "ib-4.public.plain.0")
         assert (job.run.validate, job.run.test) == ((), held_out)
     assert plan.tests_of("public") == {"ib-3": held_out[2], "ib-4": held_out[3]}
 
