@@ -5,8 +5,8 @@
    refits of a configuration as soon as all its settings are through, otherwise the next bundle of
    cross-validations. After the deadline nothing more is begun, and what is begun is finished.
 3. Every training is kept as it comes. One that runs out of memory is tried again with fewer beside
-   it; alone, it is recorded with the reason, and the sweep goes on without it. So is one whose
-   loss is no number. Another run tries those once more.
+   it; alone, it is recorded with the reason, and the sweep goes on without it. So is one that
+   diverges. Another run tries those once more.
 4. `Sweep.selection` chooses for a configuration (`selection.py`), `Sweep.rows` is the table.
 
 What is kept does not depend on who computed it, nor on how often the sweep was cut off.
@@ -31,7 +31,7 @@ from safetensors.torch import save as tensor_bytes
 from graphcircuits.compare.sweep_rows import SweepRow, write_rows
 from graphcircuits.training.runner import Resources, Runner
 from graphcircuits.training.selection import Selection, score, select, to_toml
-from graphcircuits.training.stacked import train_side_by_side
+from graphcircuits.training.stacked import Trained, train_side_by_side
 from graphcircuits.training.sweep_plan import Bundle, Plan, SweepJob, bundles, in_turn
 from graphcircuits.training.sweep_store import SweepStore
 
@@ -79,17 +79,10 @@ def train_bundle(bundle: Bundle, **given: Any) -> Iterator[Outcome]:
     """
     for part in bundle.parts():
         start = time.perf_counter()
-        try:
-            trained = train_side_by_side([job.run for job in part], **given)
-        except ValueError as error:  # scores that are no numbers
-            if len(part) == 1:
-                yield Outcome(id=part[0].id, failed=str(error))
-            else:
-                yield from train_bundle(Bundle(part, 1), **given)
-            continue
+        trained = train_side_by_side([job.run for job in part], **given)
         seconds = time.perf_counter() - start
         for number, (job, found) in enumerate(zip(part, trained, strict=True)):
-            refit = job.fold is None
+            refit, diverged = job.fold is None, _diverged(found)
             yield Outcome(
                 id=job.id,
                 measured={"scores": found.scores} if refit else {"history": found.history},
@@ -97,7 +90,19 @@ def train_bundle(bundle: Bundle, **given: Any) -> Iterator[Outcome]:
                 seconds=seconds,
                 together=len(part),
                 number=number,
+                failed=diverged,
             )
+
+
+def _diverged(trained: Trained) -> str | None:
+    """That scores are no numbers, and since when, if so."""
+    for step, cases in sorted(trained.history.items()):
+        if any(map(math.isnan, cases.values())):
+            return f"its scores are no numbers at step {step}; lower the learning rate"
+    own = (value for scores in trained.scores.values() for value in scores.values())
+    return (
+        "its scores are no numbers; lower the learning rate" if any(map(math.isnan, own)) else None
+    )
 
 
 def lost_bundle(bundle: Bundle, given: int, why: str) -> tuple[Sequence[Outcome], Bundle | None]:

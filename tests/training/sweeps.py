@@ -51,13 +51,14 @@ class Trainer:
 
     fail: Callable[[Sequence[Run]], Exception | None] = lambda runs: None
     """What goes wrong with runs that are side by side."""
+    make: Callable[[Run], Trained] = field(default=lambda run: trained(run))
     calls: list[list[Run]] = field(default_factory=list)
 
     def __call__(self, runs: Sequence[Run], **_: object) -> list[Trained]:
         self.calls.append(list(runs))
         if (error := self.fail(runs)) is not None:
             raise error
-        return [trained(run) for run in runs]
+        return [self.make(run) for run in runs]
 
 
 def trained(run: Run) -> Trained:

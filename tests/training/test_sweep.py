@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.runner import InProcess, Processes
 from graphcircuits.training.selection import Selection
 from graphcircuits.training.stack_data import subject_folder
-from graphcircuits.training.stacked import Run
+from graphcircuits.training.stacked import Run, Trained, train_side_by_side
 from graphcircuits.training.sweep import (
     Means,
     Outcome,
@@ -41,6 +42,7 @@ from tests.training.sweeps import (
     small,
     small_plan,
     sweep_in,
+    trained,
 )
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -331,13 +333,31 @@ def test_a_training_out_of_memory_is_recorded_and_the_sweep_goes_on(tmp_path: Pa
     assert [row.eligible for row in again.rows()] == [4] * 4
 
 
-def test_a_loss_that_is_no_number_costs_its_own_training_alone(tmp_path: Path) -> None:
+def test_a_training_that_diverges_costs_nobody_beside_it(tmp_path: Path) -> None:
+    """The others are kept as they are, and its setting is not eligible."""
     sweep = sweep_in(tmp_path)
-    bad = sweep.cross_validation(NAMES[1])[0]
-    why = "the training loss is nan at step 3; lower the learning rate."
-    list(run_with(Trainer(lambda runs: ValueError(why) if bad.run in runs else None), sweep, 4))
-    assert sweep.failed == {bad.id: why}
-    assert sweep.left() == 0
+    cross = sweep.cross_validation(NAMES[1])[0]
+
+    def diverge(run: Run) -> Trained:
+        found = trained(run)
+        if run == cross.run:
+            found.history[4]["ib-7"] = math.nan
+        if run.seed == 1:
+            found.scores["ib-4"]["head"] = math.nan
+        return found
+
+    trainer = Trainer(make=diverge)
+    list(run_with(trainer, sweep))
+    assert [len(call) for call in trainer.calls] == [4, 4, 4, 2, 4, 2]
+    told = set(sweep.failed.values())
+    assert sweep.failed[cross.id] == "its scores are no numbers at step 4; lower the learning rate"
+    assert told == {
+        "its scores are no numbers at step 4; lower the learning rate",
+        "its scores are no numbers; lower the learning rate",
+    }
+    assert len(sweep.failed) == 3
+    assert [row.eligible for row in sweep.rows()] == [4, 4, 3, 3]
+    assert {row.n_seeds for row in sweep.rows()} == {1}
 
 
 def test_a_configuration_of_which_nothing_finishes_has_no_row(tmp_path: Path) -> None:
@@ -479,6 +499,19 @@ def test_a_bundle_takes_its_share_of_the_cards(monkeypatch: pytest.MonkeyPatch) 
 
 
 # In earnest
+
+
+def test_a_run_that_diverges_leaves_those_beside_it_alone() -> None:
+    """A rate that no training survives."""
+    config = small(train={"steps": 3, "every": 3, "pairs": 2, "predictor": TINY}).training(
+        NAMES[0], {"layers": 1}
+    )
+    good = Run(config=config, seed=0, train=("ib-7",), validate=("ib-14",))
+    bad = replace(good, config=replace(config, lr=1e30))
+    beside, lost = train_side_by_side([good, bad])
+    (alone,) = train_side_by_side([good])
+    assert beside.history == alone.history
+    assert math.isnan(lost.history[3]["ib-14"])
 
 
 @pytest.mark.slow
