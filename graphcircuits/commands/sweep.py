@@ -83,6 +83,7 @@ def sweep(
     from graphcircuits.training.runner import runner_of
     from graphcircuits.training.sweep import PHASES, Means, Sweep, resources_of
     from graphcircuits.training.sweep_plan import plan_sweep
+    from graphcircuits.training.sweep_results import write_results
     from graphcircuits.training.sweep_store import SweepStore
 
     if stack is None:
@@ -123,7 +124,7 @@ def sweep(
         )
         with closing(runner_of(processes, ray)) as runner:
             _run(made, runner, means, names, phase, minutes)
-        written = made.write()
+        written = write_results(made)
     _report(made, names, phase, as_json=as_json)
     for path in () if as_json else written:
         say(f"wrote {path}")
@@ -257,12 +258,14 @@ def _table(made: "Sweep", names: list[str], caption: str) -> "Table":
 
 
 def _cells(made: "Sweep", name: str) -> list[str]:
+    from graphcircuits.training.sweep_results import held_out_median
+
     jobs, chosen = made.cross_validation(name), made.selection(name)
     trained = f"{made.finished(jobs)}/{len(jobs)}"
     whole = len(made.plan.config.grid_settings())
     if chosen is None:
         return [name, trained, f"0/{whole}", "", "", "", "", ""]
-    refits, median = made.medians(name)
+    refits, median = len(made.refitted(name)), held_out_median(made, name)
     return [
         name,
         trained,
@@ -278,12 +281,14 @@ def _cells(made: "Sweep", name: str) -> list[str]:
 def _report(made: "Sweep", names: list[str], phase: str, *, as_json: bool) -> None:
     from dataclasses import asdict
 
+    from graphcircuits.training.sweep_results import rows_of
+
     failures = [{"id": id, "why": why} for id, why in made.failed.items()]
     if as_json:
         print_json(
             {
                 "folder": str(made.store.folder),
-                "rows": [asdict(row) for row in made.rows() if row.configuration in names],
+                "rows": [asdict(row) for row in rows_of(made) if row.configuration in names],
                 "left": made.left(phase, names),
                 "failed": failures,
                 "left_out": list(made.plan.left_out),

@@ -7,7 +7,7 @@
 3. Every training is kept as it comes. One that runs out of memory is tried again with fewer beside
    it; alone, it is recorded with the reason, and the sweep goes on without it. So is one that
    diverges. Another run tries those once more.
-4. `Sweep.selection` chooses for a configuration (`selection.py`), `Sweep.rows` is the table.
+4. `Sweep.selection` chooses for a configuration (`selection.py`); `sweep_results.py` has the table.
 
 What is kept does not depend on who computed it, nor on how often the sweep was cut off.
 
@@ -18,26 +18,23 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 from safetensors.torch import save as tensor_bytes
 
-from graphcircuits.compare.sweep_rows import SweepRow, write_rows
 from graphcircuits.training.runner import Resources, Runner
-from graphcircuits.training.selection import Selection, score, select, to_toml
+from graphcircuits.training.selection import Selection, score, select
 from graphcircuits.training.stacked import Trained, train_side_by_side
 from graphcircuits.training.sweep_plan import Bundle, Plan, SweepJob, bundles, in_turn
 from graphcircuits.training.sweep_store import SweepStore
 
 PHASES = ("all", "cross-validation", "refit")
 """What a run trains. `refit` takes the settings that are finished for all that there are."""
-ROWS = "sweep.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +160,12 @@ class Sweep:
             self._know(self._refits[key])
         return self._refits[key]
 
+    def refitted(self, configuration: str) -> list[SweepJob]:
+        """The refits of the choice that are kept."""
+        chosen = self.selection(configuration)
+        jobs = [] if chosen is None else self.refits(configuration, chosen)
+        return [job for job in jobs if job.id in self.measured]
+
     def is_through(self, configuration: str) -> bool:
         """Whether every cross-validation of a configuration is kept, or failed in this run."""
         own = self._cross[configuration]
@@ -258,71 +261,6 @@ class Sweep:
                 "precision": self.plan.precision,
             }
         )
-
-    # The table
-
-    def rows(self) -> list[SweepRow]:
-        """One per configuration and fleet that it was tested on, of those with refits."""
-        config, found = self.plan.config, []
-        for name in self.plan.names:
-            chosen = self.selection(name)
-            if chosen is None:
-                continue
-            done = [job for job in self.refits(name, chosen) if job.id in self.measured]
-            for fleet in config.evaluate if done else ():
-                details = {} if config.fleet == fleet else {"trained on": config.fleet}
-                found.append(
-                    SweepRow(
-                        configuration=name,
-                        aligner=config.aligner,
-                        pool=config.pool,
-                        fleet=fleet,
-                        labels=config.labels,
-                        cross_validation=chosen.score,
-                        eligible=chosen.eligible,
-                        settings=len(config.grid_settings()),
-                        chosen=done[0].values,
-                        step=chosen.step,
-                        cases=self._cases(done, fleet),
-                        details=details,
-                    )
-                )
-        return found
-
-    def _cases(self, refits: Sequence[SweepJob], fleet: str) -> dict[str, tuple[float, ...]]:
-        """AUROC at head level of every held-out case of a fleet, seed by seed."""
-        scores = [self.measured[job.id]["scores"] for job in refits]
-        return {
-            case: tuple(own[unit]["head"] for own in scores)
-            for case, unit in self.plan.tests_of(fleet).items()
-        }
-
-    def write(self) -> list[Path]:
-        """Write the table, and each choice as a file that `graphcircuits train --config` takes."""
-        written = []
-        for name in self.plan.names:
-            chosen = self.selection(name)
-            if chosen is not None:
-                config = self.refits(name, chosen)[0].run.config
-                self.store.write(f"choices/{name}.toml", to_toml(config))
-        rows = self.rows()
-        if rows:
-            path = self.store.folder / ROWS
-            write_rows(path, rows, config=asdict(self.plan.config), command=self.store.command)
-            written.append(path)
-        return written
-
-    def medians(self, configuration: str) -> tuple[int, float | None]:
-        """How many refits are kept, and the median held-out AUROC over the first fleet's cases of
-        what they have in the mean."""
-        chosen = self.selection(configuration)
-        if chosen is None:
-            return 0, None
-        done = [x for x in self.refits(configuration, chosen) if x.id in self.measured]
-        if not done:
-            return 0, None
-        cases = self._cases(done, self.plan.config.evaluate[0])
-        return len(done), median(sum(own) / len(own) for own in cases.values())
 
 
 class _Coming:

@@ -1,11 +1,11 @@
 """The folder of a sweep: what it sweeps over, and one file per finished training.
 
-    manifest.json                   what all trainings of the folder share
-    jobs/ID.json                    a cross-validation: AUROC by step and case
-    jobs/ID.safetensors             a refit: weights, and AUROC on held-out subjects
-    failed/ID.json                  why a training has not finished; it is tried again next time
-    times.jsonl                     how long bundles took; the other files hold no times
-    sweep.json, choices/NAME.toml   what comes of it all (`sweep.py`)
+    manifest.json           what all trainings of the folder share
+    jobs/ID.json            a cross-validation: AUROC by step and case
+    jobs/ID.safetensors     a refit: weights, and AUROC on held-out subjects
+    failed/ID.json          why a training has not finished; it is tried again next time
+    times.jsonl             how long bundles took; the other files hold no times
+    sweep.json, choices/, predictors/   what comes of it all (`sweep_results.py`)
 
 A folder belongs to one sweep: another pool, fleet, aligner, base of settings or precision is
 refused. Configurations, settings and seeds can be added later.
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load as read_tensors
+from torch import Tensor
 
 from graphcircuits.disk import write_atomic
 from graphcircuits.store import (
@@ -85,7 +86,7 @@ class SweepStore:
         """Delete what a sweep has left in the folder."""
         if not (self.folder / MANIFEST).exists():
             return
-        for name in ("jobs", "failed", "choices"):
+        for name in ("jobs", "failed", "choices", "predictors"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
         for name in (MANIFEST, "sweep.json", "times.jsonl"):
             (self.folder / name).unlink(missing_ok=True)
@@ -121,6 +122,10 @@ class SweepStore:
                 return _measured(found.meta)
         except (FileNotFoundError, StoreError):
             return None
+
+    def weights(self, job: SweepJob) -> dict[str, Tensor]:
+        """Those of a refit that is kept."""
+        return dict(load_artifact(self.path(job), JOB).tensors)
 
     def fail(self, job: SweepJob, why: str) -> None:
         """Keep why a training did not finish."""

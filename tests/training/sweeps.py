@@ -8,9 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from graphcircuits.config import load_config
+from graphcircuits.predictor.model import Predictor
 from graphcircuits.store import content_hash
 from graphcircuits.training import sweep as module
 from graphcircuits.training.configurations import SweepConfig
@@ -19,8 +18,11 @@ from graphcircuits.training.stacked import Run, Trained
 from graphcircuits.training.sweep import Means, Outcome, Sweep
 from graphcircuits.training.sweep_plan import Plan, plan_sweep
 from graphcircuits.training.sweep_store import SweepStore
+from tests.predictor.graphs import seeded
 
 COMMAND = "graphcircuits sweep small.toml"
+TINY: dict[str, Any] = {"width": 8, "dropout": 0.0, "prior": False, "paths": False}
+"""A predictor that is quick to train in earnest."""
 SMALL: dict[str, Any] = {
     "aligner": "invariant",
     "configurations": ["dirgnn-line-observed", "factorized-line-none"],
@@ -30,10 +32,8 @@ SMALL: dict[str, Any] = {
     "held_out": ["ib-3", "ib-4"],
     "evaluate": ["planted", "public"],
     "grid": {"layers": [1, 2], "lr": [0.01, 0.1]},
-    "train": {"steps": 6, "every": 2, "pairs": 4, "views": 1, "batch": 0},
+    "train": {"steps": 6, "every": 2, "pairs": 4, "views": 1, "predictor": TINY},
 }
-TINY: dict[str, Any] = {"width": 8, "dropout": 0.0, "prior": False, "paths": False}
-"""A predictor that is quick to train in earnest."""
 
 
 def small(**given: Any) -> SweepConfig:
@@ -67,7 +67,7 @@ def trained(run: Run) -> Trained:
     return Trained(
         history={step: {case: rng.randint(0, 20) / 20 for case in run.validate} for step in steps},
         scores={case: {"head": rng.random(), "qkv": rng.random()} for case in run.test},
-        weights={"w": torch.tensor([rng.random()])},
+        weights=Predictor(run.config.predictor, generator=seeded(run.seed)).state_dict(),
     )
 
 

@@ -17,6 +17,7 @@ from graphcircuits.compare.sweep_rows import read_rows
 from graphcircuits.config import load_config
 from graphcircuits.corpus import load_case
 from graphcircuits.corpus.relations import twins
+from graphcircuits.predictor.ensemble import load_ensemble
 from graphcircuits.store import StoreError, load_artifact
 from graphcircuits.training import sweep_store as store_module
 from graphcircuits.training.config import TrainConfig
@@ -31,6 +32,7 @@ from graphcircuits.training.sweep import (
     resources_of,
 )
 from graphcircuits.training.sweep_plan import Bundle, bundles, in_turn, plan_sweep
+from graphcircuits.training.sweep_results import held_out_median, rows_of, write_results
 from graphcircuits.training.sweep_store import SweepStore
 from tests.tiers import some
 from tests.training.sweeps import (
@@ -197,9 +199,9 @@ def test_settings_come_in_turn_and_refits_as_soon_as_they_can(tmp_path: Path) ->
 def test_the_table_is_that_of_the_choice(tmp_path: Path) -> None:
     sweep = sweep_in(tmp_path)
     list(run_with(Trainer(), sweep))
-    assert sweep.write() == [tmp_path / "sweep.json"]
+    assert write_results(sweep) == [tmp_path / "sweep.json"]
     rows = read_rows(tmp_path / "sweep.json")
-    assert rows == sweep.rows()
+    assert rows == rows_of(sweep)
     assert [(row.configuration, row.fleet) for row in rows] == [
         (name, fleet) for name in NAMES for fleet in ("planted", "public")
     ]
@@ -210,16 +212,26 @@ def test_the_table_is_that_of_the_choice(tmp_path: Path) -> None:
         assert (row.eligible, row.settings, row.n_seeds) == (4, 4, 2)
         assert dict(row.chosen) == sweep.plan.config.grid_settings()[chosen.setting]
         jobs = sweep.plan.refits(row.configuration, chosen)
+        kept = [load_artifact(sweep.store.path(job), "sweep-job") for job in jobs]
         for case, scores in row.cases.items():
             unit = case if row.fleet == "planted" else f"{case}.public.plain.0"
-            kept = [load_artifact(sweep.store.path(job), "sweep-job") for job in jobs]
             assert list(scores) == [own.meta["scores"][unit]["head"] for own in kept]
-            assert [set(own.tensors) for own in kept] == [{"w"}, {"w"}]
+        ensemble = load_ensemble(tmp_path / "predictors" / f"{row.configuration}.safetensors")
+        assert ensemble.config == jobs[0].run.config.predictor
+        assert ensemble.origin["cases"] == [case.id for case in sweep.plan.pool]
+        assert ensemble.origin["groups"] == ["ib-24", "ib-45", "ib-53", "ib-7"]
+        for seed, member in enumerate(ensemble.members):
+            assert all(
+                torch.equal(kept[seed].tensors[name], weight)
+                for name, weight in member.state_dict().items()
+            )
         text = (tmp_path / "choices" / f"{row.configuration}.toml").read_text()
         path = tmp_path / "choice.toml"
         path.write_text(text)
         assert load_config(TrainConfig, path) == jobs[0].run.config
     assert [dict(row.details) for row in rows[:2]] == [{}, {"trained on": "planted"}]
+    means = [sum(scores) / 2 for scores in rows[0].cases.values()]
+    assert held_out_median(sweep, NAMES[0]) == pytest.approx(sum(means) / 2)
 
 
 @pytest.mark.parametrize("stack", some([1, 2, 100], [2]))
@@ -227,7 +239,7 @@ def test_a_sweep_that_was_cut_off_ends_as_an_unbroken_one(tmp_path: Path, stack:
     whole = sweep_in(tmp_path / "whole")
     trainer = Trainer()
     list(run_with(trainer, whole, stack))
-    whole.write()
+    write_results(whole)
     n = len(trainer.calls)
     for place in range(1, n, 4):
         folder = tmp_path / str(place)
@@ -239,7 +251,7 @@ def test_a_sweep_that_was_cut_off_ends_as_an_unbroken_one(tmp_path: Path, stack:
             list(run_with(broken, sweep_in(folder), stack))
         again, rest = sweep_in(folder), Trainer()
         list(run_with(rest, again, stack))
-        again.write()
+        write_results(again)
         assert content(folder) == content(tmp_path / "whole")
         # Nothing is trained twice.
         assert len(rest.calls) == n - place
@@ -287,7 +299,7 @@ def test_phases(tmp_path: Path) -> None:
     list(run_with(Trainer(), sweep, 2, phase="cross-validation", only=NAMES[:1]))
     assert sweep.finished(sweep.cross_validation(NAMES[0])) == 8
     assert sweep.finished(sweep.cross_validation(NAMES[1])) == 0
-    assert sweep.rows() == []
+    assert rows_of(sweep) == []
     # One setting of the other, and the choice among what is finished.
     run = run_with(Trainer(), sweep, 2, only=NAMES[1:])
     for _ in range(2):
@@ -295,10 +307,32 @@ def test_phases(tmp_path: Path) -> None:
     run.close()
     assert sweep.left("refit") == 4
     list(run_with(Trainer(), sweep, 2, phase="refit"))
-    assert {row.configuration: row.eligible for row in sweep.rows()} == {NAMES[0]: 4, NAMES[1]: 1}
+    assert {row.configuration: row.eligible for row in rows_of(sweep)} == {NAMES[0]: 4, NAMES[1]: 1}
     assert sweep.left("refit") == 0
     assert sweep.left("cross-validation") == 6
     assert sweep.left() == 6 + 2
+
+
+def test_an_ensemble_is_that_of_the_choice(tmp_path: Path) -> None:
+    """It is written once, and again when others are chosen."""
+    few = small(settings_by_configuration={"default": 1}, configurations=[NAMES[0]])
+    sweep = sweep_in(tmp_path, plan_sweep(few))
+    list(run_with(Trainer(), sweep))
+    write_results(sweep)
+    path = tmp_path / "predictors" / f"{NAMES[0]}.safetensors"
+    first, written = path.read_bytes(), path.stat().st_mtime_ns
+    write_results(sweep_in(tmp_path, plan_sweep(few)))
+    assert path.stat().st_mtime_ns == written
+    sweep = sweep_in(tmp_path, plan_sweep(small(configurations=[NAMES[0]])))
+    list(run_with(Trainer(), sweep))
+    write_results(sweep)
+    chosen = sweep.selection(NAMES[0])
+    assert chosen is not None
+    assert chosen.setting != next(iter(sweep.plan.config.grid_settings()))
+    assert load_ensemble(path).origin["train"]["lr"] == sweep.refitted(NAMES[0])[0].run.config.lr
+    # Back to the first choice, whose refits are older than the file.
+    write_results(sweep_in(tmp_path, plan_sweep(few)))
+    assert path.read_bytes() == first
 
 
 # What goes wrong
@@ -321,8 +355,8 @@ def test_a_training_out_of_memory_is_recorded_and_the_sweep_goes_on(tmp_path: Pa
     assert sweep.failed == {bad.id: why}
     assert sweep.store.failure(bad) == why
     # Its setting is not eligible; the others are, and are refitted.
-    assert [row.eligible for row in sweep.rows()] == [3, 3, 4, 4]
-    assert all(dict(row.chosen) != bad.values for row in sweep.rows()[:2])
+    assert [row.eligible for row in rows_of(sweep)] == [3, 3, 4, 4]
+    assert all(dict(row.chosen) != bad.values for row in rows_of(sweep)[:2])
     assert sweep.left() == 0
     # Another run tries it once more.
     again = sweep_in(tmp_path)
@@ -330,7 +364,7 @@ def test_a_training_out_of_memory_is_recorded_and_the_sweep_goes_on(tmp_path: Pa
     list(run_with(Trainer(), again, 1))
     assert again.failed == {}
     assert again.store.failure(bad) is None
-    assert [row.eligible for row in again.rows()] == [4] * 4
+    assert [row.eligible for row in rows_of(again)] == [4] * 4
 
 
 def test_a_training_that_diverges_costs_nobody_beside_it(tmp_path: Path) -> None:
@@ -356,8 +390,8 @@ def test_a_training_that_diverges_costs_nobody_beside_it(tmp_path: Path) -> None
         "its scores are no numbers; lower the learning rate",
     }
     assert len(sweep.failed) == 3
-    assert [row.eligible for row in sweep.rows()] == [4, 4, 3, 3]
-    assert {row.n_seeds for row in sweep.rows()} == {1}
+    assert [row.eligible for row in rows_of(sweep)] == [4, 4, 3, 3]
+    assert {row.n_seeds for row in rows_of(sweep)} == {1}
 
 
 def test_a_configuration_of_which_nothing_finishes_has_no_row(tmp_path: Path) -> None:
@@ -368,7 +402,7 @@ def test_a_configuration_of_which_nothing_finishes_has_no_row(tmp_path: Path) ->
     sweep = sweep_in(tmp_path)
     list(run_with(Trainer(fail), sweep, 2))
     assert len(sweep.failed) == 8
-    assert {row.configuration for row in sweep.rows()} == {NAMES[0]}
+    assert {row.configuration for row in rows_of(sweep)} == {NAMES[0]}
     assert sweep.selection(NAMES[1]) is None
     assert sweep.left() == 0
 
@@ -468,7 +502,7 @@ def test_a_damaged_file_is_made_again_and_those_of_other_cases_are_not_taken(
 def test_what_is_cleared_is_what_a_sweep_left(tmp_path: Path) -> None:
     sweep = sweep_in(tmp_path)
     list(run_with(Trainer(), sweep))
-    sweep.write()
+    write_results(sweep)
     (tmp_path / "mine.txt").touch()
     sweep.store.clear()
     assert list(content(tmp_path)) == ["mine.txt"]
@@ -518,7 +552,7 @@ def test_a_run_that_diverges_leaves_those_beside_it_alone() -> None:
 def test_processes_leave_what_one_process_does(tmp_path: Path) -> None:
     """Real trainings, of two configurations, with two held-out cases of each fleet."""
     config = small(
-        train={"steps": 4, "every": 2, "pairs": 4, "views": 1, "batch": 0, "predictor": TINY},
+        train={"steps": 4, "every": 2, "pairs": 4, "batch": 2, "predictor": TINY},
         grid={"lr": [0.01, 0.1]},
     )
     plan = plan_sweep(config)
@@ -527,9 +561,9 @@ def test_processes_leave_what_one_process_does(tmp_path: Path) -> None:
         sweep = sweep_in(tmp_path / name, plan)
         for outcome in sweep.run(runner, Means(stack=2)):
             assert outcome.failed is None
-        sweep.write()
+        write_results(sweep)
         found[name] = content(tmp_path / name)
-        for row in sweep.rows():
+        for row in rows_of(sweep):
             assert all(0 <= x <= 1 and math.isfinite(x) for own in row.cases.values() for x in own)
     assert found["one"] == found["two"]
-    assert len(found["one"]) == 8 + 4 + 4
+    assert len(found["one"]) == 8 + 4 + 4 + 2
