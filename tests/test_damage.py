@@ -48,7 +48,7 @@ from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.select import to_toml
+from graphcircuits.training.selection import to_toml
 from tests.corpus.small import PLAN, begun, tiny
 from tests.damage import (
     WRONG,

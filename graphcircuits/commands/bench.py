@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,6 @@ import typer
 
 from graphcircuits.commands.checks import (
     MOST_SEEDS,
-    device_there,
     distinct,
     in_range,
     known_dtype,
@@ -19,7 +19,15 @@ from graphcircuits.commands.checks import (
     writable,
     writable_folders,
 )
-from graphcircuits.commands.options import listed_methods, options_by_method
+from graphcircuits.commands.options import (
+    RETRIES,
+    Ray,
+    device_on,
+    listed_methods,
+    one_runner,
+    options_by_method,
+    resources_on,
+)
 from graphcircuits.commands.output import (
     INTERRUPTED,
     Json,
@@ -36,8 +44,6 @@ if TYPE_CHECKING:
     from graphcircuits.compare.bench import BenchConfig
     from graphcircuits.compare.report import Report
 
-MOST_PROCESSES = 1024
-
 
 def bench(
     methods: Annotated[
@@ -46,9 +52,9 @@ def bench(
     cases: Annotated[
         str | None,
         typer.Option(
-            help="test, pool, deep (four layers and more, test cases left out), all, multitask "
-            "(each task of models that have several), or ids with commas between; test if left "
-            "out, or all of --subjects."
+            help="test, pool, paper-pool (InterpBench's 26 of the paper's pool), deep (four layers "
+            "and more, test cases left out), all, multitask (each task of models that have "
+            "several), or ids with commas between; test if left out, or all of --subjects."
         ),
     ] = None,
     fleet: Annotated[
@@ -69,7 +75,8 @@ def bench(
     labels: Annotated[
         str | None,
         typer.Option(
-            help="Circuit labeling: interpbench (official, also if left out), complete or paper."
+            help="Circuit labeling: interpbench (official, also if left out), complete or paper "
+            "(the lists that the paper used, for InterpBench's cases)."
         ),
     ] = None,
     level: Annotated[
@@ -89,6 +96,7 @@ def bench(
     processes: Annotated[
         int, typer.Option(help="Processes that compute side by side, with one thread each.")
     ] = 1,
+    ray: Ray = None,
     markdown: Annotated[
         Path | None, typer.Option(help="Write the Markdown table here as well.")
     ] = None,
@@ -113,13 +121,13 @@ def bench(
     refuse(
         in_range("--seeds", seeds, 1, MOST_SEEDS),
         prompt_count("--pairs", pairs),
-        in_range("--processes", processes, 1, MOST_PROCESSES),
+        one_runner(processes, ray),
         one_of("--fleet", fleet, FLEETS),
         one_of("--labels", labels or "interpbench", LABELINGS),
         one_of("--level", level or "head", LEVELS),
         _idle_labels(fleet, labels, level),
         _not_a_folder(subjects),
-        device_there(device),
+        device_on(device, ray),
         known_dtype(dtype),
         writable_folders({"--out": out}),
         writable({"--markdown": markdown}),
@@ -147,7 +155,7 @@ def bench(
     split = f" ({cases})" if cases in ALL_SELECTIONS else ""
     noun = "case" if fleet == "planted" else f"{fleet} subject"
     title = f"{_count(len(listed), 'method')} on {_count(len(ids), noun)}{split}"
-    report = _run(config, out, title, fresh=fresh, processes=processes)
+    report = _run(config, out, title, fresh=fresh, processes=processes, ray=ray)
     saved = save(
         {
             out: lambda folder: report.write(folder).values(),
@@ -197,21 +205,32 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _run(config: "BenchConfig", out: Path, title: str, *, fresh: bool, processes: int) -> "Report":
+def _run(
+    config: "BenchConfig", out: Path, title: str, *, fresh: bool, processes: int, ray: str | None
+) -> "Report":
     from graphcircuits.compare.bench import run
     from graphcircuits.compare.report import Report
     from graphcircuits.compare.runs import BenchRun, Failure
+    from graphcircuits.jobs.runner import runner_of
 
     found: list[BenchRun | Failure] = []
     try:
-        with late_progress() as bar:
+        with late_progress() as bar, closing(runner_of(processes, ray)) as runner:
             overall = bar.add_task("bench", total=config.n_runs)
             current = bar.add_task("method", total=1, visible=False)
 
             def step(done: int, total: int) -> None:
                 bar.update(current, completed=done, total=total, visible=True)
 
-            for one in run(config, out, fresh=fresh, processes=processes, step=step):
+            for one in run(
+                config,
+                out,
+                fresh=fresh,
+                runner=runner,
+                resources=resources_on(config.device, ray),
+                retries=0 if ray is None else RETRIES,
+                step=step,
+            ):
                 bar.update(current, visible=False)
                 bar.update(overall, description=f"{one.case} {one.method or ''}")
                 found.append(one)
@@ -231,16 +250,20 @@ def _run(config: "BenchConfig", out: Path, title: str, *, fresh: bool, processes
 
 def _show(report: "Report") -> None:
     from graphcircuits.compare import figures
+    from graphcircuits.compare.published import PUBLISHED_TITLE
 
     labels = f"AUROC ({report.config.labels} labels, {report.config.level} level)"
     say(f"{report.title}, {labels if report.has_truth else 'CMD'}")
+    if report.worked_out:
+        names = ", ".join(report.worked_out)
+        say(f"labels worked out, their published lists not being at hand: {names}")
     rows, columns = report.rows(), figures.header(report.rows())
     shown = [figures.cells(row, plus_minus="±") for row in rows]
     print_table(list(columns), shown, numbers=len(columns) - 1)
     published = [figures.cells(row, plus_minus="±")[:6] for row in report.published()]
     if published:
         say("")
-        say(f"{figures.PUBLISHED_TITLE}:")
+        say(f"{PUBLISHED_TITLE}:")
         print_table(list(figures.HEADER[:6]), published, numbers=5)
 
 
@@ -252,6 +275,7 @@ def _record(report: "Report") -> dict[str, Any]:
         "title": report.title,
         "fleet": config.fleet,
         "labels": config.labels if report.has_truth else None,
+        "worked_out": report.worked_out,
         "level": config.level if report.has_truth else None,
         "cases": list(config.cases),
         "methods": [asdict(row) for row in report.rows()],

@@ -1,6 +1,6 @@
 """`graphcircuits train`: a predictor from subjects of several kinds, with labels and without."""
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +16,7 @@ from graphcircuits.commands.checks import (
     writable,
     writable_folders,
 )
+from graphcircuits.commands.options import Ray, one_runner
 from graphcircuits.commands.output import INTERRUPTED, Json, late_progress, print_json, save, say
 from graphcircuits.commands.subjects import Device
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from graphcircuits.training.config import TrainConfig
     from graphcircuits.training.sources import Source
 
-MOST_PROCESSES = 1024
 SHIPPED = "shipped"
 """What --config calls the settings of the shipped predictors."""
 
@@ -35,8 +35,9 @@ def train(
     cases: Annotated[
         str | None,
         typer.Option(
-            help="Shipped cases to learn from: pool, or ids with commas between; pool if left out "
-            "and there is neither --corpus nor --language."
+            help="Shipped cases to learn from: pool, paper-pool (InterpBench's 26 of the paper's "
+            "pool, in folds of their own), or ids with commas between; pool if left out and there "
+            "is neither --corpus nor --language."
         ),
     ] = None,
     corpus: Annotated[
@@ -81,6 +82,7 @@ def train(
     ),
     device: Device = "cpu",
     processes: Annotated[int, typer.Option(help="Processes that read subjects.")] = 1,
+    ray: Ray = None,
     readings: Annotated[
         Path | None, typer.Option(help="Folder that keeps what was read for the next training.")
     ] = None,
@@ -103,6 +105,7 @@ def train(
     training that was stopped or killed goes on when the same command is given again, and ends with
     the same file.
     """
+    from graphcircuits.jobs.runner import runner_of
     from graphcircuits.predictor.ensemble import save_ensemble
     from graphcircuits.training import data
     from graphcircuits.training import train as training
@@ -115,7 +118,7 @@ def train(
         in_range("--seeds", seeds, 1, MOST_SEEDS),
         in_range("--steps", steps, 1),
         in_range("--limit", limit, 1),
-        in_range("--processes", processes, 1, MOST_PROCESSES),
+        one_runner(processes, ray),
         device_there(device),
         writable({"--out": out}, read=[None if config is None else Path(config), targets]),
         writable_folders(
@@ -130,6 +133,7 @@ def train(
     kept = checkpoints or out.with_suffix(".checkpoints")
     judged = plan.runs or not settings.by_labels_alone
     with _interruptible(kept), late_progress() as bar, ExitStack() as stack:
+        runner = stack.enter_context(closing(runner_of(processes, ray)))
         parts = (plan.learned, plan.watched, plan.held_out)
         reading = bar.add_task("reading cases", total=sum(map(len, parts)))
 
@@ -140,7 +144,7 @@ def train(
                 settings,
                 views=None if place == 0 else 1,
                 judged=judged,
-                processes=processes,
+                runner=runner,
                 kept=readings,
                 progress=lambda done, _: bar.update(reading, completed=before + done),
             )
@@ -270,6 +274,7 @@ def _plan(
     from random import Random
 
     from graphcircuits.corpus import N_FOLDS
+    from graphcircuits.corpus.pools import POOLS
     from graphcircuits.training.sources import (
         corpus_sources,
         language_sources,
@@ -281,10 +286,16 @@ def _plan(
     refuse(*(in_range(flag, fold, 0, N_FOLDS - 1) for flag, fold in folds.items()))
     if without_fold is not None and without_fold == validation_fold:
         raise ValueError("--without-fold and --validation-fold must be different folds.")
+    pool = cases if cases in POOLS else "pool"
+    if pool == "paper-pool" and (corpus is not None or language is not None):
+        raise ValueError(
+            "--cases paper-pool has folds of its own, which --corpus and --language do not follow; "
+            "give it alone."
+        )
     sources, left_out = [], []
     if cases is not None or (corpus is None and language is None):
-        ids, left_out = _cases(cases or "pool")
-        sources += shipped_sources(ids)
+        ids, left_out = _cases(cases or "pool", pool)
+        sources += shipped_sources(ids, pool)
     for folder in _listed(corpus):
         sources += corpus_sources(folder)
     for folder in _listed(language):
@@ -304,16 +315,18 @@ def _listed(folders: str | None) -> list[str]:
     return [] if folders is None else [x.strip() for x in folders.split(",") if x.strip()]
 
 
-def _cases(cases: str) -> tuple[list[str], list[str]]:
+def _cases(cases: str, pool: str = "pool") -> tuple[list[str], list[str]]:
     """Ids to learn from, and ids of the pool that have no subject to learn from."""
     from graphcircuits.compare.selection import select_cases
     from graphcircuits.corpus.recognize import shipped_ids
     from graphcircuits.training.sources import refuse_others
 
     if cases in ("test", "deep", "all"):
-        raise ValueError(f"--cases must be pool or ids, got {cases}: that may hold other cases.")
+        raise ValueError(
+            f"--cases must be pool, paper-pool or ids, got {cases}: that may hold other cases."
+        )
     ids, left_out = select_cases(cases)
-    refuse_others(ids)
+    refuse_others(ids, pool)
     absent = sorted(set(ids).difference(shipped_ids()))
     if absent:
         raise ValueError(f"no subject is shipped to learn from: {', '.join(absent)}.")

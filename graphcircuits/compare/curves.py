@@ -28,7 +28,7 @@ from graphcircuits.compare.evaluate import (
     mib_sizes,
     shown,
 )
-from graphcircuits.compare.figures import csv_text
+from graphcircuits.compare.text_tables import csv_text
 from graphcircuits.disk import write_atomic
 from graphcircuits.files import write_json
 from graphcircuits.graph import ComponentGraph

@@ -18,9 +18,11 @@ from statistics import mean, median
 from graphcircuits.compare import figures
 from graphcircuits.compare.bench import BenchConfig, truth
 from graphcircuits.compare.evaluate import auprc, auroc, precision_recall, summarize
+from graphcircuits.compare.published import HIGHLIGHTED, Published
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import Unit
-from graphcircuits.corpus import case_ids
+from graphcircuits.compare.text_tables import csv_text
+from graphcircuits.corpus import case_ids, load_case
 from graphcircuits.corpus.orders import Order
 from graphcircuits.disk import write_atomic
 
@@ -80,6 +82,14 @@ class Report:
     @property
     def has_truth(self) -> bool:
         return self.config.fleet != "natural"
+
+    @property
+    def worked_out(self) -> list[str]:
+        """Subjects whose labels are not those that the paper had, but worked out by rule."""
+        if not self.has_truth or self.config.labels != "paper":
+            return []
+        cases = {id: load_case(Order.parse(id).case) for id in self.config.cases}
+        return [id for id, case in cases.items() if case.worked_out is not None]
 
     @cached_property
     def units(self) -> Mapping[str, Unit]:
@@ -188,11 +198,11 @@ class Report:
                     )
         return found
 
-    def published(self) -> tuple[figures.Published, ...]:
+    def published(self) -> tuple[Published, ...]:
         """The paper's figures, where they are about the same cases at the same level."""
         cases = {Order.parse(id).case for id in self.config.cases}
         same = cases == set(case_ids(split="test")) and self.config.level == "head"
-        return figures.PUBLISHED if same and self.has_truth else ()
+        return HIGHLIGHTED if same and self.has_truth else ()
 
     def case_csv(self) -> str:
         """One line per run, in the order of the runs."""
@@ -206,7 +216,7 @@ class Report:
             which = [run.case, order.fleet, order.architecture, run.method, run.seed]
             numbers = [*(record.get(name, "") for name in measured), run.seconds, peak]
             lines.append([*which, graph.n_layers, graph.n_edges, *numbers])
-        return figures.csv_text(lines)
+        return csv_text(lines)
 
     def markdown(self) -> str:
         """The table with its title, what is in it, and how to make it again."""
@@ -231,10 +241,12 @@ class Report:
             "over log-spaced numbers of edges, on prompts that the method has not seen"
         )
         if self.has_truth:
+            by_rule = ", ".join(self.worked_out)
+            labels = f" (worked out, not published: {by_rule})" if by_rule else ""
             return (
-                f"Labels `{config.labels}`, level `{config.level}`, {counts}. AUROC {spread}. "
-                f"AUPRC, precision at the true size and seconds are medians over {one}s, CPR and "
-                f"CMD means, memory is the largest. {areas}."
+                f"Labels `{config.labels}`{labels}, level `{config.level}`, {counts}. "
+                f"AUROC {spread}. AUPRC, precision at the true size and seconds are medians over "
+                f"{one}s, CPR and CMD means, memory is the largest. {areas}."
             )
         return (
             f"No circuit is known; {counts}. {areas}. The table has CMD, smaller is better, "

@@ -284,8 +284,10 @@ def with_calibration(
 # Files
 
 
-def save_ensemble(path: str | Path, ensemble: Ensemble, *, seed: int | None = None) -> None:
-    """Write weights, configuration and origin as one artifact."""
+def save_ensemble(
+    path: str | Path, ensemble: Ensemble, *, seed: int | None = None, command: str | None = None
+) -> None:
+    """Write weights, configuration and origin as one artifact; `command` as in `save_artifact`."""
     tensors = {
         f"{place}.{name}": tensor
         for place, member in enumerate(ensemble.members)
@@ -299,7 +301,15 @@ def save_ensemble(path: str | Path, ensemble: Ensemble, *, seed: int | None = No
         tensors |= {KNOWN + name: tensor for name, tensor in ensemble.known.tensors().items()}
     if ensemble.trust is not None:
         tensors |= {TRUST + name: tensor for name, tensor in ensemble.trust.tensors().items()}
-    save_artifact(path, kind=KIND, config=ensemble.config, seed=seed, tensors=tensors, meta=meta)
+    save_artifact(
+        path,
+        kind=KIND,
+        config=ensemble.config,
+        seed=seed,
+        tensors=tensors,
+        meta=meta,
+        command=command,
+    )
 
 
 def load_ensemble(path: str | Path) -> Ensemble:

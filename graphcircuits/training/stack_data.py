@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.compare.selection import Unit
+from graphcircuits.corpus.orders import Order, shipped_path
 from graphcircuits.predictor.features import Features, features
 from graphcircuits.predictor.model import InvariantTables, PredictorConfig, read_case, structure_of
 from graphcircuits.predictor.side_by_side import StackedTables, StackedVectors
@@ -51,13 +52,27 @@ class UnitReading:
         return self.values["mlp"].shape[-1] if self.values else 0
 
 
+def subject_folder(id: str, subjects: str | Path | None = None) -> str | Path | None:
+    """The folder that holds a unit's subject: the one given, or None for one that ships."""
+    if subjects is not None and (Path(subjects) / f"{id}.safetensors").is_file():
+        return subjects
+    order = Order.parse(id)
+    if not shipped_path(order).is_file():
+        where = "ships" if subjects is None else f"ships or is in {subjects}"
+        raise FileNotFoundError(
+            f"no {order.fleet} subject of {order.case} {where}; build it with: graphcircuits build "
+            f"{order.case} --fleet {order.fleet}, and name its folder."
+        )
+    return None
+
+
 def read_unit(id: str, config: TrainConfig, subjects: str | Path | None = None) -> UnitReading:
     """Read a unit by its id: that of a case, or of an order such as ib-7.public.plain.0.
 
-    `subjects` is the folder of its subject, where that is not shipped.
+    `subjects` is a folder where its subject is looked for first.
     """
     unit, own = Unit.of(id), config.predictor
-    subject = unit.subject(subjects)
+    subject = unit.subject(subject_folder(id, subjects))
     circuit = unit.case.labels(config.labels, subject.graph)
     if own.aligner == "invariant":
         views = []

@@ -26,6 +26,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from graphcircuits.circuit import Circuit
 from graphcircuits.compare.evaluate import auroc
 from graphcircuits.predictor.block import of_run, stacked
 from graphcircuits.predictor.invariant import InvariantAligner
@@ -63,7 +64,7 @@ class Trained:
     """What came of one training."""
 
     history: dict[int, dict[str, float]]
-    """AUROC with q, k, v apart of every held-out unit, by step."""
+    """AUROC with q, k, v apart of every held-out unit, by step; NaN once it has diverged."""
     scores: dict[str, dict[str, float]]
     """AUROC of every test unit, `head` and `qkv`."""
     weights: dict[str, Tensor]
@@ -153,11 +154,12 @@ def _read_by(config: TrainConfig) -> TrainConfig:
     )
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _readings(
     config: TrainConfig, ids: tuple[str, ...], subjects: str | None
 ) -> tuple[UnitReading, ...]:
-    """What was read last is kept: the trainings of a sweep look at the same units."""
+    """What was read last is kept, for the line and for the incidence graph: the trainings of a
+    sweep look at the same units, and take turns."""
     return tuple(read_unit(id, config, subjects) for id in ids)
 
 
@@ -168,6 +170,11 @@ def _standardize(member: Predictor, run: Run, readings: Sequence[UnitReading]) -
             x.tables.flatten(0, 1) for x in readings if x.id in run.train and x.tables is not None
         ]
         member.align.standardize_by(torch.cat(own))
+
+
+def _auroc(logits: Float[Tensor, " edge"], circuit: Circuit, level: str) -> float:
+    """NaN for a run that has diverged: those beside it have not."""
+    return math.nan if logits.isnan().any() else auroc(logits, circuit, level)
 
 
 class _Stack:
@@ -332,7 +339,7 @@ class _Stack:
                     for row, place in enumerate(places[start : start + limit]):
                         circuit = bucket.circuits[place]
                         found[run][bucket.ids[place]] = {
-                            level: auroc(logits[run, row], circuit, level) for level in levels
+                            level: _auroc(logits[run, row], circuit, level) for level in levels
                         }
         return found
 

@@ -11,7 +11,6 @@ from graphcircuits.compare.evaluate import Summary
 from graphcircuits.compare.figures import (
     CMD_HEADER,
     HEADER,
-    PUBLISHED,
     Row,
     box_plot,
     cells,
@@ -19,6 +18,7 @@ from graphcircuits.compare.figures import (
     to_latex,
     to_markdown,
 )
+from graphcircuits.compare.published import HIGHLIGHTED
 
 
 def row(spread: bool, peak: int | None = 3 * 2**20, *, truth: bool = True) -> Row:
@@ -42,11 +42,12 @@ def row(spread: bool, peak: int | None = 3 * 2**20, *, truth: bool = True) -> Ro
 
 
 def test_published_figures_are_consistent() -> None:
-    assert len(PUBLISHED) == 7
-    for one in PUBLISHED:
+    assert len(HIGHLIGHTED) == 8
+    for one in HIGHLIGHTED:
         low, *_, high = one.quantiles
         assert list(one.quantiles) == sorted(one.quantiles)
         # The extremes are where the whiskers end, or lie beyond them.
+        assert one.whiskers is not None
         assert low == min(one.whiskers[0], *one.outliers, 1.0)
         assert high == max(one.whiskers[1], *one.outliers, 0.0)
         assert all(not one.whiskers[0] <= outlier <= one.whiskers[1] for outlier in one.outliers)
@@ -61,27 +62,27 @@ def test_cells() -> None:
     assert len(cells(row(spread=False, truth=False))) == len(CMD_HEADER)
     assert cells(row(spread=True), plus_minus="+-")[1] == "0.100+-0.010"
     assert cells(row(spread=True, peak=None))[-1] == ""
-    assert cells(PUBLISHED[2])[:4] == ["ACDC", "0.441", "0.839", "0.959"]
-    assert len(cells(PUBLISHED[2])) == len(HEADER)
+    assert cells(HIGHLIGHTED[3])[:4] == ["ACDC", "0.441", "0.839", "0.959"]
+    assert len(cells(HIGHLIGHTED[3])) == len(HEADER)
 
 
 def test_published_rows_stand_apart() -> None:
-    text = to_markdown([row(spread=False)], PUBLISHED, title="## Title")
+    text = to_markdown([row(spread=False)], HIGHLIGHTED, title="## Title")
     ours, theirs = text.split("Published figures, on InterpBench's weights:")
     assert ours.startswith("## Title\n\n| Method |")
     assert "eap_x" in ours
     assert "EAP-IG" not in ours
-    assert theirs.count("\n| ") == 2 + len(PUBLISHED)
+    assert theirs.count("\n| ") == 2 + len(HIGHLIGHTED)
     assert "Published" not in to_markdown([row(spread=False)], (), title="")
-    lines = list(csv.DictReader(io.StringIO(to_csv([row(spread=True)], PUBLISHED))))
-    assert [line["published"] for line in lines] == ["no", *["yes"] * 7]
+    lines = list(csv.DictReader(io.StringIO(to_csv([row(spread=True)], HIGHLIGHTED))))
+    assert [line["published"] for line in lines] == ["no", *["yes"] * 8]
     assert float(lines[0]["max"]) == 0.51234
     assert float(lines[0]["q3_std"]) == 0.04
-    assert lines[3]["min_std"] == lines[3]["seconds"] == ""
+    assert lines[4]["min_std"] == lines[4]["seconds"] == ""
 
 
 def test_latex() -> None:
-    text = to_latex([row(spread=True)], PUBLISHED[:1], title="100 % & more")
+    text = to_latex([row(spread=True)], HIGHLIGHTED[:1], title="100 % & more")
     assert r"    eap\_x & 0.100$\pm$0.010 & " in text
     assert (
         r"\multicolumn{12}{@{}l}{\textit{Published figures, on InterpBench's weights}} \\" in text
@@ -95,7 +96,7 @@ def test_latex() -> None:
 @pytest.mark.slow
 def test_the_box_plot_is_reproducible(tmp_path: Path) -> None:
     rows = [row(spread=True), row(spread=False)]
-    for name, published in (("a", PUBLISHED), ("b", PUBLISHED), ("c", ())):
+    for name, published in (("a", HIGHLIGHTED), ("b", HIGHLIGHTED), ("c", ())):
         box_plot(tmp_path / "new" / f"{name}.svg", rows, published, title="Boxes")
     box_plot(tmp_path / "new" / "d.svg", [row(spread=True, truth=False)], (), title="Boxes")
     a, b, c, d = (path.read_bytes() for path in sorted((tmp_path / "new").iterdir()))

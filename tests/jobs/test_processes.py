@@ -9,7 +9,7 @@ from multiprocessing import active_children
 import pytest
 import torch
 
-from graphcircuits.compare.workers import spread
+from graphcircuits.jobs.processes import Processes
 
 Job = tuple[str, int]
 
@@ -37,7 +37,7 @@ def lost(job: Job, found: int, what: str) -> tuple[list[str], Job | None]:
 def test_all_is_found_but_what_a_process_died_of() -> None:
     jobs = [("ab~", 0), ("c!d", 0), ("e", 0)]
     with pytest.warns(UserWarning, match="about so much"):
-        found = list(spread(work, jobs, 2, lost))
+        found = list(Processes(2).run(work, jobs, lost=lost))
     died = "! its process was killed by signal 9"
     assert sorted(found) == sorted(["a1", "b1", "~1", "c1", died, "d1", "e1"])
     assert found.index("a1") < found.index("b1")
@@ -47,7 +47,7 @@ def test_all_is_found_but_what_a_process_died_of() -> None:
 @pytest.mark.slow
 def test_an_error_ends_it_all() -> None:
     with pytest.raises(ValueError, match="what was asked"):
-        list(spread(work, [("a?b", 0)], 1, lost))
+        list(Processes(1).run(work, [("a?b", 0)], lost=lost))
     assert active_children() == []
 
 
@@ -64,5 +64,5 @@ class Unstartable:
 @pytest.mark.slow
 def test_processes_that_cannot_start_are_no_endless_loop() -> None:
     with pytest.raises(ChildProcessError, match="ended with exit code 3 before it had anything to"):
-        list(spread(Unstartable(), [("a", 0)], 1, lost))
+        list(Processes(1).run(Unstartable(), [("a", 0)], lost=lost))
     assert active_children() == []

@@ -1,0 +1,273 @@
+"""The page of the paper's experiment, from the rows of sweeps; nothing on it is typed.
+
+    python -m graphcircuits.compare.paper_page SWEEP.json ... --bench CASES.csv \\
+        --out docs/results/paper.md --figure docs/figures/paper.svg docs/figures/paper.png
+
+1. Rows of the sweeps are read and put together (`sweeps`); the first sweep is the one drawn.
+2. The page has the sweeps side by side, the paper's findings checked on each (`findings`), what
+   explains the distance to the paper (`decompose`), a table per sweep, searches, cost, and all
+   published rows (`published`).
+3. `--figure` draws the paper's figure, and all 14 configurations in a file with `-all` in its name;
+   `--latex` writes the tables.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphcircuits.compare.boxes import SUFFIXES
+from graphcircuits.compare.decompose import contrast_table, contrast_text, contrasts
+from graphcircuits.compare.findings import PUBLISHED_MEDIANS, findings, learner_table
+from graphcircuits.compare.published import N_CASES, N_SEEDS, PUBLISHED_TITLE, short_words
+from graphcircuits.compare.sweep_costs import Record, cost_markdown, formula_markdown, read_costs
+from graphcircuits.compare.sweep_figures import (
+    HIGHLIGHT,
+    best_of,
+    configurations_figure,
+    paper_figure,
+    published_markdown,
+    search_markdown,
+    sweep_latex,
+    sweep_markdown,
+)
+from graphcircuits.compare.sweep_rows import CONFIGURATIONS, read_rows
+from graphcircuits.compare.sweeps import Search, Sweep, read_searches, sweeps_of
+from graphcircuits.compare.text_tables import markdown_table, signed
+from graphcircuits.corpus.case import LABELINGS
+from graphcircuits.disk import write_atomic
+
+CAPTION = (
+    "Boxes are quartiles over the held-out cases after the seeds of each case are averaged; "
+    "whiskers reach to the last case within 1.5 interquartile ranges, circles are cases "
+    "beyond. Capped dotted intervals beside a box are one standard deviation over seeds to "
+    "either side of each of its five statistics. Solid outlines are ours, dashed ones "
+    "published; where the paper prints five numbers alone, whiskers end at the extremes."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What the page is made from."""
+
+    sweeps: tuple[Sweep, ...]
+    searches: tuple[Search, ...] = ()
+    costs: tuple[Record, ...] = ()
+    figures: tuple[str, ...] = ()
+    """Pictures as the page links them."""
+    command: str = ""
+    """What makes the page again."""
+
+    def markdown(self) -> str:
+        parts = ["# The paper's experiment", self._about()]
+        parts += [f"![edge AUROC on held-out cases]({path})" for path in self.figures]
+        if self.figures:
+            parts.append(f"{CAPTION} Ours are of the first sweep: {self.sweeps[0].name}.")
+        parts += ["## Sweeps", self._overview(), "## The paper's findings, one by one"]
+        parts += [self._verdicts()]
+        for number, sweep in enumerate(self.sweeps, start=1):
+            parts += [self._findings(number, sweep)]
+        found = contrasts(self.sweeps)
+        parts += ["## Where the distance comes from", contrast_text(self.sweeps, found)]
+        if found:
+            parts.append(contrast_table(found))
+        parts.append("## Tables")
+        for number, sweep in enumerate(self.sweeps, start=1):
+            parts += [f"### {number}. {sweep.name}", _conditions(sweep), sweep_markdown(sweep)]
+        if self.searches:
+            parts += ["### Searches on the same cases", _SEARCHES, search_markdown(self.searches)]
+        parts += ["## Cost", _COST, formula_markdown()]
+        if self.costs:
+            parts += [_TRAINING, cost_markdown(self.costs)]
+        parts += [f"## {PUBLISHED_TITLE}", _PUBLISHED, published_markdown()]
+        return "\n\n".join(parts) + "\n"
+
+    def latex(self) -> str:
+        """A table per sweep."""
+        return "\n".join(sweep_latex(sweep, self.searches) for sweep in self.sweeps)
+
+    def _about(self) -> str:
+        text = (
+            "The 14 configurations of *Can Graph Learning Learn Circuits?* (Tan, Lampert, "
+            "Maynard et al., 2026), selected by cross-validation, trained again on the whole "
+            "pool with several seeds, and measured on held-out cases at head level. The paper "
+            f"has {N_CASES} cases and {N_SEEDS} seeds, on InterpBench's weights; its figures "
+            "are marked as published."
+        )
+        return f"{text}\n\nMade with `{self.command}`." if self.command else text
+
+    def _overview(self) -> str:
+        columns = (
+            "Sweep",
+            "Configurations",
+            "Cases",
+            "Seeds",
+            "Eligible",
+            "Best configuration",
+            "Best median",
+            f"{short_words(HIGHLIGHT)}",
+            "Published",
+            "Mean difference",
+        )
+        rows = []
+        for number, sweep in enumerate(self.sweeps, start=1):
+            best, medians = best_of(sweep), sweep.medians
+            shown = medians.get(HIGHLIGHT)
+            changes = [medians[name] - PUBLISHED_MEDIANS[name] for name in medians]
+            rows.append(
+                [
+                    f"{number}. {sweep.name}",
+                    f"{len(medians)} of {len(CONFIGURATIONS)}",
+                    _span(len(row.cases) for row in sweep.rows),
+                    _span(row.n_seeds for row in sweep.rows),
+                    _span(row.eligible for row in sweep.rows),
+                    short_words(best),
+                    f"{medians[best]:.3f}",
+                    "" if shown is None else f"{shown:.3f}",
+                    f"{PUBLISHED_MEDIANS[HIGHLIGHT]:.3f}",
+                    signed(sum(changes) / len(changes)),
+                ]
+            )
+        note = (
+            "The mean difference is that of our medians from the published ones of the same names."
+        )
+        return f"{markdown_table(columns, rows)}\n\n{note}"
+
+    def _verdicts(self) -> str:
+        columns = ["Finding", *(str(number) for number in range(1, len(self.sweeps) + 1))]
+        by_sweep = [findings(sweep, self.searches) for sweep in self.sweeps]
+        rows = [
+            [found[0].claim, *(one.verdict for one in found)]
+            for found in zip(*by_sweep, strict=True)
+        ]
+        return markdown_table(columns, rows, left=len(columns))
+
+    def _findings(self, number: int, sweep: Sweep) -> str:
+        lines = [
+            f"- **{one.claim}: {one.verdict}.** {one.text}"
+            for one in findings(sweep, self.searches)
+        ]
+        parts = [f"### Findings of sweep {number}: {sweep.name}", "\n".join(lines)]
+        if table := learner_table(sweep):
+            parts += [
+                "Observed connectivity and none; the mean is that of differences over cases:",
+                table,
+            ]
+        return "\n\n".join(parts)
+
+
+_SEARCHES = (
+    "Methods that search each case on its own, on our subjects; seeds draw prompts, and seed "
+    "methods that are random."
+)
+_COST = (
+    "The paper's work and span of localizing one circuit of one new subject and task: work is the "
+    "floating-point operations of all matrix products, span the longest chain of matrix products "
+    "that wait for each other. What the training of a predictor took is not in them; what methods "
+    "were counted and measured to take is in [cost.md](cost.md)."
+)
+_TRAINING = (
+    "Trainings of the sweeps. Where several are trained side by side, the time of one is its share."
+)
+_PUBLISHED = (
+    "After ± stands the standard deviation of the statistic over five seeds. The baselines are "
+    "those of InterpBench's figure 9, without seeds. Scores in cross-validation keep q, k and "
+    "v apart, the held-out figures do not, so that the two do not compare."
+)
+
+
+def _conditions(sweep: Sweep) -> str:
+    steps = _span(row.step for row in sweep.rows)
+    return (
+        f"{_span(len(row.cases) for row in sweep.rows)} cases, "
+        f"{_span(row.n_seeds for row in sweep.rows)} seeds, chosen after {steps} steps. AUROC as "
+        "minimum, quartiles and maximum over cases, seeds averaged within a case; after ± the "
+        "standard deviation of the statistic over seeds. Eligible are the settings that finished "
+        "every fold."
+    )
+
+
+def _span(values: Iterable[int]) -> str:
+    found = sorted(set(values))
+    return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+
+# The command
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = _parser().parse_args(arguments)
+    typed = sys.argv[1:] if arguments is None else arguments
+    command = shlex.join(["python", "-m", "graphcircuits.compare.paper_page", *typed])
+    figures: list[Path] = given.figure
+    if bad := [str(path) for path in figures if path.suffix not in SUFFIXES]:
+        raise SystemExit(f"a figure is written as {', '.join(SUFFIXES)}, got {', '.join(bad)}.")
+    try:
+        sweeps = sweeps_of(row for path in given.sweeps for row in read_rows(path))
+        searches = [one for text in given.bench for one in read_searches(*_bench(text))]
+        costs = [record for path in given.cost for record in read_costs(path)]
+    except (OSError, ValueError) as error:
+        raise SystemExit(str(error)) from error
+    if not sweeps:
+        raise SystemExit("the files hold no rows; a sweep writes them once a refit is finished.")
+    written = _draw(sweeps[0], searches, figures)
+    # One picture of each kind is enough on the page.
+    linked = written[:2]
+    page = Page(
+        sweeps=tuple(sweeps),
+        searches=tuple(searches),
+        costs=tuple(costs),
+        figures=tuple(Path(os.path.relpath(path, given.out.parent)).as_posix() for path in linked),
+        command=command,
+    )
+    write_atomic(given.out, page.markdown().encode())
+    written.append(given.out)
+    if given.latex is not None:
+        write_atomic(given.latex, page.latex().encode())
+        written.append(given.latex)
+    sys.stdout.write("".join(f"wrote {path}\n" for path in written))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("sweeps", nargs="+", type=Path, help="sweep.json of a sweep's folder")
+    parser.add_argument(
+        "--bench",
+        nargs="*",
+        default=[],
+        help="cases.csv of a bench, or its folder; LABELS=PATH where its labels were others",
+    )
+    parser.add_argument(
+        "--cost", nargs="*", type=Path, default=[], help="times.jsonl of a sweep, or JSON rows"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="the page, Markdown")
+    parser.add_argument(
+        "--figure", nargs="*", type=Path, default=[], help="pictures: .svg, .png, .pdf"
+    )
+    parser.add_argument("--latex", type=Path, help="where to write the tables, as LaTeX")
+    return parser
+
+
+def _bench(text: str) -> tuple[str, str]:
+    """Path and labels."""
+    labels, sign, path = text.partition("=")
+    return (path, labels) if sign and labels in LABELINGS else (text, "interpbench")
+
+
+def _draw(sweep: Sweep, searches: Sequence[Search], paths: Sequence[Path]) -> list[Path]:
+    """The pictures that were written, both kinds of each suffix."""
+    title = f"Edge AUROC on held-out cases: {sweep.name}"
+    written = []
+    for path in paths:
+        every = path.with_name(f"{path.stem}-all{path.suffix}")
+        paper_figure(path, sweep, searches, title=title)
+        configurations_figure(every, sweep, title=title)
+        written += [path, every]
+    return written
+
+
+if __name__ == "__main__":
+    main()
