@@ -153,10 +153,11 @@ def contrast_text(sweeps: Sequence[Sweep], found: Sequence[Contrast]) -> str:
         sentences.append(f"Of {_and(aspects)} none moves it.")
     else:
         nearer = abs(after - PUBLISHED_MEDIANS[name]) < abs(before - PUBLISHED_MEDIANS[name])
+        side = "nearer to" if nearer else "further from"
         sentences.append(
             f"Of {_and(aspects)}, {words_of(largest.aspect)} move{_s(largest.aspect)} it most: "
             f"`{'` to `'.join(largest.values)}` takes it from {before:.3f} to {after:.3f} "
-            f"({signed(after - before)}), {'nearer to' if nearer else 'further from'} the published "
+            f"({signed(after - before)}), {side} the published "
             f"{PUBLISHED_MEDIANS[name]:.3f}."
         )
     alike = max(sweeps, key=likeness)

@@ -5,7 +5,7 @@
 
 1. Rows of the sweeps are read and put together (`sweeps`); the first sweep is the one drawn.
 2. The page has the sweeps side by side, the paper's findings checked on each (`findings`), what
-   explains the distance to the paper (`decompose`), a table per sweep, searches, cost, and all
+   explains the distance to the paper (`decompose`), a table per sweep, other methods, cost, all
    published rows (`published`).
 3. `--figure` draws the paper's figure, and all 14 configurations in a file with `-all` in its name;
    `--latex` writes the tables.
@@ -78,7 +78,11 @@ class Page:
         for number, sweep in enumerate(self.sweeps, start=1):
             parts += [f"### {number}. {sweep.name}", _conditions(sweep), sweep_markdown(sweep)]
         if self.searches:
-            parts += ["### Searches on the same cases", _SEARCHES, search_markdown(self.searches)]
+            parts += [
+                "### Other methods on the same cases",
+                _OTHERS,
+                search_markdown(self.searches),
+            ]
         parts += ["## Cost", _COST, formula_markdown()]
         if self.costs:
             parts += [_TRAINING, cost_markdown(self.costs)]
@@ -159,9 +163,9 @@ class Page:
         return "\n\n".join(parts)
 
 
-_SEARCHES = (
-    "Methods that search each case on its own, on our subjects; seeds draw prompts, and seed "
-    "methods that are random."
+_OTHERS = (
+    "Methods of `graphcircuits bench` on our subjects: searches of each case, and predictors that "
+    "ship. Seeds draw prompts, and seed methods that are random; nothing is trained again."
 )
 _COST = (
     "The paper's work and span of localizing one circuit of one new subject and task: work is the "

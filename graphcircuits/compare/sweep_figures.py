@@ -127,7 +127,7 @@ def sweep_latex(sweep: Sweep, searches: Sequence[Search] = ()) -> str:
             ]
             for one in own
         ]
-        blocks.append(("Ours, searches of each case", rows))
+        blocks.append(("Ours, other methods", rows))
     for heading, published in (
         ("Published, Graph Circuit Learning", GCL_ROWS),
         ("Published, GNN explainer", (EXPLAINER,)),
