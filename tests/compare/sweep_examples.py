@@ -5,7 +5,7 @@ from typing import Any
 
 from graphcircuits.compare.published import BY_CONFIGURATION
 from graphcircuits.compare.sweep_rows import SweepRow
-from graphcircuits.compare.sweeps import Sweep, sweeps_of
+from graphcircuits.compare.sweeps import SweepResult, sweeps_of
 
 CASES = tuple(f"ib-{number}" for number in range(1, 17))
 
@@ -35,7 +35,7 @@ def sweep(
     medians: Mapping[str, float] | None = None,
     scores: Mapping[str, float] | None = None,
     **changes: Any,
-) -> Sweep:
+) -> SweepResult:
     """All 14 with the published medians and scores, but for those given."""
     rows = []
     for name, printed in BY_CONFIGURATION.items():

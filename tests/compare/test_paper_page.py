@@ -13,7 +13,8 @@ BENCH = "case,method,seed,auroc\nib-3,eap-ig,0,0.5\nib-8,eap-ig,0,1.0\n"
 
 
 def test_the_page_is_made_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_rows(tmp_path / "a.json", sweep({"dirgnn-line-observed": 0.95}).rows)
+    rows = sweep({"dirgnn-line-observed": 0.95}).rows
+    write_rows(tmp_path / "a.json", rows, command="graphcircuits sweep paper")
     other = [*sweep(labels="paper").rows, row("dirgnn-line-none", fleet="public")]
     write_rows(tmp_path / "b.json", other)
     (tmp_path / "cases.csv").write_text(BENCH)
@@ -30,6 +31,7 @@ def test_the_page_is_made_from_files(tmp_path: Path, capsys: pytest.CaptureFixtu
     text = page.read_text()
     assert "Made with `python -m graphcircuits.compare.paper_page " in text
     assert f"--bench {tmp_path} paper={tmp_path} --cost" in text
+    assert f"- `{tmp_path.as_posix()}/a.json`: `graphcircuits sweep paper`\n" in text
     headings = [line for line in text.splitlines() if line.startswith("#")]
     first = "aligner tabpfn, pool, planted fleet, interpbench labels"
     assert headings == [
