@@ -21,6 +21,7 @@ from graphcircuits.compare.evaluate import auprc, auroc, precision_recall, summa
 from graphcircuits.compare.published import HIGHLIGHTED, Published
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import Unit
+from graphcircuits.compare.text_tables import csv_text
 from graphcircuits.corpus import case_ids
 from graphcircuits.corpus.orders import Order
 from graphcircuits.disk import write_atomic
@@ -207,7 +208,7 @@ class Report:
             which = [run.case, order.fleet, order.architecture, run.method, run.seed]
             numbers = [*(record.get(name, "") for name in measured), run.seconds, peak]
             lines.append([*which, graph.n_layers, graph.n_edges, *numbers])
-        return figures.csv_text(lines)
+        return csv_text(lines)
 
     def markdown(self) -> str:
         """The table with its title, what is in it, and how to make it again."""
