@@ -41,14 +41,14 @@ MOST_PROCESSES = 1024
 
 def bench(
     methods: Annotated[
-        str | None, typer.Option(help="Methods with commas between; all of them if left out.")
+        str | None, typer.Option(help="Methods with commas between; all but gcl-paper if left out.")
     ] = None,
     cases: Annotated[
         str | None,
         typer.Option(
-            help="test, pool, deep (four layers and more, test cases left out), all, multitask "
-            "(each task of models that have several), or ids with commas between; test if left "
-            "out, or all of --subjects."
+            help="test, pool, paper-pool (InterpBench's 26 of the paper's pool), deep (four layers "
+            "and more, test cases left out), all, multitask (each task of models that have "
+            "several), or ids with commas between; test if left out, or all of --subjects."
         ),
     ] = None,
     fleet: Annotated[
@@ -69,7 +69,8 @@ def bench(
     labels: Annotated[
         str | None,
         typer.Option(
-            help="Circuit labeling: interpbench (official, also if left out), complete or paper."
+            help="Circuit labeling: interpbench (official, also if left out), complete or paper "
+            "(the lists that the paper used, for InterpBench's cases)."
         ),
     ] = None,
     level: Annotated[
@@ -235,6 +236,9 @@ def _show(report: "Report") -> None:
 
     labels = f"AUROC ({report.config.labels} labels, {report.config.level} level)"
     say(f"{report.title}, {labels if report.has_truth else 'CMD'}")
+    if report.worked_out:
+        names = ", ".join(report.worked_out)
+        say(f"labels worked out, their published lists not being at hand: {names}")
     rows, columns = report.rows(), figures.header(report.rows())
     shown = [figures.cells(row, plus_minus="±") for row in rows]
     print_table(list(columns), shown, numbers=len(columns) - 1)
@@ -253,6 +257,7 @@ def _record(report: "Report") -> dict[str, Any]:
         "title": report.title,
         "fleet": config.fleet,
         "labels": config.labels if report.has_truth else None,
+        "worked_out": report.worked_out,
         "level": config.level if report.has_truth else None,
         "cases": list(config.cases),
         "methods": [asdict(row) for row in report.rows()],

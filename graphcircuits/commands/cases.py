@@ -99,4 +99,12 @@ def _row(case: "Case") -> dict[str, Any]:
         "split": case.split,
         "fold": case.fold,
         "group": case.group,
+        "paper_labels": _paper_labels(case),
     }
+
+
+def _paper_labels(case: "Case") -> str | None:
+    """Where the circuit under the paper's labels comes from; None outside the paper's split."""
+    if case.published is not None:
+        return "published"
+    return None if case.worked_out is None else "worked out"

@@ -35,8 +35,9 @@ def train(
     cases: Annotated[
         str | None,
         typer.Option(
-            help="Shipped cases to learn from: pool, or ids with commas between; pool if left out "
-            "and there is neither --corpus nor --language."
+            help="Shipped cases to learn from: pool, paper-pool (InterpBench's 26 of the paper's "
+            "pool, in folds of their own), or ids with commas between; pool if left out and there "
+            "is neither --corpus nor --language."
         ),
     ] = None,
     corpus: Annotated[
@@ -270,6 +271,7 @@ def _plan(
     from random import Random
 
     from graphcircuits.corpus import N_FOLDS
+    from graphcircuits.corpus.pools import POOLS
     from graphcircuits.training.sources import (
         corpus_sources,
         language_sources,
@@ -281,10 +283,16 @@ def _plan(
     refuse(*(in_range(flag, fold, 0, N_FOLDS - 1) for flag, fold in folds.items()))
     if without_fold is not None and without_fold == validation_fold:
         raise ValueError("--without-fold and --validation-fold must be different folds.")
+    pool = cases if cases in POOLS else "pool"
+    if pool == "paper-pool" and (corpus is not None or language is not None):
+        raise ValueError(
+            "--cases paper-pool has folds of its own, which --corpus and --language do not follow; "
+            "give it alone."
+        )
     sources, left_out = [], []
     if cases is not None or (corpus is None and language is None):
-        ids, left_out = _cases(cases or "pool")
-        sources += shipped_sources(ids)
+        ids, left_out = _cases(cases or "pool", pool)
+        sources += shipped_sources(ids, pool)
     for folder in _listed(corpus):
         sources += corpus_sources(folder)
     for folder in _listed(language):
@@ -304,16 +312,18 @@ def _listed(folders: str | None) -> list[str]:
     return [] if folders is None else [x.strip() for x in folders.split(",") if x.strip()]
 
 
-def _cases(cases: str) -> tuple[list[str], list[str]]:
+def _cases(cases: str, pool: str = "pool") -> tuple[list[str], list[str]]:
     """Ids to learn from, and ids of the pool that have no subject to learn from."""
     from graphcircuits.compare.selection import select_cases
     from graphcircuits.corpus.recognize import shipped_ids
     from graphcircuits.training.sources import refuse_others
 
     if cases in ("test", "deep", "all"):
-        raise ValueError(f"--cases must be pool or ids, got {cases}: that may hold other cases.")
+        raise ValueError(
+            f"--cases must be pool, paper-pool or ids, got {cases}: that may hold other cases."
+        )
     ids, left_out = select_cases(cases)
-    refuse_others(ids)
+    refuse_others(ids, pool)
     absent = sorted(set(ids).difference(shipped_ids()))
     if absent:
         raise ValueError(f"no subject is shipped to learn from: {', '.join(absent)}.")

@@ -22,7 +22,7 @@ from graphcircuits.compare.published import HIGHLIGHTED, Published
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import Unit
 from graphcircuits.compare.text_tables import csv_text
-from graphcircuits.corpus import case_ids
+from graphcircuits.corpus import case_ids, load_case
 from graphcircuits.corpus.orders import Order
 from graphcircuits.disk import write_atomic
 
@@ -82,6 +82,14 @@ class Report:
     @property
     def has_truth(self) -> bool:
         return self.config.fleet != "natural"
+
+    @property
+    def worked_out(self) -> list[str]:
+        """Subjects whose labels are not those that the paper had, but worked out by rule."""
+        if not self.has_truth or self.config.labels != "paper":
+            return []
+        cases = {id: load_case(Order.parse(id).case) for id in self.config.cases}
+        return [id for id, case in cases.items() if case.worked_out is not None]
 
     @cached_property
     def units(self) -> Mapping[str, Unit]:
@@ -233,10 +241,12 @@ class Report:
             "over log-spaced numbers of edges, on prompts that the method has not seen"
         )
         if self.has_truth:
+            by_rule = ", ".join(self.worked_out)
+            labels = f" (worked out, not published: {by_rule})" if by_rule else ""
             return (
-                f"Labels `{config.labels}`, level `{config.level}`, {counts}. AUROC {spread}. "
-                f"AUPRC, precision at the true size and seconds are medians over {one}s, CPR and "
-                f"CMD means, memory is the largest. {areas}."
+                f"Labels `{config.labels}`{labels}, level `{config.level}`, {counts}. "
+                f"AUROC {spread}. AUPRC, precision at the true size and seconds are medians over "
+                f"{one}s, CPR and CMD means, memory is the largest. {areas}."
             )
         return (
             f"No circuit is known; {counts}. {areas}. The table has CMD, smaller is better, "

@@ -3,9 +3,18 @@
 `groups_of` names the groups of the split that a case belongs to, by its id or that of one of its
 subjects. Two cases are related when they share one. A model of several tasks belongs to the groups
 of all of them: whoever saw it has seen every one of its circuits.
+
+`twins` names what is related by its answer alone: listed cases of a pool whose circuit is the very
+same mask over the same graph. Groups tell the token and the position embedding apart, which a mask
+cannot, as a graph has one `input`; so twins can be of different groups and folds, and whoever
+learned from one has seen the labels of the other. Selection leaves them out of training where the
+other is validated.
 """
 
-from graphcircuits.corpus import FAMILIES, MULTITASK, RANDOM, random_seed, split_records
+from collections.abc import Mapping
+from functools import cache
+
+from graphcircuits.corpus import FAMILIES, MULTITASK, RANDOM, load_case, random_seed, split_records
 
 
 def groups_of(id: str) -> frozenset[str]:
@@ -36,6 +45,30 @@ def fold_of(id: str) -> int | None:
     groups = groups_of(case)
     folds = (r["fold"] for r in split_records().values() if r["group"] in groups and "fold" in r)
     return next(folds, None)
+
+
+def twins(id: str) -> frozenset[str]:
+    """The other cases of the pools whose circuit is the same mask, by the id of a case or subject.
+
+    Those of its own fold are among them. Only listed cases have twins: random programs are too many
+    to compare.
+    """
+    case = _case_of(id)
+    if case.partition("-")[0] == MULTITASK:
+        return frozenset(twin for task in _tasks_of(case) for twin in twins(task))
+    return _twins().get(case, frozenset())
+
+
+@cache
+def _twins() -> Mapping[str, frozenset[str]]:
+    """All that there are, by case; the official and the complete labels give the same."""
+    from graphcircuits.corpus.pools import POOLS, pool_cases
+
+    alike: dict[object, set[str]] = {}
+    for id in dict.fromkeys(case.id for pool in POOLS for case in pool_cases(pool)):
+        circuit = load_case(id).circuit
+        alike.setdefault((circuit.graph, tuple(circuit.edges)), set()).add(id)
+    return {id: frozenset(ids - {id}) for ids in alike.values() for id in ids}
 
 
 def _case_of(id: str) -> str:

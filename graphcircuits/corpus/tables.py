@@ -7,8 +7,8 @@
    of InterpBench's cases differs.
 4. `random_table`: where the first random programs stand, and how much they differ.
 
-Ten of the 84 published edge lists are not part of the package. `paper_circuit` works them out by
-the rule that gives the sizes of the other 74.
+Ten of the 84 published edge lists are not part of the package. `worked_out` is the rule that gives
+the sizes of the other 74, and what `case.labels("paper")` takes in place of the ten.
 
 `python -m graphcircuits.corpus.tables` prints all tables as Markdown.
 """
@@ -135,7 +135,7 @@ def graph_table(subsets: Mapping[str, str] = SUBSETS) -> str:
 def circuit_table(labeling: str = "interpbench", subsets: Mapping[str, str] = SUBSETS) -> str:
     """The paper's table of true circuits: nodes and edges under one labeling."""
     sizes = {
-        name: [circuit_size(_labels(case, labeling)) for case in cases_of(subsets[name])]
+        name: [circuit_size(case.labels(labeling)) for case in cases_of(subsets[name])]
         for name in subsets
     }
     return _size_table("circuit", sizes)
@@ -169,15 +169,6 @@ def _size_table(what: str, sizes: Mapping[str, Sequence[tuple[int, int]]]) -> st
 
 
 # --- the paper's labels --------------------------------------------------------------------------
-
-
-def _labels(case: Case, labeling: str) -> Circuit:
-    return paper_circuit(case) if labeling == "paper" else case.labels(labeling)
-
-
-def paper_circuit(case: Case) -> Circuit:
-    """The published edge list, worked out where the package has none."""
-    return case.labels("paper") if case.published is not None else worked_out(case)
 
 
 def worked_out(case: Case) -> Circuit:

@@ -5,9 +5,10 @@
    over positions: what noising the edge would do if the rest were linear.
 2. EAP takes the gradient at the clean run (Syed et al. 2023) or, denoising, at the corrupted one.
    EAP-IG (Hanna et al. 2024) averages it along a path from corrupted to clean, at the midpoints of
-   equal steps, which converges faster than their right ends, as published. Over inputs, the path
-   interpolates the input embeddings; over activations, it interpolates the outputs of one group of
-   writers at a time (the input, the heads of a layer, an MLP) with everything below it clean.
+   equal steps, which converges faster than their right ends, as published; `points` has the other
+   rules, those that take both ends of the path among them. Over inputs, the path interpolates the
+   input embeddings; over activations, it interpolates the outputs of one group of writers at a time
+   (the input, the heads of a layer, an MLP) with everything below it clean.
 3. A score pools an edge's effects on the prompts: by default the mean of absolute values, where the
    papers add up signed effects (`pool="sum"`); docs/research/pooling.md has the comparison.
 
@@ -42,8 +43,9 @@ from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs, check_losses
 
 PATHS = ("inputs", "activations")
-RULES = {"left": 0.0, "midpoint": 0.5, "right": 1.0}
-"""Where in a step the gradient is taken."""
+IN_A_STEP = {"left": 0.0, "midpoint": 0.5, "right": 1.0}
+"""Where in each of equal steps the gradient is taken."""
+RULES = (*IN_A_STEP, "endpoints", "trapezoid")
 
 Stream = Float[Tensor, "batch pos d_model"]
 Walk = Callable[
@@ -87,16 +89,33 @@ def eap_ig(
     """Effect of noising each edge, from gradients averaged along a path from corrupted to clean.
 
     `over` names the path: "inputs" takes `steps` passes, "activations" that many for each group of
-    writers. `rule` says where in each step the gradient is taken: at its middle, at its "right"
-    end, the clean one, as published, or at its "left" one, as in the EAP-IG package of today.
-    `pool` and `memory_limit` as in `eap`. With "sum", and before the absolute value, the scores of
-    the edges leaving `input` add up to the loss gap as `steps` grow.
+    writers. `rule` says where the gradient is taken (`points`): in the middle of each step, at its
+    "right" end, the clean one, as published, or at its "left" one, as in the EAP-IG package of
+    today; or at as many equally spaced points that include both ends of the path, all alike with
+    "endpoints", or the ends by half with "trapezoid". `pool` and `memory_limit` as in `eap`. With
+    "sum", and before the absolute value, the scores of the edges leaving `input` add up to the loss
+    gap as `steps` grow.
     """
     check_choice("over", over, PATHS)
-    check_choice("rule", rule, tuple(RULES))
+    shares, weights = points(rule, steps)
+    return attribute(subject, pairs, over, shares, pool, memory_limit, weights)
+
+
+def points(rule: str, steps: int) -> tuple[Float[Tensor, " step"], Float[Tensor, " step"] | None]:
+    """The shares of clean at which a rule takes gradients, and how much each counts if not alike.
+
+    `steps` are gradients, whichever the rule: equal steps from corrupted to clean with one each, or
+    so many points of which the first is the corrupted run and the last the clean one.
+    """
+    check_choice("rule", rule, RULES)
     check_positive(steps=steps)
-    shares = (torch.arange(steps) + RULES[rule]) / steps
-    return attribute(subject, pairs, over, shares, pool, memory_limit)
+    if rule in IN_A_STEP:
+        return (torch.arange(steps) + IN_A_STEP[rule]) / steps, None
+    if steps < 2:
+        raise ValueError(f"rule {rule} takes both ends, so steps must be at least 2, got {steps}.")
+    shares, weights = torch.linspace(0, 1, steps), torch.ones(steps)
+    weights[[0, -1]] = 0.5
+    return shares, None if rule == "endpoints" else weights
 
 
 def attribute(
@@ -106,10 +125,11 @@ def attribute(
     shares: Float[Tensor, " step"],
     pool: str,
     memory_limit: int | None,
+    weights: Float[Tensor, " step"] | None = None,
 ) -> Float[Tensor, " edge"]:
     """Pooled effects, with gradients averaged over these shares of clean on the path.
 
-    A walk has points of its own, as many as there are shares.
+    A walk has points of its own, as many as there are shares, and they all count alike.
     """
     check_choice("pool", pool, POOLS)
     subject = settled(subject, widen=False)
@@ -123,7 +143,9 @@ def attribute(
     by_prompt = pool == "abs"
     with explained(subject, "prompts", prompts, numbers):
         for part in pairs.split(prompts):
-            found, *both = _effects(subject, part, over, shares.split(steps), by_prompt=by_prompt)
+            found, *both = _effects(
+                subject, part, over, shares.split(steps), weights, by_prompt=by_prompt
+            )
             total += found.abs_().sum(0) if by_prompt else found[0]
             losses.append(both)
     clean, corrupted = (torch.cat(each) for each in zip(*losses, strict=True))
@@ -142,12 +164,13 @@ def effects(
     pairs: Pairs,
     over: str,
     shares: tuple[Float[Tensor, " _"], ...],
+    weights: Float[Tensor, " step"] | None = None,
 ) -> Float[Tensor, "batch edge"]:
     """Signed first-order effect of noising each edge on each prompt's loss.
 
     Gradients are averaged over the shares of clean, one pass for each tensor of them.
     """
-    return _effects(subject, pairs, over, shares, by_prompt=True)[0]
+    return _effects(subject, pairs, over, shares, weights, by_prompt=True)[0]
 
 
 def _effects(
@@ -155,6 +178,7 @@ def _effects(
     pairs: Pairs,
     over: str | Walk,
     shares: tuple[Float[Tensor, " _"], ...],
+    weights: Float[Tensor, " step"] | None = None,
     *,
     by_prompt: bool,
 ) -> tuple[Float[Tensor, "batch_or_1 edge"], Float[Tensor, " batch"], Float[Tensor, " batch"]]:
@@ -173,7 +197,7 @@ def _effects(
     deltas = writer_deltas(subject, clean, corrupted)
     found = deltas.new_zeros(len(pairs) if by_prompt else 1, subject.graph.n_edges)
     if end is None:
-        runs = _runs(subject, pairs, over, shares, (clean, corrupted), deltas)
+        runs = _runs(subject, pairs, over, shares, weights, (clean, corrupted), deltas)
     else:
         (whole,) = _paths(subject, clean, deltas, "inputs")
         runs = [(whole, clean if end == 1.0 else corrupted)]
@@ -186,7 +210,7 @@ def _effects(
             first_layer=path.first_layer,
             writers=path.writers,
         )
-    found /= len(points)
+    found /= len(points) if weights is None else float(weights.sum())
     losses = [
         pairs.loss_at_columns(run.logits) if run.losses is None else run.losses[0]
         for run in (clean, corrupted)
@@ -214,11 +238,16 @@ class _Path:
     change: Float[Tensor, "batch pos d_model"]
     """What full corruption of the group adds to the stream."""
 
-    def run(self, pairs: Pairs, shares: Float[Tensor, " step"]) -> Pass:
+    def run(
+        self,
+        pairs: Pairs,
+        shares: Float[Tensor, " step"],
+        weights: Float[Tensor, " step"] | None = None,
+    ) -> Pass:
         """One run on all prompts for each share of corruption, step by step, with gradients."""
         streams = self.stream + shares[:, None, None, None] * self.change
         streams = streams.to(self.stream.dtype)
-        return with_gradients(self.suffix, streams.flatten(0, 1), pairs)
+        return with_gradients(self.suffix, streams.flatten(0, 1), pairs, weights)
 
 
 def _runs(
@@ -226,20 +255,23 @@ def _runs(
     pairs: Pairs,
     over: str | Walk,
     shares: tuple[Float[Tensor, " _"], ...],
+    weights: Float[Tensor, " step"] | None,
     ends: tuple[Pass, Pass],
     deltas: Float[Tensor, "writer batch pos d_model"],
 ) -> Iterator[tuple[_Path, Pass]]:
     """The runs at all points, with the path that each belongs to."""
     clean, corrupted = ends
+    sizes = [len(some) for some in shares]
+    counts = [None] * len(sizes) if weights is None else weights.to(deltas).split(sizes)
     if isinstance(over, str):
         for path in _paths(subject, clean, deltas, over):
-            for some in shares:
-                yield path, path.run(pairs, 1 - some.to(deltas))
+            for some, count in zip(shares, counts, strict=True):
+                yield path, path.run(pairs, 1 - some.to(deltas), count)
         return
     first, last = (end.layers[0].at_heads for end in ends)
     streams = over(subject, pairs, first, last, corrupted.logits)
     (path,) = _paths(subject, clean, deltas, "inputs")
-    for some in streams.split([len(part) for part in shares]):
+    for some in streams.split(sizes):
         yield path, with_gradients(subject, some.flatten(0, 1), pairs)
 
 

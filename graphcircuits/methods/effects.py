@@ -21,12 +21,19 @@ __all__ = ["Pass", "add_effects", "kept", "with_gradients", "writer_deltas"]
 
 
 def with_gradients(
-    subject: Transformer, streams: Float[Tensor, "run pos d_model"], pairs: Pairs
+    subject: Transformer,
+    streams: Float[Tensor, "run pos d_model"],
+    pairs: Pairs,
+    weights: Float[Tensor, " step"] | None = None,
 ) -> Pass:
-    """A run on each prompt, once or for several steps in a row, with gradients of its loss."""
+    """A run on each prompt, once or for several steps in a row, with gradients of its loss.
+
+    `weights` are how much the loss of each step counts; all count alike without them.
+    """
 
     def losses(logits: Float[Tensor, "run column d_vocab_out"]) -> Float[Tensor, "step batch"]:
-        return pairs.loss_at_columns(logits.unflatten(0, (-1, len(pairs))))
+        found = pairs.loss_at_columns(logits.unflatten(0, (-1, len(pairs))))
+        return found if weights is None else found * weights[:, None]
 
     return passes.with_gradients(subject, streams, pairs.columns, losses)
 

@@ -5,7 +5,9 @@
    `language_sources` small language models with every task that they do.
 2. Programs of the test split are never taken, nor are discarded ones, most of which are related to
    them: cases of the package are refused, a corpus has none, and of a folder of subject files they
-   are left out and named.
+   are left out and named. The paper's own pool has two that are discarded here: `ib-25` and
+   `ib-106` are taken where that pool is asked for by name, and what learned from them is kept from
+   the test cases that they are related to like anything else.
 3. `split` holds out a fold: what is held out shares neither program group nor model with what is
    left. Of language models both the models and the tasks are dealt out to folds, and a model's
    task is held out where both are.
@@ -28,6 +30,7 @@ from graphcircuits.corpus.language.folder import REPORT
 from graphcircuits.corpus.language.report import does
 from graphcircuits.corpus.multitask import AT, MultiCase
 from graphcircuits.corpus.orders import Order
+from graphcircuits.corpus.pools import pool_cases
 from graphcircuits.corpus.prepare import find_case
 from graphcircuits.corpus.relations import groups_of
 from graphcircuits.files import read_json
@@ -107,11 +110,13 @@ def _case(id: str) -> Case:
     return load_case(id)
 
 
-def shipped_sources(ids: Iterable[str]) -> list[Source]:
-    """Planted subjects of the package; `refuse_others` says which are for training."""
+def shipped_sources(ids: Iterable[str], pool: str = "pool") -> list[Source]:
+    """Planted subjects of the package, in the folds of a pool; `refuse_others` says which are for
+    training."""
+    own = None if pool == "pool" else _folds(pool)
     found = []
     for id in ids:
-        fold = load_case(id).fold
+        fold = load_case(id).fold if own is None else own.get(id)
         folds = () if fold is None else (fold,)
         found.append(
             Source(id, "shipped", "", id, id, tuple(sorted(groups_of(id))), folds, "planted")
@@ -119,19 +124,33 @@ def shipped_sources(ids: Iterable[str]) -> list[Source]:
     return found
 
 
-def refuse_others(ids: Iterable[str]) -> None:
+def refuse_others(ids: Iterable[str], pool: str = "pool") -> None:
     """Refuse cases that are not of the pool."""
     places = {id: find_case(id).split or "in no split" for id in ids}
-    forbidden = [f"{id} ({place})" for id, place in places.items() if place != "pool"]
+    # Random programs are of our pool as well, and too many to list.
+    listed = {} if pool == "pool" else _folds(pool)
+    forbidden = [
+        f"{id} ({place})"
+        for id, place in places.items()
+        if (place != "pool" if pool == "pool" else id not in listed)
+    ]
     if forbidden:
-        raise ValueError(f"only cases of the pool are for training, not {', '.join(forbidden)}.")
+        what = "the pool" if pool == "pool" else pool
+        raise ValueError(f"only cases of {what} are for training, not {', '.join(forbidden)}.")
 
 
-def corpus_sources(folder: str | Path) -> list[Source]:
-    """Every task of every subject of a corpus, or of a folder of subject files."""
+def _folds(pool: str) -> dict[str, int]:
+    return {case.id: case.fold for case in pool_cases(pool)}
+
+
+def corpus_sources(folder: str | Path, pool: str = "pool") -> list[Source]:
+    """Every task of every subject of a corpus, or of a folder of subject files.
+
+    A corpus is drawn from our pool; of a folder of files any pool takes its own, in its own folds.
+    """
     root = Path(folder)
     if not (root / MANIFEST).is_file():
-        return _file_sources(root)
+        return _file_sources(root, pool)
     found = []
     for entry in _corpus(str(root)).entries:
         if entry.fold is None:
@@ -140,23 +159,26 @@ def corpus_sources(folder: str | Path) -> list[Source]:
     return found
 
 
-def _file_sources(root: Path) -> list[Source]:
+def _file_sources(root: Path, pool: str) -> list[Source]:
     paths = sorted(root.glob(f"*{SUFFIX}"))
     if not paths:
         raise ValueError(
             f"{root} holds no subjects: neither {MANIFEST} of a corpus nor {SUFFIX} files; build "
             "some with: graphcircuits corpus"
         )
+    own = None if pool == "pool" else _folds(pool)
     found, others = [], []
     for path in paths:
         order = Order.parse(path.name.removesuffix(SUFFIX))
         case = find_case(order.case)
-        if case.split != "pool" or case.fold is None:
+        fold = (case.fold if case.split == "pool" else None) if own is None else own.get(case.id)
+        if fold is None:
             others.append(order.id)
         else:
-            found += _of_order(order, "file", str(path), case.fold, None)
+            found += _of_order(order, "file", str(path), fold, None)
     if others:
-        log.warning("%s: left out, not of the pool: %s", root, ", ".join(others))
+        what = "the pool" if own is None else pool
+        log.warning("%s: left out, not of %s: %s", root, what, ", ".join(others))
     return found
 
 

@@ -251,15 +251,16 @@ def train_ensemble(
     validation: Sequence[Example] = (),
     checkpoints: str | Path | None = None,
     device: torch.device | str = "cpu",
+    pool: str = "pool",
     progress: Callable[[int, int, int], None] | None = None,
     log: Callable[[int, int, Mapping[str, float]], None] | None = None,
 ) -> Ensemble:
     """One predictor per seed, trained on cases of the package; callbacks hear the seed first.
 
-    Only cases of the pool are for training. `validation` is scored at regular steps. `checkpoints`
-    is a folder with one file per seed.
+    Only cases of the `pool` are for training. `validation` is scored at regular steps.
+    `checkpoints` is a folder with one file per seed.
     """
-    refuse_others(ids)
+    refuse_others(ids, pool)
     return ensemble_of(
         read_examples(ids, config) if examples is None else examples,
         config,

@@ -12,8 +12,10 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from graphcircuits.commands.bench import bench
+from graphcircuits.commands.bench import _record, _show, bench
 from graphcircuits.compare import bench as benching
+from graphcircuits.compare.bench import BenchConfig
+from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import StoreUnusable
 from tests.compare.folders import save_subject
 
@@ -39,6 +41,18 @@ def test_a_fresh_bench_keeps_nothing(tmp_path: Path) -> None:
     assert times(tmp_path) == first
     assert run(tmp_path, "--fresh").exit_code == 0
     assert min(times(tmp_path)) > max(first)
+
+
+def test_labels_that_were_worked_out_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    cases = ("ib-8", "ib-18", "ib-21")
+    for labels, found in (("paper", ["ib-18", "ib-21"]), ("interpbench", [])):
+        config = BenchConfig(cases=cases, methods=("random",), labels=labels)
+        report = Report(config=config, title="a title", runs=())
+        assert _record(report)["worked_out"] == found
+        _show(report)
+        told = capsys.readouterr().out
+        line = "labels worked out, their published lists not being at hand: ib-18, ib-21"
+        assert (line in told) == bool(found)
 
 
 @pytest.mark.slow

@@ -12,9 +12,10 @@ import typer
 from typer.testing import CliRunner, Result
 
 from graphcircuits import localize
-from graphcircuits.commands.train import _cases, _settings, train
+from graphcircuits.commands.train import _cases, _plan, _settings, train
 from graphcircuits.compare.selection import select_cases
 from graphcircuits.corpus import load_case
+from graphcircuits.corpus.pools import pool_cases
 from graphcircuits.predictor.ensemble import load_ensemble
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.training import finish
@@ -231,10 +232,21 @@ def test_cases_without_a_subject_are_named(
     assert _cases("pool")[1] == absent
 
 
+def test_the_papers_pool_is_taken_by_its_name_and_in_its_own_folds() -> None:
+    plan = _plan("paper-pool", None, None, 1, None, None)
+    learned, held_out = ([source.id for source in part] for part in (plan.learned, plan.held_out))
+    folds = {case.id: case.fold for case in pool_cases("paper-pool")}
+    assert sorted(learned + held_out) == sorted(folds)
+    assert {folds[id] for id in held_out} == {1}
+    assert 1 not in {folds[id] for id in learned}
+    # What learned from ib-25 says so by its group, and is kept from the test case that it is like.
+    assert {source.id: source.groups for source in plan.held_out}["ib-25"] == ("ib-18",)
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (["--cases", "test"], "--cases must be pool or ids, got test"),
+        (["--cases", "test"], "--cases must be pool, paper-pool or ids, got test"),
         (
             ["--cases", "ib-3,ib-7,ib-25"],
             "only cases of the pool are for training, not ib-3 (test), ib-25 (discarded).",
@@ -247,6 +259,11 @@ def test_cases_without_a_subject_are_named(
             # Held out, of a test case's structure, and with a constant output.
             ["--cases", "rnd-11,rnd-13,rnd-62,rnd-7"],
             "not rnd-11 (test), rnd-13 (discarded), rnd-62 (discarded).",
+        ),
+        (
+            ["--cases", "paper-pool", "--corpus", "here"],
+            "--cases paper-pool has folds of its own, which --corpus and --language do not follow; "
+            "give it alone.",
         ),
         (["--cases", "rnd-7"], "no subject is shipped to learn from: rnd-7."),
         (["--without-fold", "5"], "--without-fold must be in 0..4, got 5"),

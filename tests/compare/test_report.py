@@ -206,3 +206,13 @@ def test_published_figures_only_beside_the_same_cases() -> None:
     ):
         given = BenchConfig(cases=cases, methods=("random",), level=level)
         assert bool(Report(config=given, title="", runs=()).published()) == shown
+
+
+def test_labels_that_are_not_the_papers_own_are_named() -> None:
+    cases = ("ib-8", "ib-18.public.plain.0", "ib-21.public.plain.0")
+    given = BenchConfig(cases=cases[1:], methods=("random",), labels="paper")
+    text = Report(config=given, title="", runs=()).markdown()
+    told = "Labels `paper` (worked out, not published: ib-18.public.plain.0, ib-21.public.plain.0)"
+    assert told in text
+    given = BenchConfig(cases=cases[:1], methods=("random",), labels="paper")
+    assert "Labels `paper`, level `head`" in Report(config=given, title="", runs=()).markdown()

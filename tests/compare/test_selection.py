@@ -29,8 +29,11 @@ def test_selections() -> None:
     assert select_cases("ib-3, tb-length") == (["ib-3", "tb-length"], [])
     with pytest.raises(ValueError, match="unknown case 'ib-3333'"):
         select_cases("ib-3,ib-3333")
-    with pytest.raises(ValueError, match="cases must be one of test, pool, deep, all, or ids"):
+    with pytest.raises(
+        ValueError, match="must be one of test, pool, paper-pool, deep, all, or ids"
+    ):
         select_cases(",")
+    assert select_cases("paper-pool") == (case_ids(split="paper-pool"), [])
     assert select_subjects("test") == select_cases("test")
     assert select_subjects("tb-length,ib-3") == (["tb-length", "ib-3"], [])
 
@@ -54,6 +57,7 @@ def test_subjects_of_a_folder(folder: Path) -> None:
     expected = {
         "test": (test, strange),
         "pool": (["ib-7.natural.plain.0"], strange),
+        "paper-pool": (["ib-7.natural.plain.0"], strange),
         "all": ([*test[:2], "ib-7.natural.plain.0", test[2]], strange),
         "multitask": (tasks, strange),
         "ib-3": (test[:2], []),
@@ -77,7 +81,11 @@ def test_what_a_folder_does_not_hold(folder: Path) -> None:
         ("ib-3333", "natural", "unknown case 'ib-3333'"),
         ("ib-3.public.plain.0", "natural", "ib-3.public.plain.0 is of the fleet public, and nat"),
         ("ib-3.natural.plain", "natural", "a subject is named by its case, such as ib-3, or as"),
-        (",", "natural", "cases must be one of test, pool, deep, all, multitask, or ids; got none"),
+        (
+            ",",
+            "natural",
+            "one of test, pool, paper-pool, deep, all, multitask, or ids; got none",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             select_subjects(selection, fleet, folder)

@@ -95,7 +95,10 @@ def test_listing_cases_does_not_load_torch():
         (lambda: case_ids(family="xx"), r"unknown family 'xx'; choose from ib"),
         (lambda: case_ids(split="train"), r"unknown split 'train'; choose from test, pool, disc"),
         (lambda: load_case("ib-2").labels("all"), r"unknown labeling 'all'; choose from interpb"),
-        (lambda: load_case("ib-18").labels("paper"), r"'ib-18': the published edge list is not"),
+        (
+            lambda: load_case("tb-sort").labels("paper"),
+            r"'tb-sort' is none of the paper's, which .* use labels\('interpbench'\) or",
+        ),
     ],
 )
 def test_unknown_names_are_answered_with_the_known_ones(call: Callable[[], object], message: str):

@@ -1,9 +1,11 @@
 """Who is related to whom: listed cases, random programs, models of several tasks."""
 
+from itertools import combinations
+
 import pytest
 
 from graphcircuits.corpus import case_ids, load_case, multitask, relations, split_records
-from graphcircuits.corpus.relations import fold_of, groups_of
+from graphcircuits.corpus.relations import fold_of, groups_of, twins
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -53,3 +55,50 @@ def test_what_the_corpus_does_not_know_is_related_to_itself(id: str) -> None:
     assert groups_of(id) == {relations._case_of(id)}
     assert fold_of(id) is None
     assert id in groups_of(id)
+
+
+def pairs_of_twins(labeling: str) -> set[frozenset[str]]:
+    """Pairs of pool cases of different folds with one mask, by comparing all."""
+    pool = [load_case(id) for id in case_ids(split="pool")]
+    masks = {case.id: (case.graph, case.labels(labeling).edges) for case in pool}
+    return {
+        frozenset({one.id, other.id})
+        for one, other in combinations(pool, 2)
+        if one.fold != other.fold and masks[one.id] == masks[other.id]
+    }
+
+
+def test_twins_have_the_same_mask_in_other_folds_too() -> None:
+    across = {
+        frozenset({id, twin})
+        for id in case_ids(split="pool")
+        for twin in twins(id)
+        if fold_of(twin) != fold_of(id)
+    }
+    assert across == pairs_of_twins("interpbench") == pairs_of_twins("complete")
+    assert len(across) == 16
+    assert {frozenset({"ib-58", "ib-93"}), frozenset({"tb-sort", "new-argsort"})} <= across
+    # Twins are of other groups, and the split keeps groups together.
+    assert all(len({load_case(id).group for id in pair}) == 2 for pair in across)
+
+
+def test_twins_of_one_fold_and_of_the_papers_pool_are_known() -> None:
+    assert twins("ib-7") >= {"ib-14", "ib-44", "ib-63"}
+    assert "ib-7" not in twins("ib-7")
+    assert twins("ib-25") == frozenset()
+    assert twins("ib-58.public.plain.0") == twins("ib-58") >= {"ib-93", "ib-103"}
+
+
+def test_no_test_case_random_program_or_stranger_has_twins() -> None:
+    assert {twins(id) for id in (*case_ids(split="test"), "rnd-48", "of nobody")} == {frozenset()}
+    held_out = [load_case(id) for id in case_ids(split="test")]
+    pool = [load_case(id) for id in case_ids(split="pool")]
+    for case in held_out:
+        alike = [x.id for x in pool if x.graph == case.graph and x.circuit == case.circuit]
+        assert alike == []
+
+
+def test_a_model_of_several_tasks_has_the_twins_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = {"mt-5": {"cases": ["ib-58", "tb-sort"], "split": "pool", "fold": 0}}
+    monkeypatch.setattr(multitask, "multi_records", lambda: records)
+    assert twins("mt-5@ib-58") == twins("ib-58") | twins("tb-sort")

@@ -12,7 +12,7 @@ from graphcircuits.engine import passes as module
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.memory import MEMORY_LIMIT
 from graphcircuits.engine.resume import single_edge
-from graphcircuits.methods.eap import eap, eap_ig, effects
+from graphcircuits.methods.eap import RULES, eap, eap_ig, effects, points
 from graphcircuits.methods.exact import exact
 from graphcircuits.methods.method import Method
 from graphcircuits.methods.prepare import prepare
@@ -69,7 +69,7 @@ def test_eap_and_every_path_are_exact_on_a_linear_subject(pool: str) -> None:
     assert (patched > 1e-6).sum() > 20
     for direction in ("noising", "denoising"):
         close(eap(subject, pairs, direction=direction, pool=pool), patched, 1e-7)
-    for over, rule in product(("inputs", "activations"), ("midpoint", "right")):
+    for over, rule in product(("inputs", "activations"), RULES):
         close(eap_ig(subject, pairs, over=over, rule=rule, pool=pool), patched, 1e-7)
 
 
@@ -99,6 +99,57 @@ def test_right_ends_are_the_published_points() -> None:
     expected = torch.stack(at_points).mean(0).abs().mean(0)
     close(eap_ig(subject, pairs, steps=3, rule="right"), expected, 1e-6)
     close(eap_ig(subject, pairs, steps=1, rule="right"), eap(subject, pairs))
+
+
+@pytest.mark.parametrize("over", ["inputs", "activations"])
+def test_every_rule_is_exact_about_a_slope_that_changes_evenly(over: str) -> None:
+    """On a linear subject with a quadratic loss gradients move in a line from end to end."""
+    subject = linear_subject()
+    plain = make_pairs(subject, output_sum)
+    level = plain.loss(subject.logits(plain.clean)).mean()
+    pairs = make_pairs(subject, lambda logits, pairs: (output_sum(logits, pairs) - level) ** 2)
+    first, last = (
+        effects(subject, pairs, over, (torch.full((1,), share, dtype=torch.float64),))
+        for share in (0.0, 1.0)
+    )
+    assert not torch.allclose(first, last, rtol=0.1)
+    steps = 4
+    lag = {"left": -1 / steps, "right": 1 / steps}
+    for rule in RULES:
+        expected = torch.lerp(first, last, 0.5 + lag.get(rule, 0.0) / 2).abs().mean(0)
+        close(eap_ig(subject, pairs, over=over, steps=steps, rule=rule), expected, 1e-6)
+    # So those that treat both ends alike give the very change of the loss.
+    gaps = pairs.loss(subject.logits(pairs.corrupted)) - pairs.loss(subject.logits(pairs.clean))
+    leaving = subject.graph.edge_writers == 0
+    for rule in ("midpoint", "endpoints", "trapezoid"):
+        shares, weights = points(rule, steps)
+        found = effects(subject, pairs, over, (shares,), weights)
+        torch.testing.assert_close(found[:, leaving].sum(1), gaps, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rule", "shares", "weights"),
+    [
+        ("left", [0, 0.25, 0.5, 0.75], [1, 1, 1, 1]),
+        ("midpoint", [0.125, 0.375, 0.625, 0.875], [1, 1, 1, 1]),
+        ("right", [0.25, 0.5, 0.75, 1], [1, 1, 1, 1]),
+        ("endpoints", [0, 1 / 3, 2 / 3, 1], [1, 1, 1, 1]),
+        ("trapezoid", [0, 1 / 3, 2 / 3, 1], [0.5, 1, 1, 0.5]),
+    ],
+)
+def test_a_rule_weighs_the_gradients_at_its_points(
+    rule: str, shares: list[float], weights: list[float]
+) -> None:
+    subject = make_subject("llama")
+    pairs = make_pairs(subject, "cross-entropy")
+    at_points = [
+        weight * effects(subject, pairs, "inputs", (torch.tensor([share], dtype=torch.float64),))
+        for share, weight in zip(shares, weights, strict=True)
+    ]
+    expected = (torch.stack(at_points).sum(0) / sum(weights)).abs().mean(0)
+    close(eap_ig(subject, pairs, steps=4, rule=rule), expected, 1e-6)
+    # Also where memory makes it take the points one by one.
+    close(eap_ig(subject, pairs, steps=4, rule=rule, memory_limit=1), expected, 1e-6)
 
 
 @pytest.mark.slow
@@ -242,7 +293,13 @@ def test_options_are_checked() -> None:
         eap_ig(subject, pairs, over="edges")
     with pytest.raises(ValueError, match="steps must be above 0, got 0"):
         eap_ig(subject, pairs, steps=0)
-    with pytest.raises(ValueError, match="rule must be one of left, midpoint, right, got 'up'"):
+    with pytest.raises(
+        ValueError, match="rule must be one of left, midpoint, right, endpoints, trapezoid, got 'u"
+    ):
         eap_ig(subject, pairs, rule="up")
+    for rule in ("endpoints", "trapezoid"):
+        message = f"rule {rule} takes both ends, so steps must be at least 2, got 1"
+        with pytest.raises(ValueError, match=message):
+            eap_ig(subject, pairs, rule=rule, steps=1)
     with pytest.raises(ValueError, match="direction must be one of noising, denoising, got 'up'"):
         eap(subject, pairs, direction="up")

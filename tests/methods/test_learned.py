@@ -175,6 +175,11 @@ def test_a_predictor_that_saw_the_case_is_refused(tmp_path: Path) -> None:
     save_ensemble(path, Ensemble((Predictor(config),), origin))
     with pytest.raises(ValueError, match="trained on ib-14, which is related to it"):
         localize(subject, pairs, "gcl", predictor=path)
+    # ib-25, of the paper's pool, has the circuit of ib-18, which is held out.
+    save_ensemble(path, Ensemble((Predictor(config),), {"cases": ["ib-25"], "groups": ["ib-18"]}))
+    with pytest.raises(ValueError, match="trained on ib-25, which is related to it"):
+        localize(load_case("ib-18").subject(), load_case("ib-18").pairs(2), "gcl", predictor=path)
+    save_ensemble(path, Ensemble((Predictor(config),), origin))
     other = load_case("ib-15")
     assert localize(other.subject(), other.pairs(4), "gcl", predictor=path).options == {
         "predictor": path

@@ -12,11 +12,13 @@ from benchmarks.pgexplainer import naive_distance, naive_logits
 from benchmarks.pgexplainer_grid import (
     GRID,
     jobs,
+    page_text,
     pool_cases,
     run,
     select,
     selection_score,
     shard_of,
+    with_selection,
 )
 from graphcircuits.corpus import case_ids
 from graphcircuits.engine.masked import masked_logits
@@ -34,6 +36,7 @@ from graphcircuits.methods.pgexplainer import (
     sample,
 )
 from graphcircuits.methods.prepare import Stop, to_clean_output
+from graphcircuits.store import read_json
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.methods.tasks import make_pairs, output_sum, planted, ranks_right
@@ -295,13 +298,43 @@ def test_the_grid_is_resumable_and_selects(tmp_path: Path) -> None:
     every = [job for job in jobs(["ib-40", "ib-53"], 4, 0, steps=1) if job.setting < 2]
     with pytest.raises(ValueError, match=r"4 of 4 fits are missing .* setting 0 on ib-40"):
         select(every, tmp_path)
+    assert list(run(every, tmp_path, minutes=0)) == []
     found = list(run(every[:3], tmp_path))
     assert [record["setting"] for record in found] == [0, 1, 0]
-    assert len(list(run(every, tmp_path))) == 1
+    # Of one case every fit is there.
+    assert {row["cases"] for row in select(every, tmp_path, partial=True)} == {1}
+    # The rest by other processes, and in one of them with the same result.
+    assert list(run(every, tmp_path, processes=2, minutes=0)) == []
+    assert len(list(run(every, tmp_path, processes=2))) == 1
     assert list(run(every, tmp_path)) == []
+    (here,) = run(every[3:], tmp_path / "alone")
+    there = read_json(every[3].path(tmp_path))
+    assert {**here, "seconds": 0} == {**there, "seconds": 0}
     rows = select(every, tmp_path)
     assert {row["setting"] for row in rows} == {0, 1}
     assert rows[0]["score"] >= rows[1]["score"]
+
+
+def test_the_page_takes_the_selection_between_its_lines() -> None:
+    rows = [
+        {"setting": n, "score": 0.9 - n / 100, "mean": 0.8, "seconds": 2.0, "cases": 7}
+        | {"options": vars(options)}
+        for n, options in enumerate(GRID)
+    ]
+    text = page_text(rows, 108, "the command")
+    assert text.startswith(
+        "18 settings on 7 of 108 cases of the pool. The default of the method is setting 17, "
+        "number 18 by its score."
+    )
+    assert "| 0 | 0.900 | 0.800 | 2.0 | 0.003 | 0 | 2 | 0.5 | 0.002 |" in text
+    assert text.endswith("Made with `the command`.")
+    page = (Path(__file__).parents[2] / "docs" / "pgexplainer.md").read_text("utf-8")
+    once = with_selection(page, text)
+    assert text in once
+    assert with_selection(once, "other") == with_selection(page, "other")
+    assert once.partition("<!--")[0] == page.partition("<!--")[0]
+    with pytest.raises(ValueError, match="the page needs a line <!-- pgexplainer_grid: begin -->"):
+        with_selection("nothing", text)
 
 
 def test_other_steps_are_other_fits() -> None:

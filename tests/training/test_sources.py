@@ -12,6 +12,7 @@ import torch
 from graphcircuits.corpus import load_case
 from graphcircuits.corpus.multitask import load_multi
 from graphcircuits.corpus.orders import Order
+from graphcircuits.corpus.pools import pool_cases
 from graphcircuits.predictor.model import InvariantTables
 from graphcircuits.training import data, sources
 from graphcircuits.training.config import TrainConfig
@@ -39,6 +40,30 @@ def test_shipped_subjects_are_planted_and_labelled() -> None:
     assert torch.equal(found.pairs(subject, 3, 5).clean, case.pairs(3, 5).clean)
     with pytest.raises(ValueError, match=r"only cases of the pool .* not ib-3 \(test\), mt-0 \(te"):
         refuse_others(["ib-7", "ib-3", "mt-0"])
+
+
+def test_the_papers_pool_has_two_cases_and_folds_of_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse_others(["ib-7", "ib-25", "ib-106"], "paper-pool")
+    with pytest.raises(
+        ValueError, match=r"cases of paper-pool .* not tb-sort \(pool\), ib-3 \(test\)"
+    ):
+        refuse_others(["ib-7", "tb-sort", "ib-3"], "paper-pool")
+    folds = {case.id: (case.fold,) for case in pool_cases("paper-pool")}
+    found = shipped_sources(folds, "paper-pool")
+    assert {source.id: source.folds for source in found} == folds
+    assert folds != {source.id: source.folds for source in shipped_sources(folds)}
+    for name in ("ib-25.public.plain.0", "ib-7.public.plain.0", "tb-sort.public.plain.0"):
+        (tmp_path / f"{name}.safetensors").touch()
+    one, other = corpus_sources(tmp_path, "paper-pool")
+    assert (one.id, one.folds, one.groups) == ("ib-25.public.plain.0", folds["ib-25"], ("ib-18",))
+    assert (other.id, other.folds) == ("ib-7.public.plain.0", folds["ib-7"])
+    assert caplog.messages == [f"{tmp_path}: left out, not of paper-pool: tb-sort.public.plain.0"]
+    # No fold divides a group, so whatever is held out was not learned from.
+    for fold in range(5):
+        left, held_out = split(found, fold)
+        assert len(left) + len(held_out) == 26
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
 """InterpBench's 84 RASP cases: programs written here, facts of the released subjects from a file.
 
 The numbers in the ids are InterpBench's own. `data/interpbench.json` holds for each case the
-sizes of its released subject, its place in the paper's split, and the edge list published for it.
+sizes of its released subject, its place and group in the paper's split, the edge list published for
+it (`paper`) or, where we do not have that, `worked_out` by rule, and for a case of the paper's pool
+its fold, which is ours (`corpus.pools`).
 """
 
 import json
@@ -40,4 +42,5 @@ def _with_facts(case: Case, facts: Mapping[str, Any]) -> Case:
         paper_split=facts["split"],
         released_dims=SubjectDims(*facts["subject"]),
         published=tuple(facts["paper"].split()) if "paper" in facts else None,
+        worked_out=tuple(facts["worked_out"].split()) if "worked_out" in facts else None,
     )

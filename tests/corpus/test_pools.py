@@ -1,0 +1,43 @@
+"""Pools: whose cases, folds and groups they are."""
+
+from collections import Counter
+
+import pytest
+
+from graphcircuits.corpus import case_ids, load_case
+from graphcircuits.corpus.pools import pool_cases
+from graphcircuits.corpus.split import deal
+from tests.corpus.reference import reference
+
+
+def test_ours_is_the_splits() -> None:
+    found = pool_cases("pool")
+    assert [case.id for case in found] == case_ids(split="pool")
+    assert all((x.fold, x.group) == (load_case(x.id).fold, load_case(x.id).group) for x in found)
+    assert pool_cases() == found
+
+
+def test_the_papers_has_its_cases_and_groups() -> None:
+    facts = reference("interpbench_split.json")
+    found = {case.id: case for case in pool_cases("paper-pool")}
+    assert list(found) == facts["pool"]
+    assert len(found) == 26
+    groups = {id: group[0] for group in facts["groups"] for id in group}
+    assert {id: case.group for id, case in found.items()} == {id: groups[id] for id in found}
+    assert len({case.group for case in found.values()}) == 20
+
+
+def test_the_papers_folds_are_dealt_from_its_groups() -> None:
+    found = pool_cases("paper-pool")
+    groups: dict[str, list[str]] = {}
+    for case in found:
+        groups.setdefault(case.group, []).append(case.id)
+    depth = {case.id: load_case(case.id).layout.n_layers for case in found}
+    dealt = {name: fold for fold, names in enumerate(deal(groups, depth)) for name in names}
+    assert {case.id: case.fold for case in found} == {x.id: dealt[x.group] for x in found}
+    assert sorted(Counter(case.fold for case in found).values()) == [5, 5, 5, 5, 6]
+
+
+def test_an_unknown_pool_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^unknown pool 'poool'; choose from pool, paper-pool\.$"):
+        pool_cases("poool")
