@@ -41,7 +41,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """Of graph learning."""
 BUCKETS = 4
 """That a step draws from."""
-AT_ONCE = 2**29
+AT_ONCE = 2**26
 """Numbers of vectors that go through the aligner together, all runs counted."""
 
 
