@@ -46,8 +46,24 @@ class LayerNorm(nn.LayerNorm):
     def forward(self, x: Float[Tensor, "*lead width"]) -> Float[Tensor, "*lead width"]:
         if self.weight.ndim == 1:
             return super().forward(x)
-        normed = nn.functional.layer_norm(x, self.normalized_shape, eps=self.eps)
-        return torch.addcmul(along(self.bias, x), normed, along(self.weight, x))
+        return torch.addcmul(along(self.bias, x), normalized(x, self.eps), along(self.weight, x))
+
+
+def normalized(x: Float[Tensor, "*lead width"], eps: float) -> Float[Tensor, "*lead width"]:
+    """States less their mean, by their deviation. A GPU does it by products of matrices: many rows
+    as short as these keep its own kernel waiting, at four times the time."""
+    width = x.shape[-1]
+    if not x.is_cuda:
+        return nn.functional.layer_norm(x, (width,), eps=eps)
+    return normalized_by_matrices(x, eps)
+
+
+def normalized_by_matrices(
+    x: Float[Tensor, "*lead width"], eps: float
+) -> Float[Tensor, "*lead width"]:
+    mean = torch.full((x.shape[-1],) * 2, 1 / x.shape[-1], dtype=x.dtype, device=x.device)
+    centred = x - x @ mean
+    return centred * (centred.square() @ mean + eps).rsqrt()
 
 
 def along(

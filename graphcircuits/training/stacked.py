@@ -16,7 +16,8 @@ Paper: Pooling, Readout, and Training; and the experimental details.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -103,6 +104,23 @@ def train_side_by_side(
     for member, run in zip(members, runs, strict=True):
         _standardize(member, run, readings)
     stack = _Stack(stacked(members).to(device), runs, data, DTYPES[precision])
+    with _shorter_products(precision):
+        return _trained(stack, progress)
+
+
+@contextmanager
+def _shorter_products(precision: str) -> Iterator[None]:
+    """Products of matrices outside graph learning, too, in a shorter format where that is."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = before or precision != "float32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _trained(stack: "_Stack", progress: Callable[[int, int], None] | None) -> list[Trained]:
+    runs, config = stack.runs, stack.config
     history: list[dict[int, dict[str, float]]] = [{} for _ in runs]
     for step in range(config.last):
         stack.step(step)

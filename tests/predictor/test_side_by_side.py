@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from graphcircuits.predictor.align import TabpfnAligner
-from graphcircuits.predictor.block import of_run, stacked
+from graphcircuits.predictor.block import normalized_by_matrices, of_run, stacked
 from graphcircuits.predictor.features import Features
 from graphcircuits.predictor.model import InvariantTables, Predictor, PredictorConfig
 from graphcircuits.predictor.pool import DeepSets
@@ -110,6 +110,12 @@ def test_a_run_of_a_stack_is_the_network_it_was() -> None:
     assert {name for name, _ in joined.named_parameters()} == {
         name for name, _ in members[0].named_parameters()
     }
+
+
+def test_norms_by_matrices_are_norms() -> None:
+    x = 3 + torch.randn(2, 5, 7, generator=seeded(0), dtype=torch.float64)
+    expected = torch.nn.functional.layer_norm(x, (7,), eps=1e-5)
+    torch.testing.assert_close(normalized_by_matrices(x, 1e-5), expected)
 
 
 def test_pooling_a_grid_is_pooling_its_contexts() -> None:
