@@ -114,7 +114,8 @@ class OnRay:
             if self.address is None:
                 ray.init(address="local", include_dashboard=False, **quiet)
             else:
-                ray.init(address=_answering(self.address, self.timeout), **quiet)
+                answering = _answering(self.address, self.timeout)
+                ray.init(address=answering, **quiet)
         except (OSError, RuntimeError, ValueError) as error:
             if self.address is None:
                 raise ConnectionError(f"Ray could not be started here: {_line(error)}.") from error
