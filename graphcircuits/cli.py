@@ -24,6 +24,7 @@ from graphcircuits.commands.evaluate import evaluate
 from graphcircuits.commands.interact import interact
 from graphcircuits.commands.language import language
 from graphcircuits.commands.localize import localize
+from graphcircuits.commands.options import RayCommand
 from graphcircuits.commands.output import in_words, say, say_error
 from graphcircuits.commands.tasks import tasks
 from graphcircuits.commands.train import train
@@ -38,8 +39,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-app.command()(bench)
-app.command()(build)
+app.command(cls=RayCommand)(bench)
+app.command(cls=RayCommand)(build)
 app.command()(cases)
 app.command("compile")(compile_)
 app.command()(corpus)
@@ -49,7 +50,7 @@ app.command()(interact)
 app.command()(language)
 app.command()(localize)
 app.command()(tasks)
-app.command()(train)
+app.command(cls=RayCommand)(train)
 
 
 _debug: ContextVar[bool] = ContextVar("debug", default=False)

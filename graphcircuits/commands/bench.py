@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,6 @@ import typer
 
 from graphcircuits.commands.checks import (
     MOST_SEEDS,
-    device_there,
     distinct,
     in_range,
     known_dtype,
@@ -19,7 +19,15 @@ from graphcircuits.commands.checks import (
     writable,
     writable_folders,
 )
-from graphcircuits.commands.options import listed_methods, options_by_method
+from graphcircuits.commands.options import (
+    RETRIES,
+    Ray,
+    device_on,
+    listed_methods,
+    one_runner,
+    options_by_method,
+    resources_on,
+)
 from graphcircuits.commands.output import (
     INTERRUPTED,
     Json,
@@ -35,8 +43,6 @@ from graphcircuits.commands.subjects import Device
 if TYPE_CHECKING:
     from graphcircuits.compare.bench import BenchConfig
     from graphcircuits.compare.report import Report
-
-MOST_PROCESSES = 1024
 
 
 def bench(
@@ -90,6 +96,7 @@ def bench(
     processes: Annotated[
         int, typer.Option(help="Processes that compute side by side, with one thread each.")
     ] = 1,
+    ray: Ray = None,
     markdown: Annotated[
         Path | None, typer.Option(help="Write the Markdown table here as well.")
     ] = None,
@@ -114,13 +121,13 @@ def bench(
     refuse(
         in_range("--seeds", seeds, 1, MOST_SEEDS),
         prompt_count("--pairs", pairs),
-        in_range("--processes", processes, 1, MOST_PROCESSES),
+        one_runner(processes, ray),
         one_of("--fleet", fleet, FLEETS),
         one_of("--labels", labels or "interpbench", LABELINGS),
         one_of("--level", level or "head", LEVELS),
         _idle_labels(fleet, labels, level),
         _not_a_folder(subjects),
-        device_there(device),
+        device_on(device, ray),
         known_dtype(dtype),
         writable_folders({"--out": out}),
         writable({"--markdown": markdown}),
@@ -148,7 +155,7 @@ def bench(
     split = f" ({cases})" if cases in ALL_SELECTIONS else ""
     noun = "case" if fleet == "planted" else f"{fleet} subject"
     title = f"{_count(len(listed), 'method')} on {_count(len(ids), noun)}{split}"
-    report = _run(config, out, title, fresh=fresh, processes=processes)
+    report = _run(config, out, title, fresh=fresh, processes=processes, ray=ray)
     saved = save(
         {
             out: lambda folder: report.write(folder).values(),
@@ -198,21 +205,32 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _run(config: "BenchConfig", out: Path, title: str, *, fresh: bool, processes: int) -> "Report":
+def _run(
+    config: "BenchConfig", out: Path, title: str, *, fresh: bool, processes: int, ray: str | None
+) -> "Report":
     from graphcircuits.compare.bench import run
     from graphcircuits.compare.report import Report
     from graphcircuits.compare.runs import BenchRun, Failure
+    from graphcircuits.jobs.runner import runner_of
 
     found: list[BenchRun | Failure] = []
     try:
-        with late_progress() as bar:
+        with late_progress() as bar, closing(runner_of(processes, ray)) as runner:
             overall = bar.add_task("bench", total=config.n_runs)
             current = bar.add_task("method", total=1, visible=False)
 
             def step(done: int, total: int) -> None:
                 bar.update(current, completed=done, total=total, visible=True)
 
-            for one in run(config, out, fresh=fresh, processes=processes, step=step):
+            for one in run(
+                config,
+                out,
+                fresh=fresh,
+                runner=runner,
+                resources=resources_on(config.device, ray),
+                retries=0 if ray is None else RETRIES,
+                step=step,
+            ):
                 bar.update(current, visible=False)
                 bar.update(overall, description=f"{one.case} {one.method or ''}")
                 found.append(one)

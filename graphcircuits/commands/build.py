@@ -1,6 +1,7 @@
 """`graphcircuits build`: subjects of any fleet and architecture, trained and verified."""
 
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +9,6 @@ import typer
 
 from graphcircuits.commands.checks import (
     above,
-    device_there,
     distinct,
     in_range,
     one_of,
@@ -16,6 +16,7 @@ from graphcircuits.commands.checks import (
     seed_range,
     writable_folders,
 )
+from graphcircuits.commands.options import RETRIES, Ray, device_on, one_runner, resources_on
 from graphcircuits.commands.output import Json, print_json, printable, say
 from graphcircuits.commands.programs import own_case
 from graphcircuits.commands.subjects import Device
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from graphcircuits.corpus.multitask import MultiCase
     from graphcircuits.fleets.recipes import SiitConfig
 
-MOST_WORKERS = 1024
 WIDEST = 64.0
 
 
@@ -87,6 +87,7 @@ def build(
     processes: Annotated[
         int, typer.Option(help="Workers that prepare the data, while fleets train.")
     ] = 1,
+    ray: Ray = None,
     as_json: Json = False,
 ) -> None:
     """Train a subject for each case: a transformer that does what the program does.
@@ -105,8 +106,10 @@ def build(
     from graphcircuits.corpus import build as builder
     from graphcircuits.corpus.architectures import ARCHITECTURES
     from graphcircuits.corpus.orders import Order
-    from graphcircuits.corpus.unfinished import begun, lasting
+    from graphcircuits.corpus.unfinished import begun
     from graphcircuits.fleets.recipes import FLEETS
+    from graphcircuits.jobs.command import lasting
+    from graphcircuits.jobs.runner import runner_of
 
     names = [name.strip() for name in architecture.split(",")]
     refuse(
@@ -122,10 +125,11 @@ def build(
         seed_range(seed),
         above("--widen", widen, 0) or in_range("--widen", widen, 0, WIDEST),
         in_range("--minutes", minutes, 0),
-        in_range("--processes", processes, 1, MOST_WORKERS),
-        device_there(device),
+        one_runner(processes, ray),
+        device_on(device, ray),
         writable_folders({"--out": out}),
         _idle(ids, family, program, own=vocab is not None or max_seq_len is not None or causal),
+        _unsendable(program, ray),
     )
     if program is None:
         cases = _listed_cases(ids, family)
@@ -150,8 +154,10 @@ def build(
     command = shlex.join(["graphcircuits", *lasting(sys.argv[1:])])
     columns = (TextColumn("{task.description}"), TimeElapsedColumn())
     wide = None if sys.stderr.isatty() else 160
-    with Progress(*columns, console=Console(stderr=True, width=wide)) as bar:
-        task = bar.add_task("computing the programs' answers", total=None)
+    console = Console(stderr=True, width=wide)
+    with Progress(*columns, console=console) as bar, closing(runner_of(1, ray)) as runner:
+        begun_as = "computing the programs' answers" if ray is None else "fleets train on Ray"
+        task = bar.add_task(begun_as, total=None)
 
         def show(step: int, passed: int, total: int) -> None:
             bar.update(task, description=f"step {step}: {passed} of {total} in this fleet pass")
@@ -166,6 +172,9 @@ def build(
             command=command,
             progress=show,
             deadline=deadline,
+            runner=runner,
+            resources=resources_on(device, ray),
+            retries=RETRIES,
         ):
             built.append(one)
             line = printable(_line(one.id, one.report))
@@ -198,6 +207,12 @@ def _idle(
     if program is None and own:
         problems.append("--vocab, --max-seq-len and --causal go with --program")
     return problems
+
+
+def _unsendable(program: str | None, ray: str | None) -> list[str]:
+    if program is None or ray is None:
+        return []
+    return ["--program cannot be sent to other machines; build it without --ray"]
 
 
 def _weightless(fleet: str, strict: float | None, edge: float | None) -> list[str]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcircuits.commands.build import MOST_WORKERS
 from graphcircuits.commands.checks import (
     device_there,
     in_range,
@@ -15,6 +14,7 @@ from graphcircuits.commands.checks import (
     seed_range,
     writable_folders,
 )
+from graphcircuits.commands.options import MOST_PROCESSES
 from graphcircuits.commands.output import Json, print_json, print_table, printable, say, shown
 from graphcircuits.commands.subjects import Device
 
@@ -92,7 +92,7 @@ def corpus(
     refuse(
         in_range("--steps", steps, 1),
         seed_range(seed or 0),
-        in_range("--processes", processes, 1, MOST_WORKERS),
+        in_range("--processes", processes, 1, MOST_PROCESSES),
         in_range("--together", together, 1, MOST_TOGETHER),
         in_range("--minutes", minutes, 0),
         device_there(device),

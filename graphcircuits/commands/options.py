@@ -1,13 +1,74 @@
-"""Options of methods as they are typed: their names and values checked before any work starts."""
+"""Options as they are typed: where jobs are worked on, and the options of methods, their names and
+values checked before any work starts."""
 
 import inspect
 import sys
 import types
 from collections.abc import Iterable, Sequence
-from typing import Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
-from graphcircuits.commands.checks import distinct, refuse
+import typer
+from typer.core import TyperCommand
+
+from graphcircuits.commands.checks import device_there, distinct, in_range, refuse
 from graphcircuits.commands.output import parse_options
+
+if TYPE_CHECKING:
+    from graphcircuits.jobs.runner import Resources
+
+MOST_PROCESSES = 1024
+RETRIES = 2
+"""How often a job is begun anew whose worker on a cluster was lost; machines come and go there."""
+
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="[ADDRESS]",
+        help="Work on Ray instead: a cluster at HOST:PORT, the one that this machine is part of "
+        "(auto), or without an address one that is started here. Needs graphcircuits[ray].",
+    ),
+]
+
+
+class RayCommand(TyperCommand):
+    """A command whose option --ray may stand without a value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from graphcircuits.jobs.command import spelled_out
+
+        return super().parse_args(ctx, spelled_out(args))
+
+
+def one_runner(processes: int, ray: str | None) -> list[str]:
+    """What is wrong with the words that say who works on the jobs."""
+    from graphcircuits.jobs.on_ray import address_problems
+
+    both = ray is not None and processes != 1
+    return [
+        *in_range("--processes", processes, 1, MOST_PROCESSES),
+        *(["--processes and --ray exclude each other; give one of them"] if both else []),
+        *address_problems("--ray", ray or None),
+    ]
+
+
+def device_on(device: str, ray: str | None) -> list[str]:
+    """What is wrong with the device, here or on a cluster, where every job sees its own GPU."""
+    if ray is None:
+        return device_there(device)
+    return (
+        []
+        if device in ("cpu", "cuda")
+        else [f"--device must be cpu or cuda with --ray, got {device!r}"]
+    )
+
+
+def resources_on(device: str, ray: str | None) -> "Resources":
+    """A job's share: on Ray a GPU of its own if it computes on one, and it sees no other."""
+    from graphcircuits.jobs.runner import Resources
+
+    return Resources(gpus=1.0 if ray is not None and device.startswith("cuda") else 0.0)
+
 
 LARGEST = 2**63 - 1
 """Whole numbers beyond this have no place in a tensor."""

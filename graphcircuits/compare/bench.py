@@ -1,9 +1,9 @@
 """Every method on every subject: run what is missing, and keep it.
 
-1. `run` goes through subjects, seeds and methods, in this process or in several. A seed draws the
-   prompts of a case and, mixed with the case, seeds the method. The best edges of every result are
-   kept alone, at growing numbers of them, on prompts of another seed: the curve of faithfulness
-   whose areas are CPR and CMD.
+1. `run` goes through subjects, seeds and methods, in this process, in several, or on a cluster. A
+   seed draws the prompts of a case and, mixed with the case, seeds the method. The best edges of
+   every result are kept alone, at growing numbers of them, on prompts of another seed: the curve of
+   faithfulness whose areas are CPR and CMD.
 2. Each result is a JSON file of its own, written whole or not at all and named after the content of
    subject, prompts, options, seed and the method's code, so a run that was stopped goes on where it
    was; a file that is damaged, or that says of itself that it is another run's, is made again. It
@@ -44,10 +44,10 @@ from graphcircuits.compare.runs import (
 )
 from graphcircuits.compare.selection import Unit
 from graphcircuits.compare.sources import source_hash
-from graphcircuits.compare.workers import spread
 from graphcircuits.corpus.case import LABELINGS
 from graphcircuits.corpus.orders import Order
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.jobs.runner import IN_PROCESS, ONE_CPU, InProcess, Resources, Runner
 from graphcircuits.methods import (
     METHODS,
     NAMED_ONLY,
@@ -135,22 +135,25 @@ def run(
     out: str | Path,
     *,
     fresh: bool = False,
-    processes: int = 1,
+    runner: Runner = IN_PROCESS,
+    resources: Resources = ONE_CPU,
+    retries: int = 0,
     step: Step | None = None,
 ) -> Iterator[BenchRun | Failure]:
     """Yield the runs, computing those that are not in the store `out`.
 
-    They come subject by subject, or as they are finished where several processes compute, each
-    with one thread. `fresh` computes all of them, whatever the store holds, and writes them over
-    what is there. `step` hears how far the current method is, steps done and steps in all, where
-    there is one process.
+    They come subject by subject, or as they are finished where a runner has several workers.
+    `fresh` computes all of them, whatever the store holds, and writes them over what is there.
+    `step` hears how far the current method is, steps done and steps in all, in this process only.
     """
     jobs = [(id, seed, config.methods) for id in config.cases for seed in config.seeds]
     work = partial(_run_job, config, Path(out), fresh)
-    if processes == 1:
-        found = (one for job in jobs for one in work(job, step))
+    if isinstance(runner, InProcess):
+        found = runner.run(partial(work, step=step), jobs)
     else:
-        found = map(_received, spread(partial(_sent_job, work), jobs, processes, _lost))
+        sent = partial(_sent_job, work)
+        given = {"lost": _lost, "resources": resources, "retries": retries}
+        found = map(_received, runner.run(sent, jobs, **given))
     unusable = set()
     for one in found:
         if isinstance(one, Failure) and one.method is None:

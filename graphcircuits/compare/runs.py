@@ -17,6 +17,7 @@ from torch import Tensor
 
 from graphcircuits.compare.evaluate import FaithfulnessCurve, log_sizes
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.jobs.command import driver_command
 from graphcircuits.store import StoreError, load_artifact, save_artifact
 
 KIND = "bench-run"
@@ -65,7 +66,8 @@ def run_path(out: Path, case: str, method: str, seed: int, key: str) -> Path:
 
 def save_run(path: Path, about: Mapping[str, Any], seed: int, meta: Mapping[str, Any]) -> None:
     try:
-        save_artifact(path, kind=KIND, config=about, seed=seed, meta=meta)
+        command = driver_command()
+        save_artifact(path, kind=KIND, config=about, seed=seed, meta=meta, command=command)
     except OSError as error:
         raise StoreUnusable(
             f"{path} cannot be written ({error.strerror or error}); the bench ends here and "

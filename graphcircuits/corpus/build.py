@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ from graphcircuits.fleets.checkpoint import Snapshot, TrainedSubject
 from graphcircuits.fleets.recipes import SiitConfig, recipe
 from graphcircuits.fleets.train import FleetProgress, train_fleet
 from graphcircuits.fleets.verify import Verdict, verify_fleet
+from graphcircuits.jobs.runner import IN_PROCESS, ONE_CPU, InProcess, Resources, Runner
 from graphcircuits.store import content_hash, load_artifact
 from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
@@ -231,36 +233,53 @@ def build(
     command: str | None = None,
     progress: FleetProgress | None = None,
     deadline: float = math.inf,
+    runner: Runner = IN_PROCESS,
+    resources: Resources = ONE_CPU,
+    retries: int = 0,
 ) -> Iterator[Built]:
     """Build what the directory has no passing subject for; yields subjects fleet by fleet.
 
     `cases` are those at hand; others are found by their id. A build of the same settings that was
     cut off is gone on with; what failed under the same settings is given again as it was. Orders
-    that nothing can be trained for are refused, by an error after all others are done.
+    that nothing can be trained for are refused, by an error after all others are done. Workers of a
+    runner take a fleet each; they know the cases of the corpus and no others.
     """
     at_hand = {case.id: case for case in cases}
     at_hand |= {o.case: find_case(o.case) for o in orders if o.case not in at_hand}
     shared = _Shared(directory, config, at_hand, device, command, progress, deadline)
     groups, refused = shared.plan(list(dict.fromkeys(orders)))
-    wanted = [order for _, group in groups for order in group]
-    with closing(prepared(wanted, config, config.processes, at_hand)) as stream:
-        for job, group in groups:
-            if time.monotonic() >= deadline:
-                log.warning("out of time: %d subjects left untrained", len(group))
-                continue
-            found = dict(islice(stream, len(group)))
-            refused += [one for one in found.values() if isinstance(one, str)]
-            data = {order: one for order, one in found.items() if isinstance(one, Data)}
-            if job is None:
-                failed = [shared.failed(order, data[order]) for order in data]
-                yield from (one for one in failed if one is not None)
-                data = {o: data[o] for o, one in zip(list(data), failed, strict=True) if not one}
-            else:
-                job.check_data({order.id: one.sha256 for order, one in data.items()})
-            if data:
-                yield from shared.train(job or shared.job(data), data)
+    if isinstance(runner, InProcess):
+        found = shared.build(groups)
+    else:
+        # Programs cannot be sent, and nobody hears how far a worker is.
+        alone = replace(config, processes=1)
+        sent = replace(shared, config=alone, cases={}, progress=None)
+        until = time.time() + deadline - time.monotonic()
+        work = partial(_build_elsewhere, sent, until)
+        found = runner.run(work, groups, lost=_lost, resources=resources, retries=retries)
+    for one in found:
+        if isinstance(one, Built):
+            yield one
+        else:
+            refused.append(one)
     if refused:
         raise ValueError("\n".join(dict.fromkeys(refused)))
+
+
+Group = tuple[Job | None, list[Order]]
+"""What trains side by side, and where its state is kept if it was cut off."""
+
+
+def _build_elsewhere(shared: "_Shared", until: float, group: Group) -> Iterator[Built | str]:
+    """What a worker makes of a fleet; time is up by the clock on the wall."""
+    cases = {order.case: find_case(order.case) for order in group[1]}
+    deadline = time.monotonic() + until - time.time()
+    return replace(shared, cases=cases, deadline=deadline).build([group])
+
+
+def _lost(group: Group, found: int, what: str) -> tuple[list[Built | str], None]:
+    ids = ", ".join(order.id for order in group[1])
+    return [f"{ids}: {what}; the same build goes on with what is unfinished."], None
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,22 +294,40 @@ class _Shared:
     progress: FleetProgress | None
     deadline: float
 
+    def build(self, groups: Sequence[Group]) -> Iterator[Built | str]:
+        """The subjects of fleets, and why others cannot be trained."""
+        wanted = [order for _, group in groups for order in group]
+        with closing(prepared(wanted, self.config, self.config.processes, self.cases)) as stream:
+            for job, group in groups:
+                if time.monotonic() >= self.deadline:
+                    log.warning("out of time: %d subjects left untrained", len(group))
+                    continue
+                found = dict(islice(stream, len(group)))
+                yield from (one for one in found.values() if isinstance(one, str))
+                data = {order: one for order, one in found.items() if isinstance(one, Data)}
+                if job is None:
+                    failed = {order: self.failed(order, data[order]) for order in data}
+                    yield from (one for one in failed.values() if one is not None)
+                    data = {order: one for order, one in data.items() if failed[order] is None}
+                else:
+                    job.check_data({order.id: one.sha256 for order, one in data.items()})
+                if data:
+                    yield from self.train(job or self.job(data), data)
+
     def settings(self, order: Order) -> dict[str, Any]:
         """All that shapes a subject, but for its case and seed."""
         kept = asdict(replace(self.config, processes=1, siit=training(order, self.config.siit)))
         kept |= {"fleet": order.fleet, "architecture": order.architecture}
         return kept | {"device": torch.device(self.device).type}
 
-    def plan(
-        self, orders: Sequence[Order]
-    ) -> tuple[list[tuple[Job | None, list[Order]]], list[str]]:
+    def plan(self, orders: Sequence[Order]) -> tuple[list[Group], list[str]]:
         """What trains side by side, fleets that were cut off first; and what fits nowhere."""
         there = {order for order in orders if subject_path(self.directory, order.id).exists()}
         for order in there:
             # It failed once, and passed since.
             subject_path(self.directory / "failed", order.id).unlink(missing_ok=True)
         jobs = unfinished(self.directory, orders, self.settings)
-        groups: list[tuple[Job | None, list[Order]]] = [(job, job.orders) for job in jobs]
+        groups: list[Group] = [(job, job.orders) for job in jobs]
         settled = there | {order for job in jobs for order in job.orders}
         configs, refused = {}, []
         for order in orders:

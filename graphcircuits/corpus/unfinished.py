@@ -154,15 +154,3 @@ def _differing(
         for name in names
         if old.get(name) != new.get(name)
     )
-
-
-def lasting(arguments: Sequence[str]) -> list[str]:
-    """Command line words that shape the subjects. Only those are recorded: a build that was cut
-    off and resumed must not differ in them."""
-    valued = ("--minutes", "--processes")
-    kept = []
-    for place, word in enumerate(arguments):
-        own = word.partition("=")[0] in ("--resume", "--json", *valued)
-        if not own and not (place and arguments[place - 1] in valued):
-            kept.append(word)
-    return kept

@@ -284,7 +284,9 @@ def with_calibration(
 # Files
 
 
-def save_ensemble(path: str | Path, ensemble: Ensemble, *, seed: int | None = None) -> None:
+def save_ensemble(
+    path: str | Path, ensemble: Ensemble, *, seed: int | None = None, command: str | None = None
+) -> None:
     """Write weights, configuration and origin as one artifact."""
     tensors = {
         f"{place}.{name}": tensor
@@ -299,7 +301,8 @@ def save_ensemble(path: str | Path, ensemble: Ensemble, *, seed: int | None = No
         tensors |= {KNOWN + name: tensor for name, tensor in ensemble.known.tensors().items()}
     if ensemble.trust is not None:
         tensors |= {TRUST + name: tensor for name, tensor in ensemble.trust.tensors().items()}
-    save_artifact(path, kind=KIND, config=ensemble.config, seed=seed, tensors=tensors, meta=meta)
+    own = {"config": ensemble.config, "seed": seed, "command": command}
+    save_artifact(path, kind=KIND, tensors=tensors, meta=meta, **own)
 
 
 def load_ensemble(path: str | Path) -> Ensemble:

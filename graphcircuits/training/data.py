@@ -1,6 +1,6 @@
 """Training examples: what a predictor reads of a subject's task, and what it is judged by.
 
-1. `read` reads every source, in several processes if asked: some prompts for what the predictor
+1. `read` reads every source, by several workers if asked: some prompts for what the predictor
    sees, several times with other prompts, and others for what its circuits are judged on. A source
    whose prompts say nothing (a flat loss, corruption that does not hurt) is left out, with the
    reason.
@@ -22,9 +22,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
-from graphcircuits.compare.workers import spread
 from graphcircuits.engine.stack import StackItem
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.jobs.runner import IN_PROCESS, InProcess, Runner
 from graphcircuits.predictor.model import InvariantTables, Reading, read_case, structure_of
 from graphcircuits.predictor.transform import Neighbourhoods
 from graphcircuits.store import content_hash, load_artifact, save_artifact
@@ -99,7 +99,7 @@ def read(
     *,
     views: int | None = None,
     judged: bool = True,
-    processes: int = 1,
+    runner: Runner = IN_PROCESS,
     kept: str | Path | None = None,
     progress: TrainProgress | None = None,
 ) -> ReadExamples:
@@ -114,7 +114,7 @@ def read(
     by_place = None if path is None else load_readings(path)
     if by_place is None:
         by_place = {}
-        for place, result in _found(sources, config, times, judged, processes):
+        for place, result in _found(sources, config, times, judged, runner):
             by_place[place] = result
             if progress:
                 progress(len(by_place), len(sources))
@@ -147,16 +147,16 @@ def _found(
     config: TrainConfig,
     times: Sequence[int],
     judged: bool,
-    processes: int,
+    runner: Runner,
 ) -> Iterator[tuple[int, SourceReading | str]]:
     """Every source's place and what is read of it, or why nothing is, as it comes."""
     work = partial(_read_job, config=config, judged=judged)
     jobs = _jobs(sources, times)
-    if processes == 1 or config.predictor.aligner != "invariant":
+    if isinstance(runner, InProcess) or config.predictor.aligner != "invariant":
         for job in jobs:
             yield from work(job)
     else:
-        yield from map(_unpacked, spread(partial(_packed_job, work), jobs, processes, _lost))
+        yield from map(_unpacked, runner.run(partial(_packed_job, work), jobs, lost=_lost))
 
 
 def _jobs(sources: Sequence[Source], times: Sequence[int]) -> list[Job]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from graphcircuits.jobs.runner import runner_of
 from graphcircuits.store import content_hash
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import Example, read
@@ -69,7 +70,7 @@ def read_data(
         for kind, own in sources.items():
             there = set(own)
             some = some_of([source for source in chosen if source in there], limit, seed=0)
-            result = read(some, config, processes=processes, kept=kept)
+            result = read(some, config, runner=runner_of(processes), kept=kept)
             for id, why in result.left_out.items():
                 log.warning("left out: %s: %s", id, why)
             found[kind] = result.examples
@@ -93,7 +94,8 @@ def read_again(
         found = {}
         for kind, examples in by_kind.items():
             sources = [x.source for x in examples if x.source is not None]
-            result = read(sources, config, views=1, judged=False, processes=processes, kept=kept)
+            runner = runner_of(processes)
+            result = read(sources, config, views=1, judged=False, runner=runner, kept=kept)
             readings = {x.case: x.reading for x in result.examples}
             there = [example for example in examples if example.case in readings]
             found[kind] = [replace(example, reading=readings[example.case]) for example in there]

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from graphcircuits.config import load_config
 from graphcircuits.engine.stack import Stack
+from graphcircuits.jobs.runner import runner_of
 from graphcircuits.predictor.model import PredictorConfig
 from graphcircuits.training.batches import ExampleGroup, grouped
 from graphcircuits.training.config import TrainConfig
@@ -116,7 +117,7 @@ def main() -> None:
     sources += [x for place in given.language.split(",") if place for x in language_sources(place)]
     if not sources:
         raise SystemExit("give folders of subjects by --corpus or --language")
-    result = read(sources, replace(config, views=1), processes=given.processes)
+    result = read(sources, replace(config, views=1), runner=runner_of(given.processes))
     for id, why in result.left_out.items():
         log.warning("left out: %s: %s", id, why)
     own = {"steps": given.steps, "lr": given.lr, "device": given.device}

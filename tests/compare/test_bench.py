@@ -20,6 +20,7 @@ from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.corpus import load_case
 from graphcircuits.corpus.multitask import multi_records
+from graphcircuits.jobs.processes import Processes
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.compare.folders import save_subject
@@ -435,10 +436,10 @@ def test_several_processes_give_what_one_does(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     alone = Report.of(asked, run(asked, tmp_path / "one"), title="")
     torch.set_num_threads(threads)
-    with closing(cast(Generator[Any], run(asked, tmp_path / "two", processes=2))) as first:
+    with closing(cast(Generator[Any], run(asked, tmp_path / "two", runner=Processes(2)))) as first:
         next(first)
     assert active_children() == []
-    found = list(run(asked, tmp_path / "two", processes=2))
+    found = list(run(asked, tmp_path / "two", runner=Processes(2)))
     assert any(one.reused for one in found if isinstance(one, BenchRun))
     together = Report.of(asked, found, title="")
     assert kept_in(tmp_path / "two") == kept_in(tmp_path / "one")

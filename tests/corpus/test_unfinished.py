@@ -11,7 +11,7 @@ from graphcircuits.corpus import build as module
 from graphcircuits.corpus import prepare
 from graphcircuits.corpus.build import BuildConfig, subject_path
 from graphcircuits.corpus.case import Case
-from graphcircuits.corpus.unfinished import begun, lasting
+from graphcircuits.corpus.unfinished import begun
 from graphcircuits.fleets.checkpoint import KIND, Snapshot
 from graphcircuits.rasp import Map, tokens
 from graphcircuits.store import StoreError, save_artifact
@@ -149,11 +149,6 @@ def test_some_cases_of_an_unfinished_build_are_built_by_themselves(
         assert [one.id for one in build(cases[:1], tmp_path, config)] == ["own-hard"]
     assert "is left as it is: not all of its subjects are asked for" in caplog.text
     assert len(list((tmp_path / "unfinished").iterdir())) == 1
-
-
-def test_only_words_that_shape_the_subjects_are_recorded() -> None:
-    words = ["build", "ib-3", "--resume", "--minutes", "5", "--seed", "5", "--processes=2"]
-    assert lasting([*words, "--json"]) == ["build", "ib-3", "--seed", "5"]
 
 
 def test_an_unfinished_build_of_another_version_is_refused(tmp_path: Path) -> None:

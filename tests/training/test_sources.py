@@ -13,6 +13,7 @@ from graphcircuits.corpus import load_case
 from graphcircuits.corpus.multitask import load_multi
 from graphcircuits.corpus.orders import Order
 from graphcircuits.corpus.pools import pool_cases
+from graphcircuits.jobs.processes import Processes
 from graphcircuits.predictor.model import InvariantTables
 from graphcircuits.training import data, sources
 from graphcircuits.training.config import TrainConfig
@@ -198,7 +199,7 @@ def test_processes_read_what_one_reads() -> None:
     given = shipped_sources(["ib-7", "ib-2"])
     done: list[tuple[int, int]] = []
     one = read(given, config).examples
-    other = read(given, config, processes=2, progress=lambda *x: done.append(x)).examples
+    other = read(given, config, runner=Processes(2), progress=lambda *x: done.append(x)).examples
     assert done == [(1, 2), (2, 2)]
     assert [x.case for x in one] == [x.case for x in other] == ["ib-7", "ib-7", "ib-2", "ib-2"]
     for a, b in zip(one, other, strict=True):
