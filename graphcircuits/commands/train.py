@@ -16,7 +16,7 @@ from graphcircuits.commands.checks import (
     writable,
     writable_folders,
 )
-from graphcircuits.commands.options import Ray, one_runner
+from graphcircuits.commands.options import RETRIES, Ray, one_runner, resources_on
 from graphcircuits.commands.output import INTERRUPTED, Json, late_progress, print_json, save, say
 from graphcircuits.commands.subjects import Device
 
@@ -105,12 +105,14 @@ def train(
     training that was stopped or killed goes on when the same command is given again, and ends with
     the same file.
     """
+    from graphcircuits.jobs.command import driver_command
     from graphcircuits.jobs.runner import runner_of
     from graphcircuits.predictor.ensemble import save_ensemble
     from graphcircuits.training import data
     from graphcircuits.training import train as training
     from graphcircuits.training.checkpoint import remove_checkpoints
     from graphcircuits.training.finish import finished
+    from graphcircuits.training.seeds import Lesson, train_seeds
     from graphcircuits.training.validation import means, validate
 
     refuse(
@@ -120,6 +122,7 @@ def train(
         in_range("--limit", limit, 1),
         one_runner(processes, ray),
         device_there(device),
+        _unheard(tensorboard, ray),
         writable({"--out": out}, read=[None if config is None else Path(config), targets]),
         writable_folders(
             {"--checkpoints": checkpoints, "--tensorboard": tensorboard, "--readings": readings}
@@ -156,20 +159,41 @@ def train(
         def progress(seed: int, done: int, total: int) -> None:
             bar.update(step, completed=seed * total + done)
 
-        ensemble = training.ensemble_of(
-            examples,
-            settings,
-            seeds=range(seeds),
-            validation=watched.examples or held_out.examples,
-            checkpoints=kept,
-            device=device,
-            progress=progress,
-            log=_tensorboard(tensorboard, stack),
-        )
+        if ray is None:
+            ensemble = training.ensemble_of(
+                examples,
+                settings,
+                seeds=range(seeds),
+                validation=watched.examples or held_out.examples,
+                checkpoints=kept,
+                device=device,
+                progress=progress,
+                log=_tensorboard(tensorboard, stack),
+            )
+        else:
+            lesson = Lesson(
+                learned=tuple(plan.learned),
+                validation=tuple(plan.watched if watched.examples else plan.held_out),
+                config=settings,
+                judged=judged,
+                targets=targets,
+                readings=readings,
+                checkpoints=kept,
+                device=device,
+            )
+            ensemble = train_seeds(
+                lesson,
+                examples,
+                seeds=range(seeds),
+                runner=runner,
+                resources=resources_on(device, ray),
+                retries=RETRIES,
+                progress=lambda done, _: bar.update(step, completed=done * settings.last),
+            )
         scored = held_out.examples or watched.examples
         found = validate(ensemble.to(device), scored) if scored else {}
         ensemble = finished(ensemble, examples, scored, config=settings, device=device)
-    saved = save({out: lambda path: save_ensemble(path, ensemble)})
+    saved = save({out: lambda path: save_ensemble(path, ensemble, command=driver_command())})
     if checkpoints is None and not saved.failures:
         remove_checkpoints(kept, range(seeds))
     figures, count = means(found), len({example.case for example in examples})
@@ -200,6 +224,12 @@ def train(
         ]
         say(f"held-out {kind} subjects: {'; '.join(told)}")
     saved.tell()
+
+
+def _unheard(tensorboard: Path | None, ray: str | None) -> list[str]:
+    if tensorboard is None or ray is None:
+        return []
+    return ["--tensorboard hears nothing of trainings on Ray; leave out one of the two"]
 
 
 @contextmanager

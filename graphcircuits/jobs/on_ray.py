@@ -12,6 +12,7 @@ Ray is imported here and nowhere else, and reports nothing to its makers.
 
 import logging
 import os
+import pickle
 import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,7 +21,7 @@ from functools import partial
 from inspect import unwrap
 from typing import Any
 
-from graphcircuits.jobs.messages import Driver, Message, begin_worker, told
+from graphcircuits.jobs.messages import Driver, Message, begin_worker, sendable, told
 from graphcircuits.jobs.pending import Attempt, Pending
 from graphcircuits.jobs.runner import ONE_CPU, Found, Job, Lost, Resources
 
@@ -74,7 +75,8 @@ class OnRay:
 
         def fill() -> None:
             while len(running) < room and (attempt := pending.take()) is not None:
-                running[submit(attempt.job, attempt.found)] = attempt
+                sent = ray.cloudpickle.dumps(attempt.job)
+                running[submit(sent, attempt.found)] = attempt
 
         try:
             fill()
@@ -112,7 +114,8 @@ class OnRay:
             if self.address is None:
                 ray.init(address="local", include_dashboard=False, **quiet)
             else:
-                ray.init(address=_answering(self.address, self.timeout), **quiet)
+                answering = _answering(self.address, self.timeout)
+                ray.init(address=answering, **quiet)
         except (OSError, RuntimeError, ValueError) as error:
             if self.address is None:
                 raise ConnectionError(f"Ray could not be started here: {_line(error)}.") from error
@@ -186,7 +189,7 @@ def _next(ray: Any, stream: Any) -> tuple[Message | None, str]:
     """The next message of a job; or None and what happened to its worker."""
     errors = ray.exceptions
     try:
-        return ray.get(next(stream)), ""
+        return pickle.loads(ray.get(next(stream))), ""
     except StopIteration:
         return None, "its worker ended without a word"
     except errors.RayTaskError as error:
@@ -198,12 +201,15 @@ def _next(ray: Any, stream: Any) -> tuple[Message | None, str]:
         return None, "its worker was killed for lack of memory"
     except errors.NodeDiedError:
         return None, "its machine left the cluster"
+    except errors.WorkerCrashedError:
+        return None, "its worker was killed or crashed"
     except errors.RayError as error:
-        return None, f"its worker was lost ({type(error).__name__})"
+        return None, f"its worker was lost: {_line(error)}"
 
 
 def _line(error: BaseException) -> str:
-    text = str(error).strip().partition("\n")[0].rstrip(".")
+    told = error.strerror if isinstance(error, OSError) and error.strerror else error
+    text = str(told).strip().partition("\n")[0].rstrip(".")
     return text or type(error).__name__
 
 
@@ -211,8 +217,14 @@ def _serve(
     work: Callable[[Any], Iterable[object]],
     driver: Driver,
     threads: int,
-    job: Any,
+    sent: bytes,
     known: int,
-) -> Iterator[Message]:
+) -> Iterator[bytes]:
+    """Messages as bytes: arrays that Ray itself hands on cannot be written to."""
     begin_worker(driver, threads)
-    yield from told(work, job, known)
+    for message in told(work, pickle.loads(sent), known):
+        try:
+            yield pickle.dumps(message)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            yield pickle.dumps(Message("error", sendable(error)))
+            return

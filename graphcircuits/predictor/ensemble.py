@@ -287,7 +287,7 @@ def with_calibration(
 def save_ensemble(
     path: str | Path, ensemble: Ensemble, *, seed: int | None = None, command: str | None = None
 ) -> None:
-    """Write weights, configuration and origin as one artifact; `command` as in `save_artifact`."""
+    """Write weights, configuration and origin as one artifact."""
     tensors = {
         f"{place}.{name}": tensor
         for place, member in enumerate(ensemble.members)
@@ -301,15 +301,8 @@ def save_ensemble(
         tensors |= {KNOWN + name: tensor for name, tensor in ensemble.known.tensors().items()}
     if ensemble.trust is not None:
         tensors |= {TRUST + name: tensor for name, tensor in ensemble.trust.tensors().items()}
-    save_artifact(
-        path,
-        kind=KIND,
-        config=ensemble.config,
-        seed=seed,
-        tensors=tensors,
-        meta=meta,
-        command=command,
-    )
+    own = {"config": ensemble.config, "seed": seed, "command": command}
+    save_artifact(path, kind=KIND, tensors=tensors, meta=meta, **own)
 
 
 def load_ensemble(path: str | Path) -> Ensemble:

@@ -301,10 +301,19 @@ def ensemble_of(
         )
         members.append(trained.predictor.cpu())
         steps.append(trained.step)
-    return Ensemble(
-        tuple(members),
-        {**origin_of(examples), "train": asdict(config)} | {"seeds": list(seeds), "steps": steps},
-    )
+    return together(members, examples, config, seeds, steps)
+
+
+def together(
+    members: Sequence[Predictor],
+    examples: Sequence[Example],
+    config: TrainConfig,
+    seeds: Sequence[int],
+    steps: Sequence[int],
+) -> Ensemble:
+    """Predictors of several seeds, each with the step whose weights it has, as one."""
+    about = {"train": asdict(config), "seeds": list(seeds), "steps": list(steps)}
+    return Ensemble(tuple(members), origin_of(examples) | about)
 
 
 def origin_of(examples: Sequence[Example]) -> dict[str, Any]:

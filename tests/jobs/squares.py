@@ -1,6 +1,6 @@
 """Small jobs that leave traces, and a driver for them that can be killed.
 
-    python -m tests.jobs.squares FOLDER ADDRESS COUNT SECONDS
+python -m tests.jobs.squares FOLDER ADDRESS COUNT SECONDS
 """
 
 import os

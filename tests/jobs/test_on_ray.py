@@ -2,6 +2,7 @@
 nothing lost with workers, drivers and memory."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -15,11 +16,14 @@ from typing import Any
 
 import pytest
 
+from graphcircuits.corpus.build import build
+from graphcircuits.corpus.orders import Order
 from graphcircuits.jobs.on_ray import QUIET, OnRay
 from graphcircuits.jobs.processes import Processes
 from graphcircuits.jobs.runner import InProcess, Resources
 from tests.jobs.squares import note, squares, traces
-from tests.kills import all_bytes
+from tests.kills import BUILD, TRAIN, all_bytes, all_scores
+from tests.shell import Command
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,11 +38,12 @@ def address() -> Iterator[str]:
     os.environ.update(QUIET)
     from ray.cluster_utils import Cluster
 
-    small = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
+    small: Any = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args={**small, "include_dashboard": False})
     try:
         cluster.add_node(**small)
         cluster.wait_for_nodes()
+        assert cluster.address is not None
         yield cluster.address
     finally:
         cluster.shutdown()
@@ -82,6 +87,37 @@ def test_all_runners_leave_the_same_store(on_ray: OnRay, tmp_path: Path) -> None
         stores.append(all_bytes(folder / "store"))
     assert len(stores[0]) == 20
     assert stores[0] == stores[1] == stores[2]
+
+
+def test_commands_make_the_same_on_a_cluster(
+    on_ray: OnRay, address: str, command: Command, tmp_path: Path
+) -> None:
+    """Fleets, subjects to be read and seeds are jobs; of bench, seconds and memory differ."""
+    (tmp_path / "settings.toml").write_text(TRAIN)
+    trained = ["--cases", "ib-7,ib-2", "--config", "settings.toml", "--seeds", "2"]
+    compared = ["--methods", "eap", "--cases", "ib-3,ib-36", "--pairs", "4"]
+    orders = [Order("ib-3"), Order("ib-36")]
+    for number, where in enumerate(([], ["--ray", address])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        given = {"runner": on_ray} if where else {}
+        list(build(orders, folder / "built", BUILD, command="build", **given))
+        for words in (
+            ["train", *trained, "--out", "mine.safetensors", *where],
+            ["bench", *compared, "--out", "bench", *where],
+        ):
+            done = command(*words)
+            assert done.code == 0, done.err
+        Path("mine.safetensors").rename(folder / "mine.safetensors")
+        Path("bench").rename(folder / "bench")
+    one, two = tmp_path / "0", tmp_path / "1"
+    assert len(all_bytes(one / "built")) == 2
+    assert all_bytes(one / "built") == all_bytes(two / "built")
+    assert (one / "mine.safetensors").read_bytes() == (two / "mine.safetensors").read_bytes()
+    assert all_scores(one / "bench") == all_scores(two / "bench")
+    (run,) = one.glob("bench/runs/eap/ib-3-*.json")
+    again = two / run.relative_to(one)
+    assert json.loads(run.read_text())["command"] == json.loads(again.read_text())["command"]
 
 
 Job = tuple[Path, str]
@@ -129,9 +165,9 @@ def test_what_is_lost_for_good_is_told_and_the_others_go_on(on_ray: OnRay, tmp_p
     assert sorted(on_ray.run(work, jobs, lost=lost, retries=1)) == [
         "a",
         "m: it ran out of memory (no room for m)",
-        "x: its worker was lost (WorkerCrashedError)",
+        "x: its worker was killed or crashed",
     ]
-    with pytest.raises(ChildProcessError, match="a job was lost: its worker was lost"):
+    with pytest.raises(ChildProcessError, match="a job was lost: its worker was killed or"):
         list(on_ray.run(work, jobs[:1]))
 
 

@@ -5,6 +5,7 @@ import signal
 import warnings
 from collections.abc import Iterator
 from multiprocessing import active_children
+from pathlib import Path
 
 import pytest
 import torch
@@ -42,6 +43,29 @@ def test_all_is_found_but_what_a_process_died_of() -> None:
     assert sorted(found) == sorted(["a1", "b1", "~1", "c1", died, "d1", "e1"])
     assert found.index("a1") < found.index("b1")
     assert active_children() == []
+
+
+def once(job: tuple[Path, str]) -> Iterator[str]:
+    """Letters; the process dies of the first !, and memory is short at an m."""
+    died, text = job
+    for letter in text:
+        if letter == "!" and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if letter == "m":
+            raise MemoryError("no room for m")
+        yield letter
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_replaced_and_nothing_is_given_twice(tmp_path: Path) -> None:
+    def gone(job: tuple[Path, str], given: int, what: str) -> tuple[list[str], None]:
+        return [f"{given} {what}"], None
+
+    jobs = [(tmp_path / "died", text) for text in ("ab!c", "dm", "e")]
+    found = list(Processes(1).run(once, jobs, lost=gone, retries=1))
+    memory = "1 it ran out of memory (no room for m)"
+    assert sorted(found) == sorted(["a", "b", "!", "c", "d", memory, "e"])
 
 
 @pytest.mark.slow
