@@ -32,7 +32,7 @@ def sweep(
     config: Annotated[
         str,
         typer.Argument(
-            help="A TOML file, or one that ships: paper, paper-invariant, smoke (a minute)."
+            help="A TOML file, or one that ships: paper, paper-invariant, settings, smoke (a minute)."
         ),
     ],
     out: Annotated[

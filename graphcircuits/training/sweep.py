@@ -254,7 +254,7 @@ class Sweep:
         self.store.log_time(
             {
                 "id": job.id,
-                "seconds": round(outcome.seconds, 3),
+                "seconds": max(0.001, round(outcome.seconds, 3)),
                 "together": outcome.together,
                 "steps": job.run.config.last,
                 "device": means.device,
