@@ -75,9 +75,9 @@ class FeatureAttention(nn.Module):
         return self.after(queries, attended.transpose(-2, -3).flatten(-2))
 
     def after(
-        self, queries: Float[Tensor, "*vector width"], attended: Float[Tensor, "*vector width"]
+        self, queries: Float[Tensor, "..."], attended: Float[Tensor, "*vector width"]
     ) -> Float[Tensor, "*vector width"]:
-        """The rest of the layer, once every head has attended."""
+        """The rest of the layer, once every head has attended; all vectors may share a query."""
         found = queries + self.out(attended)
         return found + self.feed(self.feed_norm(found))
 

@@ -182,7 +182,7 @@ def test_what_cannot_be_fitted_is_refused() -> None:
         fit_familiarity(readings, groups=["a"] * 4)
     with pytest.raises(ValueError, match="4 readings, 4 groups and 3 times logits"):
         fit_familiarity(readings, make_logits(3))
-    features = make_reading(small(aligner="tabpfn", contexts=2), "one-layer")
+    features = make_reading(small(aligner="tabpfn", context_pairs=2), "one-layer")
     with pytest.raises(ValueError, match="measured on invariants, got features"):
         case_features(features)
 

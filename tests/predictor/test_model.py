@@ -133,9 +133,7 @@ def test_the_order_of_positions_does_not_matter(context_width: int) -> None:
 @pytest.mark.parametrize("transformation", TRANSFORMATIONS)
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_single_features_in_any_order(learner: str, transformation: Transformation) -> None:
-    config = small(
-        aligner="tabpfn", learner=learner, transformation=transformation, contexts=ALL, width=6
-    )
+    config = small(aligner="tabpfn", learner=learner, transformation=transformation, width=6)
     subject, pairs = make_task("one-layer")
     scores = score(config, subject, pairs)
     assert scores.shape == (subject.graph.n_edges,)
@@ -143,11 +141,14 @@ def test_single_features_in_any_order(learner: str, transformation: Transformati
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_features_are_of_so_many_contexts() -> None:
-    config = small(aligner="tabpfn", contexts=4)
+def test_features_are_of_whole_pairs() -> None:
+    config = small(aligner="tabpfn", context_pairs=2)
     reading = make_reading(config, "one-layer")
     assert isinstance(reading.content, Features)
-    assert len(reading.content) == 4
+    # All scored positions of two of the three pairs.
+    scored = make_task("one-layer")[1].scored.sum(1)
+    assert reading.content.pair.unique().tolist() == [0, 1]
+    assert len(reading.content) in {int(scored.sum() - own) for own in scored}
     predictor = predictor_of(config)
     one, same, other = (predictor(reading, generator=seeded(seed)) for seed in (0, 0, 1))
     assert torch.equal(one, same)
@@ -277,7 +278,7 @@ def test_what_cannot_stand_side_by_side_is_refused() -> None:
     complete = make_reading(config)
     with pytest.raises(ValueError, match="complete DAG takes one case at a time, got 2"):
         predictor_of(config)(join([complete, complete]), generator=seeded(0))
-    single = make_reading(small(aligner="tabpfn", contexts=1), "one-layer")
+    single = make_reading(small(aligner="tabpfn", context_pairs=1), "one-layer")
     with pytest.raises(ValueError, match="only invariants can be joined; pass cases with features"):
         join([make_reading(small()), single])
 
@@ -292,7 +293,7 @@ def test_what_cannot_stand_side_by_side_is_refused() -> None:
     [
         *JOINABLE,
         {"context_width": 3, "contexts": 4},
-        {"aligner": "tabpfn", "contexts": 2},
+        {"aligner": "tabpfn", "context_pairs": 2},
         AT_THE_CLEAN_RUN,
     ],
 )
@@ -339,7 +340,7 @@ def test_subjects_of_any_precision_are_scored(aligner: str, dtype: torch.dtype) 
 
 
 def test_readings_move_whole() -> None:
-    for config in (small(), small(aligner="tabpfn", contexts=1)):
+    for config in (small(), small(aligner="tabpfn", context_pairs=1)):
         reading = make_reading(config, "one-layer")
         moved = reading.to("meta")
         assert moved.structure.edge_nodes.device.type == "meta"
@@ -411,14 +412,14 @@ def test_attention_needs_heads_that_divide_the_width() -> None:
 def test_contexts_are_kept_only_where_they_are_looked_at() -> None:
     assert small(contexts=7).sampled == 0
     assert small(contexts=7, context_width=1).sampled == 7
-    assert small(contexts=7, aligner="tabpfn").sampled == 7
+    assert small(contexts=7, aligner="tabpfn").sampled == 0
     reading = make_reading(small(contexts=7, context_width=1))
     assert isinstance(reading.content, InvariantTables)
     assert len(reading.content.contexts) == 7
 
 
 def test_a_reading_of_another_aligner_is_refused() -> None:
-    pooled, single = small(), small(aligner="tabpfn", contexts=1)
+    pooled, single = small(), small(aligner="tabpfn", context_pairs=1)
     with pytest.raises(ValueError, match="tabpfn aligner needs features, got invariants"):
         predictor_of(single)(make_reading(pooled, "one-layer"), generator=seeded(0))
     with pytest.raises(ValueError, match="invariant aligner needs invariants, got features"):
