@@ -31,7 +31,7 @@ from graphcircuits.training.runner import Resources, Runner
 from graphcircuits.training.selection import Selection, score, select
 from graphcircuits.training.stacked import Trained, train_side_by_side
 from graphcircuits.training.sweep_plan import Bundle, Plan, SweepJob, bundles, in_turn
-from graphcircuits.training.sweep_store import Failure, SweepStore
+from graphcircuits.training.sweep_store import SweepFailure, SweepStore
 
 PHASES = ("all", "cross-validation", "refit")
 """What a run trains. `refit` takes the settings that are finished for all that there are."""
@@ -265,7 +265,7 @@ class Sweep:
         job = self.jobs[outcome.id]
         if outcome.failed is not None:
             self.failed[job.id] = outcome.failed
-            self.store.fail(job, Failure(outcome.failed, final=outcome.final))
+            self.store.fail(job, SweepFailure(outcome.failed, final=outcome.final))
             return
         if job.id in self.measured:
             return  # of a bundle that was cut off between two of its files

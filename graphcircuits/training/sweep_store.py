@@ -42,7 +42,7 @@ LONGEST_REASON = 500
 
 
 @dataclass(frozen=True)
-class Failure:
+class SweepFailure:
     """Why a training did not finish."""
 
     why: str
@@ -136,7 +136,7 @@ class SweepStore:
         """Those of a refit that is kept."""
         return dict(load_artifact(self.path(job), JOB).tensors)
 
-    def fail(self, job: SweepJob, failure: Failure) -> None:
+    def fail(self, job: SweepJob, failure: SweepFailure) -> None:
         """Keep why a training did not finish."""
         save_artifact(
             self._failure(job),
@@ -147,12 +147,12 @@ class SweepStore:
             command=self.command,
         )
 
-    def failure(self, job: SweepJob) -> Failure | None:
+    def failure(self, job: SweepJob) -> SweepFailure | None:
         """Why the last try did not finish; None if there was none."""
         try:
             with taken_apart(self._failure(job), "failure"):
                 meta = load_artifact(self._failure(job), FAILED).meta
-                return Failure(str(meta["why"]), final=meta["final"] is True)
+                return SweepFailure(str(meta["why"]), final=meta["final"] is True)
         except (FileNotFoundError, StoreError):
             return None
 

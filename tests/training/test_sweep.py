@@ -33,7 +33,7 @@ from graphcircuits.training.sweep import (
 )
 from graphcircuits.training.sweep_plan import Bundle, bundles, in_turn, plan_sweep
 from graphcircuits.training.sweep_results import held_out_median, rows_of, write_results
-from graphcircuits.training.sweep_store import Failure, SweepStore
+from graphcircuits.training.sweep_store import SweepFailure, SweepStore
 from tests.tiers import some
 from tests.training.sweeps import (
     COMMAND,
@@ -366,7 +366,7 @@ def test_a_training_out_of_memory_is_recorded_and_the_sweep_goes_on(tmp_path: Pa
     why = "it ran out of memory (CUDA out of memory. Tried to allocate 2.00 GiB.)"
     assert [(x.id, x.failed) for x in found if x.failed] == [(bad.id, why)]
     assert sweep.failed == {bad.id: why}
-    assert sweep.store.failure(bad) == Failure(why)
+    assert sweep.store.failure(bad) == SweepFailure(why)
     # Its setting is not eligible; the others are, and are refitted.
     assert [row.eligible for row in rows_of(sweep)] == [3, 3, 4, 4]
     assert all(dict(row.chosen) != bad.values for row in rows_of(sweep)[:2])
