@@ -26,7 +26,7 @@ import torch
 from graphcircuits import load_case
 from graphcircuits.compare.measure import measure
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.methods import METHODS, localize
+from graphcircuits.methods import METHODS, NAMED_ONLY, localize
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 from graphcircuits.task.pairs import Pairs
 
@@ -226,7 +226,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    methods = options.methods or [name for name in METHODS if name != "random"]
+    methods = options.methods or [
+        name for name in METHODS if name != "random" and name not in NAMED_ONLY
+    ]
     scalable = [name for name in methods if name in SCALABLE]
     parts: list[list[Point]] = []
     for subjects, chosen in ((trained(), methods), (random(options.largest), scalable)):

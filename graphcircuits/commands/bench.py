@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 def bench(
     methods: Annotated[
-        str | None, typer.Option(help="Methods with commas between; all of them if left out.")
+        str | None, typer.Option(help="Methods with commas between; all but gcl-paper if left out.")
     ] = None,
     cases: Annotated[
         str | None,

@@ -82,10 +82,12 @@ _WORDS = {
 
 
 def listed_methods(text: str | None) -> list[str]:
-    """Methods with commas between; all of them without a text. Unknown ones are refused."""
-    from graphcircuits.methods import METHODS, find_method
+    """Methods with commas between; without a text all but those that must be named. Unknown ones
+    are refused."""
+    from graphcircuits.methods import METHODS, NAMED_ONLY, find_method
 
-    names = list(METHODS) if text is None else text.replace(" ", "").split(",")
+    usual = [name for name in METHODS if name not in NAMED_ONLY]
+    names = usual if text is None else text.replace(" ", "").split(",")
     for name in names:
         find_method(name)
     refuse(distinct("--methods", names))

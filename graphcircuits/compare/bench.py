@@ -48,7 +48,14 @@ from graphcircuits.corpus.case import LABELINGS
 from graphcircuits.corpus.orders import Order
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.jobs.runner import IN_PROCESS, ONE_CPU, InProcess, Resources, Runner
-from graphcircuits.methods import METHODS, find_method, localize, options_of, settle
+from graphcircuits.methods import (
+    METHODS,
+    NAMED_ONLY,
+    find_method,
+    localize,
+    options_of,
+    settle,
+)
 from graphcircuits.store import content_hash
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -63,7 +70,7 @@ class BenchConfig:
 
     cases: tuple[str, ...]
     """Ids of subjects: that of a case is its planted one, those of other fleets are of orders."""
-    methods: tuple[str, ...] = tuple(METHODS)
+    methods: tuple[str, ...] = tuple(name for name in METHODS if name not in NAMED_ONLY)
     seeds: tuple[int, ...] = (0,)
     n_pairs: int = 64
     """Prompt pairs of a case."""

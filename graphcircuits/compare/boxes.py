@@ -174,7 +174,10 @@ def _plain(text: str) -> str:
 
 
 def _broken(label: str) -> str:
-    lines = [textwrap.fill(part, 14, break_on_hyphens=False) for part in label.split(", ")]
+    lines = [
+        textwrap.fill(part, 14, break_on_hyphens=False, break_long_words=False)
+        for part in label.split(", ")
+    ]
     return _plain("\n".join(lines))
 
 
@@ -221,7 +224,7 @@ def _draw_spread(
     tops: list[float] = []
     for value, deviation in zip(values, spread, strict=True):
         ends = [value - deviation, value + deviation]
-        lane = next((n for n, top in enumerate(tops) if top < ends[0]), len(tops))
+        lane = next((n for n, top in enumerate(tops) if top <= ends[0]), len(tops))
         tops[lane:] = [ends[1], *tops[lane + 1 :]]
         side = start + 0.04 * lane
         axes.plot([side, side], ends, color=colour, linewidth=0.9, linestyle=_DOTTED)

@@ -13,12 +13,12 @@ the paper are InterpBench's weights; our public fleet is trained in the same way
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import mean
+from statistics import fmean
 
 from graphcircuits.compare.findings import PUBLISHED_MEDIANS
 from graphcircuits.compare.published import short_words
 from graphcircuits.compare.sweep_figures import HIGHLIGHT
-from graphcircuits.compare.sweeps import Sweep
+from graphcircuits.compare.sweeps import SweepResult
 from graphcircuits.compare.text_tables import markdown_table, signed
 
 OF_THE_PAPER = {
@@ -39,8 +39,8 @@ class Contrast:
     """Two sweeps that differ in one aspect."""
 
     aspect: str
-    before: Sweep
-    after: Sweep
+    before: SweepResult
+    after: SweepResult
 
     @property
     def shared(self) -> list[str]:
@@ -50,7 +50,7 @@ class Contrast:
     @property
     def mean_change(self) -> float:
         """Of the medians that both have."""
-        return mean(self.after.medians[name] - self.before.medians[name] for name in self.shared)
+        return fmean(self.after.medians[name] - self.before.medians[name] for name in self.shared)
 
     @property
     def values(self) -> tuple[str, str]:
@@ -61,7 +61,7 @@ class Contrast:
         return before, after
 
 
-def _aspects(sweep: Sweep) -> dict[str, str]:
+def _aspects(sweep: SweepResult) -> dict[str, str]:
     """The aspects of a sweep, fleets taken together as its subjects."""
     found = dict(sweep.aspects)
     fleet = found.pop("fleet")
@@ -70,7 +70,7 @@ def _aspects(sweep: Sweep) -> dict[str, str]:
     return found | {"subjects": subjects}
 
 
-def contrasts(sweeps: Sequence[Sweep]) -> list[Contrast]:
+def contrasts(sweeps: Sequence[SweepResult]) -> list[Contrast]:
     """All pairs that differ in one aspect and share a configuration."""
     found = []
     for pair in combinations(sweeps, 2):
@@ -137,7 +137,7 @@ def _shown(one: Contrast) -> str:
     return HIGHLIGHT if HIGHLIGHT in one.shared else one.shared[0]
 
 
-def contrast_text(sweeps: Sequence[Sweep], found: Sequence[Contrast]) -> str:
+def contrast_text(sweeps: Sequence[SweepResult], found: Sequence[Contrast]) -> str:
     """Which aspect moves most, and what is left of the distance."""
     if not found:
         return "No two of the sweeps differ in one thing alone, so nothing can be told apart."
@@ -153,10 +153,11 @@ def contrast_text(sweeps: Sequence[Sweep], found: Sequence[Contrast]) -> str:
         sentences.append(f"Of {_and(aspects)} none moves it.")
     else:
         nearer = abs(after - PUBLISHED_MEDIANS[name]) < abs(before - PUBLISHED_MEDIANS[name])
+        side = "nearer to" if nearer else "further from"
         sentences.append(
             f"Of {_and(aspects)}, {words_of(largest.aspect)} move{_s(largest.aspect)} it most: "
             f"`{'` to `'.join(largest.values)}` takes it from {before:.3f} to {after:.3f} "
-            f"({signed(after - before)}), {'nearer to' if nearer else 'further from'} the published "
+            f"({signed(after - before)}), {side} the published "
             f"{PUBLISHED_MEDIANS[name]:.3f}."
         )
     alike = max(sweeps, key=likeness)
@@ -174,7 +175,7 @@ def _moved(one: Contrast) -> float:
     return one.after.medians[name] - one.before.medians[name]
 
 
-def likeness(sweep: Sweep) -> int:
+def likeness(sweep: SweepResult) -> int:
     """In how many aspects a sweep is as the paper's."""
     found = _aspects(sweep)
     return sum(found.get(aspect) == value for aspect, value in OF_THE_PAPER.items())

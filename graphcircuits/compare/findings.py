@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from statistics import mean
+from statistics import fmean
 
 from graphcircuits.compare.published import (
     BASELINES,
@@ -26,7 +26,7 @@ from graphcircuits.compare.published import (
 )
 from graphcircuits.compare.sweep_figures import CONTROL, HIGHLIGHT, beside, best_of, choice_of
 from graphcircuits.compare.sweep_rows import LEARNERS, TRANSFORMATIONS
-from graphcircuits.compare.sweeps import Search, Sweep
+from graphcircuits.compare.sweeps import Search, SweepResult
 from graphcircuits.compare.text_tables import markdown_table, signed
 
 PUBLISHED_MEDIANS = {name: row.median for name, row in BY_CONFIGURATION.items()}
@@ -39,7 +39,7 @@ EAP_IG = next(row.median for row in BASELINES if row.method == "EAP-IG")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class ClaimCheck:
     """A claim, whether it holds here, and the figures for it."""
 
     claim: str
@@ -52,7 +52,7 @@ class Finding:
         return {True: "holds", False: "does not hold", None: "cannot be said"}[self.holds]
 
 
-def findings(sweep: Sweep, searches: Sequence[Search] = ()) -> list[Finding]:
+def findings(sweep: SweepResult, searches: Sequence[Search] = ()) -> list[ClaimCheck]:
     """All of them, in the order above."""
     return [
         message_passing(sweep),
@@ -67,11 +67,11 @@ def findings(sweep: Sweep, searches: Sequence[Search] = ()) -> list[Finding]:
 # Message passing
 
 
-def message_passing(sweep: Sweep) -> Finding:
+def message_passing(sweep: SweepResult) -> ClaimCheck:
     """Whether observed connectivity is above none where the paper highlights it."""
     claim = "Observed connectivity is above none for DirGraphConv on the line graph"
     if missing := _missing(sweep, [HIGHLIGHT, CONTROL]):
-        return Finding(claim=claim, holds=None, text=missing)
+        return ClaimCheck(claim=claim, holds=None, text=missing)
     change = sweep.medians[HIGHLIGHT] - sweep.medians[CONTROL]
     theirs = PUBLISHED_MEDIANS[HIGHLIGHT] - PUBLISHED_MEDIANS[CONTROL]
     above, below, count, _ = _by_cases(sweep, HIGHLIGHT, CONTROL)
@@ -82,10 +82,10 @@ def message_passing(sweep: Sweep) -> Finding:
         f"paper has {_three(PUBLISHED_MEDIANS[HIGHLIGHT])} against "
         f"{_three(PUBLISHED_MEDIANS[CONTROL])} ({signed(theirs)})."
     )
-    return Finding(claim=claim, holds=_is_above(change), text=text)
+    return ClaimCheck(claim=claim, holds=_is_above(change), text=text)
 
 
-def _beside_seeds(sweep: Sweep, change: float) -> str:
+def _beside_seeds(sweep: SweepResult, change: float) -> str:
     """Whether a difference of the two medians is larger than seeds make it vary."""
     spreads = [sweep.summaries[name].spread for name in (HIGHLIGHT, CONTROL)]
     deviations = [spread[2] for spread in spreads if spread is not None]
@@ -96,15 +96,15 @@ def _beside_seeds(sweep: Sweep, change: float) -> str:
     return f"; {side} one standard deviation over seeds, {_three(width)}"
 
 
-def learners(sweep: Sweep) -> Finding:
+def learners(sweep: SweepResult) -> ClaimCheck:
     """Whether observed connectivity is above none for every learner on the line graph."""
     claim = "Observed connectivity is above none for each learner on the line graph"
     names = [f"{learner}-line-{end}" for learner in LEARNERS for end in ("observed", "none")]
     if missing := _missing(sweep, names):
-        return Finding(claim=claim, holds=None, text=missing)
+        return ClaimCheck(claim=claim, holds=None, text=missing)
     ours, theirs = (_above_none(medians, "line") for medians in (sweep.medians, PUBLISHED_MEDIANS))
     text = f"{_which(ours)}; in the paper {_which(theirs, start=False)}."
-    return Finding(claim=claim, holds=all(ours.values()), text=text)
+    return ClaimCheck(claim=claim, holds=all(ours.values()), text=text)
 
 
 def _above_none(medians: Mapping[str, float], transformation: str) -> dict[str, bool]:
@@ -131,7 +131,7 @@ def _which(above: Mapping[str, bool], *, start: bool = True) -> str:
     return text[0].upper() + text[1:] if start else text
 
 
-def learner_table(sweep: Sweep) -> str:
+def learner_table(sweep: SweepResult) -> str:
     """Observed connectivity and none by learner and transformation: medians and their difference,
     cases on which it is above and below, and its mean over cases; the published difference."""
     columns = (
@@ -172,13 +172,13 @@ def learner_table(sweep: Sweep) -> str:
 # Selection
 
 
-def selection(sweep: Sweep) -> Finding:
+def selection(sweep: SweepResult) -> ClaimCheck:
     """Whether cross-validation's choice is below the best on held-out cases, as in the paper."""
     claim = "Cross-validation does not choose the configuration that is best on held-out cases"
     chosen = choice_of(sweep)
     if chosen is None or len(sweep.medians) < 2:
         text = "It takes two configurations with scores in cross-validation."
-        return Finding(claim=claim, holds=None, text=text)
+        return ClaimCheck(claim=claim, holds=None, text=text)
     best, count = best_of(sweep), len(sweep.medians)
     place = rank(sweep.medians, chosen)
     known = "of those that were run " if count < len(BY_CONFIGURATION) else ""
@@ -199,7 +199,7 @@ def selection(sweep: Sweep) -> Finding:
         f"Ours chooses {known}{short_words(chosen)} (score "
         f"{_three(sweep.cross_validation[chosen])}), {end}. {_paper_selection()}"
     )
-    return Finding(claim=claim, holds=place > 1, text=text)
+    return ClaimCheck(claim=claim, holds=place > 1, text=text)
 
 
 def _paper_selection() -> str:
@@ -222,7 +222,7 @@ def rank(values: Mapping[str, float], name: str) -> int:
 # The incidence control
 
 
-def incidence_control(sweep: Sweep) -> Finding:
+def incidence_control(sweep: SweepResult) -> ClaimCheck:
     """Whether without edges the incidence graph scores below the line graph in cross-validation."""
     claim = (
         "Without message-passing edges, which leaves features of components out of reach, the "
@@ -230,9 +230,9 @@ def incidence_control(sweep: Sweep) -> Finding:
     )
     names = [f"{learner}-{graph}-none" for learner in LEARNERS for graph in TRANSFORMATIONS]
     if missing := _missing(sweep, names):
-        return Finding(claim=claim, holds=None, text=missing)
+        return ClaimCheck(claim=claim, holds=None, text=missing)
     if set(names) - sweep.cross_validation.keys():
-        return Finding(claim=claim, holds=None, text="Not all of them have a score.")
+        return ClaimCheck(claim=claim, holds=None, text="Not all of them have a score.")
     parts = []
     for whose, scores, medians in (
         ("Ours", sweep.cross_validation, sweep.medians),
@@ -244,7 +244,7 @@ def incidence_control(sweep: Sweep) -> Finding:
             f"({_changes(medians)})."
         )
     holds = all(_loses(sweep.cross_validation).values())
-    return Finding(claim=claim, holds=holds, text=" ".join(parts))
+    return ClaimCheck(claim=claim, holds=holds, text=" ".join(parts))
 
 
 def _loses(values: Mapping[str, float]) -> dict[str, bool]:
@@ -264,7 +264,7 @@ def _changes(values: Mapping[str, float]) -> str:
 # The best
 
 
-def best_median(sweep: Sweep, searches: Sequence[Search] = ()) -> Finding:
+def best_median(sweep: SweepResult, searches: Sequence[Search] = ()) -> ClaimCheck:
     """Our best beside the paper's best and beside EAP-IG."""
     best = best_of(sweep)
     ours, theirs = sweep.medians[best], max(PUBLISHED_MEDIANS.values())
@@ -285,7 +285,7 @@ def best_median(sweep: Sweep, searches: Sequence[Search] = ()) -> Finding:
             f" EAP-IG on our {fleet} subjects has {_three(median)}, so that our best is "
             f"{_beside(ours, median)} it."
         )
-    return Finding(claim=claim, holds=best == HIGHLIGHT and ours < EAP_IG, text=text)
+    return ClaimCheck(claim=claim, holds=best == HIGHLIGHT and ours < EAP_IG, text=text)
 
 
 def _beside(ours: float, theirs: float) -> str:
@@ -298,7 +298,7 @@ def _beside(ours: float, theirs: float) -> str:
 # Settings
 
 
-def eligibility(sweep: Sweep) -> Finding:
+def eligibility(sweep: SweepResult) -> ClaimCheck:
     """How many settings finished every fold."""
     claim = "Fewer than all settings could be chosen from"
     counts = [row.eligible for row in sweep.rows]
@@ -312,24 +312,24 @@ def eligibility(sweep: Sweep) -> Finding:
         "Settings that failed and settings that were not tried are not told apart."
     )
     holds = any(row.eligible < row.settings for row in sweep.rows)
-    return Finding(claim=claim, holds=holds, text=text)
+    return ClaimCheck(claim=claim, holds=holds, text=text)
 
 
 # Words
 
 
-def _missing(sweep: Sweep, names: Sequence[str]) -> str:
+def _missing(sweep: SweepResult, names: Sequence[str]) -> str:
     absent = [name for name in names if name not in sweep.by_configuration]
     return f"Not run: {', '.join(absent)}." if absent else ""
 
 
-def _by_cases(sweep: Sweep, one: str, other: str) -> tuple[int, int, int, float]:
+def _by_cases(sweep: SweepResult, one: str, other: str) -> tuple[int, int, int, float]:
     """Of the cases that both have: on how many the first is above, and below; how many they are,
     and the mean difference."""
     first, second = sweep.case_means(one), sweep.case_means(other)
     changes = [first[case] - second[case] for case in first if case in second]
     above, below = (sum(_is_above(sign * change) for change in changes) for sign in (1, -1))
-    return above, below, len(changes), mean(changes) if changes else 0.0
+    return above, below, len(changes), fmean(changes) if changes else 0.0
 
 
 def _is_above(change: float) -> bool:

@@ -5,7 +5,7 @@
 
 1. Rows of the sweeps are read and put together (`sweeps`); the first sweep is the one drawn.
 2. The page has the sweeps side by side, the paper's findings checked on each (`findings`), what
-   explains the distance to the paper (`decompose`), a table per sweep, searches, cost, and all
+   explains the distance to the paper (`decompose`), a table per sweep, other methods, cost, all
    published rows (`published`).
 3. `--figure` draws the paper's figure, and all 14 configurations in a file with `-all` in its name;
    `--latex` writes the tables.
@@ -15,8 +15,8 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from graphcircuits.compare.boxes import SUFFIXES
@@ -34,8 +34,8 @@ from graphcircuits.compare.sweep_figures import (
     sweep_latex,
     sweep_markdown,
 )
-from graphcircuits.compare.sweep_rows import CONFIGURATIONS, read_rows
-from graphcircuits.compare.sweeps import Search, Sweep, read_searches, sweeps_of
+from graphcircuits.compare.sweep_rows import CONFIGURATIONS, command_of, read_rows
+from graphcircuits.compare.sweeps import Search, SweepResult, read_searches, sweeps_of
 from graphcircuits.compare.text_tables import markdown_table, signed
 from graphcircuits.corpus.case import LABELINGS
 from graphcircuits.disk import write_atomic
@@ -53,13 +53,15 @@ CAPTION = (
 class Page:
     """What the page is made from."""
 
-    sweeps: tuple[Sweep, ...]
+    sweeps: tuple[SweepResult, ...]
     searches: tuple[Search, ...] = ()
     costs: tuple[Record, ...] = ()
     figures: tuple[str, ...] = ()
     """Pictures as the page links them."""
     command: str = ""
     """What makes the page again."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Files of rows, and the commands that wrote them."""
 
     def markdown(self) -> str:
         parts = ["# The paper's experiment", self._about()]
@@ -78,7 +80,11 @@ class Page:
         for number, sweep in enumerate(self.sweeps, start=1):
             parts += [f"### {number}. {sweep.name}", _conditions(sweep), sweep_markdown(sweep)]
         if self.searches:
-            parts += ["### Searches on the same cases", _SEARCHES, search_markdown(self.searches)]
+            parts += [
+                "### Other methods on the same cases",
+                _OTHERS,
+                search_markdown(self.searches),
+            ]
         parts += ["## Cost", _COST, formula_markdown()]
         if self.costs:
             parts += [_TRAINING, cost_markdown(self.costs)]
@@ -97,7 +103,9 @@ class Page:
             f"has {N_CASES} cases and {N_SEEDS} seeds, on InterpBench's weights; its figures "
             "are marked as published."
         )
-        return f"{text}\n\nMade with `{self.command}`." if self.command else text
+        parts = [text, f"Made with `{self.command}`, from the rows of:"]
+        parts.append("\n".join(f"- `{path}`: `{made}`" for path, made in self.sources.items()))
+        return "\n\n".join(parts if self.command else parts[:1])
 
     def _overview(self) -> str:
         columns = (
@@ -145,7 +153,7 @@ class Page:
         ]
         return markdown_table(columns, rows, left=len(columns))
 
-    def _findings(self, number: int, sweep: Sweep) -> str:
+    def _findings(self, number: int, sweep: SweepResult) -> str:
         lines = [
             f"- **{one.claim}: {one.verdict}.** {one.text}"
             for one in findings(sweep, self.searches)
@@ -159,9 +167,9 @@ class Page:
         return "\n\n".join(parts)
 
 
-_SEARCHES = (
-    "Methods that search each case on its own, on our subjects; seeds draw prompts, and seed "
-    "methods that are random."
+_OTHERS = (
+    "Methods of `graphcircuits bench` on our subjects: searches of each case, and predictors that "
+    "ship. Seeds draw prompts, and seed methods that are random; nothing is trained again."
 )
 _COST = (
     "The paper's work and span of localizing one circuit of one new subject and task: work is the "
@@ -179,7 +187,7 @@ _PUBLISHED = (
 )
 
 
-def _conditions(sweep: Sweep) -> str:
+def _conditions(sweep: SweepResult) -> str:
     steps = _span(row.step for row in sweep.rows)
     return (
         f"{_span(len(row.cases) for row in sweep.rows)} cases, "
@@ -222,6 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         costs=tuple(costs),
         figures=tuple(Path(os.path.relpath(path, given.out.parent)).as_posix() for path in linked),
         command=command,
+        sources={path.as_posix(): command_of(path) for path in given.sweeps},
     )
     write_atomic(given.out, page.markdown().encode())
     written.append(given.out)
@@ -257,7 +266,7 @@ def _bench(text: str) -> tuple[str, str]:
     return (path, labels) if sign and labels in LABELINGS else (text, "interpbench")
 
 
-def _draw(sweep: Sweep, searches: Sequence[Search], paths: Sequence[Path]) -> list[Path]:
+def _draw(sweep: SweepResult, searches: Sequence[Search], paths: Sequence[Path]) -> list[Path]:
     """The pictures that were written, both kinds of each suffix."""
     title = f"Edge AUROC on held-out cases: {sweep.name}"
     written = []

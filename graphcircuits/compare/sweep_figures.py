@@ -13,7 +13,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import fmean
 
 from graphcircuits.compare.boxes import Box, Slot, SlotGroup, draw_boxes
 from graphcircuits.compare.published import (
@@ -32,7 +32,7 @@ from graphcircuits.compare.sweep_rows import (
     TRANSFORMATIONS,
     configuration_parts,
 )
-from graphcircuits.compare.sweeps import Search, Sweep
+from graphcircuits.compare.sweeps import Search, SweepResult
 from graphcircuits.compare.text_tables import (
     Block,
     latex_table,
@@ -49,7 +49,7 @@ _WHICH = ("Method", "Graph", "Connectivity")
 # Tables
 
 
-def sweep_markdown(sweep: Sweep) -> str:
+def sweep_markdown(sweep: SweepResult) -> str:
     """A row per configuration, with the published median and the difference."""
     columns = (
         *_WHICH,
@@ -105,7 +105,7 @@ def published_markdown() -> str:
     return markdown_table((*_WHICH, "Cross-validation", *_FIVE), rows, left=3)
 
 
-def sweep_latex(sweep: Sweep, searches: Sequence[Search] = ()) -> str:
+def sweep_latex(sweep: SweepResult, searches: Sequence[Search] = ()) -> str:
     """The paper's table: our configurations, our searches on the same fleet, published rows."""
     ours = []
     for row in sweep.rows:
@@ -127,7 +127,7 @@ def sweep_latex(sweep: Sweep, searches: Sequence[Search] = ()) -> str:
             ]
             for one in own
         ]
-        blocks.append(("Ours, searches of each case", rows))
+        blocks.append(("Ours, other methods", rows))
     for heading, published in (
         ("Published, Graph Circuit Learning", GCL_ROWS),
         ("Published, GNN explainer", (EXPLAINER,)),
@@ -158,7 +158,7 @@ def _score(value: float | None) -> str:
 
 
 def paper_figure(
-    path: str | Path, sweep: Sweep, searches: Sequence[Search] = (), *, title: str
+    path: str | Path, sweep: SweepResult, searches: Sequence[Search] = (), *, title: str
 ) -> None:
     """The paper's figure; by suffix SVG, PNG or PDF."""
     learned = [
@@ -183,7 +183,7 @@ def paper_figure(
     draw_boxes(path, groups, title=title)
 
 
-def configurations_figure(path: str | Path, sweep: Sweep, *, title: str) -> None:
+def configurations_figure(path: str | Path, sweep: SweepResult, *, title: str) -> None:
     """All 14 configurations, ours beside published; by suffix SVG, PNG or PDF."""
     ends = {"observed": "observed", "none": "no message passing", "complete": "complete DAG"}
     groups = []
@@ -204,36 +204,36 @@ def configurations_figure(path: str | Path, sweep: Sweep, *, title: str) -> None
     draw_boxes(path, groups, title=title, limits=(math.floor(10 * lowest) / 10, 1.03))
 
 
-def beside(sweep: Sweep, searches: Sequence[Search]) -> list[Search]:
+def beside(sweep: SweepResult, searches: Sequence[Search]) -> list[Search]:
     """The searches of the same subjects by the same labels."""
     wanted = (sweep.aspects["fleet"], sweep.aspects["labels"])
     return [one for one in searches if (one.fleet, one.labels) == wanted]
 
 
-def best_of(sweep: Sweep) -> str:
+def best_of(sweep: SweepResult) -> str:
     """The configuration of the highest held-out median; of those that print alike, the highest
     mean over cases."""
 
     def score(name: str) -> tuple[float, float]:
-        return round(sweep.medians[name], 3), mean(sweep.case_means(name).values())
+        return round(sweep.medians[name], 3), fmean(sweep.case_means(name).values())
 
     return max(sweep.medians, key=score)
 
 
-def choice_of(sweep: Sweep) -> str | None:
+def choice_of(sweep: SweepResult) -> str | None:
     """The configuration of the highest score in cross-validation, if there is any."""
     scores = sweep.cross_validation
     return max(scores, key=lambda name: scores[name]) if scores else None
 
 
-def _marks(sweep: Sweep, name: str) -> list[str]:
+def _marks(sweep: SweepResult, name: str) -> list[str]:
     marks = {best_of(sweep): ["our best"]}
     if (choice := choice_of(sweep)) is not None:
         marks[choice] = [*marks.get(choice, []), "our choice in cross-validation"]
     return marks.get(name, [])
 
 
-def _box(sweep: Sweep, name: str) -> Box | None:
+def _box(sweep: SweepResult, name: str) -> Box | None:
     if name not in sweep.by_configuration:
         return None
     means = list(sweep.case_means(name).values())

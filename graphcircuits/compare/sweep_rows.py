@@ -1,7 +1,8 @@
 """What a sweep comes to, one row per configuration, and the file it is kept in.
 
 A `SweepRow` has what cross-validation chose and the held-out scores of every case under every
-training seed. `write_rows` keeps rows as a JSON artifact, `read_rows` reads them back, checked;
+training seed. `write_rows` keeps rows as a JSON artifact, `read_rows` reads them back, checked,
+`command_of` says what wrote them;
 `configuration_parts` takes a name such as `dirgnn-line-observed` apart.
 """
 
@@ -135,6 +136,11 @@ def read_rows(path: str | Path) -> list[SweepRow]:
     """The rows of a file that `write_rows` wrote."""
     with taken_apart(path, "file of sweep rows"):
         return [_row(record) for record in load_artifact(path, KIND).meta["rows"]]
+
+
+def command_of(path: str | Path) -> str:
+    """The command that wrote a file of rows."""
+    return load_artifact(path, KIND).command
 
 
 def _row(record: Mapping[str, Any]) -> SweepRow:

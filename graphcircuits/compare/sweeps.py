@@ -1,6 +1,6 @@
 """Sweeps and searches as they are compared: rows that belong together, with their quantiles.
 
-1. `sweeps_of` puts rows of one aligner, pool, fleet, labels and details together: a `Sweep`.
+1. `sweeps_of` puts rows of one aligner, pool, fleet, labels and details together: a `SweepResult`.
 2. `read_searches` takes the methods that search each case on its own from the `cases.csv` of a
    bench, on the held-out cases.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import mean
+from statistics import fmean
 
 from graphcircuits.compare.evaluate import Summary, summarize
 from graphcircuits.compare.sweep_rows import CONFIGURATIONS, SweepRow
@@ -25,7 +25,7 @@ ASPECTS = ("aligner", "pool", "fleet", "labels")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep:
+class SweepResult:
     """The configurations that were run under the same conditions."""
 
     aspects: Mapping[str, str]
@@ -68,10 +68,10 @@ class Sweep:
     def case_means(self, configuration: str) -> dict[str, float]:
         """The score of every case, seeds averaged."""
         cases = self.by_configuration[configuration].cases
-        return {case: mean(scores) for case, scores in cases.items()}
+        return {case: fmean(scores) for case, scores in cases.items()}
 
 
-def sweeps_of(rows: Iterable[SweepRow]) -> list[Sweep]:
+def sweeps_of(rows: Iterable[SweepRow]) -> list[SweepResult]:
     """The sweeps that the rows are of, in the order in which they begin."""
     found: dict[tuple[tuple[str, str], ...], dict[str, SweepRow]] = {}
     for row in rows:
@@ -86,7 +86,7 @@ def sweeps_of(rows: Iterable[SweepRow]) -> list[Sweep]:
             )
         sweep[row.configuration] = row
     return [
-        Sweep(
+        SweepResult(
             aspects=dict(aspects),
             rows=tuple(by_name[name] for name in CONFIGURATIONS if name in by_name),
         )
@@ -110,7 +110,7 @@ class Search:
 
     @cached_property
     def case_means(self) -> tuple[float, ...]:
-        return tuple(mean(by_seed.values()) for by_seed in self.cases.values())
+        return tuple(fmean(by_seed.values()) for by_seed in self.cases.values())
 
 
 def read_searches(path: str | Path, labels: str = "interpbench") -> list[Search]:

@@ -54,6 +54,7 @@ from graphcircuits.task.pairs import Pairs
 
 __all__ = [
     "METHODS",
+    "NAMED_ONLY",
     "BeyondTraining",
     "ChosenMethod",
     "Finding",
@@ -81,6 +82,7 @@ METHODS: Mapping[str, KnownMethod] = {
         run=exact.exact, forecast=shortlist.single_edges_forecast, remarks=shortlist.restriction
     ),
     "gcl": learned.GCL,
+    "gcl-paper": learned.GCL_PAPER,
     "nap": KnownMethod(run=nodes.nap),
     "pgexplainer": KnownMethod(run=pgexplainer.pgexplainer),
     "random": KnownMethod(run=floor.random_scores),
@@ -89,6 +91,10 @@ METHODS: Mapping[str, KnownMethod] = {
     "sp-node": KnownMethod(run=probing.sp_node),
     "ugs": KnownMethod(run=ugs.ugs),
 }
+
+NAMED_ONLY = frozenset({"gcl-paper"})
+"""Methods that run where they are named, and not where all are asked for: their predictors may be
+missing, and making them takes a GPU."""
 
 
 def find_method(name: str) -> KnownMethod:

@@ -12,6 +12,10 @@ says how a case is recognized, and what is not.
 `predict` gives all that a predictor says: scores and, where its file holds what it takes, the
 probabilities that they stand for, and whether the case is like those of the training. `finding`
 puts the latter into words; a case that is not like them is a `BeyondTraining` warning.
+
+`gcl` is our system. `gcl_paper` is the paper's own: its aligner, its graph learner and the logits
+as they are, without a search to start from, paths, trust or probabilities (docs/predictor.md). Its
+predictors are `paper/default` and `paper/fold-0` to `paper/fold-4`, kept from cases as ours are.
 """
 
 from collections.abc import Iterator
@@ -23,7 +27,14 @@ from torch import Tensor
 from graphcircuits.corpus.recognize import case_of
 from graphcircuits.methods.method import Finding, KnownMethod, Options
 from graphcircuits.methods.prepare import placed
-from graphcircuits.methods.shipped import blind_to, find_ensemble, kind_of, seen_related
+from graphcircuits.methods.shipped import (
+    PAPER,
+    SHIPPED,
+    blind_to,
+    find_ensemble,
+    kind_of,
+    seen_related,
+)
 from graphcircuits.predictor.ensemble import Ensemble, Prediction
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -50,21 +61,50 @@ def gcl(
     return predict(subject, pairs, predictor, generator=generator).logits
 
 
+def gcl_paper(
+    subject: Transformer,
+    pairs: Pairs,
+    *,
+    predictor: str | None = None,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, " edge"]:
+    """The logit of every edge by the paper's own system; larger means more likely in the circuit.
+
+    `predictor` and `generator` as in `gcl`; a file must hold a predictor with the paper's aligner.
+    """
+    generator = generator or torch.Generator().manual_seed(0)
+    return predict(subject, pairs, predictor, generator=generator, system=PAPER).logits
+
+
 def predict(
-    subject: Transformer, pairs: Pairs, predictor: str | None, *, generator: torch.Generator
+    subject: Transformer,
+    pairs: Pairs,
+    predictor: str | None,
+    *,
+    generator: torch.Generator,
+    system: str = "",
 ) -> Prediction:
-    """What the predictor says of a case, which is read once; the arguments are those of `gcl`."""
+    """What the predictor says of a case, which is read once; the arguments are those of `gcl`.
+
+    `system` is what the names of its shipped predictors begin with.
+    """
     pairs = placed(subject, pairs)
-    name = choose_predictor(subject, pairs, predictor)
+    name = choose_predictor(subject, pairs, predictor, system)
     ensemble = find_ensemble(name)
-    if pairs.needs_targets and ensemble.config.share == 1:
+    aligner = ensemble.config.aligner
+    if system == PAPER and aligner != "tabpfn":
+        raise ValueError(
+            f"gcl-paper takes predictors with the aligner tabpfn, the paper's, and {name!r} has "
+            f"{aligner}; that is one for gcl."
+        )
+    if pairs.needs_targets and (ensemble.config.share == 1 or aligner == "tabpfn"):
         raise ValueError(
             f"the predictor {name!r} reads the gradient of the loss at the clean run, but these "
             f"{pairs.loss_name} pairs have no targets of their own: their loss is the distance to "
             "that very run, and flat there; give the right answers as targets, or use eap-ig or "
             "exact."
         )
-    _refuse_leak(name, ensemble, case_of(subject, pairs))
+    _refuse_leak(name, ensemble, case_of(subject, pairs), system)
     ensemble = ensemble.to(subject.device)
     return ensemble.predict_case(subject, pairs, generator=generator, kind=kind_of(subject))
 
@@ -89,15 +129,17 @@ def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Fin
     return Finding(prediction.logits, prediction.probabilities, remarks)
 
 
-def choose_predictor(subject: Transformer, pairs: Pairs, given: str | None = None) -> str:
+def choose_predictor(
+    subject: Transformer, pairs: Pairs, given: str | None = None, system: str = ""
+) -> str:
     """The predictor that was named, or else a shipped one that is blind to the case."""
     if given is not None:
-        return given
+        return system + given if given in SHIPPED else given
     case = case_of(subject, pairs)
-    return "default" if case is None else blind_to(case)
+    return system + ("default" if case is None else blind_to(case))
 
 
-def _refuse_leak(name: str, ensemble: Ensemble, case: str | None) -> None:
+def _refuse_leak(name: str, ensemble: Ensemble, case: str | None, system: str) -> None:
     if case is None:
         return
     # Whether others are related takes longer to say: random programs may have to be drawn.
@@ -106,9 +148,10 @@ def _refuse_leak(name: str, ensemble: Ensemble, case: str | None) -> None:
     if not seen:
         return
     what = f"{case} itself" if case in seen else f"{seen[0]}, which is related to it"
+    other = system + blind_to(case)
     raise ValueError(
         f"this is case {case}, and the predictor {name!r} was trained on {what}: its scores would "
-        f"say nothing about a new subject; use {blind_to(case)!r}, which was not, or name none."
+        f"say nothing about a new subject; use {other!r}, which was not, or name none."
     )
 
 
@@ -124,7 +167,7 @@ def _remarks(subject: Transformer, pairs: Pairs, options: Options) -> Iterator[s
     what of the subject's architecture it has never met."""
     name = options["predictor"]
     case = case_of(subject, pairs)
-    if case is not None and name.startswith("fold-"):
+    if case is not None and name.removeprefix(PAPER).startswith("fold-"):
         yield f"predictor {name}, which was trained without this case ({case})"
     ensemble = find_ensemble(name)
     unseen = ensemble.unseen(subject)
@@ -146,4 +189,9 @@ def _files(options: Options) -> Iterator[str]:
     yield find_ensemble(options["predictor"]).sha256
 
 
+def _fill_paper(subject: Transformer, pairs: Pairs, options: Options) -> Options:
+    return {**options, "predictor": choose_predictor(subject, pairs, options["predictor"], PAPER)}
+
+
 GCL = KnownMethod(run=gcl, threshold=0.0, fill=_fill, remarks=_remarks, find=_find, files=_files)
+GCL_PAPER = KnownMethod(run=gcl_paper, fill=_fill_paper, remarks=_remarks, files=_files)

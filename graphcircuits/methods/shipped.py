@@ -1,7 +1,8 @@
 """The predictors of the package, and which of them a case may be given to.
 
 1. `default` learned from every case of the pool, `fold-0` to `fold-4` from all but those of one
-   fold. `find_ensemble` gives one of them, or that of a file.
+   fold. `paper/default` and `paper/fold-0` to `paper/fold-4` are the same for the paper's own
+   system. `find_ensemble` gives one of them, or that of a file.
 2. `blind_to` names the one that has seen neither a given case nor one related to it; `seen_related`
    tells for any predictor what it has seen of a case.
 3. `kind_of` is what predictors call subjects such as the one at hand.
@@ -9,6 +10,7 @@
 
 from functools import cache
 from importlib.resources import as_file, files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from graphcircuits.corpus import N_FOLDS
@@ -18,11 +20,14 @@ from graphcircuits.predictor.ensemble import Ensemble, load_ensemble
 from graphcircuits.subject.transformer import Transformer
 
 SHIPPED = ("default", *(f"fold-{fold}" for fold in range(N_FOLDS)))
+PAPER = "paper/"
+"""What the names of predictors of the paper's own system begin with."""
+FOLDER: Traversable = files("graphcircuits").joinpath("data/predictors")
 
 
 def find_ensemble(name: str) -> Ensemble:
     """A shipped predictor by name, or that of a file."""
-    if name in SHIPPED:
+    if name.removeprefix(PAPER) in SHIPPED:
         return shipped(name)
     if not Path(name).is_file():
         raise ValueError(
@@ -35,7 +40,12 @@ def find_ensemble(name: str) -> Ensemble:
 @cache
 def shipped(name: str) -> Ensemble:
     """A predictor of the package."""
-    with as_file(files("graphcircuits").joinpath(f"data/predictors/{name}.safetensors")) as path:
+    with as_file(FOLDER.joinpath(f"{name}.safetensors")) as path:
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"this installation has no predictor {name!r}; name a file with one of its kind, "
+                "which graphcircuits train writes."
+            )
         return load_ensemble(path)
 
 

@@ -332,13 +332,13 @@ def test_a_failing_method_costs_only_itself(
 
 
 def test_a_failing_case_costs_only_itself(calls: Calls, tmp_path: Path) -> None:
-    # One has no subject, the other no published labels.
-    asked = config(cases=("tb-length", "ib-18", "ib-3"), labels="paper", seeds=(0, 1))
+    # One has no subject, the other no labels of the paper.
+    asked = config(cases=("tb-length", "tb-first-element", "ib-3"), labels="paper", seeds=(0, 1))
     found, failures = finished(asked, tmp_path)
     assert [one.case for one in found] == ["ib-3", "ib-3"]
-    assert [failure.case for failure in failures] == ["tb-length", "ib-18"]
+    assert [failure.case for failure in failures] == ["tb-length", "tb-first-element"]
     assert "build it with: graphcircuits build tb-length" in str(failures[0])
-    assert "published edge list is not part of the package" in str(failures[1])
+    assert "'tb-first-element' is none of the paper's" in str(failures[1])
 
 
 # Judging

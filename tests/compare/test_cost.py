@@ -44,15 +44,18 @@ QUICK: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def predictor(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a small untrained predictor."""
-    path = tmp_path_factory.mktemp("predictor") / "small.safetensors"
-    members = tuple(Predictor(PredictorConfig(width=8, layers=2)) for _ in range(2))
-    save_ensemble(path, Ensemble(members, {}))
-    return path
+    """The folder of small untrained predictors, by the name of their method."""
+    folder = tmp_path_factory.mktemp("predictor")
+    options = {"gcl": {}, "gcl-paper": {"aligner": "tabpfn", "prior": False, "paths": False}}
+    for name, own in options.items():
+        members = tuple(Predictor(PredictorConfig(width=8, layers=2, **own)) for _ in range(2))
+        save_ensemble(folder / f"{name}.safetensors", Ensemble(members, {}))
+    return folder
 
 
 def quick(method: str, predictor: Path) -> dict[str, Any]:
-    return {"predictor": str(predictor)} if method == "gcl" else QUICK.get(method, {})
+    path = predictor / f"{method}.safetensors"
+    return {"predictor": str(path)} if path.exists() else QUICK.get(method, {})
 
 
 def make_small(**options: Any) -> Transformer:
@@ -85,6 +88,7 @@ def expected(
         "edge-pruning": (4, masked, masked, steps),
         "exact": (4, 0, graph.n_edges, 0),
         "gcl": (2, 1, 1, 0),
+        "gcl-paper": (2, 1, 0, 0),
         "nap": (2, 1, 0, 0),
         "pgexplainer": (5, masked, masked, steps),
         "random": (2, 0, 0, 0),

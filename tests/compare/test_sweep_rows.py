@@ -9,6 +9,7 @@ import pytest
 from graphcircuits.compare.sweep_rows import (
     CONFIGURATIONS,
     SweepRow,
+    command_of,
     configuration_parts,
     read_rows,
     write_rows,
@@ -50,6 +51,7 @@ def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         write_rows(tmp_path / name, rows, config={"seeds": 2}, command="graphcircuits sweep x.toml")
     assert read_rows(tmp_path / "a.json") == rows
+    assert command_of(tmp_path / "a.json") == "graphcircuits sweep x.toml"
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
     assert rows[0].n_seeds == 2
     assert rows[0].parts == ("dirgnn", "line", "observed")

@@ -1,0 +1,104 @@
+"""The page of the paper's experiment, by its command."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from graphcircuits.compare.paper_page import main
+from graphcircuits.compare.sweep_rows import write_rows
+from tests.compare.sweep_examples import row, sweep
+
+BENCH = "case,method,seed,auroc\nib-3,eap-ig,0,0.5\nib-8,eap-ig,0,1.0\n"
+
+
+def test_the_page_is_made_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = sweep({"dirgnn-line-observed": 0.95}).rows
+    write_rows(tmp_path / "a.json", rows, command="graphcircuits sweep paper")
+    other = [*sweep(labels="paper").rows, row("dirgnn-line-none", fleet="public")]
+    write_rows(tmp_path / "b.json", other)
+    (tmp_path / "cases.csv").write_text(BENCH)
+    (tmp_path / "cost.json").write_text('[{"name": "one card", "runs_per_hour": 700}]')
+    page = tmp_path / "docs" / "paper.md"
+    given = [
+        *(str(tmp_path / name) for name in ("a.json", "b.json")),
+        *("--bench", str(tmp_path), f"paper={tmp_path}"),
+        *("--cost", str(tmp_path / "cost.json")),
+        *("--out", str(page), "--latex", str(tmp_path / "new" / "paper.tex")),
+    ]
+    main(given)
+    assert capsys.readouterr().out == f"wrote {page}\nwrote {tmp_path / 'new' / 'paper.tex'}\n"
+    text = page.read_text()
+    assert "Made with `python -m graphcircuits.compare.paper_page " in text
+    assert f"--bench {tmp_path} paper={tmp_path} --cost" in text
+    assert f"- `{tmp_path.as_posix()}/a.json`: `graphcircuits sweep paper`\n" in text
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    first = "aligner tabpfn, pool, planted fleet, interpbench labels"
+    assert headings == [
+        "# The paper's experiment",
+        "## Sweeps",
+        "## The paper's findings, one by one",
+        f"### Findings of sweep 1: {first}",
+        "### Findings of sweep 2: aligner tabpfn, pool, planted fleet, paper labels",
+        "### Findings of sweep 3: aligner tabpfn, pool, public fleet, interpbench labels",
+        "## Where the distance comes from",
+        "## Tables",
+        f"### 1. {first}",
+        "### 2. aligner tabpfn, pool, planted fleet, paper labels",
+        "### 3. aligner tabpfn, pool, public fleet, interpbench labels",
+        "### Other methods on the same cases",
+        "## Cost",
+        "## Published figures, on InterpBench's weights",
+    ]
+    claim = "Observed connectivity is above none for DirGraphConv on the line graph"
+    assert f"| {claim} | holds | holds | cannot be said |" in text
+    assert f"- **{claim}: holds.** Median 0.950 against 0.825" in text
+    assert f"| 1. {first} | 14 of 14 | 16 | 1 | 18 | DirGraphConv, line graph | 0.950 |" in text
+    assert text.count("EAP-IG on our planted subjects has 0.750") == 2
+    assert "| labels | interpbench | paper |" in text
+    assert "| subjects | planted | public |" in text
+    assert "| one card | 700 |" in text
+    assert "![" not in text
+    assert (tmp_path / "new" / "paper.tex").read_text().count(r"\begin{table}") == 3
+    # The same files give the same page.
+    before = page.read_bytes()
+    main(given)
+    assert page.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_figures_are_linked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows(tmp_path / "a.json", sweep().rows)
+    figures = [tmp_path / "figures" / name for name in ("x.svg", "x.png")]
+    out = tmp_path / "docs" / "results" / "x.md"
+    given = [str(tmp_path / "a.json"), "--out", str(out), "--figure", *map(str, figures)]
+    main(given)
+    text = out.read_text()
+    assert "![edge AUROC on held-out cases](../../figures/x.svg)" in text
+    assert "(../../figures/x-all.svg)" in text
+    assert "png" not in text.partition("Made with")[2].partition("\n")[2]
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [
+        "x-all.png",
+        "x-all.svg",
+        "x.png",
+        "x.svg",
+    ]
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
+def test_what_the_command_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, out = tmp_path / "a.json", tmp_path / "x.md"
+    write_rows(path, [])
+    for given, told in (
+        ([str(path)], "the files hold no rows"),
+        ([str(tmp_path / "b.json")], "No such file"),
+        ([str(path), "--figure", "x.gif"], r"a figure is written as .*, got x\.gif"),
+        ([str(path), "--bench", str(path)], "is not a table of a bench's runs"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["x", *given, "--out", str(out)])
+        with pytest.raises(SystemExit, match=told):
+            main()
+    write_rows(path, [row("dirgnn-line-none")])
+    with pytest.raises(SystemExit, match="is there twice"):
+        main([str(path), str(path), "--out", str(out)])
+    assert not out.exists()
