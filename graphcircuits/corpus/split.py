@@ -16,7 +16,9 @@
    structure of their circuit, next to the listed cases that have it.
 
 Where the paper compares the edge lists that were published, we compare the official labels: the
-lists write one circuit in several ways, and relate fewer cases.
+lists write one circuit in several ways, and relate fewer cases. Like the paper we tell the two
+embeddings apart. That relates fewer cases than a single `input` would, and leaves pairs of cases
+whose circuits are one and the same mask over the graph in different folds (`relations.twins`).
 
 `python -m graphcircuits.corpus.split` writes `data/split.json`, which is what the package reads.
 """

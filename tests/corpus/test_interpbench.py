@@ -1,5 +1,6 @@
 """The 84 cases against the reference: inputs, outputs, the shape of every program, the circuits."""
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -183,3 +184,17 @@ def test_the_cases_without_a_reference_circuit_have_the_circuits_worked_out_by_h
     # token's head gets the tokens that m1 compares, and m3 gets the centered index for m4.
     assert dropped["ib-97"].edges == {"input->m2"}
     assert dropped["ib-113"].edges == {"input->m1", "m2->m4"}
+
+
+def test_ib_8_and_ib_24_compute_one_function_by_different_circuits():
+    """One is held out and the other in the pool: no check relates them, and docs/benchmark.md says
+    so. Every input of up to three tokens, by each program over both vocabularies."""
+    held_out, pool = load_case("ib-8"), load_case("ib-24")
+    assert (held_out.split, pool.split) == ("test", "pool")
+    for vocab in (held_out.vocab[:4], pool.vocab):
+        for length in range(1, 4):
+            for xs in itertools.product(vocab, repeat=length):
+                assert held_out.evaluate(xs) == pool.evaluate(xs) == list(xs)
+    assert held_out.circuit.edges == {"input->m0", "m0->logits"}
+    assert pool.circuit.edges == {*(f"input->a0.h0<{x}>" for x in "qkv"), "a0.h0->logits"}
+    assert held_out.group != pool.group

@@ -100,8 +100,8 @@ def test_commands_make_the_same_on_a_cluster(
     for number, where in enumerate(([], ["--ray", address])):
         folder = tmp_path / str(number)
         folder.mkdir()
-        given = {"runner": on_ray} if where else {}
-        list(build(orders, folder / "built", BUILD, command="build", **given))
+        runner = on_ray if where else InProcess()
+        list(build(orders, folder / "built", BUILD, command="build", runner=runner))
         for words in (
             ["train", *trained, "--out", "mine.safetensors", *where],
             ["bench", *compared, "--out", "bench", *where],

@@ -65,6 +65,7 @@ def test_a_job_is_begun_anew_as_often_as_allowed() -> None:
     assert list(pending.heard(first, Message("found", "a"))) == ["a"]
     assert pending.broken_off(first, "gone") == ()
     again = pending.take()
+    assert again is not None
     assert again is first
     assert again.found == 1
     assert pending.broken_off(again, "gone") == ["gone"]
