@@ -25,11 +25,7 @@ from tests.jobs.squares import note, squares, traces
 from tests.kills import BUILD, TRAIN, all_bytes, all_scores
 from tests.shell import Command
 
-pytestmark = [
-    pytest.mark.slow,
-    # Ray's own processes are not waited for by those who started them, and its sockets not closed.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
