@@ -1,11 +1,11 @@
-"""Kill -9 at random moments of build, corpus, bench and train; what is resumed must equal the
-unbroken run.
+"""Kill -9 at random moments of build, corpus, bench, train and sweep; what is resumed must equal
+the unbroken run.
 
-Each of the four runs once unbroken, in a process of its own. Then it runs in a new folder, is
+Each of the five runs once unbroken, in a process of its own. Then it runs in a new folder, is
 killed at a random moment, and given again as a user would, until it ends; what it left is compared
 with the unbroken run, and so on in new folders until there have been enough kills. Build, corpus
-and train must leave the same bytes and no other file; of bench, whose results hold seconds, the
-scores.
+and train must leave the same bytes and no other file, and so must sweep, but for its times; of
+bench, whose results hold seconds, the scores.
 
     python -m tests.kills --kills 100
 """
@@ -38,7 +38,13 @@ from graphcircuits.corpus.shards import MANIFEST
 from graphcircuits.fleets.recipes import SiitConfig
 from graphcircuits.rasp import Map, tokens
 from graphcircuits.store import load_artifact
+from graphcircuits.training.runner import InProcess
+from graphcircuits.training.sweep import Means
+from graphcircuits.training.sweep_plan import plan_sweep
+from graphcircuits.training.sweep_results import write_results
+from graphcircuits.training.sweep_store import SweepStore
 from tests.corpus.small import begun, quick
+from tests.training.sweeps import COMMAND, TINY, content, small, sweep_in
 
 Content = dict[str, object]
 """What a run left, by path."""
@@ -105,6 +111,16 @@ def run_train(folder: Path) -> None:
     train(out=folder / "mine.safetensors", cases="ib-7,ib-2", config=str(config), seeds=2)
 
 
+def run_sweep(folder: Path) -> None:
+    """Two settings and folds, two at once, and two seeds."""
+    few = {"steps": 4, "every": 2, "pairs": 2, "batch": 2, "predictor": TINY}
+    plan = plan_sweep(small(configurations=["dirgnn-line-none"], grid={"lr": [0.1, 1]}, train=few))
+    with SweepStore(folder, COMMAND).held():
+        sweep = sweep_in(folder, plan)
+        list(sweep.run(InProcess(), Means(stack=2)))
+        write_results(sweep)
+
+
 def all_bytes(folder: Path) -> Content:
     paths = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
@@ -138,6 +154,7 @@ WORKS = {
     "corpus": Work(run_corpus, all_bytes),
     "bench": Work(run_bench, all_scores),
     "train": Work(run_train, all_bytes),
+    "sweep": Work(run_sweep, content),
 }
 
 
@@ -209,12 +226,12 @@ def try_work(name: str, kills: int, folder: Path, chance: random.Random) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__)
-    parser.add_argument("--kills", type=int, default=100, help="of all four together")
+    parser.add_argument("--kills", type=int, default=100, help="of all five together")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     given = parser.parse_args()
     torch.set_num_threads(1)
     chance = random.Random(given.seed)
-    shares = {"build": 3, "corpus": 2, "bench": 2, "train": 3}
+    shares = {"build": 3, "corpus": 2, "bench": 1, "train": 2, "sweep": 2}
     with tempfile.TemporaryDirectory() as folder:
         for name, share in shares.items():
             kills = max(1, round(given.kills * share / 10))

@@ -32,7 +32,8 @@ def sweep(
     config: Annotated[
         str,
         typer.Argument(
-            help="A TOML file, or one that ships: paper, paper-invariant, smoke (a minute)."
+            help="A TOML file, or the name of one that ships: paper, paper-invariant, settings, "
+            "or smoke, which takes a minute."
         ),
     ],
     out: Annotated[

@@ -57,12 +57,12 @@ _OWN = {
 """Keys that the sweep sets itself, and what to do instead."""
 _PLAIN: dict[str, Any] = {"prior": False, "paths": False}
 """As the paper has it, and as predictors are trained side by side."""
-_TRAIN = (
+TRAIN_KEYS = (
     *("steps", "every", "lr", "weight_decay", "warmup"),
     *("batch", "pairs", "step_pairs", "views"),
 )
 """Keys of a training that predictors side by side go by."""
-_PREDICTOR = tuple(
+PREDICTOR_KEYS = tuple(
     name
     for name in (field.name for field in fields(PredictorConfig))
     if name not in (*_OWN, *_PLAIN, "contexts", "context_width")
@@ -149,7 +149,7 @@ class SweepConfig:
         own, predictor = dict(self.train), dict(self.train.get("predictor", {}))
         predictor = _PLAIN | predictor
         for key, value in values.items():
-            (predictor if key in _PREDICTOR else own)[key] = value
+            (predictor if key in PREDICTOR_KEYS else own)[key] = value
         learner, transformation, connectivity = configuration_parts(configuration)
         predictor |= {"aligner": self.aligner, "learner": learner}
         predictor |= {"transformation": transformation, "connectivity": connectivity}
@@ -237,7 +237,7 @@ def _wrong_configuration(name: str) -> list[str]:
 def _wrong_grid(grid: Mapping[str, Any]) -> list[str]:
     problems = []
     for key, values in grid.items():
-        if wrong := _wrong_key("grid", key, (*_TRAIN, *_PREDICTOR)):
+        if wrong := _wrong_key("grid", key, (*TRAIN_KEYS, *PREDICTOR_KEYS)):
             problems += wrong
         elif not isinstance(values, list) or not values:
             problems.append(f"grid: {key} must be a list of values, got {values!r}")
@@ -261,10 +261,10 @@ def _wrong_train(train: Mapping[str, Any], aligner: str) -> list[str]:
     problems = []
     for key in train:
         if key != "predictor":
-            problems += _wrong_key("train", key, _TRAIN)
+            problems += _wrong_key("train", key, TRAIN_KEYS)
     for key, value in own.items():
         if key not in _PLAIN:
-            problems += _wrong_key("train.predictor", key, _PREDICTOR)
+            problems += _wrong_key("train.predictor", key, PREDICTOR_KEYS)
         elif value and aligner == "tabpfn":
             problems.append(f"train.predictor: {key} is for the invariant aligner, not for tabpfn")
         elif value:
@@ -278,8 +278,8 @@ def _wrong_key(place: str, key: str, known: Sequence[str]) -> list[str]:
         return []
     if key in _OWN:
         return [f"{place}: {key} is not set there; {_OWN[key]}"]
-    if place != "grid" and key in (*_TRAIN, *_PREDICTOR):
-        there = "train" if key in _TRAIN else "train.predictor"
+    if place != "grid" and key in (*TRAIN_KEYS, *PREDICTOR_KEYS):
+        there = "train" if key in TRAIN_KEYS else "train.predictor"
         return [f"{place}: {key} belongs in [{there}]"]
     if key in {field.name for cls in (TrainConfig, PredictorConfig) for field in fields(cls)}:
         return [f"{place}: {key} cannot be set; {_IDLE}"]

@@ -5,8 +5,8 @@
    refits of a configuration as soon as all its settings are through, otherwise the next bundle of
    cross-validations. After the deadline nothing more is begun, and what is begun is finished.
 3. Every training is kept as it comes. One that runs out of memory is tried again with fewer beside
-   it; alone, it is recorded with the reason, and the sweep goes on without it. So is one that
-   diverges. Another run tries those once more.
+   it; alone, it is recorded with the reason, and the sweep goes on without it; another run tries it
+   once more. One that diverges is recorded for good: it would again.
 4. `Sweep.selection` chooses for a configuration (`selection.py`); `sweep_results.py` has the table.
 
 What is kept does not depend on who computed it, nor on how often the sweep was cut off.
@@ -31,7 +31,7 @@ from graphcircuits.training.runner import Resources, Runner
 from graphcircuits.training.selection import Selection, score, select
 from graphcircuits.training.stacked import Trained, train_side_by_side
 from graphcircuits.training.sweep_plan import Bundle, Plan, SweepJob, bundles, in_turn
-from graphcircuits.training.sweep_store import SweepStore
+from graphcircuits.training.sweep_store import SweepFailure, SweepStore
 
 PHASES = ("all", "cross-validation", "refit")
 """What a run trains. `refit` takes the settings that are finished for all that there are."""
@@ -64,6 +64,8 @@ class Outcome:
     """Among those, from 0."""
     failed: str | None = None
     """Why it did not finish."""
+    final: bool = False
+    """Whether it would not the next time either."""
 
 
 # In a worker
@@ -88,6 +90,7 @@ def train_bundle(bundle: Bundle, **given: Any) -> Iterator[Outcome]:
                 together=len(part),
                 number=number,
                 failed=diverged,
+                final=diverged is not None,
             )
 
 
@@ -126,7 +129,9 @@ class Sweep:
         self.measured: dict[str, Mapping[str, Any]] = {}
         """What finished."""
         self.failed: dict[str, str] = {}
-        """What did not, in this run."""
+        """What did not, in this run or for good."""
+        self._stumbled: set[str] = set()
+        """What did not in an earlier run, and is tried again."""
         self._cross = {name: plan.cross_validation(name) for name in plan.names}
         self._by_setting: dict[str, dict[str, list[SweepJob]]] = {}
         self._groups = plan.groups
@@ -141,9 +146,28 @@ class Sweep:
         for job in jobs:
             if job.id not in self.jobs:
                 self.jobs[job.id] = job
-                found = self.store.load(job)
+                found, failure = self.store.load(job), self.store.failure(job)
                 if found is not None:
                     self.measured[job.id] = found
+                elif failure is not None and failure.final:
+                    self.failed[job.id] = failure.why
+                elif failure is not None:
+                    self._stumbled.add(job.id)
+
+    def missing(self, bundle: Bundle) -> Bundle | None:
+        """What there is to train of a bundle, if anything.
+
+        All of it where it was merely cut off: what is trained side by side does not depend on
+        where. Of one that failed in part the rest is not trained again.
+        """
+        jobs = tuple(job for job in bundle.jobs if self._is_open(job))
+        failed = any(job.id in self.failed or job.id in self._stumbled for job in bundle.jobs)
+        if not jobs:
+            return None
+        return Bundle(jobs, bundle.at_once) if failed else bundle
+
+    def _is_open(self, job: SweepJob) -> bool:
+        return job.id not in self.measured and job.id not in self.failed
 
     def finished(self, jobs: Sequence[SweepJob]) -> int:
         """How many of them are kept."""
@@ -169,7 +193,7 @@ class Sweep:
     def is_through(self, configuration: str) -> bool:
         """Whether every cross-validation of a configuration is kept, or failed in this run."""
         own = self._cross[configuration]
-        return all(job.id in self.measured or job.id in self.failed for job in own)
+        return not any(map(self._is_open, own))
 
     def selection(self, configuration: str) -> Selection | None:
         """The choice among the settings that are finished now."""
@@ -192,10 +216,7 @@ class Sweep:
         total = 0
         for name in self.plan.names if only is None else only:
             if phase != "refit":
-                total += sum(
-                    job.id not in self.measured and job.id not in self.failed
-                    for job in self._cross[name]
-                )
+                total += sum(map(self._is_open, self._cross[name]))
             if phase != "cross-validation":
                 total += self._refits_left(name, phase)
         return total
@@ -207,8 +228,7 @@ class Sweep:
             return 0 if settled else self.plan.config.seeds
         if not settled:
             return self.plan.config.seeds
-        jobs = self.refits(name, chosen)
-        return sum(job.id not in self.measured and job.id not in self.failed for job in jobs)
+        return sum(map(self._is_open, self.refits(name, chosen)))
 
     def run(
         self,
@@ -245,7 +265,7 @@ class Sweep:
         job = self.jobs[outcome.id]
         if outcome.failed is not None:
             self.failed[job.id] = outcome.failed
-            self.store.fail(job, outcome.failed)
+            self.store.fail(job, SweepFailure(outcome.failed, final=outcome.final))
             return
         if job.id in self.measured:
             return  # of a bundle that was cut off between two of its files
@@ -254,7 +274,7 @@ class Sweep:
         self.store.log_time(
             {
                 "id": job.id,
-                "seconds": round(outcome.seconds, 3),
+                "seconds": max(0.001, round(outcome.seconds, 3)),
                 "together": outcome.together,
                 "steps": job.run.config.last,
                 "device": means.device,
@@ -282,12 +302,11 @@ class _Coming:
         planned = [bundles(sweep.cross_validation(name), stack) for name in names]
         if phase == "refit":
             planned = []
-        # Bundles are those of the whole plan: what is trained side by side does not depend on
-        # where a sweep was cut off.
-        self.waiting = deque(bundle for bundle in in_turn(planned) if self._is_missing(bundle))
+        # Bundles are those of the whole plan, and not of what is left of it.
+        self.waiting = deque(self._missing(in_turn(planned)))
 
-    def _is_missing(self, bundle: Bundle) -> bool:
-        return any(job.id not in self.sweep.measured for job in bundle.jobs)
+    def _missing(self, planned: Sequence[Bundle]) -> list[Bundle]:
+        return [left for bundle in planned if (left := self.sweep.missing(bundle)) is not None]
 
     def __iter__(self) -> Iterator[Bundle]:
         return self
@@ -315,7 +334,7 @@ class _Coming:
             if chosen is None:
                 continue
             made = bundles(self.sweep.refits(name, chosen), self.stack)
-            self.waiting.extendleft(bundle for bundle in reversed(made) if self._is_missing(bundle))
+            self.waiting.extendleft(reversed(self._missing(made)))
 
 
 def resources_of(device: str, processes: int, *, ray: bool) -> Resources:

@@ -170,7 +170,7 @@ def plan_sweep(config: SweepConfig, *, precision: str = "float32") -> Plan:
             problems.append(f"there is nothing to learn from without fold {fold}")
     if problems:
         where = f" in {config.subjects}" if config.subjects else ""
-        without = f"; {len(left_out)} cases have no {config.fleet} subject{where}"
+        without = f"; without a {config.fleet} subject{where}: {', '.join(left_out)}"
         raise ValueError(
             f"{config.pool}: {'; '.join(problems)}{without if left_out else ''}; give other folds "
             "or cases."

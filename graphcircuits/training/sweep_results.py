@@ -18,6 +18,7 @@ from graphcircuits.compare.sweep_rows import SweepRow, write_rows
 from graphcircuits.corpus.relations import groups_of
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble, seen_of
 from graphcircuits.predictor.model import Predictor
+from graphcircuits.training.configurations import ALL, SweepConfig
 from graphcircuits.training.selection import to_toml
 from graphcircuits.training.stack_data import subject_folder
 from graphcircuits.training.sweep import Sweep
@@ -48,10 +49,21 @@ def rows_of(sweep: Sweep) -> list[SweepRow]:
                 chosen=done[0].values,
                 step=chosen.step,
                 cases=_cases(sweep, done, fleet),
-                details={} if config.fleet == fleet else {"trained on": config.fleet},
+                details=_details(config, done[0], fleet),
             )
             for fleet in config.evaluate
         ]
+    return found
+
+
+def _details(config: SweepConfig, refit: SweepJob, fleet: str) -> dict[str, Any]:
+    """What tells the sweep from others of one aligner, pool, fleet and labels."""
+    found: dict[str, Any] = {} if config.fleet == fleet else {"trained on": config.fleet}
+    if config.aligner == "tabpfn" and not refit.run.config.predictor.standardize:
+        found["standardize"] = False
+    for name in ("cases", "held_out"):
+        if getattr(config, name) != ALL:
+            found[name.replace("_", " ")] = len(getattr(config, name))
     return found
 
 

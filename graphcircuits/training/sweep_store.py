@@ -3,7 +3,7 @@
     manifest.json           what all trainings of the folder share
     jobs/ID.json            a cross-validation: AUROC by step and case
     jobs/ID.safetensors     a refit: weights, and AUROC on held-out subjects
-    failed/ID.json          why a training has not finished; it is tried again next time
+    failed/ID.json          why a training has not finished, and whether it is tried again
     times.jsonl             how long bundles took; the other files hold no times
     sweep.json, choices/, predictors/   what comes of it all (`sweep_results.py`)
 
@@ -15,7 +15,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,15 @@ FAILED = "sweep-failure"
 MAY_GROW = ("configurations", "grid", "settings_by_configuration", "seeds")
 """What another run over the same folder may have changed."""
 LONGEST_REASON = 500
+
+
+@dataclass(frozen=True)
+class SweepFailure:
+    """Why a training did not finish."""
+
+    why: str
+    final: bool = False
+    """Whether it would not the next time either."""
 
 
 class SweepStore:
@@ -127,22 +136,23 @@ class SweepStore:
         """Those of a refit that is kept."""
         return dict(load_artifact(self.path(job), JOB).tensors)
 
-    def fail(self, job: SweepJob, why: str) -> None:
+    def fail(self, job: SweepJob, failure: SweepFailure) -> None:
         """Keep why a training did not finish."""
         save_artifact(
             self._failure(job),
             kind=FAILED,
             config={"id": job.id},
             seed=job.run.seed,
-            meta={"why": why[:LONGEST_REASON]},
+            meta={"why": failure.why[:LONGEST_REASON], "final": failure.final},
             command=self.command,
         )
 
-    def failure(self, job: SweepJob) -> str | None:
+    def failure(self, job: SweepJob) -> SweepFailure | None:
         """Why the last try did not finish; None if there was none."""
         try:
             with taken_apart(self._failure(job), "failure"):
-                return str(load_artifact(self._failure(job), FAILED).meta["why"])
+                meta = load_artifact(self._failure(job), FAILED).meta
+                return SweepFailure(str(meta["why"]), final=meta["final"] is True)
         except (FileNotFoundError, StoreError):
             return None
 

@@ -91,7 +91,7 @@ def run_with(
         module.train_side_by_side = before
 
 
-def content(folder: Path) -> dict[str, bytes]:
+def content(folder: Path) -> dict[str, object]:
     """Every file of a sweep that holds no times, and no claim."""
     return {
         str(path.relative_to(folder)): path.read_bytes()

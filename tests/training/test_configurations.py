@@ -1,5 +1,7 @@
 """What a sweep's file says: configurations by name, the grid, and what is refused."""
 
+import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,8 @@ import pytest
 from graphcircuits.compare.sweep_rows import CONFIGURATIONS
 from graphcircuits.config import load_config
 from graphcircuits.training.configurations import (
+    PREDICTOR_KEYS,
+    TRAIN_KEYS,
     SweepConfig,
     load_sweep,
     setting_name,
@@ -178,3 +182,16 @@ def test_a_file_or_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "smoke").write_text("seeds = 99")
     assert load_sweep("smoke").seeds != 99
     assert load_sweep("./smoke").seeds == 99
+
+
+def test_the_page_has_every_key_and_its_example_is_a_sweep() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sweep.md").read_text("utf-8")
+    keys = [field.name for field in fields(SweepConfig)]
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for key in (*keys, *TRAIN_KEYS, *PREDICTOR_KEYS):
+        assert any(f"`{key}`" in row or f"`[{key}]`" in row for row in rows), key
+    example = page.partition("```toml\n")[2].partition("```")[0]
+    config = load_config(SweepConfig, tomllib.loads(example))
+    assert {len(config.chosen_settings(name)) for name in config.names} == {1, 4}
+    for name in shipped_sweeps():
+        assert f"`{name}`" in page

@@ -33,7 +33,7 @@ from graphcircuits.training.sweep import (
 )
 from graphcircuits.training.sweep_plan import Bundle, bundles, in_turn, plan_sweep
 from graphcircuits.training.sweep_results import held_out_median, rows_of, write_results
-from graphcircuits.training.sweep_store import SweepStore
+from graphcircuits.training.sweep_store import SweepFailure, SweepStore
 from tests.tiers import some
 from tests.training.sweeps import (
     COMMAND,
@@ -124,8 +124,9 @@ def test_all_of_the_pool_and_all_held_out_cases() -> None:
         ({"cases": ["ib-3"]}, "ib-3: no case of pool."),
         ({"held_out": ["ib-7"]}, "ib-7: no case of the test split."),
         (
-            {"fleet": "public", "folds": [0]},
-            "pool: fold 0 has no case; 5 cases have no public subject; give other folds or cases.",
+            {"fleet": "public", "folds": [3], "cases": ["ib-7", "tb-element-second"]},
+            "pool: fold 3 has no case; without a public subject: tb-element-second; give other "
+            "folds or cases.",
         ),
     ],
 )
@@ -136,19 +137,30 @@ def test_what_cannot_be_planned_is_refused(given: dict[str, Any], told: str) -> 
 
 
 def test_subjects_of_a_folder_come_first(tmp_path: Path) -> None:
-    (tmp_path / "ib-7.public.plain.0.safetensors").touch()
-    (tmp_path / "ib-24.public.plain.0.safetensors").touch()
-    (tmp_path / "ib-3.public.plain.0.safetensors").touch()
-    plan = plan_sweep(small(fleet="public", subjects=str(tmp_path), folds=[0, 1]))
-    assert [case.id for case in plan.pool] == ["ib-7", "ib-24"]
-    assert plan.left_out == ("ib-14", "ib-45", "ib-53")
-    found = [subject_folder(unit, tmp_path) for unit in plan.tests]
-    assert found == [None, None, tmp_path, None]
-    assert plan.groups == {"ib-7.public.plain.0": "ib-7", "ib-24.public.plain.0": "ib-24"}
-    with pytest.raises(
-        FileNotFoundError, match=r"no public subject of ib-7 ships; build it with: "
-    ):
-        subject_folder("ib-7.public.plain.0")
+    cases = ["ib-7", "tb-polynomial", "tb-element-divide", "tb-rolling-max"]
+    for case in ("tb-polynomial", "tb-rolling-max", "ib-3"):
+        (tmp_path / f"{case}.public.plain.0.safetensors").touch()
+    given = {"fleet": "public", "folds": [0, 1], "cases": cases}
+    plan = plan_sweep(small(**given, subjects=str(tmp_path)))
+    assert plan.groups == {
+        "ib-7.public.plain.0": "ib-7",
+        "tb-polynomial.public.plain.0": "tb-polynomial",
+        "tb-rolling-max.public.plain.0": "tb-rolling-max",
+    }
+    assert plan.left_out == ("tb-element-divide",)
+    found = {unit: subject_folder(unit, tmp_path) for unit in plan.units}
+    assert found == {
+        "ib-7.public.plain.0": None,
+        "tb-polynomial.public.plain.0": tmp_path,
+        "tb-rolling-max.public.plain.0": tmp_path,
+        "ib-3": None,
+        "ib-4": None,
+        "ib-3.public.plain.0": tmp_path,
+        "ib-4.public.plain.0": None,
+    }
+    told = "no public subject of tb-polynomial ships; build it with: graphcircuits build "
+    with pytest.raises(FileNotFoundError, match=told):
+        subject_folder("tb-polynomial.public.plain.0")
 
 
 def test_bundles_hold_whole_settings_of_one_shape_and_take_turns() -> None:
@@ -229,7 +241,8 @@ def test_the_table_is_that_of_the_choice(tmp_path: Path) -> None:
         path = tmp_path / "choice.toml"
         path.write_text(text)
         assert load_config(TrainConfig, path) == jobs[0].run.config
-    assert [dict(row.details) for row in rows[:2]] == [{}, {"trained on": "planted"}]
+    few = {"cases": 5, "held out": 2}
+    assert [dict(row.details) for row in rows[:2]] == [few, {"trained on": "planted", **few}]
     means = [sum(scores) / 2 for scores in rows[0].cases.values()]
     assert held_out_median(sweep, NAMES[0]) == pytest.approx(sum(means) / 2)
 
@@ -353,15 +366,16 @@ def test_a_training_out_of_memory_is_recorded_and_the_sweep_goes_on(tmp_path: Pa
     why = "it ran out of memory (CUDA out of memory. Tried to allocate 2.00 GiB.)"
     assert [(x.id, x.failed) for x in found if x.failed] == [(bad.id, why)]
     assert sweep.failed == {bad.id: why}
-    assert sweep.store.failure(bad) == why
+    assert sweep.store.failure(bad) == SweepFailure(why)
     # Its setting is not eligible; the others are, and are refitted.
     assert [row.eligible for row in rows_of(sweep)] == [3, 3, 4, 4]
     assert all(dict(row.chosen) != bad.values for row in rows_of(sweep)[:2])
     assert sweep.left() == 0
-    # Another run tries it once more.
-    again = sweep_in(tmp_path)
+    # Another run tries it once more, without what was trained beside it.
+    again, trainer = sweep_in(tmp_path), Trainer()
     assert again.left() == 1 + 2
-    list(run_with(Trainer(), again, 1))
+    list(run_with(trainer, again, 4))
+    assert trainer.calls[0] == [bad.run]
     assert again.failed == {}
     assert again.store.failure(bad) is None
     assert [row.eligible for row in rows_of(again)] == [4] * 4
@@ -392,6 +406,12 @@ def test_a_training_that_diverges_costs_nobody_beside_it(tmp_path: Path) -> None
     assert len(sweep.failed) == 3
     assert [row.eligible for row in rows_of(sweep)] == [4, 4, 3, 3]
     assert {row.n_seeds for row in rows_of(sweep)} == {1}
+    # It would diverge again, and is not tried.
+    again, trainer = sweep_in(tmp_path), Trainer()
+    assert again.left() == 0
+    assert list(run_with(trainer, again)) == []
+    assert again.failed == sweep.failed
+    assert rows_of(again) == rows_of(sweep)
 
 
 def test_a_configuration_of_which_nothing_finishes_has_no_row(tmp_path: Path) -> None:
@@ -517,7 +537,7 @@ def test_times_are_beside(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "times.jsonl").read_text().splitlines()]
     assert [line["id"] for line in lines] == list(sweep.measured)
     assert {line["together"] for line in lines} == {2, 4}
-    assert all(line["seconds"] >= 0 for line in lines)
+    assert all(line["seconds"] > 0 for line in lines)
 
 
 def test_a_bundle_takes_its_share_of_the_cards(monkeypatch: pytest.MonkeyPatch) -> None:
