@@ -88,7 +88,7 @@ def train_side_by_side(
 ) -> list[Trained]:
     """Train all runs, and return what came of each.
 
-    `precision` is the number format of graph learning; `subjects` the folder of subjects that are
+    `precision` is the number format of graph learning on a GPU; `subjects` the folder of subjects that are
     not shipped. `units` are further ids that buckets are made of: trainings in several calls that
     name the same are the same however runs are put together. `progress` hears of the steps.
     """
@@ -103,7 +103,9 @@ def train_side_by_side(
     ]
     for member, run in zip(members, runs, strict=True):
         _standardize(member, run, readings)
-    stack = _Stack(stacked(members).to(device), runs, data, DTYPES[precision])
+    # Many a CPU has no instructions for short formats, and gains nothing by them where it has.
+    dtype = DTYPES[precision] if torch.device(device).type == "cuda" else torch.float32
+    stack = _Stack(stacked(members).to(device), runs, data, dtype)
     with _shorter_products(precision):
         return _trained(stack, progress)
 
