@@ -29,24 +29,25 @@ trainings used here."""
 class Linear(nn.Linear):
     """`nn.Linear`, or one for each run."""
 
-    def forward(self, x: Float[Tensor, "*lead inputs"]) -> Float[Tensor, "*lead outputs"]:
+    def forward(self, input: Float[Tensor, "*lead inputs"]) -> Float[Tensor, "*lead outputs"]:
         if self.weight.ndim == 2:
-            return super().forward(x)
-        flat, matrices = x.flatten(1, -2), self.weight.to(x.dtype).mT
+            return super().forward(input)
+        flat, matrices = input.flatten(1, -2), self.weight.to(input.dtype).mT
         if self.bias is None:
             found = torch.bmm(flat, matrices)
         else:
-            found = torch.baddbmm(self.bias.to(x.dtype).unsqueeze(1), flat, matrices)
-        return found.unflatten(1, x.shape[1:-1])
+            found = torch.baddbmm(self.bias.to(input.dtype).unsqueeze(1), flat, matrices)
+        return found.unflatten(1, input.shape[1:-1])
 
 
 class LayerNorm(nn.LayerNorm):
     """`nn.LayerNorm`, or one for each run."""
 
-    def forward(self, x: Float[Tensor, "*lead width"]) -> Float[Tensor, "*lead width"]:
+    def forward(self, input: Float[Tensor, "*lead width"]) -> Float[Tensor, "*lead width"]:
         if self.weight.ndim == 1:
-            return super().forward(x)
-        return torch.addcmul(along(self.bias, x), normalized(x, self.eps), along(self.weight, x))
+            return super().forward(input)
+        shift, scale = along(self.bias, input), along(self.weight, input)
+        return torch.addcmul(shift, normalized(input, self.eps), scale)
 
 
 def normalized(x: Float[Tensor, "*lead width"], eps: float) -> Float[Tensor, "*lead width"]:

@@ -54,6 +54,7 @@ def applies(config: PredictorConfig) -> bool:
         and config.transformation == "line"
         and config.connectivity == "observed"
         and config.context_width == 0
+        and config.readout_norm
     )
 
 
@@ -121,6 +122,7 @@ class Folded:
         align, learner = member.align, member.learner
         assert isinstance(align, invariant.InvariantAligner)
         assert isinstance(learner, DirGNN)
+        assert isinstance(member.norm, nn.LayerNorm)
         project = _centred(align.project.weight.T / align.deviation[:, None])
         readout, readout_bias = _behind(member.norm, member.readout)
         scale = readout.new_zeros(()) if member.log_scale is None else member.log_scale.exp()

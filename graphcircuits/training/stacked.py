@@ -47,7 +47,7 @@ AT_ONCE = 2**26
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class StackedRun:
     """One training."""
 
     config: TrainConfig
@@ -78,7 +78,7 @@ def can_share(one: TrainConfig, other: TrainConfig) -> bool:
 
 
 def train_side_by_side(
-    runs: Sequence[Run],
+    runs: Sequence[StackedRun],
     *,
     device: torch.device | str = "cpu",
     precision: str = "float32",
@@ -139,7 +139,7 @@ def _trained(stack: "_Stack", progress: Callable[[int, int], None] | None) -> li
     ]
 
 
-def _check(runs: Sequence[Run], precision: str) -> None:
+def _check(runs: Sequence[StackedRun], precision: str) -> None:
     if not runs:
         raise ValueError("there is nothing to train: no run was given.")
     if precision not in DTYPES:
@@ -159,7 +159,7 @@ def _check(runs: Sequence[Run], precision: str) -> None:
             raise ValueError(f"a run {what if both else 'has nothing to train on'}.")
 
 
-def _units(run: Run) -> tuple[str, ...]:
+def _units(run: StackedRun) -> tuple[str, ...]:
     return (*run.train, *run.validate, *run.test)
 
 
@@ -183,7 +183,7 @@ def _readings(
     return tuple(read_unit(id, config, subjects) for id in ids)
 
 
-def _standardize(member: Predictor, run: Run, readings: Sequence[UnitReading]) -> None:
+def _standardize(member: Predictor, run: StackedRun, readings: Sequence[UnitReading]) -> None:
     """Scale the inputs of the invariant aligner by those of the run's own cases."""
     if isinstance(member.align, InvariantAligner):
         own = [
@@ -203,7 +203,7 @@ class _Stack:
     def __init__(
         self,
         predictor: Predictor,
-        runs: Sequence[Run],
+        runs: Sequence[StackedRun],
         data: Sequence[Bucket],
         dtype: torch.dtype,
     ) -> None:
@@ -227,7 +227,7 @@ class _Stack:
         """One update of every run."""
         self.predictor.train()
         drawn = self._drawn(step)
-        counts = sum(weights.sum(1) for _, _, weights in drawn).clamp_min(1)
+        counts = torch.stack([weights.sum(1) for _, _, weights in drawn]).sum(0).clamp_min(1)
         noise = torch.Generator(self.device).manual_seed(mixed_seed(step, "noise"))
         for parameter in self.parameters:
             parameter.grad = None

@@ -25,7 +25,7 @@ from graphcircuits.store import content_hash
 from graphcircuits.training.configurations import ALL, SweepConfig
 from graphcircuits.training.selection import Selection
 from graphcircuits.training.stack_data import subject_folder
-from graphcircuits.training.stacked import Run, can_share
+from graphcircuits.training.stacked import StackedRun, can_share
 
 LONGEST = 100
 """Of what a file's name says of a setting."""
@@ -42,7 +42,7 @@ class SweepJob:
     fold: int | None
     """The fold that is validated; None for a refit."""
     precision: str
-    run: Run
+    run: StackedRun
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Plan:
             values=values,
             fold=fold,
             precision=self.precision,
-            run=Run(config=config, seed=0, train=learned, validate=validated),
+            run=StackedRun(config=config, seed=0, train=learned, validate=validated),
         )
 
     def refits(self, configuration: str, chosen: Selection) -> list[SweepJob]:
@@ -138,7 +138,7 @@ class Plan:
                 values=values,
                 fold=None,
                 precision=self.precision,
-                run=Run(config=config, seed=seed, train=learned, test=self.tests),
+                run=StackedRun(config=config, seed=seed, train=learned, test=self.tests),
             )
             for seed in range(self.config.seeds)
         ]

@@ -14,7 +14,7 @@ from graphcircuits.commands import sweep as sweep_command
 from graphcircuits.commands.sweep import sweep as sweep_function
 from graphcircuits.compare.sweep_rows import read_rows
 from graphcircuits.training import sweep as module
-from graphcircuits.training.stacked import Run
+from graphcircuits.training.stacked import StackedRun
 from graphcircuits.training.sweep_store import SweepStore
 from tests.shell import Command, refused
 from tests.training.sweeps import Trainer, content, run_with, sweep_in
@@ -150,7 +150,7 @@ def test_time_and_phases(command: Command, config: str, trainer: Trainer) -> Non
 def test_what_failed_is_told_and_tried_again(
     command: Command, config: str, trainer: Trainer
 ) -> None:
-    def fail(runs: Sequence[Run]) -> Exception | None:
+    def fail(runs: Sequence[StackedRun]) -> Exception | None:
         bad = any(run.config.predictor.layers == 2 and "ib-7" in run.validate for run in runs)
         return torch.OutOfMemoryError("CUDA out of memory.") if bad else None
 
@@ -197,7 +197,7 @@ def test_another_driver_is_kept_away(command: Command, config: str, trainer: Tra
 def test_ctrl_c_and_a_full_disk(
     command: Command, config: str, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(runs: Sequence[Run]) -> None:
+    def stop(runs: Sequence[StackedRun]) -> None:
         if len(trainer.calls) == 3:
             raise KeyboardInterrupt
 

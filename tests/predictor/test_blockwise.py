@@ -98,6 +98,7 @@ OTHERS: list[dict[str, Any]] = [
     {"connectivity": "none"},
     {"context_width": 2},
     {"aligner": "tabpfn"},
+    {"readout_norm": False},
 ]
 
 

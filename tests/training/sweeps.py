@@ -14,7 +14,7 @@ from graphcircuits.store import content_hash
 from graphcircuits.training import sweep as module
 from graphcircuits.training.configurations import SweepConfig
 from graphcircuits.training.runner import InProcess
-from graphcircuits.training.stacked import Run, Trained
+from graphcircuits.training.stacked import StackedRun, Trained
 from graphcircuits.training.sweep import Means, Outcome, Sweep
 from graphcircuits.training.sweep_plan import Plan, plan_sweep
 from graphcircuits.training.sweep_store import SweepStore
@@ -49,19 +49,19 @@ def small_plan() -> Plan:
 class Trainer:
     """In the place of `train_side_by_side`: what runs reach is drawn by their content."""
 
-    fail: Callable[[Sequence[Run]], Exception | None] = lambda runs: None
+    fail: Callable[[Sequence[StackedRun]], Exception | None] = lambda runs: None
     """What goes wrong with runs that are side by side."""
-    make: Callable[[Run], Trained] = field(default=lambda run: trained(run))
-    calls: list[list[Run]] = field(default_factory=list)
+    make: Callable[[StackedRun], Trained] = field(default=lambda run: trained(run))
+    calls: list[list[StackedRun]] = field(default_factory=list)
 
-    def __call__(self, runs: Sequence[Run], **_: object) -> list[Trained]:
+    def __call__(self, runs: Sequence[StackedRun], **_: object) -> list[Trained]:
         self.calls.append(list(runs))
         if (error := self.fail(runs)) is not None:
             raise error
         return [self.make(run) for run in runs]
 
 
-def trained(run: Run) -> Trained:
+def trained(run: StackedRun) -> Trained:
     rng = random.Random(content_hash(run))
     steps = range(run.config.every, run.config.last + 1, run.config.every)
     return Trained(

@@ -11,7 +11,7 @@ from graphcircuits.corpus import load_case
 from graphcircuits.predictor.model import Predictor, PredictorConfig, read_case
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.stack_data import buckets, read_unit
-from graphcircuits.training.stacked import Run, can_share, train_side_by_side
+from graphcircuits.training.stacked import StackedRun, can_share, train_side_by_side
 from tests.predictor.graphs import seeded
 
 TRAIN = ("ib-40", "ib-53", "ib-15", "ib-129")
@@ -39,8 +39,10 @@ def make_config(**options: Any) -> TrainConfig:
 def test_runs_learn_what_they_would_alone(options: dict[str, Any]) -> None:
     config = make_config(**options)
     runs = [
-        Run(config=config, seed=0, train=TRAIN, validate=("ib-56",), test=("ib-3",)),
-        Run(config=config, seed=1, train=TRAIN[:3], validate=("ib-129", "ib-56"), test=("ib-3",)),
+        StackedRun(config=config, seed=0, train=TRAIN, validate=("ib-56",), test=("ib-3",)),
+        StackedRun(
+            config=config, seed=1, train=TRAIN[:3], validate=("ib-129", "ib-56"), test=("ib-3",)
+        ),
     ]
     runs[1] = replace(runs[1], config=replace(config, lr=1e-3))
     units = (*TRAIN, "ib-56")
@@ -61,7 +63,7 @@ def test_runs_learn_what_they_would_alone(options: dict[str, Any]) -> None:
 def test_weights_are_those_of_a_predictor() -> None:
     """What was trained side by side scores a case as a predictor that reads it anew."""
     config = make_config(aligner="tabpfn", context_pairs=3)
-    run = Run(config=config, seed=3, train=TRAIN, test=("ib-3",))
+    run = StackedRun(config=config, seed=3, train=TRAIN, test=("ib-3",))
     trained = train_side_by_side([run])[0]
     predictor = Predictor(config.predictor)
     predictor.load_state_dict(trained.weights)
@@ -94,7 +96,7 @@ def test_buckets_fill_up_what_is_narrower() -> None:
 
 def test_what_cannot_stand_side_by_side() -> None:
     config = make_config(aligner="tabpfn")
-    run = Run(config=config, seed=0, train=("ib-7",))
+    run = StackedRun(config=config, seed=0, train=("ib-7",))
     assert can_share(config, replace(config, lr=1.0, weight_decay=0.5))
     assert not can_share(config, replace(config, steps=7))
     refused = {

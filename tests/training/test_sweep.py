@@ -24,7 +24,7 @@ from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.runner import InProcess, Processes
 from graphcircuits.training.selection import Selection
 from graphcircuits.training.stack_data import subject_folder
-from graphcircuits.training.stacked import Run, Trained, train_side_by_side
+from graphcircuits.training.stacked import StackedRun, Trained, train_side_by_side
 from graphcircuits.training.sweep import (
     Means,
     Outcome,
@@ -294,7 +294,7 @@ def test_after_the_deadline_nothing_is_begun_and_what_is_begun_is_kept(
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     trainer = Trainer()
 
-    def clock(runs: Sequence[Run]) -> None:
+    def clock(runs: Sequence[StackedRun]) -> None:
         now[0] += 10
 
     trainer.fail = clock
@@ -355,7 +355,7 @@ def test_a_training_out_of_memory_is_recorded_and_the_sweep_goes_on(tmp_path: Pa
     sweep = sweep_in(tmp_path)
     bad = sweep.cross_validation(NAMES[0])[2]
 
-    def fail(runs: Sequence[Run]) -> Exception | None:
+    def fail(runs: Sequence[StackedRun]) -> Exception | None:
         """More than two side by side are too many, and this one always is."""
         if len(runs) > 2 or bad.run in runs:
             return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -386,7 +386,7 @@ def test_a_training_that_diverges_costs_nobody_beside_it(tmp_path: Path) -> None
     sweep = sweep_in(tmp_path)
     cross = sweep.cross_validation(NAMES[1])[0]
 
-    def diverge(run: Run) -> Trained:
+    def diverge(run: StackedRun) -> Trained:
         found = trained(run)
         if run == cross.run:
             found.history[4]["ib-7"] = math.nan
@@ -415,7 +415,7 @@ def test_a_training_that_diverges_costs_nobody_beside_it(tmp_path: Path) -> None
 
 
 def test_a_configuration_of_which_nothing_finishes_has_no_row(tmp_path: Path) -> None:
-    def fail(runs: Sequence[Run]) -> Exception | None:
+    def fail(runs: Sequence[StackedRun]) -> Exception | None:
         none = runs[0].config.predictor.connectivity == "none"
         return MemoryError() if none and 0 in [len(run.test) for run in runs] else None
 
@@ -560,7 +560,7 @@ def test_a_run_that_diverges_leaves_those_beside_it_alone() -> None:
     config = small(train={"steps": 3, "every": 3, "pairs": 2, "predictor": TINY}).training(
         NAMES[0], {"layers": 1}
     )
-    good = Run(config=config, seed=0, train=("ib-7",), validate=("ib-14",))
+    good = StackedRun(config=config, seed=0, train=("ib-7",), validate=("ib-14",))
     bad = replace(good, config=replace(config, lr=1e30))
     beside, lost = train_side_by_side([good, bad])
     (alone,) = train_side_by_side([good])
