@@ -50,6 +50,7 @@ def paper_predictors(
         precision=plan.precision,
         subjects=plan.config.subjects,
         units=plan.units,
+        tests=plan.tests,
     )
     folds = (name for name in runs if name != "default")
     weights |= {name: one.weights for name, one in zip(folds, trained, strict=True)}
