@@ -88,9 +88,10 @@ def train_side_by_side(
 ) -> list[Trained]:
     """Train all runs, and return what came of each.
 
-    `precision` is the number format of graph learning on a GPU; `subjects` the folder of subjects that are
-    not shipped. `units` are further ids that buckets are made of: trainings in several calls that
-    name the same are the same however runs are put together. `progress` hears of the steps.
+    `precision` is the number format of graph learning on a GPU; `subjects` the folder of subjects
+    that are not shipped. `units` are further ids that buckets are made of: trainings in several
+    calls that name the same are the same however runs are put together. `progress` hears of the
+    steps.
     """
     _check(runs, precision)
     config = runs[0].config
