@@ -91,8 +91,8 @@ def train_side_by_side(
 
     `precision` is the number format of graph learning on a GPU; `subjects` the folder of subjects
     that are not shipped. `units` are further ids that buckets are made of and drawn by, and `tests`
-    those that only tests look at: trainings in several calls that name the same are the same however
-    runs are put together. `progress` hears of steps.
+    those that only tests look at: trainings in several calls that name the same are the same
+    however runs are put together. `progress` hears of steps.
     """
     _check(runs, precision)
     config = runs[0].config

@@ -1,4 +1,5 @@
-"""The test sets that ship beside the planted subjects: held out, small, and as good as they say."""
+"""What ships beside the planted subjects: test sets, held out and small, and the paper's pool by
+the public losses; all as good as they say."""
 
 from collections import Counter
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphcircuits.corpus import load_case
+from graphcircuits.corpus import case_ids, load_case
 from graphcircuits.corpus.architectures import ARCHITECTURES
 from graphcircuits.corpus.build import fleets_of
 from graphcircuits.corpus.multitask import MultiCase
@@ -38,8 +39,16 @@ def reports() -> dict[Order, dict[str, Any]]:
     }
 
 
+@cache
+def to_learn_from() -> set[Order]:
+    """The paper's pool in the public fleet: no test set."""
+    return {Order(case, "public") for case in case_ids(split="paper-pool")}
+
+
 def of(fleet: str) -> dict[Order, dict[str, Any]]:
-    return {order: report for order, report in reports().items() if order.fleet == fleet}
+    """Of a fleet's test set."""
+    learned = to_learn_from()
+    return {o: report for o, report in reports().items() if o.fleet == fleet and o not in learned}
 
 
 @pytest.mark.slow
@@ -52,8 +61,13 @@ def test_the_sets_are_what_ships_but_for_what_did_not_train() -> None:
     assert len(of("public")) == len(public_orders()) == 16
 
 
+def test_the_paper_s_pool_ships_in_the_public_fleet() -> None:
+    assert to_learn_from() <= set(reports())
+    assert len(to_learn_from()) == 26
+
+
 def test_every_program_is_held_out() -> None:
-    for order in reports():
+    for order in set(reports()) - to_learn_from():
         case = find_case(order.case)
         programs = case.cases if isinstance(case, MultiCase) else (load_case(order.case),)
         assert {program.split for program in programs} == {"test"}
