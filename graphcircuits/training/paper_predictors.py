@@ -10,19 +10,20 @@ python -m graphcircuits.training.paper_predictors paper --sweep FOLDER --out dat
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from graphcircuits.compare.selection import Unit
 from graphcircuits.predictor.ensemble import Ensemble, save_ensemble
 from graphcircuits.training.configurations import load_sweep
 from graphcircuits.training.runner import driver_command
-from graphcircuits.training.stacked import DTYPES, train_side_by_side
+from graphcircuits.training.stacked import DTYPES, StackedRun, train_side_by_side
 from graphcircuits.training.sweep import Sweep
-from graphcircuits.training.sweep_plan import plan_sweep
+from graphcircuits.training.sweep_plan import Plan, plan_sweep
 from graphcircuits.training.sweep_results import ensemble_of_runs, subjects_seen
 from graphcircuits.training.sweep_store import SweepStore
 
@@ -39,25 +40,24 @@ def paper_predictors(
     if not done:
         raise ValueError(f"the sweep has no refit of {configuration}; train it first.")
     first = done[0]
-    runs = {"default": first.run}
-    for fold in plan.config.folds:
-        learned, _ = plan.without(fold)
-        runs[f"fold-{fold}"] = replace(first.run, train=learned, test=())
-    weights = {"default": sweep.store.weights(first)}
+    yield "default", _alone(plan, first.run, sweep.store.weights(first))
+    runs = [replace(first.run, train=plan.without(fold)[0], test=()) for fold in plan.config.folds]
     trained = train_side_by_side(
-        [run for name, run in runs.items() if name != "default"],
+        runs,
         device=device,
         precision=plan.precision,
         subjects=plan.config.subjects,
         units=plan.units,
         tests=plan.tests,
     )
-    folds = (name for name in runs if name != "default")
-    weights |= {name: one.weights for name, one in zip(folds, trained, strict=True)}
-    for name, run in runs.items():
-        cases = [Unit.of(id).case.id for id in run.train]
-        seen = subjects_seen(run.train, plan.config.subjects)
-        yield name, ensemble_of_runs([(run, weights[name])], cases, plan.config.fleet, seen)
+    for fold, run, one in zip(plan.config.folds, runs, trained, strict=True):
+        yield f"fold-{fold}", _alone(plan, run, one.weights)
+
+
+def _alone(plan: Plan, run: StackedRun, weights: Mapping[str, Tensor]) -> Ensemble:
+    cases = [Unit.of(id).case.id for id in run.train]
+    seen = subjects_seen(run.train, plan.config.subjects)
+    return ensemble_of_runs([(run, weights)], cases, plan.config.fleet, seen)
 
 
 def main() -> None:
