@@ -44,7 +44,8 @@ def test_no_test_is_passed_over() -> None:
     found = {
         f"{path.relative_to(TESTS)}:{line}"
         for path in TESTS.rglob("*.py")
-        for line in passed_over(path.read_text("utf-8"))
+        if any(word in (text := path.read_text("utf-8")) for word in PASSING_OVER)
+        for line in passed_over(text)
     }
     assert found == set()
 

@@ -58,6 +58,7 @@ def test_the_sets_are_what_ships_but_for_what_did_not_train() -> None:
     assert set(of("public")) == {*public_orders(), *pool()}
 
 
+@pytest.mark.slow
 def test_every_program_is_held_out_but_for_the_papers_pool() -> None:
     for order in reports().keys() - pool():
         case = find_case(order.case)
@@ -88,6 +89,7 @@ def test_reports_say_that_all_passed_and_what_loss_they_reach() -> None:
             assert report["worst_strict"] >= STRICT
 
 
+@pytest.mark.slow
 def test_each_circuit_of_a_model_with_several_tasks_does_its_task_alone() -> None:
     alone = []
     for order, report in of("planted").items():
