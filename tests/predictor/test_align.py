@@ -225,6 +225,7 @@ def test_every_parameter_gets_a_gradient(transformation: Transformation, layers:
         assert parameter.grad.abs().max() > 1e-8, name
 
 
+@pytest.mark.slow
 def test_contexts_are_aligned_by_themselves() -> None:
     made = make_features(contexts=4)
     aligner = make_aligner(standardize=False)
