@@ -77,7 +77,7 @@ demo: $(READY) ## find the circuit of a shipped subject, and compile the program
 fuzz: $(READY) ## compare compiler and interpreter on 20,000 random programs
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.rasp.fuzz --programs 20000
 
-kills: $(READY) ## kill build, corpus, bench and train 100 times and compare what is resumed
+kills: $(READY) ## kill build, corpus, bench, train and sweep 100 times and compare what is resumed
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.kills --kills 100
 
 bench: $(READY) ## measure speed and memory

@@ -32,8 +32,9 @@ def sweep(
     config: Annotated[
         str,
         typer.Argument(
-            help="A TOML file, or the name of one that ships: paper, paper-invariant, settings, "
-            "or smoke, which takes a minute."
+            help="A TOML file, or the name of one that ships: paper, paper-pool, paper-invariant, "
+            "their controls paper-public, paper-labels and paper-raw, settings, or smoke, which "
+            "takes a minute."
         ),
     ],
     out: Annotated[

@@ -9,7 +9,8 @@
 
 builds them into FOLDER, goes on where it was cut off, and says what did not pass and what has
 nothing to train; what passed is what `graphcircuits/data` holds, each subject where `shipped_path`
-says.
+says. The public fleet holds the paper's pool besides, which is for learning: docs/subjects.md has
+the command.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """The predictor: from a subject and a task to one circuit-membership logit per edge.
 
-1. `read_case` makes what the aligner needs of a subject and its pairs: the six features at sampled
-   contexts (`tabpfn`), or pooled invariants (`invariant`). Nothing in it is learned.
+1. `read_case` makes what the aligner needs of a subject and its pairs: the six features at all
+   scored positions of some pairs (`tabpfn`), or pooled invariants (`invariant`). Nothing in it is
+   learned.
 2. The aligner gives every node of the transformed graph a state of fixed width.
 3. The graph learner exchanges states between nodes: DirGNN, or DAGformer with softmax or factorized
    attention, over the line or the incidence graph, with observed, no or complete connectivity.

@@ -84,17 +84,19 @@ def train_side_by_side(
     precision: str = "float32",
     subjects: str | Path | None = None,
     units: Sequence[str] = (),
+    tests: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Trained]:
     """Train all runs, and return what came of each.
 
-    `precision` is the number format of graph learning on a GPU; `subjects` the folder of subjects that are
-    not shipped. `units` are further ids that buckets are made of: trainings in several calls that
-    name the same are the same however runs are put together. `progress` hears of the steps.
+    `precision` is the number format of graph learning on a GPU; `subjects` the folder of subjects
+    that are not shipped. `units` are further ids that buckets are made of and drawn by, and `tests`
+    those that only tests look at: trainings in several calls that name the same are the same
+    however runs are put together. `progress` hears of steps.
     """
     _check(runs, precision)
     config = runs[0].config
-    ids = tuple(sorted({*units, *(id for run in runs for id in _units(run))}))
+    ids = tuple(sorted({*units, *tests, *(id for run in runs for id in _units(run))}))
     readings = _readings(_read_by(config), ids, None if subjects is None else str(subjects))
     data = buckets(readings, config.predictor, device)
     members = [
@@ -105,7 +107,7 @@ def train_side_by_side(
         _standardize(member, run, readings)
     # Many a CPU has no instructions for short formats, and gains nothing by them where it has.
     dtype = DTYPES[precision] if torch.device(device).type == "cuda" else torch.float32
-    stack = _Stack(stacked(members).to(device), runs, data, dtype)
+    stack = _Stack(stacked(members).to(device), runs, data, dtype, tests)
     with _shorter_products(precision):
         return _trained(stack, progress)
 
@@ -206,6 +208,7 @@ class _Stack:
         runs: Sequence[StackedRun],
         data: Sequence[Bucket],
         dtype: torch.dtype,
+        tests: Sequence[str],
     ) -> None:
         self.predictor, self.runs, self.data, self.dtype = predictor, runs, data, dtype
         self.config = runs[0].config
@@ -213,7 +216,7 @@ class _Stack:
         self.parameters = list(predictor.parameters())
         self.moments = [torch.zeros_like(p) for p in self.parameters]
         self.squares = [torch.zeros_like(p) for p in self.parameters]
-        tested = {id for run in runs for id in run.test}
+        tested = {*tests, *(id for run in runs for id in run.test)}
         self.inside = [bucket for bucket in data if set(bucket.ids) - tested]
         self.sizes = [float(len(set(bucket.ids) - tested)) for bucket in self.inside]
         self.own = [
@@ -228,7 +231,8 @@ class _Stack:
         self.predictor.train()
         drawn = self._drawn(step)
         counts = torch.stack([weights.sum(1) for _, _, weights in drawn]).sum(0).clamp_min(1)
-        noise = torch.Generator(self.device).manual_seed(mixed_seed(step, "noise"))
+        seeds = [run.seed for run in self.runs]
+        noise = torch.Generator(self.device).manual_seed(mixed_seed(step, seeds, "noise"))
         for parameter in self.parameters:
             parameter.grad = None
         for place, (bucket, cases, weights) in enumerate(drawn):

@@ -251,6 +251,7 @@ class Sweep:
             subjects=None if subjects is None else str(Path(subjects).resolve()),
             # Named always: what a training draws depends on all that there is.
             units=self.plan.units,
+            tests=self.plan.tests,
         )
         coming = _Coming(self, means.stack, phase, only or self.plan.names, deadline, begun)
         while coming.some():
@@ -278,7 +279,7 @@ class Sweep:
                 "together": outcome.together,
                 "steps": job.run.config.last,
                 "device": means.device,
-                "precision": self.plan.precision,
+                "precision": self.plan.precision if "cuda" in means.device else "float32",
             }
         )
 

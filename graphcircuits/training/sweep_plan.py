@@ -86,8 +86,8 @@ class Plan:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """All subjects that any training looks at."""
-        return (*(self.unit(case.id) for case in self.pool), *self.tests)
+        """All subjects that there are to learn from."""
+        return tuple(self.unit(case.id) for case in self.pool)
 
     def tests_of(self, fleet: str) -> dict[str, str]:
         """The held-out subjects of a fleet, by case."""

@@ -8,10 +8,12 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
+
+from torch import Tensor
 
 from graphcircuits.compare.selection import Unit
 from graphcircuits.compare.sweep_rows import SweepRow, write_rows
@@ -21,6 +23,7 @@ from graphcircuits.predictor.model import Predictor
 from graphcircuits.training.configurations import ALL, SweepConfig
 from graphcircuits.training.selection import to_toml
 from graphcircuits.training.stack_data import subject_folder
+from graphcircuits.training.stacked import StackedRun
 from graphcircuits.training.sweep import Sweep
 from graphcircuits.training.sweep_plan import Plan, SweepJob
 
@@ -114,26 +117,40 @@ def _made_of(path: Path) -> list[str]:
 
 def _seen(plan: Plan) -> dict[str, Any]:
     """What the subjects that were learned from are like."""
-    units = [plan.unit(case.id) for case in plan.pool]
-    folder = plan.config.subjects
+    return subjects_seen([plan.unit(case.id) for case in plan.pool], plan.config.subjects)
+
+
+def subjects_seen(units: Sequence[str], folder: str | None) -> dict[str, Any]:
+    """What some subjects are like."""
     return seen_of([Unit.of(id).subject(subject_folder(id, folder)) for id in units])
 
 
 def _ensemble(sweep: Sweep, refits: Sequence[SweepJob], seen: Mapping[str, Any]) -> Ensemble:
-    members = []
-    for job in refits:
-        member = Predictor(job.run.config.predictor)
-        member.load_state_dict(sweep.store.weights(job))
-        members.append(member.eval())
     cases = [case.id for case in sweep.plan.pool]
+    trained = [(job.run, sweep.store.weights(job)) for job in refits]
+    made = ensemble_of_runs(trained, cases, sweep.plan.config.fleet, seen)
+    return replace(made, origin={**made.origin, JOBS: [job.id for job in refits]})
+
+
+def ensemble_of_runs(
+    trained: Sequence[tuple[StackedRun, Mapping[str, Tensor]]],
+    cases: Sequence[str],
+    fleet: str,
+    seen: Mapping[str, Any],
+) -> Ensemble:
+    """Predictors that were trained side by side as one, which says what it learned from."""
+    members = []
+    for run, weights in trained:
+        member = Predictor(run.config.predictor)
+        member.load_state_dict(dict(weights))
+        members.append(member.eval())
     origin = {
-        "cases": cases,
+        "cases": list(cases),
         "groups": sorted(frozenset().union(*map(groups_of, cases))),
-        "fleets": {sweep.plan.config.fleet: len(cases)},
+        "fleets": {fleet: len(cases)},
         "subjects": dict(seen),
-        "train": asdict(refits[0].run.config),
-        "seeds": [job.run.seed for job in refits],
-        "steps": [job.run.config.last for job in refits],
-        JOBS: [job.id for job in refits],
+        "train": asdict(trained[0][0].config),
+        "seeds": [run.seed for run, _ in trained],
+        "steps": [run.config.last for run, _ in trained],
     }
     return Ensemble(tuple(members), origin)

@@ -38,6 +38,13 @@ def test_selections() -> None:
     assert select_subjects("tb-length,ib-3") == (["tb-length", "ib-3"], [])
 
 
+def test_a_word_means_the_subjects_of_its_split_that_ship_in_a_fleet() -> None:
+    for word, count in (("test", 16), ("paper-pool", 26)):
+        found, left_out = select_subjects(word, "public")
+        assert sorted(found) == sorted(f"{id}.public.plain.0" for id in case_ids(split=word))
+        assert (len(found), left_out) == (count, [])
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for id in (

@@ -60,6 +60,16 @@ def test_runs_learn_what_they_would_alone(options: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
+def test_what_is_tested_does_not_change_what_is_drawn() -> None:
+    config = make_config(learner="dirgnn")
+    run = StackedRun(config=config, seed=0, train=TRAIN)
+    tested = replace(run, test=("ib-3", "ib-4"))
+    one, other = (train_side_by_side([x], tests=("ib-3", "ib-4"))[0].weights for x in (run, tested))
+    assert all(torch.equal(one[name], value) for name, value in other.items())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
 def test_weights_are_those_of_a_predictor() -> None:
     """What was trained side by side scores a case as a predictor that reads it anew."""
     config = make_config(aligner="tabpfn", context_pairs=3)

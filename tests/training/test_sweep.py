@@ -148,7 +148,7 @@ def test_subjects_of_a_folder_come_first(tmp_path: Path) -> None:
         "tb-rolling-max.public.plain.0": "tb-rolling-max",
     }
     assert plan.left_out == ("tb-element-divide",)
-    found = {unit: subject_folder(unit, tmp_path) for unit in plan.units}
+    found = {unit: subject_folder(unit, tmp_path) for unit in (*plan.units, *plan.tests)}
     assert found == {
         "ib-7.public.plain.0": None,
         "tb-polynomial.public.plain.0": tmp_path,
