@@ -129,6 +129,7 @@ def test_every_subject_passes_on_fresh_inputs_after_reload() -> None:
     assert low == {}
 
 
+@pytest.mark.slow
 def test_the_command_builds_what_is_missing_and_says_what_it_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

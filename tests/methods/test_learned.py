@@ -20,7 +20,6 @@ from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject
-from tests.tiers import some
 
 pytestmark = pytest.mark.usefixtures("unchecked", "uninformed")
 
@@ -201,7 +200,8 @@ def test_what_no_training_had_is_a_warning_and_a_note(own: str) -> None:
     assert localize(subject, pairs, "eap").notes == ()
 
 
-@pytest.mark.parametrize("name", some(SHIPPED, ["fold-0"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED)
 def test_no_predictor_has_seen_what_it_is_blind_to(name: str) -> None:
     ensemble = shipped(name)
     left_out = int(name[-1]) if name.startswith("fold") else None
