@@ -1,6 +1,7 @@
-"""One Hypothesis profile for every test (no deadlines, the same examples each time in CI), cheap
-collections of garbage, matrix products that run on every machine, a fixture that switches argument
-checks off, one that takes from shipped predictors what they know, and one that runs the command."""
+"""One Hypothesis profile for every test (no deadlines, the same examples each time in CI), an order
+that keeps a file together, cheap collections of garbage, matrix products that run on every machine,
+a fixture that switches argument checks off, one that takes from shipped predictors what they know,
+and one that runs the command."""
 
 import gc
 import os
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 # the first bfloat16 product. Everything below AMX is allowed; set the variable to try the rest.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
+CLUSTER = Path(__file__).parent / "jobs" / "test_on_ray.py"
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Where slow tests are left out, a fifth of the usual 100 examples."""
@@ -34,6 +37,12 @@ def pytest_configure(config: pytest.Config) -> None:
         max_examples=20 if fast else 100,
     )
     settings.load_profile("graphcircuits")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The file that starts a Ray cluster comes first: a worker of pytest-xdist that has nothing
+    left takes the last tests of another, so one worker runs the first file, with one cluster."""
+    items.sort(key=lambda item: item.path != CLUSTER)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -140,6 +140,7 @@ def test_no_case_meets_a_predictor_that_was_trained_on_it(command: Command) -> N
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uninformed")
 def test_what_the_predictor_has_not_seen_is_said(command: Command, tmp_path: Path) -> None:
     path, prompts = tmp_path / "mine.safetensors", tmp_path / "pairs.csv"

@@ -9,6 +9,7 @@ from graphcircuits.corpus.relations import twins
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 
+@pytest.mark.slow
 def test_twins_of_what_is_validated_are_left_out_and_as_many_others() -> None:
     found = list(folds(case_ids(split="pool")))
     assert [fold.number for fold in found] == [0, 1, 4]

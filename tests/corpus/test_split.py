@@ -340,9 +340,9 @@ def reads_earlier(edge: Edge) -> bool:
 
 @pytest.mark.slow
 def test_one_hash_is_one_structure_among_the_cases(traits: dict[str, Traits]):
-    for one, other in itertools.combinations(traits.values(), 2):
-        same = structure_hash(one.circuit) == structure_hash(other.circuit)
-        assert same == (one.structure == other.structure)
+    pairs = [(structure_hash(each.circuit), each.structure) for each in traits.values()]
+    for (hash, structure), (other_hash, other_structure) in itertools.combinations(pairs, 2):
+        assert (hash == other_hash) == (structure == other_structure)
 
 
 def test_the_hash_has_not_changed():

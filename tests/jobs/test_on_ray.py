@@ -4,11 +4,9 @@ nothing lost with workers, drivers and memory."""
 import errno
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +19,8 @@ from graphcircuits.corpus.orders import Order
 from graphcircuits.jobs.on_ray import QUIET, OnRay
 from graphcircuits.jobs.processes import Processes
 from graphcircuits.jobs.runner import InProcess, Resources
-from tests.jobs.squares import note, squares, traces
+from tests.jobs.letters import Job, work
+from tests.jobs.squares import squares, traces
 from tests.kills import BUILD, TRAIN, all_bytes, all_scores
 from tests.shell import Command
 
@@ -114,34 +113,6 @@ def test_commands_make_the_same_on_a_cluster(
     (run,) = one.glob("bench/runs/eap/ib-3-*.json")
     again = two / run.relative_to(one)
     assert json.loads(run.read_text())["command"] == json.loads(again.read_text())["command"]
-
-
-Job = tuple[Path, str]
-
-
-def work(job: Job) -> Iterator[Any]:
-    """Letters, each with its meaning."""
-    folder, text = job
-    for letter in text:
-        match letter:
-            case "!" if "died" not in traces(folder):
-                note(folder, "died")
-                time.sleep(0.5)  # what was found before is on its way
-                os.kill(os.getpid(), signal.SIGKILL)
-            case "x":
-                os.kill(os.getpid(), signal.SIGKILL)
-            case "m":
-                raise MemoryError("no room for m")
-            case "~":
-                warnings.warn("about so much", stacklevel=1)
-            case "n":
-                import ray
-
-                time.sleep(1)
-                yield ray.get_runtime_context().get_node_id()
-            case "f":
-                raise OSError(errno.ENOSPC, "No space left on device", "a.json")
-        yield letter
 
 
 def lost(job: Job, given: int, what: str) -> tuple[list[str], None]:

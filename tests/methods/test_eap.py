@@ -101,7 +101,7 @@ def test_right_ends_are_the_published_points() -> None:
     close(eap_ig(subject, pairs, steps=1, rule="right"), eap(subject, pairs))
 
 
-@pytest.mark.parametrize("over", ["inputs", "activations"])
+@pytest.mark.parametrize("over", some(["inputs", "activations"]))
 def test_every_rule_is_exact_about_a_slope_that_changes_evenly(over: str) -> None:
     """On a linear subject with a quadratic loss gradients move in a line from end to end."""
     subject = linear_subject()
@@ -129,13 +129,15 @@ def test_every_rule_is_exact_about_a_slope_that_changes_evenly(over: str) -> Non
 
 @pytest.mark.parametrize(
     ("rule", "shares", "weights"),
-    [
-        ("left", [0, 0.25, 0.5, 0.75], [1, 1, 1, 1]),
-        ("midpoint", [0.125, 0.375, 0.625, 0.875], [1, 1, 1, 1]),
-        ("right", [0.25, 0.5, 0.75, 1], [1, 1, 1, 1]),
-        ("endpoints", [0, 1 / 3, 2 / 3, 1], [1, 1, 1, 1]),
-        ("trapezoid", [0, 1 / 3, 2 / 3, 1], [0.5, 1, 1, 0.5]),
-    ],
+    some(
+        [
+            ("trapezoid", [0, 1 / 3, 2 / 3, 1], [0.5, 1, 1, 0.5]),
+            ("left", [0, 0.25, 0.5, 0.75], [1, 1, 1, 1]),
+            ("midpoint", [0.125, 0.375, 0.625, 0.875], [1, 1, 1, 1]),
+            ("right", [0.25, 0.5, 0.75, 1], [1, 1, 1, 1]),
+            ("endpoints", [0, 1 / 3, 2 / 3, 1], [1, 1, 1, 1]),
+        ]
+    ),
 )
 def test_a_rule_weighs_the_gradients_at_its_points(
     rule: str, shares: list[float], weights: list[float]

@@ -19,7 +19,7 @@ from tests.predictor.cases import small
 from tests.predictor.graphs import seeded
 from tests.subjects import make_subject
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unchecked")]
 
 CONFIG = TrainConfig(
     predictor=small(aligner="tabpfn", aggregation="sum", paths=False),

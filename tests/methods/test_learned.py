@@ -200,6 +200,7 @@ def test_what_no_training_had_is_a_warning_and_a_note(own: str) -> None:
     assert localize(subject, pairs, "eap").notes == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_no_predictor_has_seen_what_it_is_blind_to(name: str) -> None:
     ensemble = shipped(name)

@@ -57,6 +57,7 @@ def test_equal_scores_do_not_hide_the_order() -> None:
 # What it does
 
 
+@pytest.mark.slow
 def test_it_gets_closer_to_faithful(case: tuple[Transformer, Pairs, Tensor]) -> None:
     """What it says of start and end is the CMD over the sizes that it judges by."""
     subject, pairs, scores = case

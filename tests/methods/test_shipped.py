@@ -8,6 +8,9 @@ from graphcircuits.methods.shipped import SHIPPED, blind_to, find_ensemble, seen
 from graphcircuits.predictor.ensemble import Ensemble
 from tests.subjects import make_subject
 
+# What training saw was drawn at random, which makes many small calls.
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ValueError, match="there is no predictor 'defalt'") as caught:
@@ -28,6 +31,7 @@ def test_the_blind_predictor_has_seen_nothing_related_to_the_case() -> None:
     assert blind_to("tb-length") == blind_to("ib-7") == "fold-0"
 
 
+@pytest.mark.slow
 def test_what_training_saw_of_a_case() -> None:
     own = Ensemble(shipped("default").members, {"cases": ["ib-3"]})
     assert seen_related(own, "ib-3") == ["ib-3"]

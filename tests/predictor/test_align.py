@@ -225,6 +225,7 @@ def test_every_parameter_gets_a_gradient(transformation: Transformation, layers:
         assert parameter.grad.abs().max() > 1e-8, name
 
 
+@pytest.mark.slow
 def test_contexts_are_aligned_by_themselves() -> None:
     made = make_features(contexts=4)
     aligner = make_aligner(standardize=False)
@@ -234,6 +235,7 @@ def test_contexts_are_aligned_by_themselves() -> None:
     torch.testing.assert_close(some, whole[order])
 
 
+@pytest.mark.slow
 def test_standardized_values_forget_the_size_of_the_gradient() -> None:
     made = make_features()
     smaller = replace(made, gradient=made.gradient.map(lambda x: 1e-6 * x))
@@ -243,6 +245,7 @@ def test_standardized_values_forget_the_size_of_the_gradient() -> None:
         assert torch.allclose(one, other) == standardize
 
 
+@pytest.mark.slow
 def test_the_generators_decide() -> None:
     made = make_features()
     first, second = make_aligner(), make_aligner()

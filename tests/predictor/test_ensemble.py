@@ -27,6 +27,7 @@ from graphcircuits.task.pairs import Pairs
 from tests.predictor.cases import AT_THE_CLEAN_RUN, make_reading, make_task, small
 from tests.predictor.graphs import seeded
 from tests.subjects import make_subject
+from tests.tiers import some
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -48,7 +49,9 @@ def make_case() -> tuple[Transformer, Pairs]:
     return subject.to(torch.float32), pairs
 
 
-@pytest.mark.parametrize("options", [{}, {"aligner": "tabpfn"}, AT_THE_CLEAN_RUN])
+@pytest.mark.parametrize(
+    "options", some([{}, {"aligner": "tabpfn"}, AT_THE_CLEAN_RUN], [{}, AT_THE_CLEAN_RUN])
+)
 def test_scores_are_the_mean_of_the_members(options: dict[str, Any]) -> None:
     config = small(contexts=2, dropout=0.5, **options)
     ensemble = make_ensemble(config)
@@ -81,7 +84,11 @@ def test_paths_are_those_of_one_case() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"learner": "factorized"}, AT_THE_CLEAN_RUN, {"aligner": "tabpfn"}]
+    "options",
+    some(
+        [{}, {"learner": "factorized"}, AT_THE_CLEAN_RUN, {"aligner": "tabpfn"}],
+        [{}, {"learner": "factorized"}, AT_THE_CLEAN_RUN],
+    ),
 )
 def test_a_file_brings_it_back(options: dict[str, Any], tmp_path: Path) -> None:
     config = small(context_width=2, contexts=4, both_ends=True, **options)

@@ -38,8 +38,9 @@ def make_predictors(config: PredictorConfig, n: int = 3) -> list[Predictor]:
     return [Predictor(config, generator=seeded(seed)).double().eval() for seed in range(n)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("options", some(CONFIGURATIONS))
+@pytest.mark.parametrize("options", CONFIGURATIONS)
 def test_vectors_of_several_runs(options: dict[str, Any]) -> None:
     """Identifiers of their own, two cases of other weights, and filling behind the coordinates."""
     config = small(aligner="tabpfn", **AT_THE_CLEAN_RUN, **options)

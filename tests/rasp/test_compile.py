@@ -143,10 +143,10 @@ def refused_or_exact(seed: int, max_length: int = 6) -> bool:
         if "cannot be compiled: '" not in str(error):
             raise
         return False
-    inputs = [xs for xs in case.inputs(40, choice) if case.expected(xs) is not None]
-    for xs, got in zip(inputs, model.apply_batch(inputs), strict=True):
-        expected = case.expected(xs)
-        assert expected is not None
+    answers = [(xs, case.expected(xs)) for xs in case.inputs(40, choice)]
+    known = [(xs, expected) for xs, expected in answers if expected is not None]
+    outputs = model.apply_batch([xs for xs, _ in known])
+    for (xs, expected), got in zip(known, outputs, strict=True):
         assert not differences(case.program, got, expected), xs
     return True
 
@@ -164,9 +164,9 @@ def test_many_wild_programs_compile() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-def test_thousands_of_wild_programs_are_refused_or_exact() -> None:
-    compiled = sum(refused_or_exact(seed, max_length=9) for seed in range(4000))
-    assert 2000 < compiled < 3600
+def test_two_thousand_wild_programs_are_refused_or_exact() -> None:
+    compiled = sum(refused_or_exact(seed, max_length=9) for seed in range(2000))
+    assert 1000 < compiled < 1800
 
 
 @pytest.mark.usefixtures("unchecked")

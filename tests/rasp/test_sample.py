@@ -47,19 +47,12 @@ def fuzzed(programs: int, seed: int) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 100])
+@pytest.mark.parametrize("seed", range(0, 600, 150))
 def test_random_programs_compile_to_what_the_interpreter_says(seed: int):
-    done = fuzzed(100, seed)
+    """`make fuzz` tries thousands more."""
+    done = fuzzed(150, seed)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "100 programs, 0 failures" in done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1000, 2800, 450))
-def test_many_more_random_programs_compile_to_what_the_interpreter_says(seed: int):
-    done = fuzzed(450, seed)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "450 programs, 0 failures" in done.stdout
+    assert "150 programs, 0 failures" in done.stdout
 
 
 @pytest.fixture

@@ -158,6 +158,7 @@ def test_all_problems_are_told_at_once() -> None:
         made(pool="x", seeds=0, grid={"x": [1]})
 
 
+@pytest.mark.slow
 def test_what_ships() -> None:
     assert {"paper", "paper-invariant", "smoke"} <= set(shipped_sweeps())
     paper, ours = load_sweep("paper"), load_sweep("paper-invariant")

@@ -247,7 +247,7 @@ def test_the_table_is_that_of_the_choice(tmp_path: Path) -> None:
     assert held_out_median(sweep, NAMES[0]) == pytest.approx(sum(means) / 2)
 
 
-@pytest.mark.parametrize("stack", some([1, 2, 100], [2]))
+@pytest.mark.parametrize("stack", some([1, 2, 100], [100]))
 def test_a_sweep_that_was_cut_off_ends_as_an_unbroken_one(tmp_path: Path, stack: int) -> None:
     whole = sweep_in(tmp_path / "whole")
     trainer = Trainer()
