@@ -150,7 +150,7 @@ def test_the_loss_falls(options: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_the_paper_s_aligner_learns() -> None:
     """It starts slowly: features stand out little from what is common to all vectors."""
-    sizes = {"d_align": 16, "width": 32, "contexts": 8}
+    sizes = {"d_align": 16, "width": 32, "paths": False}
     config = training(small(aligner="tabpfn", prior=False, **sizes), steps=100, every=100, lr=3e-3)
     examples = make_examples(config.predictor)[1:2]
     first = train(examples, replace(config, steps=1)).history[1]["loss"]
