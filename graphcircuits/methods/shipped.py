@@ -2,7 +2,7 @@
 
 1. `default` learned from every case of the pool, `fold-0` to `fold-4` from all but those of one
    fold. `paper/default` and `paper/fold-0` to `paper/fold-4` are the same for the paper's own
-   system. `find_ensemble` gives one of them, or that of a file.
+   system, of which the first ships. `find_ensemble` gives one of them, or that of a file.
 2. `blind_to` names the one that has seen neither a given case nor one related to it; `seen_related`
    tells for any predictor what it has seen of a case.
 3. `kind_of` is what predictors call subjects such as the one at hand.
@@ -42,9 +42,11 @@ def shipped(name: str) -> Ensemble:
     """A predictor of the package."""
     with as_file(FOLDER.joinpath(f"{name}.safetensors")) as path:
         if not path.is_file():
+            makes = "python -m graphcircuits.training.paper_predictors"
+            makes = makes if name.startswith(PAPER) else "graphcircuits train"
             raise FileNotFoundError(
                 f"this installation has no predictor {name!r}; name a file with one of its kind, "
-                "which graphcircuits train writes."
+                f"which {makes} writes."
             )
         return load_ensemble(path)
 
