@@ -313,6 +313,7 @@ def test_an_interrupted_bench_says_how_to_go_on(
     assert len(list(tmp_path.rglob("*.json"))) == 1
 
 
+@pytest.mark.slow
 def test_a_bench_without_matplotlib_has_all_but_the_plot(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from graphcircuits.training.paper_predictors import paper_predictors
 from tests.training.sweeps import Trainer, run_with, sweep_in
 
 
+@pytest.mark.slow
 def test_each_fold_has_a_predictor_that_has_not_seen_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
