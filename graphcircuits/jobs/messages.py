@@ -5,6 +5,7 @@
    last word: done, out of memory, or the error that ended it.
 """
 
+import copy
 import errno
 import os
 import pickle
@@ -88,7 +89,9 @@ def out_of_memory(error: Exception) -> str | None:
 def sendable(error: Exception) -> Exception:
     """The error if it can be sent to another process, else one with its words."""
     try:
-        again = pickle.loads(pickle.dumps(error))
+        pickle.dumps(error)
+        # As whoever receives it will make it.
+        again = copy.copy(error)
     except Exception:  # noqa: BLE001  whatever it is, it cannot be sent
         again = None
     if type(again) is type(error) and str(again) == str(error):

@@ -10,6 +10,7 @@
 Ray is imported here and nowhere else, and reports nothing to its makers.
 """
 
+import copy
 import logging
 import os
 import pickle
@@ -75,8 +76,7 @@ class OnRay:
 
         def fill() -> None:
             while len(running) < room and (attempt := pending.take()) is not None:
-                sent = ray.cloudpickle.dumps(attempt.job)
-                running[submit(sent, attempt.found)] = attempt
+                running[submit(attempt.job, attempt.found)] = attempt
 
         try:
             fill()
@@ -186,10 +186,13 @@ def _room(ray: Any, resources: Resources) -> int:
 
 
 def _next(ray: Any, stream: Any) -> tuple[Message | None, str]:
-    """The next message of a job; or None and what happened to its worker."""
+    """The next message of a job; or None and what happened to its worker.
+
+    A copy: arrays that Ray itself hands on cannot be written to.
+    """
     errors = ray.exceptions
     try:
-        return pickle.loads(ray.get(next(stream))), ""
+        return copy.deepcopy(ray.get(next(stream))), ""
     except StopIteration:
         return None, "its worker ended without a word"
     except errors.RayTaskError as error:
@@ -217,14 +220,15 @@ def _serve(
     work: Callable[[Any], Iterable[object]],
     driver: Driver,
     threads: int,
-    sent: bytes,
+    job: Any,
     known: int,
-) -> Iterator[bytes]:
-    """Messages as bytes: arrays that Ray itself hands on cannot be written to."""
+) -> Iterator[Message]:
+    """Messages, each tried first: one that cannot be sent is an error of the job, not of Ray."""
     begin_worker(driver, threads)
-    for message in told(work, pickle.loads(sent), known):
+    for message in told(work, copy.deepcopy(job), known):
         try:
-            yield pickle.dumps(message)
+            pickle.dumps(message)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            yield pickle.dumps(Message("error", sendable(error)))
+            yield Message("error", sendable(error))
             return
+        yield message

@@ -125,7 +125,7 @@ IN_PROCESS = InProcess()
 def runner_of(processes: int = 1, ray: str | None = None) -> Runner:
     """So many processes, or Ray: "" starts one here, else the address of one that runs.
 
-    An address is auto, HOST:PORT or ray://HOST:PORT.
+    An address is auto or HOST:PORT.
     """
     if ray is not None:
         if processes != 1:

@@ -8,7 +8,9 @@ import torch
 
 from graphcircuits.compare.evaluate import auroc
 from graphcircuits.corpus import load_case
-from graphcircuits.predictor.model import Predictor, PredictorConfig, read_case
+from graphcircuits.predictor.block import stacked
+from graphcircuits.predictor.model import Predictor, PredictorConfig
+from graphcircuits.predictor.side_by_side import stacked_logits
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.stack_data import buckets, read_unit
 from graphcircuits.training.stacked import StackedRun, can_share, train_side_by_side
@@ -70,19 +72,24 @@ def test_what_is_tested_does_not_change_what_is_drawn() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-def test_weights_are_those_of_a_predictor() -> None:
-    """What was trained side by side scores a case as a predictor that reads it anew."""
-    config = make_config(aligner="tabpfn", context_pairs=3)
+def test_scores_are_those_of_the_weights() -> None:
+    """What is told of a test case follows from the weights that are handed back."""
+    config = make_config(aligner="tabpfn")
     run = StackedRun(config=config, seed=3, train=TRAIN, test=("ib-3",))
     trained = train_side_by_side([run])[0]
     predictor = Predictor(config.predictor)
     predictor.load_state_dict(trained.weights)
-    case = load_case("ib-3")
-    reading = read_case(config.predictor, case.subject(), case.pairs(3, 0), generator=seeded(0))
+    units = [read_unit(id, config) for id in sorted((*TRAIN, "ib-3"))]
+    bucket = next(x for x in buckets(units, config.predictor, "cpu") if "ib-3" in x.ids)
+    case = torch.tensor([[bucket.ids.index("ib-3")]])
+    drawn = bucket.draw(seeded(0), len(bucket.ids), config.predictor.identifiers)
+    identifiers = {name: x[case] for name, x in drawn.items()}
+    content = bucket.take(case, torch.arange(2)[None], identifiers)
     with torch.no_grad():
-        scores = predictor.eval()(reading, generator=seeded(0))
-    # Identifiers of coordinates are drawn in another order: nearly the same scores.
-    assert abs(auroc(scores, case.circuit) - trained.scores["ib-3"]["head"]) < 0.2
+        logits = stacked_logits(stacked([predictor.eval()]), bucket.structure, content)
+    truth = load_case("ib-3").circuit
+    for level, told in trained.scores["ib-3"].items():
+        assert auroc(logits[0, 0], truth, level) == told
 
 
 @pytest.mark.usefixtures("unchecked")
