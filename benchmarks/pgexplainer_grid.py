@@ -22,10 +22,9 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
-from itertools import islice, product, takewhile
-from multiprocessing import get_context
+from functools import partial
+from itertools import product, takewhile
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -40,6 +39,7 @@ from graphcircuits.corpus import load_case
 from graphcircuits.disk import write_atomic
 from graphcircuits.methods.pgexplainer import Fit, pgexplainer
 from graphcircuits.store import content_hash, read_json, write_json
+from graphcircuits.training.runner import runner_of
 
 SIZES = (0.003, 0.01, 0.03)
 SAMPLING = ((0.0, 2.0, 0.5), (0.0, 5.0, 1.0), (0.01, 5.0, 1.0))
@@ -118,25 +118,14 @@ def run(
     until = float("inf") if minutes is None else time.monotonic() + 60 * minutes
     missing = (job for job in todo if not job.path(out).exists())
     in_time = takewhile(lambda _: time.monotonic() < until, missing)
-    if processes == 1:
-        for job in in_time:
-            yield _kept(job, out)
-        return
-    with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        begun: set[Future[dict[str, Any]]] = set()
-        while begun := begun | {
-            pool.submit(_kept, job, out) for job in islice(in_time, processes - len(begun))
-        }:
-            ended, begun = wait(begun, return_when=FIRST_COMPLETED)
-            for fit in ended:
-                yield fit.result()
+    yield from runner_of(processes).run(partial(_kept, out=out), in_time)
 
 
-def _kept(job: Job, out: Path) -> dict[str, Any]:
+def _kept(job: Job, out: Path) -> Iterator[dict[str, Any]]:
     """Run a job and write its file."""
     record = job.run()
     write_json(job.path(out), record)
-    return record
+    yield record
 
 
 def selection_score(records: Sequence[Mapping[str, Any]]) -> float:
