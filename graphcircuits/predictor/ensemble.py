@@ -285,11 +285,19 @@ def with_calibration(
 
 
 def save_ensemble(
-    path: str | Path, ensemble: Ensemble, *, seed: int | None = None, command: str | None = None
+    path: str | Path,
+    ensemble: Ensemble,
+    *,
+    seed: int | None = None,
+    command: str | None = None,
+    dtype: torch.dtype | None = None,
 ) -> None:
-    """Write weights, configuration and origin as one artifact; `command` as in `save_artifact`."""
+    """Write weights, configuration and origin as one artifact; `command` as in `save_artifact`.
+
+    Weights are kept in `dtype`, their own if None; they are read as single precision again.
+    """
     tensors = {
-        f"{place}.{name}": tensor
+        f"{place}.{name}": tensor if dtype is None else tensor.to(dtype)
         for place, member in enumerate(ensemble.members)
         for name, tensor in member.state_dict().items()
     }

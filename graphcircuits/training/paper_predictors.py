@@ -5,6 +5,8 @@
 2. `fold-K` is the same training without fold K and without twins of its cases, for cases of that
    fold. All five are trained side by side.
 
+Files hold the weights in half precision: they were learned in bfloat16, which is coarser.
+
 python -m graphcircuits.training.paper_predictors paper --sweep FOLDER --out data/predictors/paper
 """
 
@@ -77,7 +79,7 @@ def main() -> None:
     made = paper_predictors(Sweep(plan, store), given.configuration, device=given.device)
     for name, ensemble in made:
         path = given.out / f"{name}.safetensors"
-        save_ensemble(path, ensemble, seed=ensemble.origin["seeds"][0])
+        save_ensemble(path, ensemble, seed=ensemble.origin["seeds"][0], dtype=torch.float16)
         sys.stdout.write(f"wrote {path}\n")
 
 

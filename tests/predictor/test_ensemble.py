@@ -274,3 +274,14 @@ def test_what_no_training_subject_had_is_named() -> None:
     both = Ensemble(plain.members, {"subjects": seen_of([make_subject(), make_subject("gpt-2")])})
     assert both.unseen(make_subject("gpt-2")) == []
     assert both.unseen(make_subject("neox")) == ["positions rotary", "parallel layers"]
+
+
+def test_weights_kept_in_half_precision_are_read_as_single(tmp_path: Path) -> None:
+    ensemble, path = make_ensemble(), tmp_path / "half.safetensors"
+    save_ensemble(path, ensemble, dtype=torch.float16)
+    assert {tensor.dtype for tensor in load_artifact(path, KIND).tensors.values()} == {
+        torch.float16
+    }
+    for kept, own in zip(load_ensemble(path).members, ensemble.members, strict=True):
+        for name, value in own.state_dict().items():
+            assert torch.equal(kept.state_dict()[name], value.half().float())
