@@ -24,7 +24,7 @@ SLOT_COLOURS = {"q": "#0173b2", "k": "#de8f05", "v": "#029e73", "": "#56565e"}
 SLOT_WORDS = {"q": "query", "k": "key", "v": "value", "": "MLP or logits input"}
 SLOT_MARKS = {"q": "o", "k": "s", "v": "^"}
 TRUTH = {
-    "hit": ("#0173b2", (0, ()), "hit: in both circuits"),
+    "hit": ("#0173b2", "solid", "hit: in both circuits"),
     "miss": ("#d55e00", (0, (4.5, 2.2)), "miss: in the true circuit only"),
     "false": ("#cc78bc", (0, (1.1, 1.5)), "false alarm: not in the true circuit"),
 }
@@ -156,7 +156,7 @@ def _draw_routes(
     # Thin ones last, so that no thick one hides them.
     order = sorted(routes, key=lambda route: -widths[route.edge])
     colours = [colour_of(route, kinds) for route in order]
-    styles = [TRUTH[kinds[route.edge]][1] if kinds else (0, ()) for route in order]
+    styles = [TRUTH[kinds[route.edge]][1] if kinds else "solid" for route in order]
     lines, heads = [], []
     for route in order:
         steps = curve(route.points, widths[route.edge])

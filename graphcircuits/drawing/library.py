@@ -25,7 +25,11 @@ COLOURS = (
 )
 """Told apart by people who see colours in any way; the same on white and on black."""
 INK, FAINT, RULE = "#1c1c22", "#8a8a94", "#e4e4e8"
-STYLE = {"svg.hashsalt": "graphcircuits", "svg.fonttype": "none", "pdf.fonttype": 42}
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "graphcircuits",
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+}
 """Fixed ids: the same values give the same file. Text stays text, which can be searched."""
 
 

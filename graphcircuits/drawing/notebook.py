@@ -7,6 +7,8 @@ nothing is computed that takes longer than drawing a few lines: what is shown is
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from torch import Tensor
+
 from graphcircuits.drawing.inline import graph_names, legend_html, still_svg
 from graphcircuits.graph import ComponentGraph
 
@@ -14,6 +16,8 @@ LONGEST = 400
 """Letters of a text that are shown."""
 ROWS, EDGES, WITHOUT_SCORES = 10, 20, 60
 """Rows of a table, and edges of a picture, with scores and without."""
+PAIRS, TOKENS = 5, 24
+"""Prompts that are shown, and tokens of each."""
 
 # A page without a document type does not hand its colour down to tables.
 _TABLE = ' style="color:inherit"'
@@ -29,9 +33,9 @@ def cut(text: object) -> str:
 def facts_html(title: str, facts: Mapping[str, object]) -> str:
     """A title, and under it a table of what is known; facts without a value are left out."""
     rows = "".join(
-        f'<tr><th{_CELL} scope="row">{cut(name)}</th><td{_CELL}>{cut(value)}</td></tr>'
+        f'<tr><th{_CELL} scope="row">{cut(name)}</th><td{_CELL}>{cut(text)}</td></tr>'
         for name, value in facts.items()
-        if value not in ("", None)
+        if value is not None and (text := str(value))
     )
     return f"<p><b>{cut(title)}</b></p><table{_TABLE}>{rows}</table>"
 
@@ -106,6 +110,47 @@ def result_html(
         table_html(header, rows, total=total),
         picture_html(graph, best, scores, total=total),
     )
+
+
+def pairs_html(
+    facts: Mapping[str, object],
+    clean: Tensor,
+    corrupted: Tensor,
+    scored: Tensor,
+    targets: Tensor | None,
+) -> str:
+    """Prompts: how many, and the first ones as token ids, those that corruption changes in bold.
+
+    Scored positions are underlined; `targets` are the right classes there, where there are any.
+    """
+    count, length = clean.shape
+    header = ["clean", "corrupted", *([] if targets is None else ["right"])]
+    rows = []
+    for row in range(min(PAIRS, count)):
+        own, other, where = (x[row, :TOKENS].tolist() for x in (clean, corrupted, scored))
+        marks = list(zip([a != b for a, b in zip(own, other, strict=True)], where, strict=True))
+        cells = [_tokens(own, marks, length), _tokens(other, marks, length)]
+        if targets is not None:
+            right = targets[row][scored[row]].tolist()
+            cells.append(cut(" ".join(map(str, dict.fromkeys(right[:TOKENS])))))
+        rows.append("".join(f"<td{_CELL}>{cell}</td>" for cell in cells))
+    head = "".join(f'<th{_CELL} scope="col">{name}</th>' for name in header)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    more = f"and {count - len(rows):,} more; " if count > len(rows) else ""
+    about = {"pairs": f"{count:,} of {length:,} tokens"} | dict(facts)
+    return framed(
+        facts_html("Pairs", about),
+        f"<table{_TABLE}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
+        f"<p>{more}token ids; bold: changed by corruption, underlined: scored</p>",
+    )
+
+
+def _tokens(ids: Sequence[int], marks: Sequence[tuple[bool, bool]], length: int) -> str:
+    words = []
+    for token, (changed, scored) in zip(ids, marks, strict=True):
+        word = f"<b>{token}</b>" if changed else str(token)
+        words.append(f"<u>{word}</u>" if scored else word)
+    return " ".join([*words, *(["…"] if length > len(ids) else [])])
 
 
 def _graph_words(graph: ComponentGraph) -> str:
