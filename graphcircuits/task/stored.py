@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,8 +102,10 @@ def stored_prompts(
 
     Positions that no scored one of a causal subject can see are left out.
     """
-    pairs = pairs[: max(0, most)] if most < len(pairs) else pairs
-    if subject.config.causal and len(pairs):
+    if most < 1:
+        return None
+    pairs = pairs[:most]
+    if subject.config.causal:
         pairs = pairs.up_to_last_column()
     config, length = subject.config, pairs.clean.shape[1]
     count = min(len(pairs), limit // (2 * config.n_layers * config.n_heads * length**2))
@@ -145,9 +148,13 @@ def _token(subject: Transformer, token: int) -> str:
 
 def _written(tokenizer: Any, token: int) -> str:
     """A token in a text: with the space in front that it stands for."""
-    piece, text = "", tokenizer.decode([token])
-    if hasattr(tokenizer, "convert_ids_to_tokens"):
-        piece = str(tokenizer.convert_ids_to_tokens([token])[0])
+    piece = text = ""
+    # A model can have more tokens than its tokenizer knows.
+    with suppress(IndexError, KeyError, OverflowError, TypeError, ValueError):
+        if hasattr(tokenizer, "convert_ids_to_tokens"):
+            piece = tokenizer.convert_ids_to_tokens([token])[0] or ""
+        if hasattr(tokenizer, "decode"):
+            text = tokenizer.decode([token])
     # Part of a character, or nothing that shows: the name of the token says more.
     if not text or "\ufffd" in text:
         return piece or str(token)
