@@ -22,7 +22,8 @@ GRAPH = ComponentGraph(2, 4)
 def make(path: Path, graph: ComponentGraph = GRAPH, seed: int = 0, **given: Any) -> Result:
     """A result, also as a file."""
     scores = torch.rand(graph.n_edges, generator=torch.Generator().manual_seed(seed))
-    result = Result(graph=graph, scores=scores, **{"method": "eap", "subject": "ib-3"} | given)
+    about: dict[str, Any] = {"method": "eap", "subject": "ib-3"}
+    result = Result(graph=graph, scores=scores, **about | given)
     result.save(path)
     return result
 
