@@ -1,7 +1,7 @@
 """Some prompts of a task as a reader sees them, and what each head attended to in them.
 
-1. `stored_prompts` takes the first pairs, as many as fit, runs the subject on clean and corrupted
-   prompts once, a layer at a time, and keeps the attention patterns as bytes, 255 for 1.
+1. `stored_prompts` takes the first pairs, as many as fit, runs the subject once on each clean and
+   corrupted prompt, and keeps the attention patterns as bytes, 255 for 1.
 2. Tokens are shown as the tokenizer writes them, else as the symbols of a program, else as ids; the
    right answer is shown where the pairs tell it.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Int, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from graphcircuits.subject.codec import BOS, PAD, Codec
@@ -112,10 +112,14 @@ def stored_prompts(
     if count < 1:
         return None
     pairs = pairs[:count].to(subject.device)
-    both = torch.cat([pairs.clean, pairs.corrupted])
+    # One prompt at a time, which fits wherever a method did that was bound in its memory.
     with torch.no_grad():
-        layers = [_bytes(pattern) for pattern in subject.patterns(both)]
-    patterns = torch.stack(layers, dim=1)
+        patterns = torch.stack(
+            [
+                torch.stack([_bytes(layer[0]) for layer in subject.patterns(prompt[None])])
+                for prompt in (*pairs.clean, *pairs.corrupted)
+            ]
+        )
     return StoredPrompts(
         clean=_texts(subject, pairs.clean),
         corrupted=_texts(subject, pairs.corrupted),
@@ -125,7 +129,7 @@ def stored_prompts(
     )
 
 
-def _bytes(pattern: Tensor) -> UInt8[Tensor, "batch head query key"]:
+def _bytes(pattern: Float[Tensor, "head pos pos"]) -> UInt8[Tensor, "head pos pos"]:
     return (pattern.float() * 255).round().clamp(0, 255).to(torch.uint8).cpu()
 
 
