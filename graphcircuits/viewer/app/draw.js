@@ -51,14 +51,17 @@ function colourOf(colouring, group, theme) {
   return COLOURINGS[colouring][group].colour ?? THEMES[theme].plain;
 }
 
-/** Width and opacity at a strength, thinner where there are many links. */
-function weight(strength, count) {
+/** Width and opacity at a strength, thinner where there are many links.
+ *
+ * Where colours compare, weak edges matter as much: they stay visible. */
+function weight(strength, count, colouring) {
   const level = Math.round(strength * LEVELS) / LEVELS;
   const [thin, thick, pale] = count <= 80 ? [1, 4, 0.55]
     : count <= 400 ? [0.8, 3.4, 0.36] : count <= 2500 ? [0.45, 3, 0.16] : [0.4, 2.4, 0.1];
+  const least = colouring === "kind" ? pale : Math.max(pale, 0.6 - 0.1 * Math.log10(1 + count));
   return {
     width: thin + (thick - thin) * level ** 1.4,
-    alpha: pale + (1 - pale) * level ** 1.2,
+    alpha: least + (1 - least) * level ** 1.2,
     level,
   };
 }
@@ -136,7 +139,7 @@ function drawLink(pen, scene, link, style) {
 function styleOf(scene, panel, link, theme) {
   const edge = scene.links.edge[link];
   const group = panel.group[edge];
-  const { width, alpha } = weight(panel.strength[edge], panel.shown.length);
+  const { width, alpha } = weight(panel.strength[edge], panel.shown.length, scene.colouring);
   const dash = COLOURINGS[scene.colouring][group].dash;
   return { colour: colourOf(scene.colouring, group, theme), width, alpha, dash };
 }
@@ -166,7 +169,8 @@ class Painter {
     const { shown, group, strength } = this.panel;
     const { links } = this.scene;
     const batch = [[], [], [], []];
-    const { width, alpha, level } = weight(strength[links.edge[shown[this.next]]], shown.length);
+    const heaviest = strength[links.edge[shown[this.next]]];
+    const { width, alpha, level } = weight(heaviest, shown.length, this.scene.colouring);
     for (let taken = 0; taken < BATCH && this.next < shown.length; taken++, this.next++) {
       const edge = links.edge[shown[this.next]];
       if (Math.round(strength[edge] * LEVELS) / LEVELS !== level) break;

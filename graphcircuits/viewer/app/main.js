@@ -205,9 +205,9 @@ class App {
     if (pointed?.component !== undefined) rings.push(pointed.component);
     if (selected >= 0) {
       const own = edgesOf(this.model.graph, this.scene.panels[panel.number], selected);
-      return { veil: 0.78, edges: [...own.in, ...own.out], components: rings, rings };
+      return { veil: 0.72, edges: [...own.in, ...own.out], components: rings, rings };
     }
-    if (edge >= 0) return { veil: 0.78, edges: [edge], components: rings, rings };
+    if (edge >= 0) return { veil: 0.72, edges: [edge], components: rings, rings };
     return rings.length ? { veil: 0, edges: [], components: [], rings } : null;
   }
 

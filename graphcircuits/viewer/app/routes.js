@@ -16,7 +16,6 @@ const HEAD = 9; // room for the head of an arrow below a reader
 const TRACK = 5; // between two tracks, where there is room
 const CHANNEL = 26;
 const WIDEST_CHANNEL = 110;
-const ROOMY_CHANNEL = 76; // as wide as channels get to fill a window
 const OWN_TRACKS = 320; // as many links have a track each
 const STEP = 4096; // links between two chances to stop for a frame
 const NEXT = -2;
@@ -190,7 +189,8 @@ function filling(arranged, channels, bands, aspect) {
   const width = sum(channels) + sum(arranged.columnWidth) + MARGIN.left + MARGIN.right;
   const height = sum(bands) + sum(arranged.rows.map((row) => row.height)) + MARGIN.top;
   const spare = Math.max(0, 0.92 * aspect * height - width) / channels.length;
-  return channels.map((own) => Math.max(own, Math.min(own + spare, ROOMY_CHANNEL)));
+  const roomy = Math.max(76, Math.min(150, 620 / arranged.columns));
+  return channels.map((own) => Math.max(own, Math.min(own + spare, roomy)));
 }
 
 /** Higher where more bends cross. */
@@ -201,7 +201,7 @@ function bandHeights(arranged, links, routes) {
     if (routes.way[link] !== COLUMN) bends[routes.to[link] - 1] += 1;
   }
   for (const bundle of routes.bundles) bends[bundle.from] += 1;
-  const most = rows > 16 ? 64 : 92;
+  const most = Math.min(92, Math.max(46, 1000 / rows));
   return bends.map((count) => Math.min(most, 34 + 2.4 * Math.sqrt(count) + 0.35 * count));
 }
 
