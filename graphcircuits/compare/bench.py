@@ -274,7 +274,13 @@ def _run_one(
     if stored is None:
         measured = measure(
             lambda: localize(
-                subject, pairs, method, seed=method_seed(id, seed), progress=step, **options
+                subject,
+                pairs,
+                method,
+                seed=method_seed(id, seed),
+                progress=step,
+                keep_prompts=0,
+                **options,
             ),
             subject.device,
         )
