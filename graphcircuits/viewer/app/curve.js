@@ -26,7 +26,7 @@ function faithfulnessText(app, panel) {
     measured: () => `faithfulness ${short(found.value)}, measured at ${plural(size, "edge")}${pairs}`,
     between: () => `faithfulness about ${short(found.value)}, between ${found.from} and ${found.to} measured edges${pairs}`,
     outside: () => `faithfulness not measured here, only from ${found.from} to ${plural(found.to, "edge")}`,
-    none: () => "faithfulness not measured; see graphcircuits evaluate",
+    none: () => "faithfulness not measured: graphcircuits localize --html measures it",
   };
   return { ...found, text: texts[found.how]() };
 }

@@ -330,6 +330,7 @@ function surface(app) {
     svg: () => { current(); return wholeSvg(app); },
     frameTimes: app.frames.times,
     frameIntervals: app.frames.intervals,
+    get idle() { return !app.frames.asked; },
     get firstPaint() { return app.firstPaint ?? null; },
     get complete() { return app.unfinished || app.building || app.stale.picture ? null : app.complete ?? null; },
   };
