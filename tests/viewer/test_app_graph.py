@@ -110,8 +110,8 @@ def test_strongest_paths_are_those_of_all_paths(
         assert page.evaluate("name => graphcircuits.paths(name)", name) == expected
 
 
-# In the page, since thousands of routes travel slowly. A link is wrong where a stretch of it lies in
-# a box, or where it does not run from the top of its writer to the bottom of its reader.
+# In the page, since thousands of routes travel slowly. A link is wrong where a stretch of it lies
+# in a box, or where it does not run from the top of its writer to the bottom of its reader.
 CROSSED = """sizes => sizes.flatMap((edges) => {
   graphcircuits.set({ edges, proposed: false });
   const boxes = graphcircuits.boxes();
@@ -122,7 +122,8 @@ CROSSED = """sizes => sizes.flatMap((edges) => {
     const [writer, reader] = [named.get(name.split("->")[0]), named.get(component)];
     const [first, last] = [route[0], route.at(-1)];
     if (Math.abs(first[1] - writer.y) > near || !within(first[0], writer)) return true;
-    if (Math.abs(last[1] - reader.y - reader.height) > near || !within(last[0], reader)) return true;
+    const bottom = reader.y + reader.height;
+    if (Math.abs(last[1] - bottom) > near || !within(last[0], reader)) return true;
     return route.slice(1).some(([x2, y2], i) => {
       const [x1, y1] = route[i];
       return boxes.some((box) => Math.max(x1, x2) > box.x + near
