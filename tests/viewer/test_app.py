@@ -322,8 +322,8 @@ def test_attention_of_a_head(opened: Open) -> None:
         clean=[("x", " y", "z")],
         corrupted=[("x", "y", "w")],
         answers=["z"],
-        patterns=clean,
-        patterns_corrupted=corrupted,
+        patterns=[*clean],
+        patterns_corrupted=[*corrupted],
     )
     page = look(opened, result_page([made(GRAPH, prompts=prompts)]))
     page.evaluate("graphcircuits.select('a1.h2')")
