@@ -1,31 +1,20 @@
 """A browser for the tests of pages: Chromium, driven by Playwright, without any network.
 
-One browser is started per worker of pytest-xdist, and each test gets a context of its own. On a
-machine without Chromium the tests fail and say what to do: nothing is passed over.
+One browser serves all tests here that a worker of pytest-xdist takes in a row, and each test gets a
+context of its own. It does not outlive them: Playwright leaves an event loop running, in which no
+test elsewhere could start another. On a machine without Chromium the tests fail and say what to do:
+nothing is passed over.
 """
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
-
-def find_browser() -> str:
-    """The path of Chromium, as the Makefile looks for it."""
-    for name in BROWSERS:
-        if path := shutil.which(name):
-            return path
-    raise FileNotFoundError(
-        f"the tests of pages drive Chromium, and none of {', '.join(BROWSERS)} is installed; "
-        "install it with: make browser"
-    )
+from benchmarks.screenshots import running
 
 
 @dataclass
@@ -39,13 +28,10 @@ class Opened:
     """Whatever was requested besides the file itself, and blobs and data of its own."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=find_browser(), args=arguments)
+    with running() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture
@@ -66,9 +52,14 @@ def opened(context: BrowserContext, tmp_path: Path) -> Callable[..., Opened]:
         if settings:
             page.emulate_media(**settings)
         found = Opened(page)
+
+        def asked(url: str) -> None:
+            if not url.startswith(("blob:", "data:")):
+                found.asked.append(url)
+
         page.on("console", lambda message: found.said.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: found.said.append(f"uncaught: {error}"))
-        page.on("request", lambda request: found.asked.append(request.url))
+        page.on("request", lambda request: asked(request.url))
         page.goto(path.as_uri())
         found.asked.remove(path.as_uri())
         return found
