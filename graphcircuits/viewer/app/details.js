@@ -51,7 +51,7 @@ function showComponent(app, body) {
   if (Object.hasOwn(notes, name)) body.append(element("p", { text: notes[name] }));
   const both = { in: new Set(), out: new Set() };
   for (const panel of app.scene.panels) {
-    const own = edgesOf(graph, panel, app.state.selected);
+    const own = edgesOf(graph, panel.edges, app.state.selected);
     for (const way of ["in", "out"]) for (const edge of own[way]) both[way].add(edge);
   }
   for (const [way, title] of [["in", "Edges in"], ["out", "Edges out"]]) {

@@ -54,11 +54,12 @@ function colourOf(colouring, group, theme) {
 /** Width and opacity at a strength, thinner where there are many links.
  *
  * Where colours compare, weak edges matter as much: they stay visible. */
-function weight(strength, count, colouring) {
+function weight(strength, count, colouring, theme) {
   const level = Math.round(strength * LEVELS) / LEVELS;
-  const [thin, thick, pale] = count <= 80 ? [1, 4, 0.55]
+  const [thin, thick, pale] = count <= 80 ? [1.2, 4, 0.65]
     : count <= 400 ? [0.8, 3.4, 0.36] : count <= 2500 ? [0.45, 3, 0.16] : [0.4, 2.4, 0.1];
-  const least = colouring === "kind" ? pale : Math.max(pale, 0.6 - 0.1 * Math.log10(1 + count));
+  const seen = colouring === "kind" ? pale : Math.max(pale, 0.85 - 0.15 * Math.log10(1 + count));
+  const least = theme === "dark" ? Math.min(1, 1.35 * seen) : seen;
   return {
     width: thin + (thick - thin) * level ** 1.4,
     alpha: least + (1 - least) * level ** 1.2,
@@ -139,7 +140,7 @@ function drawLinks(pen, scene, links, style) {
 function styleOf(scene, panel, link, theme) {
   const edge = scene.links.edge[link];
   const group = panel.group[edge];
-  const { width, alpha } = weight(panel.strength[edge], panel.shown.length, scene.colouring);
+  const { width, alpha } = weight(panel.strength[edge], panel.shown.length, scene.colouring, theme);
   const dash = COLOURINGS[scene.colouring][group].dash;
   return { colour: colourOf(scene.colouring, group, theme), width, alpha, dash };
 }
@@ -170,7 +171,7 @@ class Painter {
     const { links } = this.scene;
     const batch = [[], [], [], []];
     const heaviest = strength[links.edge[shown[this.next]]];
-    const { width, alpha, level } = weight(heaviest, shown.length, this.scene.colouring);
+    const { width, alpha, level } = weight(heaviest, shown.length, this.scene.colouring, this.theme);
     for (let taken = 0; taken < BATCH && this.next < shown.length; taken++, this.next++) {
       const edge = links.edge[shown[this.next]];
       if (Math.round(strength[edge] * LEVELS) / LEVELS !== level) break;

@@ -210,8 +210,10 @@ class App {
     }
     if (pointed?.component !== undefined) rings.push(pointed.component);
     if (selected >= 0) {
-      const own = edgesOf(this.model.graph, this.scene.panels[panel.number], selected);
-      return { veil: 0.72, edges: [...own.in, ...own.out], components: rings, rings };
+      const { edges, missed } = this.scene.panels[panel.number];
+      const touching = [edges, missed].map((list) => edgesOf(this.model.graph, list, selected));
+      const marked = touching.flatMap((own) => [...own.in, ...own.out]);
+      return { veil: 0.72, edges: marked, components: rings, rings };
     }
     if (edge >= 0) return { veil: 0.72, edges: [edge], components: rings, rings };
     return rings.length ? { veil: 0, edges: [], components: [], rings } : null;
