@@ -293,6 +293,7 @@ def _run_one(
                 config.own.get(method, method),
                 seed=method_seed(id, seed),
                 progress=step,
+                keep_prompts=0,
                 **options,
             ),
             subject.device,
