@@ -2,8 +2,8 @@
 # # Write a method and bench it
 #
 # A method is a function: a subject and pairs in, one score per edge out. This notebook writes edge
-# attribution patching in a few lines, changes one thing about it, and finds out whether that helps, on
-# subjects whose circuits are known.
+# attribution patching in a few lines, changes one thing about it, and finds out whether that helps,
+# on subjects whose circuits are known.
 #
 # You need `pip install 'graphcircuits[plot]'`.
 
@@ -19,9 +19,9 @@ subject, pairs = case.subject(), case.pairs(64)
 # %% [markdown]
 # ## What a run knows
 #
-# `subject.run` gives what every component wrote and, with a loss, the gradient at what every component
-# read. Writers and readers come in the order of the graph, and `edge_writers`, `edge_readers` say which
-# of them an edge joins.
+# `subject.run` gives what every component wrote and, with a loss, the gradient at what every
+# component read. Writers and readers come in the order of the graph, and `edge_writers`,
+# `edge_readers` say which of them an edge joins.
 
 # %%
 run = subject.run(pairs.clean, loss=lambda logits: pairs.loss(logits).sum())
@@ -29,13 +29,19 @@ graph = subject.graph
 
 print("writers: ", run.writers.shape, "batch, position, writer, d_model")
 print("gradients at readers: ", run.reader_gradients.shape)
-print("edge 7: ", graph.writer_names[graph.edge_writers[7]], "->", graph.reader_names[graph.edge_readers[7]])
+print(
+    "edge 7: ",
+    graph.writer_names[graph.edge_writers[7]],
+    "->",
+    graph.reader_names[graph.edge_readers[7]],
+)
 
 # %% [markdown]
 # ## EAP in five lines
 #
 # If an edge carried its corrupted value, the loss would change by about (change of what the writer
-# wrote) · (gradient at the reader). Its size, averaged over prompts, is the score (Syed et al. 2023).
+# wrote) · (gradient at the reader). Its size, averaged over prompts, is the score (Syed et al.
+# 2023).
 
 
 # %%
@@ -59,10 +65,10 @@ print("method:", mine.method, " best edge:", mine.top(1)[0][0])
 # %% [markdown]
 # ## A variation
 #
-# Where a model is sure of its answer the loss is flat, and gradients at the clean run are small whatever
-# the edge does. At the corrupted run it is not sure at all. So: take the gradient at both ends, and let
-# an edge count for the larger of its two effects. One more backward pass, no path in between. `weight`
-# is an option: keyword-only parameters with defaults are.
+# Where a model is sure of its answer the loss is flat, and gradients at the clean run are small
+# whatever the edge does. At the corrupted run it is not sure at all. So: take the gradient at both
+# ends, and let an edge count for the larger of its two effects. One more backward pass, no path in
+# between. `weight` is an option: keyword-only parameters with defaults are.
 
 
 # %%
@@ -90,9 +96,9 @@ result.top(5)
 # %% [markdown]
 # ## On one case it helps. On others?
 #
-# `gc.bench` runs methods, by name or as functions, on cases; each seed draws other prompts. Circuits are
-# judged by AUROC against the truth, and by faithfulness on prompts that the methods have not seen. Here
-# are eight of the held-out cases; `cases="test"` takes all of them.
+# `gc.bench` runs methods, by name or as functions, on cases; each seed draws other prompts.
+# Circuits are judged by AUROC against the truth, and by faithfulness on prompts that the methods
+# have not seen. Here are eight of the held-out cases; `cases="test"` takes all of them.
 
 # %%
 cases = ["ib-3", "ib-4", "ib-11", "ib-13", "ib-18", "ib-19", "ib-21", "ib-29"]
@@ -107,8 +113,8 @@ for row in report.rows():
 report.figure()
 
 # %% [markdown]
-# A box is the quartiles over cases, the line in it the median. Case by case, since a median hides where
-# a method fails:
+# A box is the quartiles over cases, the line in it the median. Case by case, since a median hides
+# where a method fails:
 
 # %%
 print("case    " + "".join(f"{method:>12}" for method in report.config.methods))
@@ -127,13 +133,15 @@ options = {name: {"weight": float(name.split()[1])} for name in weights}
 tuned = gc.bench(weights, ["ib-4", "ib-13", "ib-21"], pairs=32, seeds=2, options=options)
 
 for row in tuned.rows():
-    print(f"{row.method:12} median AUROC {row.summary.quantiles[2]:.3f} ± {row.summary.spread[2]:.3f}")
+    print(
+        f"{row.method:12} median AUROC {row.summary.quantiles[2]:.3f} ± {row.summary.spread[2]:.3f}"
+    )
 
 # %% [markdown]
-# `report.markdown()` is the table with time and memory, `report.write("folder")` has it as Markdown, CSV
-# and LaTeX, and `out="folder"` keeps runs of the package's methods, so that a second bench only runs
-# yours.
+# `report.markdown()` is the table with time and memory, `report.write("folder")` has it as
+# Markdown, CSV and LaTeX, and `out="folder"` keeps runs of the package's methods, so that a second
+# bench only runs yours.
 #
-# Two things to hold on to before you believe a number: choose on cases of the pool
-# (`cases="pool"`) and judge on `"test"`; and planted circuits are clean, so look at
-# `fleet="natural"` too, models that were trained on the task alone, where faithfulness is all there is.
+# Two things to hold on to before you believe a number: choose on cases of the pool (`cases="pool"`)
+# and judge on `"test"`; and planted circuits are clean, so look at `fleet="natural"` too, models
+# that were trained on the task alone, where faithfulness is all there is.

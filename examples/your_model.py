@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Your own model and task
 #
-# Any GPT-2, Llama, Mistral, Qwen, Gemma, OLMo or GPT-NeoX will do, as an object of `transformers` or
-# TransformerLens, a GGUF file, a folder, or a name on the hub. To have something that every machine
-# can run, this notebook first trains a GPT-2 of two layers on one piece of English grammar. Then it
-# asks SmolLM2-135M the same question in the same words.
+# Any GPT-2, Llama, Mistral, Qwen, Gemma, OLMo or GPT-NeoX will do, as an object of `transformers`
+# or TransformerLens, a GGUF file, a folder, or a name on the hub. To have something that every
+# machine can run, this notebook first trains a GPT-2 of two layers on one piece of English grammar.
+# Then it asks SmolLM2-135M the same question in the same words.
 #
 # You need `pip install 'graphcircuits[hf,gguf,plot]'`.
 
@@ -24,9 +24,10 @@ import graphcircuits as gc
 # %% [markdown]
 # ## A task
 #
-# *the dogs near the teacher ...* goes on with *are*, not with *is*: the verb agrees with the first noun,
-# whatever stands in between. The corrupted prompt has that noun in the other number and is the same
-# otherwise, so that what differs between the two runs is the number of the subject and nothing else.
+# *the dogs near the teacher ...* goes on with *are*, not with *is*: the verb agrees with the first
+# noun, whatever stands in between. The corrupted prompt has that noun in the other number and is
+# the same otherwise, so that what differs between the two runs is the number of the subject and
+# nothing else.
 
 # %%
 NOUNS = ["dog", "cat", "boy", "girl", "teacher", "student", "doctor", "driver", "king", "singer"]
@@ -69,20 +70,28 @@ tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=vocabulary, pa
 
 torch.manual_seed(0)
 config = transformers.GPT2Config(
-    vocab_size=len(words), n_positions=16, n_embd=64, n_layer=2, n_head=4,
-    bos_token_id=0, eos_token_id=0, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+    vocab_size=len(words),
+    n_positions=16,
+    n_embd=64,
+    n_layer=2,
+    n_head=4,
+    bos_token_id=0,
+    eos_token_id=0,
+    resid_pdrop=0,
+    embd_pdrop=0,
+    attn_pdrop=0,
 )
 model = transformers.GPT2LMHeadModel(config)
 print(f"{model.num_parameters():,} parameters, {len(words)} words")
 
 # %% [markdown]
-# It is trained to say the verb: a few seconds on one core. (The usual loss on every word would spend
-# most of its time on nouns that nobody can foresee.)
+# It is trained to say the verb: a few seconds on one core. (The usual loss on every word would
+# spend most of its time on nouns that nobody can foresee.)
 
 # %%
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 draw = random.Random(1)
-for step in range(150):
+for _ in range(150):
     rows = [prompt(draw) for _ in range(64)]
     batch = tokenizer([row["clean"] for row in rows], padding=True, return_tensors="pt")
     verbs = tokenizer([row["correct"] for row in rows], return_tensors="pt").input_ids[:, 0]
@@ -108,14 +117,17 @@ ids = tokenizer("the dogs near the teacher", return_tensors="pt").input_ids
 with torch.no_grad():
     apart = (subject.logits(ids) - model(ids).logits).abs().max().item()
 print(subject.graph)
-print(f"{subject.graph.n_edges} edges; largest difference from transformers below 1e-4: {apart < 1e-4}")
+print(
+    f"{subject.graph.n_edges} edges; largest difference from transformers below 1e-4: {apart < 1e-4}"
+)
 
 # %% [markdown]
 # ## Pairs from your prompts
 #
-# `Pairs.from_text` takes lists of prompts and answers, and a CSV file with those columns does as well.
-# An answer is one token, with the space in front that it has behind the prompt. Always ask first
-# whether the model does the task: the circuit of a task that it cannot do explains nothing.
+# `Pairs.from_text` takes lists of prompts and answers, and a CSV file with those columns does as
+# well. An answer is one token, with the space in front that it has behind the prompt. Always ask
+# first whether the model does the task: the circuit of a task that it cannot do explains nothing.
+
 
 # %%
 def pairs_of(tokenizer, n, seed):
@@ -181,8 +193,8 @@ result.plot(circuit=circuit)
 # %% [markdown]
 # ## What its heads look at
 #
-# The number of the subject has to come from position 1 (*dogs*) to the last one. Which heads look back
-# there?
+# The number of the subject has to come from position 1 (*dogs*) to the last one. Which heads look
+# back there?
 
 # %%
 clean = pairs_of(tokenizer, 1, seed=4).clean
@@ -193,7 +205,9 @@ with torch.no_grad():
         for head in range(subject.config.n_heads):
             weights = pattern[0, head, -1]
             used = "in the circuit" if f"a{layer}.h{head}" in circuit.components else ""
-            print(f"a{layer}.h{head} at the end looks at '{names[1]}' with {weights[1]:.2f}  {used}")
+            print(
+                f"a{layer}.h{head} at the end looks at '{names[1]}' with {weights[1]:.2f}  {used}"
+            )
 
 # %% [markdown]
 # All of it, with attention on a few prompts, as a page to click through:
@@ -205,19 +219,21 @@ print("open agreement.html in a browser")
 # %% [markdown]
 # ## The same with SmolLM2
 #
-# Nothing above depends on the model being small. In a clone of the repository `make fetch-models` gets
-# SmolLM2-135M-Instruct (a GGUF file of 4 bits, 100 MB) into `build/models`; the variable
-# `GRAPHCIRCUITS_MODELS` names another folder, and `gc.load_model("HuggingFaceTB/SmolLM2-135M")` takes
-# it from the hub. Where the file is not there, the cells below do nothing. What you see under them was
-# recorded where it was; it takes a minute or two on a CPU.
+# Nothing above depends on the model being small. In a clone of the repository `make fetch-models`
+# gets SmolLM2-135M-Instruct (a GGUF file of 4 bits, 100 MB) into `build/models`; the variable
+# `GRAPHCIRCUITS_MODELS` names another folder, and `gc.load_model("HuggingFaceTB/SmolLM2-135M")`
+# takes it from the hub. Where the file is not there, the cells below do nothing. What you see under
+# them was recorded where it was; it takes a minute or two on a CPU.
 
 # %% tags=["smollm2"]
 folders = [os.environ.get("GRAPHCIRCUITS_MODELS", "build/models"), "../build/models"]
 found = [path for path in (Path(folder) / "smollm2.gguf" for folder in folders) if path.is_file()]
 if found:
     large = gc.load_model(found[0])
-    print(f"this is SmolLM2: {large.config.n_layers} layers of {large.config.n_heads} heads, "
-          f"{large.graph.n_edges:,} edges, from {found[0].name}")
+    print(
+        f"this is SmolLM2: {large.config.n_layers} layers of {large.config.n_heads} heads, "
+        f"{large.graph.n_edges:,} edges, from {found[0].name}"
+    )
 else:
     print("SmolLM2 is not here: the cells below do nothing; make fetch-models gets it")
 
@@ -239,7 +255,7 @@ if found:
         print(f"{size:6,} edges keep {value:5.2f}")
 
 # %% [markdown]
-# Some hundred edges of 70,651 keep most of it. That is a circuit to look at with `result.show`, and far
-# from two heads and an MLP: a model that was trained on text does not keep a task in one place.
+# Some hundred edges of 70,651 keep most of it. That is a circuit to look at with `result.show`, and
+# far from two heads and an MLP: a model that was trained on text does not keep a task in one place.
 # Tasks that many papers studied (IOI, greater-than, ...) come with the package:
 # `gc.tasks.ioi(tokenizer, n=64)`, and `gc.tasks.names()` lists them.
