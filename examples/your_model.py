@@ -116,10 +116,10 @@ subject = gc.load_model(model)
 ids = tokenizer("the dogs near the teacher", return_tensors="pt").input_ids
 with torch.no_grad():
     apart = (subject.logits(ids) - model(ids).logits).abs().max().item()
-print(subject.graph)
 print(
-    f"{subject.graph.n_edges} edges; largest difference from transformers below 1e-4: {apart < 1e-4}"
+    f"{subject.config.n_layers} layers, {subject.config.n_heads} heads, {subject.graph.n_edges} edges"
 )
+print("the same logits as in transformers, up to rounding:", apart < 1e-4)
 
 # %% [markdown]
 # ## Pairs from your prompts
@@ -226,7 +226,8 @@ print("open agreement.html in a browser")
 # them was recorded where it was; it takes a minute or two on a CPU.
 
 # %% tags=["smollm2"]
-folders = [os.environ.get("GRAPHCIRCUITS_MODELS", "build/models"), "../build/models"]
+named = os.environ.get("GRAPHCIRCUITS_MODELS")
+folders = [named] if named else ["build/models", "../build/models", "../../build/models"]
 found = [path for path in (Path(folder) / "smollm2.gguf" for folder in folders) if path.is_file()]
 if found:
     large = gc.load_model(found[0])
