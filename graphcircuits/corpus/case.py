@@ -185,6 +185,11 @@ class Case:
         return framed(facts_html(f"Case {self.id}", facts))
 
     @property
+    def variables(self) -> dict[str, str]:
+        """What each component of the true circuit computes, in the program's words."""
+        return {part.name: ", ".join(part.writes) for part in self.layout.components}
+
+    @property
     def outputs(self) -> tuple[Value, ...] | None:
         """The output classes in logit order; None for a numerical output."""
         return self.tables.variables[self.program].values if self.categorical else None

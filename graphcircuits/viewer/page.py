@@ -1,9 +1,8 @@
 """The frame of every page: one file that opens from disk and is forbidden to reach the network.
 
 1. `page` puts a title and a text above finished content, such as heat maps. Nothing of it runs.
-2. `result_page` and `circuit_page` are the circuit viewer: markup, style and script from `app/`
-   (all of its `.js` files, joined in the order of their names), and the data as JSON that is not
-   run.
+2. `result_page` and `circuit_page` are the circuit viewer: markup, style and script from `app/`,
+   and the data as JSON that is not run.
 
 A content-security policy names the page's own styles and its own script by their hashes, so that
 nothing else can run or be loaded, whatever stands in the data. It also stops `style` attributes.
@@ -19,6 +18,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphcircuits.circuit import Circuit
+from graphcircuits.viewer import app as viewer_files
 from graphcircuits.viewer.payload import circuit_payload, result_payload
 
 if TYPE_CHECKING:
@@ -93,14 +93,12 @@ def _viewer(payload: Mapping[str, Any]) -> str:
 
 def viewer_app() -> App:
     """The viewer's files; no part of them may end the tag it stands in."""
-    folder = files("graphcircuits.viewer").joinpath("app")
-    texts = {file.name: file for file in folder.iterdir() if file.is_file()}
-    scripts = [texts[name] for name in sorted(texts) if name.endswith(".js")]
-    app = App(
-        texts["page.html"].read_text("utf-8"),
-        texts["style.css"].read_text("utf-8"),
-        "\n".join(script.read_text("utf-8") for script in scripts),
+    folder = files(viewer_files)
+    markup, style, *scripts = (
+        folder.joinpath(name).read_text("utf-8")
+        for name in ("page.html", "style.css", *viewer_files.SCRIPTS)
     )
+    app = App(markup, style, "\n".join(scripts))
     assert "</script" not in app.script, "the script would end early"
     assert "<!--" not in app.script, "the script would hide its end"
     assert "</style" not in app.style, "the style would end early"

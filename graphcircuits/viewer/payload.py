@@ -48,9 +48,9 @@ def result_payload(
     """
     if not results:
         raise ValueError("a page needs at least one result, got none.")
-    results = on_one_graph(results, truth)
-    first = results[0]
     names = distinct(names or [_name(result) for result in results])
+    results = on_one_graph(results, names, truth)
+    first = results[0]
     chosen = START if first.chosen is None else len(first.chosen)
     shown = [found for found in (result.prompts for result in results) if found is not None]
     return _payload(
@@ -85,7 +85,9 @@ def circuit_payload(
     )
 
 
-def on_one_graph(results: "Sequence[Result]", truth: Circuit | None = None) -> "list[Result]":
+def on_one_graph(
+    results: "Sequence[Result]", names: Sequence[str], truth: Circuit | None = None
+) -> "list[Result]":
     """The results on the graph of the true circuit or, without one, on a graph that suits all.
 
     Files of EAP-IG and MIB know no shared keys and values; their scores are brought to a graph that
@@ -97,12 +99,11 @@ def on_one_graph(results: "Sequence[Result]", truth: Circuit | None = None) -> "
             return [result.on(graph) for result in results]
         except ValueError:
             continue
-    told = dict.fromkeys(str(graph) for graph in (*graphs, *(result.graph for result in results)))
-    raise ValueError(
-        "what is shown on one page must be of one graph, got "
-        + " and ".join(told)
-        + "; give results, and a true circuit, of one subject."
-    )
+    told = [
+        f"{name} is of {result.graph.in_words}" for name, result in zip(names, results, strict=True)
+    ]
+    told += [] if truth is None else [f"the true circuit is of {truth.graph.in_words}"]
+    raise ValueError(f"what one page shows must be of one subject: {'; '.join(told)}.")
 
 
 def distinct(names: Iterable[str]) -> list[str]:
