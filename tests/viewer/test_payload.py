@@ -45,8 +45,8 @@ def make_prompts(graph: ComponentGraph) -> StoredPrompts:
         clean=[["a", "b", "c"], ["d", "e", "f"]],
         corrupted=[["A", "B", "C"], ["D", "E", "F"]],
         answers=["g", None],
-        patterns=tables[0],
-        patterns_corrupted=tables[1],
+        patterns=[*tables[0]],
+        patterns_corrupted=[*tables[1]],
     )
 
 
@@ -87,7 +87,7 @@ def test_a_result_can_be_read_back(graph: ComponentGraph) -> None:
     assert torch.equal(bits(payload["truth"]["edges"], graph.n_edges), truth.mask)
     assert payload["component_notes"] == {"m0": "sum"}
     assert (payload["title"], payload["text"]) == ("Circuit of ib-3", ["a task"])
-    shape = prompts.patterns.shape[1:]
+    shape = prompts.patterns[0].shape
     assert [prompt["answer"] for prompt in payload["prompts"]] == ["g", None]
     for pair, prompt in enumerate(payload["prompts"]):
         assert tuple(prompt["clean"]) == prompts.clean[pair]
@@ -206,7 +206,9 @@ def test_results_are_told_apart() -> None:
     results = [make(), make(seed=1), make(seed=2, method="gcl")]
     payload = result_payload(results)
     names = [told["name"] for told in payload["results"]]
-    assert names == ["ib-3, eap (1)", "ib-3, eap (2)", "ib-3, gcl"]
+    assert names == ["eap (1)", "eap (2)", "gcl"]
+    others = result_payload([make(), make(subject="ib-4")])["results"]
+    assert [told["name"] for told in others] == ["ib-3, eap", "ib-4, eap"]
     assert payload["text"] == ["a task"]
     assert [r["name"] for r in result_payload(results, names="xyz")["results"]] == [*"xyz"]
 
