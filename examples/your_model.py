@@ -196,8 +196,8 @@ for one, area in zip(candidates, areas, strict=True):
     print(f"{one.method:8} CMD {area:.3f}")
 
 # %% [markdown]
-# The circuit to look at is that of the better one. `prune` leaves out edges that are on no path from
-# input to logits.
+# The circuit to look at is that of the better one. `prune` leaves out edges that are on no path
+# from input to logits.
 
 # %%
 circuit = best.circuit(edges=12, prune=True)
@@ -219,6 +219,9 @@ with torch.no_grad():
             print(f"a{layer}.h{head} looks from 'teacher' at 'dogs' with {weight:.2f}  {used}")
 
 # %% [markdown]
+# A head of the circuit that looks there and nowhere else carries the number of the subject to the
+# verb. Attention alone would not tell: heads outside the circuit look there too, a little.
+#
 # All of it, with attention on a few prompts, as a page to click through:
 
 # %%
