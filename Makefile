@@ -16,7 +16,7 @@ DEVICE := cpu
 # Bytecode is kept whatever the environment says: checked modules are slow to make anew.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: notebooks help setup browser lint types format test-fast test test-models fetch-models models demo fuzz kills bench hooks clean
+.PHONY: help setup browser lint types format test-fast test test-models fetch-models models demo fuzz kills bench notebooks hooks clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))

@@ -5,7 +5,8 @@
 # attribution patching in a few lines, changes one thing about it, and finds out whether that helps,
 # on subjects whose circuits are known.
 #
-# You need `pip install 'graphcircuits[plot]'`.
+# You need `pip install 'graphcircuits[plot]'`. What circuits and pairs are, the
+# [first notebook](five_minutes.ipynb) says; [methods](../methods.md) lists those that are there.
 
 # %%
 # %matplotlib inline

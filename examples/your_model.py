@@ -6,7 +6,9 @@
 # machine can run, this notebook first trains a GPT-2 of two layers on one piece of English grammar.
 # Then it asks SmolLM2-135M the same question in the same words.
 #
-# You need `pip install 'graphcircuits[hf,gguf,plot]'`.
+# You need `pip install 'graphcircuits[hf,gguf,plot]'`. [Models](../models.md) says what can be
+# loaded, [tasks](../tasks.md) what prompts can be, and the [first notebook](five_minutes.ipynb) what
+# circuits and pairs are.
 
 # %%
 # %matplotlib inline
