@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     import torch
 
     import graphcircuits.circuit
+    import graphcircuits.corpus.build
     import graphcircuits.corpus.orders
+    import graphcircuits.fleets.train
     import graphcircuits.graph
     import graphcircuits.rasp.compile
     import graphcircuits.subject.codec
@@ -264,6 +266,31 @@ class Case:
         subject = load_transformer(shipped_path(order)).to(torch.float32)
         return replace(subject, case=self.id)
 
+    def train(
+        self,
+        fleet: str = "planted",
+        architecture: str = "plain",
+        seed: int = 0,
+        *,
+        widen: float = 1.0,
+        device: str = "cpu",
+        progress: "graphcircuits.fleets.train.FleetProgress | None" = None,
+        **settings: Any,
+    ) -> "graphcircuits.corpus.build.Finished":
+        """Train such a subject here: `.subject` is it, `.passed` whether it follows the program on
+        inputs that it has not seen, `.report` how well.
+
+        It stops as soon as it passes, which takes a small program less than a minute. `settings`
+        are those of `graphcircuits.fleets.recipes.SiitConfig`, such as `steps` and `rows`; `widen`
+        is a factor on its width. `progress` is called with the step, subjects that passed, and
+        subjects in all.
+        """
+        from graphcircuits.corpus.orders import Order
+        from graphcircuits.corpus.single import train_subject
+
+        order = Order(self.subject_id, fleet, architecture, seed)
+        return train_subject(self, order, settings, widen=widen, device=device, progress=progress)
+
     def report(
         self, fleet: str = "planted", architecture: str | None = None, seed: int = 0
     ) -> dict[str, Any]:
@@ -311,7 +338,8 @@ class Case:
         causal = " --causal" if self.causal else ""
         return (
             f"FILE.py:NAME --vocab {vocab} --max-seq-len {self.max_seq_len}{causal}",
-            ", and read what it writes with graphcircuits.load_transformer",
+            ", and read what it writes with graphcircuits.load_transformer, or train it here with "
+            "case.train().subject",
         )
 
     def pairs(self, n: int, seed: int = 0) -> "graphcircuits.task.pairs.Pairs":
