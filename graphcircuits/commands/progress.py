@@ -240,7 +240,8 @@ def _bars(progress: Progress) -> Iterator[None]:
     from rich.console import Console
     from rich.live import Live
 
-    progress.console = Console(stderr=True)
+    # Square brackets in the name of a subject are no markup.
+    progress.console = Console(stderr=True, markup=False, emoji=False)
     live = Live(
         get_renderable=progress.bars,
         console=progress.console,
