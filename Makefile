@@ -16,7 +16,8 @@ DEVICE := cpu
 # Bytecode is kept whatever the environment says: checked modules are slow to make anew.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help setup browser lint types format test-fast test test-models fetch-models models demo fuzz kills bench notebooks hooks clean
+.PHONY: help setup browser lint types format test-fast test test-models fetch-models models demo fuzz kills bench \
+  notebooks dist lower-bounds hooks clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -94,6 +95,20 @@ kills: $(READY) ## kill build, corpus, bench, train and sweep 100 times and comp
 
 bench: $(READY) ## measure speed and memory
 	$(BIN)/python -m benchmarks
+
+# Built twice, with the time of the last commit in place of today's: the same bytes both times.
+dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+dist: $(READY) ## build sdist and wheel into dist/, and check them for the package index
+	rm -rf dist build/again
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/python -m build --no-isolation --outdir build/again
+	for file in dist/*; do cmp "$$file" "build/again/$${file##*/}"; done
+	$(BIN)/twine check --strict dist/*
+	wc -c dist/*
+	sha256sum dist/*
+
+lower-bounds: $(READY) ## try the oldest versions that pyproject.toml allows (PyTorch's CUDA build: 5 GB)
+	$(BIN)/python -m benchmarks.versions --versions lowest
 
 hooks: $(READY) ## install the git hooks
 	$(BIN)/pre-commit install

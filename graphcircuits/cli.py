@@ -22,6 +22,7 @@ from graphcircuits.commands.corpus import corpus
 from graphcircuits.commands.cost import cost
 from graphcircuits.commands.evaluate import evaluate
 from graphcircuits.commands.interact import interact
+from graphcircuits.commands.interrupt import terminable
 from graphcircuits.commands.language import language
 from graphcircuits.commands.localize import localize
 from graphcircuits.commands.options import RayCommand
@@ -69,7 +70,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), terminable():
             warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}", err=True)
             app()
     except Exception as error:  # noqa: BLE001  nobody else is left to tell the user

@@ -1,7 +1,7 @@
 """One Hypothesis profile for every test (no deadlines, the same examples each time in CI), an order
 that keeps a file together, cheap collections of garbage, matrix products that run on every machine,
-a fixture that switches argument checks off, one that takes from shipped predictors what they know,
-and one that runs the command."""
+no lines of progress, a fixture that switches argument checks off, one that takes from shipped
+predictors what they know, and one that runs the command."""
 
 import gc
 import os
@@ -50,6 +50,16 @@ def frozen() -> None:
     """Spares collections of garbage, and `measure` asks for many, what lives on: all the tests."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_lines() -> Iterator[None]:
+    """Commands write no lines of progress, however slow the machine: tests read what they say."""
+    from graphcircuits.commands import progress
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(progress, "FIRST", 1e6)
+        yield
 
 
 @pytest.fixture

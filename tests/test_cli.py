@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +11,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from graphcircuits import cli, methods
-from graphcircuits.commands.output import late_progress, parse_options
+from graphcircuits.commands.output import parse_options
 from graphcircuits.compare.evaluate import auroc
 from graphcircuits.corpus import case_ids, load_case
 from graphcircuits.result import Result
@@ -360,19 +359,3 @@ def test_parse_options() -> None:
         parse_options(["a=1", "a=2"])
     with pytest.raises(ValueError, match="an option is NAME=VALUE, got '=1'"):
         parse_options(["=1"])
-
-
-@pytest.mark.parametrize(("patience", "started"), [(0.0, True), (60.0, False)])
-def test_progress_appears_late(
-    monkeypatch: pytest.MonkeyPatch, patience: float, started: bool
-) -> None:
-    monkeypatch.setattr("graphcircuits.commands.output.PATIENCE", patience)
-    with late_progress() as bar:
-        task = bar.add_task("work", total=2)
-        bar.update(task, completed=1)
-        for _ in range(500):
-            if bar.live.is_started == started:
-                break
-            time.sleep(0.01)
-        assert bar.live.is_started == started
-    assert not bar.live.is_started

@@ -32,13 +32,13 @@ from graphcircuits.commands.options import (
 from graphcircuits.commands.output import (
     INTERRUPTED,
     Json,
-    late_progress,
     print_json,
     print_table,
     save,
     say,
     write,
 )
+from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
@@ -246,7 +246,8 @@ def _run(
                 bar.update(overall, description=f"{one.case} {one.method or ''}")
                 found.append(one)
                 # A case that cannot be loaded takes all its runs with it.
-                bar.advance(overall, 1 if one.method else config.n_runs // len(config.cases))
+                runs = 1 if one.method else config.n_runs // len(config.cases)
+                bar.advance(overall, runs, kept=isinstance(one, BenchRun) and one.reused)
     except KeyboardInterrupt:
         kept = sum(isinstance(one, BenchRun) for one in found)
         say(

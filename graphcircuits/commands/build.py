@@ -16,9 +16,11 @@ from graphcircuits.commands.checks import (
     seed_range,
     writable_folders,
 )
+from graphcircuits.commands.interrupt import deferred
 from graphcircuits.commands.options import RETRIES, Ray, device_on, one_runner, resources_on
-from graphcircuits.commands.output import Json, print_json, printable, say
+from graphcircuits.commands.output import INTERRUPTED, Json, print_json, say
 from graphcircuits.commands.programs import own_case
+from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
@@ -100,9 +102,6 @@ def build(
     import shlex
     import time
 
-    from rich.console import Console
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
-
     from graphcircuits.corpus import build as builder
     from graphcircuits.corpus.architectures import ARCHITECTURES
     from graphcircuits.corpus.orders import Order
@@ -149,49 +148,67 @@ def build(
         "strict_weight": strict_weight,
         "edge_weight": edge_weight,
     }
-    config = builder.BuildConfig(siit=_recipe(fleet, typed), widen=widen, processes=processes)
+    siit = _recipe(fleet, typed)
+    config = builder.BuildConfig(siit=siit, widen=widen, processes=processes)
     deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
     command = shlex.join(["graphcircuits", *lasting(sys.argv[1:])])
-    columns = (TextColumn("{task.description}"), TimeElapsedColumn())
-    wide = None if sys.stderr.isatty() else 160
-    console = Console(stderr=True, width=wide)
-    with Progress(*columns, console=console) as bar, closing(runner_of(1, ray)) as runner:
-        begun_as = "computing the programs' answers" if ray is None else "fleets train on Ray"
-        task = bar.add_task(begun_as, total=None)
+    built: list[builder.Built] = []
 
-        def show(step: int, passed: int, total: int) -> None:
-            bar.update(task, description=f"step {step}: {passed} of {total} in this fleet pass")
+    def missing() -> list[str]:
+        return [order.id for order in orders if not builder.subject_path(out, order.id).exists()]
 
-        built = []
-        for one in builder.build(
-            orders,
-            out,
-            config,
-            cases=cases,
-            device=device,
-            command=command,
-            progress=show,
-            deadline=deadline,
-            runner=runner,
-            resources=resources_on(device, ray),
-            retries=RETRIES,
+    try:
+        with (
+            late_progress() as bar,
+            closing(runner_of(1, ray)) as runner,
+            deferred() as interruption,
         ):
-            built.append(one)
-            line = printable(_line(one.id, one.report))
-            bar.console.print(line, markup=False, highlight=False, emoji=False)
-    missing = [order.id for order in orders if not builder.subject_path(out, order.id).exists()]
+            left = len(missing())
+            overall = bar.add_task("subjects", total=left)
+            begun_as = "computing the programs' answers" if ray is None else "fleets train on Ray"
+            fleet_task = bar.add_task(begun_as, total=None)
+
+            def show(step: int, passed: int, total: int) -> None:
+                bar.update(overall, completed=min(left, len(built) + passed))
+                text = f"{passed} of {total} in this fleet pass, step"
+                bar.update(fleet_task, completed=step, total=siit.steps, description=text)
+                interruption.check()
+
+            for one in builder.build(
+                orders,
+                out,
+                config,
+                cases=cases,
+                device=device,
+                command=command,
+                progress=show,
+                deadline=deadline,
+                runner=runner,
+                resources=resources_on(device, ray),
+                retries=RETRIES,
+            ):
+                built.append(one)
+                bar.update(overall, completed=min(left, len(built)))
+                bar.say(_line(one.id, one.report))
+    except KeyboardInterrupt:
+        say(
+            f"interrupted: {len(orders) - len(missing())} of {len(orders)} subjects are in {out}; "
+            f"the same command{'' if resume else ' with --resume'} goes on from there.",
+            err=True,
+        )
+        raise typer.Exit(INTERRUPTED) from None
     if as_json:
         print_json([one.report for one in built])
     else:
-        say(f"{len(orders) - len(missing)} of {len(orders)} subjects in {out}")
+        say(f"{len(orders) - len(missing())} of {len(orders)} subjects in {out}")
     failed = [one.id for one in built if not one.passed]
-    left = [id for id in missing if id not in failed]
+    unmade = [id for id in missing() if id not in failed]
     if failed:
         hint = "other settings, such as --seed, --steps or --widen, train them anew"
         say(f"not passed: {', '.join(failed)}; {hint}", err=True)
-    if left:
-        say(f"out of time: {', '.join(left)}; --resume goes on with them", err=True)
-    if missing:
+    if unmade:
+        say(f"out of time: {', '.join(unmade)}; --resume goes on with them", err=True)
+    if missing():
         raise typer.Exit(1)
 
 

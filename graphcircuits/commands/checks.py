@@ -101,7 +101,7 @@ def writable(files: Mapping[str, Path | None], *, read: Iterable[Path | None] = 
             place = path.resolve()
             if place.is_dir():
                 problems.append(f"{flag} must be a file, but {path} is a folder")
-            elif place.exists() and not place.is_file():
+            elif _there(place) and not place.is_file():
                 problems.append(f"{flag} must be a file, but {path} is a device or a pipe")
             elif place in inputs:
                 problems.append(f"{flag} would overwrite {path}, which is read")
@@ -129,11 +129,20 @@ def writable_folders(folders: Mapping[str, Path | None]) -> list[str]:
     return problems
 
 
+def _there(path: Path) -> bool:
+    """`Path.exists`; what cannot be looked at is an error, which it hides from Python 3.14 on."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def _unwritable(flag: str, folder: Path) -> list[str]:
     """Why the folder, or else the nearest one above it that exists, takes no file."""
     from tempfile import TemporaryFile
 
-    while not folder.exists():
+    while not _there(folder):
         folder = folder.parent
     if not folder.is_dir():
         return [f"{flag} cannot be written: {folder} is not a folder"]

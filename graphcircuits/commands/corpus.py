@@ -1,7 +1,8 @@
 """`graphcircuits corpus`: subjects by the thousand, in shards, for training predictors."""
 
-import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,12 +16,11 @@ from graphcircuits.commands.checks import (
     writable_folders,
 )
 from graphcircuits.commands.options import MOST_PROCESSES
-from graphcircuits.commands.output import Json, print_json, print_table, printable, say, shown
+from graphcircuits.commands.output import INTERRUPTED, Json, print_json, print_table, say, shown
+from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from graphcircuits.corpus.collection import Corpus
     from graphcircuits.corpus.plan import CorpusConfig
     from graphcircuits.corpus.shards import Manifest
@@ -131,50 +131,56 @@ def _make(
     """Plan, train and write, with a line per shard; gives the manifest as it is then."""
     import time
 
-    from graphcircuits.corpus.making import begin, make
+    from graphcircuits.corpus.making import begin, make, training_of
     from graphcircuits.corpus.shards import in_words
 
     deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
-    with _bar() as bar:
-        tasks = {"": bar.add_task("planning", total=None)}
+    with _interruptible(folder), late_progress() as bar:
+        overall = bar.add_task("planning", total=None)
         manifest = begin(folder, config, processes)
-        _line(bar, f"{in_words(manifest.unfinished)} to train; {len(manifest.kept)} shards there")
-        bar.update(tasks[""], description="computing the programs' answers")
+        bar.say(f"{in_words(manifest.unfinished)} to train; {len(manifest.kept)} shards there")
+        bar.update(overall, description="shards", total=len(manifest.unfinished))
+        steps = {
+            shard.name: training_of(manifest.config, shard).steps for shard in manifest.unfinished
+        }
+        tasks: dict[str, int] = {}
 
         def show(name: str, step: int, passed: int, total: int) -> None:
             if name not in tasks:
-                tasks[name] = bar.add_task(name, total=None)
-            text = f"{name}: step {step}, {passed} of {total} pass"
-            bar.update(tasks[name], description=text)
+                tasks[name] = bar.add_task(name, total=steps[name])
+            text = f"{name}: {passed} of {total} pass, step"
+            bar.update(tasks[name], completed=step, description=text)
 
         kept = dict(manifest.kept)
         options: dict[str, Any] = {"device": device, "processes": processes, "together": together}
         for shard, one in make(folder, manifest, **options, progress=show, deadline=deadline):
             kept[shard.name] = one
             bar.remove_task(tasks.pop(shard.name)) if shard.name in tasks else None
-            _line(
-                bar,
+            bar.advance(overall)
+            bar.say(
                 f"{shard.name:32} {one.passed} passed, {one.failed} not, {one.refused} refused; "
-                f"{len(kept)} of {len(manifest.plan)} shards",
+                f"{len(kept)} of {len(manifest.plan)} shards"
             )
     return manifest.keeping(kept)
 
 
-def _bar() -> "Progress":
-    from rich.console import Console
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+@contextmanager
+def _interruptible(folder: Path) -> Iterator[None]:
+    """Say, after Ctrl-C, what is kept."""
+    from graphcircuits.corpus.shards import MANIFEST, read_manifest
 
-    columns = (TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True, width=_wide()))
-
-
-def _wide() -> int | None:
-    """A pipe has no width of its own."""
-    return None if sys.stderr.isatty() else 160
-
-
-def _line(bar: "Progress", text: str) -> None:
-    bar.console.print(printable(text), markup=False, highlight=False, emoji=False)
+    try:
+        yield
+    except KeyboardInterrupt:
+        there = (folder / MANIFEST).exists()
+        manifest = read_manifest(folder) if there else None
+        shards = (
+            "nothing was planned yet"
+            if manifest is None
+            else f"{len(manifest.kept)} of {len(manifest.plan)} shards are kept in {folder}"
+        )
+        say(f"interrupted: {shards}; the same command goes on from there.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _report(folder: Path, manifest: "Manifest", *, as_json: bool) -> None:
@@ -232,20 +238,24 @@ def _shown(value: object) -> str:
 
 
 def _verify(folder: Path, device: str, processes: int, *, as_json: bool) -> None:
-    """Measure again what is there, a line per shard."""
+    """Measure again what is there; problems are told at once, a line per shard at the end."""
     from dataclasses import asdict
 
     from graphcircuits.corpus.making import measure_again
+    from graphcircuits.corpus.shards import read_manifest
 
     shards = []
-    for one in measure_again(folder, device=device, processes=processes):
-        shards.append(one)
-        if not as_json:
-            state = "as it was" if not one.problems else f"{len(one.problems)} problems"
-            lowest = f", accuracy {one.accuracy:.4f} or more" if one.accuracy is not None else ""
-            say(f"{one.shard:32} {one.subjects} subjects: {state}{lowest}")
-        for problem in one.problems:
-            say(problem, err=True)
+    with late_progress() as bar:
+        overall = bar.add_task("shards", total=len(read_manifest(folder).kept))
+        for one in measure_again(folder, device=device, processes=processes):
+            shards.append(one)
+            bar.advance(overall)
+            for problem in one.problems:
+                bar.say(problem)
+    for one in () if as_json else shards:
+        state = "as it was" if not one.problems else f"{len(one.problems)} problems"
+        lowest = f", accuracy {one.accuracy:.4f} or more" if one.accuracy is not None else ""
+        say(f"{one.shard:32} {one.subjects} subjects: {state}{lowest}")
     wrong = sum(1 for one in shards if one.problems)
     if as_json:
         print_json([asdict(one) for one in shards])

@@ -20,13 +20,13 @@ from graphcircuits.commands.given import Given
 from graphcircuits.commands.options import listed_methods, options_by_method
 from graphcircuits.commands.output import (
     Json,
-    late_progress,
     print_json,
     print_table,
     save,
     say,
     write,
 )
+from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import Device, Dtype, Model, TaskName, Words
 
 if TYPE_CHECKING:

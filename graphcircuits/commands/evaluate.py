@@ -17,7 +17,6 @@ from graphcircuits.commands.checks import (
 )
 from graphcircuits.commands.output import (
     Json,
-    late_progress,
     print_json,
     print_table,
     printable,
@@ -25,6 +24,7 @@ from graphcircuits.commands.output import (
     say,
 )
 from graphcircuits.commands.programs import planted, program_file, without_subject
+from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import (
     Device,
     Dtype,

@@ -21,14 +21,13 @@ from graphcircuits.commands.checks import (
 from graphcircuits.commands.output import (
     INTERRUPTED,
     Json,
-    late_progress,
     print_json,
     print_table,
-    printable,
     save,
     say,
     write,
 )
+from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
@@ -162,12 +161,12 @@ def _make(
             deadline=deadline,
         ):
             name = report["model"]
-            if name in training:
+            made = name in training
+            if made:
                 bar.remove_task(training.pop(name))
-                line = printable(_line(report))
-                bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+                bar.say(_line(report))
             reports[name] = report
-            bar.advance(overall)
+            bar.advance(overall, kept=not made)
     return reports
 
 

@@ -1,7 +1,7 @@
 """`graphcircuits localize`: the circuit of a case, of a model of your own, or of your program."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
 import typer
 
@@ -17,15 +17,12 @@ from graphcircuits.commands.checks import (
     suffix,
     writable,
 )
+from graphcircuits.commands.interrupt import deferred
 from graphcircuits.commands.localize_report import conclude, tell
 from graphcircuits.commands.options import method_options
-from graphcircuits.commands.output import (
-    Json,
-    late_progress,
-    printable,
-    save,
-)
+from graphcircuits.commands.output import INTERRUPTED, Json, printable, save, say
 from graphcircuits.commands.programs import is_program, planted, without_subject
+from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import (
     Device,
     Dtype,
@@ -217,36 +214,49 @@ def localize(
         chosen = _Chosen(fleet, architecture)
         transformer, prompts, truth, title, about = _given(case, chosen, pairs, seed, pairs_file)
     transformer = placed(transformer, device, dtype)
-    choice = methods.default_method(transformer, prompts, seed=seed) if method is None else method
-    name = choice if isinstance(choice, str) else choice.method
-    options = method_options(name, option or []) | ({} if top is None else {"top": top})
+    drawn = pairs_file is None
     with late_progress() as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", methods.BeyondTraining)  # the notes below say it
-        step = bar.add_task(f"{name} on {title}", total=1)
-        result = methods.localize(
+        step = bar.add_task(f"choosing a method for {title}", total=None)
+        choice = method or methods.default_method(transformer, prompts, seed=seed)
+        name = choice if isinstance(choice, str) else choice.method
+        options = method_options(name, option or []) | ({} if top is None else {"top": top})
+
+        bar.update(step, description=f"{name} on {title}")
+        with deferred() as interruption:
+
+            def progress(done: int, total: int) -> None:
+                bar.update(step, completed=done, total=total)
+                interruption.check()
+
+            result = methods.localize(
+                transformer,
+                prompts,
+                choice,
+                seed=seed,
+                progress=progress,
+                refine_seconds=refine,
+                refine_steps=refine_steps,
+                refine_checkpoint=refine_checkpoint,
+                **options,
+            )
+            if refine is None and refine_steps is None:
+                interruption.check()
+        bar.remove_task(step)
+        bar.add_task(f"faithfulness of {name} on {title}", total=None)
+        found = conclude(
+            replace(result, subject=title, task=about),
             transformer,
             prompts,
-            choice,
-            seed=seed,
-            progress=lambda done, total: bar.update(step, completed=done, total=total),
-            refine_seconds=refine,
-            refine_steps=refine_steps,
-            refine_checkpoint=refine_checkpoint,
-            **options,
+            edges=edges,
+            truth=truth,
+            level=level,
+            fresh=_drawn(own or case, task, transformer, pairs, fresh_seed(seed))
+            if drawn
+            else None,
+            drawn=seed if drawn else None,
+            kept=html is not None or _keeps_curve(out, transformer),
         )
-    result = replace(result, subject=title, task=about)
-    drawn = pairs_file is None
-    found = conclude(
-        result,
-        transformer,
-        prompts,
-        edges=edges,
-        truth=truth,
-        level=level,
-        fresh=_drawn(own or case, task, transformer, pairs, fresh_seed(seed)) if drawn else None,
-        drawn=seed if drawn else None,
-        kept=html is not None or _keeps_curve(out, transformer),
-    )
     saved = save(
         {
             out: lambda path: found.result.save(path, circuit=found.circuit),
@@ -260,6 +270,19 @@ def localize(
     )
     tell(found, as_json=as_json)
     saved.tell(quiet=as_json)
+    if interruption.asked:
+        _say_cut_short(refine_checkpoint)
+
+
+def _say_cut_short(checkpoint: Path | None) -> NoReturn:
+    """After Ctrl-C: what there is stands for what was reached, and how to go on."""
+    how = (
+        "with --refine-checkpoint FILE another time, the same command would go on from there."
+        if checkpoint is None
+        else f"the same command goes on from {checkpoint}."
+    )
+    say(f"interrupted: the scores are as far as they were refined; {how}", err=True)
+    raise typer.Exit(INTERRUPTED)
 
 
 def _untested(method: str | None, top: int | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""What commands share: printing, files, options as text, and a progress bar that comes late.
+"""What commands share: printing, files, and options as text.
 
 All that a command prints goes through `printable`, so that nothing read from a file or taken from
 a path can steer the terminal.
@@ -7,23 +7,16 @@ a path can steer the terminal.
 import json
 import re
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
-PATIENCE = 2.0
-"""Seconds after which a progress bar appears."""
 
 # Control characters, marks that reorder or break lines, and the halves of characters that stand
 # for undecodable bytes of a path.
@@ -145,30 +138,3 @@ def parse_options(given: Sequence[str]) -> dict[str, Any]:
         except StoreError as error:
             raise ValueError(f"the option {name} {error}") from error
     return options
-
-
-@contextmanager
-def late_progress() -> Iterator["Progress"]:
-    """A progress bar on standard error that appears only if the work takes a while."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        # Square brackets in the name of a subject are no markup.
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TimeElapsedColumn(),
-    )
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    timer = threading.Timer(PATIENCE, bar.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield bar
-    finally:
-        timer.cancel()
-        timer.join()
-        # Stopping a bar that never appeared would leave an empty line.
-        if bar.live.is_started:
-            bar.stop()

@@ -1,9 +1,7 @@
 """`graphcircuits sweep`: the paper's table, from cross-validation to held-out tests."""
 
 import shlex
-import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +10,10 @@ import typer
 from graphcircuits.commands.checks import in_range, one_of, refuse, writable_folders
 from graphcircuits.commands.options import RETRIES, Ray, device_on, one_runner
 from graphcircuits.commands.output import INTERRUPTED, Json, print_json, print_table, printable, say
+from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
-    from rich.live import Live
     from rich.table import Table
 
     from graphcircuits.training.configurations import SweepConfig
@@ -197,25 +195,28 @@ def _run(
     phase: str,
     minutes: float | None,
 ) -> None:
-    """Train, with a table that is kept up, or a line per bundle where nobody looks on."""
+    """Train, with a table above the bar that is kept up, or a line per bundle in a pipe."""
     import time
 
-    start = time.monotonic()
-    deadline = float("inf") if minutes is None else start + 60 * minutes
-    count = 0
+    deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
+    count, total = 0, made.left(phase, names)
     try:
-        with _live(made, names) as live:
+        with late_progress() as bar:
+            task = bar.add_task("trainings", total=total)
+            if bar.console is not None:
+                bar.show_above(_table(made, names, ""))
             for one in made.run(runner, means, phase=phase, only=names, deadline=deadline):
                 count += 1
                 if one.failed is None and one.number + 1 < one.together:
                     continue  # the others that were side by side with it are next
-                left, spent = made.left(phase, names), time.monotonic() - start
-                told = f"failed, {one.failed}" if one.failed else f"{one.together} done"
-                line = f"{one.id}: {told}; {left} left, about {_span(spent / count * left)}"
-                if live is None:
-                    say(line, err=True)
+                bar.update(task, completed=total - made.left(phase, names))
+                told = f"{one.id}: " + (
+                    f"failed, {one.failed}" if one.failed else f"{one.together} done"
+                )
+                if bar.console is None:
+                    bar.say(f"{told}; {bar.line()}")
                 else:
-                    live.update(_table(made, names, line), refresh=True)
+                    bar.show_above(_table(made, names, told))
     except KeyboardInterrupt:
         say(
             f"interrupted: {count} more trainings are kept in {made.store.folder}; the same "
@@ -226,26 +227,6 @@ def _run(
     except OSError:
         say(f"{count} more trainings are kept; the same command goes on from there.", err=True)
         raise
-
-
-def _span(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-@contextmanager
-def _live(made: "Sweep", names: list[str]) -> "Iterator[Live | None]":
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.live import Live
-
-    table = _table(made, names, "")
-    console = Console(stderr=True, markup=False, emoji=False)
-    with Live(table, console=console, auto_refresh=False, transient=True) as live:
-        yield live
 
 
 def _table(made: "Sweep", names: list[str], caption: str) -> "Table":

@@ -14,7 +14,8 @@ from graphcircuits.commands.checks import (
     suffix,
     writable,
 )
-from graphcircuits.commands.output import Json, late_progress, print_json, print_table, save, say
+from graphcircuits.commands.output import Json, print_json, print_table, save, say
+from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import Device, Dtype, Model, own_subject, title_of
 
 if TYPE_CHECKING:

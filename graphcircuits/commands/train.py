@@ -16,8 +16,10 @@ from graphcircuits.commands.checks import (
     writable,
     writable_folders,
 )
+from graphcircuits.commands.interrupt import deferred
 from graphcircuits.commands.options import RETRIES, Ray, one_runner, resources_on
-from graphcircuits.commands.output import INTERRUPTED, Json, late_progress, print_json, save, say
+from graphcircuits.commands.output import INTERRUPTED, Json, print_json, save, say
+from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
@@ -109,7 +111,7 @@ def train(
     Only programs of the pool are taken: test cases are for measuring what was trained, and
     discarded ones are related to them. Cases of the pool whose subject is not shipped are named. A
     training that was stopped or killed goes on when the same command is given again, and ends with
-    the same file.
+    the same file; after Ctrl-C it goes on from the very step.
     """
     from graphcircuits.drawing.library import SUFFIXES, missing_library
     from graphcircuits.jobs.command import driver_command
@@ -168,20 +170,24 @@ def train(
         examples = data.with_targets(learned.examples, known) if known else learned.examples
         step = bar.add_task("training", total=seeds * settings.last)
 
-        def progress(seed: int, done: int, total: int) -> None:
-            bar.update(step, completed=seed * total + done)
-
         if ray is None:
-            ensemble = training.ensemble_of(
-                examples,
-                settings,
-                seeds=range(seeds),
-                validation=watched.examples or held_out.examples,
-                checkpoints=kept,
-                device=device,
-                progress=progress,
-                log=_tensorboard(tensorboard, stack),
-            )
+            with deferred() as interruption:
+
+                def progress(seed: int, done: int, total: int) -> None:
+                    bar.update(step, completed=seed * total + done)
+                    interruption.check()
+
+                ensemble = training.ensemble_of(
+                    examples,
+                    settings,
+                    seeds=range(seeds),
+                    validation=watched.examples or held_out.examples,
+                    checkpoints=kept,
+                    device=device,
+                    progress=progress,
+                    log=_tensorboard(tensorboard, stack),
+                )
+                interruption.check()
         else:
             lesson = Lesson(
                 learned=tuple(plan.learned),

@@ -41,7 +41,7 @@ from graphcircuits.corpus.shards import (
     write_manifest,
     write_shard,
 )
-from graphcircuits.fleets.recipes import recipe
+from graphcircuits.fleets.recipes import SiitConfig, recipe
 from graphcircuits.fleets.train import train_fleet
 from graphcircuits.fleets.verify import verify_fleet
 from graphcircuits.store import StoreError
@@ -163,6 +163,12 @@ def build_of(settings: CorpusConfig, fleet: str) -> BuildConfig:
         return settings.build
     siit = settings.build.siit or recipe(fleet)
     return replace(settings.build, siit=replace(siit, steps=settings.steps))
+
+
+def training_of(settings: CorpusConfig, shard: Shard) -> SiitConfig:
+    """How the subjects of a shard are trained."""
+    order = shard.orders[0]
+    return training(order, build_of(settings, order.fleet).siit)
 
 
 def _start(order: Order, data: Data) -> Transformer:

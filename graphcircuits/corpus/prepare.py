@@ -14,6 +14,7 @@ the corpus, and cases of one's own are prepared where they are.
 import itertools
 import multiprocessing
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -206,7 +207,8 @@ def workers(processes: int) -> ProcessPoolExecutor:
 
 
 def _begin_worker() -> None:
-    """One thread per worker; and none outlives a build that was killed."""
+    """One thread per worker; Ctrl-C is for who started them, and none outlives who was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     parent = multiprocessing.parent_process()
     assert parent is not None

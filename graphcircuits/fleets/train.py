@@ -55,8 +55,9 @@ def train_fleet(
     `exchanges` are trained on, `checks` decide when a subject is done; both have a sequence per
     subject, with the exchange of each of its tasks. The device is the generator's; on a GPU steps
     are recorded and replayed unless `record` is false. Training stops at `deadline`, a time of
-    `time.monotonic`, with what it has. From `resume` on it takes the steps that the training took
-    which `keep` was told of.
+    `time.monotonic`, with what it has; an interrupt that `progress` raises ends it after `keep` has
+    heard where it is. From `resume` on it takes the steps that the training took which `keep` was
+    told of.
     """
     device = generator.device
     fleet = form([subject.config for subject in subjects]).to(device)
@@ -101,8 +102,6 @@ def train_fleet(
         errors.copy_(scores.errors)
         passed = len(subjects) - len(alive) + len(done)
         log.info("step %d: %d of %d subjects pass", step, passed, len(subjects))
-        if progress is not None:
-            progress(step, passed, len(subjects))
         if on_pass is not None:
             for which in done:
                 on_pass(which, best[which])
@@ -114,6 +113,13 @@ def train_fleet(
             fleet, data, check_data = _fewer(fleet, data, check_data, kept)
         if keep is not None:
             keep(snapshot(), False)
+        try:
+            if progress is not None:
+                progress(step, passed, len(subjects))
+        except KeyboardInterrupt:
+            if keep is not None:
+                keep(snapshot(), True)
+            raise
     cut_short = bool(alive) and step < config.steps
     if keep is not None and cut_short:
         keep(snapshot(), True)

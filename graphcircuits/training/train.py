@@ -72,6 +72,7 @@ def train(
 ) -> TrainedPredictor:
     """Train one predictor; with a `checkpoint` file, go on from what it holds and keep it up.
 
+    An interrupt that `progress` raises ends it after a whole step, which the checkpoint then holds.
     `stacks` has the subjects of all examples, where several trainings share them.
     """
     if not examples:
@@ -93,9 +94,15 @@ def train(
     losses: list[Tensor] = []
     for step in range(state.step, config.last):
         losses.append(_step(state, parts, config, seed, step, device))
-        if progress:
-            progress(step + 1, config.last)
         state.step = step + 1
+        try:
+            if progress:
+                progress(state.step, config.last)
+        except KeyboardInterrupt:
+            _checked(losses, step)  # what would be refused is not worth going on with
+            if checkpoint:
+                save(checkpoint, about, state, force=True)
+            raise
         if state.step % config.every and state.step < config.last:
             continue
         record = {"loss": _checked(losses, step), "cases": _validated(state, held_out)}

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from graphcircuits.commands import output
 from graphcircuits.commands.output import (
     in_words,
-    late_progress,
     print_json,
     print_table,
     printable,
@@ -95,10 +94,3 @@ def test_a_file_that_fails_does_not_stop_the_others(
     assert err == f"error: cannot write {tmp_path / 'full'}: no space left on device\n"
     save({good: lambda path: None}).tell(quiet=True)
     assert capsys.readouterr().out == ""
-
-
-def test_names_in_a_progress_bar_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    with late_progress() as bar:
-        bar.add_task("eap on a[/b]", total=1)  # as markup this would be an error
-        bar.console.print(bar.make_tasks_table(bar.tasks))
-    assert "eap on a[/b]" in capsys.readouterr().err

@@ -1,23 +1,29 @@
 """`graphcircuits sweep`: what it refuses, what it plans and prints, and how it ends."""
 
 import json
-import sys
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import typer
+from rich.console import Console
+from rich.table import Table
 
+from graphcircuits.commands import progress
 from graphcircuits.commands import sweep as sweep_command
+from graphcircuits.commands.progress import Progress
 from graphcircuits.commands.sweep import sweep as sweep_function
 from graphcircuits.compare.sweep_rows import read_rows
 from graphcircuits.training import sweep as module
+from graphcircuits.training.runner import InProcess
 from graphcircuits.training.stacked import StackedRun
+from graphcircuits.training.sweep import Means
 from graphcircuits.training.sweep_store import SweepStore
 from tests.shell import Command, refused
-from tests.training.sweeps import Trainer, content, run_with, sweep_in
+from tests.training.sweeps import Trainer, content, sweep_in
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -115,8 +121,9 @@ def test_a_sweep_from_end_to_end(
     # A line per bundle, not per training, with what is left.
     told = done.err.splitlines()
     assert len(told) == len(trainer.calls) == 6
-    assert ": 2 done; 10 left, about " in told[0]
-    assert ": 2 done; 0 left, about 0 s" in told[-1]
+    assert ": 2 done; trainings 2/12; " in told[0]
+    assert told[-1].endswith(" so far, about 0:00:00 left")
+    assert ": 2 done; trainings 12/12; " in told[-1]
     rows = read_rows(tmp_path / "sweep-small/sweep.json")
     assert [(row.configuration, row.fleet) for row in rows] == [
         (name, fleet)
@@ -225,27 +232,22 @@ def test_ctrl_c_and_a_full_disk(
 
 
 def test_the_table_is_live_on_a_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: Trainer
 ) -> None:
     """It has a row per configuration, also before anything is known of it."""
     made = sweep_in(tmp_path)
-    names = list(made.plan.names)
-    with sweep_command._live(made, names) as live:
-        assert live is None
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "160")
-    with sweep_command._live(made, names) as live:
-        assert live is not None
-        list(run_with(Trainer(), made))
-        live.update(sweep_command._table(made, names, "[b]done"), refresh=True)
-    shown = capsys.readouterr().err
-    for words in (("0/8", "0/4"), ("8/8", "4/4", "2/2"), ("[b]done",)):
-        assert any(all(word in line for word in words) for line in shown.splitlines())
+    shown: list[str] = []
 
+    def show(self: Progress, table: Table) -> None:
+        stream = StringIO()
+        Console(file=stream, width=160, markup=False).print(table)
+        shown.append(stream.getvalue())
 
-def test_spans_of_time() -> None:
-    spans = (5.4, 100, 7200)
-    assert [sweep_command._span(x) for x in spans] == ["5 s", "2 min", "2.0 h"]
+    monkeypatch.setattr(progress, "on_terminal", lambda: True)
+    monkeypatch.setattr(Progress, "show_above", show)
+    sweep_command._run(made, InProcess(), Means(), list(made.plan.names), "all", None)
+    assert all(word in shown[0] for word in ("0/8", "0/4"))
+    assert all(word in shown[-1] for word in ("8/8", "4/4", "2/2", ": 1 done"))
 
 
 def test_what_ships_is_named_in_the_help() -> None:
