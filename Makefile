@@ -16,7 +16,7 @@ DEVICE := cpu
 # Bytecode is kept whatever the environment says: checked modules are slow to make anew.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help setup lint types format test-fast test test-models fetch-models models demo fuzz kills bench hooks clean
+.PHONY: help setup lint types format test-fast test test-models fetch-models models demo fuzz kills bench hooks site clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -82,6 +82,10 @@ kills: $(READY) ## kill build, corpus, bench, train and sweep 100 times and comp
 
 bench: $(READY) ## measure speed and memory
 	$(BIN)/python -m benchmarks
+
+site: $(READY) ## build the documentation into build/site, which can be read from there
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
 
 hooks: $(READY) ## install the git hooks
 	$(BIN)/pre-commit install
