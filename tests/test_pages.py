@@ -9,7 +9,8 @@ from tests.pages import Ran, blocks_of, commands_of, run_page
 from tests.shell import Command, Ended
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = [DOCS / "index.md", DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md"))]
+ALONE = [DOCS / name for name in ("index.md", "tutorial.md", "rasp.md")]
+PAGES = [*ALONE, *sorted((DOCS / "howto").glob("*.md"))]
 
 
 @pytest.mark.slow
