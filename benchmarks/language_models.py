@@ -268,7 +268,7 @@ def _run(
 def _score(subject: Transformer, pairs: Pairs, method: str, options: Mapping[str, Any]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", methods.BeyondTraining)  # the page says it
-        return methods.localize(subject, pairs, method, seed=0, **options)
+        return methods.localize(subject, pairs, method, seed=0, keep_prompts=0, **options)
 
 
 def _subject(store: Path, models: Path | None, model: str, settings: Settings) -> Transformer:

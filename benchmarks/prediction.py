@@ -51,8 +51,8 @@ def measure(repeats: int = 21) -> Iterator[Measurement]:
 def _calls() -> dict[str, Call]:
     """EAP, the shipped predictor, and untrained ones of its shape."""
     return {
-        "eap": lambda subject, pairs: localize(subject, pairs, "eap"),
-        "gcl": lambda subject, pairs: localize(subject, pairs, "gcl"),
+        "eap": lambda subject, pairs: localize(subject, pairs, "eap", keep_prompts=0),
+        "gcl": lambda subject, pairs: localize(subject, pairs, "gcl", keep_prompts=0),
         "one end": _untrained(both_ends=False),
         "both ends": _untrained(both_ends=True),
     }

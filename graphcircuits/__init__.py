@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from graphcircuits.adapters.hf import from_hf
     from graphcircuits.adapters.load import load_model
     from graphcircuits.circuit import Circuit
+    from graphcircuits.compare.bench_call import bench
     from graphcircuits.compare.curves import evaluate
     from graphcircuits.compare.evaluate import auroc, faithfulness, faithfulness_curve
     from graphcircuits.corpus import case_ids, load_case
@@ -42,6 +43,7 @@ __all__ = [
     "Transformer",
     "TransformerConfig",
     "auroc",
+    "bench",
     "case_ids",
     "compile_program",
     "evaluate",
@@ -74,6 +76,7 @@ _EXPORTS = {
     "Transformer": "graphcircuits.subject.transformer",
     "TransformerConfig": "graphcircuits.subject.transformer",
     "auroc": "graphcircuits.compare.evaluate",
+    "bench": "graphcircuits.compare.bench_call",
     "case_ids": "graphcircuits.corpus",
     "compile_program": "graphcircuits.rasp.compile",
     "evaluate": "graphcircuits.compare.curves",

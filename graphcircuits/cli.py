@@ -29,6 +29,7 @@ from graphcircuits.commands.output import in_words, say, say_error
 from graphcircuits.commands.sweep import sweep
 from graphcircuits.commands.tasks import tasks
 from graphcircuits.commands.train import train
+from graphcircuits.commands.view import view
 
 FAILED, MISTAKE, INTERNAL = 1, 2, 70
 
@@ -53,6 +54,7 @@ app.command()(localize)
 app.command(cls=RayCommand)(sweep)
 app.command()(tasks)
 app.command(cls=RayCommand)(train)
+app.command()(view)
 
 
 _debug: ContextVar[bool] = ContextVar("debug", default=False)

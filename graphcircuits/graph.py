@@ -82,6 +82,13 @@ class ComponentGraph:
     # Sizes
 
     @property
+    def in_words(self) -> str:
+        """Its sizes, such as `2 layers x 4 heads`."""
+        groups = "" if self.n_groups == self.n_heads else f" ({self.n_groups} keys)"
+        parallel = ", attention and MLP in parallel" if self.parallel else ""
+        return f"{self.n_layers} layers x {self.n_heads} heads{groups}{parallel}"
+
+    @property
     def n_groups(self) -> int:
         """Key readers (and value readers) of a layer."""
         return self.n_heads if self.n_kv_heads is None else self.n_kv_heads

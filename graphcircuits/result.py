@@ -2,7 +2,7 @@
 
 1. `Result` holds the scores in the graph's edge order, larger meaning more likely in the circuit,
    and what they were computed for.
-2. `top`, `circuit` and `head_level` are views, `show` a picture; ties are broken by edge order.
+2. `top`, `circuit` and `head_level` are views, `show` writes a page; ties are broken by edge order.
 3. `save` and `load` use the JSON that EAP-IG and the MIB leaderboard read and write, with our
    fields under one key of our own, or safetensors (`result_files`); `load` also reads EAP-IG's
    `.pt` (`result_pt`), and `save` also writes CSV and Graphviz.
@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
+from graphcircuits.drawing.figure import circuit_figure
+from graphcircuits.drawing.notebook import EDGES, result_html
 from graphcircuits.files import short
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result_files import (
@@ -34,9 +36,15 @@ from graphcircuits.result_files import (
     grouped,
     to_json_file,
 )
+from graphcircuits.result_prompts import PATTERNS, texts_to_json
 from graphcircuits.result_pt import from_pt_file
 from graphcircuits.store import StoreError, save_artifact, write_atomic, write_json
-from graphcircuits.viewer.circuit import circuit_page
+from graphcircuits.task.stored import StoredPrompts
+from graphcircuits.viewer.page import result_page
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SUFFIXES = (".json", ".safetensors", ".csv", ".dot")
 """What a result can be saved as."""
@@ -67,6 +75,8 @@ class Result:
     """How faithful the best edges were found to be, where that was measured."""
     probabilities: Float[Tensor, " edge"] | None = None
     """That the edge is in the circuit, where the method says so; in single precision on the CPU."""
+    prompts: StoredPrompts | None = None
+    """Some of the prompts, and what each head attended to in them, where they were kept."""
 
     def __post_init__(self) -> None:
         scores = self.scores.detach().to("cpu", copy=True)
@@ -100,6 +110,13 @@ class Result:
                 f"the curve has a circuit of {max(self.curve.sizes)} edges, but there are "
                 f"{self.graph.n_edges}."
             )
+        if self.prompts is not None:
+            heads, own = self.prompts.heads, (self.graph.n_layers, self.graph.n_heads)
+            if heads != own:
+                raise ValueError(
+                    f"the prompts have patterns of {heads[0]} layers x {heads[1]} heads, the "
+                    f"graph has {own[0]} x {own[1]}."
+                )
         try:
             options = json.loads(json.dumps(dict(self.options), allow_nan=False))
         except (TypeError, ValueError) as error:
@@ -113,7 +130,7 @@ class Result:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Result):
             return NotImplemented
-        names = ("graph", "d_model", "chosen", "curve", *ABOUT)
+        names = ("graph", "d_model", "chosen", "curve", "prompts", *ABOUT)
         return (
             torch.equal(self.scores, other.scores)
             and _equal(self.probabilities, other.probabilities)
@@ -243,31 +260,88 @@ class Result:
             lines += [f'  "{writer}" -> "{end}" [{style}];' for end in ends]
         return "\n".join(["digraph circuit {", *lines, "}"]) + "\n"
 
-    def show(self, path: str | Path, *, circuit: Circuit | None = None) -> None:
-        """Write a picture of a circuit as one HTML page that opens from disk.
+    def show(
+        self,
+        path: str | Path,
+        *,
+        circuit: Circuit | None = None,
+        truth: Circuit | None = None,
+        others: "Sequence[Result]" = (),
+        notes: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write the circuit viewer as one HTML page that opens from disk.
 
-        By default of the chosen circuit or, if none is, of the 20 best edges.
+        It begins with `circuit`, by default the chosen one or, if none is, the 20 best edges.
+        `truth` is a known circuit to compare with, `others` are results on the same subject, and
+        `notes` gives a word to write under a component, such as its variable.
         """
-        if circuit is None:
-            best = self.circuit(edges=min(20, self.graph.n_edges))
-            circuit = best if self.chosen is None else self.chosen
         if Path(path).suffix not in (".html", ".htm"):
-            raise ValueError(f"a picture is written as .html, got {path}.")
-        mask = circuit.on(self.graph).mask
-        scores, likely = self.scores[mask].tolist(), self.probabilities
-        page = circuit_page(
-            circuit,
-            title=f"Circuit of {self.subject or 'a subject'}",
-            text=f"{len(circuit)} of {self.graph.n_edges} edges"
-            + (f", scored by {self.method}." if self.method else ".")
-            + (f" Task: {self.task}" if self.task else "")
-            + "".join(f" Note: {note}." for note in self.notes),
-            scores=dict(zip(circuit, scores, strict=True)),
+            raise ValueError(f"a page is written as .html, got {path}.")
+        shown = self if circuit is None else replace(self, chosen=circuit.on(self.graph))
+        page = result_page([shown, *others], truth=truth, notes=notes)
+        write_atomic(path, page.encode())
+
+    def plot(
+        self,
+        *,
+        circuit: Circuit | None = None,
+        edges: int | None = None,
+        truth: Circuit | None = None,
+        ax: "Axes | None" = None,
+    ) -> "Figure":
+        """Draw a circuit for a paper, better edges thicker; needs matplotlib.
+
+        By default the chosen circuit or, if none is, the 20 best edges. With `truth`, hits, misses
+        and false alarms. On `ax`, or on a figure of its own; `plot().savefig("circuit.pdf")` writes
+        it.
+        """
+        if circuit is not None and edges is not None:
+            raise ValueError(f"give a circuit or a number of edges, got both, and {edges} edges.")
+        if circuit is None:
+            circuit = self._shown() if edges is None else self.circuit(edges=edges)
+        own = circuit.on(self.graph)
+        true = None if truth is None else truth.on(self.graph)
+        drawn = (own if true is None else own | true).mask.nonzero().flatten()
+        named = " of ".join(text for text in (self.method, self.subject) if text)
+        return circuit_figure(
+            self.graph,
+            own.mask.nonzero().flatten().tolist(),
+            truth=None if true is None else true.mask.nonzero().flatten().tolist(),
+            scores=dict(zip(drawn.tolist(), self.scores[drawn].tolist(), strict=True)),
+            title=named,
+            ax=ax,
+        )
+
+    def _shown(self) -> Circuit:
+        """What pictures are of where nothing else is said."""
+        if self.chosen is not None:
+            return self.chosen
+        return self.circuit(edges=min(20, self.graph.n_edges))
+
+    def _repr_html_(self) -> str:
+        few = (
+            self._best(min(EDGES, self.graph.n_edges)) if self.chosen is None else self.chosen.mask
+        )
+        found = few.nonzero().flatten()
+        best = found[self.scores[found].sort(descending=True, stable=True).indices][:EDGES]
+        likely = self.probabilities
+        return result_html(
+            self.graph,
+            facts={
+                "subject": self.subject,
+                "task": self.task,
+                "method": self.method,
+                "seed": self.seed,
+                "seconds": None if self.seconds is None else f"{self.seconds:.3g}",
+            },
+            notes=self.notes,
+            best=best.tolist(),
+            chosen=None if self.chosen is None else len(self.chosen),
+            scores=dict(zip(best.tolist(), self.scores[best].tolist(), strict=True)),
             probabilities=None
             if likely is None
-            else dict(zip(circuit, likely[mask].tolist(), strict=True)),
+            else dict(zip(best.tolist(), likely[best].tolist(), strict=True)),
         )
-        write_atomic(path, page.encode())
 
     # Files
 
@@ -289,6 +363,7 @@ class Result:
                 about=self._about(),
                 curve=self.curve,
                 probabilities=self.probabilities,
+                prompts=self.prompts,
             )
             write_json(path, content)
         elif suffix == ".safetensors":
@@ -330,6 +405,9 @@ class Result:
         meta = about | {"d_model": self.d_model}
         if self.curve is not None:
             meta["curve"] = self.curve.to_json()
+        if self.prompts is not None:
+            meta["prompts"] = texts_to_json(self.prompts)
+            tensors |= {name: getattr(self.prompts, name) for name in PATTERNS}
         config = self.graph
         save_artifact(path, kind="result", config=config, seed=seed, tensors=tensors, meta=meta)
 

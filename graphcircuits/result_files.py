@@ -12,8 +12,8 @@ EAP-IG gives every head its own keys and values. A graph with grouped ones is wr
 group's score at each of its heads, and read back from that. `grouped` brings scores of single heads
 to such a graph.
 
-A result may come with a `RecordedCurve`, how faithful its best edges were found to be, and with
-probabilities. Files without them have no word of it.
+A result may come with a `RecordedCurve`, how faithful its best edges were found to be, with
+probabilities, and with prompts (`result_prompts`). Files without them have no word of it.
 
 Readers give the fields of a `Result`. They compare sizes with what the file holds before they build
 a graph: a graph of the sizes in a file can be larger than any memory.
@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -32,8 +32,15 @@ from torch import Tensor
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.config import build_config
+from graphcircuits.drawing.curves import curve_figure
 from graphcircuits.files import read_json, short, to_json
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.result_prompts import (
+    PATTERNS,
+    prompts_from_json,
+    prompts_from_tensors,
+    prompts_to_json,
+)
 from graphcircuits.store import (
     DTYPES,
     FORMAT,
@@ -44,6 +51,11 @@ from graphcircuits.store import (
     load_artifact,
     origin,
 )
+from graphcircuits.task.stored import StoredPrompts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 ABOUT: Mapping[str, tuple[type, ...]] = {
     "subject": (str,),
@@ -106,6 +118,10 @@ class RecordedCurve:
         """What files hold of it."""
         return asdict(self) | {"sizes": list(self.sizes), "faithfulness": list(self.faithfulness)}
 
+    def plot(self, ax: "Axes | None" = None) -> "Figure":
+        """Draw it over the sizes, on `ax` or on a figure of its own; needs matplotlib."""
+        return curve_figure(self.sizes, self.faithfulness, ax=ax)
+
 
 # Writing
 
@@ -119,6 +135,7 @@ def to_json_file(
     about: Mapping[str, Any],
     curve: RecordedCurve | None = None,
     probabilities: Float[Tensor, " edge"] | None = None,
+    prompts: StoredPrompts | None = None,
 ) -> dict[str, Any]:
     """The content of a JSON file; the edges of `circuit` are marked `in_graph`."""
     full, shared = ungrouped(graph)
@@ -136,6 +153,7 @@ def to_json_file(
         "scores": scores.tolist(),
         **({} if curve is None else {"curve": curve.to_json()}),
         **({} if probabilities is None else {"probabilities": probabilities.tolist()}),
+        **({} if prompts is None else {"prompts": prompts_to_json(prompts)}),
     }
     content = {
         "cfg": {
@@ -247,9 +265,11 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
     kinds = {name: kinds for name, kinds in ABOUT.items() if name != "seed"}
     meta = dict(artifact.meta)
     curve = _read_curve(path, meta)
-    meta.pop("curve", None)
+    texts = {"prompts": meta["prompts"]} if "prompts" in meta else {}
+    for name in ("curve", "prompts"):
+        meta.pop(name, None)
     check_types(path, meta, {**kinds, "d_model": (int, type(None))}, "result")
-    present = artifact.tensors.keys() & {"chosen", "probabilities"}
+    present = artifact.tensors.keys() & {"chosen", "probabilities", *PATTERNS}
     check_types(path, artifact.tensors, dict.fromkeys(["scores", *present], (Tensor,)), "result")
     scores, chosen = artifact.tensors["scores"], artifact.tensors.get("chosen")
     if scores.dtype not in DTYPES.values() or scores.ndim != 1:
@@ -273,6 +293,7 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
     if type(n_layers) is int and type(n_heads) is int:
         _check_count(path, n_layers, n_heads, len(scores))
     graph = build_config(ComponentGraph, sizes)
+    prompts = prompts_from_tensors(path, texts, artifact.tensors, graph.n_layers, graph.n_heads)
     return {
         "graph": graph,
         "scores": scores,
@@ -280,6 +301,7 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
         "chosen": None if chosen is None else Circuit.from_mask(graph, chosen),
         "curve": curve,
         "probabilities": likely,
+        "prompts": prompts,
         **meta,
     }
 
@@ -340,6 +362,7 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
         "chosen": Circuit.from_mask(graph, mask) if ours["chosen"] else None,
         "curve": _read_curve(path, ours),
         "probabilities": _read_probabilities(path, ours),
+        "prompts": prompts_from_json(path, ours, n_layers, n_heads),
         **{name: ours[name] for name in ABOUT},
     }
 
@@ -347,7 +370,8 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
 def _check_block(path: str | Path, content: dict[str, Any], ours: Any) -> None:
     """Refuse a block that is not whole, and a file that was changed after it was written."""
     check_version(path, ours)
-    always = {name: ours[name] for name in ours if name not in ("curve", "probabilities")}
+    sometimes = ("curve", "probabilities", "prompts")
+    always = {name: ours[name] for name in ours if name not in sometimes}
     check_types(path, always, _BLOCK, "result")
     if _hash(content) != ours["sha256"]:
         raise StoreError(

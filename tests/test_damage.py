@@ -47,6 +47,7 @@ from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
+from graphcircuits.task.stored import StoredPrompts
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.selection import to_toml
 from tests.corpus.small import PLAN, begun, tiny
@@ -86,7 +87,15 @@ def make_result() -> Result:
     scores = torch.randn(graph.n_edges, generator=torch.Generator().manual_seed(0))
     curve = RecordedCurve(sizes=(0, 3), faithfulness=(0.0, 0.5), pairs=2, seed=1)
     about: dict[str, Any] = {"method": "gcl", "options": {"a": [1]}, "seconds": 0.5, "curve": curve}
-    result = Result(graph=graph, scores=scores, **about)
+    table = torch.full((1, 1, 2, 2, 2), 127, dtype=torch.uint8)
+    prompts = StoredPrompts(
+        clean=[["a", "b"]],
+        corrupted=[["c", "d"]],
+        answers=["e"],
+        patterns=table,
+        patterns_corrupted=table,
+    )
+    result = Result(graph=graph, scores=scores, **about, prompts=prompts)
     return replace(result, chosen=result.circuit(edges=3))
 
 

@@ -1,7 +1,6 @@
 """Results: views against plain sorting, files of ours and of EAP-IG, damage, refusals."""
 
 import csv
-import html
 import io
 import json
 import os
@@ -18,6 +17,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.result import Result
 from graphcircuits.store import StoreError
 from tests.damage import rehashed_result
+from tests.viewer.reading import bits, data_of, floats
 
 GRAPHS = [
     ComponentGraph(2, 4),
@@ -393,34 +393,50 @@ def test_unknown_width_is_written_as_zero(tmp_path: Path) -> None:
     assert Result.load(tmp_path / "circuit.json").d_model is None
 
 
-# The picture
+# The page
 
 
 @graphs
 def test_show(graph: ComponentGraph, tmp_path: Path) -> None:
     path, result = tmp_path / "new" / "circuit.html", make(graph)
-    result.show(path)
-    page = path.read_text()
-    assert "Circuit of ib-3" in page
-    best = result.circuit(edges=min(20, graph.n_edges))
-    assert f"{len(best)} of {graph.n_edges} edges, scored by eap-ig. Task: prefix fraction" in page
-    for name, score in result.top(len(best)):
-        assert f"<title>{html.escape(name)} {score:.4g}</title>" in page
+
+    def shown(result: Result, **given: Any) -> dict[str, Any]:
+        result.show(path, **given)
+        return data_of(path.read_text())
+
+    data = shown(result)
+    assert data["title"] == "Circuit of ib-3"
+    assert data["start"] == {"edges": min(20, graph.n_edges)}
+    assert torch.equal(floats(data["results"][0]["scores"]), result.scores.float())
     chosen = result.circuit(edges=2)
-    make(graph, chosen=chosen).show(path)
-    assert f"2 of {graph.n_edges} edges" in path.read_text()
-    result.show(path, circuit=result.circuit(edges=1))
-    assert f"1 of {graph.n_edges} edges" in path.read_text()
-    make(graph, subject="", method="", task="").show(path)
-    assert "Circuit of a subject" in path.read_text()
+    assert shown(make(graph, chosen=chosen))["results"][0]["chosen"] == 2
+    assert shown(result, circuit=result.circuit(edges=1))["results"][0]["chosen"] == 1
+    assert shown(make(graph, subject=""))["title"] == "Circuit of a subject"
+    data = shown(result, truth=chosen, others=[make(graph, method="other")], notes={"m0": "x"})
+    assert torch.equal(bits(data["truth"]["edges"], graph.n_edges), chosen.mask)
+    assert [one["method"] for one in data["results"]] == ["eap-ig", "other"]
+    assert data["component_notes"] == {"m0": "x"}
+
+
+def test_show_refuses_other_graphs(tmp_path: Path) -> None:
+    result, other = make(ComponentGraph(2, 4)), make(ComponentGraph(3, 4))
+    path = tmp_path / "circuit.html"
+    beside: list[dict[str, Any]] = [{"others": [other]}, {"truth": other.circuit(edges=1)}]
+    for words in beside:
+        with pytest.raises(ValueError, match=r"must be of one subject: .* of 3 layers x 4 heads"):
+            result.show(path, **words)
+    with pytest.raises(ValueError, match="edges are not in the graph"):
+        result.show(path, circuit=other.circuit(fraction=1.0))
+    assert not path.exists()
 
 
 def test_notes_are_on_the_page_and_in_files(tmp_path: Path) -> None:
     result = make()
     assert result.notes == ("chosen by hand", "beyond <all>")
     result.show(tmp_path / "circuit.html")
-    page = (tmp_path / "circuit.html").read_text()
-    assert "prefix fraction Note: chosen by hand. Note: beyond &lt;all&gt;." in page
+    data = data_of((tmp_path / "circuit.html").read_text())
+    assert data["text"] == [result.task]
+    assert data["results"][0]["notes"] == [*result.notes]
     for name in ("a.json", "a.safetensors"):
         result.save(tmp_path / name)
         assert Result.load(tmp_path / name).notes == result.notes
@@ -435,7 +451,7 @@ def test_notes_are_texts(notes: Any) -> None:
 
 
 def test_show_refuses_other_files(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"a picture is written as \.html, got .*circuit\.png"):
+    with pytest.raises(ValueError, match=r"a page is written as \.html, got .*circuit\.png"):
         make().show(tmp_path / "circuit.png")
 
 

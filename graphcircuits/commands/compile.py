@@ -44,7 +44,7 @@ def compile_(
         str, typer.Option(help="Circuit labeling: interpbench (official) or complete.")
     ] = "interpbench",
     dot: Annotated[Path | None, typer.Option(help="Write the circuit as a DOT file.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a picture of it as a page.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page to look at it: .html.")] = None,
     as_json: Json = False,
 ) -> None:
     """Compile a RASP program to a transformer: layers, heads, what sits where, the true circuit."""
@@ -57,7 +57,7 @@ def compile_(
     circuit = model.labels(labels)  # pyright: ignore[reportArgumentType]
 
     def write_page(path: Path) -> None:
-        from graphcircuits.viewer.circuit import circuit_page
+        from graphcircuits.viewer.page import circuit_page
 
         about = f"The true circuit ({labels} labels) of the compiled program."
         notes = {part.name: printable(", ".join(part.writes)) for part in model.components}

@@ -140,7 +140,11 @@ def localize(
         typer.Option(help="Write all scores: .json (as EAP-IG and MIB), .csv, .dot, .safetensors."),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write a picture of the circuit as a page: .html.")
+        Path | None,
+        typer.Option(
+            help="Write a page to look at it: the circuit, how faithful it is, attention on some "
+            "prompts, and the true circuit where it is known: .html."
+        ),
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = None,
@@ -241,11 +245,17 @@ def localize(
         level=level,
         fresh=_drawn(own or case, task, transformer, pairs, fresh_seed(seed)) if drawn else None,
         drawn=seed if drawn else None,
+        kept=html is not None or _keeps_curve(out, transformer),
     )
     saved = save(
         {
             out: lambda path: found.result.save(path, circuit=found.circuit),
-            html: lambda path: found.result.show(path, circuit=found.circuit),
+            html: lambda path: found.result.show(
+                path,
+                circuit=found.circuit,
+                truth=truth,
+                notes=None if truth is None else _variables(own or case),
+            ),
         }
     )
     tell(found, as_json=as_json)
@@ -288,6 +298,22 @@ def _drawn(
 
     case = load_case(given) if isinstance(given, str) else given
     return case.pairs(n, seed=seed)
+
+
+def _keeps_curve(out: Path | None, transformer: "Transformer") -> bool:
+    """Whether the file is one that is looked at later, and its curve takes no time to speak of."""
+    from graphcircuits.compare.proposal import LARGE
+
+    small = transformer.graph.n_edges < LARGE
+    return small and out is not None and out.suffix in (".json", ".safetensors")
+
+
+def _variables(given: "str | Case | None") -> dict[str, str] | None:
+    """What components compute, where a program says so."""
+    from graphcircuits.corpus import load_case
+
+    case = load_case(given) if isinstance(given, str) else given
+    return None if case is None else {k: printable(v) for k, v in case.variables.items()}
 
 
 def _misplaced(

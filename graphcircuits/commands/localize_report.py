@@ -54,18 +54,26 @@ def conclude(
     level: str,
     fresh: "Pairs | None",
     drawn: int | None,
+    kept: bool = False,
 ) -> Conclusion:
-    """The circuit of a result; `drawn` is the seed of the pairs, where one drew them."""
+    """The circuit of a result; `drawn` is the seed of the pairs, where one drew them.
+
+    A result that is `kept` comes with its curve, for those who look at circuits of other sizes.
+    """
     from dataclasses import replace
 
     from graphcircuits.compare.evaluate import auroc
-    from graphcircuits.compare.proposal import propose
+    from graphcircuits.compare.proposal import propose, recorded_curve
     from graphcircuits.task.accuracy import has_answers, share_right
 
     size = _size(result, edges, known=truth is not None)
     proposal = propose(result, subject, pairs, edges=size, fresh=fresh, seed=drawn)
+    curve = proposal.curve
+    if kept and curve is None and not proposal.problems:
+        size = len(proposal.circuit)
+        curve = recorded_curve(result, subject, pairs, size=size, seed=drawn)
     return Conclusion(
-        result=replace(result, curve=proposal.curve),
+        result=replace(result, curve=curve),
         proposal=proposal,
         truth=truth,
         auroc=None if truth is None else auroc(result, truth, level),

@@ -8,7 +8,8 @@
    subject, prompts, options, seed and the method's code, so a run that was stopped goes on where it
    was; a file that is damaged, or that says of itself that it is another run's, is made again. It
    holds the scores: other labels or another level need no new run, and a curve that was measured by
-   other code is measured again without the method.
+   other code is measured again without the method. Nothing tells whether a function of the user's
+   own is still the same, so its runs are not kept.
 
 `selection` says which subjects there are, `runs` how one is kept, `report` what comes of them.
 
@@ -51,11 +52,14 @@ from graphcircuits.jobs.runner import IN_PROCESS, ONE_CPU, InProcess, Resources,
 from graphcircuits.methods import (
     METHODS,
     NAMED_ONLY,
+    KnownMethod,
+    Method,
     find_method,
     localize,
     options_of,
     settle,
 )
+from graphcircuits.methods.method import known
 from graphcircuits.store import content_hash
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -71,6 +75,9 @@ class BenchConfig:
     cases: tuple[str, ...]
     """Ids of subjects: that of a case is its planted one, those of other fleets are of orders."""
     methods: tuple[str, ...] = tuple(name for name in METHODS if name not in NAMED_ONLY)
+    own: Mapping[str, Method] = field(default_factory=dict)
+    """Methods that are not of the package, by names among `methods`. Not to be sent to other
+    processes."""
     seeds: tuple[int, ...] = (0,)
     n_pairs: int = 64
     """Prompt pairs of a case."""
@@ -92,26 +99,35 @@ class BenchConfig:
                 problems.append(f"{name} must be distinct, at least one, got {list(values)}")
         if self.n_pairs < 1:
             problems.append(f"n_pairs must be at least 1, got {self.n_pairs}")
-        for name, value, known in (
+        for name, value, words in (
             ("labels", self.labels, LABELINGS),
             ("level", self.level, LEVELS),
         ):
-            if value not in known:
-                problems.append(f"{name} must be one of {', '.join(known)}, got {value!r}")
+            if value not in words:
+                problems.append(f"{name} must be one of {', '.join(words)}, got {value!r}")
         fleets = sorted({Order.parse(id).fleet for id in self.cases})
         if len(fleets) > 1:
             problems.append(f"all cases must be of one fleet, got {', '.join(fleets)}")
+        taken = sorted(self.own.keys() & METHODS.keys())
+        if taken:
+            problems.append(
+                f"the package has a method {', '.join(taken)}; give your own another name"
+            )
         idle = sorted(self.options.keys() - set(self.methods))
         if idle:
             problems.append(f"options are given for methods that do not run: {', '.join(idle)}")
         if problems:
             raise ValueError("; ".join(problems) + ".")
         for method in self.methods:
-            options = options_of(find_method(method))
+            options = options_of(self.method(method))
             unknown = sorted(self.options.get(method, {}).keys() - options.keys())
             if unknown:
-                known = ", ".join(options) or "none"
-                raise ValueError(f"{method} has no option {', '.join(unknown)}; it has: {known}.")
+                named = ", ".join(options) or "none"
+                raise ValueError(f"{method} has no option {', '.join(unknown)}; it has: {named}.")
+
+    def method(self, name: str) -> KnownMethod:
+        """The user's own of that name, or the package's."""
+        return known(self.own[name]) if name in self.own else find_method(name)
 
     @property
     def fleet(self) -> str:
@@ -132,7 +148,7 @@ Step = Callable[[int, int], None]
 
 def run(
     config: BenchConfig,
-    out: str | Path,
+    out: str | Path | None,
     *,
     fresh: bool = False,
     runner: Runner = IN_PROCESS,
@@ -140,14 +156,14 @@ def run(
     retries: int = 0,
     step: Step | None = None,
 ) -> Iterator[BenchRun | Failure]:
-    """Yield the runs, computing those that are not in the store `out`.
+    """Yield the runs, computing those that are not in the store `out`; without one, all of them.
 
     They come subject by subject, or as they are finished where a runner has several workers.
     `fresh` computes all of them, whatever the store holds, and writes them over what is there.
     `step` hears how far the current method is, steps done and steps in all, in this process only.
     """
     jobs = [(id, seed, config.methods) for id in config.cases for seed in config.seeds]
-    work = partial(_run_job, config, Path(out), fresh)
+    work = partial(_run_job, config, None if out is None else Path(out), fresh)
     if isinstance(runner, InProcess):
         found = runner.run(partial(work, step=step), jobs)
     else:
@@ -164,7 +180,7 @@ def run(
 
 
 def _run_job(
-    config: BenchConfig, out: Path, fresh: bool, job: BenchJob, step: Step | None = None
+    config: BenchConfig, out: Path | None, fresh: bool, job: BenchJob, step: Step | None = None
 ) -> Iterator[BenchRun | Failure]:
     id, seed, methods = job
     try:
@@ -255,26 +271,30 @@ class _Loaded:
 
 def _run_one(
     config: BenchConfig,
-    out: Path,
+    out: Path | None,
     loaded: _Loaded,
     method: str,
     fresh: bool,
     step: Step | None,
 ) -> BenchRun:
     id, seed, subject, pairs = loaded.id, loaded.seed, loaded.subject, loaded.pairs
-    chosen = find_method(method)
+    chosen = config.method(method)
     options = settle(chosen, subject, pairs, config.options.get(method, {}), name=method)
-    made_by = [source_hash(chosen.run), *chosen.files(options)]
-    place = subject.device.type  # what a GPU computes, and how fast, is another result
-    key = content_hash(__version__, id, subject, pairs, method, options, seed, place, *made_by)
-    path = run_path(out, id, method, seed, key)
-    about = {"case": id, "method": method, "options": options, "pairs": len(pairs), "key": key}
-    stored = None if fresh else stored_run(path, about, seed, subject.graph.n_edges)
+    kept = None
+    if out is not None and method not in config.own:
+        kept = _Kept.of(out, loaded, method, chosen, options)
+    stored = None if kept is None or fresh else kept.run(subject.graph.n_edges)
     reused = stored is not None
     if stored is None:
         measured = measure(
             lambda: localize(
-                subject, pairs, method, seed=method_seed(id, seed), progress=step, **options
+                subject,
+                pairs,
+                config.own.get(method, method),
+                seed=method_seed(id, seed),
+                progress=step,
+                keep_prompts=0,
+                **options,
             ),
             subject.device,
         )
@@ -287,9 +307,10 @@ def _run_one(
     curve = stored_curve(stored.get("curve"), loaded.judged_by, subject.graph.n_edges)
     if curve is None:
         curve = faithfulness_curve(scores, subject, loaded.unseen, sizes="log")
-        record = {name: getattr(curve, name) for name in ("sizes", "kept", "faithfulness")}
-        stored["curve"] = {**record, "judged_by": loaded.judged_by}
-        save_run(path, about, seed, stored)
+        if kept is not None:
+            record = {name: getattr(curve, name) for name in ("sizes", "kept", "faithfulness")}
+            curve_record = {**record, "judged_by": loaded.judged_by}
+            save_run(kept.path, kept.about, seed, {**stored, "curve": curve_record})
     return BenchRun(
         case=id,
         method=method,
@@ -301,6 +322,29 @@ def _run_one(
         peak_bytes=stored["peak_bytes"],
         reused=reused,
     )
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Where a run is kept, and what must be said there for it to be this one."""
+
+    path: Path
+    about: Mapping[str, Any]
+    seed: int
+
+    @classmethod
+    def of(
+        cls, out: Path, loaded: _Loaded, method: str, chosen: KnownMethod, options: dict[str, Any]
+    ) -> "_Kept":
+        id, seed, subject, pairs = loaded.id, loaded.seed, loaded.subject, loaded.pairs
+        made_by = [source_hash(chosen.run), *chosen.files(options)]
+        place = subject.device.type  # what a GPU computes, and how fast, is another result
+        key = content_hash(__version__, id, subject, pairs, method, options, seed, place, *made_by)
+        about = {"case": id, "method": method, "options": options, "pairs": len(pairs), "key": key}
+        return cls(run_path(out, id, method, seed, key), about, seed)
+
+    def run(self, n_edges: int) -> dict[str, Any] | None:
+        return stored_run(self.path, self.about, self.seed, n_edges)
 
 
 def method_seed(case: str, seed: int) -> int:

@@ -100,16 +100,18 @@ def cost(
 
     `progress` hears of the steps of both runs.
     """
+    # The run that shows attention is no part of the method.
+    options |= {"seed": seed, "keep_prompts": 0}
 
     def counted(subject: Transformer, pairs: Pairs, step: Progress) -> None:
-        localize(subject, pairs, method, seed=seed, progress=_both(step, progress), **options)
+        localize(subject, pairs, method, progress=_both(step, progress), **options)
 
     with warnings.catch_warnings():
         # How good the scores are is not what is asked here.
         warnings.simplefilter("ignore", BeyondTraining)
         counts = count(counted, subject, pairs)
         measured = measure(
-            lambda: localize(subject, pairs, method, seed=seed, progress=progress, **options),
+            lambda: localize(subject, pairs, method, progress=progress, **options),
             subject.device,
         )
     return Cost(

@@ -314,7 +314,7 @@ def _on_subject(
         try:
             found[name] = result.on(graph)
         except ValueError:
-            other.append(f"{name} is of {_size(result.graph)}")
+            other.append(f"{name} is of {result.graph.in_words}")
             continue
         if result.graph != graph:
             notes.append(
@@ -323,15 +323,9 @@ def _on_subject(
             )
     if other:
         raise ValueError(
-            f"results must be of the subject, which has {_size(graph)}; {', '.join(other)}."
+            f"results must be of the subject, which has {graph.in_words}; {', '.join(other)}."
         )
     return found, notes
-
-
-def _size(graph: ComponentGraph) -> str:
-    groups = "" if graph.n_groups == graph.n_heads else f" ({graph.n_groups} keys)"
-    parallel = ", attention and MLP in parallel" if graph.parallel else ""
-    return f"{graph.n_layers} layers x {graph.n_heads} heads{groups}{parallel}"
 
 
 def _grids(sizes: str | Sequence[int], n_edges: int) -> dict[str, list[int]]:

@@ -5,6 +5,8 @@
    If none keeps so much, it takes the most faithful of them.
 2. How faithful the circuit is is measured on those pairs and on fresh ones, where some are given.
    `unseen` takes pairs that the result was found on out of them.
+3. `recorded_curve` measures the best edges at every size of the grid, for those who want to look
+   at other sizes as well.
 
 On a large graph the grid is MIB's, without the whole graph, and some pairs stand for all, because a
 curve can take longer than the method; on a small one the grid is log-spaced, and all pairs count.
@@ -162,11 +164,26 @@ def _few(subject: Transformer, pairs: Pairs) -> Pairs:
     return pairs[:FEW_PAIRS] if subject.graph.n_edges >= LARGE else pairs
 
 
-def _curve(result: Result, subject: Transformer, pairs: Pairs, seed: int | None) -> RecordedCurve:
+def recorded_curve(
+    result: Result, subject: Transformer, pairs: Pairs, *, size: int, seed: int | None = None
+) -> RecordedCurve | None:
+    """How faithful the best edges are at all sizes of the grid and at this one.
+
+    None where it cannot be measured.
+    """
+    try:
+        return _curve(result, subject, _few(subject, pairs), seed, size)
+    except (ValueError, MemoryError):
+        return None
+
+
+def _curve(
+    result: Result, subject: Transformer, pairs: Pairs, seed: int | None, *also: int
+) -> RecordedCurve:
     """Of all sizes of the grid but the whole graph, which is faithful whatever the ranking."""
     n_edges = subject.graph.n_edges
     grid = mib_sizes(n_edges) if n_edges >= LARGE else log_sizes(n_edges)
-    sizes = [size for size in grid if size < n_edges]
+    sizes = sorted({size for size in (*grid, *also) if size < n_edges})
     circuits = [result.circuit(edges=size, prune=True) for size in sizes]
     values = faithfulness(subject, pairs, circuits)
     return RecordedCurve(sizes=sizes, faithfulness=values, pairs=len(pairs), seed=seed)

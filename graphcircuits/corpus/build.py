@@ -125,11 +125,11 @@ def fleets_of(
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """A subject as it is stored, and how well it does its task."""
+    """A subject with the weights that are stored, and how well it does its task."""
 
     order: Order
     subject: Transformer
-    """In half precision."""
+    """In half precision; from `Case.train` the same numbers in single precision."""
     report: dict[str, Any]
 
     @property

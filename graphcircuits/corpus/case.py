@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     import torch
 
     import graphcircuits.circuit
+    import graphcircuits.corpus.build
     import graphcircuits.corpus.orders
+    import graphcircuits.fleets.train
     import graphcircuits.graph
     import graphcircuits.rasp.compile
     import graphcircuits.subject.codec
@@ -167,6 +169,26 @@ class Case:
         """Which component of the compiled model computes which variable."""
         return lay_out(self.tables)
 
+    def _repr_html_(self) -> str:
+        from graphcircuits.drawing.notebook import LONGEST, facts_html, framed
+
+        words = " ".join(str(token) for token in self.vocab[:LONGEST])
+        facts = {
+            "task": self.task,
+            "tokens": f"{len(self.vocab):,}: {words}",
+            "length": f"{self.min_seq_len} to {self.max_seq_len}, BOS included",
+            "attention": "causal" if self.causal else "in both directions",
+            "family": self.family,
+            "split": self.split,
+            "program": self.program,
+        }
+        return framed(facts_html(f"Case {self.id}", facts))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What each component of the true circuit computes, in the program's words."""
+        return {part.name: ", ".join(part.writes) for part in self.layout.components}
+
     @property
     def outputs(self) -> tuple[Value, ...] | None:
         """The output classes in logit order; None for a numerical output."""
@@ -244,6 +266,31 @@ class Case:
         subject = load_transformer(shipped_path(order)).to(torch.float32)
         return replace(subject, case=self.id)
 
+    def train(
+        self,
+        fleet: str = "planted",
+        architecture: str = "plain",
+        seed: int = 0,
+        *,
+        widen: float = 1.0,
+        device: str = "cpu",
+        progress: "graphcircuits.fleets.train.FleetProgress | None" = None,
+        **settings: Any,
+    ) -> "graphcircuits.corpus.build.Finished":
+        """Train such a subject here: `.subject` is it, `.passed` whether it follows the program on
+        inputs that it has not seen, `.report` how well.
+
+        It stops as soon as it passes, which takes a small program less than a minute. `settings`
+        are those of `graphcircuits.fleets.recipes.SiitConfig`, such as `steps` and `rows`; `widen`
+        is a factor on its width. `progress` is called with the step, subjects that passed, and
+        subjects in all.
+        """
+        from graphcircuits.corpus.orders import Order
+        from graphcircuits.corpus.single import train_subject
+
+        order = Order(self.subject_id, fleet, architecture, seed)
+        return train_subject(self, order, settings, widen=widen, device=device, progress=progress)
+
     def report(
         self, fleet: str = "planted", architecture: str | None = None, seed: int = 0
     ) -> dict[str, Any]:
@@ -291,7 +338,8 @@ class Case:
         causal = " --causal" if self.causal else ""
         return (
             f"FILE.py:NAME --vocab {vocab} --max-seq-len {self.max_seq_len}{causal}",
-            ", and read what it writes with graphcircuits.load_transformer",
+            ", and read what it writes with graphcircuits.load_transformer, or train it here with "
+            "case.train().subject",
         )
 
     def pairs(self, n: int, seed: int = 0) -> "graphcircuits.task.pairs.Pairs":

@@ -51,6 +51,7 @@ from graphcircuits.methods.shortlist import LongRun
 from graphcircuits.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
+from graphcircuits.task.stored import MOST_PAIRS, stored_prompts
 
 __all__ = [
     "METHODS",
@@ -114,6 +115,7 @@ def localize(
     refine_steps: int | None = None,
     refine_seconds: float | None = None,
     refine_checkpoint: str | Path | None = None,
+    keep_prompts: int = MOST_PAIRS,
     **options: Any,
 ) -> Result:
     """Score every edge of a subject; the result records the method, all its options and the seed.
@@ -129,10 +131,16 @@ def localize(
     (`graphcircuits.refine`): `progress` hears of those steps as well, and `refine_checkpoint` is a
     file to go on from. The result's options record it, its seconds count all of it; probabilities
     belong to scores as they were predicted, so a refined result has none.
+
+    The first pairs, at most `keep_prompts`, are kept with the result together with the attention
+    patterns of one plain run on them, for the page that shows it; fewer or none where patterns
+    would take more than 600 kB. That run is no part of the result's seconds.
     """
     _check_arguments(subject, pairs, method)
     refining = {"steps": refine_steps, "seconds": refine_seconds, "checkpoint": refine_checkpoint}
     check_length(**refining, prefix="refine_")
+    if keep_prompts < 0:
+        raise ValueError(f"keep_prompts must be at least 0, got {keep_prompts}.")
     length = {"refine_steps": refine_steps, "refine_seconds": refine_seconds}
     length = {name: value for name, value in length.items() if value is not None}
     method = default_method(subject, pairs, seed=seed) if method is None else method
@@ -175,6 +183,7 @@ def localize(
         d_model=subject.config.d_model,
         notes=tuple(notes),
         probabilities=None if length else found.probabilities,
+        prompts=stored_prompts(subject, pairs, most=keep_prompts),
     )
 
 

@@ -25,6 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.subject.attention import attention_pattern
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.components import Components
 from graphcircuits.subject.layers import (
@@ -193,6 +194,25 @@ class Transformer(Components):
         pre, gate, hidden = self.mlp(at_mlp, layer)
         out = self._linear(hidden, self.write_weight("W_out", layer), "b_out", layer)
         return LayerStates(stream, at_mlp, q, k, v, z, pre, gate, hidden, with_heads + out)
+
+    def patterns(
+        self, tokens: Int[Tensor, "batch pos"]
+    ) -> Iterator[Float[Tensor, "batch head pos pos"]]:
+        """What each position of each head attends to in the plain run, a layer at a time.
+
+        The last axis is that of the positions attended to.
+        """
+        stream = self.embed(tokens)
+        for layer in range(self.config.n_layers):
+            states = self._layer(stream, layer)
+            q, k = (
+                self.for_scores(kind, x.transpose(1, 2), layer)
+                for kind, x in (("q", states.q), ("k", states.k))
+            )
+            scores = self.expand_groups(k, dim=1) @ q.transpose(-1, -2)
+            by_key = attention_pattern(self.config, layer, scores[..., None, :]).squeeze(-2)
+            yield by_key.transpose(-1, -2)
+            stream = states.after
 
     # The run that keeps everything
 

@@ -1,21 +1,139 @@
-"""The frame of every page: one file that opens from disk and is forbidden to reach the network."""
+"""The frame of every page: one file that opens from disk and is forbidden to reach the network.
 
+1. `page` puts a title and a text above finished content, such as heat maps. Nothing of it runs.
+2. `result_page` and `circuit_page` are the circuit viewer: markup, style and script from `app/`,
+   and the data as JSON that is not run.
+
+A content-security policy names the page's own styles and its own script by their hashes, so that
+nothing else can run or be loaded, whatever stands in the data. It also stops `style` attributes.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-# Nothing may be loaded and nothing may run; the styles of the page stand in the page.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+from graphcircuits.circuit import Circuit
+from graphcircuits.viewer import app as viewer_files
+from graphcircuits.viewer.payload import circuit_payload, result_payload
+
+if TYPE_CHECKING:
+    from graphcircuits.result import Result
+
 _STYLE = """
+:root { color-scheme: light dark; }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #1c1c22; background: #fff; }
 h1 { font-size: 1.3rem; margin: 0 0 .2rem; } p { margin: .2rem 0 1rem; max-width: 60rem; }
 svg { max-width: 100%; height: auto; }
+@media (prefers-color-scheme: dark) { body { color: #ececf1; background: #18181c; } }
 """
+
+
+class App(NamedTuple):
+    """The circuit viewer but for its data."""
+
+    markup: str
+    style: str
+    script: str
 
 
 def page(content: str, *, title: str, text: str, style: str = "") -> str:
     """HTML around `content`, which is taken as it is; title and text are escaped."""
+    style = _STYLE + style
+    # A picture inside may have styles of its own.
+    styles = [style, *re.findall(r"<style>(.*?)</style>", content, re.DOTALL)]
+    body = f"<h1>{_escaped(title)}</h1><p>{_escaped(text)}</p>{content}"
+    return _framed(body, title=title, style=style, policy=policy(styles))
+
+
+def result_page(
+    results: "Sequence[Result]",
+    *,
+    names: Sequence[str] | None = None,
+    truth: Circuit | None = None,
+    truth_name: str = "",
+    notes: Mapping[str, str] | None = None,
+    title: str | None = None,
+) -> str:
+    """The viewer with one result or several of one subject, and the true circuit where known.
+
+    The circuit of a result is its chosen one. `notes` gives a word to write under a component.
+    """
+    return _viewer(
+        result_payload(
+            results, names=names, truth=truth, truth_name=truth_name, notes=notes, title=title
+        )
+    )
+
+
+def circuit_page(
+    circuit: Circuit,
+    *,
+    title: str,
+    text: str | Sequence[str] = (),
+    notes: Mapping[str, str] | None = None,
+) -> str:
+    """The viewer with a circuit alone."""
+    return _viewer(circuit_payload(circuit, title=title, text=text, notes=notes))
+
+
+def _viewer(payload: Mapping[str, Any]) -> str:
+    app = viewer_app()
+    body = (
+        f'{app.markup}<script type="application/json" id="data">{data_text(payload)}</script>'
+        f"<script>{app.script}</script>"
+    )
+    rules = policy([app.style], [app.script])
+    return _framed(body, title=payload["title"], style=app.style, policy=rules)
+
+
+def viewer_app() -> App:
+    """The viewer's files; no part of them may end the tag it stands in."""
+    folder = files(viewer_files)
+    markup, style, *scripts = (
+        folder.joinpath(name).read_text("utf-8")
+        for name in ("page.html", "style.css", *viewer_files.SCRIPTS)
+    )
+    app = App(markup, style, "\n".join(scripts))
+    assert "</script" not in app.script, "the script would end early"
+    assert "<!--" not in app.script, "the script would hide its end"
+    assert "</style" not in app.style, "the style would end early"
+    return app
+
+
+def data_text(payload: Mapping[str, Any]) -> str:
+    """JSON that can stand in a script tag: without `<`, no tag and no comment begins in it."""
+    # ASCII only, so that U+2028 and halves of characters are escaped too.
+    return json.dumps(payload, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def policy(styles: Iterable[str], scripts: Iterable[str] = ()) -> str:
+    """A content-security policy that allows these inline styles and scripts and nothing else."""
+    rules = ["default-src 'none'"]
+    for name, texts in (("script-src", scripts), ("style-src", styles)):
+        if hashes := [_hash(text) for text in texts]:
+            rules.append(f"{name} {' '.join(hashes)}")
+    # Pictures are drawn by the page itself.
+    return "; ".join([*rules, "img-src data: blob:", "base-uri 'none'", "form-action 'none'"])
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _framed(body: str, *, title: str, style: str, policy: str) -> str:
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f"<title>{escape(title)}</title><style>{_STYLE}{style}</style>"
-        f"<h1>{escape(title)}</h1><p>{escape(text)}</p>{content}</html>\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_escaped(title)}</title><style>{style}</style>{body}</html>\n"
     )
+
+
+def _escaped(text: str) -> str:
+    """Text in HTML; halves of characters, as undecodable paths have them, are written out."""
+    return escape(text.encode("utf-8", "backslashreplace").decode())

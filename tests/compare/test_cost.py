@@ -65,7 +65,7 @@ def make_small(**options: Any) -> Transformer:
 
 def counted(subject: Transformer, pairs: Pairs, method: str, **options: Any) -> Counts:
     def call(subject: Transformer, pairs: Pairs, step: Progress) -> None:
-        localize(subject, pairs, method, progress=step, **options)
+        localize(subject, pairs, method, progress=step, keep_prompts=0, **options)
 
     return count(call, subject, pairs)
 
@@ -286,7 +286,7 @@ def test_flops_are_those_of_torchs_counter(method: str, predictor: Path) -> None
     options = quick(method, predictor)
     found = counted(subject, pairs, method, **options)
     with FlopCounterMode(display=False) as counter:
-        localize(subject, pairs, method, **options)
+        localize(subject, pairs, method, keep_prompts=0, **options)
     assert found.subject_flops + found.own_flops == counter.get_total_flops()
 
 

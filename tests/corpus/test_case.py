@@ -175,7 +175,8 @@ def test_an_id_is_the_name_of_a_file(id: str):
 def test_a_subject_of_ones_own_is_built_by_a_command(changes: dict[str, Any], words: str):
     said = (
         "no subject for case 'mine' is shipped; build it with: graphcircuits build --program "
-        f"FILE.py:NAME {words}, and read what it writes with graphcircuits.load_transformer"
+        f"FILE.py:NAME {words}, and read what it writes with graphcircuits.load_transformer, or "
+        "train it here with case.train().subject"
     )
     for ask in (own_case(**changes).subject, own_case(**changes).report):
         with pytest.raises(FileNotFoundError) as caught:

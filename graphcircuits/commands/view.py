@@ -1,0 +1,191 @@
+"""`graphcircuits view`: results as one page to look at, beside the true circuit where it is known.
+
+The page is one file that opens from disk; docs/viewer.md says what it shows.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphcircuits.commands.checks import distinct, refuse, suffix, writable
+from graphcircuits.commands.output import Json, print_json, printable, save, say, write
+
+if TYPE_CHECKING:
+    from graphcircuits.circuit import Circuit
+    from graphcircuits.result import Result
+
+CIRCUITS = (".json", ".safetensors", ".pt")
+"""Files that a true circuit is read from."""
+
+
+def view(
+    results: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Files that localize wrote with --out, or of EAP-IG or MIB: .json, .safetensors, "
+            ".pt. Several are shown side by side, and must be of one subject.",
+            metavar="RESULT...",
+        ),
+    ],
+    truth: Annotated[
+        str | None,
+        typer.Option(
+            help="A circuit to compare with: a case such as ib-3, a circuit that was saved as "
+            ".json or .safetensors, or the circuit marked in a file of EAP-IG or MIB.",
+            metavar="CASE|FILE",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where to write the page: .html. By default beside the first result."),
+    ] = None,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Then open it in the browser of this machine.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a page to look at results: their circuits by size, and how faithful these are.
+
+    The page is one file, needs no network and no server, and can be sent to others.
+    """
+    from graphcircuits.compare.curves import file_names
+    from graphcircuits.result import Result
+    from graphcircuits.viewer.page import result_page
+    from graphcircuits.viewer.payload import on_one_graph
+
+    known = None if truth is None else Path(truth)
+    page = results[0].with_suffix(".html") if out is None else out
+    refuse(
+        distinct("RESULT", [str(path) for path in results]),
+        _cases(results),
+        suffix("--out", page, ".html", ".htm"),
+        writable({"--out": page}, read=[*results, known]),
+    )
+    names = file_names(results)
+    found = [Result.load(path) for path in results]
+    circuit, notes, called = _truth(truth, on_one_graph(found, names))
+    found = on_one_graph(found, names, circuit)
+    text = result_page(
+        found,
+        # A result by itself is called what it says of itself.
+        names=names if len(found) > 1 or not found[0].method else None,
+        truth=circuit,
+        truth_name=called,
+        notes=notes,
+    )
+    saved = save({page: lambda path: write(path, text)})
+    shown = [_shown(result, circuit) for result in found]
+    if as_json:
+        record = {"page": str(page), "bytes": len(text.encode()), "truth": called or None}
+        files = [{"file": str(path), **about} for path, about in zip(results, shown, strict=True)]
+        print_json(record | {"results": files})
+    else:
+        for name, about in zip(names, shown, strict=True):
+            say(f"{name}: {_sentence(about)}")
+    saved.tell(quiet=as_json)
+    if open_:
+        _open(page)
+
+
+def _cases(results: list[Path]) -> list[str]:
+    """Cases where files are asked for."""
+    from graphcircuits.commands.subjects import is_case
+
+    return [
+        f"{name} is a case, not a file: make one with graphcircuits localize {name} --out "
+        f"{name}.json, and view that"
+        for name in map(str, results)
+        if is_case(name) and not Path(name).exists()
+    ]
+
+
+def _truth(
+    given: str | None, results: "list[Result]"
+) -> "tuple[Circuit | None, dict[str, str] | None, str]":
+    """The circuit to compare with, what its components compute, and what to call it."""
+    from graphcircuits.commands.subjects import is_case
+
+    if given is None:
+        return None, None, ""
+    if not is_case(given):
+        return _circuit_file(Path(given)), None, printable(Path(given).name)
+    from graphcircuits.corpus import load_case
+
+    case, graph = load_case(given), results[0].graph
+    if (graph.n_layers, graph.n_heads) != (case.graph.n_layers, case.graph.n_heads):
+        raise ValueError(
+            f"--truth {given} is of {case.graph.in_words}, the results of {graph.in_words}; give "
+            "the case that they are of."
+        )
+    notes = {component: printable(text) for component, text in case.variables.items()}
+    return case.labels(graph=graph), notes, f"the circuit of {case.id}"
+
+
+def _circuit_file(path: Path) -> "Circuit":
+    """A circuit of ours, or the one that a result has chosen."""
+    from graphcircuits.circuit import Circuit
+    from graphcircuits.result import Result
+    from graphcircuits.store import StoreError
+
+    if path.suffix not in CIRCUITS:
+        raise ValueError(
+            f"--truth must be a case, such as ib-3, or a file that ends in {', '.join(CIRCUITS)}, "
+            f"got {path}."
+        )
+    if path.suffix != ".pt":
+        try:
+            return Circuit.load(path)
+        except StoreError as error:
+            problem = error
+        try:
+            chosen = Result.load(path).chosen
+        except StoreError:
+            raise problem from None
+    else:
+        chosen = Result.load(path).chosen
+    if chosen is None:
+        raise ValueError(f"--truth {path} is a result in which no circuit is marked.")
+    return chosen
+
+
+def _shown(result: "Result", truth: "Circuit | None") -> dict[str, Any]:
+    """What the page says of a result at first, for machines."""
+    from graphcircuits.viewer.payload import START
+
+    edges = min(START, result.graph.n_edges)
+    circuit = result.circuit(edges=edges) if result.chosen is None else result.chosen
+    compared: dict[str, Any] = {"hits": None, "misses": None, "false_alarms": None}
+    if truth is not None:
+        compared = {
+            "hits": len(circuit & truth),
+            "misses": len(truth - circuit),
+            "false_alarms": len(circuit - truth),
+        }
+    return {
+        "subject": result.subject,
+        "task": result.task,
+        "method": result.method,
+        "graph_edges": result.graph.n_edges,
+        "circuit_edges": len(circuit),
+        "curve": result.curve is not None,
+        "prompts": 0 if result.prompts is None else len(result.prompts),
+        **compared,
+    }
+
+
+def _sentence(about: dict[str, Any]) -> str:
+    text = f"{about['circuit_edges']:,} of {about['graph_edges']:,} edges"
+    if about["hits"] is None:
+        return text
+    return (
+        f"{text}; {about['hits']} of the true circuit's, {about['misses']} missed, "
+        f"{about['false_alarms']} false alarms"
+    )
+
+
+def _open(page: Path) -> None:
+    import webbrowser
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        say(f"warning: no browser was found here; open {page} by hand", err=True)

@@ -1,0 +1,58 @@
+// Faithfulness beside the slider: as text, and as a small plot of the stored curve.
+
+const PLOT = { width: 150, height: 44, left: 6, right: 6, top: 5, bottom: 5 };
+
+function showFaithfulness(app) {
+  const text = byId("faithfulness");
+  const [panel] = app.scene.panels;
+  const lines = app.scene.panels.map((own) => faithfulnessText(app, own));
+  const several = lines.length > 1;
+  text.textContent = lines.map((line, i) => (
+    several ? `${app.scene.panels[i].result.name}: ${line.text}` : line.text)).join(" · ");
+  text.dataset.value = lines[0].value ?? "";
+  text.dataset.how = lines[0].how;
+  drawCurve(byId("curve"), app.scene.panels.map((own) => own.result), panel.edges.length + (app.state.prune ? panel.loose : 0), lines[0].value);
+}
+
+function faithfulnessText(app, panel) {
+  const { curve, chosenEdges } = panel.result;
+  const size = panel.edges.length + (app.state.prune ? panel.loose : 0);
+  if (app.state.proposed && chosenEdges) {
+    return { value: null, how: "none", text: "faithfulness not measured: the proposed circuit is not the best edges alone" };
+  }
+  const found = faithfulnessAt(curve, size);
+  const pairs = curve ? ` on ${plural(curve.pairs, "pair")}` : "";
+  const texts = {
+    measured: () => `faithfulness ${short(found.value)}, measured at ${plural(size, "edge")}${pairs}`,
+    between: () => `faithfulness about ${short(found.value)}, between ${found.from} and ${found.to} measured edges${pairs}`,
+    outside: () => `faithfulness not measured here, only from ${found.from} to ${plural(found.to, "edge")}`,
+    none: () => "faithfulness not measured; graphcircuits localize measures it",
+  };
+  return { ...found, text: texts[found.how]() };
+}
+
+function drawCurve(svg, results, size, value) {
+  const curves = results.map((result) => result.curve).filter((curve) => curve && curve.sizes.length);
+  svg.replaceChildren();
+  svg.classList.toggle("none", !curves.length);
+  if (!curves.length) return;
+  const largest = Math.log1p(Math.max(size, ...curves.flatMap((curve) => curve.sizes)));
+  const values = curves.flatMap((curve) => curve.faithfulness);
+  const [low, high] = [Math.min(0, ...values), Math.max(1, ...values)];
+  const x = (count) => PLOT.left + (Math.log1p(count) / largest) * (PLOT.width - PLOT.left - PLOT.right);
+  const y = (part) => PLOT.top + (1 - (part - low) / (high - low)) * (PLOT.height - PLOT.top - PLOT.bottom);
+  const add = (tag, attributes) => {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [key, given] of Object.entries(attributes)) made.setAttribute(key, given);
+    svg.append(made);
+  };
+  for (const level of [0, 1]) {
+    add("path", { class: "level", d: `M${PLOT.left} ${y(level)}H${PLOT.width - PLOT.right}` });
+  }
+  curves.forEach((curve, i) => {
+    const points = curve.sizes.map((count, j) => `${x(count).toFixed(1)} ${y(curve.faithfulness[j]).toFixed(1)}`);
+    add("path", { class: `curve curve-${i}`, d: `M${points.join("L")}` });
+  });
+  add("path", { class: "now", d: `M${x(size).toFixed(1)} ${PLOT.top - 4}V${PLOT.height - PLOT.bottom + 4}` });
+  if (value !== null) add("circle", { class: "now", cx: x(size).toFixed(1), cy: y(value).toFixed(1), r: 3.2 });
+}

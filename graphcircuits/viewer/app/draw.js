@@ -1,0 +1,250 @@
+// What the pens draw: colours, edges with their heads, boxes with their names.
+//
+// 1. THEMES and COLOURINGS say what colours mean; every class differs by dash or shape as well.
+// 2. LinkPainter draws links from the strongest to the weakest, as many as fit into a time limit,
+//    and goes on where it stopped. Weaker ones are laid beneath what is there.
+// 3. drawBoxes and drawGround draw the rest.
+
+const THEMES = {
+  light: {
+    background: "#ffffff", ink: "#1b1b21", muted: "#5d5d68", faint: "#c4c6ce", plain: "#56565e",
+    box: "#ffffff", line: "#50505b", mlp: "#f4f1e8", bar: "#e9edf3", stripe: "#f6f7f9",
+    accent: "#6a3fc0",
+  },
+  dark: {
+    background: "#15161a", ink: "#eeeef3", muted: "#a9a9b6", faint: "#4b4d57", plain: "#b9b9c4",
+    box: "#23252b", line: "#a3a3b1", mlp: "#302d25", bar: "#2a2f38", stripe: "#1b1c21",
+    accent: "#c3a6ff",
+  },
+};
+const BLUE = "#0173b2";
+const ORANGE = "#d55e00";
+const DASHED = [7, 4];
+const DOTTED = [1.5, 3.5];
+const COLOURINGS = {
+  kind: [
+    { colour: BLUE, dash: [], label: "query", shape: 0 },
+    { colour: "#de8f05", dash: [], label: "key", shape: 1 },
+    { colour: "#029e73", dash: [], label: "value", shape: 2 },
+    { colour: null, dash: [], label: "into an MLP or the logits", shape: 3 },
+  ],
+  truth: [
+    { colour: BLUE, dash: [], label: "hit", shape: null },
+    { colour: ORANGE, dash: DASHED, label: "miss", shape: null },
+    { colour: "#cc78bc", dash: DOTTED, label: "false alarm", shape: null },
+  ],
+  difference: [
+    { colour: null, dash: [], label: "in both", shape: null },
+    { colour: BLUE, dash: DASHED, label: "only left", shape: null },
+    { colour: ORANGE, dash: DOTTED, label: "only right", shape: null },
+  ],
+};
+const LEVELS = 24; // widths and opacities are told apart in so many steps
+const BATCH = 40; // links in one stroke
+
+function colourOf(colouring, group, theme) {
+  return COLOURINGS[colouring][group].colour ?? THEMES[theme].plain;
+}
+
+/** Width and opacity at a strength, thinner where there are many links. */
+function weight(strength, count) {
+  const level = Math.round(strength * LEVELS) / LEVELS;
+  const [thin, thick, pale] = count <= 80 ? [1, 4, 0.55]
+    : count <= 400 ? [0.7, 3.4, 0.32] : count <= 2500 ? [0.45, 3, 0.16] : [0.4, 2.4, 0.1];
+  return {
+    width: thin + (thick - thin) * level ** 1.4,
+    alpha: pale + (1 - pale) * level ** 1.2,
+    level,
+  };
+}
+
+/** Traces a link; where its bundle already reaches row `covered`, only what is new. */
+function traceLink(pen, layout, routes, link, covered = -1) {
+  const { rows } = layout;
+  const [from, to] = [routes.from[link], routes.to[link]];
+  const [start, track, end] = [routes.start[link], routes.track[link], routes.end[link]];
+  const last = rows[to].y + rows[to].height;
+  if (to === from + 1) {
+    pen.move(start, rows[from].y);
+    pen.bend(start, rows[from].y, end, last + HEAD);
+  } else {
+    if (covered < 0) {
+      const under = rows[from + 1].y + rows[from + 1].height + HEAD;
+      pen.move(start, rows[from].y);
+      pen.bend(start, rows[from].y, track, under);
+    } else {
+      pen.move(track, rows[Math.min(covered, to - 1)].y);
+    }
+    if (covered < to - 1) pen.line(track, rows[to - 1].y);
+    pen.bend(track, rows[to - 1].y, end, last + HEAD);
+  }
+  pen.line(end, last + 0.7 * HEAD);
+}
+
+/** The head at a reader: a circle for queries, a square for keys, a triangle for values. */
+function traceHead(pen, slot, x, bottom, size) {
+  const middle = bottom + 1 + size;
+  if (slot === 0) {
+    pen.circle(x, middle, size);
+  } else if (slot === 1) {
+    const half = 0.9 * size;
+    pen.move(x - half, middle - half);
+    pen.line(x + half, middle - half);
+    pen.line(x + half, middle + half);
+    pen.line(x - half, middle + half);
+    pen.close();
+  } else if (slot === 2) {
+    pen.move(x, bottom + 0.5);
+    pen.line(x + 1.25 * size, bottom + 2.3 * size);
+    pen.line(x - 1.25 * size, bottom + 2.3 * size);
+    pen.close();
+  } else {
+    pen.move(x, bottom);
+    pen.line(x + 1.1 * size, bottom + 2.6 * size);
+    pen.line(x, bottom + 1.8 * size);
+    pen.line(x - 1.1 * size, bottom + 2.6 * size);
+    pen.close();
+  }
+}
+
+function headSize(width) {
+  return Math.min(4, 2.1 + 0.45 * width);
+}
+
+function drawHead(pen, scene, link, width) {
+  const { layout, routes, links } = scene;
+  const row = layout.rows[routes.to[link]];
+  traceHead(pen, links.slot[link], routes.end[link], row.y + row.height, headSize(width));
+}
+
+/** One link whole, as wide as `width`: for highlights and for SVG. */
+function drawLink(pen, scene, link, style) {
+  pen.begin();
+  traceLink(pen, scene.layout, scene.routes, link);
+  pen.stroke({ ...style, cap: style.dash.length === 2 && style.dash[0] < 2 ? "round" : "butt" });
+  pen.begin();
+  drawHead(pen, scene, link, style.width);
+  pen.fill({ colour: style.colour, alpha: Math.max(style.alpha ?? 1, 0.5) });
+}
+
+/** The style of a link in a panel of the scene. */
+function styleOf(scene, panel, link, theme) {
+  const edge = scene.links.edge[link];
+  const group = panel.group[edge];
+  const { width, alpha } = weight(panel.strength[edge], panel.shown.length);
+  const dash = COLOURINGS[scene.colouring][group].dash;
+  return { colour: colourOf(scene.colouring, group, theme), width, alpha, dash };
+}
+
+class LinkPainter {
+  constructor(scene, panel, theme) {
+    Object.assign(this, { scene, panel, theme, next: 0 });
+    this.covered = new Int16Array(scene.routes.bundles.list.length * 4).fill(-1);
+    this.heads = new Set();
+  }
+
+  get done() { return this.next >= this.panel.shown.length; }
+
+  /** Draws one batch of equally heavy links. */
+  step(pen) {
+    const { shown, group, strength } = this.panel;
+    const { links } = this.scene;
+    const batch = [[], [], [], []];
+    const { width, alpha, level } = weight(strength[links.edge[shown[this.next]]], shown.length);
+    for (let taken = 0; taken < BATCH && this.next < shown.length; taken++, this.next++) {
+      const edge = links.edge[shown[this.next]];
+      if (Math.round(strength[edge] * LEVELS) / LEVELS !== level) break;
+      batch[group[edge]].push(shown[this.next]);
+    }
+    batch.forEach((inside, own) => { if (inside.length) this.paint(pen, inside, own, width, alpha); });
+  }
+
+  paint(pen, inside, group, width, alpha) {
+    const { layout, routes } = this.scene;
+    const colour = colourOf(this.scene.colouring, group, this.theme);
+    const dash = COLOURINGS[this.scene.colouring][group].dash;
+    const heads = inside.filter((link) => this.newHead(link, group));
+    if (heads.length) {
+      pen.begin();
+      for (const link of heads) drawHead(pen, this.scene, link, width);
+      pen.fill({ colour, alpha: Math.max(alpha, 0.5) });
+    }
+    pen.begin();
+    for (const link of inside) {
+      const key = routes.bundle[link] * 4 + group;
+      traceLink(pen, layout, routes, link, this.covered[key]);
+      this.covered[key] = Math.max(this.covered[key], routes.to[link] - 1);
+    }
+    pen.stroke({ colour, width, alpha, dash, cap: dash[0] < 2 ? "round" : "butt" });
+  }
+
+  newHead(link, group) {
+    const { links, routes } = this.scene;
+    const port = (links.component[link] * 4 + links.slot[link]) * 4 + group;
+    const key = port * 65536 + (Math.round(2 * routes.end[link]) & 65535);
+    if (this.heads.has(key)) return false;
+    this.heads.add(key);
+    return true;
+  }
+}
+
+function drawBoxes(pen, layout, theme, only = null) {
+  const colours = THEMES[theme];
+  for (const row of layout.rows) {
+    for (const cell of row.cells) {
+      if (only && !only.has(cell.component)) continue;
+      drawBox(pen, cell, row, layout, colours);
+    }
+  }
+}
+
+function drawBox(pen, cell, row, layout, colours) {
+  const { x, y, w, h } = cell;
+  if (cell.component < 0) {
+    pen.box(x, y, w, h, h / 2, { stroke: colours.faint, dash: [2, 2], fill: colours.background });
+    pen.text(cell.name, x + w / 2, y + h / 2 + 4, { font: NOTE_FONT, colour: colours.muted });
+    return;
+  }
+  const bar = cell.column < 0;
+  const mlp = !bar && cell.name.startsWith("m");
+  const fill = bar ? colours.bar : mlp ? colours.mlp : colours.box;
+  pen.open({ "data-component": cell.name }, cell.note ? `${cell.name}: ${cell.note}` : cell.name);
+  pen.box(x, y, w, h, mlp ? 3 : 7, { fill, stroke: colours.line, line: 1.1 });
+  const top = y + (h - BOX_HEIGHT - LINE * cell.lines.length) / 2;
+  pen.text(cell.name, x + w / 2, top + 19.5, { font: NAME_FONT, colour: colours.ink });
+  cell.lines.forEach((line, i) => {
+    pen.text(line, x + w / 2, top + 33 + LINE * i, { font: NOTE_FONT, colour: colours.muted });
+  });
+  pen.shut();
+}
+
+function drawRing(pen, cell, colour, line) {
+  pen.box(cell.x - 3, cell.y - 3, cell.w + 6, cell.h + 6, 9, { stroke: colour, line });
+}
+
+/** Behind everything: a stripe per layer, its name on the left, and folded layers as thin lines. */
+function drawGround(pen, layout, theme) {
+  const colours = THEMES[theme];
+  const layers = new Map();
+  for (const row of layout.rows.slice(1, -1)) {
+    const own = layers.get(row.layer) ?? { top: Infinity, bottom: -Infinity };
+    own.top = Math.min(own.top, row.y);
+    own.bottom = Math.max(own.bottom, row.y + row.height);
+    layers.set(row.layer, own);
+  }
+  for (const [layer, { top, bottom }] of layers) {
+    const y = (top + bottom) / 2 + 4;
+    pen.box(-12, top - 8, layout.width + 24, bottom - top + 16, 10, { fill: colours.stripe });
+    pen.text(`layer ${layer}`, -22, y, { font: GUTTER_FONT, colour: colours.muted, align: "right" });
+  }
+  for (const fold of layout.folds) {
+    const one = fold.from === fold.to;
+    const label = one ? `layer ${fold.from} unused` : `layers ${fold.from}–${fold.to} unused`;
+    pen.begin();
+    pen.move(-12, fold.y);
+    pen.line(layout.width + 12, fold.y);
+    pen.stroke({ colour: colours.faint, width: 1, dash: [2, 3] });
+    const style = { font: GUTTER_FONT, colour: colours.muted, align: "right" };
+    pen.text(label, -22, fold.y + 4, style);
+  }
+}

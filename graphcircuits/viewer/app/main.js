@@ -1,0 +1,312 @@
+// The page: data in, state, and what follows from a change of it.
+//
+// 1. readModel takes the JSON of the page apart.
+// 2. A change of state marks what must be made anew; the next frame makes it, draws for a while,
+//    and writes the texts. Words and tables wait until the strongest edges stand.
+// 3. window.graphcircuits is what tests and the console can ask.
+
+function readModel(data) {
+  const graph = makeGraph(data.graph);
+  const truth = data.truth ? { name: data.truth.name, mask: decodeBitmap(data.truth.edges, graph.nEdges) } : null;
+  if (truth) truth.size = truth.mask.reduce((sum, one) => sum + one, 0);
+  const bare = data.results.length === 0; // a circuit alone: it is what is drawn
+  const none = new Uint8Array(graph.nEdges);
+  const results = bare ? [bareResult(truth?.name ?? "", truth?.mask ?? none, graph)]
+    : data.results.map((result) => makeResult(result, graph));
+  return {
+    graph, results, bare, truth: bare ? null : truth, title: data.title ?? "", text: data.text ?? [],
+    notes: data.component_notes ?? {}, prompts: data.prompts ?? [], start: data.start ?? {},
+  };
+}
+
+class App {
+  constructor(model) {
+    this.model = model;
+    const [first] = model.results;
+    const two = model.results.length > 1;
+    const wanted = model.start.edges ?? proposedSize(first) ?? 20;
+    this.state = {
+      edges: Math.min(model.graph.nEdges, wanted),
+      proposed: first.chosenEdges !== null && wanted === proposedSize(first),
+      prune: false, left: 0, right: two ? 1 : -1,
+      colouring: model.truth ? "truth" : two ? "difference" : "kind",
+      selected: -1, edge: -1, prompt: 0, theme: preferredTheme(), ownTheme: false,
+    };
+    this.panels = [0, 1].map((number) => new Panel(byId(`graph-${number}`), number));
+    this.view = { scale: 1, x: 0, y: 0, fitted: true };
+    this.stale = { scene: true, texts: true, picture: true, marks: true };
+    this.pointed = null;
+    this.marked = null;
+    this.correlations = new Map();
+    this.frames = new Frames((deadline) => this.frame(deadline));
+    this.frames.onPainted = () => this.painted();
+  }
+
+  start() {
+    byId("title").textContent = this.model.title;
+    byId("about").textContent = this.model.text.join(" ");
+    setUpControls(this);
+    setUpSearch(this);
+    setUpExport(this);
+    setUpKeys(this);
+    for (const panel of this.panels) setUpPointer(this, panel);
+    this.setUpPanels();
+    new ResizeObserver(() => this.renew("picture")).observe(byId("panels"));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      if (!this.state.ownTheme) this.set({ theme: preferredTheme() });
+    });
+    this.setUpPrint();
+    this.renew("scene");
+  }
+
+  /** Paper is white: the light theme is drawn at once, and the other comes back. */
+  setUpPrint() {
+    let before = null;
+    addEventListener("beforeprint", () => {
+      before = this.state.theme;
+      this.set({ theme: "light" });
+      this.frame(Infinity);
+    });
+    addEventListener("afterprint", () => this.set({ theme: before ?? this.state.theme }));
+  }
+
+  setUpPanels() {
+    byId("graph-1").parentElement.hidden = this.state.right < 0;
+    byId("panels").classList.toggle("two", this.state.right >= 0);
+    this.renew("scene");
+  }
+
+  shown() {
+    return this.panels.slice(0, this.state.right >= 0 ? 2 : 1);
+  }
+
+  // Changes
+
+  set(changes) {
+    Object.assign(this.state, changes);
+    this.renew("scene");
+  }
+
+  renew(what) {
+    const follows = { scene: ["scene", "texts", "picture", "marks"], picture: ["picture", "marks"], marks: ["marks"] };
+    for (const part of follows[what]) this.stale[part] = true;
+    this.frames.ask();
+  }
+
+  look(view) {
+    this.view = view;
+    this.renew("picture");
+  }
+
+  fit() {
+    this.look({ ...this.view, fitted: true });
+  }
+
+  /** Selects a component by its number, and brings it into sight on request. */
+  select(component, centre = false) {
+    this.centred = centre ? component : -1;
+    const known = this.scene?.routes.cells[component];
+    Object.assign(this.state, { selected: component, edge: -1 });
+    this.marked = null;
+    // A component that was folded needs a place of its own.
+    if (component >= 0 && !known) this.renew("scene");
+    else this.renew(centre ? "picture" : "marks");
+    this.stale.texts = true;
+    if (component >= 0) this.announce(`${componentName(this.model.graph, component)} selected`);
+  }
+
+  selectEdge(edge) {
+    Object.assign(this.state, { selected: -1, edge });
+    this.stale.texts = true;
+    this.centred = writerOf(this.model.graph, edge);
+    this.renew("picture");
+    this.announce(`${edgeName(this.model.graph, edge)} selected`);
+  }
+
+  clear() {
+    this.marked = null;
+    byId("tooltip").hidden = true;
+    this.set({ selected: -1, edge: -1 });
+  }
+
+  /** Marks edges until it is called with null. */
+  mark(edges) {
+    this.marked = edges;
+    this.renew("marks");
+  }
+
+  announce(text) {
+    byId("announce").textContent = text;
+  }
+
+  correlation(one, other) {
+    const key = `${this.model.results.indexOf(one)} ${this.model.results.indexOf(other)}`;
+    if (!this.correlations.has(key)) this.correlations.set(key, rankCorrelation(one, other));
+    return this.correlations.get(key);
+  }
+
+  // Pointing
+
+  click(panel, x, y) {
+    const found = hit(this.scene, this.scene.panels[panel.number], this.view, x, y);
+    if (found?.component !== undefined) this.select(found.component);
+    else if (found?.edge !== undefined) this.selectEdge(found.edge);
+    else this.clear();
+  }
+
+  point(panel, x, y) {
+    this.asked = x === null ? null : { panel, x, y };
+    if (x === null) byId("tooltip").hidden = true;
+    this.renew("marks");
+  }
+
+  /** What is under the pointer, found once a frame. */
+  findPointed() {
+    const { asked } = this;
+    this.pointed = asked && this.scene.panels[asked.panel.number]
+      ? hit(this.scene, this.scene.panels[asked.panel.number], this.view, asked.x, asked.y) : null;
+    const tip = byId("tooltip");
+    const text = this.pointed ? this.tipText(this.scene.panels[asked.panel.number]) : "";
+    tip.hidden = !text;
+    if (!text) return;
+    tip.textContent = text;
+    const canvas = asked.panel.canvas.getBoundingClientRect();
+    const around = byId("panels").getBoundingClientRect();
+    const left = canvas.left - around.left + asked.x + 14;
+    tip.style.left = `${Math.max(4, Math.min(left, around.width - tip.offsetWidth - 8))}px`;
+    tip.style.top = `${Math.max(4, canvas.top - around.top + asked.y - tip.offsetHeight - 10)}px`;
+  }
+
+  tipText(panel) {
+    const { graph, notes } = this.model;
+    const { component, edge, stub } = this.pointed;
+    if (stub) return `unused in layer ${stub.layer}: ${stub.name}`;
+    if (component !== undefined) {
+      const name = componentName(graph, component);
+      return Object.hasOwn(notes, name) ? `${name}: ${notes[name]}` : name;
+    }
+    const { result } = panel;
+    if (!result.scores) return edgeName(graph, edge);
+    const likely = result.probabilities ? `, ${Math.round(100 * result.probabilities[edge])}% likely` : "";
+    return `${edgeName(graph, edge)}\nnumber ${result.places[edge] + 1}, score ${short(result.scores[edge])}${likely}`;
+  }
+
+  /** What is drawn over the picture. */
+  marks(panel) {
+    const { selected, edge } = this.state;
+    const { pointed } = this;
+    const rings = selected >= 0 ? [selected] : [];
+    if (this.marked) return { veil: 0.82, edges: this.marked, components: rings, rings };
+    if (pointed?.edge !== undefined) {
+      const veil = selected >= 0 || edge >= 0 ? 0.5 : 0.25;
+      return { veil, edges: [pointed.edge], components: rings, rings };
+    }
+    if (pointed?.component !== undefined) rings.push(pointed.component);
+    if (selected >= 0) {
+      const own = edgesOf(this.model.graph, this.scene.panels[panel.number], selected);
+      return { veil: 0.78, edges: [...own.in, ...own.out], components: rings, rings };
+    }
+    if (edge >= 0) return { veil: 0.78, edges: [edge], components: rings, rings };
+    return rings.length ? { veil: 0, edges: [], components: [], rings } : null;
+  }
+
+  // Frames
+
+  frame(deadline) {
+    const newContent = this.stale.scene;
+    if (newContent) {
+      this.scene = buildScene(this.model, this.state);
+      document.documentElement.dataset.theme = this.state.theme;
+      this.stale.scene = false;
+    }
+    if (this.stale.picture) this.beginPictures(newContent);
+    const done = this.shown().map((panel) => panel.advance(deadline)).every(Boolean);
+    if (this.stale.marks || !done || this.unfinished) {
+      if (this.stale.marks) this.findPointed();
+      this.stale.marks = false;
+      for (const panel of this.shown()) panel.show(this.view, this.state.theme, this.marks(panel));
+    }
+    this.unfinished = !done;
+    if (done) this.complete = performance.now();
+    // Texts wait for a frame of their own, unless the state is quickly drawn.
+    if (this.stale.texts && performance.now() < deadline) this.write();
+    return !done || this.stale.texts;
+  }
+
+  beginPictures(newContent) {
+    for (const panel of this.shown()) panel.resize();
+    const [{ width, height }] = this.panels;
+    if (this.view.fitted) this.view = fitView(this.scene.layout, width, height);
+    const cell = this.centred >= 0 ? this.scene.routes.cells[this.centred] : null;
+    if (cell) this.view = centreOn(this.view, cell, width, height);
+    this.centred = -1;
+    for (const panel of this.shown()) panel.begin(this.scene, this.view, this.state.theme, newContent);
+    this.stale.picture = false;
+  }
+
+  write() {
+    this.stale.texts = false;
+    syncControls(this);
+    showFaithfulness(this);
+    showStatus(this);
+    showLegend(this);
+    showDetails(this);
+    showTable(this);
+  }
+
+  painted() {
+    this.firstPaint ??= performance.now();
+  }
+}
+
+function preferredTheme() {
+  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+}
+
+/** Answers about what is on the screen, in coordinates of the layout. */
+function surface(app) {
+  const current = () => {
+    if (app.stale.scene) app.frame(Infinity);
+    return app.scene;
+  };
+  return {
+    graph: {
+      ...app.model.graph,
+      edgeName: (edge) => edgeName(app.model.graph, edge),
+      edgeNames: () => Array.from({ length: app.model.graph.nEdges }, (_, i) => edgeName(app.model.graph, i)),
+      componentNames: () => Array.from({ length: app.model.graph.nComponents }, (_, i) => componentName(app.model.graph, i)),
+    },
+    state: app.state,
+    ranking: (result = 0) => Array.from(app.model.results[result].order),
+    drawn: (number = 0) => {
+      const scene = current();
+      return Array.from(scene.panels[number].shown, (link) => ({
+        edge: scene.links.edge[link], name: edgeName(scene.graph, scene.links.edge[link]),
+        component: componentName(scene.graph, scene.links.component[link]),
+        ...styleOf(scene, scene.panels[number], link, app.state.theme),
+        route: pointsOf(scene.layout, scene.routes, link),
+      }));
+    },
+    boxes: () => current().layout.rows.flatMap((row) => row.cells.map((cell) => ({
+      name: cell.name, x: cell.x, y: cell.y, width: cell.w, height: cell.h, folded: cell.component < 0,
+    }))),
+    paths: (name) => {
+      const [panel] = current().panels;
+      const component = findComponent(app.model.graph, name);
+      return strongestPaths(app.model.graph, panel.edges, panel.result.places, component)
+        .map((path) => path.components.map((one) => componentName(app.model.graph, one)));
+    },
+    view: () => ({ ...app.view }),
+    set: (changes) => app.set(changes),
+    select: (name) => app.select(findComponent(app.model.graph, name), true),
+    svg: () => { current(); return wholeSvg(app); },
+    frameTimes: app.frames.times,
+    frameIntervals: app.frames.intervals,
+    get firstPaint() { return app.firstPaint ?? null; },
+    get complete() { return app.unfinished ? null : app.complete ?? null; },
+  };
+}
+
+const app = new App(readModel(JSON.parse(byId("data").textContent)));
+window.graphcircuits = surface(app);
+app.start();

@@ -1,0 +1,100 @@
+// From what was asked for to what is drawn.
+//
+// 1. Every panel admits edges of its result; in the truth colouring it also shows those it missed.
+// 2. Each shown edge gets a group, which decides colour and dash, and a strength.
+// 3. One layout and one set of routes serve all panels, so that they can be compared by eye.
+
+/** { layout, routes, links, colouring, panels }; a panel lists its links from the strongest. */
+function buildScene(model, state) {
+  const { graph } = model;
+  const results = shownResults(model, state);
+  const panels = results.map((result) => {
+    const edges = state.proposed && result.chosen !== null ? result.chosen : state.edges;
+    const found = admittedEdges(graph, result, { ...state, edges: model.bare ? Infinity : edges });
+    return { result, ...found };
+  });
+  const colouring = state.colouring;
+  const used = new Uint8Array(graph.nComponents);
+  used[0] = used[graph.logits] = 1;
+  if (state.selected >= 0) used[state.selected] = 1;
+  const inside = new Uint8Array(graph.nEdges);
+  for (const panel of panels) classify(model, panel, panels, colouring, inside);
+  const all = [];
+  for (const edge of results[0].order) if (inside[edge]) all.push(edge);
+  for (const edge of all) {
+    const reader = graph.edgeReader[edge];
+    used[edge - graph.offsets[reader]] = 1;
+    for (let i = 0; i < graph.servedCount[reader]; i++) used[graph.servedFirst[reader] + i] = 1;
+  }
+  const links = makeLinks(graph, all);
+  const arranged = arrange(graph, used, model.notes);
+  const { layout, routes } = routeLinks(graph, arranged, links);
+  for (const panel of panels) panel.shown = linksOf(graph, links, panel);
+  return { graph, layout, routes, links, colouring, panels };
+}
+
+function shownResults(model, state) {
+  const left = model.results[state.left];
+  const right = state.right >= 0 ? model.results[state.right] : null;
+  return right ? [left, right] : [left];
+}
+
+/** Sets the panel's group and strength by edge, and the order it draws them in. */
+function classify(model, panel, panels, colouring, inside) {
+  const { graph, truth } = model;
+  panel.group = new Uint8Array(graph.nEdges);
+  panel.strength = new Float32Array(graph.nEdges);
+  panel.admitted = new Uint8Array(graph.nEdges);
+  panel.missed = [];
+  const strong = strengths(panel.result, panel.edges);
+  panel.edges.forEach((edge, place) => {
+    panel.admitted[edge] = inside[edge] = 1;
+    panel.strength[edge] = strong[place];
+  });
+  if (colouring === "truth") {
+    panel.result.order.forEach((edge) => {
+      if (!truth.mask[edge] || panel.admitted[edge]) return;
+      panel.missed.push(edge);
+      panel.strength[edge] = 0.4;
+      inside[edge] = 1;
+    });
+  }
+  const other = panels.length > 1 ? panels[panel === panels[0] ? 1 : 0] : null;
+  const others = new Uint8Array(graph.nEdges);
+  if (colouring === "difference" && other) for (const edge of other.edges) others[edge] = 1;
+  const alone = panel === panels[0] ? 1 : 2;
+  for (const edge of panel.missed) panel.group[edge] = 1;
+  for (const edge of panel.edges) {
+    if (colouring === "kind") panel.group[edge] = slotOf(graph, edge);
+    else if (colouring === "truth") panel.group[edge] = truth.mask[edge] ? 0 : 2;
+    else panel.group[edge] = others[edge] ? 0 : alone;
+  }
+  panel.visible = panel.admitted.slice();
+  for (const edge of panel.missed) panel.visible[edge] = 1;
+}
+
+/** What the panel shows: missed edges on top, then admitted ones by rank. */
+function linksOf(graph, links, panel) {
+  const shown = [];
+  for (const list of [panel.missed, panel.edges]) {
+    for (const edge of list) {
+      const count = graph.servedCount[graph.edgeReader[edge]];
+      for (let i = 0; i < count; i++) shown.push(links.firstOf[edge] + i);
+    }
+  }
+  return Uint32Array.from(shown);
+}
+
+/** The edges that touch a component, of those a panel shows, by rank. */
+function edgesOf(graph, panel, component) {
+  const found = { in: [], out: [] };
+  for (const edge of panel.edges) {
+    const reader = graph.edgeReader[edge];
+    const first = graph.servedFirst[reader];
+    if (edge - graph.offsets[reader] === component) found.out.push(edge);
+    else if (component >= first && component < first + graph.servedCount[reader]) {
+      found.in.push(edge);
+    }
+  }
+  return found;
+}

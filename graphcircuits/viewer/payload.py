@@ -1,0 +1,221 @@
+"""What the page of a circuit is told: one JSON object, tables as base64.
+
+1. Results are brought to one graph, that of the true circuit where one is given. A graph is told by
+   its sizes: the page derives components, edges and their names from them, as `graph.py` does.
+2. A result's scores go as little-endian float32 in edge order. Rounding to float32 can tie or
+   overflow scores that differ, and the page ranks by what it is given, so `ranked_alike` moves such
+   scores by as few of float32's steps as keep `Result.ranking`.
+3. Circuits go as bitmaps: edge i is bit i % 8 of byte i // 8. A chosen circuit that is the best of
+   its result goes as a number of edges.
+4. Prompts go with the attention patterns of their clean and corrupted runs, one byte per entry.
+"""
+
+import base64
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Float32
+from torch import Tensor
+
+from graphcircuits.circuit import Circuit
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.task.stored import StoredPrompts
+
+if TYPE_CHECKING:
+    from graphcircuits.result import Result
+
+VERSION = 1
+START = 20
+"""Edges that are shown at first where no circuit was chosen."""
+_LARGEST = 1e38
+"""Of scores that are told: close to float32's largest, with room for its steps."""
+
+
+def result_payload(
+    results: "Sequence[Result]",
+    *,
+    names: Sequence[str] | None = None,
+    truth: Circuit | None = None,
+    truth_name: str = "",
+    notes: Mapping[str, str] | None = None,
+    title: str | None = None,
+) -> dict[str, Any]:
+    """Of results on one graph, the first being the one that is looked at; `names` tells them apart.
+
+    `notes` gives a word to write under a component, such as its variable.
+    """
+    if not results:
+        raise ValueError("a page needs at least one result, got none.")
+    names = distinct(names or [_name(result) for result in results])
+    results = on_one_graph(results, names, truth)
+    first = results[0]
+    chosen = START if first.chosen is None else len(first.chosen)
+    shown = [found for found in (result.prompts for result in results) if found is not None]
+    return _payload(
+        first.graph,
+        title=title or f"Circuit of {first.subject or 'a subject'}",
+        text=list(dict.fromkeys(result.task for result in results if result.task)),
+        results=[_result(result, name) for result, name in zip(results, names, strict=True)],
+        truth=None if truth is None else _truth(truth, truth_name or "the true circuit"),
+        notes=notes,
+        prompts=shown[0] if shown else None,
+        start=min(chosen, first.graph.n_edges),
+    )
+
+
+def circuit_payload(
+    circuit: Circuit,
+    *,
+    title: str,
+    text: str | Sequence[str] = (),
+    notes: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Of a circuit alone, without scores."""
+    return _payload(
+        circuit.graph,
+        title=title,
+        text=[text] if isinstance(text, str) else list(text),
+        results=[],
+        truth=_truth(circuit, title),
+        notes=notes,
+        prompts=None,
+        start=len(circuit),
+    )
+
+
+def on_one_graph(
+    results: "Sequence[Result]", names: Sequence[str], truth: Circuit | None = None
+) -> "list[Result]":
+    """The results on the graph of the true circuit or, without one, on a graph that suits all.
+
+    Files of EAP-IG and MIB know no shared keys and values; their scores are brought to a graph that
+    has them.
+    """
+    graphs = [truth.graph] if truth is not None else [result.graph for result in results]
+    for graph in dict.fromkeys(graphs):
+        try:
+            return [result.on(graph) for result in results]
+        except ValueError:
+            continue
+    told = [
+        f"{name} is of {result.graph.in_words}" for name, result in zip(names, results, strict=True)
+    ]
+    told += [] if truth is None else [f"the true circuit is of {truth.graph.in_words}"]
+    raise ValueError(f"what one page shows must be of one subject: {'; '.join(told)}.")
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """The names, numbered where several would be the same."""
+    names = list(names)
+    counts, seen = Counter(names), Counter[str]()
+    told = []
+    for name in names:
+        seen[name] += 1
+        told.append(f"{name} ({seen[name]})" if counts[name] > 1 else name)
+    return told
+
+
+def ranked_alike(scores: Float[Tensor, " edge"]) -> Float32[np.ndarray, " edge"]:
+    """The scores in single precision, ranked as they are: ties by edge order, no others."""
+    order = scores.sort(descending=True, stable=True).indices.numpy()
+    rounded = scores.double().numpy().clip(-_LARGEST, _LARGEST).astype(np.float32)
+    # Floats as whole numbers that grow with them by one a step; the two zeros are one.
+    steps = rounded.view(np.int32).astype(np.int64)
+    steps = np.where(steps < 0, -(steps & 0x7FFFFFFF), steps)[order]
+    # Down the ranking, an edge that precedes the last one in edge order must score less than it,
+    # any other no more: y[i] = min(x[i], y[i-1] - back[i]), a running minimum of x + sum(back).
+    back = np.diff(order, prepend=-1) < 0
+    lower = back.cumsum()
+    steps = np.minimum.accumulate(steps + lower) - lower
+    bits = np.where(steps < 0, -steps | 0x80000000, steps).astype(np.uint32)
+    told = np.empty_like(rounded)
+    told[order] = bits.view(np.float32)
+    return told
+
+
+def _payload(
+    graph: ComponentGraph,
+    *,
+    title: str,
+    text: list[str],
+    results: list[dict[str, Any]],
+    truth: dict[str, Any] | None,
+    notes: Mapping[str, str] | None,
+    prompts: StoredPrompts | None,
+    start: int,
+) -> dict[str, Any]:
+    unknown = [name for name in notes or () if name not in (*graph.writer_names, "logits")]
+    if unknown:
+        raise ValueError(
+            f"notes are for components such as a0.h0, m0 or logits, got {unknown[:3]} "
+            f"for a graph of {graph.n_layers} layers x {graph.n_heads} heads."
+        )
+    return {
+        "version": VERSION,
+        "title": title,
+        "text": text,
+        "graph": {
+            "n_layers": graph.n_layers,
+            "n_heads": graph.n_heads,
+            "n_kv_heads": graph.n_groups,
+            "parallel": graph.parallel,
+        },
+        "results": results,
+        "truth": truth,
+        "component_notes": dict(notes or {}),
+        "prompts": [] if prompts is None else _prompts(prompts),
+        "start": {"edges": start},
+    }
+
+
+def _result(result: "Result", name: str) -> dict[str, Any]:
+    likely, curve = result.probabilities, result.curve
+    size, edges = None, None
+    if result.chosen is not None:
+        size = len(result.chosen)
+        if result.circuit(edges=size) != result.chosen:
+            size, edges = None, bitmap(result.chosen.mask)
+    return {
+        "name": name,
+        "subject": result.subject,
+        "task": result.task,
+        "method": result.method,
+        "notes": list(result.notes),
+        "scores": _base64(ranked_alike(result.scores).astype("<f4")),
+        "probabilities": None if likely is None else _base64(likely.numpy().astype("<f4")),
+        "chosen": size,
+        "chosen_edges": edges,
+        "curve": None if curve is None else curve.to_json(),
+    }
+
+
+def _name(result: "Result") -> str:
+    return ", ".join(part for part in (result.subject, result.method) if part) or "a result"
+
+
+def _truth(circuit: Circuit, name: str) -> dict[str, Any]:
+    return {"name": name, "edges": bitmap(circuit.mask)}
+
+
+def _prompts(prompts: StoredPrompts) -> list[dict[str, Any]]:
+    return [
+        {
+            "clean": list(prompts.clean[pair]),
+            "corrupted": list(prompts.corrupted[pair]),
+            "answer": prompts.answers[pair],
+            "patterns": _base64(prompts.patterns[pair].numpy()),
+            "patterns_corrupted": _base64(prompts.patterns_corrupted[pair].numpy()),
+        }
+        for pair in range(len(prompts))
+    ]
+
+
+def bitmap(mask: Bool[Tensor, " edge"]) -> str:
+    """A mask as base64, eight edges per byte, the first in the lowest bit."""
+    return _base64(np.packbits(mask.numpy(), bitorder="little"))
+
+
+def _base64(values: np.ndarray) -> str:
+    return base64.b64encode(values.tobytes()).decode()

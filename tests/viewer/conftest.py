@@ -1,0 +1,76 @@
+"""A browser for the tests of pages: Chromium, driven by Playwright, without any network.
+
+One browser is started per worker of pytest-xdist, and each test gets a context of its own. On a
+machine without Chromium the tests fail and say what to do: nothing is passed over.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def find_browser() -> str:
+    """The path of Chromium, as the Makefile looks for it."""
+    for name in BROWSERS:
+        if path := shutil.which(name):
+            return path
+    raise FileNotFoundError(
+        f"the tests of pages drive Chromium, and none of {', '.join(BROWSERS)} is installed; "
+        "install it with: make browser"
+    )
+
+
+@dataclass
+class Opened:
+    """A page in the browser, and what it said and asked for."""
+
+    page: Page
+    said: list[str] = field(default_factory=list)
+    """Errors and warnings on the console, and errors that nobody caught."""
+    asked: list[str] = field(default_factory=list)
+    """Whatever was requested besides the file itself, and blobs and data of its own."""
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=find_browser(), args=arguments)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    made = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def opened(context: BrowserContext, tmp_path: Path) -> Callable[..., Opened]:
+    """Opens the text of a page from a file, in a folder of its own."""
+
+    def open_page(text: str, **settings: Any) -> Opened:
+        path = tmp_path / f"page-{len(context.pages)}.html"
+        path.write_text(text, encoding="utf-8")
+        page = context.new_page()
+        if settings:
+            page.emulate_media(**settings)
+        found = Opened(page)
+        page.on("console", lambda message: found.said.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: found.said.append(f"uncaught: {error}"))
+        page.on("request", lambda request: found.asked.append(request.url))
+        page.goto(path.as_uri())
+        found.asked.remove(path.as_uri())
+        return found
+
+    return open_page

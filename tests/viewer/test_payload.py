@@ -1,0 +1,223 @@
+"""What pages are told: every table can be read back, and edges rank as they do here."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphcircuits.circuit import Circuit
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.result import Result
+from graphcircuits.result_files import RecordedCurve
+from graphcircuits.task.stored import StoredPrompts
+from graphcircuits.viewer.payload import (
+    circuit_payload,
+    on_one_graph,
+    ranked_alike,
+    result_payload,
+)
+from tests.viewer.reading import bits, floats, patterns
+
+GRAPHS = [
+    ComponentGraph(2, 4),
+    ComponentGraph(3, 4, n_kv_heads=2),
+    ComponentGraph(2, 2, parallel=True),
+]
+
+
+def make(graph: ComponentGraph = GRAPHS[0], seed: int = 0, **given: Any) -> Result:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(graph.n_edges, generator=generator)
+    fields: dict[str, Any] = {"subject": "ib-3", "method": "eap", "task": "a task"}
+    return Result(graph=graph, scores=scores, **fields | given)
+
+
+def make_prompts(graph: ComponentGraph) -> StoredPrompts:
+    shape = (2, graph.n_layers, graph.n_heads, 3, 3)
+    generator = torch.Generator().manual_seed(0)
+    tables = [torch.randint(256, shape, generator=generator).to(torch.uint8) for _ in range(2)]
+    return StoredPrompts(
+        clean=[["a", "b", "c"], ["d", "e", "f"]],
+        corrupted=[["A", "B", "C"], ["D", "E", "F"]],
+        answers=["g", None],
+        patterns=tables[0],
+        patterns_corrupted=tables[1],
+    )
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_a_result_can_be_read_back(graph: ComponentGraph) -> None:
+    result = make(graph, notes=("one", "two"))
+    likely = result.scores.sigmoid()
+    curve = RecordedCurve(sizes=[1, 3], faithfulness=[0.1, 0.9], pairs=5, seed=7)
+    prompts = make_prompts(graph)
+    result = replace(result, probabilities=likely, curve=curve, prompts=prompts)
+    truth = make(graph, seed=1).circuit(edges=4)
+    payload = result_payload([result], truth=truth, truth_name="known", notes={"m0": "sum"})
+    assert json.loads(json.dumps(payload)) == payload
+    assert (
+        ComponentGraph(
+            payload["graph"]["n_layers"],
+            payload["graph"]["n_heads"],
+            n_kv_heads=payload["graph"]["n_kv_heads"],
+            parallel=payload["graph"]["parallel"],
+        )
+        == graph
+    )
+    (told,) = payload["results"]
+    assert torch.equal(floats(told["scores"]), result.scores)
+    assert torch.equal(floats(told["probabilities"]), likely)
+    assert told["curve"] == {
+        "sizes": [1, 3], "faithfulness": [0.1, 0.9], "pairs": 5, "seed": 7,
+    }  # fmt: skip
+    named = {key: told[key] for key in ("name", "subject", "task", "method", "notes")}
+    assert named == {
+        "name": "ib-3, eap",
+        "subject": "ib-3",
+        "task": "a task",
+        "method": "eap",
+        "notes": ["one", "two"],
+    }
+    assert payload["truth"]["name"] == "known"
+    assert torch.equal(bits(payload["truth"]["edges"], graph.n_edges), truth.mask)
+    assert payload["component_notes"] == {"m0": "sum"}
+    assert (payload["title"], payload["text"]) == ("Circuit of ib-3", ["a task"])
+    shape = prompts.patterns.shape[1:]
+    assert [prompt["answer"] for prompt in payload["prompts"]] == ["g", None]
+    for pair, prompt in enumerate(payload["prompts"]):
+        assert tuple(prompt["clean"]) == prompts.clean[pair]
+        assert tuple(prompt["corrupted"]) == prompts.corrupted[pair]
+        assert torch.equal(patterns(prompt["patterns"], *shape), prompts.patterns[pair])
+        corrupted = patterns(prompt["patterns_corrupted"], *shape)
+        assert torch.equal(corrupted, prompts.patterns_corrupted[pair])
+
+
+def test_what_is_missing_is_told_as_missing() -> None:
+    payload = result_payload([make(subject="", method="", task="")])
+    (told,) = payload["results"]
+    assert told["name"] == "a result"
+    assert {told[key] for key in ("probabilities", "chosen", "chosen_edges", "curve")} == {None}
+    assert payload["truth"] is None
+    assert (payload["text"], payload["prompts"], payload["component_notes"]) == ([], [], {})
+    assert payload["title"] == "Circuit of a subject"
+    assert payload["start"] == {"edges": 20}
+
+
+def test_the_chosen_circuit() -> None:
+    result = make()
+    best = replace(result, chosen=result.circuit(edges=5))
+    payload = result_payload([best])
+    (told,) = payload["results"]
+    assert (told["chosen"], told["chosen_edges"], payload["start"]["edges"]) == (5, None, 5)
+    other = Circuit.from_mask(result.graph, ~result.circuit(edges=100).mask)
+    payload = result_payload([replace(result, chosen=other)])
+    (told,) = payload["results"]
+    assert told["chosen"] is None
+    assert torch.equal(bits(told["chosen_edges"], result.graph.n_edges), other.mask)
+    assert payload["start"]["edges"] == len(other)
+    small = ComponentGraph(1, 1)
+    assert result_payload([make(small)])["start"] == {"edges": small.n_edges}
+
+
+def test_a_circuit_alone() -> None:
+    circuit = make().circuit(edges=7)
+    payload = circuit_payload(circuit, title="mine", text="what it is", notes={"m1": "x"})
+    assert payload["results"] == []
+    assert torch.equal(bits(payload["truth"]["edges"], circuit.graph.n_edges), circuit.mask)
+    assert (payload["title"], payload["text"]) == ("mine", ["what it is"])
+    assert payload["truth"]["name"] == "mine"
+    assert payload["start"] == {"edges": 7}
+    assert circuit_payload(circuit, title="", text=["a", "b"])["text"] == ["a", "b"]
+
+
+# Ranking
+
+
+def is_ranked_alike(scores: torch.Tensor) -> None:
+    told = torch.from_numpy(ranked_alike(scores))
+    assert told.dtype == torch.float32
+    assert told.isfinite().all()
+    ranking = scores.sort(descending=True, stable=True).indices
+    assert torch.equal(told.sort(descending=True, stable=True).indices, ranking)
+
+
+close = st.sampled_from([1.0, 1.0 + 1e-12, 1.0 - 1e-12, 0.0, -0.0, 1e-320, -1e-320, 1e-46, 1e300])
+anything = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(close | anything | anything.map(lambda x: -x), min_size=1, max_size=40))
+def test_edges_rank_as_their_scores_do(scores: list[float]) -> None:
+    is_ranked_alike(torch.tensor(scores, dtype=torch.float64))
+
+
+def test_scores_that_need_no_help_are_left_alone() -> None:
+    scores = torch.randn(1000).sort().values
+    assert torch.equal(torch.from_numpy(ranked_alike(scores)), scores)
+    half = torch.tensor([1.0, 1.0, -2.0, 0.5], dtype=torch.bfloat16)
+    assert ranked_alike(half).tolist() == half.tolist()
+    flat = torch.zeros(5)
+    assert np.array_equal(ranked_alike(flat), flat.numpy())
+
+
+def test_scores_beyond_single_precision_move_by_steps_only() -> None:
+    scores = 1 + torch.linspace(0, 1e-10, 50, dtype=torch.float64)
+    told = torch.from_numpy(ranked_alike(scores)).double()
+    assert len(told.unique()) == 50
+    assert (told - scores).abs().max() < 1e-5
+    is_ranked_alike(scores)
+
+
+# One graph
+
+
+def test_results_come_to_the_graph_of_the_truth() -> None:
+    shared = ComponentGraph(2, 4, n_kv_heads=2)
+    single, own = make(ComponentGraph(2, 4)), make(shared)
+    truth = own.circuit(edges=3)
+    payload = result_payload([single], truth=truth)
+    assert payload["graph"]["n_kv_heads"] == 2
+    assert torch.equal(floats(payload["results"][0]["scores"]), single.on(shared).scores)
+    # Without one, whatever suits all.
+    assert [result.graph for result in on_one_graph([single, own], "ab")] == [shared, shared]
+    assert on_one_graph([single], "a") == [single]
+
+
+def test_graphs_that_differ_are_refused_by_name() -> None:
+    small, large = make(ComponentGraph(1, 2)), make(ComponentGraph(2, 2, parallel=True))
+    with pytest.raises(
+        ValueError,
+        match=r"^what one page shows must be of one subject: a is of 1 layers x 2 heads; b is of "
+        r"2 layers x 2 heads, attention and MLP in parallel\.$",
+    ):
+        result_payload([small, large], names=["a", "b"])
+    truth = make(ComponentGraph(2, 4, n_kv_heads=2)).circuit(edges=1)
+    with pytest.raises(ValueError, match=r"the true circuit is of 2 layers x 4 heads \(2 keys\)\."):
+        result_payload([small], truth=truth)
+    with pytest.raises(ValueError, match="a page needs at least one result, got none"):
+        result_payload([])
+
+
+def test_results_are_told_apart() -> None:
+    results = [make(), make(seed=1), make(seed=2, method="gcl")]
+    payload = result_payload(results)
+    names = [told["name"] for told in payload["results"]]
+    assert names == ["ib-3, eap (1)", "ib-3, eap (2)", "ib-3, gcl"]
+    assert payload["text"] == ["a task"]
+    assert [r["name"] for r in result_payload(results, names="xyz")["results"]] == [*"xyz"]
+
+
+def test_the_first_prompts_there_are() -> None:
+    graph = GRAPHS[0]
+    prompts = make_prompts(graph)
+    payload = result_payload([make(), make(prompts=prompts)])
+    assert len(payload["prompts"]) == 2
+
+
+def test_notes_are_for_components() -> None:
+    with pytest.raises(ValueError, match=r"notes are for components such as .*, got \['m9'\] for"):
+        result_payload([make()], notes={"m0": "fine", "logits": "fine", "m9": "none"})
