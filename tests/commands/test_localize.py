@@ -4,16 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from graphcircuits.corpus import load_case
 from graphcircuits.corpus.build import start_of
 from graphcircuits.corpus.orders import Order, shipped_path
+from graphcircuits.result import Result
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.subject.transformer import Transformer
 from tests.shell import Command, refused
 from tests.subjects import make_subject
-from tests.viewer.reading import data_of
+from tests.viewer.reading import bits, data_of
 
 FAST = ["localize", "ib-3", "--method", "random", "--pairs", "2"]
 
@@ -37,6 +39,40 @@ def test_a_picture_only_if_it_is_asked_for(command: Command, tmp_path: Path) -> 
     assert ended.out.endswith("wrote a.html\n")
     assert len(data_of((tmp_path / "a.html").read_text())["results"]) == 1
     assert command(*FAST, "--no-picture").code == 2
+
+
+def test_the_page_shows_curve_prompts_truth_and_variables(command: Command, tmp_path: Path) -> None:
+    given = ["localize", "ib-3", "--method", "eap", "--pairs", "4", "--edges", "7"]
+    ended = command(*given, "--html", "a.html", "--out", "a.json")
+    assert ended.code == 0, ended.err
+    case, data = load_case("ib-3"), data_of((tmp_path / "a.html").read_text())
+    (told,) = data["results"]
+    assert told["chosen"] == 7
+    assert 7 in told["curve"]["sizes"]
+    assert (told["curve"]["pairs"], told["curve"]["seed"]) == (4, 0)
+    assert torch.equal(bits(data["truth"]["edges"], 110), case.circuit.mask)
+    assert data["component_notes"] == case.variables != {}
+    assert len(data["prompts"]) == 4
+    # The file holds as much, so that it can be looked at later.
+    result = Result.load(tmp_path / "a.json")
+    assert result.curve is not None
+    assert result.curve.to_json() == told["curve"]
+    assert result.prompts is not None
+    assert [list(tokens) for tokens in result.prompts.clean] == [
+        prompt["clean"] for prompt in data["prompts"]
+    ]
+
+
+def test_nobody_knows_the_circuit_of_a_natural_subject(command: Command, tmp_path: Path) -> None:
+    ended = command(*FAST, "--edges", "3", "--fleet", "natural", "--html", "a.html")
+    assert ended.code == 0, ended.err
+    data = data_of((tmp_path / "a.html").read_text())
+    assert (data["truth"], data["component_notes"]) == (None, {})
+
+
+def test_a_table_needs_no_curve(command: Command, tmp_path: Path) -> None:
+    ended = command(*FAST, "--edges", "3", "--json")
+    assert json.loads(ended.out)["faithfulness"]["curve"] is None
 
 
 @pytest.mark.slow

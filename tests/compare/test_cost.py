@@ -401,6 +401,8 @@ def test_cost_counts_and_measures() -> None:
         2,
     )
     assert found.counts.steps == 2
+    # The run that shows attention is no part of a method.
+    assert found.counts == counted(subject, pairs, "sp-edge", steps=2)
     assert heard == [(1, 2), (2, 2)] * 2
     assert found.seconds > 0
 

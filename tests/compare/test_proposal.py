@@ -8,7 +8,14 @@ import torch
 
 from graphcircuits.compare import proposal
 from graphcircuits.compare.evaluate import faithfulness, log_sizes, mib_sizes
-from graphcircuits.compare.proposal import GOAL, Proposal, fresh_seed, propose, unseen
+from graphcircuits.compare.proposal import (
+    GOAL,
+    Proposal,
+    fresh_seed,
+    propose,
+    recorded_curve,
+    unseen,
+)
 from graphcircuits.corpus import load_case
 from graphcircuits.methods import localize
 from graphcircuits.result import Result
@@ -50,6 +57,19 @@ def test_the_smallest_circuit_that_keeps_enough(given: Given) -> None:
     record = found.record()
     assert record["curve"]["sizes"] == sizes
     assert record["fresh"] == found.fresh
+
+
+def test_a_curve_at_all_sizes_and_one_more(given: Given) -> None:
+    subject, pairs, _, result = given
+    curve = recorded_curve(result, subject, pairs, size=50, seed=3)
+    assert curve is not None
+    assert 50 not in log_sizes(110)
+    assert curve.sizes == tuple(sorted({*log_sizes(110), 50} - {110}))
+    (value,) = faithfulness(subject, pairs, [result.circuit(edges=50)])
+    assert curve.faithfulness[curve.sizes.index(50)] == pytest.approx(value)
+    assert (curve.pairs, curve.seed) == (8, 3)
+    same = replace(pairs, corrupted=pairs.clean)
+    assert recorded_curve(result, subject, same, size=50) is None
 
 
 def test_the_best_where_none_keeps_enough(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from graphcircuits.methods import METHODS, NAMED_ONLY, default_method, localize,
 from graphcircuits.methods.exact import exact
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
+from graphcircuits.task.stored import stored_prompts
 from tests.methods.tasks import make_pairs, planted, ranks_right
 from tests.subjects import make_subject
 from tests.tiers import some
@@ -181,6 +182,23 @@ def test_localize_fills_in_the_result() -> None:
     assert result.seconds is not None
     assert result.seconds > 0
     assert torch.equal(result.scores, METHODS["eap-ig"](subject, pairs, steps=2))
+
+
+def test_localize_keeps_prompts() -> None:
+    subject = make_subject()
+    pairs = make_pairs(subject)
+    whole = localize(subject, pairs, "eap")
+    assert whole.prompts == stored_prompts(subject, pairs)
+    assert whole.prompts is not None
+    few = localize(subject, pairs, "eap", keep_prompts=1).prompts
+    assert few is not None
+    assert (len(whole.prompts), len(few)) == (min(4, len(pairs)), 1)
+    bare = localize(subject, pairs, "eap", keep_prompts=0)
+    assert bare.prompts is None
+    assert bare.options == whole.options
+    assert torch.equal(bare.scores, whole.scores)
+    with pytest.raises(ValueError, match="keep_prompts must be at least 0, got -1"):
+        localize(subject, pairs, "eap", keep_prompts=-1)
 
 
 def test_localize_hands_on_seed_and_progress() -> None:
