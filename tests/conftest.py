@@ -1,7 +1,7 @@
 """One Hypothesis profile for every test (no deadlines, the same examples each time in CI), an order
 that keeps a file together, cheap collections of garbage, matrix products that run on every machine,
 a fixture that switches argument checks off, one that takes from shipped predictors what they know,
-one that runs the command, and one that has a small GPT-2 in its folder."""
+and one that runs the command."""
 
 import gc
 import os
