@@ -97,7 +97,7 @@ bench: $(READY) ## measure speed and memory
 
 .PHONY: site
 site: $(READY) ## build the documentation into build/site, which can be read from there
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "open build/site/index.html"
 
 hooks: $(READY) ## install the git hooks

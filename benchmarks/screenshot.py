@@ -1,4 +1,4 @@
-"""The picture of a circuit's page that the docs show: what `graphcircuits localize` writes, in Chromium.
+"""The picture of a circuit's page in the docs: what `graphcircuits localize` writes, in Chromium.
 
 python -m benchmarks.screenshot [--case ib-13] [--dark] [--out docs/figures/circuit.png]
 
@@ -12,14 +12,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-SIZE = {"width": 1240, "height": 860}
+WIDTH, HEIGHT = 1240, 860
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def main() -> None:
     from playwright.sync_api import sync_playwright
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--case", default="ib-13")
     parser.add_argument("--dark", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("docs/figures/circuit.png"))
@@ -29,11 +29,13 @@ def main() -> None:
         sys.exit("no Chromium is installed; install it with: make browser")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page = Path(folder) / "circuit.html"
-        command = [sys.executable, "-m", "graphcircuits.cli", "localize", given.case, "--html", page]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        words = ["-m", "graphcircuits.cli", "localize", given.case, "--html", str(page)]
+        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         scheme = "dark" if given.dark else "light"
-        context = browser.new_context(viewport=SIZE, color_scheme=scheme, offline=True)
+        context = browser.new_context(
+            viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme, offline=True
+        )
         shown = context.new_page()
         shown.goto(page.as_uri())
         shown.wait_for_function("window.graphcircuits?.firstPaint > 0")

@@ -55,7 +55,9 @@ class Page(HTMLParser):
                 self.links.append(value)
             elif (tag, name) in LOADED:
                 several = name == "srcset"
-                self.loaded += [part.split()[0] for part in value.split(",")] if several else [value]
+                self.loaded += (
+                    [part.split()[0] for part in value.split(",")] if several else [value]
+                )
 
     def handle_data(self, data: str) -> None:
         if self._style:

@@ -53,7 +53,9 @@ def _output(output: Any) -> str:
         return _frame(data["image/svg+xml"])
     if "image/png" in data:
         encoded = "".join(data["image/png"].split())
-        return f'<img class="output" alt="output of the cell" src="data:image/png;base64,{encoded}">'
+        return (
+            f'<img class="output" alt="output of the cell" src="data:image/png;base64,{encoded}">'
+        )
     if "text/plain" in data:
         return _fenced(data["text/plain"], "text")
     return _fenced("\n".join(output.get("traceback", [])), "text")
