@@ -36,7 +36,7 @@ from graphcircuits.result_files import (
     grouped,
     to_json_file,
 )
-from graphcircuits.result_prompts import PATTERNS, texts_to_json
+from graphcircuits.result_prompts import prompt_tensors, texts_to_json
 from graphcircuits.result_pt import from_pt_file
 from graphcircuits.store import StoreError, save_artifact, write_atomic, write_json
 from graphcircuits.task.stored import StoredPrompts
@@ -407,7 +407,7 @@ class Result:
             meta["curve"] = self.curve.to_json()
         if self.prompts is not None:
             meta["prompts"] = texts_to_json(self.prompts)
-            tensors |= {name: getattr(self.prompts, name) for name in PATTERNS}
+            tensors |= prompt_tensors(self.prompts)
         config = self.graph
         save_artifact(path, kind="result", config=config, seed=seed, tensors=tensors, meta=meta)
 

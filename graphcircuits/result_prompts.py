@@ -1,21 +1,22 @@
 """The prompts that a result is kept with, in its files.
 
-1. Texts are lists of lists in either kind of file. Patterns are base64 in JSON and tensors of bytes
-   in safetensors.
-2. Readers take the shape of the patterns from the texts and from the graph, and compare it with
-   what the file holds before they build anything of that shape.
+1. Texts are lists of lists in either kind of file. Patterns are the bytes of all tables, one after
+   the other, as base64 in JSON and as a tensor of bytes in safetensors.
+2. Readers take the shapes of the tables from the texts and from the graph, and compare them with
+   what the file holds before they build anything of these shapes.
 
 Files without prompts have no word of it.
 """
 
 import base64
 import binascii
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import UInt8
 from torch import Tensor
 
 from graphcircuits.files import StoreError, short
@@ -40,9 +41,16 @@ def texts_to_json(prompts: StoredPrompts) -> dict[str, Any]:
     }
 
 
+def prompt_tensors(prompts: StoredPrompts) -> dict[str, UInt8[Tensor, " byte"]]:
+    """The patterns by their names in a file."""
+    return {
+        name: torch.cat([table.flatten() for table in getattr(prompts, name)]) for name in PATTERNS
+    }
+
+
 def prompts_to_json(prompts: StoredPrompts) -> dict[str, Any]:
     """Prompts, answers and patterns as JSON values."""
-    tables = {name: getattr(prompts, name).numpy().tobytes() for name in PATTERNS}
+    tables = {name: table.numpy().tobytes() for name, table in prompt_tensors(prompts).items()}
     told = {name: base64.b64encode(table).decode() for name, table in tables.items()}
     return texts_to_json(prompts) | told
 
@@ -54,17 +62,14 @@ def prompts_from_json(
     if "prompts" not in found:
         return None
     prompts = _mapping(path, found, {**_TEXTS, **dict.fromkeys(PATTERNS, (str,))})
-    shape = _shape(path, prompts, n_layers, n_heads)
     tables = {}
     for name in PATTERNS:
         try:
             held = base64.b64decode(prompts[name], validate=True)
         except (binascii.Error, ValueError) as error:
             raise StoreError(f"{path}: {name} of prompts must be base64: {error}.") from error
-        _check_size(path, name, len(held), shape)
-        table = torch.frombuffer(bytearray(held), dtype=torch.uint8)
-        tables[name] = table.view(shape)
-    return _built(path, prompts, tables)
+        tables[name] = torch.from_numpy(np.frombuffer(held, np.uint8).copy())
+    return _built(path, prompts, tables, n_layers, n_heads)
 
 
 def prompts_from_tensors(
@@ -84,15 +89,14 @@ def prompts_from_tensors(
             f"got {', '.join([*(['texts'] if 'prompts' in found else []), *present])} alone."
         )
     prompts = _mapping(path, found, _TEXTS)
-    shape = _shape(path, prompts, n_layers, n_heads)
     for name in PATTERNS:
         table = tensors[name]
-        if (table.dtype, tuple(table.shape)) != (torch.uint8, shape):
+        if table.dtype != torch.uint8 or table.ndim != 1:
             raise StoreError(
-                f"{path}: {name} must be bytes of shape {shape}, got {table.dtype} of shape "
+                f"{path}: {name} must be one row of bytes, got {table.dtype} of shape "
                 f"{tuple(table.shape)}."
             )
-    return _built(path, prompts, {name: tensors[name] for name in PATTERNS})
+    return _built(path, prompts, tensors, n_layers, n_heads)
 
 
 def _mapping(
@@ -112,28 +116,31 @@ def _mapping(
     return prompts
 
 
-def _shape(
-    path: str | Path, prompts: Mapping[str, Any], n_layers: int, n_heads: int
-) -> tuple[int, ...]:
-    """Of the patterns, as texts and graph have it."""
-    if not prompts["clean"] or not prompts["clean"][0]:
-        raise StoreError(f"{path}: there must be at least one prompt of at least one token.")
-    length = len(prompts["clean"][0])
-    return (len(prompts["clean"]), n_layers, n_heads, length, length)
-
-
-def _check_size(path: str | Path, name: str, held: int, shape: tuple[int, ...]) -> None:
-    if held != math.prod(shape):
-        raise StoreError(
-            f"{path}: {name} must hold {math.prod(shape)} bytes for {shape[0]} prompts of "
-            f"{shape[-1]} tokens and {shape[1]} x {shape[2]} heads, got {held}."
-        )
-
-
 def _built(
-    path: str | Path, prompts: Mapping[str, Any], tables: Mapping[str, Any]
+    path: str | Path,
+    prompts: Mapping[str, Any],
+    tables: Mapping[str, Tensor],
+    n_layers: int,
+    n_heads: int,
 ) -> StoredPrompts:
+    lengths = [len(tokens) for tokens in prompts["clean"]]
+    if not lengths or not min(lengths):
+        raise StoreError(f"{path}: there must be a prompt, and none without tokens.")
+    sizes = [n_layers * n_heads * length**2 for length in lengths]
+    for name in PATTERNS:
+        if len(tables[name]) != sum(sizes):
+            raise StoreError(
+                f"{path}: {name} must hold {sum(sizes)} bytes for prompts of {short(lengths)} "
+                f"tokens and {n_layers} x {n_heads} heads, got {len(tables[name])}."
+            )
+    split: dict[str, Any] = {
+        name: [
+            part.view(n_layers, n_heads, length, length)
+            for part, length in zip(tables[name].split(sizes), lengths, strict=True)
+        ]
+        for name in PATTERNS
+    }
     try:
-        return StoredPrompts(**{name: prompts[name] for name in _TEXTS}, **tables)
+        return StoredPrompts(**{name: prompts[name] for name in _TEXTS}, **split)
     except ValueError as error:
         raise StoreError(f"{path}: {error}") from error

@@ -92,8 +92,8 @@ def make_result() -> Result:
         clean=[["a", "b"]],
         corrupted=[["c", "d"]],
         answers=["e"],
-        patterns=table,
-        patterns_corrupted=table,
+        patterns=[*table],
+        patterns_corrupted=[*table],
     )
     result = Result(graph=graph, scores=scores, **about, prompts=prompts)
     return replace(result, chosen=result.circuit(edges=3))

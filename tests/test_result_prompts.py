@@ -21,14 +21,17 @@ GRAPH = ComponentGraph(2, 4)
 
 def make_prompts(n_layers: int = 2, n_heads: int = 4) -> StoredPrompts:
     generator = torch.Generator().manual_seed(0)
-    shape = (2, n_layers, n_heads, 3, 3)
-    tables = [torch.randint(256, shape, generator=generator).to(torch.uint8) for _ in range(2)]
+
+    def table(length: int) -> torch.Tensor:
+        shape = (n_layers, n_heads, length, length)
+        return torch.randint(256, shape, generator=generator).to(torch.uint8)
+
     return StoredPrompts(
-        clean=[["BOS", " a", "\u2028"], ["BOS", "</script>", ""]],
-        corrupted=[["BOS", "b", "\x1b"], ["BOS", "c", "d"]],
+        clean=[["BOS", " a", "\u2028"], ["BOS", "</script>"]],
+        corrupted=[["BOS", "b", "\x1b"], ["BOS", ""]],
         answers=["yes", None],
-        patterns=tables[0],
-        patterns_corrupted=tables[1],
+        patterns=[table(3), table(2)],
+        patterns_corrupted=[table(3), table(2)],
     )
 
 
@@ -99,11 +102,11 @@ BOTH: list[Any] = [
     (of_prompts(answers="yes"), "'answers' must be list, got 'yes'"),
     (of_prompts(answers=["yes", 3]), r"answers must be texts or null, got \['yes', 3\]"),
     (of_prompts(answers=["yes"]), "answers must be one for each of 2 prompts, got 1"),
-    (of_prompts(clean=[]), "there must be at least one prompt of at least one token"),
-    (of_prompts(clean=[[], []]), "there must be at least one prompt of at least one token"),
+    (of_prompts(clean=[]), "there must be a prompt, and none without tokens"),
+    (of_prompts(clean=[["a"], []]), "there must be a prompt, and none without tokens"),
     (of_prompts(clean=["abc", "def"]), "clean prompts must be lists of texts, got 'abc'"),
     (of_prompts(corrupted=[["a", "b", 3]]), "corrupted prompts must be lists of texts, got"),
-    (of_prompts(corrupted=[["a"], ["b"]]), "corrupted must be 2 prompts of 3 tokens"),
+    (of_prompts(corrupted=[["a"], ["b"]]), "as long as clean ones, 3, 2 tokens, got 1, 1"),
 ]
 
 
@@ -124,11 +127,12 @@ def test_forged_texts(
         (of_prompts(patterns="?"), "patterns of prompts must be base64"),
         (of_prompts(patterns="é"), "patterns of prompts must be base64"),
         (
-            of_prompts(patterns_corrupted=base64.b64encode(bytes(143)).decode()),
-            r"patterns_corrupted must hold 144 bytes for 2 prompts of 3 tokens and 2 x 4 heads, "
-            "got 143",
+            of_prompts(patterns_corrupted=base64.b64encode(bytes(103)).decode()),
+            r"patterns_corrupted must hold 104 bytes for prompts of \[3, 2\] tokens and 2 x 4 "
+            "heads, got 103",
         ),
-        (of_prompts(clean=[["a"] * 10**5] * 5), "must hold 400000000000 bytes for 5 prompts"),
+        (of_prompts(clean=[["a"] * 10**5] * 5), "must hold 400000000000 bytes for prompts of"),
+        (of_prompts(patterns=""), "must hold 104 bytes for prompts of .* got 0"),
     ],
 )
 def test_forged_patterns_in_json(
@@ -144,13 +148,18 @@ def test_forged_patterns_in_json(
     [
         (
             lambda meta: None,
-            {"patterns": torch.zeros(2, 2, 4, 3, 3)},
-            r"patterns must be bytes of shape \(2, 2, 4, 3, 3\), got torch.float32 of shape",
+            {"patterns": torch.zeros(104)},
+            "patterns must be one row of bytes, got torch.float32 of shape",
         ),
         (
             lambda meta: None,
-            {"patterns_corrupted": torch.zeros(144, dtype=torch.uint8)},
-            r"patterns_corrupted must be bytes of shape .* got torch.uint8 of shape \(144,\)",
+            {"patterns_corrupted": torch.zeros(1, 104, dtype=torch.uint8)},
+            r"patterns_corrupted must be one row of bytes, got torch.uint8 of shape \(1, 104\)",
+        ),
+        (
+            lambda meta: None,
+            {"patterns": torch.zeros(105, dtype=torch.uint8)},
+            "patterns must hold 104 bytes for prompts of",
         ),
         (
             lambda meta: None,

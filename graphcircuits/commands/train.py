@@ -205,12 +205,15 @@ def train(
         scored = held_out.examples or watched.examples
         found = validate(ensemble.to(device), scored) if scored else {}
         ensemble = finished(ensemble, examples, scored, config=settings, device=device)
-    histories = {} if plot is None else read_histories(kept, range(seeds))
-    steps_kept = dict(enumerate(ensemble.origin["steps"]))
+
+    def draw(path: Path) -> None:
+        last = dict(enumerate(ensemble.origin["steps"]))
+        plot_histories(path, read_histories(kept, range(seeds)), kept=last, title=out.stem)
+
     saved = save(
         {
             out: lambda path: save_ensemble(path, ensemble, command=driver_command()),
-            plot: lambda path: plot_histories(path, histories, kept=steps_kept, title=out.stem),
+            plot: draw,
         }
     )
     if checkpoints is None and not saved.failures:

@@ -25,15 +25,15 @@ SLOT_WORDS = {"q": "query", "k": "key", "v": "value", "": "MLP or logits input"}
 SLOT_MARKS = {"q": "o", "k": "s", "v": "^"}
 TRUTH = {
     "hit": ("#0173b2", "solid", "hit: in both circuits"),
-    "miss": ("#d55e00", (0, (4.5, 2.2)), "miss: in the true circuit only"),
-    "false": ("#cc78bc", (0, (1.1, 1.5)), "false alarm: not in the true circuit"),
+    "miss": ("#d55e00", (0, (4.5, 2.2)), "miss: only in the true circuit"),
+    "false": ("#cc78bc", (0, (1.1, 1.5)), "false alarm: only in this circuit"),
 }
 """Colour, line style and meaning of edges against a true circuit."""
-THIN, THICK, PLAIN = 0.7, 3.2, 1.3
+THIN, THICK, PLAIN = 0.9, 3.2, 1.3
 """Widths of the lowest and the highest score, and without scores; in points."""
 SCALE = 0.85
 """Points of the figure per unit of the layout."""
-NARROW = 4.6
+NARROW = 5.2
 """The least width of a figure in inches, for the legend to fit."""
 HEAD = (7.0, 3.2)
 """Length of an arrowhead and half of its width, in units of the layout."""

@@ -133,8 +133,8 @@ def localize(
     belong to scores as they were predicted, so a refined result has none.
 
     The first pairs, at most `keep_prompts`, are kept with the result together with the attention
-    patterns of one plain run on them, for the page that shows it; fewer or none where patterns
-    would take more than 600 kB. That run is no part of the result's seconds.
+    patterns of a plain run on them, for the page that shows it; fewer or none where patterns would
+    take more than 600 kB. That run is no part of the result's seconds.
     """
     _check_arguments(subject, pairs, method)
     refining = {"steps": refine_steps, "seconds": refine_seconds, "checkpoint": refine_checkpoint}

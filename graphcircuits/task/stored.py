@@ -1,7 +1,7 @@
 """Some prompts of a task as a reader sees them, and what each head attended to in them.
 
-1. `stored_prompts` takes the first pairs, as many as fit, runs the subject on clean and corrupted
-   prompts once, a layer at a time, and keeps the attention patterns as bytes, 255 for 1.
+1. `stored_prompts` takes the first pairs, as many as fit, runs the subject once on each clean and
+   corrupted prompt, and keeps the attention patterns as bytes, 255 for 1.
 2. Tokens are shown as the tokenizer writes them, else as the symbols of a program, else as ids; the
    right answer is shown where the pairs tell it.
 """
@@ -35,64 +35,75 @@ class StoredPrompts:
     corrupted: Sequence[Sequence[str]]
     answers: Sequence[str | None]
     """What is right on each clean prompt, where the pairs tell."""
-    patterns: UInt8[Tensor, "pair layer head query key"]
-    """What each position attends to in the clean run, 255 meaning 1. Kept on the CPU."""
-    patterns_corrupted: UInt8[Tensor, "pair layer head query key"]
+    # Plain tensors: their lengths differ, and all of it is checked below.
+    patterns: Sequence[Tensor]
+    """What each position attends to in the clean run: one table of bytes (layer head query key) per
+    pair, 255 meaning 1. Kept as copies on the CPU."""
+    patterns_corrupted: Sequence[Tensor]
 
     def __post_init__(self) -> None:
         for name in ("clean", "corrupted"):
             object.__setattr__(self, name, tuple(tuple(tokens) for tokens in getattr(self, name)))
-        object.__setattr__(self, "answers", tuple(self.answers))
-        problems = []
-        shape = tuple(self.patterns.shape)
-        if len(shape) != 5 or shape[0] < 1 or shape[3] != shape[4]:
-            problems.append(
-                "patterns must have the axes pair, layer, head, query and key, with as many "
-                f"queries as keys and at least one pair, got {shape}"
-            )
-        else:
-            for name in ("clean", "corrupted"):
-                lengths = [len(tokens) for tokens in getattr(self, name)]
-                if lengths != [shape[3]] * shape[0]:
-                    problems.append(
-                        f"{name} must be {shape[0]} prompts of {shape[3]} tokens, as the patterns "
-                        f"have them, got prompts of {', '.join(map(str, lengths)) or 'no'} tokens"
-                    )
-            if len(self.answers) != shape[0]:
-                problems.append(
-                    f"answers must be one for each of {shape[0]} prompts, got {len(self.answers)}"
-                )
-        if self.patterns_corrupted.shape != shape:
-            problems.append(
-                f"patterns of the corrupted run must have the shape of the others, {shape}, got "
-                f"{tuple(self.patterns_corrupted.shape)}"
-            )
-        if problems:
-            raise ValueError("; ".join(problems) + ".")
         for name in ("patterns", "patterns_corrupted"):
-            object.__setattr__(self, name, getattr(self, name).detach().to("cpu", copy=True))
+            tables = tuple(table.detach().to("cpu", copy=True) for table in getattr(self, name))
+            object.__setattr__(self, name, tables)
+        object.__setattr__(self, "answers", tuple(self.answers))
+        if problems := self._problems():
+            raise ValueError("; ".join(problems) + ".")
+
+    def _problems(self) -> list[str]:
+        """What does not fit together."""
+        count, length = len(self.clean), [len(tokens) for tokens in self.clean]
+        if not count or not min(length):
+            return ["there must be at least one prompt, and no prompt without tokens"]
+        problems = []
+        if (other := [len(tokens) for tokens in self.corrupted]) != length:
+            problems.append(
+                f"corrupted prompts must be as long as clean ones, {_listed(length)} tokens, got "
+                f"{_listed(other)}"
+            )
+        if len(self.answers) != count:
+            problems.append(
+                f"answers must be one for each of {count} prompts, got {len(self.answers)}"
+            )
+        for name in ("patterns", "patterns_corrupted"):
+            shapes = [tuple(table.shape) for table in getattr(self, name)]
+            wanted = [(*self.heads, tokens, tokens) for tokens in length]
+            if shapes != wanted:
+                problems.append(
+                    f"{name} must have the axes layer, head, query and key for each prompt, "
+                    f"{_listed(wanted)}, got {_listed(shapes)}"
+                )
+            if odd := {table.dtype for table in getattr(self, name)} - {torch.uint8}:
+                problems.append(f"{name} must be bytes, torch.uint8, got {_listed([*odd])}")
+        return problems
 
     def __len__(self) -> int:
-        return len(self.patterns)
+        return len(self.clean)
 
     @property
-    def heads(self) -> tuple[int, int]:
+    def heads(self) -> tuple[int, ...]:
         """Layers, and heads of each."""
-        return self.patterns.shape[1], self.patterns.shape[2]
+        return tuple(self.patterns[0].shape[:2]) if self.patterns else ()
 
     def __repr__(self) -> str:
-        _, layers, heads, length, _ = self.patterns.shape
-        return f"StoredPrompts({len(self)} pairs of {length} tokens, {layers} x {heads} heads)"
+        tokens = sum(map(len, self.clean))
+        layers, heads = self.heads
+        return f"StoredPrompts({len(self)} pairs, {tokens} tokens, {layers} x {heads} heads)"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StoredPrompts):
             return NotImplemented
         names = ("clean", "corrupted", "answers")
-        return (
-            all(getattr(self, name) == getattr(other, name) for name in names)
-            and torch.equal(self.patterns, other.patterns)
-            and torch.equal(self.patterns_corrupted, other.patterns_corrupted)
+        return all(getattr(self, name) == getattr(other, name) for name in names) and all(
+            torch.equal(one, two)
+            for name in ("patterns", "patterns_corrupted")
+            for one, two in zip(getattr(self, name), getattr(other, name), strict=True)
         )
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values)) or "none"
 
 
 def stored_prompts(
@@ -100,42 +111,43 @@ def stored_prompts(
 ) -> StoredPrompts | None:
     """The first pairs, at most so many, whose patterns take at most `limit` bytes; None if none do.
 
-    Positions that no scored one of a causal subject can see are left out.
+    Of a causal subject, positions behind the last scored one of a pair are left out: nothing sees
+    them, and they may be padding.
     """
-    if most < 1:
+    kept: list[tuple[Pairs, Tensor, Tensor]] = []
+    each = 2 * subject.config.n_layers * subject.config.n_heads
+    for place in range(min(most, len(pairs))):
+        pair = pairs[place]
+        pair = (pair.up_to_last_column() if subject.config.causal else pair).to(subject.device)
+        limit -= each * pair.clean.shape[1] ** 2
+        if limit < 0:
+            break
+        kept.append((pair, _patterns(subject, pair.clean), _patterns(subject, pair.corrupted)))
+    if not kept:
         return None
-    pairs = pairs[:most]
-    if subject.config.causal:
-        pairs = pairs.up_to_last_column()
-    config, length = subject.config, pairs.clean.shape[1]
-    count = min(len(pairs), limit // (2 * config.n_layers * config.n_heads * length**2))
-    if count < 1:
-        return None
-    pairs = pairs[:count].to(subject.device)
-    both = torch.cat([pairs.clean, pairs.corrupted])
-    with torch.no_grad():
-        layers = [_bytes(pattern) for pattern in subject.patterns(both)]
-    patterns = torch.stack(layers, dim=1)
     return StoredPrompts(
-        clean=_texts(subject, pairs.clean),
-        corrupted=_texts(subject, pairs.corrupted),
-        answers=[_answer(subject, pairs, pair) for pair in range(count)],
-        patterns=patterns[:count],
-        patterns_corrupted=patterns[count:],
+        clean=[_texts(subject, pair.clean[0]) for pair, _, _ in kept],
+        corrupted=[_texts(subject, pair.corrupted[0]) for pair, _, _ in kept],
+        answers=[_answer(subject, pair) for pair, _, _ in kept],
+        patterns=[clean for _, clean, _ in kept],
+        patterns_corrupted=[corrupted for _, _, corrupted in kept],
     )
 
 
-def _bytes(pattern: Tensor) -> UInt8[Tensor, "batch head query key"]:
-    return (pattern.float() * 255).round().clamp(0, 255).to(torch.uint8).cpu()
+def _patterns(
+    subject: Transformer, tokens: Int[Tensor, "1 pos"]
+) -> UInt8[Tensor, "layer head pos pos"]:
+    # One prompt at a time, which fits wherever a method did that was bound in its memory.
+    with torch.no_grad():
+        layers = [(layer[0].float() * 255).round() for layer in subject.patterns(tokens)]
+    return torch.stack([layer.clamp(0, 255).to(torch.uint8).cpu() for layer in layers])
 
 
 # Words
 
 
-def _texts(subject: Transformer, tokens: Int[Tensor, "batch pos"]) -> list[list[str]]:
-    ids = tokens.tolist()
-    known = {token: _token(subject, token) for prompt in ids for token in prompt}
-    return [[known[token] for token in prompt] for prompt in ids]
+def _texts(subject: Transformer, tokens: Int[Tensor, " pos"]) -> list[str]:
+    return [_token(subject, token) for token in tokens.tolist()]
 
 
 def _token(subject: Transformer, token: int) -> str:
@@ -167,14 +179,14 @@ def _symbol(codec: Codec, token: int) -> str:
     return names.get(token) or str((*codec.vocab, *codec.tasks)[token - len(names)])
 
 
-def _answer(subject: Transformer, pairs: Pairs, pair: int) -> str | None:
-    """What is right at the scored positions of a clean prompt."""
-    if pairs.targets is None or not isinstance(pairs.loss_name, str):
+def _answer(subject: Transformer, pair: Pairs) -> str | None:
+    """What is right at the scored positions of the clean prompt."""
+    if pair.targets is None or not isinstance(pair.loss_name, str):
         return None
-    targets = pairs.targets[pair][pairs.scored[pair]]
-    if pairs.loss_name == "l1":
+    targets = pair.targets[pair.scored]
+    if pair.loss_name == "l1":
         return _cut(" ".join(f"{value:.4g}" for value in targets.tolist()), _LONGEST_ANSWER)
-    classes = (targets.argmax(-1) if pairs.loss_name == "kl" else targets).tolist()
+    classes = (targets.argmax(-1) if pair.loss_name == "kl" else targets).tolist()
     return _cut(" ".join(_class(subject, index) for index in classes), _LONGEST_ANSWER)
 
 

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from graphcircuits.compare.evaluate import FaithfulnessCurve
@@ -15,7 +16,7 @@ CURVE = RecordedCurve(sizes=(0, 4, 16), faithfulness=(0.0, -0.5, 1.0), pairs=8)
 def test_a_curve_has_a_point_at_every_size_but_none() -> None:
     figure = CURVE.plot()
     line, one = figure.axes[0].get_lines()
-    assert line.get_xydata().tolist() == [[4.0, -0.5], [16.0, 1.0]]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+    assert np.asarray(line.get_xydata()).tolist() == [[4.0, -0.5], [16.0, 1.0]]
     assert one.get_linestyle() == ":"
     words = figure.axes[0].get_legend()
     assert words is not None

@@ -63,14 +63,14 @@ def test_scores_give_widths_and_truth_gives_styles() -> None:
     figure = result.plot(edges=4, truth=true)
     lines = strokes(figure)
     assert len(lines.get_paths()) == 5
-    assert lines.get_linewidths() == pytest.approx([THICK, 2.575, 1.95, 1.325, THIN])
+    assert lines.get_linewidths() == pytest.approx([THICK, 2.625, 2.05, 1.475, THIN])
     # Three hits, one false alarm and one miss; matplotlib scales dashes by the width.
     solid = [style[1] is None for style in lines.get_linestyles()]
     assert solid.count(True) == 3
     assert legend(figure)[:3] == [
         "hit: in both circuits (3)",
-        "miss: in the true circuit only (1)",
-        "false alarm: not in the true circuit (1)",
+        "miss: only in the true circuit (1)",
+        "false alarm: only in this circuit (1)",
     ]
     assert "highest score, 4" in legend(figure)
     assert "lowest score, 0" in legend(figure)
@@ -95,7 +95,7 @@ def test_it_draws_on_axes_that_are_there() -> None:
     assert circuit(NAMES[:1]).plot(ax=right, truth=circuit([])) is figure
     assert left.get_title() == "one"
     first = right.get_legend().get_texts()[0]
-    assert first.get_text() == "false alarm: not in the true circuit (1)"
+    assert first.get_text() == "false alarm: only in this circuit (1)"
     # Letters shrink with the boxes they stand in.
     (name,) = [text for text in left.texts if text.get_text() == "a1.h1"]
     assert name.get_fontsize() < 10

@@ -1,5 +1,6 @@
 """Prompts kept with a result: the words, the patterns as bytes, and how many fit."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,13 +27,13 @@ def make_pairs(subject: Transformer, batch: int = 6, last: int = 4, **given: Any
 
 
 def make_prompts(**given: Any) -> StoredPrompts:
-    patterns = torch.arange(2 * 2 * 3 * 4, dtype=torch.uint8).view(1, 2, 3, 2, 4)[..., :2]
+    patterns = [torch.arange(2 * 3 * n * n, dtype=torch.uint8).view(2, 3, n, n) for n in (2, 1)]
     fields: dict[str, Any] = {
-        "clean": [["a", "b"]],
-        "corrupted": [["c", "d"]],
-        "answers": ["e"],
+        "clean": [["a", "b"], ["c"]],
+        "corrupted": [["d", "e"], ["f"]],
+        "answers": ["g", None],
         "patterns": patterns,
-        "patterns_corrupted": 255 - patterns,
+        "patterns_corrupted": [255 - table for table in patterns],
     }
     return StoredPrompts(**fields | given)
 
@@ -44,15 +45,16 @@ def test_bytes_are_the_patterns_of_clean_and_corrupted_runs(architecture: str) -
     found = stored_prompts(subject, pairs)
     assert found is not None
     assert (len(found), found.heads) == (4, (2, 4))
-    for tokens, kept in (
+    for tokens, tables in (
         (pairs.clean, found.patterns),
         (pairs.corrupted, found.patterns_corrupted),
     ):
         whole = torch.stack(list(subject.patterns(tokens[:4])), dim=1)
+        kept = torch.stack([*tables])
         assert (kept.double() / 255 - whole).abs().max() <= 0.5 / 255 + 1e-6
         # A row of n bytes is off by half a step in each.
         assert ((kept.double().sum(-1) / 255 - 1).abs() <= 5 * 0.5 / 255 + 1e-6).all()
-    assert repr(found) == "StoredPrompts(4 pairs of 5 tokens, 2 x 4 heads)"
+    assert repr(found) == "StoredPrompts(4 pairs, 20 tokens, 2 x 4 heads)"
 
 
 def test_no_more_than_fit() -> None:
@@ -63,7 +65,8 @@ def test_no_more_than_fit() -> None:
         found = stored_prompts(subject, pairs, limit=limit)
         assert found is not None
         assert len(found) == count
-        assert found.patterns.nbytes + found.patterns_corrupted.nbytes <= limit
+        tables = (*found.patterns, *found.patterns_corrupted)
+        assert sum(table.nbytes for table in tables) <= limit
     assert stored_prompts(subject, pairs, limit=each - 1) is None
     assert stored_prompts(subject, pairs, most=0) is None
     few = stored_prompts(subject, pairs[:2])
@@ -77,6 +80,16 @@ def test_positions_that_nothing_scored_sees_are_left_out() -> None:
         found = stored_prompts(model, make_pairs(model, last=2))
         assert found is not None
         assert {len(tokens) for tokens in found.clean} == {length}
+    # Each pair ends with what it scores, so padding is left out.
+    pairs = make_pairs(subject, batch=2, last=2)
+    pairs = replace(pairs, scored=torch.eye(5)[[1, 4]].bool())
+    found = stored_prompts(subject, pairs)
+    assert found is not None
+    assert [len(tokens) for tokens in found.clean] == [2, 5]
+    for pair, length in enumerate((2, 5)):
+        (first, _) = subject.patterns(pairs.corrupted[pair : pair + 1, :length])
+        kept = found.patterns_corrupted[pair][0].double() / 255
+        assert (kept - first[0]).abs().max() <= 0.5 / 255 + 1e-6
 
 
 def test_nothing_is_left_on_the_subject_and_gradients_are_not_asked_for() -> None:
@@ -84,7 +97,7 @@ def test_nothing_is_left_on_the_subject_and_gradients_are_not_asked_for() -> Non
     weight = subject.weights["W_Q"].requires_grad_()
     found = stored_prompts(subject, make_pairs(subject))
     assert found is not None
-    assert not found.patterns.requires_grad
+    assert not found.patterns[0].requires_grad
     assert weight.grad is None
 
 
@@ -178,7 +191,7 @@ def test_long_words_are_cut() -> None:
 def test_equal_prompts() -> None:
     prompts = make_prompts()
     assert prompts == make_prompts()
-    assert prompts != make_prompts(answers=[None])
+    assert prompts != make_prompts(answers=[None, None])
     assert prompts != make_prompts(patterns=prompts.patterns_corrupted)
     assert prompts != "prompts"
 
@@ -187,20 +200,18 @@ def test_equal_prompts() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"clean": [["a"]]}, r"clean must be 1 prompts of 2 tokens, .* got prompts of 1 tokens"),
+        ({"clean": []}, "at least one prompt, and no prompt without tokens"),
+        ({"clean": [["a"], []]}, "at least one prompt, and no prompt without tokens"),
+        ({"corrupted": []}, "must be as long as clean ones, 2, 1 tokens, got none"),
+        ({"corrupted": [["a"], ["b"]]}, "as long as clean ones, 2, 1 tokens, got 1, 1"),
+        ({"answers": []}, "answers must be one for each of 2 prompts, got 0"),
         (
-            {"corrupted": []},
-            "corrupted must be 1 prompts of 2 tokens, .* got prompts of no",
+            {"patterns_corrupted": [torch.zeros(2, 3, 2, 1, dtype=torch.uint8)]},
+            r"patterns_corrupted must have the axes layer, head, query and key for each prompt, "
+            r"\(2, 3, 2, 2\), \(2, 3, 1, 1\), got \(2, 3, 2, 1\)",
         ),
-        ({"answers": []}, r"answers must be one for each of 1 prompts, got 0"),
-        (
-            {"patterns_corrupted": torch.zeros(1, 2, 3, 2, 1, dtype=torch.uint8)},
-            r"patterns of the corrupted run must have the shape of the others, .* got \(1, 2, 3, 2",
-        ),
-        (
-            {"patterns": torch.zeros(1, 2, 3, 2, 1, dtype=torch.uint8)},
-            "as many queries as keys and at least one pair, got",
-        ),
+        ({"patterns": [torch.zeros(2, 3, 2, 2)]}, "must be bytes, torch.uint8, got torch.float32"),
+        ({"patterns": []}, r"patterns must have the axes .*, got none"),
     ],
 )
 def test_prompts_that_do_not_fit_together(given: dict[str, Any], message: str) -> None:

@@ -21,6 +21,10 @@ HISTORIES: dict[int, dict[int, dict[str, Any]]] = {
 }
 
 
+def points(line: Any) -> list[list[float]]:
+    return line.get_xydata().tolist()
+
+
 def test_a_panel_for_every_figure_and_a_line_for_every_seed() -> None:
     figure = history_figure(HISTORIES, kept={0: 20}, title="costs $5")
     assert [axes.get_title() for axes in figure.axes] == [
@@ -31,11 +35,11 @@ def test_a_panel_for_every_figure_and_a_line_for_every_seed() -> None:
     ]
     loss, head, _, cmd = figure.axes
     first, ring, second = loss.get_lines()
-    assert first.get_xydata().tolist() == [[10.0, 3.0], [20.0, 1.0]]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
-    assert ring.get_xydata().tolist() == [[20.0, 1.0]]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
-    assert second.get_xydata().tolist() == [[10.0, 2.0]]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
-    assert list(head.get_lines()[0].get_ydata()) == [0.75, 0.75]
-    assert list(cmd.get_lines()[0].get_ydata()) == [0.25, 0.25]
+    assert points(first) == [[10.0, 3.0], [20.0, 1.0]]
+    assert points(ring) == [[20.0, 1.0]]
+    assert points(second) == [[10.0, 2.0]]
+    assert points(head.get_lines()[0]) == [[10.0, 0.75], [20.0, 0.75]]
+    assert points(cmd.get_lines()[0]) == [[10.0, 0.25], [20.0, 0.25]]
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [
         "seed 0",
@@ -53,6 +57,7 @@ def test_histories_are_read_from_checkpoints(tmp_path: Path) -> None:
         path = checkpoint_path(tmp_path, seed)
         save_artifact(path, kind=CHECKPOINT, config={}, seed=None, tensors={}, meta=meta)
     assert read_histories(tmp_path, [0, 4]) == HISTORIES
+    path = checkpoint_path(tmp_path, 4)
     save_artifact(path, kind=CHECKPOINT, config={}, seed=None, tensors={}, meta={"history": 3})
     with pytest.raises(StoreError, match=r"seed4\.safetensors is not a whole checkpoint"):
         read_histories(tmp_path, [4])

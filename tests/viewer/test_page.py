@@ -39,8 +39,8 @@ def result(text: str) -> Result:
             clean=[[text, text]],
             corrupted=[[text, "b"]],
             answers=[text],
-            patterns=table,
-            patterns_corrupted=table,
+            patterns=[*table],
+            patterns_corrupted=[*table],
         ),
     )
 
@@ -155,8 +155,8 @@ def test_a_page_is_small() -> None:
         clean=words,
         corrupted=words,
         answers=[None] * 4,
-        patterns=table,
-        patterns_corrupted=table,
+        patterns=[*table],
+        patterns_corrupted=[*table],
     )
     scored = Result(graph=graph, scores=torch.randn(graph.n_edges), prompts=prompts)
     assert graph.n_edges == 110

@@ -45,8 +45,8 @@ def make_prompts(graph: ComponentGraph) -> StoredPrompts:
         clean=[["a", "b", "c"], ["d", "e", "f"]],
         corrupted=[["A", "B", "C"], ["D", "E", "F"]],
         answers=["g", None],
-        patterns=tables[0],
-        patterns_corrupted=tables[1],
+        patterns=[*tables[0]],
+        patterns_corrupted=[*tables[1]],
     )
 
 
@@ -87,7 +87,7 @@ def test_a_result_can_be_read_back(graph: ComponentGraph) -> None:
     assert torch.equal(bits(payload["truth"]["edges"], graph.n_edges), truth.mask)
     assert payload["component_notes"] == {"m0": "sum"}
     assert (payload["title"], payload["text"]) == ("Circuit of ib-3", ["a task"])
-    shape = prompts.patterns.shape[1:]
+    shape = prompts.patterns[0].shape
     assert [prompt["answer"] for prompt in payload["prompts"]] == ["g", None]
     for pair, prompt in enumerate(payload["prompts"]):
         assert tuple(prompt["clean"]) == prompts.clean[pair]
