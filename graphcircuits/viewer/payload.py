@@ -48,7 +48,7 @@ def result_payload(
     """
     if not results:
         raise ValueError("a page needs at least one result, got none.")
-    names = distinct(names or [_name(result) for result in results])
+    names = distinct(names or _names(results))
     results = on_one_graph(results, names, truth)
     first = results[0]
     chosen = START if first.chosen is None else len(first.chosen)
@@ -191,8 +191,11 @@ def _result(result: "Result", name: str) -> dict[str, Any]:
     }
 
 
-def _name(result: "Result") -> str:
-    return ", ".join(part for part in (result.subject, result.method) if part) or "a result"
+def _names(results: "Sequence[Result]") -> list[str]:
+    """Subject and method; of several results of one subject the method alone."""
+    one = len(results) > 1 and len({result.subject for result in results}) == 1
+    parts = [("" if one else result.subject, result.method) for result in results]
+    return [", ".join(filter(None, named)) or "a result" for named in parts]
 
 
 def _truth(circuit: Circuit, name: str) -> dict[str, Any]:

@@ -4,28 +4,15 @@ One browser is started per worker of pytest-xdist, and each test gets a context 
 machine without Chromium the tests fail and say what to do: nothing is passed over.
 """
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
-
-def find_browser() -> str:
-    """The path of Chromium, as the Makefile looks for it."""
-    for name in BROWSERS:
-        if path := shutil.which(name):
-            return path
-    raise FileNotFoundError(
-        f"the tests of pages drive Chromium, and none of {', '.join(BROWSERS)} is installed; "
-        "install it with: make browser"
-    )
+from benchmarks.screenshots import running
 
 
 @dataclass
@@ -41,11 +28,8 @@ class Opened:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=find_browser(), args=arguments)
+    with running() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture
@@ -66,9 +50,14 @@ def opened(context: BrowserContext, tmp_path: Path) -> Callable[..., Opened]:
         if settings:
             page.emulate_media(**settings)
         found = Opened(page)
+
+        def asked(url: str) -> None:
+            if not url.startswith(("blob:", "data:")):
+                found.asked.append(url)
+
         page.on("console", lambda message: found.said.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: found.said.append(f"uncaught: {error}"))
-        page.on("request", lambda request: found.asked.append(request.url))
+        page.on("request", lambda request: asked(request.url))
         page.goto(path.as_uri())
         found.asked.remove(path.as_uri())
         return found

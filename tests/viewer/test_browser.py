@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from benchmarks import screenshots
 from graphcircuits import load_case, localize
 from graphcircuits.viewer.heatmap import heat_map_page
 from graphcircuits.viewer.page import circuit_page, page, result_page
-from tests.viewer import conftest
 from tests.viewer.conftest import Opened
 from tests.viewer.test_page import HOSTILE, circuit, heat_map, viewer
 
@@ -60,6 +60,6 @@ def test_heat_maps_keep_their_style(opened: Open) -> None:
 
 
 def test_a_machine_without_a_browser_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conftest.shutil, "which", lambda name: None)
+    monkeypatch.setattr(screenshots.shutil, "which", lambda name: None)
     with pytest.raises(FileNotFoundError, match=r"none of chromium, .* install it with: make brow"):
-        conftest.find_browser()
+        screenshots.find_browser()

@@ -206,7 +206,9 @@ def test_results_are_told_apart() -> None:
     results = [make(), make(seed=1), make(seed=2, method="gcl")]
     payload = result_payload(results)
     names = [told["name"] for told in payload["results"]]
-    assert names == ["ib-3, eap (1)", "ib-3, eap (2)", "ib-3, gcl"]
+    assert names == ["eap (1)", "eap (2)", "gcl"]
+    others = result_payload([make(), make(subject="ib-4")])["results"]
+    assert [told["name"] for told in others] == ["ib-3, eap", "ib-4, eap"]
     assert payload["text"] == ["a task"]
     assert [r["name"] for r in result_payload(results, names="xyz")["results"]] == [*"xyz"]
 

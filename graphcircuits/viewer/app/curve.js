@@ -6,9 +6,9 @@ function showFaithfulness(app) {
   const text = byId("faithfulness");
   const [panel] = app.scene.panels;
   const lines = app.scene.panels.map((own) => faithfulnessText(app, own));
-  const several = lines.length > 1;
-  text.textContent = lines.map((line, i) => (
-    several ? `${app.scene.panels[i].result.name}: ${line.text}` : line.text)).join(" · ");
+  const several = new Set(lines.map((line) => line.text)).size > 1;
+  text.textContent = several ? lines.map((line, i) => (
+    `${app.scene.panels[i].result.name}: ${line.text}`)).join(" · ") : lines[0].text;
   text.dataset.value = lines[0].value ?? "";
   text.dataset.how = lines[0].how;
   drawCurve(byId("curve"), app.scene.panels.map((own) => own.result), panel.edges.length + (app.state.prune ? panel.loose : 0), lines[0].value);
@@ -26,7 +26,7 @@ function faithfulnessText(app, panel) {
     measured: () => `faithfulness ${short(found.value)}, measured at ${plural(size, "edge")}${pairs}`,
     between: () => `faithfulness about ${short(found.value)}, between ${found.from} and ${found.to} measured edges${pairs}`,
     outside: () => `faithfulness not measured here, only from ${found.from} to ${plural(found.to, "edge")}`,
-    none: () => "faithfulness not measured; graphcircuits localize measures it",
+    none: () => "faithfulness not measured: graphcircuits localize --html measures it",
   };
   return { ...found, text: texts[found.how]() };
 }

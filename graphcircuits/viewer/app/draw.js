@@ -1,9 +1,9 @@
 // What the pens draw: colours, edges with their heads, boxes with their names.
 //
 // 1. THEMES and COLOURINGS say what colours mean; every class differs by dash or shape as well.
-// 2. LinkPainter draws links from the strongest to the weakest, as many as fit into a time limit,
-//    and goes on where it stopped. Weaker ones are laid beneath what is there.
-// 3. drawBoxes and drawGround draw the rest.
+// 2. Painter draws a panel on a canvas in short steps: boxes, then links from the strongest to the
+//    weakest, each laid beneath what is there.
+// 3. drawBox and drawGround draw the rest.
 
 const THEMES = {
   light: {
@@ -19,41 +19,49 @@ const THEMES = {
 };
 const BLUE = "#0173b2";
 const ORANGE = "#d55e00";
-const DASHED = [7, 4];
-const DOTTED = [1.5, 3.5];
 const COLOURINGS = {
   kind: [
-    { colour: BLUE, dash: [], label: "query", shape: 0 },
-    { colour: "#de8f05", dash: [], label: "key", shape: 1 },
-    { colour: "#029e73", dash: [], label: "value", shape: 2 },
-    { colour: null, dash: [], label: "into an MLP or the logits", shape: 3 },
+    { colour: BLUE, dash: "solid", label: "query", shape: 0 },
+    { colour: "#de8f05", dash: "solid", label: "key", shape: 1 },
+    { colour: "#029e73", dash: "solid", label: "value", shape: 2 },
+    { colour: null, dash: "solid", label: "into an MLP or the logits", shape: 3 },
   ],
   truth: [
-    { colour: BLUE, dash: [], label: "hit", shape: null },
-    { colour: ORANGE, dash: DASHED, label: "miss", shape: null },
-    { colour: "#cc78bc", dash: DOTTED, label: "false alarm", shape: null },
+    { colour: BLUE, dash: "solid", label: "hit", shape: null },
+    { colour: ORANGE, dash: "dashed", label: "miss", shape: null },
+    { colour: "#cc78bc", dash: "dotted", label: "false alarm", shape: null },
   ],
   difference: [
-    { colour: null, dash: [], label: "in both", shape: null },
-    { colour: BLUE, dash: DASHED, label: "only left", shape: null },
-    { colour: ORANGE, dash: DOTTED, label: "only right", shape: null },
+    { colour: null, dash: "solid", label: "in both", shape: null },
+    { colour: BLUE, dash: "dashed", label: "only left", shape: null },
+    { colour: ORANGE, dash: "dotted", label: "only right", shape: null },
   ],
 };
 const LEVELS = 24; // widths and opacities are told apart in so many steps
-const BATCH = 40; // links in one stroke
+const BATCH = 24; // links in one stroke
+
+/** How to stroke a dash at a width: longer where it is wider, dots as round caps. */
+function dashing(dash, width) {
+  if (dash === "dashed") return { dash: [Math.max(6, 2.4 * width), Math.max(3.5, 1.4 * width)] };
+  if (dash === "dotted") return { dash: [0.01, Math.max(3.4, 1.9 * width)], cap: "round" };
+  return {};
+}
 
 function colourOf(colouring, group, theme) {
   return COLOURINGS[colouring][group].colour ?? THEMES[theme].plain;
 }
 
-/** Width and opacity at a strength, thinner where there are many links. */
-function weight(strength, count) {
+/** Width and opacity at a strength, thinner where there are many links.
+ *
+ * Where colours compare, weak edges matter as much: they stay visible. */
+function weight(strength, count, colouring) {
   const level = Math.round(strength * LEVELS) / LEVELS;
   const [thin, thick, pale] = count <= 80 ? [1, 4, 0.55]
-    : count <= 400 ? [0.7, 3.4, 0.32] : count <= 2500 ? [0.45, 3, 0.16] : [0.4, 2.4, 0.1];
+    : count <= 400 ? [0.8, 3.4, 0.36] : count <= 2500 ? [0.45, 3, 0.16] : [0.4, 2.4, 0.1];
+  const least = colouring === "kind" ? pale : Math.max(pale, 0.6 - 0.1 * Math.log10(1 + count));
   return {
     width: thin + (thick - thin) * level ** 1.4,
-    alpha: pale + (1 - pale) * level ** 1.2,
+    alpha: least + (1 - least) * level ** 1.2,
     level,
   };
 }
@@ -121,7 +129,7 @@ function drawHead(pen, scene, link, width) {
 function drawLink(pen, scene, link, style) {
   pen.begin();
   traceLink(pen, scene.layout, scene.routes, link);
-  pen.stroke({ ...style, cap: style.dash.length === 2 && style.dash[0] < 2 ? "round" : "butt" });
+  pen.stroke({ ...style, dash: [], ...dashing(style.dash, style.width) });
   pen.begin();
   drawHead(pen, scene, link, style.width);
   pen.fill({ colour: style.colour, alpha: Math.max(style.alpha ?? 1, 0.5) });
@@ -131,26 +139,38 @@ function drawLink(pen, scene, link, style) {
 function styleOf(scene, panel, link, theme) {
   const edge = scene.links.edge[link];
   const group = panel.group[edge];
-  const { width, alpha } = weight(panel.strength[edge], panel.shown.length);
+  const { width, alpha } = weight(panel.strength[edge], panel.shown.length, scene.colouring);
   const dash = COLOURINGS[scene.colouring][group].dash;
   return { colour: colourOf(scene.colouring, group, theme), width, alpha, dash };
 }
 
-class LinkPainter {
+class Painter {
   constructor(scene, panel, theme) {
-    Object.assign(this, { scene, panel, theme, next: 0 });
-    this.covered = new Int16Array(scene.routes.bundles.list.length * 4).fill(-1);
+    Object.assign(this, { scene, panel, theme, next: 0, nextBox: 0 });
+    this.covered = new Int16Array(scene.routes.bundles.length * 4).fill(-1);
     this.heads = new Set();
   }
 
-  get done() { return this.next >= this.panel.shown.length; }
+  get done() {
+    return this.next >= this.panel.shown.length && this.nextBox >= this.scene.cells.length;
+  }
 
-  /** Draws one batch of equally heavy links. */
+  /** Draws some boxes, or one batch of equally heavy links. */
   step(pen) {
+    const { cells } = this.scene;
+    pen.beneath(this.nextBox >= cells.length);
+    if (this.nextBox < cells.length) {
+      for (const cell of cells.slice(this.nextBox, this.nextBox + BATCH)) drawBox(pen, cell, THEMES[this.theme]);
+      this.nextBox += BATCH;
+    } else this.stepLinks(pen);
+  }
+
+  stepLinks(pen) {
     const { shown, group, strength } = this.panel;
     const { links } = this.scene;
     const batch = [[], [], [], []];
-    const { width, alpha, level } = weight(strength[links.edge[shown[this.next]]], shown.length);
+    const heaviest = strength[links.edge[shown[this.next]]];
+    const { width, alpha, level } = weight(heaviest, shown.length, this.scene.colouring);
     for (let taken = 0; taken < BATCH && this.next < shown.length; taken++, this.next++) {
       const edge = links.edge[shown[this.next]];
       if (Math.round(strength[edge] * LEVELS) / LEVELS !== level) break;
@@ -171,11 +191,11 @@ class LinkPainter {
     }
     pen.begin();
     for (const link of inside) {
-      const key = routes.bundle[link] * 4 + group;
-      traceLink(pen, layout, routes, link, this.covered[key]);
-      this.covered[key] = Math.max(this.covered[key], routes.to[link] - 1);
+      const key = routes.bundle[link] * 4 + group; // negative for a link without a bundle
+      traceLink(pen, layout, routes, link, key < 0 ? -1 : this.covered[key]);
+      if (key >= 0) this.covered[key] = Math.max(this.covered[key], routes.to[link] - 1);
     }
-    pen.stroke({ colour, width, alpha, dash, cap: dash[0] < 2 ? "round" : "butt" });
+    pen.stroke({ colour, width, alpha, ...dashing(dash, width) });
   }
 
   newHead(link, group) {
@@ -190,15 +210,12 @@ class LinkPainter {
 
 function drawBoxes(pen, layout, theme, only = null) {
   const colours = THEMES[theme];
-  for (const row of layout.rows) {
-    for (const cell of row.cells) {
-      if (only && !only.has(cell.component)) continue;
-      drawBox(pen, cell, row, layout, colours);
-    }
+  for (const cell of cellsOf(layout)) {
+    if (!only || only.has(cell.component)) drawBox(pen, cell, colours);
   }
 }
 
-function drawBox(pen, cell, row, layout, colours) {
+function drawBox(pen, cell, colours) {
   const { x, y, w, h } = cell;
   if (cell.component < 0) {
     pen.box(x, y, w, h, h / 2, { stroke: colours.faint, dash: [2, 2], fill: colours.background });

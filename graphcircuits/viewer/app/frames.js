@@ -49,14 +49,17 @@ class Panel {
     this.view = view;
     this.theme = theme;
     this.scene = scene;
-    this.painter = new LinkPainter(scene, scene.panels[this.number], theme);
+    this.painter = new Painter(scene, scene.panels[this.number], theme);
     const { context, canvas } = this.sheet;
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.globalCompositeOperation = "source-over";
     context.clearRect(0, 0, canvas.width, canvas.height);
     this.transform(context, view);
-    drawBoxes(new CanvasPen(context), scene.layout, theme);
-    context.globalCompositeOperation = "destination-over";
+  }
+
+  /** Whether some links stand, or all that there are. */
+  get begun() {
+    return this.painter === null || this.painter.next > 0;
   }
 
   /** Draws until `deadline`; true once all is drawn. */
@@ -64,10 +67,9 @@ class Panel {
     if (!this.painter) return true;
     const { context } = this.sheet;
     const pen = new CanvasPen(context);
-    while (!this.painter.done) {
+    while (!this.painter.done && performance.now() < deadline) {
       this.painter.step(pen);
       context.getImageData(0, 0, 1, 1);
-      if (performance.now() > deadline) break;
     }
     if (!this.painter.done) return false;
     [this.sheet, this.whole] = [this.whole, this.sheet];

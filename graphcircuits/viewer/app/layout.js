@@ -1,8 +1,8 @@
 // Where components stand.
 //
 // 1. Rows from the input at the bottom to the logits on top: per layer one of heads, one with the
-//    MLP. Only components in use get a box. The unused of a layer are one small stub, and layers
-//    without any are folded into a thin line.
+//    MLP. Only components in use get a box. The unused of a layer are one small stub on the right,
+//    and layers without any used are folded into a thin line.
 // 2. All rows share one set of columns, so that the channels between columns run free from bottom
 //    to top: boxes stay inside their column. Input and logits are bars over the whole width.
 // 3. place gives coordinates, once it is known how wide channels and how high bands must be.
@@ -16,6 +16,7 @@ const BOX_HEIGHT = 30;
 const BOX_WIDTH = 58;
 const NOTE_WIDTH = 118; // notes wrap at this width
 const FOLD_HEIGHT = 18;
+const STUB_GAP = 22; // between the columns and the stubs
 
 const measuring = document.createElement("canvas").getContext("2d");
 const measured = new Map();
@@ -29,17 +30,16 @@ function textWidth(text, font) {
   return measured.get(key);
 }
 
-/** Lines no wider than `width`; a word that is wider is broken. */
+/** Lines no wider than `width`, broken at spaces or after signs such as _, else inside a word. */
 function wrapped(text, font, width) {
   const lines = [];
   let line = "";
-  for (let word of text.split(/\s+/).filter(Boolean)) {
-    const longer = line ? `${line} ${word}` : word;
-    if (textWidth(longer, font) <= width) {
-      line = longer;
+  for (let word of text.trim().split(/(?<=[\s_.,:;/()-])/)) {
+    if (textWidth((line + word).trimEnd(), font) <= width) {
+      line += word;
       continue;
     }
-    if (line) lines.push(line);
+    if (line) lines.push(line.trimEnd());
     while (textWidth(word, font) > width) {
       let cut = word.length - 1;
       while (cut > 1 && textWidth(word.slice(0, cut), font) > width) cut -= 1;
@@ -48,7 +48,7 @@ function wrapped(text, font, width) {
     }
     line = word;
   }
-  return line ? [...lines, line] : lines;
+  return [...lines, line.trim()].filter(Boolean);
 }
 
 /** Rows of cells with their columns; `used` is one byte per component. */
@@ -80,7 +80,7 @@ function layerRows(graph, layer, used, notes) {
   const unused = graph.heads - cells.length;
   if (rows.length && (unused || !used[mlp])) {
     const missing = [...(unused ? [`+${unused}`] : []), ...(used[mlp] ? [] : [`m${layer}`])];
-    rows[0].cells.push(makeStub(graph, layer, missing.join(" ")));
+    rows[0].stub = makeStub(layer, missing.join(" "));
   }
   return rows;
 }
@@ -94,8 +94,8 @@ function makeCell(graph, component, notes) {
   return { component, name, note, lines, width };
 }
 
-function makeStub(graph, layer, label) {
-  const width = textWidth(label, NOTE_FONT) + 12;
+function makeStub(layer, label) {
+  const width = textWidth(label, NOTE_FONT) + 14;
   return { component: -1, name: label, note: "", lines: [], width, layer };
 }
 
@@ -136,7 +136,7 @@ function place(arranged, channels, bands) {
     columnX[column] = x + columnWidth[column] / 2;
     x += columnWidth[column];
   }
-  // A bar widens the whole rather than cut its label.
+  // Room for the label of a bar, rather than cut it.
   const width = Math.max(x, ...[rows[0], rows.at(-1)].map((row) => row.cells[0].width));
   const placedFolds = folds.map((fold) => ({ ...fold, height: FOLD_HEIGHT }));
   let y = 0;
@@ -150,15 +150,25 @@ function place(arranged, channels, bands) {
     }
     row.y = y;
     y += row.height;
-    for (const cell of row.cells) placeCell(cell, row, cell.column < 0 ? null : columnX, width);
+    for (const cell of row.cells) placeCell(cell, row, columnX, width);
+    if (row.stub) placeStub(row.stub, row, width);
   }
   return { ...arranged, folds: placedFolds, columnX, channelX, channels, width, height: y };
 }
 
 function placeCell(cell, row, columnX, width) {
-  const stub = cell.component < 0;
-  cell.w = columnX ? cell.width : width;
-  cell.h = stub ? 20 : row.height;
-  cell.x = columnX ? columnX[cell.column] - cell.w / 2 : 0;
-  cell.y = row.y + (row.height - cell.h) / 2;
+  const bar = cell.column < 0;
+  cell.w = bar ? width : cell.width;
+  cell.h = row.height;
+  cell.x = bar ? 0 : columnX[cell.column] - cell.w / 2;
+  cell.y = row.y;
+}
+
+function placeStub(stub, row, width) {
+  Object.assign(stub, { x: width + STUB_GAP, w: stub.width, h: 20, y: row.y + row.height / 2 - 10 });
+}
+
+/** All boxes, those of components and stubs. */
+function cellsOf(layout) {
+  return layout.rows.flatMap((row) => (row.stub ? [...row.cells, row.stub] : row.cells));
 }

@@ -35,6 +35,7 @@ class App {
     this.panels = [0, 1].map((number) => new Panel(byId(`graph-${number}`), number));
     this.view = { scale: 1, x: 0, y: 0, fitted: true };
     this.stale = { scene: true, texts: true, picture: true, marks: true };
+    this.nextShow = 0;
     this.pointed = null;
     this.marked = null;
     this.correlations = new Map();
@@ -204,43 +205,70 @@ class App {
     if (pointed?.component !== undefined) rings.push(pointed.component);
     if (selected >= 0) {
       const own = edgesOf(this.model.graph, this.scene.panels[panel.number], selected);
-      return { veil: 0.78, edges: [...own.in, ...own.out], components: rings, rings };
+      return { veil: 0.72, edges: [...own.in, ...own.out], components: rings, rings };
     }
-    if (edge >= 0) return { veil: 0.78, edges: [edge], components: rings, rings };
+    if (edge >= 0) return { veil: 0.72, edges: [edge], components: rings, rings };
     return rings.length ? { veil: 0, edges: [], components: [], rings } : null;
   }
 
   // Frames
 
   frame(deadline) {
-    const newContent = this.stale.scene;
-    if (newContent) {
-      this.scene = buildScene(this.model, this.state);
-      document.documentElement.dataset.theme = this.state.theme;
+    if (this.stale.scene) {
+      this.building = buildScene(this.model, { ...this.state }, this.aspect());
       this.stale.scene = false;
+      document.documentElement.dataset.theme = this.state.theme;
     }
-    if (this.stale.picture) this.beginPictures(newContent);
+    if (this.building && !this.build(deadline)) return true;
+    // Texts get a frame of their own, once there is something to see.
+    if (this.stale.texts && this.seen === this.scene) {
+      this.write();
+      return true;
+    }
+    if (this.stale.picture) this.beginPictures();
     const done = this.shown().map((panel) => panel.advance(deadline)).every(Boolean);
-    if (this.stale.marks || !done || this.unfinished) {
-      if (this.stale.marks) this.findPointed();
-      this.stale.marks = false;
-      for (const panel of this.shown()) panel.show(this.view, this.state.theme, this.marks(panel));
-    }
+    if (this.stale.marks || (done ? this.unfinished : deadline > this.nextShow)) this.show(deadline);
     this.unfinished = !done;
     if (done) this.complete = performance.now();
-    // Texts wait for a frame of their own, unless the state is quickly drawn.
-    if (this.stale.texts && performance.now() < deadline) this.write();
     return !done || this.stale.texts;
   }
 
-  beginPictures(newContent) {
+  /** Shows the pictures as far as they are; while they grow, a few times a second. */
+  show(deadline) {
+    if (this.stale.marks) this.findPointed();
+    this.stale.marks = false;
+    this.nextShow = deadline + 120;
+    if (this.panels[0].begun) this.seen = this.scene;
+    for (const panel of this.shown()) panel.show(this.view, this.state.theme, this.marks(panel));
+  }
+
+  /** Goes on with the next scene; true once it is there. */
+  build(deadline) {
+    for (let step = this.building.next(); ; step = this.building.next()) {
+      if (step.done) {
+        this.scene = step.value;
+        this.building = null;
+        this.newContent = true;
+        return true;
+      }
+      if (performance.now() > deadline) return false;
+    }
+  }
+
+  aspect() {
+    const { clientWidth, clientHeight } = this.panels[0].canvas;
+    return Math.max(1, clientWidth) / Math.max(1, clientHeight);
+  }
+
+  beginPictures() {
     for (const panel of this.shown()) panel.resize();
     const [{ width, height }] = this.panels;
     if (this.view.fitted) this.view = fitView(this.scene.layout, width, height);
     const cell = this.centred >= 0 ? this.scene.routes.cells[this.centred] : null;
     if (cell) this.view = centreOn(this.view, cell, width, height);
     this.centred = -1;
-    for (const panel of this.shown()) panel.begin(this.scene, this.view, this.state.theme, newContent);
+    for (const panel of this.shown()) panel.begin(this.scene, this.view, this.state.theme, this.newContent);
+    this.newContent = false;
     this.stale.picture = false;
   }
 
@@ -255,7 +283,7 @@ class App {
   }
 
   painted() {
-    this.firstPaint ??= performance.now();
+    if (this.seen) this.firstPaint ??= performance.now();
   }
 }
 
@@ -266,7 +294,7 @@ function preferredTheme() {
 /** Answers about what is on the screen, in coordinates of the layout. */
 function surface(app) {
   const current = () => {
-    if (app.stale.scene) app.frame(Infinity);
+    if (app.stale.scene || app.building) app.frame(Infinity);
     return app.scene;
   };
   return {
@@ -287,9 +315,9 @@ function surface(app) {
         route: pointsOf(scene.layout, scene.routes, link),
       }));
     },
-    boxes: () => current().layout.rows.flatMap((row) => row.cells.map((cell) => ({
+    boxes: () => current().cells.map((cell) => ({
       name: cell.name, x: cell.x, y: cell.y, width: cell.w, height: cell.h, folded: cell.component < 0,
-    }))),
+    })),
     paths: (name) => {
       const [panel] = current().panels;
       const component = findComponent(app.model.graph, name);
@@ -302,8 +330,9 @@ function surface(app) {
     svg: () => { current(); return wholeSvg(app); },
     frameTimes: app.frames.times,
     frameIntervals: app.frames.intervals,
+    get idle() { return !app.frames.asked; },
     get firstPaint() { return app.firstPaint ?? null; },
-    get complete() { return app.unfinished ? null : app.complete ?? null; },
+    get complete() { return app.unfinished || app.building || app.stale.picture ? null : app.complete ?? null; },
   };
 }
 

@@ -57,6 +57,11 @@ class CanvasPen {
     this.context.fillText(text, x, y);
   }
 
+  /** Whether what follows is laid beneath what is there. */
+  beneath(yes) {
+    this.context.globalCompositeOperation = yes ? "destination-over" : "source-over";
+  }
+
   /** A group that a reader may point at; only SVG keeps it. */
   open() {}
   shut() {}

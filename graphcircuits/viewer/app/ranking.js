@@ -58,7 +58,7 @@ function inverse(order, count) {
 /** A result as the page uses it; `places` is an edge's place in the ranking, from 0. */
 function makeResult(data, graph) {
   const scores = decodeFloats(data.scores);
-  const order = data.ranking ? new Uint32Array(decodeBytes(data.ranking).buffer) : rankEdges(scores);
+  const order = rankEdges(scores);
   return {
     name: data.name, subject: data.subject, task: data.task, method: data.method,
     notes: data.notes ?? [], curve: data.curve, chosen: data.chosen,
@@ -98,26 +98,27 @@ function admittedEdges(graph, result, choice) {
 
 /** One byte per edge: 1 where it lies on a path from input to logits inside the given edges. */
 function onPaths(graph, edges) {
-  const inside = Uint32Array.from(edges).sort(); // readers in the order of the computation
   const useful = new Uint8Array(graph.nEdges);
   const reached = new Uint8Array(graph.nComponents);
   const leads = new Uint8Array(graph.nComponents);
+  const inside = new Uint8Array(graph.nEdges); // edge order is an order of the computation
+  for (const edge of edges) inside[edge] = 1;
   reached[0] = 1;
-  for (const edge of inside) {
+  for (let edge = 0; edge < graph.nEdges; edge++) {
     const reader = graph.edgeReader[edge];
-    if (!reached[edge - graph.offsets[reader]]) continue;
+    if (!inside[edge] || !reached[edge - graph.offsets[reader]]) continue;
     const first = graph.servedFirst[reader];
     for (let i = 0; i < graph.servedCount[reader]; i++) reached[first + i] = 1;
   }
   leads[graph.logits] = 1;
-  for (let i = inside.length - 1; i >= 0; i--) {
-    const reader = graph.edgeReader[inside[i]];
-    const writer = inside[i] - graph.offsets[reader];
-    if (!reached[writer]) continue;
+  for (let edge = graph.nEdges - 1; edge >= 0; edge--) {
+    const reader = graph.edgeReader[edge];
+    const writer = edge - graph.offsets[reader];
+    if (!inside[edge] || !reached[writer]) continue;
     const first = graph.servedFirst[reader];
     let any = 0;
     for (let j = 0; j < graph.servedCount[reader]; j++) any |= leads[first + j];
-    if (any) useful[inside[i]] = leads[writer] = 1;
+    if (any) useful[edge] = leads[writer] = 1;
   }
   return useful;
 }

@@ -17,6 +17,10 @@ const TRACK = 5; // between two tracks, where there is room
 const CHANNEL = 26;
 const WIDEST_CHANNEL = 110;
 const OWN_TRACKS = 320; // as many links have a track each
+const STEP = 4096; // links between two chances to stop for a frame
+const NEXT = -2;
+const COLUMN = -1;
+const MARGIN = { left: 118, right: 84, top: 22, bottom: 22 }; // around the graph
 
 /** Links of some edges: typed arrays, and by edge the first link and how many. */
 function makeLinks(graph, edges) {
@@ -42,132 +46,136 @@ function makeLinks(graph, edges) {
   return links;
 }
 
-/** Layout and routes of links. */
-function routeLinks(graph, arranged, links) {
-  const cells = cellsByComponent(graph, arranged);
-  const wide = new Float64Array(arranged.columns + 1).fill(CHANNEL);
+/** Layout and routes of links, in steps: a generator, since many links take longer than a frame.
+ *
+ * `aspect` is the shape of the window, width by height: where it is wide, channels are too. */
+function* routeLinks(graph, arranged, links, aspect) {
+  const at = placesOf(graph, arranged);
+  const narrow = new Float64Array(arranged.columns + 1).fill(CHANNEL);
   const low = new Float64Array(arranged.rows.length).fill(40);
-  const rough = place(arranged, wide, low);
-  const ways = chooseChannels(graph, rough, links, cells);
-  const bundles = makeBundles(graph, links, ways, cells);
-  const tracks = giveTracks(rough, bundles);
-  const layout = place(arranged, tracks.channels, bandHeights(arranged, links, bundles, cells));
-  const routes = { ...ways, bundles, cells, bundle: bundles.of };
-  routes.track = trackPositions(layout, links, ways, bundles, tracks);
-  givePorts(graph, layout, links, routes);
+  const rough = place(arranged, narrow, low);
+  const routes = {
+    ...at, shared: links.count > OWN_TRACKS,
+    from: new Int16Array(links.count), to: new Int16Array(links.count),
+    way: new Int16Array(links.count), bundle: new Int32Array(links.count),
+    start: new Float32Array(links.count), track: new Float32Array(links.count),
+    end: new Float32Array(links.count),
+  };
+  yield* chooseWays(rough, links, routes);
+  const tracks = giveTracks(rough, routes.bundles);
+  const bands = bandHeights(arranged, links, routes);
+  yield;
+  const layout = place(arranged, filling(arranged, tracks.channels, bands, aspect), bands);
+  yield* setTracks(layout, links, routes, tracks);
+  if (routes.shared) yield* sharePorts(layout, links, routes);
+  else spreadPorts(layout, links, routes);
+  for (let link = 0; link < links.count; link++) {
+    settle(layout, links, routes, link);
+    if (link % STEP === STEP - 1) yield;
+  }
   return { layout, routes };
 }
 
-function cellsByComponent(graph, arranged) {
+/** By component: its cell, row and column; -1 for the column of a bar and the row of the unused. */
+function placesOf(graph, arranged) {
   const cells = new Array(graph.nComponents).fill(null);
-  for (const row of arranged.rows) {
-    for (const cell of row.cells) if (cell.component >= 0) cells[cell.component] = cell;
+  const row = new Int16Array(graph.nComponents).fill(-1);
+  const column = new Int16Array(graph.nComponents).fill(-1);
+  for (const cell of arranged.rows.flatMap((one) => one.cells)) {
+    cells[cell.component] = cell;
+    row[cell.component] = cell.row;
+    column[cell.component] = cell.column;
   }
-  return cells;
+  return { cells, row, column };
 }
 
-/** Per link: its rows, and its way: -2 straight to the next row, -1 by a column, or a channel. */
-function chooseChannels(graph, layout, links, cells) {
-  const from = new Int16Array(links.count);
-  const to = new Int16Array(links.count);
-  const way = new Int16Array(links.count);
+/** Per link its rows, its way and its bundle.
+ *
+ * The way is NEXT to the next row, COLUMN straight up a column, or the number of a channel. Links
+ * that share a track are a bundle: those of one writer and slot in one channel, or each alone. */
+function* chooseWays(layout, links, routes) {
   const load = new Float64Array(layout.columns + 1);
-  const byWriter = new Map();
+  const width = layout.columns + 1;
+  const known = routes.shared ? new Int32Array(routes.cells.length * 4 * width).fill(-1) : null;
+  routes.bundles = [];
   for (let link = 0; link < links.count; link++) {
-    const writer = cells[links.writer[link]];
-    const reader = cells[links.component[link]];
-    from[link] = writer.row;
-    to[link] = reader.row;
-    if (reader.row === writer.row + 1) {
-      way[link] = -2;
-    } else if (columnIsClear(layout, writer, writer.row, reader.row)
-      || columnIsClear(layout, reader, writer.row, reader.row)) {
-      way[link] = -1;
-    } else {
-      way[link] = bestChannel(layout, writer, reader, load);
-      const key = links.count > OWN_TRACKS ? links.writer[link] * 8192 + way[link] : link + 0.5;
-      if (!byWriter.has(key)) load[way[link]] += 1;
-      byWriter.set(key, true);
+    const [writer, reader] = [links.writer[link], links.component[link]];
+    routes.from[link] = routes.row[writer];
+    routes.to[link] = routes.row[reader];
+    routes.bundle[link] = -1;
+    const way = wayOf(layout, routes, writer, reader, load);
+    routes.way[link] = way;
+    if (way >= 0) {
+      const key = (writer * 4 + links.slot[link]) * width + way;
+      let bundle = known ? known[key] : -1;
+      if (bundle < 0) {
+        bundle = routes.bundles.length;
+        routes.bundles.push({ way, from: routes.from[link], to: 0, pull: 0, links: 0 });
+        load[way] += 1;
+        if (known) known[key] = bundle;
+      }
+      const own = routes.bundles[bundle];
+      own.to = Math.max(own.to, routes.to[link]);
+      own.pull += routes.column[writer] + routes.column[reader];
+      own.links += 1;
+      routes.bundle[link] = bundle;
     }
+    if (link % STEP === STEP - 1) yield;
   }
-  return { from, to, way };
 }
 
-function columnIsClear(layout, cell, low, high) {
-  if (cell.column < 0) return false;
-  const boxes = layout.clear[cell.column];
-  return boxes[high] === boxes[low + 1];
-}
-
-function bestChannel(layout, writer, reader, load) {
-  const sides = [];
-  for (const cell of [writer, reader]) {
-    if (cell.column >= 0) sides.push(cell.column, cell.column + 1);
-  }
-  if (!sides.length) return layout.columns; // from input to logits: outside, on the right
+function wayOf(layout, routes, writer, reader, load) {
+  const [low, high] = [routes.row[writer], routes.row[reader]];
+  if (high === low + 1) return NEXT;
+  const [from, to] = [routes.column[writer], routes.column[reader]];
+  if (columnIsClear(layout, from, low, high) || columnIsClear(layout, to, low, high)) return COLUMN;
+  if (from < 0 && to < 0) return layout.columns; // from input to logits: outside, on the right
   let best = -1;
   let least = Infinity;
-  for (const side of sides) {
-    const x = layout.channelX[side];
-    let cost = 0.5 * load[side];
-    if (writer.column >= 0) cost += Math.abs(x - layout.columnX[writer.column]);
-    if (reader.column >= 0) cost += Math.abs(x - layout.columnX[reader.column]);
-    if (cost < least - 1e-9) [best, least] = [side, cost];
+  for (let side = 0; side < 4; side++) { // left and right of the writer, then of the reader
+    const column = side < 2 ? from : to;
+    if (column < 0) continue;
+    const channel = column + (side % 2);
+    const x = layout.channelX[channel];
+    let cost = 0.5 * load[channel];
+    if (from >= 0) cost += Math.abs(x - layout.columnX[from]);
+    if (to >= 0) cost += Math.abs(x - layout.columnX[to]);
+    if (cost < least - 1e-9) [best, least] = [channel, cost];
   }
   return best;
 }
 
-/** Links that share a track: all of one writer and slot in one channel, or each for itself. */
-function makeBundles(graph, links, ways, cells) {
-  const of = new Int32Array(links.count);
-  const list = [];
-  const known = new Map();
-  const shared = links.count > OWN_TRACKS;
-  for (let link = 0; link < links.count; link++) {
-    const way = ways.way[link];
-    const key = shared && way >= 0
-      ? (links.writer[link] * 4 + links.slot[link]) * 8192 + way : -1 - link;
-    let bundle = known.get(key);
-    if (bundle === undefined) {
-      bundle = list.length;
-      known.set(key, bundle);
-      list.push({ way, from: ways.from[link], to: ways.to[link], pull: 0, links: 0, first: link });
-    }
-    const own = list[bundle];
-    own.to = Math.max(own.to, ways.to[link]);
-    own.pull += cells[links.component[link]].column + cells[links.writer[link]].column;
-    own.links += 1;
-    of[link] = bundle;
-  }
-  return { of, list, shared };
+function columnIsClear(layout, column, low, high) {
+  return column >= 0 && layout.clear[column][high] === layout.clear[column][low + 1];
 }
 
 /** Tracks by channel: bundles whose stretches do not meet share one; ordered by where they pull. */
 function giveTracks(layout, bundles) {
   const channels = new Float64Array(layout.columns + 1);
-  const track = new Int32Array(bundles.list.length);
+  const track = new Int32Array(bundles.length);
   const counts = new Int32Array(layout.columns + 1);
   for (let channel = 0; channel <= layout.columns; channel++) {
     const inside = [];
-    bundles.list.forEach((bundle, i) => { if (bundle.way === channel) inside.push(i); });
-    inside.sort((a, b) => bundles.list[a].from - bundles.list[b].from
-      || bundles.list[b].to - bundles.list[a].to || a - b);
+    bundles.forEach((bundle, i) => { if (bundle.way === channel) inside.push(i); });
+    inside.sort((a, b) => bundles[a].from - bundles[b].from || bundles[b].to - bundles[a].to || a - b);
     const ends = [];
     const pulls = [];
     for (const i of inside) {
-      const bundle = bundles.list[i];
+      const bundle = bundles[i];
       let free = ends.findIndex((end) => end <= bundle.from);
-      if (free < 0) free = ends.push(0) - 1;
+      if (free < 0) {
+        free = ends.length;
+        pulls.push({ sum: 0, links: 0, free });
+      }
       ends[free] = bundle.to;
-      pulls[free] ??= { sum: 0, links: 0, free };
       pulls[free].sum += bundle.pull;
       pulls[free].links += bundle.links;
       track[i] = free;
     }
-    const order = [...pulls].sort((a, b) => a.sum / a.links - b.sum / b.links || a.free - b.free);
-    const place = [];
-    order.forEach((pull, i) => { place[pull.free] = i; });
-    for (const i of inside) track[i] = place[track[i]];
+    const position = [];
+    pulls.sort((a, b) => a.sum / a.links - b.sum / b.links || a.free - b.free);
+    pulls.forEach((pull, i) => { position[pull.free] = i; });
+    for (const i of inside) track[i] = position[track[i]];
     counts[channel] = ends.length;
     const wanted = 14 + (ends.length + 1) * (ends.length > 12 ? 3 : TRACK);
     channels[channel] = Math.min(WIDEST_CHANNEL, Math.max(CHANNEL, wanted));
@@ -175,80 +183,101 @@ function giveTracks(layout, bundles) {
   return { channels, track, counts };
 }
 
-/** Higher where more bends cross: counted per band. */
-function bandHeights(arranged, links, bundles, cells) {
+/** The widths of channels, widened where the window is wider than the graph. */
+function filling(arranged, channels, bands, aspect) {
+  const sum = (numbers) => numbers.reduce((all, one) => all + one, 0);
+  const width = sum(channels) + sum(arranged.columnWidth) + MARGIN.left + MARGIN.right;
+  const height = sum(bands) + sum(arranged.rows.map((row) => row.height)) + MARGIN.top;
+  const spare = Math.max(0, 0.92 * aspect * height - width) / channels.length;
+  const roomy = Math.max(76, Math.min(150, 620 / arranged.columns));
+  return channels.map((own) => Math.max(own, Math.min(own + spare, roomy)));
+}
+
+/** Higher where more bends cross. */
+function bandHeights(arranged, links, routes) {
   const rows = arranged.rows.length;
   const bends = new Float64Array(rows);
-  const seen = new Set();
   for (let link = 0; link < links.count; link++) {
-    const bundle = bundles.list[bundles.of[link]];
-    if (bundle.way === -1) continue;
-    bends[cells[links.component[link]].row - 1] += 1;
-    if (bundle.way >= 0 && !seen.has(bundles.of[link])) bends[bundle.from] += 1;
-    seen.add(bundles.of[link]);
+    if (routes.way[link] !== COLUMN) bends[routes.to[link] - 1] += 1;
   }
-  const most = rows > 16 ? 64 : 92;
+  for (const bundle of routes.bundles) bends[bundle.from] += 1;
+  const most = Math.min(92, Math.max(46, 1000 / rows));
   return bends.map((count) => Math.min(most, 34 + 2.4 * Math.sqrt(count) + 0.35 * count));
 }
 
-function trackPositions(layout, links, ways, bundles, tracks) {
-  const x = new Float32Array(links.count);
+function* setTracks(layout, links, routes, tracks) {
   for (let link = 0; link < links.count; link++) {
-    const channel = ways.way[link];
+    const channel = routes.way[link];
     if (channel < 0) continue;
     const count = tracks.counts[channel];
     const step = Math.min(TRACK, (layout.channels[channel] - 12) / (count + 1));
-    const place = tracks.track[bundles.of[link]];
-    x[link] = layout.channelX[channel] + (place - (count - 1) / 2) * step;
+    const position = tracks.track[routes.bundle[link]] - (count - 1) / 2;
+    routes.track[link] = layout.channelX[channel] + position * step;
+    if (link % STEP === STEP - 1) yield;
   }
-  return x;
 }
 
-/** Where links start on top of their writer and end below their reader, in an order that keeps
- * neighbours from crossing; sets routes.start and routes.end, and the track of straight ones. */
-function givePorts(graph, layout, links, routes) {
+function middleOf(cell) {
+  return cell.x + cell.w / 2;
+}
+
+/** The middle of a reader's slot, and the room it has. */
+function portOf(cell, slot) {
+  if (slot === PLAIN) return [middleOf(cell), cell.w - 22];
+  const part = (cell.w - 8) / 3;
+  return [middleOf(cell) + (slot - 1) * part, part - 6];
+}
+
+/** Of many links, those of a slot arrive at one point, and those of a writer leave at four. */
+function* sharePorts(layout, links, routes) {
+  for (let link = 0; link < links.count; link++) {
+    const slot = links.slot[link];
+    routes.end[link] = portOf(routes.cells[links.component[link]], slot)[0];
+    routes.start[link] = middleOf(routes.cells[links.writer[link]]) + (slot - 1.5) * 4;
+    if (link % STEP === STEP - 1) yield;
+  }
+}
+
+/** Few links start and end side by side, in an order that keeps neighbours from crossing. */
+function spreadPorts(layout, links, routes) {
   const { cells } = routes;
-  routes.start = new Float32Array(links.count);
-  routes.end = new Float32Array(links.count);
-  const middle = (component) => cells[component].x + cells[component].w / 2;
-  const seenFrom = (link, here, there) => (
+  const from = (link, here, there) => (
     routes.way[link] >= 0 ? routes.track[link]
-      : cells[there].column < 0 ? middle(here) : middle(there));
+      : routes.column[there] < 0 ? middleOf(cells[here]) : middleOf(cells[there]));
   const ends = groupedBy(links.count, (link) => links.component[link] * 4 + links.slot[link]);
   for (const group of ends.values()) {
     const component = links.component[group[0]];
-    const cell = cells[component];
-    if (cell.column < 0) continue; // a bar is reached wherever the link comes from
-    const slot = links.slot[group[0]];
-    const part = slot === PLAIN ? cell.w - 16 : (cell.w - 8) / 3;
-    const at = slot === PLAIN ? middle(component) : middle(component) + (slot - 1) * part;
-    spread(group, routes, (link) => seenFrom(link, component, links.writer[link]), at, part - 6,
-      routes.end);
+    const [middle, room] = portOf(cells[component], links.slot[group[0]]);
+    spread(group, (link) => from(link, component, links.writer[link]), middle, room, routes.end);
   }
-  const starts = groupedBy(links.count, (link) => links.writer[link]);
-  for (const [writer, group] of starts) {
+  for (const [writer, group] of groupedBy(links.count, (link) => links.writer[link])) {
     const cell = cells[writer];
-    if (cell.column < 0) continue;
-    const target = (link) => seenFrom(link, writer, links.component[link]);
-    spread(group, routes, target, middle(writer), cell.w - 14, routes.start);
+    const towards = (link) => from(link, writer, links.component[link]);
+    spread(group, towards, middleOf(cell), cell.w - 14, routes.start);
+    straighten(group, routes, cell);
   }
-  for (let link = 0; link < links.count; link++) settleBars(layout, links, routes, link);
 }
 
-/** Positions around `at`, one per bundle, in the order of what each link is `seen` from. */
-function spread(group, routes, seen, at, room, into) {
+function spread(group, seen, middle, room, into) {
   const seenAt = new Map(group.map((link) => [link, seen(link)]));
-  const shared = routes.bundles.shared;
   group.sort((a, b) => seenAt.get(a) - seenAt.get(b) || a - b);
-  const keys = new Map();
-  for (const link of group) {
-    const key = shared ? Math.round(seenAt.get(link)) : link;
-    if (!keys.has(key)) keys.set(key, keys.size);
-  }
-  const step = Math.min(7, room / Math.max(1, keys.size - 1));
-  for (const link of group) {
-    const key = shared ? Math.round(seenAt.get(link)) : link;
-    into[link] = at + (keys.get(key) - (keys.size - 1) / 2) * step;
+  const step = Math.min(7, room / Math.max(1, group.length - 1));
+  group.forEach((link, i) => { into[link] = middle + (i - (group.length - 1) / 2) * step; });
+}
+
+/** Where a link would end just beside where it starts, all starts move so that it runs straight. */
+function straighten(group, routes, cell) {
+  const near = group.filter((link) => routes.way[link] < 0
+    && routes.column[cell.component] >= 0 && Math.abs(routes.end[link] - routes.start[link]) < 24);
+  for (const link of near.sort((a, b) => a - b)) {
+    const shift = routes.end[link] - routes.start[link];
+    const inside = group.every((other) => {
+      const moved = routes.start[other] + shift;
+      return moved > cell.x + 5 && moved < cell.x + cell.w - 5;
+    });
+    if (!inside) continue;
+    for (const other of group) routes.start[other] += shift;
+    return;
   }
 }
 
@@ -263,23 +292,19 @@ function groupedBy(count, key) {
 }
 
 /** Ends on a bar stand right above or below the rest of the link; straight ways get their x. */
-function settleBars(layout, links, routes, link) {
-  const writer = routes.cells[links.writer[link]];
-  const reader = routes.cells[links.component[link]];
+function settle(layout, links, routes, link) {
+  const [writer, reader] = [links.writer[link], links.component[link]];
+  const [fromBar, toBar] = [routes.column[writer] < 0, routes.column[reader] < 0];
   const way = routes.way[link];
-  if (way === -1) {
-    const ownColumn = columnIsClear(layout, writer, writer.row, reader.row);
-    routes.track[link] = ownColumn ? routes.start[link] : routes.end[link];
+  if (way === COLUMN) {
+    const own = columnIsClear(layout, routes.column[writer], routes.from[link], routes.to[link]);
+    routes.track[link] = own ? routes.start[link] : routes.end[link];
+  } else if (way === NEXT) {
+    if (fromBar && toBar) routes.end[link] = layout.width / 2;
+    routes.track[link] = fromBar ? routes.end[link] : routes.start[link];
   }
-  if (way === -2) {
-    if (writer.column < 0 && reader.column < 0) routes.end[link] = layout.width / 2;
-    if (writer.column < 0) routes.start[link] = routes.end[link];
-    if (reader.column < 0) routes.end[link] = routes.start[link];
-    routes.track[link] = routes.start[link];
-    return;
-  }
-  if (writer.column < 0) routes.start[link] = routes.track[link];
-  if (reader.column < 0) routes.end[link] = routes.track[link];
+  if (fromBar) routes.start[link] = routes.track[link];
+  if (toBar) routes.end[link] = routes.track[link];
 }
 
 /** The two bends of a link: [x1, y1, x2, y2] leaving, then arriving; one where rows are next. */

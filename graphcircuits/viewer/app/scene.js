@@ -4,33 +4,36 @@
 // 2. Each shown edge gets a group, which decides colour and dash, and a strength.
 // 3. One layout and one set of routes serve all panels, so that they can be compared by eye.
 
-/** { layout, routes, links, colouring, panels }; a panel lists its links from the strongest. */
-function buildScene(model, state) {
+/** A generator that returns { layout, routes, links, cells, colouring, panels }.
+ *
+ * A panel lists its links from the strongest. `aspect` is the shape of a panel on the screen. */
+function* buildScene(model, state, aspect) {
   const { graph } = model;
-  const results = shownResults(model, state);
-  const panels = results.map((result) => {
+  const { colouring } = state;
+  const panels = shownResults(model, state).map((result) => {
     const edges = state.proposed && result.chosen !== null ? result.chosen : state.edges;
     const found = admittedEdges(graph, result, { ...state, edges: model.bare ? Infinity : edges });
     return { result, ...found };
   });
-  const colouring = state.colouring;
+  yield;
+  const inside = new Uint8Array(graph.nEdges);
+  for (const panel of panels) {
+    classify(model, panel, panels, colouring, inside);
+    yield;
+  }
+  const all = panels[0].result.order.filter((edge) => inside[edge]);
+  const links = makeLinks(graph, all);
+  yield;
   const used = new Uint8Array(graph.nComponents);
   used[0] = used[graph.logits] = 1;
   if (state.selected >= 0) used[state.selected] = 1;
-  const inside = new Uint8Array(graph.nEdges);
-  for (const panel of panels) classify(model, panel, panels, colouring, inside);
-  const all = [];
-  for (const edge of results[0].order) if (inside[edge]) all.push(edge);
-  for (const edge of all) {
-    const reader = graph.edgeReader[edge];
-    used[edge - graph.offsets[reader]] = 1;
-    for (let i = 0; i < graph.servedCount[reader]; i++) used[graph.servedFirst[reader] + i] = 1;
+  for (let link = 0; link < links.count; link++) {
+    used[links.writer[link]] = used[links.component[link]] = 1;
   }
-  const links = makeLinks(graph, all);
   const arranged = arrange(graph, used, model.notes);
-  const { layout, routes } = routeLinks(graph, arranged, links);
+  const { layout, routes } = yield* routeLinks(graph, arranged, links, aspect);
   for (const panel of panels) panel.shown = linksOf(graph, links, panel);
-  return { graph, layout, routes, links, colouring, panels };
+  return { graph, layout, routes, links, cells: cellsOf(layout), colouring, panels };
 }
 
 function shownResults(model, state) {
@@ -75,14 +78,15 @@ function classify(model, panel, panels, colouring, inside) {
 
 /** What the panel shows: missed edges on top, then admitted ones by rank. */
 function linksOf(graph, links, panel) {
-  const shown = [];
+  const shown = new Uint32Array(links.count);
+  let place = 0;
   for (const list of [panel.missed, panel.edges]) {
     for (const edge of list) {
       const count = graph.servedCount[graph.edgeReader[edge]];
-      for (let i = 0; i < count; i++) shown.push(links.firstOf[edge] + i);
+      for (let i = 0; i < count; i++) shown[place++] = links.firstOf[edge] + i;
     }
   }
-  return Uint32Array.from(shown);
+  return shown.subarray(0, place);
 }
 
 /** The edges that touch a component, of those a panel shows, by rank. */

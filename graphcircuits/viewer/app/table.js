@@ -101,7 +101,7 @@ function legendItem(label, colour, dash, shape) {
     svg.append(path);
   };
   const shift = shape === null ? 26 : 17;
-  if (dash) add(`M1 6H${shift}`, { stroke: colour, "stroke-width": 2.4, "stroke-dasharray": dash.join(" "), fill: "none" });
+  if (dash) add(`M1 6H${shift}`, { stroke: colour, "stroke-width": 2.4, "stroke-dasharray": { solid: "none", dashed: "6 4", dotted: "0.01 4.5" }[dash], "stroke-linecap": dash === "dotted" ? "round" : "butt", fill: "none" });
   if (shape !== null) {
     const pen = new SvgPen();
     pen.begin();

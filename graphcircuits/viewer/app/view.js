@@ -5,12 +5,10 @@
 // 3. hit finds what lies under a point: a box, or the nearest link, without any index, since a
 //    link's place at a height is a short sum.
 
-const MARGIN = { left: 118, right: 26, top: 22, bottom: 22 };
-
 function fitView(layout, width, height) {
   const wide = layout.width + MARGIN.left + MARGIN.right;
   const high = layout.height + MARGIN.top + MARGIN.bottom;
-  const scale = Math.min(width / wide, height / high, 1.6);
+  const scale = Math.min(width / wide, height / high, 1.4);
   return {
     scale,
     x: (width - scale * wide) / 2 + scale * MARGIN.left,
@@ -37,11 +35,9 @@ function centreOn(view, cell, width, height) {
 function hit(scene, panel, view, screenX, screenY) {
   const x = (screenX - view.x) / view.scale;
   const y = (screenY - view.y) / view.scale;
-  for (const row of scene.layout.rows) {
-    for (const cell of row.cells) {
-      const inside = x >= cell.x && x <= cell.x + cell.w && y >= cell.y && y <= cell.y + cell.h;
-      if (inside) return cell.component < 0 ? { stub: cell } : { component: cell.component };
-    }
+  for (const cell of scene.cells) {
+    const inside = x >= cell.x && x <= cell.x + cell.w && y >= cell.y && y <= cell.y + cell.h;
+    if (inside) return cell.component < 0 ? { stub: cell } : { component: cell.component };
   }
   let best = null;
   let least = 6 / view.scale;
@@ -57,15 +53,14 @@ function hit(scene, panel, view, screenX, screenY) {
 
 /** The component next to another in a direction: in its row, or nearest in the next row. */
 function neighbour(scene, component, direction) {
-  const cells = scene.layout.rows.map((row) => row.cells.filter((cell) => cell.component >= 0));
   const own = scene.routes.cells[component];
   if (!own) return 0;
   if (direction === "left" || direction === "right") {
-    const row = cells[own.row];
+    const row = scene.layout.rows[own.row].cells;
     const at = row.indexOf(own) + (direction === "left" ? -1 : 1);
     return row[Math.min(row.length - 1, Math.max(0, at))].component;
   }
-  const row = cells[own.row + (direction === "up" ? 1 : -1)];
+  const row = scene.layout.rows[own.row + (direction === "up" ? 1 : -1)]?.cells;
   if (!row) return component;
   const middle = own.x + own.w / 2;
   const away = (cell) => Math.abs(cell.x + cell.w / 2 - middle);
