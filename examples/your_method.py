@@ -110,7 +110,7 @@ for row in report.rows():
     print(f"{row.method:12}     {low:.3f}   {median:.3f}  {row.cmd:.3f}  {row.wins:4.1f} cases")
 
 # %%
-report.figure()
+report.plot()
 
 # %% [markdown]
 # A box is the quartiles over cases, the line in it the median. Case by case, since a median hides

@@ -4,8 +4,9 @@
    the cases beyond, and how far each quantile varies over seeds.
 2. A `Slot` is a place on the axis with a label, and the boxes that stand there side by side; a
    `SlotGroup` has a heading.
-3. `draw_boxes` draws them: ours with solid outlines, published ones dashed, and beside each box a
+3. `box_figure` draws them: ours with solid outlines, published ones dashed, and beside each box a
    capped dotted interval of one standard deviation over seeds, up and down, for every quantile.
+   `draw_boxes` writes that to a file.
 """
 
 import textwrap
@@ -13,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphcircuits.compare.evaluate import quantiles
 from graphcircuits.compare.published import Published
@@ -26,7 +27,10 @@ from graphcircuits.drawing.library import (
     save_figure,
 )
 
-__all__ = ["SUFFIXES", "Box", "Slot", "SlotGroup", "draw_boxes"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["SUFFIXES", "Box", "Slot", "SlotGroup", "box_figure", "draw_boxes"]
 
 COLOURS = {False: ("#0173b2", "#cfe3f0"), True: ("#56565e", "#ececef")}
 """Line and filling, by whether a box is published."""
@@ -94,8 +98,19 @@ def draw_boxes(
     axis: str = "Edge AUROC",
     limits: tuple[float, float] | None = (-0.02, 1.03),
 ) -> None:
-    """Draw the groups from left to right; by suffix SVG, PNG or PDF."""
+    """Write `box_figure` to a file; by suffix SVG, PNG or PDF."""
     known_suffix(path)
+    save_figure(box_figure(groups, title=title, axis=axis, limits=limits), path)
+
+
+def box_figure(
+    groups: Sequence[SlotGroup],
+    *,
+    title: str,
+    axis: str = "Edge AUROC",
+    limits: tuple[float, float] | None = (-0.02, 1.03),
+) -> "Figure":
+    """The groups drawn from left to right."""
     if not any(group.slots for group in groups):
         raise ValueError("a box plot needs at least one box, got none.")
     need_library("the box plot")
@@ -148,7 +163,7 @@ def draw_boxes(
             fontsize=7.5,
             frameon=False,
         )
-        save_figure(figure, path)
+    return figure
 
 
 _HEADING: dict[str, Any] = {

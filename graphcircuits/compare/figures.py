@@ -4,7 +4,7 @@
    quantiles of AUROC where circuits are known, and of CMD where they are not: two kinds of table.
 2. `to_markdown`, `to_csv` and `to_latex` write the rows, `breakdown_text` means of parts of the
    cases. Published figures (`published`) are of other weights and stand in a block of their own.
-3. `box_plot` draws the rows as the paper does.
+3. `row_figure` draws the rows as the paper does, `box_plot` writes that to a file.
 
 `sweep_figures` does the same for the configurations of a sweep.
 """
@@ -12,11 +12,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from graphcircuits.compare.boxes import Box, Slot, SlotGroup, draw_boxes
+from graphcircuits.compare.boxes import Box, Slot, SlotGroup, box_figure
 from graphcircuits.compare.evaluate import QUANTILES, Summary
 from graphcircuits.compare.published import N_CASES, N_SEEDS, PUBLISHED_TITLE, Published
 from graphcircuits.compare.text_tables import csv_text, latex_table, markdown_table, with_spread
+from graphcircuits.drawing.library import known_suffix, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _START, _END = ("Method", "Min.", "Q1", "Median", "Q3", "Max."), ("Seconds", "Memory")
 HEADER = (*_START, "AUPRC", "P@size", "CPR", "CMD", *_END)
@@ -145,7 +150,13 @@ def to_latex(rows: Sequence[Row], published: Sequence[Published], *, title: str)
 def box_plot(
     path: str | Path, rows: Sequence[Row], published: Sequence[Published], *, title: str
 ) -> None:
-    """Draw the rows as boxes, published ones dashed and to the right; by suffix SVG, PNG or PDF."""
+    """Write `row_figure` to a file; by suffix SVG, PNG or PDF."""
+    known_suffix(path)
+    save_figure(row_figure(rows, published, title=title), path)
+
+
+def row_figure(rows: Sequence[Row], published: Sequence[Published], *, title: str) -> "Figure":
+    """The rows drawn as boxes, published ones dashed and to the right."""
     boxes = [Box.of_cases(row.case_means, row.summary.spread) for row in rows]
     slots = [Slot(label=row.method, boxes=(box,)) for row, box in zip(rows, boxes, strict=True)]
     groups = [SlotGroup(title="", slots=tuple(slots))]
@@ -153,8 +164,7 @@ def box_plot(
         theirs = [Slot(label=row.method, boxes=(Box.of_published(row),)) for row in published]
         groups.append(SlotGroup(title="Published, on other weights", slots=tuple(theirs)))
     is_auroc = header(rows) == HEADER
-    draw_boxes(
-        path,
+    return box_figure(
         groups,
         title=title,
         axis="Edge AUROC" if is_auroc else "CMD, smaller is better",

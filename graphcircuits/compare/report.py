@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import mean, median
+from typing import TYPE_CHECKING
 
 from graphcircuits.compare import figures
 from graphcircuits.compare.bench import BenchConfig, truth
@@ -25,6 +26,10 @@ from graphcircuits.compare.text_tables import csv_text
 from graphcircuits.corpus import case_ids, load_case
 from graphcircuits.corpus.orders import Order
 from graphcircuits.disk import write_atomic
+from graphcircuits.drawing.library import known_suffix, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ByCase = Mapping[str, Mapping[int, float]]
 """A number by subject and seed."""
@@ -269,9 +274,17 @@ class Report:
             write_atomic(out / name, text.encode())
         return {name: out / name for name in texts}
 
-    def plot(self, path: str | Path) -> None:
-        """The box plot; needs matplotlib."""
-        figures.box_plot(path, self.rows(), self.published(), title=self.title)
+    def plot(self, path: str | Path | None = None) -> "Figure":
+        """The box plot, written to a file if one is named: `.svg`, `.png` or `.pdf`.
+
+        It needs matplotlib.
+        """
+        if path is not None:
+            known_suffix(path)
+        figure = figures.row_figure(self.rows(), self.published(), title=self.title)
+        if path is not None:
+            save_figure(figure, path)
+        return figure
 
 
 def means(by_case: ByCase) -> tuple[float, ...]:

@@ -26,7 +26,7 @@ def broken(subject: Transformer, pairs: Pairs) -> Tensor:
     raise RuntimeError("no scores today")
 
 
-def test_functions_and_names_run_side_by_side() -> None:
+def test_functions_and_names_run_side_by_side(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     report = graphcircuits.bench(
         ["eap", edge_number], CASES, pairs=4, progress=lambda *step: told.append(step)
@@ -39,6 +39,12 @@ def test_functions_and_names_run_side_by_side() -> None:
     assert torch.equal(report.runs[1].scores, torch.arange(len(report.runs[1].scores)).double())
     assert {row.method for row in report.rows()} == {"eap", "edge_number"}
     assert "| edge_number |" in report.markdown()
+    drawn = report.plot().axes[0]
+    assert {label.get_text() for label in drawn.get_xticklabels()} == {"eap", "edge_number"}
+    report.plot(tmp_path / "boxes.svg")
+    assert "edge_number" in (tmp_path / "boxes.svg").read_text("utf-8")
+    with pytest.raises(ValueError, match=r"a plot is written as \.svg, \.png, \.pdf, got b\.gif\."):
+        report.plot("b.gif")
 
 
 def test_named_methods_are_those_of_the_command(tmp_path: Path) -> None:
