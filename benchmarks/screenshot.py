@@ -1,6 +1,6 @@
 """The picture of a circuit's page in the docs: what `graphcircuits localize` writes, in Chromium.
 
-python -m benchmarks.screenshot [--case ib-13] [--dark] [--out docs/figures/circuit.png]
+python -m benchmarks.screenshot [--case ib-13] [--dark] [--out docs/figures/first-circuit.png]
 
 Needs the Chromium that `make browser` installs. Nothing is fetched: the page is one file.
 """
@@ -22,7 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--case", default="ib-13")
     parser.add_argument("--dark", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path("docs/figures/circuit.png"))
+    parser.add_argument("--out", type=Path, default=Path("docs/figures/first-circuit.png"))
     given = parser.parse_args()
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:

@@ -6,6 +6,7 @@
 """
 
 import re
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
@@ -71,6 +72,7 @@ def _in_style(text: str) -> list[str]:
     return [one or other for one, other in STYLE.findall(text)]
 
 
+@cache
 def pages_of(folder: Path) -> dict[str, Page]:
     return {
         path.relative_to(folder).as_posix(): Page(path.read_text("utf-8"))

@@ -2,10 +2,10 @@
 
 Of the blocks between fences,
 
-1. one with a file's name for a title, such as ```` ```toml title="mine.toml" ````, becomes that file;
+1. one with a file's name for a title, such as ```` ```toml title="mine.toml" ````, becomes a file;
 2. a `python` block is run, and a line `expression  # -> value` must give that value;
-3. every command of a `sh` block is run and must succeed, unless the block has a title: that says what
-   it needs and a test has not;
+3. every command of a `sh` block is run and must succeed, unless the block has a title: that says
+   what it needs and a test has not;
 4. a `text` block behind a `sh` block has lines that its commands must have printed, but for times.
 """
 

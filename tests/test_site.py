@@ -1,5 +1,5 @@
-"""The documentation site builds without a warning, leads nowhere that is not there, and loads nothing
-from elsewhere."""
+"""The documentation site builds without a warning, leads nowhere that is not there, and loads
+nothing from elsewhere."""
 
 import json
 import os
@@ -70,12 +70,9 @@ def the_commands_are_those_of_the_command_line(site: Path) -> None:
 
 def the_methods_are_those_of_the_table(site: Path) -> None:
     page = (site / "reference" / "methods.html").read_text("utf-8")
-    assert [
-        name for name in graphcircuits.METHODS if f"<td><code>{name}</code></td>" not in page
-    ] == []
-    assert (
-        "<code>rule=&#x27;midpoint&#x27;</code>" in page or "<code>rule='midpoint'</code>" in page
-    )
+    rows = {name for name in graphcircuits.METHODS if f"<td><code>{name}</code></td>" in page}
+    assert rows == set(graphcircuits.METHODS)
+    assert re.search("<code>rule=.{1,6}midpoint", page)
 
 
 def public_names_are_in_the_reference(site: Path) -> None:
@@ -120,15 +117,15 @@ def test_links_of_the_repository_lead_somewhere() -> None:
 def test_what_is_lost_or_outside_is_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(
         '<h1 id="top">x</h1><a href="#top">1</a><a href="#low">2</a><a href="b.html">3</a>'
-        '<a href="https://example.org">4</a><img src="data:image/png;base64,AA=="><img src="no.png">'
+        '<a href="https://example.org">4</a><img src="data:image/png;base64,AA==">'
+        '<img src="no.png">'
         '<script src="//cdn.example/x.js"></script><link rel="canonical" href="https://e.org/">'
         '<link rel="stylesheet" href="s.css"><style>p{background:url(https://e.org/f.png)}</style>'
         '<iframe src="http://e.org/"></iframe><a href="sub/">5</a>'
     )
     (tmp_path / "s.css").write_text("@import 'https://e.org/more.css'; p { color: red }")
-    assert broken(tmp_path) == ["a.html -> #low", "a.html -> b.html", "a.html -> sub/"] + [
-        "a.html -> no.png"
-    ]
+    lost = ["#low", "b.html", "sub/", "no.png"]
+    assert broken(tmp_path) == [f"a.html -> {each}" for each in lost]
     assert from_outside(tmp_path) == [
         "a.html -> //cdn.example/x.js",
         "a.html -> https://e.org/f.png",

@@ -62,8 +62,9 @@ def _takes(parameter: Any) -> str:
     if parameter.metavar:
         return parameter.metavar.strip("[]")
     kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", str)
-    of_kind = {int: "N", float: "NUMBER"}.get(kind, parameter.name.upper())
-    return (of_kind if _is_option(parameter) else parameter.name.upper()).replace("_", "-")
+    name: str = parameter.name.upper().replace("_", "-")
+    kinds: dict[object, str] = {int: "N", float: "NUMBER"}
+    return kinds.get(kind, name) if _is_option(parameter) else name
 
 
 def _escaped(text: str) -> str:

@@ -1,7 +1,7 @@
 """Links that lead out of the docs: to the repository where it has an address, else plain text.
 
-In the repository `[CONTRIBUTING.md](../CONTRIBUTING.md)` leads from file to file. The site holds the
-docs alone, so that there the file is linked at `repo_url`, or named where there is none.
+In the repository `[CONTRIBUTING.md](../CONTRIBUTING.md)` leads from file to file. The site holds
+the docs alone, so that there the file is linked at `repo_url`, or named where there is none.
 """
 
 import posixpath

@@ -1,13 +1,11 @@
 """Notebooks as pages: text as it is, code as blocks, and what came of it below.
 
 1. `on_files` takes every `notebooks/NAME.ipynb` of the docs and adds a page `notebooks/NAME.md`.
-2. Of each output the richest form is shown: a page fragment, a picture, else text. Fragments stand in
-   a frame of their own, so that neither their styles nor the site's reach the other.
+2. Of each output the richest form is shown: a page fragment, a picture, else text.
 
 Nothing is run here: outputs are those in the file.
 """
 
-import html
 import re
 from pathlib import Path
 from typing import Any
@@ -48,9 +46,9 @@ def _output(output: Any) -> str:
         return _fenced(output.text, "text")
     data = output.get("data", {})
     if "text/html" in data:
-        return _frame(data["text/html"])
+        return _apart(data["text/html"])
     if "image/svg+xml" in data:
-        return _frame(data["image/svg+xml"])
+        return _apart(data["image/svg+xml"])
     if "image/png" in data:
         encoded = "".join(data["image/png"].split())
         return (
@@ -69,7 +67,8 @@ def _fenced(text: str, language: str) -> str:
     return f"{fence}{language}\n{text}\n{fence}" if text else ""
 
 
-def _frame(fragment: str) -> str:
-    page = html.escape(f'<!doctype html><meta charset="utf-8"><body>{fragment}', quote=True)
-    page = page.replace("\n", "&#10;")
-    return f'<iframe class="output" title="output of the cell" sandbox srcdoc="{page}"></iframe>'
+def _apart(fragment: str) -> str:
+    """A fragment in a tree of its own: the site's styles do not reach it, its own stay inside. What
+    it inherits are colours, so that it is readable on a dark page too."""
+    inside = f'<template shadowrootmode="open">{fragment}</template>'
+    return f'<div class="output">{re.sub(chr(10) + "+", chr(10), inside)}</div>'
