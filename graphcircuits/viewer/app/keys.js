@@ -28,7 +28,6 @@ function walk(app, direction) {
 
 /** True where the key meant something. */
 function press(app, event) {
-  const step = event.shiftKey && event.key !== "+" ? 10 : 1;
   const resize = (change) => {
     const edges = Math.min(app.model.graph.nEdges, Math.max(0, app.state.edges + change));
     if (!app.model.bare) app.set({ edges, proposed: false });
@@ -38,8 +37,8 @@ function press(app, event) {
     "?": () => byId("help").showModal(),
     0: () => app.fit(),
     p: () => propose(app),
-    "+": () => resize(1), "=": () => resize(1), "]": () => resize(1), "}": () => resize(step),
-    "-": () => resize(-1), _: () => resize(-step), "[": () => resize(-1), "{": () => resize(-step),
+    "+": () => resize(1), "=": () => resize(1), "]": () => resize(1), "}": () => resize(10),
+    "-": () => resize(-1), _: () => resize(-10), "[": () => resize(-1), "{": () => resize(-10),
   };
   const action = Object.hasOwn(actions, event.key) ? actions[event.key] : null;
   action?.();
