@@ -46,7 +46,8 @@ def test_commands_as_tables() -> None:
 
 
 NOTEBOOK = """{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [
- {"cell_type": "markdown", "id": "a", "metadata": {}, "source": "# Title\\n\\nOpening."},
+ {"cell_type": "markdown", "id": "a", "metadata": {}, 
+  "source": "# Title\\n\\nOpening [b](b.ipynb)."},
  {"cell_type": "code", "id": "b", "metadata": {}, "execution_count": 1, "source": "x = '```'",
   "outputs": [{"output_type": "stream", "name": "stdout", "text": "\\u001b[1mtold\\u001b[0m\\n"},
    {"output_type": "display_data", "metadata": {}, "data":
@@ -63,7 +64,7 @@ def test_notebooks_as_pages(tmp_path: Path) -> None:
     assert parts == [
         "# Title",
         "This page is a notebook: [five.ipynb](five.ipynb) can be run as it is.",
-        "Opening.",
+        "Opening [b](b.md).",
         "````python\nx = '```'\n````",
         "```text\ntold\n```",
         '<div class="output"><template shadowrootmode="open">'

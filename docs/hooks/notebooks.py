@@ -1,7 +1,8 @@
 """Notebooks as pages: text as it is, code as blocks, and what came of it below.
 
 1. `on_files` takes every `notebooks/NAME.ipynb` of the docs and adds a page `notebooks/NAME.md`.
-2. Of each output the richest form is shown: a page fragment, a picture, else text.
+2. Links from one notebook to another lead to its page.
+3. Of each output the richest form is shown: a page fragment, a picture, else text.
 
 Nothing is run here: outputs are those in the file.
 """
@@ -34,7 +35,7 @@ def as_markdown(path: Path) -> str:
 
 def _cell(cell: Any) -> str:
     if cell.cell_type == "markdown":
-        return cell.source
+        return re.sub(r"\]\((\w+)\.ipynb", r"](\1.md", cell.source)
     if cell.cell_type != "code" or not cell.source.strip():
         return ""
     shown = [_output(output) for output in cell.outputs]
