@@ -16,7 +16,7 @@ DEVICE := cpu
 # Bytecode is kept whatever the environment says: checked modules are slow to make anew.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help setup browser lint types format test-fast test test-models fetch-models models demo fuzz kills bench hooks clean
+.PHONY: help setup browser lint types format test-fast test test-models fetch-models models demo fuzz kills bench notebooks hooks clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -106,3 +106,6 @@ hooks: $(READY) ## install the git hooks
 clean: ## remove what the commands wrote, but not .venv
 	rm -rf build dist .hypothesis .pytest_cache .ruff_cache
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+notebooks: $(READY) ## make docs/notebooks from examples, with outputs (SmolLM2's as recorded, or by make fetch-models)
+	$(BIN)/python -m examples

@@ -32,6 +32,12 @@ MODEL = "smollm2.gguf"
 LARGEST = 300_000
 SECONDS = 600
 """That a cell may take."""
+DEFAULTS = {
+    # More threads only make small tensors wait.
+    "OMP_NUM_THREADS": "1",
+    # What progress bars of other packages say where there are no widgets to draw them with.
+    "PYTHONWARNINGS": "ignore:IProgress not found",
+}
 
 
 def notebook_of(name: str) -> Any:
@@ -56,6 +62,8 @@ def executed(name: str, models: Path | None) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         # Settings and history of whoever runs this are no part of it.
         own = {"IPYTHONDIR": f"{folder}/ipython", "JUPYTER_RUNTIME_DIR": f"{folder}/runtime"}
+        # This checkout, whatever is installed.
+        own["PYTHONPATH"] = os.pathsep.join([str(SCRIPTS.parent), os.environ.get("PYTHONPATH", "")])
         work = Path(folder) / "work"
         work.mkdir()
         named = "" if models is None else str(models.resolve())
@@ -64,11 +72,11 @@ def executed(name: str, models: Path | None) -> Any:
             kernel_name="python3",
             timeout=SECONDS,
             record_timing=False,
+            coalesce_streams=True,
             # Below that a kernel tells at every start that its local port is not encrypted.
             extra_arguments=["--log-level=ERROR"],
         )
-        # More threads only make small tensors wait.
-        environment = {"OMP_NUM_THREADS": "1", **os.environ, **own, "GRAPHCIRCUITS_MODELS": named}
+        environment = {**DEFAULTS, **os.environ, **own, "GRAPHCIRCUITS_MODELS": named}
         client.execute(cwd=str(work), env=environment)
         problems = problems_of(
             notebook, (folder, str(Path.home()), str(SCRIPTS.parent), sys.prefix)

@@ -71,7 +71,8 @@ for (edge, score), likely in zip(result.top(12), result.top_probabilities(12), s
 # ## Against the truth
 #
 # Take as many edges as the true circuit has. The picture draws hits, misses and false alarms; AUROC
-# is the chance that an edge of the circuit scores above one outside it.
+# is the chance that an edge of the circuit scores above one outside it. Benchmarks count a head's
+# query, key and value as one; with `level="qkv"` they are told apart, as in the picture.
 
 # %%
 found = result.circuit(edges=len(case.circuit))
@@ -79,7 +80,8 @@ found = result.circuit(edges=len(case.circuit))
 print("found and true:  ", len(found & case.circuit))
 print("missed:          ", sorted((case.circuit - found).edges))
 print("false alarms:    ", sorted((found - case.circuit).edges))
-print("AUROC:           ", round(gc.auroc(result, case.circuit), 3))
+print("AUROC by head:   ", round(gc.auroc(result, case.circuit), 3))
+print("AUROC by q, k, v:", round(gc.auroc(result, case.circuit, level="qkv"), 3))
 
 # %%
 result.plot(circuit=found, truth=case.circuit)

@@ -5,7 +5,8 @@
 # attribution patching in a few lines, changes one thing about it, and finds out whether that helps,
 # on subjects whose circuits are known.
 #
-# You need `pip install 'graphcircuits[plot]'`.
+# You need `pip install 'graphcircuits[plot]'`. What circuits and pairs are, the
+# [first notebook](five_minutes.ipynb) says; [methods](../methods.md) lists those that are there.
 
 # %%
 # %matplotlib inline
@@ -125,7 +126,8 @@ for id in cases:
 # %% [markdown]
 # ## Options, seeds, names
 #
-# A mapping names methods, and `options` sets theirs. `seeds=3` gives every quantile a spread.
+# A mapping names methods, and `options` sets theirs. With several `seeds` every figure has a
+# spread. Does the weight matter?
 
 # %%
 weights = {f"weight {w}": either_end for w in (0.01, 0.1, 1.0)}
@@ -138,6 +140,8 @@ for row in tuned.rows():
     )
 
 # %% [markdown]
+# Hardly, on these three: one knob less to defend.
+#
 # `report.markdown()` is the table with time and memory, `report.write("folder")` has it as
 # Markdown, CSV and LaTeX, and `out="folder"` keeps runs of the package's methods, so that a second
 # bench only runs yours.

@@ -46,7 +46,7 @@ def test_commands_as_tables() -> None:
 
 
 NOTEBOOK = """{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [
- {"cell_type": "markdown", "id": "a", "metadata": {}, 
+ {"cell_type": "markdown", "id": "a", "metadata": {},
   "source": "# Title\\n\\nOpening [b](b.ipynb)."},
  {"cell_type": "code", "id": "b", "metadata": {}, "execution_count": 1, "source": "x = '```'",
   "outputs": [{"output_type": "stream", "name": "stdout", "text": "\\u001b[1mtold\\u001b[0m\\n"},

@@ -1,0 +1,1 @@
+"""Scripts to read and run, and what makes notebooks of them."""
