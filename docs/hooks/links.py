@@ -1,4 +1,5 @@
-"""Links that lead out of the docs: to the repository where it has an address, else plain text.
+"""Links that lead out of the docs: to the repository where it has an address, else plain text; and
+links to notebooks, which lead to the pages that the site makes of them.
 
 In the repository `[CONTRIBUTING.md](../CONTRIBUTING.md)` leads from file to file. The site holds
 the docs alone, so that there the file is linked at `repo_url`, or named where there is none.
@@ -8,6 +9,7 @@ import posixpath
 import re
 from typing import Any
 
+NOTEBOOK = re.compile(r"\]\(((?:\.\./)*notebooks/\w+)\.ipynb")
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)\s]+)\)")
 
 
@@ -23,4 +25,4 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
             return f'<span title="{place}, in the repository">{text}</span>'
         return f"[{text}]({config.repo_url.rstrip('/')}/blob/main/{place})"
 
-    return LINK.sub(outward, markdown)
+    return NOTEBOOK.sub(r"](\1.md", LINK.sub(outward, markdown))
