@@ -29,9 +29,9 @@ def hook(name: str) -> Any:
 )
 def test_links_that_lead_out(repo_url: str, wanted: str) -> None:
     page = SimpleNamespace(file=SimpleNamespace(src_uri="results/a.md"))
-    text = "[more](../../CONTRIBUTING.md), [b](../b.md#c), ![p](../../p.png), [n](notebooks/n.ipynb)"
+    text = "[more](../../CONTRIBUTING.md), [b](../b.md#c), ![p](../p.png), [n](notebooks/n.ipynb)"
     found = hook("links").on_page_markdown(text, page, SimpleNamespace(repo_url=repo_url))
-    assert found == f"{wanted}, [b](../b.md#c), ![p](../../p.png), [n](notebooks/n.md)"
+    assert found == f"{wanted}, [b](../b.md#c), ![p](../p.png), [n](notebooks/n.md)"
 
 
 def test_commands_as_tables() -> None:
