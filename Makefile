@@ -17,7 +17,7 @@ DEVICE := cpu
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: help setup browser lint types format test-fast test test-models fetch-models models demo fuzz kills bench \
-  notebooks dist lower-bounds hooks clean
+  notebooks site dist lower-bounds hooks clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -109,6 +109,10 @@ dist: $(READY) ## build sdist and wheel into dist/, and check them for the packa
 
 lower-bounds: $(READY) ## try the oldest versions that pyproject.toml allows (PyTorch's CUDA build: 5 GB)
 	$(BIN)/python -m benchmarks.versions --versions lowest
+
+site: $(READY) ## build the documentation into build/site, which can be read from there
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "open build/site/index.html"
 
 hooks: $(READY) ## install the git hooks
 	$(BIN)/pre-commit install

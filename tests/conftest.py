@@ -106,3 +106,21 @@ def command(
         return Ended(code if isinstance(code, int) else 0, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture
+def small_gpt2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder named like the model on the hub, so that the words of the docs load it."""
+    import torch
+    import transformers
+
+    from tests.text import byte_level, wrapped
+
+    tokenizer = wrapped(byte_level())
+    config = transformers.GPT2Config(
+        n_layer=2, n_head=2, n_embd=16, vocab_size=len(tokenizer), bos_token_id=1, eos_token_id=2
+    )
+    torch.manual_seed(0)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
+    tokenizer.save_pretrained(tmp_path / "gpt2")
+    monkeypatch.chdir(tmp_path)

@@ -8,10 +8,6 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
-import transformers
-
-from tests.text import byte_level, wrapped
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -35,19 +31,6 @@ def run_block(block: str, namespace: dict[str, object]) -> int:
         assert value == pytest.approx(ast.literal_eval(claim), abs=5e-4), last_line
         claims += 1
     return claims
-
-
-@pytest.fixture
-def small_gpt2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder named like the model on the hub, so that the README's own words load it."""
-    tokenizer = wrapped(byte_level())
-    config = transformers.GPT2Config(
-        n_layer=2, n_head=2, n_embd=16, vocab_size=len(tokenizer), bos_token_id=1, eos_token_id=2
-    )
-    torch.manual_seed(0)
-    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
-    tokenizer.save_pretrained(tmp_path / "gpt2")
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.usefixtures("small_gpt2")

@@ -171,7 +171,7 @@ def bench(
             out: lambda folder: report.write(folder).values(),
             markdown: lambda path: write(path, report.markdown()),
             out / "boxplot.svg": lambda path: _plot(report, path),
-            plot: report.plot,
+            plot: lambda path: _draw(report, path),
         }
         if report.runs
         else {}
@@ -200,6 +200,11 @@ def _not_a_folder(subjects: Path | None) -> list[str]:
     if subjects is None or subjects.is_dir():
         return []
     return [f"--subjects must be a folder that build wrote, got {subjects}"]
+
+
+def _draw(report: "Report", path: Path) -> None:
+    """Draw the box plot where it was asked for."""
+    report.plot(path)
 
 
 def _plot(report: "Report", path: Path) -> tuple[Path, ...]:
