@@ -6,7 +6,7 @@ function showFaithfulness(app) {
   const { panels } = app.scene;
   const into = byId("faithfulness");
   const found = panels.map((panel) => faithfulnessText(app, panel));
-  const alike = new Set(found.map((one) => one.text)).size === 1;
+  const alike = new Set(found.map((one) => `${one.value} ${one.text}`)).size === 1;
   into.replaceChildren(...(alike ? found.slice(0, 1) : found).map((one, i) => element("span", {},
     ...(one.value === null ? [] : [element("strong", { text: one.value.toFixed(2) })]),
     element("span", { text: alike ? "" : `${panels[i].result.name}: ` }, one.text,

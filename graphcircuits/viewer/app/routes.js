@@ -65,7 +65,8 @@ function* routeLinks(graph, arranged, links, aspect) {
   const tracks = giveTracks(rough, routes.bundles);
   const bands = bandHeights(arranged, links, routes);
   yield;
-  const layout = place(arranged, filling(arranged, tracks.channels, bands, aspect), bands);
+  const room = filling(arranged, tracks.channels, bands, aspect);
+  const layout = place(arranged, room.channels, room.bands);
   yield* setTracks(layout, links, routes, tracks);
   if (routes.shared) yield* sharePorts(layout, links, routes);
   else spreadPorts(layout, links, routes);
@@ -183,14 +184,19 @@ function giveTracks(layout, bundles) {
   return { channels, track, counts };
 }
 
-/** The widths of channels, widened where the window is wider than the graph. */
+/** The widths of channels and heights of bands, grown where the window has room for them. */
 function filling(arranged, channels, bands, aspect) {
   const sum = (numbers) => numbers.reduce((all, one) => all + one, 0);
   const width = sum(channels) + sum(arranged.columnWidth) + MARGIN.left + MARGIN.right;
-  const height = sum(bands) + sum(arranged.rows.map((row) => row.height)) + MARGIN.top;
-  const spare = Math.max(0, 0.92 * aspect * height - width) / channels.length;
+  const inner = sum(bands.slice(0, -1)) + sum(arranged.rows.map((row) => row.height));
+  const height = inner + MARGIN.top + MARGIN.bottom;
+  const wider = Math.max(0, 0.92 * aspect * height - width) / channels.length;
+  const higher = Math.max(0, (0.92 * width) / aspect - height) / (bands.length - 1);
   const roomy = Math.max(76, Math.min(150, 620 / arranged.columns));
-  return channels.map((own) => Math.max(own, Math.min(own + spare, roomy)));
+  return {
+    channels: channels.map((own) => Math.max(own, Math.min(own + wider, roomy))),
+    bands: bands.map((own) => own + Math.min(higher, 36)),
+  };
 }
 
 /** Higher where more bends cross. */

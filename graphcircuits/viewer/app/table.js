@@ -34,12 +34,12 @@ function showStatus(app) {
   const all = scene.panels.map((panel) => ({ ...panel, joined: panel.edges.length > 0 && isJoined(panel, app) }));
   const connected = byId("connected");
   connected.dataset.connected = String(all.every((panel) => panel.joined));
-  connected.textContent = all.map((panel) => {
+  writeLines(connected, all.map((panel) => {
     const of = all.length > 1 ? `${panel.result.name}: ` : "";
     if (!panel.joined) return `${of}Not connected: no path of these edges leads from input to logits.`;
     const loose = app.state.prune ? `${plural(panel.loose, "loose edge")} left out` : `${plural(panel.loose, "edge")} on no path`;
     return `${of}Connected${panel.loose ? `, ${loose}.` : "."}`;
-  }).join(" ");
+  }));
   showCounts(app, all);
   const apart = byId("difference");
   apart.textContent = "";
@@ -70,7 +70,11 @@ function showCounts(app, panels) {
     return `${of}${plural(found.hits, "hit")}, ${found.misses} missed, ${plural(found.wrong, "false alarm")}; `
       + `precision ${decimal(found.precision)}, recall ${decimal(found.recall)}`;
   });
-  counts.textContent = texts.join(" · ");
+  writeLines(counts, texts);
+}
+
+function writeLines(into, lines) {
+  into.replaceChildren(...lines.map((text) => element("span", { class: "line", text })));
 }
 
 function decimal(value) {
