@@ -158,7 +158,8 @@ function giveTracks(layout, bundles) {
   for (let channel = 0; channel <= layout.columns; channel++) {
     const inside = [];
     bundles.forEach((bundle, i) => { if (bundle.way === channel) inside.push(i); });
-    inside.sort((a, b) => bundles[a].from - bundles[b].from || bundles[b].to - bundles[a].to || a - b);
+    inside.sort((a, b) => bundles[a].from - bundles[b].from
+      || bundles[b].to - bundles[a].to || a - b);
     const ends = [];
     const pulls = [];
     for (const i of inside) {
@@ -334,7 +335,8 @@ function pointsOf(layout, routes, link) {
       points.push([x1 + (x2 - x1) * across(t), y1 + (y2 - y1) * along(t)]);
     }
   }
-  points.push([routes.end[link], layout.rows[routes.to[link]].y + layout.rows[routes.to[link]].height]);
+  const last = layout.rows[routes.to[link]];
+  points.push([routes.end[link], last.y + last.height]);
   return points;
 }
 
@@ -354,8 +356,10 @@ function crossing(layout, routes, y) {
   const bottom = Float64Array.from(rows, (row) => row.y + row.height);
   const { from, to, start, track, end } = routes;
   // All bends of a band have the same shape, and y lies in one band at most.
-  const band = rows.findIndex((_, i) => i + 1 < rows.length && y <= top[i] && y >= bottom[i + 1] + HEAD);
-  const part = band < 0 ? 0 : across(solveAlong((top[band] - y) / (top[band] - bottom[band + 1] - HEAD)));
+  const under = bottom.map((own) => own + HEAD);
+  const band = rows.findIndex((_, i) => i + 1 < rows.length && y <= top[i] && y >= under[i + 1]);
+  const height = band < 0 ? 0 : (top[band] - y) / (top[band] - under[band + 1]);
+  const part = across(solveAlong(height));
   return (link) => {
     const [low, high] = [from[link], to[link]];
     if (y > top[low] || y < bottom[high]) return NaN;
@@ -364,7 +368,7 @@ function crossing(layout, routes, y) {
       return start[link] + (next - start[link]) * part;
     }
     if (high - 1 === band) return track[link] + (end[link] - track[link]) * part;
-    return y < bottom[high] + HEAD ? end[link] : track[link];
+    return y < under[high] ? end[link] : track[link];
   };
 }
 
