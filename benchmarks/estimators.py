@@ -314,12 +314,10 @@ def table(rows: list[Row], reached: dict[str, float], started: float) -> Iterato
 
 def plot(rows: list[Row], reached: dict[str, float], started: float, path: Path) -> None:
     """Bias against spread for the second objective, and what refining reaches."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
     for marker, row in zip(
         "osv^D<>PX*",
         (r for r in rows if (r.objective, r.spread) == ("best edges", SPREADS[0])),
@@ -334,7 +332,9 @@ def plot(rows: list[Row], reached: dict[str, float], started: float, path: Path)
     )
     left.legend(fontsize=7)
     names = [each.name for each in ESTIMATORS]
-    right.barh(names, [reached[name] for name in names], color="0.6")
+    right.barh(
+        names, [reached[name] for name in names], color="0.6", label="refined, mean of the subjects"
+    )
     right.axvline(started, color="black", linewidth=1, label="EAP-IG, not refined")
     right.invert_yaxis()
     right.set(xlabel="CMD on fresh prompts after refining, 110 edges")

@@ -155,19 +155,25 @@ def plot(found: list[Point], path: Path) -> None:
 
     figure = Figure(figsize=(9, 4), layout="constrained")
     time_axes, memory_axes = figure.subplots(1, 2)
-    for learner in LEARNERS:
+    for learner, marker in zip(LEARNERS, "osD^v<>", strict=False):
         mine = [point for point in found if point.learner == learner.name]
         edges = [point.edges for point in mine]
         seconds = [point.seconds for point in mine]
         peaks = [(point.peak_bytes or math.nan) / 2**20 for point in mine]
         fitted = slope(edges, seconds)
         label = learner.name if fitted is None else f"{learner.name} (slope {fitted:.2f})"
-        time_axes.plot(edges, seconds, marker="o", label=label)
-        memory_axes.plot(edges, peaks, marker="o")
+        time_axes.plot(edges, seconds, marker=marker, label=label)
+        memory_axes.plot(edges, peaks, marker=marker)
     for axes, title in ((time_axes, "seconds"), (memory_axes, "peak MiB")):
         axes.set(xscale="log", yscale="log", xlabel="edges", ylabel=title)
         axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
+    figure.legend(
+        loc="outside lower center",
+        ncols=2,
+        fontsize="small",
+        title="a point: a graph that was measured; slope: the power of the edges that fits",
+        title_fontsize="small",
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
 

@@ -10,12 +10,14 @@ python -m benchmarks.growth --out FOLDER [--methods eap gcl] [--largest EDGES] [
 A measurement is of calls with default options: the median time and the largest rise of memory over
 the repeats. After a call that took longer than --budget seconds a method is not measured on larger
 graphs of the same part, and once is enough on that one. The folder gets growth.csv, growth.md and
-growth.png (both axes logarithmic).
+growth.png (both axes logarithmic). `--redraw PAGE` measures nothing: it draws what
+such a page says.
 """
 
 import argparse
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ import torch
 
 from graphcircuits import load_case
 from graphcircuits.compare.measure import measure
+from graphcircuits.drawing.library import COLOURS, save_figure
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods import METHODS, NAMED_ONLY, localize
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
@@ -38,6 +41,8 @@ SHAPES = ((8, 8), (12, 12), (16, 16), (24, 16), (24, 24), (32, 32))
 RANDOM_PAIRS = 4
 SCALABLE = ("eap", "eap-ig", "gcl")
 """Methods that need a fixed number of passes, whatever the number of edges."""
+PRINTED = re.compile(r"([\d.e+,]+) s(?:, ([\d,]+) MiB)?")
+"""What `cell` writes of a measurement."""
 
 
 @dataclass(frozen=True)
@@ -194,37 +199,76 @@ def as_csv(points: Sequence[Point]) -> str:
 def plot(parts: Sequence[Sequence[Point]], path: Path) -> None:
     """Time and memory against edges; trained subjects solid, random ones dashed."""
     import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4.2), constrained_layout=True)
+    figure = Figure(figsize=(10, 4.6), layout="constrained")
+    axes = figure.subplots(1, 2)
     methods = list(dict.fromkeys(point.method for part in parts for point in part))
+    many = matplotlib.colormaps["tab20"]
+    colours = COLOURS if len(methods) <= len(COLOURS) else [many(i) for i in range(len(methods))]
     titles = {"seconds": "seconds", "mebibytes": "rise of memory, MiB"}
     for axis, (name, title) in zip(axes, titles.items(), strict=True):
         for part, style in zip(parts, ("o-", "s--"), strict=True):
             for i, method in enumerate(methods):
                 own = [point for point in part if point.method == method]
                 known = [(p.edges, getattr(p, name)) for p in own if getattr(p, name) is not None]
-                label = method if style == "o-" else None
                 edges, values = [x for x, _ in known], [y for _, y in known]
-                axis.plot(edges, values, style, color=f"C{i}", label=label, ms=4, lw=1.2)
+                axis.plot(edges, values, style, color=colours[i], ms=4, lw=1.2)
         axis.set(xscale="log", yscale="log", xlabel="edges", ylabel=title)
         axis.grid(alpha=0.3, which="both", lw=0.4)
-    axes[0].legend(fontsize=8)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    handles = {Line2D([], [], color=colours[i]): method for i, method in enumerate(methods)} | {
+        Line2D([], [], color="#1c1c22", marker="o", ms=4): "solid, circles: trained subjects",
+        Line2D(
+            [], [], color="#1c1c22", marker="s", ms=4, ls="--"
+        ): "dashed, squares: random weights",
+    }
+    figure.legend(
+        list(handles),
+        list(handles.values()),
+        loc="outside lower center",
+        ncols=6,
+        fontsize=8,
+        frameon=False,
+    )
+    save_figure(figure, path)
+
+
+def read_page(path: Path) -> list[list[Point]]:
+    """The points of a page that this program wrote, from its two tables, as they are printed."""
+    parts: list[list[Point]] = []
+    header: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| subject"):
+            header = cells[4:]
+            parts.append([])
+        elif line.startswith("| ") and not line.startswith("| ---"):
+            subject, layers, width, edges = cells[0], *(int(x.replace(",", "")) for x in cells[1:4])
+            for method, words in zip(header, cells[4:], strict=True):
+                if found := PRINTED.fullmatch(words):
+                    seconds, mebibytes = (
+                        float(x.replace(",", "")) if x else None for x in found.groups()
+                    )
+                    parts[-1].append(
+                        Point(subject, layers, width, edges, method, seconds, mebibytes)
+                    )
+    return parts
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Growth of time and memory with the edges.")
     parser.add_argument("--out", type=Path, required=True, help="folder for table, CSV and plot")
+    parser.add_argument("--redraw", type=Path, help="a growth.md of before; nothing is measured")
     parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), help="default: all")
     parser.add_argument("--largest", type=int, default=2_000_000, help="edges of random graphs")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--budget", type=float, default=60.0, help="seconds a measurement may take")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
+    if options.redraw is not None:
+        plot(read_page(options.redraw), options.out / "growth.png")
+        return 0
     torch.set_num_threads(options.threads)
     methods = options.methods or [
         name for name in METHODS if name != "random" and name not in NAMED_ONLY

@@ -26,6 +26,12 @@ TITLES = {
 }
 """What models are called whose files have other names."""
 
+CAPTION = (
+    "A panel is a model and a task, a line a method, and a point a size that was measured. The "
+    "dotted line is at 1, where the circuit does as well as the whole model. What lies beyond "
+    "-0.25 and 1.35 is not drawn."
+)
+
 Units = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """By task and method."""
 
@@ -165,6 +171,8 @@ def page(models: Sequence[Model], methods: Sequence[str], *, figure: str) -> str
         "Options of the methods, apart from seeds and memory limits:",
         _table(["method", "options"], [[m, _options(units, m)] for m in methods], right=0),
         f"![Faithfulness curves]({figure})",
+        "",
+        CAPTION,
     ]
     for model in models:
         parts += _model(model, methods)

@@ -30,7 +30,7 @@ from graphcircuits.viewer.page import result_page
 CASE = "ib-13"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SIZE = (1280, 860)
-FEW = 60
+FEW = 30
 """Edges of a large graph in a picture of this size."""
 LARGEST = 250_000
 """Bytes of a picture: it travels with every clone."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import networkx as nx
 import numpy as np
@@ -17,8 +18,14 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from graphcircuits.drawing.figure import circuit_figure
+from graphcircuits.drawing.notebook import circuit_html
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.store import StoreError, load_artifact, load_config, save_artifact
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 JSON_EDGES, JSON_NODES = 2**28, 2**18
 """The largest graph whose circuits are kept as names; a small file must not ask for much memory."""
@@ -199,6 +206,28 @@ class Circuit:
             label = f' [label="{kind}"]' if kind else ""
             lines.append(f'  "{writer}" -> "{component}"{label};')
         return "\n".join(["digraph circuit {", *lines, "}"]) + "\n"
+
+    def plot(
+        self, *, truth: "Circuit | None" = None, title: str = "", ax: "Axes | None" = None
+    ) -> "Figure":
+        """Draw it for a paper, with `truth` as hits, misses and false alarms; needs matplotlib.
+
+        On `ax`, or on a figure of its own; `plot().savefig("circuit.pdf")` writes it.
+        """
+        return circuit_figure(
+            self.graph,
+            self._numbers,
+            truth=None if truth is None else truth.on(self.graph)._numbers,
+            title=title,
+            ax=ax,
+        )
+
+    @property
+    def _numbers(self) -> list[int]:
+        return self.mask.nonzero().flatten().tolist()
+
+    def _repr_html_(self) -> str:
+        return circuit_html(self.graph, self._numbers)
 
     # Files
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
+from graphcircuits.drawing.figure import circuit_figure
+from graphcircuits.drawing.notebook import EDGES, result_html
 from graphcircuits.files import short
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result_files import (
@@ -39,6 +41,10 @@ from graphcircuits.result_pt import from_pt_file
 from graphcircuits.store import StoreError, save_artifact, write_atomic, write_json
 from graphcircuits.task.stored import StoredPrompts
 from graphcircuits.viewer.page import result_page
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SUFFIXES = (".json", ".safetensors", ".csv", ".dot")
 """What a result can be saved as."""
@@ -274,6 +280,68 @@ class Result:
         shown = self if circuit is None else replace(self, chosen=circuit.on(self.graph))
         page = result_page([shown, *others], truth=truth, notes=notes)
         write_atomic(path, page.encode())
+
+    def plot(
+        self,
+        *,
+        circuit: Circuit | None = None,
+        edges: int | None = None,
+        truth: Circuit | None = None,
+        ax: "Axes | None" = None,
+    ) -> "Figure":
+        """Draw a circuit for a paper, better edges thicker; needs matplotlib.
+
+        By default the chosen circuit or, if none is, the 20 best edges. With `truth`, hits, misses
+        and false alarms. On `ax`, or on a figure of its own; `plot().savefig("circuit.pdf")` writes
+        it.
+        """
+        if circuit is not None and edges is not None:
+            raise ValueError(f"give a circuit or a number of edges, got both, and {edges} edges.")
+        if circuit is None:
+            circuit = self._shown() if edges is None else self.circuit(edges=edges)
+        own = circuit.on(self.graph)
+        true = None if truth is None else truth.on(self.graph)
+        drawn = (own if true is None else own | true).mask.nonzero().flatten()
+        named = " of ".join(text for text in (self.method, self.subject) if text)
+        return circuit_figure(
+            self.graph,
+            own.mask.nonzero().flatten().tolist(),
+            truth=None if true is None else true.mask.nonzero().flatten().tolist(),
+            scores=dict(zip(drawn.tolist(), self.scores[drawn].tolist(), strict=True)),
+            title=named,
+            ax=ax,
+        )
+
+    def _shown(self) -> Circuit:
+        """What pictures are of where nothing else is said."""
+        if self.chosen is not None:
+            return self.chosen
+        return self.circuit(edges=min(20, self.graph.n_edges))
+
+    def _repr_html_(self) -> str:
+        few = (
+            self._best(min(EDGES, self.graph.n_edges)) if self.chosen is None else self.chosen.mask
+        )
+        found = few.nonzero().flatten()
+        best = found[self.scores[found].sort(descending=True, stable=True).indices][:EDGES]
+        likely = self.probabilities
+        return result_html(
+            self.graph,
+            facts={
+                "subject": self.subject,
+                "task": self.task,
+                "method": self.method,
+                "seed": self.seed,
+                "seconds": None if self.seconds is None else f"{self.seconds:.3g}",
+            },
+            notes=self.notes,
+            best=best.tolist(),
+            chosen=None if self.chosen is None else len(self.chosen),
+            scores=dict(zip(best.tolist(), self.scores[best].tolist(), strict=True)),
+            probabilities=None
+            if likely is None
+            else dict(zip(best.tolist(), likely[best].tolist(), strict=True)),
+        )
 
     # Files
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -32,6 +32,7 @@ from torch import Tensor
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.config import build_config
+from graphcircuits.drawing.curves import curve_figure
 from graphcircuits.files import read_json, short, to_json
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result_prompts import (
@@ -51,6 +52,10 @@ from graphcircuits.store import (
     origin,
 )
 from graphcircuits.task.stored import StoredPrompts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 ABOUT: Mapping[str, tuple[type, ...]] = {
     "subject": (str,),
@@ -112,6 +117,10 @@ class RecordedCurve:
     def to_json(self) -> dict[str, Any]:
         """What files hold of it."""
         return asdict(self) | {"sizes": list(self.sizes), "faithfulness": list(self.faithfulness)}
+
+    def plot(self, ax: "Axes | None" = None) -> "Figure":
+        """Draw it over the sizes, on `ax` or on a figure of its own; needs matplotlib."""
+        return curve_figure(self.sizes, self.faithfulness, ax=ax)
 
 
 # Writing

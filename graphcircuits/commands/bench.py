@@ -16,6 +16,7 @@ from graphcircuits.commands.checks import (
     one_of,
     prompt_count,
     refuse,
+    suffix,
     writable,
     writable_folders,
 )
@@ -100,6 +101,12 @@ def bench(
     markdown: Annotated[
         Path | None, typer.Option(help="Write the Markdown table here as well.")
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw the box plot here as well: .svg, .png, .pdf. Needs the extra [plot]."
+        ),
+    ] = None,
     device: Device = "cpu",
     dtype: Annotated[
         str, typer.Option(help="float64, float32, bfloat16 or float16, to compute in.")
@@ -117,6 +124,7 @@ def bench(
     from graphcircuits.compare.selection import ALL_SELECTIONS, select_subjects
     from graphcircuits.corpus.case import LABELINGS
     from graphcircuits.corpus.orders import FLEETS
+    from graphcircuits.drawing.library import SUFFIXES, missing_library
 
     refuse(
         in_range("--seeds", seeds, 1, MOST_SEEDS),
@@ -130,7 +138,9 @@ def bench(
         device_on(device, ray),
         known_dtype(dtype),
         writable_folders({"--out": out}),
-        writable({"--markdown": markdown}),
+        suffix("--plot", plot, *SUFFIXES),
+        [] if plot is None else missing_library("--plot"),
+        writable({"--markdown": markdown, "--plot": plot}),
     )
     listed = tuple(listed_methods(methods))
     options = options_by_method(option or [], listed)
@@ -161,6 +171,7 @@ def bench(
             out: lambda folder: report.write(folder).values(),
             markdown: lambda path: write(path, report.markdown()),
             out / "boxplot.svg": lambda path: _plot(report, path),
+            plot: report.plot,
         }
         if report.runs
         else {}

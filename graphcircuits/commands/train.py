@@ -96,6 +96,12 @@ def train(
     tensorboard: Annotated[
         Path | None, typer.Option(help="Folder for TensorBoard logs; needs tensorboard.")
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw loss and held-out figures by step: .svg, .png, .pdf. Needs the extra [plot]."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train a predictor; `graphcircuits localize --method gcl --option predictor=FILE` uses it.
@@ -105,6 +111,7 @@ def train(
     training that was stopped or killed goes on when the same command is given again, and ends with
     the same file.
     """
+    from graphcircuits.drawing.library import SUFFIXES, missing_library
     from graphcircuits.jobs.command import driver_command
     from graphcircuits.jobs.runner import runner_of
     from graphcircuits.predictor.ensemble import save_ensemble
@@ -112,6 +119,7 @@ def train(
     from graphcircuits.training import train as training
     from graphcircuits.training.checkpoint import remove_checkpoints
     from graphcircuits.training.finish import finished
+    from graphcircuits.training.history_plot import plot_histories, read_histories
     from graphcircuits.training.seeds import Lesson, train_seeds
     from graphcircuits.training.validation import means, validate
 
@@ -123,7 +131,11 @@ def train(
         one_runner(processes, ray),
         device_there(device),
         _unheard(tensorboard, ray),
-        writable({"--out": out}, read=[None if config is None else Path(config), targets]),
+        suffix("--plot", plot, *SUFFIXES),
+        [] if plot is None else missing_library("--plot"),
+        writable(
+            {"--out": out, "--plot": plot}, read=[None if config is None else Path(config), targets]
+        ),
         writable_folders(
             {"--checkpoints": checkpoints, "--tensorboard": tensorboard, "--readings": readings}
         ),
@@ -193,7 +205,17 @@ def train(
         scored = held_out.examples or watched.examples
         found = validate(ensemble.to(device), scored) if scored else {}
         ensemble = finished(ensemble, examples, scored, config=settings, device=device)
-    saved = save({out: lambda path: save_ensemble(path, ensemble, command=driver_command())})
+
+    def draw(path: Path) -> None:
+        last = dict(enumerate(ensemble.origin["steps"]))
+        plot_histories(path, read_histories(kept, range(seeds)), kept=last, title=out.stem)
+
+    saved = save(
+        {
+            out: lambda path: save_ensemble(path, ensemble, command=driver_command()),
+            plot: draw,
+        }
+    )
     if checkpoints is None and not saved.failures:
         remove_checkpoints(kept, range(seeds))
     figures, count = means(found), len({example.case for example in examples})

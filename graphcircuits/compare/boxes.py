@@ -17,8 +17,17 @@ from typing import Any
 
 from graphcircuits.compare.evaluate import quantiles
 from graphcircuits.compare.published import Published
+from graphcircuits.drawing.library import (
+    STYLE,
+    SUFFIXES,
+    known_suffix,
+    need_library,
+    plain,
+    save_figure,
+)
 
-SUFFIXES = (".svg", ".png", ".pdf")
+__all__ = ["SUFFIXES", "Box", "Slot", "SlotGroup", "draw_boxes"]
+
 COLOURS = {False: ("#0173b2", "#cfe3f0"), True: ("#56565e", "#ececef")}
 """Line and filling, by whether a box is published."""
 SLOT, WIDTH, BESIDE, GAP = 1.0, 0.44, 0.17, 0.35
@@ -86,24 +95,18 @@ def draw_boxes(
     limits: tuple[float, float] | None = (-0.02, 1.03),
 ) -> None:
     """Draw the groups from left to right; by suffix SVG, PNG or PDF."""
-    if Path(path).suffix not in SUFFIXES:
-        raise ValueError(f"a plot is written as {', '.join(SUFFIXES)}, got {path}.")
+    known_suffix(path)
     if not any(group.slots for group in groups):
         raise ValueError("a box plot needs at least one box, got none.")
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-        from matplotlib.legend_handler import HandlerLine2D
-    except ImportError as error:
-        raise ImportError(
-            "the box plot needs matplotlib; install it with: pip install 'graphcircuits[plot]'"
-        ) from error
+    need_library("the box plot")
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.legend_handler import HandlerLine2D
+
     groups = [group for group in groups if group.slots]
     n_slots = sum(len(group.slots) for group in groups)
     length = n_slots * SLOT + (len(groups) - 1) * GAP
-    # Text stays text in an SVG file: it can be searched and read aloud. Fixed ids and no date: the
-    # same results give the same file.
-    with matplotlib.rc_context({"svg.hashsalt": "graphcircuits", "svg.fonttype": "none"}):
+    with matplotlib.rc_context(STYLE):
         # A figure of its own, without pyplot: no window system and no state that outlives the call.
         figure = Figure(figsize=(max(6.0, 0.9 + 0.98 * length), 4.7), layout="constrained")
         axes = figure.subplots()
@@ -117,7 +120,7 @@ def draw_boxes(
                 _draw_slot(axes, start, slot.boxes)
                 start += SLOT
             middle = (places[-len(group.slots)] + places[-1]) / 2
-            heading = _plain(group.title.replace(", ", "\n"))
+            heading = plain(group.title.replace(", ", "\n"))
             axes.text(middle, 1.02, heading, transform=axes.get_xaxis_transform(), **_HEADING)
             start += GAP
         labels = [_broken(slot.label) for group in groups for slot in group.slots]
@@ -131,23 +134,21 @@ def draw_boxes(
         axes.grid(axis="y", color="#e4e4e8", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-        figure.suptitle(_plain(title), fontsize=9.5)
+        figure.suptitle(plain(title), fontsize=9.5)
         boxes = [box for group in groups for slot in group.slots for box in slot.boxes]
         handles = _legend(boxes)
         # What the longest entry takes, in inches.
-        column = 0.6 + 0.058 * max(map(len, handles.values()))
+        column = 0.6 + 0.058 * max(max(map(len, text.split("\n"))) for text in handles.values())
         figure.legend(
             list(handles),
             list(handles.values()),
-            handler_map={one: HandlerLine2D(numpoints=2) for one in handles if _is_interval(one)},
+            handler_map={one: HandlerLine2D(numpoints=2) for one in handles if _has_caps(one)},
             loc="outside lower center",
             ncols=max(1, min(len(handles), int(figure.get_figwidth() / column))),
             fontsize=7.5,
             frameon=False,
         )
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        metadata = {"Date": None} if Path(path).suffix == ".svg" else None
-        figure.savefig(path, metadata=metadata, dpi=150)
+        save_figure(figure, path)
 
 
 _HEADING: dict[str, Any] = {
@@ -168,17 +169,12 @@ _CIRCLE: dict[str, Any] = {
 }
 
 
-def _plain(text: str) -> str:
-    """Text in which matplotlib finds no formula."""
-    return text.replace("$", r"\$")
-
-
 def _broken(label: str) -> str:
     lines = [
         textwrap.fill(part, 14, break_on_hyphens=False, break_long_words=False)
         for part in label.split(", ")
     ]
-    return _plain("\n".join(lines))
+    return plain("\n".join(lines))
 
 
 def _draw_slot(axes: Any, middle: float, boxes: Sequence[Box]) -> None:
@@ -241,19 +237,25 @@ def _legend(boxes: Sequence[Box]) -> dict[Any, str]:
     found: dict[Any, str] = {}
     if any(not box.published for box in boxes):
         patch = Patch(facecolor=ours[1], edgecolor=ours[0])
-        found[patch] = "ours (solid): quartiles over cases, seeds averaged"
+        found[patch] = "ours (solid): the middle half of the cases, seeds averaged"
     if any(box.published for box in boxes):
         patch = Patch(facecolor=theirs[1], edgecolor=theirs[0], linestyle="dashed")
         found[patch] = "published (dashed), on InterpBench's weights"
-    found[Line2D([], [], color="#333338", linewidth=1.9)] = "median"
+    found[Line2D([], [], color="#333338", linewidth=1.9)] = "thick line: median over cases"
+    whisker = Line2D([], [], color="#333338", linewidth=0.9, marker="|", markersize=6)
+    found[whisker] = "whiskers: to the last case within 1.5 interquartile ranges of the box"
+    if any(
+        box.published and box.whiskers == box.quantiles[:: len(box.quantiles) - 1] for box in boxes
+    ):
+        found[whisker] += ",\nof published boxes to the extremes where no others are printed"
     if any(box.spread is not None for box in boxes):
         dotted = Line2D([], [], color="#333338", linewidth=0.9, linestyle=_DOTTED, marker="|")
-        found[dotted] = "statistic ± 1 standard deviation over seeds"
+        found[dotted] = "dotted: each of the five quantiles ± 1 standard deviation over seeds"
     if any(box.outliers for box in boxes):
         circle = Line2D([], [], **_CIRCLE, color="#333338")
-        found[circle] = "case beyond 1.5 interquartile ranges"
+        found[circle] = "circle: a case beyond the whiskers"
     return found
 
 
-def _is_interval(handle: Any) -> bool:
+def _has_caps(handle: Any) -> bool:
     return getattr(handle, "get_marker", str)() == "|"

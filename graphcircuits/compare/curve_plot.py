@@ -1,7 +1,8 @@
 """Faithfulness curves as a picture: one panel per task or grid of sizes, one line per result.
 
 Circuits of no edge have no place on a logarithmic axis and are left out. Colours follow the order
-of the names, the same in every panel, so that one legend serves all.
+of the names, the same in every panel, so that one legend serves all. It also says what the points
+and the dotted line are.
 """
 
 from collections.abc import Mapping
@@ -9,44 +10,29 @@ from pathlib import Path
 from typing import Any
 
 from graphcircuits.compare.evaluate import FaithfulnessCurve
-
-SUFFIXES = (".svg", ".png", ".pdf")
-LOWEST, HIGHEST = -0.25, 1.35
-"""The part of the axis that is drawn: a curve may leave it far on either side."""
-COLOURS = (
-    "#0173b2",
-    "#de8f05",
-    "#029e73",
-    "#d55e00",
-    "#cc78bc",
-    "#ca9161",
-    "#56565e",
-    "#56b4e9",
-    "#fbafe4",
-    "#949494",
+from graphcircuits.drawing.curves import HIGHEST, LOWEST, ONE, POINT, draw_curve, frame
+from graphcircuits.drawing.library import (
+    COLOURS,
+    SUFFIXES,
+    known_suffix,
+    missing_library,
+    need_library,
+    plain,
+    save_figure,
 )
+
+__all__ = ["COLOURS", "SUFFIXES", "Panels", "missing_library", "plot_curves"]
 
 Panels = Mapping[str, Mapping[str, FaithfulnessCurve]]
 """Titles, and under each the curves by name."""
 
 
-def missing_library(what: str) -> list[str]:
-    """The problem with a plot where matplotlib is not installed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        return [f"{what} needs matplotlib; install it with: pip install 'graphcircuits[plot]'"]
-    return []
-
-
 def plot_curves(path: str | Path, panels: Panels, *, title: str = "", columns: int = 3) -> None:
     """Draw the panels, at most so many in a row; by suffix SVG, PNG or PDF."""
-    if Path(path).suffix not in SUFFIXES:
-        raise ValueError(f"a plot is written as {', '.join(SUFFIXES)}, got {path}.")
-    if problems := missing_library("the plot"):
-        raise ImportError(problems[0])
-    import matplotlib
+    known_suffix(path)
+    need_library("the plot")
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
     columns = min(columns, len(panels))
@@ -57,14 +43,11 @@ def plot_curves(path: str | Path, panels: Panels, *, title: str = "", columns: i
     lines: dict[str, Any] = {}
     for axes, (panel, curves) in zip(grid.flat, panels.items(), strict=False):
         for name, curve in curves.items():
-            lines[name] = _draw(axes, curve, names.index(name))
-        axes.axhline(1.0, color="#8a8a94", linewidth=0.8, linestyle="dotted")
-        axes.set_xscale("log")
+            style = _style(names.index(name))
+            lines[name] = draw_curve(axes, curve.sizes, curve.faithfulness, **style)
+        lines[ONE] = frame(axes)
         axes.set_ylim(LOWEST, HIGHEST)
-        axes.set_title(panel, fontsize=9)
-        axes.tick_params(labelsize=7)
-        axes.grid(color="#e4e4e8", linewidth=0.6)
-        axes.set_axisbelow(True)
+        axes.set_title(plain(panel), fontsize=9)
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
     for axes in grid[:, 0]:
@@ -72,34 +55,23 @@ def plot_curves(path: str | Path, panels: Panels, *, title: str = "", columns: i
     for axes in list(grid.flat)[max(0, len(panels) - columns) : len(panels)]:
         axes.set_xlabel("edges in the circuit", fontsize=8)
     if title:
-        figure.suptitle(title, fontsize=10)
+        figure.suptitle(plain(title), fontsize=10)
+    point = Line2D([], [], color="#56565e", linestyle="", marker="o", markersize=2.8)
+    handles = {lines[name]: name for name in names} | {lines[ONE]: ONE, point: POINT}
+    # What the longest entry takes, in inches.
+    column = 0.6 + 0.062 * max(map(len, handles.values()))
     figure.legend(
-        [lines[name] for name in names],
-        names,
+        list(handles),
+        [plain(words) for words in handles.values()],
         loc="outside lower center",
-        ncols=min(len(names), 2 * columns + 2),
+        ncols=max(1, min(len(handles), int(figure.get_figwidth() / column))),
         fontsize=8,
         frameon=False,
     )
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    # Fixed ids and no date: the same curves give the same file.
-    with matplotlib.rc_context({"svg.hashsalt": "graphcircuits"}):
-        metadata = {"Date": None} if Path(path).suffix == ".svg" else None
-        figure.savefig(path, metadata=metadata, dpi=150)
+    save_figure(figure, path)
 
 
-def _draw(axes: Any, curve: FaithfulnessCurve, place: int) -> Any:
-    """One line; those beyond the colours are dashed."""
-    points = zip(curve.sizes, curve.faithfulness, strict=True)
-    sizes, values = zip(*[(size, value) for size, value in points if size > 0], strict=True)
+def _style(place: int) -> dict[str, Any]:
+    """Colour and style of a line; those beyond the colours are dashed."""
     style = ("solid", "dashed", "dotted", "dashdot")[place // len(COLOURS) % 4]
-    (line,) = axes.plot(
-        sizes,
-        values,
-        color=COLOURS[place % len(COLOURS)],
-        linestyle=style,
-        linewidth=1.3,
-        marker="o",
-        markersize=2.5,
-    )
-    return line
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": style}

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
+from graphcircuits.drawing.curves import curve_figure
+from graphcircuits.drawing.notebook import facts_html, framed, table_html
 from graphcircuits.engine.circuits import CutRun, circuit_logits
 from graphcircuits.engine.masked import ABLATIONS
 from graphcircuits.engine.memory import Footprint, at_once, explained
@@ -31,11 +33,17 @@ from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 Level = Literal["head", "qkv"]
 LEVELS: tuple[str, ...] = get_args(Level)
 QUANTILES = ("min", "q1", "median", "q3", "max")
 FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """MIB's circuit sizes, as parts of all edges."""
+CURVE_ROWS = 24
+"""Sizes of a curve that notebooks show."""
 
 Scores = Result | Float[Tensor, " edge"]
 
@@ -186,6 +194,23 @@ class FaithfulnessCurve:
     def cmd(self) -> float:
         """Circuit-model distance: the area between the curve and 1, on either side."""
         return _area(self.fractions, [abs(1 - value) for value in self.faithfulness])
+
+    def plot(self, ax: "Axes | None" = None) -> "Figure":
+        """Draw it over the sizes, on `ax` or on a figure of its own; needs matplotlib."""
+        return curve_figure(self.sizes, self.faithfulness, ax=ax)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [f"{size:,}", f"{part:.3%}", f"{kept:,}", f"{value:.4f}"]
+            for size, part, kept, value in zip(
+                self.sizes, self.fractions, self.kept, self.faithfulness, strict=True
+            )
+        ]
+        several = len(rows) > 1
+        areas = {"CPR": f"{self.cpr:.4f}", "CMD": f"{self.cmd:.4f}"} if several else {}
+        header = ["edges", "of all", "on paths", "faithfulness"]
+        shown = table_html(header, rows[:CURVE_ROWS], total=len(rows))
+        return framed(facts_html("Faithfulness of the best edges", areas), shown)
 
 
 def _area(x: Sequence[float], y: Sequence[float]) -> float:

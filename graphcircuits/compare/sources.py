@@ -3,6 +3,7 @@
 1. `sources_of` lists a module and the modules of this package that it imports, directly or through
    others, wherever in their text. A name that the package itself hands on stands for its module.
    Of a package only what is imported from it counts, not the rest of what its `__init__` loads.
+   Rooms that only draw are left out: no score depends on a picture.
 2. `source_hash` hashes their texts, comments and all: any changed line among them changes it.
 
 Not covered are other libraries, and methods typed at a prompt, which have no file.
@@ -21,6 +22,7 @@ from graphcircuits.store import content_hash
 
 PACKAGE = graphcircuits.__name__
 ROOT = Path(graphcircuits.__file__).parent
+PICTURES = (f"{PACKAGE}.drawing", f"{PACKAGE}.viewer")
 
 
 def source_hash(function: Callable[..., object]) -> str:
@@ -37,7 +39,8 @@ def sources_of(module: str) -> list[str]:
     """The module and those of this package that it depends on, sorted by name."""
     found, waiting = {module}, [module]
     while waiting:
-        imported = _imports(waiting.pop()) - found
+        imported = {name for name in _imports(waiting.pop()) if not name.startswith(PICTURES)}
+        imported -= found
         found |= imported
         waiting += imported
     return sorted(found)

@@ -167,6 +167,21 @@ class Case:
         """Which component of the compiled model computes which variable."""
         return lay_out(self.tables)
 
+    def _repr_html_(self) -> str:
+        from graphcircuits.drawing.notebook import LONGEST, facts_html, framed
+
+        words = " ".join(str(token) for token in self.vocab[:LONGEST])
+        facts = {
+            "task": self.task,
+            "tokens": f"{len(self.vocab):,}: {words}",
+            "length": f"{self.min_seq_len} to {self.max_seq_len}, BOS included",
+            "attention": "causal" if self.causal else "in both directions",
+            "family": self.family,
+            "split": self.split,
+            "program": self.program,
+        }
+        return framed(facts_html(f"Case {self.id}", facts))
+
     @property
     def variables(self) -> dict[str, str]:
         """What each component of the true circuit computes, in the program's words."""

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from graphcircuits.circuit import Circuit
+from graphcircuits.drawing.notebook import ROWS, facts_html, framed, picture_html, table_html
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.rasp.language import SOp
 from graphcircuits.rasp.layout import (
@@ -88,6 +89,15 @@ class CompiledModel:
         if labeling not in rules:
             raise ValueError(f"unknown labeling {labeling!r}; choose from {', '.join(rules)}.")
         return Circuit.from_names(self.graph, rules[labeling](self.layout))
+
+    def _repr_html_(self) -> str:
+        rows = [[one.name, ", ".join(one.writes)] for one in self.components]
+        circuit = self.circuit.mask.nonzero().flatten().tolist()
+        return framed(
+            facts_html("Compiled model", {"program": self.tables.program}),
+            table_html(["component", "computes"], rows[:ROWS], total=len(rows)),
+            picture_html(self.graph, circuit),
+        )
 
     def apply(self, sequence: Input) -> list[Value]:
         """Run the transformer on one input and decode its output: the program's answer."""

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from graphcircuits.drawing.notebook import pairs_html
 from graphcircuits.files import StoreError
 from graphcircuits.subject.codec import Codec
 from graphcircuits.task.files import read_prompts, write_prompts
@@ -81,10 +82,26 @@ class Pairs:
     def __repr__(self) -> str:
         """What they are in one line, without the prompts."""
         count, length = self.clean.shape
-        given = self.loss_name
-        loss = given if isinstance(given, str) else getattr(given, "__name__", "own")
         case = "" if self.case is None else f", case={self.case!r}"
-        return f"Pairs({count} pairs of {length} tokens, {loss} loss, {self.clean.device}{case})"
+        return (
+            f"Pairs({count} pairs of {length} tokens, {self._loss_word} loss, "
+            f"{self.clean.device}{case})"
+        )
+
+    @property
+    def _loss_word(self) -> str:
+        given = self.loss_name
+        return given if isinstance(given, str) else str(getattr(given, "__name__", "own"))
+
+    def _repr_html_(self) -> str:
+        classes = None if self.loss_name not in ("cross-entropy", "logit-diff") else self.targets
+        return pairs_html(
+            {"case": self.case, "loss": self._loss_word, "device": self.clean.device},
+            self.clean,
+            self.corrupted,
+            self.scored,
+            classes,
+        )
 
     def __len__(self) -> int:
         return self.clean.shape[0]

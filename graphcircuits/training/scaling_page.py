@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from graphcircuits.compare.curve_plot import COLOURS, SUFFIXES, missing_library
+from graphcircuits.drawing.library import COLOURS, known_suffix, need_library, save_figure
 
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """Quantiles of Student's distribution that 95% lie between, by degrees of freedom from 1."""
@@ -95,10 +95,8 @@ def table(records: Sequence[Record]) -> str:
 
 def plot(path: str | Path, records: Sequence[Record], kind: str | None = None) -> None:
     """CMD on held-out subjects of one kind: curves over sizes, and a row per other setting."""
-    if Path(path).suffix not in SUFFIXES:
-        raise ValueError(f"a plot is written as {', '.join(SUFFIXES)}, got {path}.")
-    if problems := missing_library("the plot"):
-        raise ImportError(problems[0])
+    known_suffix(path)
+    need_library("the plot")
     from matplotlib.figure import Figure
 
     kind = kind or columns(records)[0][0]
@@ -119,7 +117,12 @@ def plot(path: str | Path, records: Sequence[Record], kind: str | None = None) -
     left.set(xscale="log", xlabel="tasks to learn from", ylabel=f"CMD, held-out {kind} subjects")
     right.set(xlabel=f"CMD, held-out {kind} subjects")
     left.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+    figure.supxlabel(
+        "points: means over seeds; bars with caps: their 95% intervals; "
+        "grey lines: methods that learn nothing",
+        fontsize=8,
+    )
+    save_figure(figure, path)
 
 
 def _draw_sizes(axes: Any, curves: dict[Row, Interval]) -> None:

@@ -37,7 +37,8 @@ def test_a_fresh_bench_keeps_nothing(tmp_path: Path) -> None:
     assert run(tmp_path).exit_code == 0
     first = times(tmp_path)
     assert len(first) == 2
-    assert run(tmp_path).exit_code == 0
+    assert run(tmp_path, "--plot", str(tmp_path / "own" / "boxes.png")).exit_code == 0
+    assert (tmp_path / "own" / "boxes.png").read_bytes().startswith(b"\x89PNG")
     assert times(tmp_path) == first
     assert run(tmp_path, "--fresh").exit_code == 0
     assert min(times(tmp_path)) > max(first)
@@ -101,6 +102,7 @@ def test_refusals_about_fleets(tmp_path: Path) -> None:
     for given, message in (
         (["--fleet", "wild"], "--fleet must be one of planted, public, natural, got 'wild'"),
         (["--processes", "0"], "--processes must be in 1..1024, got 0"),
+        (["--plot", "a.gif"], "--plot must end in .svg, .png, .pdf, got a.gif"),
         (["--subjects", "gone"], "--subjects must be a folder that build wrote, got gone"),
         (
             ["--fleet", "natural", "--labels", "paper", "--level", "qkv"],

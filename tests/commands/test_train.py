@@ -106,7 +106,12 @@ def test_a_training_that_was_interrupted_goes_on_with_the_same_command(
     assert f"interrupted: the same command goes on from {folder}." in unwrapped(stopped.output)
     assert [path.name for path in folder.iterdir()] == ["seed0.safetensors"]
     assert not out.exists()
-    assert run(*given, out).exit_code == 0
+    done = run(*given, out, "--plot", tmp_path / "curves.svg")
+    assert done.exit_code == 0
+    assert f"wrote {tmp_path / 'curves.svg'}" in unwrapped(done.output)
+    # Both seeds, of which the first was trained by the command before.
+    drawn = (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    assert all(word in drawn for word in ("seed 0", "seed 1", "training loss"))
     # Seed 0 had made its three steps; the second one of seed 1 was cut off before any checkpoint.
     assert steps[5:] == [(1, 0), (1, 1), (1, 2)]
     assert out.read_bytes() == whole.read_bytes()
@@ -275,6 +280,7 @@ def test_the_papers_pool_is_taken_by_its_name_and_in_its_own_folds() -> None:
             ["--checkpoints", "/dev/null"],
             "--checkpoints cannot be written: /dev/null is not a f",
         ),
+        (["--plot", "a.gif"], "--plot must end in .svg, .png, .pdf, got a.gif"),
         (["--steps", "0"], "--steps must be at least 1, got 0"),
         (["--processes", "0"], "--processes must be in 1..1024, got 0"),
         (["--objective", "labels=1,truth=2"], "with a weight each, such as labels=1,faithful"),

@@ -67,11 +67,12 @@ def test_the_picture_holds_its_words(tmp_path: Path) -> None:
         "a & b <c>",
         "ACDC",
         "Edge AUROC",
-        "ours (solid): quartiles over cases",
+        "ours (solid): the middle half of the cases",
         "published (dashed), on InterpBench's weights",
-        "statistic ± 1 standard deviation over seeds",
-        "case beyond 1.5 interquartile ranges",
-        "median",
+        "thick line: median over cases",
+        "whiskers: to the last case within 1.5 interquartile ranges of the box",
+        "dotted: each of the five quantiles ± 1 standard deviation over seeds",
+        "circle: a case beyond the whiskers",
     ):
         assert expected in words
     assert "costs $5 --" in words

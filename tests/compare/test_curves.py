@@ -237,6 +237,9 @@ def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A curve is a path with a marker at each size; those of no edge are left out.
     shared = len({size for size in log_sizes(110) if size > 0})
     assert drawn.count("<use") > 2 * shared
+    # The legend names what is no curve too.
+    assert ">1: as good as the whole subject<" in drawn
+    assert ">size that was measured<" in drawn
     with pytest.raises(ValueError, match=r"a plot is written as \.svg, \.png, \.pdf, got a\.gif"):
         found.plot("a.gif")
     monkeypatch.setitem(sys.modules, "matplotlib", None)

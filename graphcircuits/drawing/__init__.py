@@ -1,0 +1,1 @@
+"""Still pictures: of circuits, of curves, and what notebooks show of the package's values."""

@@ -1,0 +1,59 @@
+"""Curves of faithfulness: what is drawn, and what the legend says of it."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphcircuits.compare.evaluate import FaithfulnessCurve
+from graphcircuits.drawing.library import save_figure
+from graphcircuits.result_files import RecordedCurve
+
+CURVE = RecordedCurve(sizes=(0, 4, 16), faithfulness=(0.0, -0.5, 1.0), pairs=8)
+
+
+def test_a_curve_has_a_point_at_every_size_but_none() -> None:
+    figure = CURVE.plot()
+    line, one = figure.axes[0].get_lines()
+    assert np.asarray(line.get_xydata()).tolist() == [[4.0, -0.5], [16.0, 1.0]]
+    assert one.get_linestyle() == ":"
+    words = figure.axes[0].get_legend()
+    assert words is not None
+    assert [text.get_text() for text in words.get_texts()] == [
+        "faithfulness of the best edges",
+        "1: as good as the whole subject",
+    ]
+    low, high = figure.axes[0].get_ylim()
+    assert low < -0.5 < 1 < high
+
+
+def test_it_draws_on_axes_that_are_there() -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    axes = figure.subplots()
+    curve = FaithfulnessCurve(fractions=(1.0,), sizes=(9,), kept=(9,), faithfulness=(1.0,))
+    assert curve.plot(axes) is figure
+    assert len(axes.get_lines()) == 2
+
+
+def test_curves_that_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = RecordedCurve(sizes=(0,), faithfulness=(0.0,), pairs=1)
+    with pytest.raises(ValueError, match=r"with at least one edge, got sizes \[0\]"):
+        empty.plot()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"plot\(\) needs matplotlib; install it with: pip inst"):
+        CURVE.plot()
+
+
+@pytest.mark.slow
+def test_files_are_the_same_each_time(tmp_path: Path) -> None:
+    for suffix in ("svg", "pdf"):
+        for name in "ab":
+            save_figure(CURVE.plot(), tmp_path / f"new/{name}.{suffix}")
+        a, b = ((tmp_path / f"new/{name}.{suffix}").read_bytes() for name in "ab")
+        assert a == b
+    assert "faithfulness" in (tmp_path / "new/a.svg").read_text()
+    with pytest.raises(ValueError, match=r"a plot is written as \.svg, \.png, \.pdf, got a\.gif"):
+        save_figure(CURVE.plot(), "a.gif")
