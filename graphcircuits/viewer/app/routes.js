@@ -208,8 +208,9 @@ function bandHeights(arranged, links, routes) {
     if (routes.way[link] !== COLUMN) bends[routes.to[link] - 1] += 1;
   }
   for (const bundle of routes.bundles) bends[bundle.from] += 1;
-  const most = Math.min(92, Math.max(46, 1000 / rows));
-  return bends.map((count) => Math.min(most, 34 + 2.4 * Math.sqrt(count) + 0.35 * count));
+  const least = rows > 24 ? 20 : 34; // a deep graph must still fit a window
+  const most = Math.min(92, Math.max(36, 1000 / rows));
+  return bends.map((count) => Math.min(most, least + 2.4 * Math.sqrt(count) + 0.35 * count));
 }
 
 function* setTracks(layout, links, routes, tracks) {
