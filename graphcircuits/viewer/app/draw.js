@@ -161,7 +161,8 @@ class Painter {
     const { cells } = this.scene;
     pen.beneath(this.nextBox >= cells.length);
     if (this.nextBox < cells.length) {
-      for (const cell of cells.slice(this.nextBox, this.nextBox + BATCH)) drawBox(pen, cell, THEMES[this.theme]);
+      const some = cells.slice(this.nextBox, this.nextBox + BATCH);
+      for (const cell of some) drawBox(pen, cell, THEMES[this.theme]);
       this.nextBox += BATCH;
     } else this.stepLinks(pen);
   }
@@ -171,13 +172,16 @@ class Painter {
     const { links } = this.scene;
     const batch = [[], [], [], []];
     const heaviest = strength[links.edge[shown[this.next]]];
-    const { width, alpha, level } = weight(heaviest, shown.length, this.scene.colouring, this.theme);
+    const { colouring } = this.scene;
+    const { width, alpha, level } = weight(heaviest, shown.length, colouring, this.theme);
     for (let taken = 0; taken < BATCH && this.next < shown.length; taken++, this.next++) {
       const edge = links.edge[shown[this.next]];
       if (Math.round(strength[edge] * LEVELS) / LEVELS !== level) break;
       batch[group[edge]].push(shown[this.next]);
     }
-    batch.forEach((inside, own) => { if (inside.length) this.paint(pen, inside, own, width, alpha); });
+    batch.forEach((inside, own) => {
+      if (inside.length) this.paint(pen, inside, own, width, alpha);
+    });
   }
 
   paint(pen, inside, group, width, alpha) {
@@ -243,6 +247,7 @@ function drawRing(pen, cell, colour, line) {
 /** Behind everything: a stripe per layer, its name on the left, and folded layers as thin lines. */
 function drawGround(pen, layout, theme) {
   const colours = THEMES[theme];
+  const label = { font: GUTTER_FONT, colour: colours.muted, align: "right" };
   const layers = new Map();
   for (const row of layout.rows.slice(1, -1)) {
     const own = layers.get(row.layer) ?? { top: Infinity, bottom: -Infinity };
@@ -253,16 +258,15 @@ function drawGround(pen, layout, theme) {
   for (const [layer, { top, bottom }] of layers) {
     const y = (top + bottom) / 2 + 4;
     pen.box(-12, top - 8, layout.width + 24, bottom - top + 16, 10, { fill: colours.stripe });
-    pen.text(`layer ${layer}`, -22, y, { font: GUTTER_FONT, colour: colours.muted, align: "right" });
+    pen.text(`layer ${layer}`, -22, y, label);
   }
   for (const fold of layout.folds) {
-    const one = fold.from === fold.to;
-    const label = one ? `layer ${fold.from} unused` : `layers ${fold.from}–${fold.to} unused`;
+    const alone = fold.from === fold.to;
+    const which = alone ? `layer ${fold.from}` : `layers ${fold.from}–${fold.to}`;
     pen.begin();
     pen.move(-12, fold.y);
     pen.line(layout.width + 12, fold.y);
     pen.stroke({ colour: colours.faint, width: 1, dash: [2, 3] });
-    const style = { font: GUTTER_FONT, colour: colours.muted, align: "right" };
-    pen.text(label, -22, fold.y + 4, style);
+    pen.text(`${which} unused`, -22, fold.y + 4, label);
   }
 }

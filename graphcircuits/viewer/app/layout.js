@@ -17,6 +17,7 @@ const BOX_WIDTH = 58;
 const NOTE_WIDTH = 118; // notes wrap at this width
 const FOLD_HEIGHT = 18;
 const STUB_GAP = 22; // between the columns and the stubs
+const STUB_HEIGHT = 20;
 
 const measuring = document.createElement("canvas").getContext("2d");
 const measured = new Map();
@@ -174,7 +175,8 @@ function placeCell(cell, row, columnX, width) {
 }
 
 function placeStub(stub, row, width) {
-  Object.assign(stub, { x: width + STUB_GAP, w: stub.width, h: 20, y: row.y + row.height / 2 - 10 });
+  const y = row.y + row.height / 2 - STUB_HEIGHT / 2;
+  Object.assign(stub, { x: width + STUB_GAP, y, w: stub.width, h: STUB_HEIGHT });
 }
 
 /** All boxes, those of components and stubs. */
