@@ -131,7 +131,7 @@ def test_forged_texts(
             r"patterns_corrupted must hold 104 bytes for prompts of \[3, 2\] tokens and 2 x 4 "
             "heads, got 103",
         ),
-        (of_prompts(clean=[["a"] * 10**5] * 5), "must hold 400000000000 bytes for prompts of"),
+        (of_prompts(clean=[["a"] * 10**4] * 5), "must hold 4000000000 bytes for prompts of"),
         (of_prompts(patterns=""), "must hold 104 bytes for prompts of .* got 0"),
     ],
 )

@@ -1,7 +1,9 @@
 """A browser for the tests of pages: Chromium, driven by Playwright, without any network.
 
-One browser is started per worker of pytest-xdist, and each test gets a context of its own. On a
-machine without Chromium the tests fail and say what to do: nothing is passed over.
+One browser serves all tests here that a worker of pytest-xdist takes in a row, and each test gets a
+context of its own. It does not outlive them: Playwright leaves an event loop running, in which no
+test elsewhere could start another. On a machine without Chromium the tests fail and say what to do:
+nothing is passed over.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +28,7 @@ class Opened:
     """Whatever was requested besides the file itself, and blobs and data of its own."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     with running() as started:
         yield started

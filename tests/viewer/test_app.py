@@ -1,5 +1,7 @@
 """The circuit viewer as it is used: slider, overlays, selection, search, keys, two results."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -81,7 +83,7 @@ def test_large_graphs_have_a_slider_that_starts_slowly(opened: Open) -> None:
     sizes = page.evaluate("app.sizes")
     assert sizes[:12] == list(range(12))
     assert sizes[-1] == graph.n_edges
-    assert all(one < other for one, other in zip(sizes, sizes[1:], strict=False))
+    assert all(one < other for one, other in pairwise(sizes))
     assert len(sizes) < 250
     slide(page, len(sizes) - 1)
     assert page.locator("#edges-number").input_value() == str(graph.n_edges)
@@ -281,7 +283,7 @@ def test_two_results_and_their_difference(opened: Open) -> None:
         first, second = one.circuit(edges=40), other.circuit(edges=40)
         both = len(first & second)
         ranks = [rank_means(result.scores) for result in (one, other)]
-        correlation = float(np.corrcoef(*ranks)[0, 1])
+        correlation = float(np.corrcoef(ranks)[0, 1])
         told = numbers(page, "#difference")
         assert [told[key] for key in ("both", "left", "right")] == [
             *(str(both), str(40 - both), str(40 - both))
@@ -320,8 +322,8 @@ def test_attention_of_a_head(opened: Open) -> None:
         clean=[("x", " y", "z")],
         corrupted=[("x", "y", "w")],
         answers=["z"],
-        patterns=clean,
-        patterns_corrupted=corrupted,
+        patterns=[*clean],
+        patterns_corrupted=[*corrupted],
     )
     page = look(opened, result_page([made(GRAPH, prompts=prompts)]))
     page.evaluate("graphcircuits.select('a1.h2')")
@@ -331,8 +333,8 @@ def test_attention_of_a_head(opened: Open) -> None:
     canvas = figures.first.locator("canvas")
     canvas.scroll_into_view_if_needed()
     label, cell = page.evaluate(
-        "() => { const width = Math.max(...['x', '␣y', 'z'].map((t) => textWidth(t, `11px ${FONT}`)));"
-        " return [width + 8, CELL]; }"
+        "() => [Math.max(...['x', '␣y', 'z'].map((token) => textWidth(token, `11px ${FONT}`))) + 8,"
+        " CELL]"
     )
     frame = canvas.bounding_box()
     assert frame is not None

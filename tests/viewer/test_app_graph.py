@@ -1,8 +1,8 @@
 """What the page's script derives is what Python derives: names, ranking, pruning, paths, routes."""
 
+import pytest
 import torch
 from playwright.sync_api import Page
-import pytest
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
@@ -83,7 +83,9 @@ def all_paths(result: Result, edges: int) -> list[tuple[list[int], list[str]]]:
         if path[-1] == "logits":
             found.append((sorted(places, reverse=True), path))
             continue
-        open_paths += [([*path, end], [*places, own]) for end, own in hops.get(path[-1], {}).items()]
+        open_paths += [
+            ([*path, end], [*places, own]) for end, own in hops.get(path[-1], {}).items()
+        ]
     return sorted(found)
 
 
@@ -108,8 +110,8 @@ def test_strongest_paths_are_those_of_all_paths(
         assert page.evaluate("name => graphcircuits.paths(name)", name) == expected
 
 
-# In the page, since thousands of routes travel slowly. A link is wrong where a stretch of it lies in
-# a box, or where it does not run from the top of its writer to the bottom of its reader.
+# In the page, since thousands of routes travel slowly. A link is wrong where a stretch of it lies
+# in a box, or where it does not run from the top of its writer to the bottom of its reader.
 CROSSED = """sizes => sizes.flatMap((edges) => {
   graphcircuits.set({ edges, proposed: false });
   const boxes = graphcircuits.boxes();
@@ -120,7 +122,8 @@ CROSSED = """sizes => sizes.flatMap((edges) => {
     const [writer, reader] = [named.get(name.split("->")[0]), named.get(component)];
     const [first, last] = [route[0], route.at(-1)];
     if (Math.abs(first[1] - writer.y) > near || !within(first[0], writer)) return true;
-    if (Math.abs(last[1] - reader.y - reader.height) > near || !within(last[0], reader)) return true;
+    const bottom = reader.y + reader.height;
+    if (Math.abs(last[1] - bottom) > near || !within(last[0], reader)) return true;
     return route.slice(1).some(([x2, y2], i) => {
       const [x1, y1] = route[i];
       return boxes.some((box) => Math.max(x1, x2) > box.x + near
@@ -131,7 +134,7 @@ CROSSED = """sizes => sizes.flatMap((edges) => {
 })"""
 
 
-@pytest.mark.parametrize("graph", [*GRAPHS[1:], ComponentGraph(7, 4), ComponentGraph(4, 9)])
+@pytest.mark.parametrize("graph", [*GRAPHS[2:5:2], ComponentGraph(7, 4), ComponentGraph(4, 9)])
 def test_no_link_crosses_a_box(opened: Open, graph: ComponentGraph) -> None:
     notes = {"m0": "a longer note that needs several lines", "a0.h1": "x" * 60, "logits": "out"}
     page = look(opened, result_page([made(graph, 5)], notes=notes))

@@ -58,7 +58,9 @@ def test_pictures_can_be_kept(opened: Open) -> None:
 def test_markup_in_data_is_text(opened: Open) -> None:
     hostile = made(GRAPH, method=HOSTILE, subject=HOSTILE, task=HOSTILE, notes=[HOSTILE])
     notes = {"a0.h1": HOSTILE}
-    found = opened(result_page([hostile, hostile], notes=notes, title=HOSTILE, truth=chosen(GRAPH, 5)))
+    found = opened(
+        result_page([hostile, hostile], notes=notes, title=HOSTILE, truth=chosen(GRAPH, 5))
+    )
     page = found.page
     settle(page)
     assert page.locator("h1").inner_text() == HOSTILE
@@ -93,7 +95,9 @@ def test_the_theme_can_be_changed(opened: Open) -> None:
     page.locator("#theme").click()
     settle(page)
     assert page.locator("html").get_attribute("data-theme") == "dark"
-    assert {link["colour"] for link in drawn(page) if link["name"].endswith("logits")} == {"#b9b9c4"}
+    assert {link["colour"] for link in drawn(page) if link["name"].endswith("logits")} == {
+        "#b9b9c4"
+    }
     ground = page.evaluate("[...app.panels[0].front.getImageData(2, 2, 1, 1).data].slice(0, 3)")
     assert max(ground) < 40
 
@@ -103,7 +107,9 @@ def test_the_table_says_what_the_picture_shows(opened: Open) -> None:
     page = look(opened, result_page([result]))
     change(page, edges=105, proposed=False)
     rows = page.locator("#edge-table tbody tr")
-    told = rows.evaluate_all("all => all.map((row) => [...row.cells].map((cell) => cell.textContent))")
+    told = rows.evaluate_all(
+        "all => all.map((row) => [...row.cells].map((cell) => cell.textContent))"
+    )
     assert [row[0] for row in told] == [name for name, _ in result.top(100)]
     assert [float(row[4]) for row in told] == [score for _, score in result.top(100)]
     assert page.locator("#edge-table caption").text_content() == "The best 100 of 105 edges"

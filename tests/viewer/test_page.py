@@ -5,6 +5,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from graphcircuits.task.stored import StoredPrompts
 from graphcircuits.viewer import app
 from graphcircuits.viewer.heatmap import heat_map_page
 from graphcircuits.viewer.page import circuit_page, data_text, page, result_page, viewer_app
+from tests.test_readme import python_blocks, run_block
 from tests.viewer.reading import Tags, data_of
 
 HOSTILE = "\"'></script><!--<script src=//evil.example/x.js></script>\u2028<img src=x onerror=a()>"
@@ -161,3 +163,18 @@ def test_a_page_is_small() -> None:
     scored = Result(graph=graph, scores=torch.randn(graph.n_edges), prompts=prompts)
     assert graph.n_edges == 110
     assert len(result_page([scored, scored], truth=scored.circuit(edges=9)).encode()) < 400_000
+
+
+@pytest.mark.slow
+def test_the_page_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What docs/viewer.md says of Python works, and its pictures are there."""
+    docs = Path(__file__).parents[2] / "docs"
+    text = (docs / "viewer.md").read_text("utf-8")
+    monkeypatch.chdir(tmp_path)
+    for block in python_blocks(text):
+        run_block(block, {})
+    data = data_of((tmp_path / "ib-13.html").read_text())
+    assert [one["name"] for one in data["results"]] == ["gcl", "eap-ig"]
+    pictures = re.findall(r"!\[[^\]]+\]\((figures/\S+)\)", text)
+    assert len(pictures) == 4
+    assert all(0 < (docs / picture).stat().st_size < 250_000 for picture in pictures)

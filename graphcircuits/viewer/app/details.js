@@ -23,11 +23,9 @@ function showDetails(app) {
   const { state } = app;
   const body = byId("details-body");
   body.replaceChildren();
-  byId("paths").replaceChildren();
   if (state.selected >= 0) showComponent(app, body);
   else if (state.edge >= 0) showEdge(app, body);
   else showNotes(app, body);
-  showAttention(app);
 }
 
 function showNotes(app, body) {
@@ -67,7 +65,6 @@ function showComponent(app, body) {
       body.append(element("p", { class: "quiet", text: `and ${plural(edges.length - 25, "weaker edge")}` }));
     }
   }
-  showPaths(app);
 }
 
 /** Rank, edge, score and probability; pointing at a row marks the edge. */
@@ -111,6 +108,8 @@ function showPaths(app) {
   const { graph } = app.model;
   const into = byId("paths");
   const { panels } = app.scene;
+  into.replaceChildren();
+  if (app.state.selected < 0) return;
   into.append(element("h3", { text: "Strongest paths" }));
   for (const panel of panels) {
     if (panels.length > 1) into.append(element("h4", { text: panel.result.name }));

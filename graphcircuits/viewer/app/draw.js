@@ -125,13 +125,13 @@ function drawHead(pen, scene, link, width) {
   traceHead(pen, links.slot[link], routes.end[link], row.y + row.height, headSize(width));
 }
 
-/** One link whole, as wide as `width`: for highlights and for SVG. */
-function drawLink(pen, scene, link, style) {
+/** Links whole, in one style: for highlights and for SVG. */
+function drawLinks(pen, scene, links, style) {
   pen.begin();
-  traceLink(pen, scene.layout, scene.routes, link);
+  for (const link of links) traceLink(pen, scene.layout, scene.routes, link);
   pen.stroke({ ...style, dash: [], ...dashing(style.dash, style.width) });
   pen.begin();
-  drawHead(pen, scene, link, style.width);
+  for (const link of links) drawHead(pen, scene, link, style.width);
   pen.fill({ colour: style.colour, alpha: Math.max(style.alpha ?? 1, 0.5) });
 }
 

@@ -10,7 +10,7 @@ function drawWhole(pen, app, panel) {
     const name = edgeName(scene.graph, edge);
     const score = panel.result.scores ? ` ${short(panel.result.scores[edge])}` : "";
     pen.open({ "data-edge": name }, name + score);
-    drawLink(pen, scene, link, styleOf(scene, panel, link, theme));
+    drawLinks(pen, scene, [link], styleOf(scene, panel, link, theme));
     pen.shut();
   }
   drawBoxes(pen, scene.layout, theme);

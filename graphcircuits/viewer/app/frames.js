@@ -7,7 +7,7 @@
 // 3. What is pointed at or selected is drawn on top each time, over a veil.
 // 4. frameTimes has the main thread's time of each frame, from its start to after its painting.
 
-const FRAME = 10; // milliseconds of drawing in a frame
+const FRAME = 8; // milliseconds of drawing in a frame
 
 class Panel {
   constructor(canvas, number) {
@@ -106,17 +106,22 @@ class Panel {
 /** Marked links over the veil, the boxes they touch, and rings around what is chosen. */
 function drawMarks(pen, scene, panel, marks, theme) {
   const touched = new Set(marks.components);
+  const alike = new Map(); // links by style, the weakest first
   for (const edge of [...marks.edges].reverse()) {
     const first = scene.links.firstOf[edge];
     if (first < 0 || !panel.visible[edge]) continue;
     const count = scene.graph.servedCount[scene.graph.edgeReader[edge]];
+    const style = styleOf(scene, panel, first, theme);
+    const key = `${style.width} ${panel.group[edge]}`;
+    const width = Math.max(1.3, style.width);
+    if (!alike.has(key)) alike.set(key, { style: { ...style, alpha: 1, width }, links: [] });
     touched.add(scene.links.writer[first]);
     for (let link = first; link < first + count; link++) {
       touched.add(scene.links.component[link]);
-      const style = styleOf(scene, panel, link, theme);
-      drawLink(pen, scene, link, { ...style, alpha: 1, width: Math.max(1.3, style.width) });
+      alike.get(key).links.push(link);
     }
   }
+  for (const { style, links } of alike.values()) drawLinks(pen, scene, links, style);
   drawBoxes(pen, scene.layout, theme, touched);
   for (const component of marks.rings) {
     const cell = scene.routes.cells[component];

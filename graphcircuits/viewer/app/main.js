@@ -19,6 +19,11 @@ function readModel(data) {
   };
 }
 
+/** What is written beside the graph, in this order. */
+const TEXTS = [
+  syncControls, showFaithfulness, showStatus, showLegend, showDetails, showPaths, showAttention, showTable,
+];
+
 class App {
   constructor(model) {
     this.model = model;
@@ -35,6 +40,7 @@ class App {
     this.panels = [0, 1].map((number) => new Panel(byId(`graph-${number}`), number));
     this.view = { scale: 1, x: 0, y: 0, fitted: true };
     this.stale = { scene: true, texts: true, picture: true, marks: true };
+    this.texts = []; // those that are still to be written
     this.nextShow = 0;
     this.pointed = null;
     this.marked = null;
@@ -220,9 +226,12 @@ class App {
       document.documentElement.dataset.theme = this.state.theme;
     }
     if (this.building && !this.build(deadline)) return true;
-    // Texts get a frame of their own, once there is something to see.
-    if (this.stale.texts && this.seen === this.scene) {
-      this.write();
+    // Texts get frames of their own, once what they tell of can be seen.
+    if (this.stale.texts) this.texts = [...TEXTS];
+    this.stale.texts = false;
+    const waiting = this.stale.picture || this.stale.marks || this.seen !== this.scene;
+    if (this.texts.length && !waiting) {
+      this.write(deadline);
       return true;
     }
     if (this.stale.picture) this.beginPictures();
@@ -230,7 +239,7 @@ class App {
     if (this.stale.marks || (done ? this.unfinished : deadline > this.nextShow)) this.show(deadline);
     this.unfinished = !done;
     if (done) this.complete = performance.now();
-    return !done || this.stale.texts;
+    return !done || this.texts.length > 0;
   }
 
   /** Shows the pictures as far as they are; while they grow, a few times a second. */
@@ -272,14 +281,9 @@ class App {
     this.stale.picture = false;
   }
 
-  write() {
-    this.stale.texts = false;
-    syncControls(this);
-    showFaithfulness(this);
-    showStatus(this);
-    showLegend(this);
-    showDetails(this);
-    showTable(this);
+  /** Writes texts until `deadline`, at least one of them. */
+  write(deadline) {
+    do this.texts.shift()(this); while (this.texts.length && performance.now() < deadline);
   }
 
   painted() {

@@ -341,17 +341,25 @@ function along(t) {
   return t * (1.5 - 1.5 * t + t * t);
 }
 
-/** The x of a link at height y, or NaN where it is not. */
-function xAt(layout, routes, link, y) {
+/** A function that gives the x of a link at height y, NaN where it is not there. */
+function crossing(layout, routes, y) {
   const { rows } = layout;
-  if (y > rows[routes.from[link]].y) return NaN;
-  const last = rows[routes.to[link]];
-  if (y < last.y + last.height) return NaN;
-  const bends = bendsOf(layout, routes, link);
-  for (const [x1, y1, x2, y2] of bends) {
-    if (y <= y1 && y >= y2) return x1 + (x2 - x1) * across(solveAlong((y - y1) / (y2 - y1)));
-  }
-  return y < bends.at(-1)[3] ? routes.end[link] : routes.track[link];
+  const top = Float64Array.from(rows, (row) => row.y);
+  const bottom = Float64Array.from(rows, (row) => row.y + row.height);
+  const { from, to, start, track, end } = routes;
+  // All bends of a band have the same shape, and y lies in one band at most.
+  const band = rows.findIndex((_, i) => i + 1 < rows.length && y <= top[i] && y >= bottom[i + 1] + HEAD);
+  const part = band < 0 ? 0 : across(solveAlong((top[band] - y) / (top[band] - bottom[band + 1] - HEAD)));
+  return (link) => {
+    const [low, high] = [from[link], to[link]];
+    if (y > top[low] || y < bottom[high]) return NaN;
+    if (low === band) {
+      const next = high === band + 1 ? end[link] : track[link];
+      return start[link] + (next - start[link]) * part;
+    }
+    if (high - 1 === band) return track[link] + (end[link] - track[link]) * part;
+    return y < bottom[high] + HEAD ? end[link] : track[link];
+  };
 }
 
 function solveAlong(part) {

@@ -39,10 +39,11 @@ function hit(scene, panel, view, screenX, screenY) {
     const inside = x >= cell.x && x <= cell.x + cell.w && y >= cell.y && y <= cell.y + cell.h;
     if (inside) return cell.component < 0 ? { stub: cell } : { component: cell.component };
   }
+  const xOf = crossing(scene.layout, scene.routes, y);
   let best = null;
   let least = 6 / view.scale;
   for (const link of panel.shown) { // from the strongest, so of equals it wins
-    const distance = Math.abs(xAt(scene.layout, scene.routes, link, y) - x);
+    const distance = Math.abs(xOf(link) - x);
     if (distance < least - 0.01) {
       least = distance;
       best = link;
