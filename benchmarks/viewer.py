@@ -30,8 +30,13 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.result import Result
 from graphcircuits.viewer.page import result_page
 
-SHAPES = ((2, 4), (7, 4), (12, 12), (18, 12))
-"""Layers and heads."""
+GRAPHS = (
+    ComponentGraph(2, 4),
+    ComponentGraph(7, 4),
+    ComponentGraph(12, 12),
+    ComponentGraph(30, 9, n_kv_heads=3),
+)
+"""The smallest and the largest shipped subject, GPT-2 small, SmolLM2-135M."""
 FIRST_PAINT, FRAME = 2.0, 50.0
 """Seconds and milliseconds that the viewer promises at all sizes."""
 
@@ -96,9 +101,8 @@ def visits(repeats: int) -> Iterator[list[Visit]]:
     found = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         browser = playwright.chromium.launch(executable_path=next(found), args=["--no-sandbox"])
-        for layers, heads in SHAPES:
-            graph = ComponentGraph(layers, heads)
-            path = Path(folder) / f"{layers}x{heads}.html"
+        for graph in GRAPHS:
+            path = Path(folder) / f"{graph.n_edges}.html"
             path.write_text(made_up(graph), encoding="utf-8")
             yield [visit(browser, path, graph) for _ in range(repeats)]
         browser.close()

@@ -73,8 +73,9 @@ function patternFigure(title, tokens, pattern, theme, name) {
   pattern.forEach((row, query) => row.forEach((value, key) => {
     if (value > strongest.value) Object.assign(strongest, { value, query, key });
   }));
+  const named = (place) => `${shownToken(tokens[place])} (${place})`;
   const say = ({ query, key, value }) => (
-    `${shownToken(tokens[query])} (${query}) looks at ${shownToken(tokens[key])} (${key}): ${value.toFixed(2)}`);
+    `${named(query)} looks at ${named(key)}: ${value.toFixed(2)}`);
   const value = element("p", { class: "quiet value", text: `most: ${say(strongest)}` });
   canvas.addEventListener("pointermove", (event) => {
     const box = canvas.getBoundingClientRect();
@@ -83,7 +84,8 @@ function patternFigure(title, tokens, pattern, theme, name) {
     const found = pattern[query]?.[key];
     if (found !== undefined) value.textContent = say({ query, key, value: found });
   });
-  return element("figure", { class: "pattern" }, element("figcaption", { text: title }), canvas, value);
+  const caption = element("figcaption", { text: title });
+  return element("figure", { class: "pattern" }, caption, canvas, value);
 }
 
 function showAttention(app) {

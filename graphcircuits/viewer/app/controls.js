@@ -32,8 +32,8 @@ function setUpControls(app) {
   byId("size-group").hidden = byId("faithfulness-group").hidden = model.bare;
   const size = (edges) => app.set({ edges: Math.min(all, Math.max(0, edges)), proposed: false });
   byId("edges").addEventListener("input", (event) => size(app.sizes[Number(event.target.value)]));
-  byId("edges-number").addEventListener("input", (event) => {
-    if (event.target.value !== "" && event.target.validity.valid) size(Math.round(Number(event.target.value)));
+  byId("edges-number").addEventListener("input", ({ target }) => {
+    if (target.value !== "" && target.validity.valid) size(Math.round(Number(target.value)));
   });
   byId("edges-number").addEventListener("change", () => syncControls(app));
   byId("proposed").addEventListener("click", () => propose(app));
@@ -52,12 +52,14 @@ function setUpControls(app) {
 function setUpCompare(app) {
   const { results } = app.model;
   byId("compare").hidden = results.length < 2;
-  const names = results.map((result, i) => element("option", { value: i, text: result.name || `result ${i + 1}` }));
+  const names = results.map((result, i) => (
+    element("option", { value: i, text: result.name || `result ${i + 1}` })));
   byId("left").append(...names.map((option) => option.cloneNode(true)));
   byId("right").append(element("option", { value: -1, text: "none" }), ...names);
   const change = () => {
     const right = Number(byId("right").value);
-    app.set({ left: Number(byId("left").value), right, colouring: fitting(app, right, app.state.colouring) });
+    const colouring = fitting(app, right, app.state.colouring);
+    app.set({ left: Number(byId("left").value), right, colouring });
     app.setUpPanels();
   };
   byId("left").addEventListener("change", change);
@@ -90,14 +92,17 @@ function syncControls(app) {
   byId("proposed").hidden = proposedSize(model.results[state.left]) === null;
   byId("proposed").setAttribute("aria-pressed", String(state.proposed));
   byId("prune").checked = state.prune;
-  const words = { kind: "query, key, value", truth: `truth${model.truth?.name ? `: ${model.truth.name}` : ""}`, difference: "difference" };
-  const possible = ["kind", ...(model.truth ? ["truth"] : []), ...(state.right >= 0 ? ["difference"] : [])];
-  byId("colour").replaceChildren(...possible.map((value) => element("option", { value, text: words[value] })));
+  const possible = [["kind", "query, key, value"]];
+  if (model.truth) possible.push(["truth", ["truth", model.truth.name].filter(Boolean).join(": ")]);
+  if (state.right >= 0) possible.push(["difference", "difference"]);
+  const options = possible.map(([value, text]) => element("option", { value, text }));
+  byId("colour").replaceChildren(...options);
   byId("colour").value = state.colouring;
   byId("left").value = String(state.left);
   byId("right").value = String(state.right);
-  byId("theme").textContent = state.theme === "dark" ? "Light" : "Dark";
-  byId("theme").setAttribute("aria-label", `Switch to the ${state.theme === "dark" ? "light" : "dark"} theme`);
+  const other = state.theme === "dark" ? "Light" : "Dark";
+  byId("theme").textContent = other;
+  byId("theme").setAttribute("aria-label", `${other} theme`);
   document.documentElement.dataset.theme = state.theme;
   scene.panels.forEach((panel, i) => {
     const shown = plural(panel.edges.length, "edge");
@@ -132,7 +137,8 @@ function setUpPointer(app, panel) {
     if (held.size === 2) {
       pinch(app, held, event.pointerId, before);
     } else if (moved > 3) {
-      app.look({ ...app.view, x: app.view.x + x - before[0], y: app.view.y + y - before[1], fitted: false });
+      const { view } = app;
+      app.look({ ...view, x: view.x + x - before[0], y: view.y + y - before[1], fitted: false });
     }
   });
   const release = (event) => {
@@ -144,7 +150,8 @@ function setUpPointer(app, panel) {
   canvas.addEventListener("pointerleave", () => app.point(panel, null));
   canvas.addEventListener("wheel", (event) => {
     event.preventDefault();
-    app.look(zoomAt(app.view, Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.0015)), ...at(event)));
+    const factor = Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.0015));
+    app.look(zoomAt(app.view, factor, ...at(event)));
   }, { passive: false });
 }
 

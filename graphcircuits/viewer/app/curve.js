@@ -3,56 +3,64 @@
 const PLOT = { width: 150, height: 44, left: 6, right: 6, top: 5, bottom: 5 };
 
 function showFaithfulness(app) {
-  const text = byId("faithfulness");
-  const [panel] = app.scene.panels;
-  const lines = app.scene.panels.map((own) => faithfulnessText(app, own));
-  const several = new Set(lines.map((line) => line.text)).size > 1;
-  text.textContent = several ? lines.map((line, i) => (
-    `${app.scene.panels[i].result.name}: ${line.text}`)).join(" · ") : lines[0].text;
-  text.dataset.value = lines[0].value ?? "";
-  text.dataset.how = lines[0].how;
-  drawCurve(byId("curve"), app.scene.panels.map((own) => own.result), panel.edges.length + (app.state.prune ? panel.loose : 0), lines[0].value);
+  const { panels } = app.scene;
+  const into = byId("faithfulness");
+  const found = panels.map((panel) => faithfulnessText(app, panel));
+  const alike = new Set(found.map((one) => `${one.value} ${one.text}`)).size === 1;
+  into.replaceChildren(...(alike ? found.slice(0, 1) : found).map((one, i) => element("span", {},
+    ...(one.value === null ? [] : [element("strong", { text: one.value.toFixed(2) })]),
+    element("span", { text: alike ? "" : `${panels[i].result.name}: ` }, one.text,
+      ...(one.how === "none" ? [" ", element("code", { text: one.command })] : [])))));
+  into.dataset.value = found[0].value ?? "";
+  into.dataset.how = found[0].how;
+  const results = panels.map((panel) => panel.result);
+  drawCurve(byId("curve"), results, sizeOf(app, panels[0]), found[0].value);
+}
+
+/** How many edges were admitted, before those on no path were left out: they change nothing. */
+function sizeOf(app, panel) {
+  return panel.edges.length + (app.state.prune ? panel.loose : 0);
 }
 
 function faithfulnessText(app, panel) {
   const { curve, chosenEdges } = panel.result;
-  const size = panel.edges.length + (app.state.prune ? panel.loose : 0);
+  const size = sizeOf(app, panel);
   if (app.state.proposed && chosenEdges) {
-    return { value: null, how: "none", text: "faithfulness not measured: the proposed circuit is not the best edges alone" };
+    const text = "faithfulness not measured: the proposed circuit is not the best edges alone";
+    return { value: null, how: "none", text, command: "" };
   }
   const found = faithfulnessAt(curve, size);
   const pairs = curve ? ` on ${plural(curve.pairs, "pair")}` : "";
   const texts = {
-    measured: () => `faithfulness ${short(found.value)}, measured at ${plural(size, "edge")}${pairs}`,
-    between: () => `faithfulness about ${short(found.value)}, between ${found.from} and ${found.to} measured edges${pairs}`,
-    outside: () => `faithfulness not measured here, only from ${found.from} to ${plural(found.to, "edge")}`,
-    none: () => "faithfulness not measured: graphcircuits localize --html measures it",
+    measured: () => `faithfulness, measured at ${plural(size, "edge")}${pairs}`,
+    between: () => `faithfulness, between ${found.from} and ${found.to} measured edges${pairs}`,
+    outside: () => "faithfulness not measured here, only from "
+      + `${found.from} to ${plural(found.to, "edge")}`,
+    none: () => "faithfulness not measured; it is by",
   };
-  return { ...found, text: texts[found.how]() };
+  return { ...found, text: texts[found.how](), command: "graphcircuits localize --html" };
 }
 
 function drawCurve(svg, results, size, value) {
-  const curves = results.map((result) => result.curve).filter((curve) => curve && curve.sizes.length);
+  const curves = results.map((result) => result.curve).filter((curve) => curve?.sizes.length);
   svg.replaceChildren();
   svg.classList.toggle("none", !curves.length);
   if (!curves.length) return;
   const largest = Math.log1p(Math.max(size, ...curves.flatMap((curve) => curve.sizes)));
   const values = curves.flatMap((curve) => curve.faithfulness);
   const [low, high] = [Math.min(0, ...values), Math.max(1, ...values)];
-  const x = (count) => PLOT.left + (Math.log1p(count) / largest) * (PLOT.width - PLOT.left - PLOT.right);
-  const y = (part) => PLOT.top + (1 - (part - low) / (high - low)) * (PLOT.height - PLOT.top - PLOT.bottom);
-  const add = (tag, attributes) => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [key, given] of Object.entries(attributes)) made.setAttribute(key, given);
-    svg.append(made);
-  };
+  const [wide, tall] = [PLOT.width - PLOT.left - PLOT.right, PLOT.height - PLOT.top - PLOT.bottom];
+  const place = (value) => Number(value.toFixed(1));
+  const x = (count) => place(PLOT.left + (Math.log1p(count) / largest) * wide);
+  const y = (part) => place(PLOT.top + (1 - (part - low) / (high - low)) * tall);
+  const add = (tag, attributes) => svg.append(svgElement(tag, attributes));
   for (const level of [0, 1]) {
     add("path", { class: "level", d: `M${PLOT.left} ${y(level)}H${PLOT.width - PLOT.right}` });
   }
   curves.forEach((curve, i) => {
-    const points = curve.sizes.map((count, j) => `${x(count).toFixed(1)} ${y(curve.faithfulness[j]).toFixed(1)}`);
+    const points = curve.sizes.map((count, j) => `${x(count)} ${y(curve.faithfulness[j])}`);
     add("path", { class: `curve curve-${i}`, d: `M${points.join("L")}` });
   });
-  add("path", { class: "now", d: `M${x(size).toFixed(1)} ${PLOT.top - 4}V${PLOT.height - PLOT.bottom + 4}` });
-  if (value !== null) add("circle", { class: "now", cx: x(size).toFixed(1), cy: y(value).toFixed(1), r: 3.2 });
+  add("path", { class: "now", d: `M${x(size)} ${PLOT.top - 4}V${PLOT.height - PLOT.bottom + 4}` });
+  if (value !== null) add("circle", { class: "now", cx: x(size), cy: y(value), r: 3.2 });
 }

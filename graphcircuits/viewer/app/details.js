@@ -19,6 +19,12 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+function svgElement(tag, attributes) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}
+
 function showDetails(app) {
   const { state } = app;
   const body = byId("details-body");
@@ -40,7 +46,8 @@ function showNotes(app, body) {
     body.append(element("h2", { text: result.name || model.title }), list);
     for (const note of result.notes) body.append(element("p", { class: "quiet", text: note }));
   }
-  const hint = "Select a component to see its edges, the strongest paths through it, and a head's attention.";
+  const hint = "Select a component to see its edges, the strongest paths through it, "
+    + "and a head's attention.";
   body.append(element("p", { class: "hint", text: hint }));
 }
 
@@ -51,18 +58,18 @@ function showComponent(app, body) {
   if (Object.hasOwn(notes, name)) body.append(element("p", { text: notes[name] }));
   const both = { in: new Set(), out: new Set() };
   for (const panel of app.scene.panels) {
-    const own = edgesOf(graph, panel, app.state.selected);
+    const own = edgesOf(graph, panel.edges, app.state.selected);
     for (const way of ["in", "out"]) for (const edge of own[way]) both[way].add(edge);
   }
   for (const [way, title] of [["in", "Edges in"], ["out", "Edges out"]]) {
     const edges = [...both[way]];
-    if (!edges.length && (way === "in" ? app.state.selected === 0 : app.state.selected === graph.logits)) {
-      continue;
-    }
+    // The input has no edges in, the logits none out.
+    if (app.state.selected === (way === "in" ? 0 : graph.logits)) continue;
     body.append(element("h3", { text: `${title} (${edges.length.toLocaleString("en")})` }));
     if (edges.length) body.append(edgeTable(app, edges.slice(0, 25), way));
     if (edges.length > 25) {
-      body.append(element("p", { class: "quiet", text: `and ${plural(edges.length - 25, "weaker edge")}` }));
+      const text = `and ${plural(edges.length - 25, "weaker edge")}`;
+      body.append(element("p", { class: "quiet", text }));
     }
   }
 }
@@ -133,10 +140,10 @@ function pathItem(app, panel, path) {
     return ` → ${componentName(graph, component)}${slot ? `·${slot}` : ""}`;
   });
   const weakest = panel.result.scores ? `weakest edge: number ${path.weak[0] + 1}` : "";
-  const item = element("li", { "data-path": path.components.map((c) => componentName(graph, c)).join(" ") },
-    element("button", {
-      type: "button", class: "link", text: words.join(""), click: () => app.mark(path.edges, true),
-    }), element("span", { class: "quiet", text: weakest }));
+  const names = path.components.map((component) => componentName(graph, component));
+  const item = element("li", { "data-path": names.join(" ") }, element("button", {
+    type: "button", class: "link", text: words.join(""), click: () => app.mark(path.edges),
+  }), element("span", { class: "quiet", text: weakest }));
   item.addEventListener("pointerenter", () => app.mark(path.edges));
   item.addEventListener("pointerleave", () => app.mark(null));
   item.addEventListener("focusin", () => app.mark(path.edges));
@@ -151,13 +158,17 @@ function showEdge(app, body) {
   for (const { result, admitted } of app.scene.panels) {
     if (!result.scores) continue;
     const place = result.places[edge] + 1;
+    const all = graph.nEdges.toLocaleString("en");
+    const likely = result.probabilities?.[edge];
     const facts = [
-      ["result", result.name], ["rank", `${place.toLocaleString("en")} of ${graph.nEdges.toLocaleString("en")}`],
+      ["result", result.name], ["rank", `${place.toLocaleString("en")} of ${all}`],
       ["score", short(result.scores[edge])],
+      ...(likely === undefined ? [] : [["probability", `${(100 * likely).toFixed(1)}%`]]),
+      ["shown", admitted[edge] ? "yes" : "no"],
     ];
-    if (result.probabilities) facts.push(["probability", `${(100 * result.probabilities[edge]).toFixed(1)}%`]);
-    facts.push(["shown", admitted[edge] ? "yes" : "no"]);
-    for (const [word, text] of facts) list.append(element("dt", { text: word }), element("dd", { text }));
+    for (const [word, text] of facts) {
+      list.append(element("dt", { text: word }), element("dd", { text }));
+    }
     if (!admitted[edge]) {
       list.append(element("dd", {}, element("button", {
         type: "button", text: `show the best ${place.toLocaleString("en")} edges`,

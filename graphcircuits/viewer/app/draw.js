@@ -54,11 +54,12 @@ function colourOf(colouring, group, theme) {
 /** Width and opacity at a strength, thinner where there are many links.
  *
  * Where colours compare, weak edges matter as much: they stay visible. */
-function weight(strength, count, colouring) {
+function weight(strength, count, colouring, theme) {
   const level = Math.round(strength * LEVELS) / LEVELS;
-  const [thin, thick, pale] = count <= 80 ? [1, 4, 0.55]
+  const [thin, thick, pale] = count <= 80 ? [1.2, 4, 0.65]
     : count <= 400 ? [0.8, 3.4, 0.36] : count <= 2500 ? [0.45, 3, 0.16] : [0.4, 2.4, 0.1];
-  const least = colouring === "kind" ? pale : Math.max(pale, 0.6 - 0.1 * Math.log10(1 + count));
+  const seen = colouring === "kind" ? pale : Math.max(pale, 0.85 - 0.15 * Math.log10(1 + count));
+  const least = theme === "dark" ? Math.min(1, 1.35 * seen) : seen;
   return {
     width: thin + (thick - thin) * level ** 1.4,
     alpha: least + (1 - least) * level ** 1.2,
@@ -139,7 +140,7 @@ function drawLinks(pen, scene, links, style) {
 function styleOf(scene, panel, link, theme) {
   const edge = scene.links.edge[link];
   const group = panel.group[edge];
-  const { width, alpha } = weight(panel.strength[edge], panel.shown.length, scene.colouring);
+  const { width, alpha } = weight(panel.strength[edge], panel.shown.length, scene.colouring, theme);
   const dash = COLOURINGS[scene.colouring][group].dash;
   return { colour: colourOf(scene.colouring, group, theme), width, alpha, dash };
 }
@@ -160,7 +161,8 @@ class Painter {
     const { cells } = this.scene;
     pen.beneath(this.nextBox >= cells.length);
     if (this.nextBox < cells.length) {
-      for (const cell of cells.slice(this.nextBox, this.nextBox + BATCH)) drawBox(pen, cell, THEMES[this.theme]);
+      const some = cells.slice(this.nextBox, this.nextBox + BATCH);
+      for (const cell of some) drawBox(pen, cell, THEMES[this.theme]);
       this.nextBox += BATCH;
     } else this.stepLinks(pen);
   }
@@ -170,13 +172,16 @@ class Painter {
     const { links } = this.scene;
     const batch = [[], [], [], []];
     const heaviest = strength[links.edge[shown[this.next]]];
-    const { width, alpha, level } = weight(heaviest, shown.length, this.scene.colouring);
+    const { colouring } = this.scene;
+    const { width, alpha, level } = weight(heaviest, shown.length, colouring, this.theme);
     for (let taken = 0; taken < BATCH && this.next < shown.length; taken++, this.next++) {
       const edge = links.edge[shown[this.next]];
       if (Math.round(strength[edge] * LEVELS) / LEVELS !== level) break;
       batch[group[edge]].push(shown[this.next]);
     }
-    batch.forEach((inside, own) => { if (inside.length) this.paint(pen, inside, own, width, alpha); });
+    batch.forEach((inside, own) => {
+      if (inside.length) this.paint(pen, inside, own, width, alpha);
+    });
   }
 
   paint(pen, inside, group, width, alpha) {
@@ -242,6 +247,7 @@ function drawRing(pen, cell, colour, line) {
 /** Behind everything: a stripe per layer, its name on the left, and folded layers as thin lines. */
 function drawGround(pen, layout, theme) {
   const colours = THEMES[theme];
+  const label = { font: GUTTER_FONT, colour: colours.muted, align: "right" };
   const layers = new Map();
   for (const row of layout.rows.slice(1, -1)) {
     const own = layers.get(row.layer) ?? { top: Infinity, bottom: -Infinity };
@@ -252,16 +258,15 @@ function drawGround(pen, layout, theme) {
   for (const [layer, { top, bottom }] of layers) {
     const y = (top + bottom) / 2 + 4;
     pen.box(-12, top - 8, layout.width + 24, bottom - top + 16, 10, { fill: colours.stripe });
-    pen.text(`layer ${layer}`, -22, y, { font: GUTTER_FONT, colour: colours.muted, align: "right" });
+    pen.text(`layer ${layer}`, -22, y, label);
   }
   for (const fold of layout.folds) {
-    const one = fold.from === fold.to;
-    const label = one ? `layer ${fold.from} unused` : `layers ${fold.from}–${fold.to} unused`;
+    const alone = fold.from === fold.to;
+    const which = alone ? `layer ${fold.from}` : `layers ${fold.from}–${fold.to}`;
     pen.begin();
     pen.move(-12, fold.y);
     pen.line(layout.width + 12, fold.y);
     pen.stroke({ colour: colours.faint, width: 1, dash: [2, 3] });
-    const style = { font: GUTTER_FONT, colour: colours.muted, align: "right" };
-    pen.text(label, -22, fold.y + 4, style);
+    pen.text(`${which} unused`, -22, fold.y + 4, label);
   }
 }

@@ -27,7 +27,8 @@ function wholeSvg(app) {
   const { width, height } = wholeSize(app.scene.layout);
   const pen = new SvgPen();
   app.scene.panels.forEach((panel, i) => {
-    pen.open({ transform: `translate(${pen.number(i * width)} 0)` }, panel.result.name || app.model.title);
+    const name = panel.result.name || app.model.title;
+    pen.open({ transform: `translate(${pen.number(i * width)} 0)` }, name);
     drawWhole(pen, app, panel);
     pen.shut();
   });
@@ -40,7 +41,8 @@ function wholePng(app) {
   const { width, height } = wholeSize(app.scene.layout);
   const all = width * app.scene.panels.length;
   const scale = Math.min(2, 16000 / all, 16000 / height, Math.sqrt(1.2e8 / (all * height)));
-  const canvas = element("canvas", { width: Math.ceil(all * scale), height: Math.ceil(height * scale) });
+  const sides = { width: Math.ceil(all * scale), height: Math.ceil(height * scale) };
+  const canvas = element("canvas", sides);
   const context = canvas.getContext("2d");
   context.fillStyle = THEMES[app.state.theme].background;
   context.fillRect(0, 0, canvas.width, canvas.height);

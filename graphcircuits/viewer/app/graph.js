@@ -79,7 +79,8 @@ function slotOf(graph, edge) {
 /** -1 for the input, graph.layers for the logits. */
 function layerOf(graph, component) {
   if (component === 0) return -1;
-  return component === graph.logits ? graph.layers : Math.floor((component - 1) / (graph.heads + 1));
+  if (component === graph.logits) return graph.layers;
+  return Math.floor((component - 1) / (graph.heads + 1));
 }
 
 /** The number of a head in its layer; graph.heads for an MLP. */

@@ -17,6 +17,7 @@ const BOX_WIDTH = 58;
 const NOTE_WIDTH = 118; // notes wrap at this width
 const FOLD_HEIGHT = 18;
 const STUB_GAP = 22; // between the columns and the stubs
+const STUB_HEIGHT = 20;
 
 const measuring = document.createElement("canvas").getContext("2d");
 const measured = new Map();
@@ -99,23 +100,32 @@ function makeStub(layer, label) {
   return { component: -1, name: label, note: "", lines: [], width, layer };
 }
 
-/** Gives every cell its column; bars at the ends have none. `clear` counts boxes from below. */
+/** Gives every cell its column; bars at the ends have none.
+ *
+ * Heads stand left and right of a middle column of MLPs, so that from one MLP to the next it is
+ * straight up; where there is one head per row, all stand in one column. `clear` counts the boxes
+ * of a column below a row. */
 function inColumns(rows) {
   const inner = rows.slice(1, -1);
-  const columns = Math.max(1, ...inner.map((row) => row.cells.length));
+  const isMlp = (row) => row.cells[0].name.startsWith("m");
+  const heads = inner.filter((row) => !isMlp(row));
+  const most = Math.max(0, ...heads.map((row) => row.cells.length));
+  const spine = most > 1 && heads.length < inner.length;
+  const columns = Math.max(1, most + spine);
+  const middle = Math.floor(columns / 2);
+  const free = Array.from({ length: columns }, (_, i) => i).filter((i) => !spine || i !== middle);
   const columnWidth = new Float64Array(columns).fill(BOX_WIDTH);
   const clear = Array.from({ length: columns }, () => new Int32Array(rows.length + 1));
   rows.forEach((row, number) => {
     const bar = number === 0 || number === rows.length - 1;
-    const start = Math.floor((columns - row.cells.length) / 2);
-    const held = new Set();
+    const own = spine && isMlp(row) ? [middle]
+      : free.slice(Math.floor((free.length - row.cells.length) / 2));
     row.cells.forEach((cell, place) => {
       cell.row = number;
-      cell.column = bar ? -1 : start + place;
-      if (bar) return;
-      held.add(cell.column);
-      columnWidth[cell.column] = Math.max(columnWidth[cell.column], cell.width);
+      cell.column = bar ? -1 : own[place];
+      if (!bar) columnWidth[cell.column] = Math.max(columnWidth[cell.column], cell.width);
     });
+    const held = new Set(row.cells.map((cell) => cell.column));
     for (let column = 0; column < columns; column++) {
       clear[column][number + 1] = clear[column][number] + held.has(column);
     }
@@ -136,7 +146,7 @@ function place(arranged, channels, bands) {
     columnX[column] = x + columnWidth[column] / 2;
     x += columnWidth[column];
   }
-  // Room for the label of a bar, rather than cut it.
+  // A bar has room for its label.
   const width = Math.max(x, ...[rows[0], rows.at(-1)].map((row) => row.cells[0].width));
   const placedFolds = folds.map((fold) => ({ ...fold, height: FOLD_HEIGHT }));
   let y = 0;
@@ -165,7 +175,8 @@ function placeCell(cell, row, columnX, width) {
 }
 
 function placeStub(stub, row, width) {
-  Object.assign(stub, { x: width + STUB_GAP, w: stub.width, h: 20, y: row.y + row.height / 2 - 10 });
+  const y = row.y + row.height / 2 - STUB_HEIGHT / 2;
+  Object.assign(stub, { x: width + STUB_GAP, y, w: stub.width, h: STUB_HEIGHT });
 }
 
 /** All boxes, those of components and stubs. */

@@ -7,21 +7,28 @@
 
 function readModel(data) {
   const graph = makeGraph(data.graph);
-  const truth = data.truth ? { name: data.truth.name, mask: decodeBitmap(data.truth.edges, graph.nEdges) } : null;
-  if (truth) truth.size = truth.mask.reduce((sum, one) => sum + one, 0);
+  const truth = readTruth(data.truth, graph);
   const bare = data.results.length === 0; // a circuit alone: it is what is drawn
   const none = new Uint8Array(graph.nEdges);
   const results = bare ? [bareResult(truth?.name ?? "", truth?.mask ?? none, graph)]
     : data.results.map((result) => makeResult(result, graph));
   return {
-    graph, results, bare, truth: bare ? null : truth, title: data.title ?? "", text: data.text ?? [],
+    graph, results, bare, truth: bare ? null : truth,
+    title: data.title ?? "", text: data.text ?? [],
     notes: data.component_notes ?? {}, prompts: data.prompts ?? [], start: data.start ?? {},
   };
 }
 
+function readTruth(data, graph) {
+  if (!data) return null;
+  const mask = decodeBitmap(data.edges, graph.nEdges);
+  return { name: data.name, mask, size: mask.reduce((sum, one) => sum + one, 0) };
+}
+
 /** What is written beside the graph, in this order. */
 const TEXTS = [
-  syncControls, showFaithfulness, showStatus, showLegend, showDetails, showPaths, showAttention, showTable,
+  syncControls, showFaithfulness, showStatus, showLegend,
+  showDetails, showPaths, showAttention, showTable,
 ];
 
 class App {
@@ -95,8 +102,8 @@ class App {
   }
 
   renew(what) {
-    const follows = { scene: ["scene", "texts", "picture", "marks"], picture: ["picture", "marks"], marks: ["marks"] };
-    for (const part of follows[what]) this.stale[part] = true;
+    const order = ["scene", "texts", "picture", "marks"]; // each makes the later ones stale
+    for (const part of order.slice(order.indexOf(what))) this.stale[part] = true;
     this.frames.ask();
   }
 
@@ -194,8 +201,10 @@ class App {
     }
     const { result } = panel;
     if (!result.scores) return edgeName(graph, edge);
-    const likely = result.probabilities ? `, ${Math.round(100 * result.probabilities[edge])}% likely` : "";
-    return `${edgeName(graph, edge)}\nnumber ${result.places[edge] + 1}, score ${short(result.scores[edge])}${likely}`;
+    const facts = [`number ${result.places[edge] + 1}`, `score ${short(result.scores[edge])}`];
+    const likely = result.probabilities?.[edge];
+    if (likely !== undefined) facts.push(`${Math.round(100 * likely)}% likely`);
+    return `${edgeName(graph, edge)}\n${facts.join(", ")}`;
   }
 
   /** What is drawn over the picture. */
@@ -210,8 +219,10 @@ class App {
     }
     if (pointed?.component !== undefined) rings.push(pointed.component);
     if (selected >= 0) {
-      const own = edgesOf(this.model.graph, this.scene.panels[panel.number], selected);
-      return { veil: 0.72, edges: [...own.in, ...own.out], components: rings, rings };
+      const { edges, missed } = this.scene.panels[panel.number];
+      const touching = [edges, missed].map((list) => edgesOf(this.model.graph, list, selected));
+      const marked = touching.flatMap((own) => [...own.in, ...own.out]);
+      return { veil: 0.72, edges: marked, components: rings, rings };
     }
     if (edge >= 0) return { veil: 0.72, edges: [edge], components: rings, rings };
     return rings.length ? { veil: 0, edges: [], components: [], rings } : null;
@@ -236,7 +247,8 @@ class App {
     }
     if (this.stale.picture) this.beginPictures();
     const done = this.shown().map((panel) => panel.advance(deadline)).every(Boolean);
-    if (this.stale.marks || (done ? this.unfinished : deadline > this.nextShow)) this.show(deadline);
+    const grown = done ? this.unfinished : deadline > this.nextShow;
+    if (this.stale.marks || grown) this.show(deadline);
     this.unfinished = !done;
     if (done) this.complete = performance.now();
     return !done || this.texts.length > 0;
@@ -276,7 +288,9 @@ class App {
     const cell = this.centred >= 0 ? this.scene.routes.cells[this.centred] : null;
     if (cell) this.view = centreOn(this.view, cell, width, height);
     this.centred = -1;
-    for (const panel of this.shown()) panel.begin(this.scene, this.view, this.state.theme, this.newContent);
+    for (const panel of this.shown()) {
+      panel.begin(this.scene, this.view, this.state.theme, this.newContent);
+    }
     this.newContent = false;
     this.stale.picture = false;
   }
@@ -302,12 +316,7 @@ function surface(app) {
     return app.scene;
   };
   return {
-    graph: {
-      ...app.model.graph,
-      edgeName: (edge) => edgeName(app.model.graph, edge),
-      edgeNames: () => Array.from({ length: app.model.graph.nEdges }, (_, i) => edgeName(app.model.graph, i)),
-      componentNames: () => Array.from({ length: app.model.graph.nComponents }, (_, i) => componentName(app.model.graph, i)),
-    },
+    graph: app.model.graph,
     state: app.state,
     ranking: (result = 0) => Array.from(app.model.results[result].order),
     drawn: (number = 0) => {
@@ -319,9 +328,8 @@ function surface(app) {
         route: pointsOf(scene.layout, scene.routes, link),
       }));
     },
-    boxes: () => current().cells.map((cell) => ({
-      name: cell.name, x: cell.x, y: cell.y, width: cell.w, height: cell.h, folded: cell.component < 0,
-    })),
+    boxes: () => current().cells.map(({ name, x, y, w, h, component }) => (
+      { name, x, y, width: w, height: h, folded: component < 0 })),
     paths: (name) => {
       const [panel] = current().panels;
       const component = findComponent(app.model.graph, name);
@@ -336,7 +344,9 @@ function surface(app) {
     frameIntervals: app.frames.intervals,
     get idle() { return !app.frames.asked; },
     get firstPaint() { return app.firstPaint ?? null; },
-    get complete() { return app.unfinished || app.building || app.stale.picture ? null : app.complete ?? null; },
+    get complete() {
+      return app.unfinished || app.building || app.stale.picture ? null : app.complete ?? null;
+    },
   };
 }
 

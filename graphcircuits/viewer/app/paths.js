@@ -1,10 +1,10 @@
 // The strongest paths through a component, from input to logits inside the admitted edges.
 //
 // 1. Between two components counts the best of their edges, so a path is a list of components.
-// 2. A path is as good as its weakest edge, by rank; of equals the next weakest decides, and of paths
-//    that agree on all edges of the shorter one, the shorter is better. That order stays when both
-//    paths are extended by the same edge, so the best few up to a component are extensions of the
-//    best few up to those before it.
+// 2. A path is as good as its weakest edge, by rank; of equals the next weakest decides, and of
+//    paths that agree on all edges of the shorter one, the shorter is better. That order stays when
+//    both paths are extended by the same edge, so the best few up to a component are extensions of
+//    the best few up to those before it.
 // 3. The best few from the input to the component and from it to the logits are joined.
 
 /** The best edge per pair of components: by component, a list of { other, edge, place }. */
@@ -79,11 +79,12 @@ function strongestPaths(graph, edges, places, component, count = 5) {
 
 function pathsInside(graph, edges, places, component, count) {
   const upward = Array.from({ length: graph.nComponents }, (_, i) => i);
+  const downward = upward.slice().reverse();
   const before = component === 0 ? [{ weak: [], components: [0], edges: [] }]
     : bestPaths(hopsOf(graph, edges, places, false), 0, upward, count, component);
   if (!before.length) return [];
   const after = component === graph.logits ? [{ weak: [], components: [component], edges: [] }]
-    : bestPaths(hopsOf(graph, edges, places, true), graph.logits, upward.reverse(), count, component);
+    : bestPaths(hopsOf(graph, edges, places, true), graph.logits, downward, count, component);
   const whole = [];
   for (const low of before) {
     for (const high of after) {

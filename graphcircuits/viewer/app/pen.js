@@ -1,7 +1,7 @@
 // Two pens with the same strokes: one draws on a canvas, one writes SVG.
 //
-// A path is begun, traced, and then stroked or filled; boxes and texts stand alone. What the SVG pen
-// writes is escaped here, in one place.
+// A path is begun, traced, and then stroked or filled; boxes and texts stand alone. What the SVG
+// pen writes is escaped here, in one place.
 
 class CanvasPen {
   constructor(context) {
@@ -86,9 +86,9 @@ class SvgPen {
   }
 
   circle(x, y, radius) {
-    const r = this.number(radius);
+    const [r, across] = [this.number(radius), this.number(2 * radius)];
     this.trace += `M${this.number(x - radius)} ${this.number(y)}`
-      + `a${r} ${r} 0 1 0 ${this.number(2 * radius)} 0a${r} ${r} 0 1 0 ${this.number(-2 * radius)} 0Z`;
+      + `a${r} ${r} 0 1 0 ${across} 0a${r} ${r} 0 1 0 ${-across} 0Z`;
   }
 
   stroke({ colour, width, alpha = 1, dash = [], cap = "butt" }) {

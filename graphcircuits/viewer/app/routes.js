@@ -65,7 +65,8 @@ function* routeLinks(graph, arranged, links, aspect) {
   const tracks = giveTracks(rough, routes.bundles);
   const bands = bandHeights(arranged, links, routes);
   yield;
-  const layout = place(arranged, filling(arranged, tracks.channels, bands, aspect), bands);
+  const room = filling(arranged, tracks.channels, bands, aspect);
+  const layout = place(arranged, room.channels, room.bands);
   yield* setTracks(layout, links, routes, tracks);
   if (routes.shared) yield* sharePorts(layout, links, routes);
   else spreadPorts(layout, links, routes);
@@ -157,7 +158,8 @@ function giveTracks(layout, bundles) {
   for (let channel = 0; channel <= layout.columns; channel++) {
     const inside = [];
     bundles.forEach((bundle, i) => { if (bundle.way === channel) inside.push(i); });
-    inside.sort((a, b) => bundles[a].from - bundles[b].from || bundles[b].to - bundles[a].to || a - b);
+    inside.sort((a, b) => bundles[a].from - bundles[b].from
+      || bundles[b].to - bundles[a].to || a - b);
     const ends = [];
     const pulls = [];
     for (const i of inside) {
@@ -183,14 +185,19 @@ function giveTracks(layout, bundles) {
   return { channels, track, counts };
 }
 
-/** The widths of channels, widened where the window is wider than the graph. */
+/** The widths of channels and heights of bands, grown where the window has room for them. */
 function filling(arranged, channels, bands, aspect) {
   const sum = (numbers) => numbers.reduce((all, one) => all + one, 0);
   const width = sum(channels) + sum(arranged.columnWidth) + MARGIN.left + MARGIN.right;
-  const height = sum(bands) + sum(arranged.rows.map((row) => row.height)) + MARGIN.top;
-  const spare = Math.max(0, 0.92 * aspect * height - width) / channels.length;
+  const inner = sum(bands.slice(0, -1)) + sum(arranged.rows.map((row) => row.height));
+  const height = inner + MARGIN.top + MARGIN.bottom;
+  const wider = Math.max(0, 0.92 * aspect * height - width) / channels.length;
+  const higher = Math.max(0, (0.92 * width) / aspect - height) / (bands.length - 1);
   const roomy = Math.max(76, Math.min(150, 620 / arranged.columns));
-  return channels.map((own) => Math.max(own, Math.min(own + spare, roomy)));
+  return {
+    channels: channels.map((own) => Math.max(own, Math.min(own + wider, roomy))),
+    bands: bands.map((own) => own + Math.min(higher, 36)),
+  };
 }
 
 /** Higher where more bends cross. */
@@ -328,7 +335,8 @@ function pointsOf(layout, routes, link) {
       points.push([x1 + (x2 - x1) * across(t), y1 + (y2 - y1) * along(t)]);
     }
   }
-  points.push([routes.end[link], layout.rows[routes.to[link]].y + layout.rows[routes.to[link]].height]);
+  const last = layout.rows[routes.to[link]];
+  points.push([routes.end[link], last.y + last.height]);
   return points;
 }
 
@@ -348,8 +356,10 @@ function crossing(layout, routes, y) {
   const bottom = Float64Array.from(rows, (row) => row.y + row.height);
   const { from, to, start, track, end } = routes;
   // All bends of a band have the same shape, and y lies in one band at most.
-  const band = rows.findIndex((_, i) => i + 1 < rows.length && y <= top[i] && y >= bottom[i + 1] + HEAD);
-  const part = band < 0 ? 0 : across(solveAlong((top[band] - y) / (top[band] - bottom[band + 1] - HEAD)));
+  const under = bottom.map((own) => own + HEAD);
+  const band = rows.findIndex((_, i) => i + 1 < rows.length && y <= top[i] && y >= under[i + 1]);
+  const height = band < 0 ? 0 : (top[band] - y) / (top[band] - under[band + 1]);
+  const part = across(solveAlong(height));
   return (link) => {
     const [low, high] = [from[link], to[link]];
     if (y > top[low] || y < bottom[high]) return NaN;
@@ -358,7 +368,7 @@ function crossing(layout, routes, y) {
       return start[link] + (next - start[link]) * part;
     }
     if (high - 1 === band) return track[link] + (end[link] - track[link]) * part;
-    return y < bottom[high] + HEAD ? end[link] : track[link];
+    return y < under[high] ? end[link] : track[link];
   };
 }
 

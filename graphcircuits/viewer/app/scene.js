@@ -89,10 +89,10 @@ function linksOf(graph, links, panel) {
   return shown.subarray(0, place);
 }
 
-/** The edges that touch a component, of those a panel shows, by rank. */
-function edgesOf(graph, panel, component) {
+/** Of some edges those that touch a component, in the order given. */
+function edgesOf(graph, edges, component) {
   const found = { in: [], out: [] };
-  for (const edge of panel.edges) {
+  for (const edge of edges) {
     const reader = graph.edgeReader[edge];
     const first = graph.servedFirst[reader];
     if (edge - graph.offsets[reader] === component) found.out.push(edge);

@@ -24,7 +24,8 @@ function findMatches(app, query) {
       if (found.length >= MATCHES) break;
       const name = edgeName(graph, edge);
       if (name.toLowerCase().includes(wanted)) {
-        found.push({ edge, text: name, note: result.scores ? `number ${result.places[edge] + 1}` : "" });
+        const note = result.scores ? `number ${result.places[edge] + 1}` : "";
+        found.push({ edge, text: name, note });
       }
     }
   }
@@ -38,7 +39,9 @@ function setUpSearch(app) {
   let active = -1;
   const mark = (number) => {
     active = number;
-    [...list.children].forEach((item, i) => item.setAttribute("aria-selected", String(i === number)));
+    [...list.children].forEach((item, i) => {
+      item.setAttribute("aria-selected", String(i === number));
+    });
     if (number >= 0 && matches.length) {
       input.setAttribute("aria-activedescendant", `match-${number}`);
       list.children[number].scrollIntoView({ block: "nearest" });
@@ -59,14 +62,16 @@ function setUpSearch(app) {
     matches = findMatches(app, input.value);
     list.replaceChildren(...matches.map((match, i) => {
       const item = element("li", { role: "option", id: `match-${i}`, "aria-selected": "false" },
-        element("span", { text: match.text }), element("span", { class: "quiet", text: match.note }));
+        element("span", { text: match.text }),
+        element("span", { class: "quiet", text: match.note }));
       item.addEventListener("pointerdown", (event) => { event.preventDefault(); take(i); });
       return item;
     }));
     list.hidden = !matches.length;
     input.setAttribute("aria-expanded", String(matches.length > 0));
     mark(matches.length ? 0 : -1);
-    app.announce(input.value.trim() ? plural(matches.length, "match").replace("matchs", "matches") : "");
+    const count = matches.length === 1 ? "1 match" : `${matches.length} matches`;
+    app.announce(input.value.trim() ? count : "");
   };
   input.addEventListener("input", look);
   input.addEventListener("focus", () => { if (input.value) look(); });

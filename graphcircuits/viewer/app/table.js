@@ -11,7 +11,7 @@ function showTable(app) {
   const { panels, colouring } = app.scene;
   const [{ result, edges, missed, group }] = panels;
   const listed = [...edges.subarray(0, LISTED), ...missed.slice(0, LISTED)].slice(0, LISTED);
-  const told = colouring === "kind" ? [] : [colouring === "truth" ? "against the truth" : "in which"];
+  const told = { kind: [], truth: ["against the truth"], difference: ["in which"] }[colouring];
   const heads = ["edge", "writer", "reader", ...scoreHeads(result, panels.length > 1), ...told];
   const rows = listed.map((edge) => {
     const name = edgeName(graph, edge);
@@ -20,8 +20,9 @@ function showTable(app) {
       ...name.split("->").map((text) => element("td", { text })), ...scoreCells(result, edge),
       ...words.map((text) => element("td", { text })));
   });
-  const total = plural(edges.length + missed.length, "edge");
-  const caption = listed.length < edges.length + missed.length ? `The best ${listed.length} of ${total}` : total;
+  const all = edges.length + missed.length;
+  const some = listed.length < all ? `The best ${listed.length} of ` : "";
+  const caption = `${some}${plural(all, "edge")}`;
   byId("edge-table").replaceChildren(element("caption", { text: caption }), element("thead", {},
     element("tr", {}, ...heads.map((text) => element("th", { scope: "col", text })))),
   element("tbody", {}, ...rows));
@@ -31,16 +32,10 @@ function showTable(app) {
 function showStatus(app) {
   const { model, scene } = app;
   const [first] = scene.panels;
-  const all = scene.panels.map((panel) => ({ ...panel, joined: panel.edges.length > 0 && isJoined(panel, app) }));
   const connected = byId("connected");
-  connected.dataset.connected = String(all.every((panel) => panel.joined));
-  connected.textContent = all.map((panel) => {
-    const of = all.length > 1 ? `${panel.result.name}: ` : "";
-    if (!panel.joined) return `${of}Not connected: no path of these edges leads from input to logits.`;
-    const loose = app.state.prune ? `${plural(panel.loose, "loose edge")} left out` : `${plural(panel.loose, "edge")} on no path`;
-    return `${of}Connected${panel.loose ? `, ${loose}.` : "."}`;
-  }).join(" ");
-  showCounts(app, all);
+  connected.dataset.connected = String(scene.panels.every((panel) => isJoined(panel, app)));
+  writeLines(connected, scene.panels.map((panel) => connectedText(panel, app)));
+  showCounts(app, scene.panels);
   const apart = byId("difference");
   apart.textContent = "";
   if (scene.panels.length < 2) return;
@@ -58,6 +53,16 @@ function isJoined(panel, app) {
   return app.state.prune ? panel.edges.length > 0 : panel.edges.length > panel.loose;
 }
 
+function connectedText(panel, app) {
+  const of = app.scene.panels.length > 1 ? `${panel.result.name}: ` : "";
+  if (!isJoined(panel, app)) {
+    return `${of}Not connected: no path of these edges leads from input to logits.`;
+  }
+  const loose = app.state.prune ? `${plural(panel.loose, "loose edge")} left out`
+    : `${plural(panel.loose, "edge")} on no path`;
+  return `${of}Connected${panel.loose ? `, ${loose}.` : "."}`;
+}
+
 function showCounts(app, panels) {
   const { truth } = app.model;
   const counts = byId("counts");
@@ -65,12 +70,17 @@ function showCounts(app, panels) {
   if (!truth) return;
   const texts = panels.map((panel, i) => {
     const found = againstTruth(panel.edges, truth);
-    if (!i) Object.assign(counts.dataset, { hits: found.hits, misses: found.misses, false: found.wrong });
+    const { hits, misses, wrong } = found;
+    if (!i) Object.assign(counts.dataset, { hits, misses, false: wrong });
     const of = panels.length > 1 ? `${panel.result.name}: ` : "";
-    return `${of}${plural(found.hits, "hit")}, ${found.misses} missed, ${plural(found.wrong, "false alarm")}; `
+    return `${of}${plural(hits, "hit")}, ${misses} missed, ${plural(wrong, "false alarm")}; `
       + `precision ${decimal(found.precision)}, recall ${decimal(found.recall)}`;
   });
-  counts.textContent = texts.join(" · ");
+  writeLines(counts, texts);
+}
+
+function writeLines(into, lines) {
+  into.replaceChildren(...lines.map((text) => element("span", { class: "line", text })));
 }
 
 function decimal(value) {
@@ -90,23 +100,22 @@ function showLegend(app) {
   byId("legend").replaceChildren(...items);
 }
 
+/** A line as edges of this kind are drawn, and their head; only the head without a dash. */
 function legendItem(label, colour, dash, shape) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  for (const [key, value] of [["width", 26], ["height", 12], ["viewBox", "0 0 26 12"], ["aria-hidden", "true"]]) {
-    svg.setAttribute(key, value);
+  const frame = { width: 26, height: 12, viewBox: "0 0 26 12", "aria-hidden": "true" };
+  const svg = svgElement("svg", frame);
+  if (dash) {
+    svg.append(svgElement("path", {
+      d: `M1 6H${shape === null ? 26 : 17}`, stroke: colour, "stroke-width": 2.4, fill: "none",
+      "stroke-dasharray": { solid: "none", dashed: "6 4", dotted: "0.01 4.5" }[dash],
+      "stroke-linecap": dash === "dotted" ? "round" : "butt",
+    }));
   }
-  const add = (trace, attributes) => {
-    const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-    for (const [key, value] of Object.entries({ d: trace, ...attributes })) path.setAttribute(key, value);
-    svg.append(path);
-  };
-  const shift = shape === null ? 26 : 17;
-  if (dash) add(`M1 6H${shift}`, { stroke: colour, "stroke-width": 2.4, "stroke-dasharray": { solid: "none", dashed: "6 4", dotted: "0.01 4.5" }[dash], "stroke-linecap": dash === "dotted" ? "round" : "butt", fill: "none" });
   if (shape !== null) {
     const pen = new SvgPen();
     pen.begin();
     traceHead(pen, shape, dash ? 20 : 13, 1, 4);
-    add(pen.trace, { fill: colour });
+    svg.append(svgElement("path", { d: pen.trace, fill: colour }));
   }
   return element("span", { class: "item" }, svg, element("span", { text: label }));
 }
