@@ -44,6 +44,8 @@ case.evaluate(["a", "b", "a", "a", "d"])
 # %%
 compiled = case.compiled
 print(compiled.apply(["a", "b", "a", "a", "d"]))
+for component, variable in case.variables.items():
+    print(f"{component:5} computes {variable}")
 for edge in case.circuit:
     print(edge)
 
