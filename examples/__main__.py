@@ -121,7 +121,7 @@ def with_recorded(notebook: Any, path: Path) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Make the notebooks from their scripts.")
     parser.add_argument("names", nargs="*", default=NAMES, help="all of them if none is named")
     parser.add_argument("--into", type=Path, default=NOTEBOOKS)
     given = parser.parse_args()

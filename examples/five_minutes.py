@@ -132,7 +132,7 @@ for name, one in results.items():
 # the truth beside the prediction.
 
 # %%
-result.show("circuit.html", truth=case.circuit, others=[results["acdc"]])
+result.show("circuit.html", truth=case.circuit, others=[results["acdc"]], notes=case.variables)
 print("open circuit.html in a browser")
 
 # %% [markdown]

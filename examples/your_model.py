@@ -7,8 +7,8 @@
 # Then it asks SmolLM2-135M the same question in the same words.
 #
 # You need `pip install 'graphcircuits[hf,gguf,plot]'`. [Models](../models.md) says what can be
-# loaded, [tasks](../tasks.md) what prompts can be, and the [first notebook](five_minutes.ipynb) what
-# circuits and pairs are.
+# loaded, [tasks](../tasks.md) what prompts can be, and the [first notebook](five_minutes.ipynb)
+# what circuits and pairs are.
 
 # %%
 # %matplotlib inline

@@ -15,6 +15,7 @@ from examples.__main__ import (
     NAMES,
     NOTEBOOKS,
     SCRIPTS,
+    main,
     needs_model,
     notebook_of,
     problems_of,
@@ -137,7 +138,10 @@ def test_a_script_runs_as_it_is(tmp_path: Path) -> None:
     assert (tmp_path / "circuit.html").stat().st_size < 400_000
 
 
-def test_an_unknown_script_is_refused(tmp_path: Path) -> None:
-    done = run("-m", "examples", "six_minutes", cwd=tmp_path)
-    assert done.returncode == 2
-    assert f"no script six_minutes; there are {', '.join(NAMES)}" in done.stderr
+def test_an_unknown_script_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["examples", "six_minutes"])
+    with pytest.raises(SystemExit):
+        main()
+    assert f"no script six_minutes; there are {', '.join(NAMES)}" in capsys.readouterr().err
