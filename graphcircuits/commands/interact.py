@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from graphcircuits.interactions import Effects, Integral, SharedRead
+    from graphcircuits.methods import Progress
     from graphcircuits.subject.transformer import Transformer
     from graphcircuits.task.pairs import Pairs
 
@@ -119,9 +120,14 @@ def interact(
     (loaded,) = given.load(device, dtype, task=task, words=words, n=draw, seed=seed)
     title, prompts = loaded.title, loaded.pairs
     with late_progress() as bar:
-        step = bar.add_task(f"interactions in {title}", total=2)
-        report = _InteractReport.of(loaded.subject, prompts, reader, _listed(edges))
-        bar.update(step, completed=1)
+        step = bar.add_task(f"interactions in {title}", total=None)
+        report = _InteractReport.of(
+            loaded.subject,
+            prompts,
+            reader,
+            _listed(edges),
+            lambda done, total: bar.update(step, completed=done, total=total),
+        )
         record = report.record(top, integrals, order, decay=decay, by_position=by_position)
     record = {"subject": title, "task": loaded.task, "pairs": len(prompts), **record}
     about = f"{title}: edge interactions" + (f" at {report.reader}" if report.reader else "")
@@ -161,15 +167,16 @@ class _InteractReport:
         pairs: "Pairs",
         reader: str | None,
         edges: Sequence[str] | None,
+        progress: "Progress",
     ) -> "_InteractReport":
         from graphcircuits.interactions import SharedRead, edge_interactions, finite, local
 
         if edges is None and reader is None:
-            edges = _strongest(subject, pairs)
+            edges = _strongest(subject, pairs, progress)
         elif edges is None:
             assert reader is not None
             edges = SharedRead.of(subject, pairs, reader).edges
-        whole = edge_interactions(subject, pairs, edges)
+        whole = edge_interactions(subject, pairs, edges, progress=progress)
         first, *others = (edge.partition("->")[2] for edge in edges)
         if any(other != first for other in others):
             return cls(reader=None, whole=whole)
@@ -321,11 +328,11 @@ def _doubts(integrals: list[dict[str, Any]], order: int) -> list[str]:
     return [f"{said}the read is too sharp for this quadrature; rely on the finite form."]
 
 
-def _strongest(subject: "Transformer", pairs: "Pairs") -> list[str]:
+def _strongest(subject: "Transformer", pairs: "Pairs", progress: "Progress") -> list[str]:
     from graphcircuits.methods.exact import exact
 
     graph = subject.graph
-    scores = exact(subject, pairs)
+    scores = exact(subject, pairs, progress=progress)
     best = scores.topk(min(STRONGEST, graph.n_edges)).indices.sort().values
     return [graph.edge_name(edge) for edge in best.tolist()]
 

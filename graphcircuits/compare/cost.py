@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from graphcircuits.compare.measure import measure
-from graphcircuits.methods import BeyondTraining, Progress, localize
+from graphcircuits.methods import BeyondTraining, Progress, find_method, localize
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -104,7 +104,9 @@ def cost(
     options |= {"seed": seed, "keep_prompts": 0}
 
     def counted(subject: Transformer, pairs: Pairs, step: Progress) -> None:
-        localize(subject, pairs, method, progress=_both(step, progress), **options)
+        # Runs that could all be made at once are no steps.
+        heard = progress if find_method(method).independent else _both(step, progress)
+        localize(subject, pairs, method, progress=heard, **options)
 
     with warnings.catch_warnings():
         # How good the scores are is not what is asked here.

@@ -8,7 +8,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.memory import Footprint, at_once, half
-from graphcircuits.methods.prepare import prepare
+from graphcircuits.methods.prepare import Progress, prepare
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -46,8 +46,12 @@ def edge_interactions(
     edges: Sequence[str],
     *,
     memory_limit: int | None = None,
+    progress: Progress | None = None,
 ) -> Effects:
-    """Effects on each prompt (axis batch) of corrupting these edges at every position."""
+    """Effects on each prompt (axis batch) of corrupting these edges at every position.
+
+    `progress` hears how many of the runs are over, one per prompt and edge or pair of edges.
+    """
     graph = subject.graph
     check_edges(edges)
     indices = graph.edge_indices(edges)
@@ -61,6 +65,16 @@ def edge_interactions(
     masks = masks.to(subject.device)
     size = Footprint(subject, pairs.clean.shape[1])
     held = 2 * size.pair + size.masked(grad=False)
+    runs = 0
+
+    def loss(part: Pairs, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        nonlocal runs
+        found = part.loss(logits)
+        runs += found.numel()
+        if progress is not None:
+            progress(runs, len(masks) * len(pairs))
+        return found
+
     losses = torch.cat(
         [
             masked_logits(
@@ -68,7 +82,7 @@ def edge_interactions(
                 part.clean,
                 masks,
                 subject.run(part.corrupted).writers,
-                metric=part.loss,
+                metric=partial(loss, part),
                 memory_limit=half(memory_limit),
             )
             for part in pairs.split(at_once(subject, held, memory_limit))

@@ -80,7 +80,10 @@ METHODS: Mapping[str, KnownMethod] = {
     "eap-ig": KnownMethod(run=eap.eap_ig),
     "edge-pruning": KnownMethod(run=pruning.edge_pruning),
     "exact": KnownMethod(
-        run=exact.exact, forecast=shortlist.single_edges_forecast, remarks=shortlist.restriction
+        run=exact.exact,
+        independent=True,
+        forecast=shortlist.single_edges_forecast,
+        remarks=shortlist.restriction,
     ),
     "gcl": learned.GCL,
     "gcl-paper": learned.GCL_PAPER,

@@ -9,7 +9,7 @@
 Prompts go in chunks, and within a chunk edges do, so that memory bounds the number of neither.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +17,14 @@ from torch import Tensor
 
 from graphcircuits.engine.memory import Footprint, at_once, half
 from graphcircuits.engine.resume import single_edge
-from graphcircuits.methods.prepare import DIRECTIONS, POOLS, check_choice, prepare, settled
+from graphcircuits.methods.prepare import (
+    DIRECTIONS,
+    POOLS,
+    Progress,
+    check_choice,
+    prepare,
+    settled,
+)
 from graphcircuits.methods.shortlist import shortlist
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -33,13 +40,15 @@ def exact(
     top: int | None = None,
     edges: Sequence[str] | None = None,
     memory_limit: int | None = None,
+    progress: Progress | None = None,
 ) -> Float[Tensor, " edge"]:
     """How much the loss changes with each edge alone.
 
     Only the `top` best edges by EAP-IG, or the named `edges`, are tested where either is given.
     `pool` takes the mean over prompts of the absolute change ("abs") or the absolute value of the
     mean change ("sum"). Memory stays below `memory_limit` bytes where one edge and one prompt
-    allow it.
+    allow it. `progress` hears how many of the runs are over, one per edge and prompt; there are no
+    scores before the last.
     """
     check_choice("direction", direction, DIRECTIONS)
     check_choice("pool", pool, POOLS)
@@ -54,8 +63,17 @@ def exact(
     total = torch.zeros(subject.graph.n_edges, dtype=subject.dtype, device=subject.device)
     chosen = torch.arange(len(total)) if tested is None else tested.edges
     places = chosen.to(total.device)
+    runs = 0
+
+    def tell(new: int) -> None:
+        nonlocal runs
+        runs += new
+        if progress is not None:
+            progress(min(runs, len(chosen) * len(pairs)), len(chosen) * len(pairs))
+
     for part in pairs.split(prompts):
-        total[places] += _summed_effects(subject, part, chosen, direction, pool, half(memory_limit))
+        limit = half(memory_limit)
+        total[places] += _summed_effects(subject, part, chosen, direction, pool, limit, tell)
     scores = total.abs() / len(pairs)
     return scores if tested is None else tested.completed(scores)
 
@@ -67,6 +85,7 @@ def _summed_effects(
     direction: str,
     pool: str,
     memory_limit: int | None,
+    tell: Callable[[int], None],
 ) -> Float[Tensor, " edge"]:
     """Effects of some edges, or their absolute values, summed over prompts."""
     clean, corrupted = subject.run(pairs.clean), subject.run(pairs.corrupted)
@@ -75,6 +94,7 @@ def _summed_effects(
 
     def summed(logits: Float[Tensor, "edge batch pos d_vocab_out"]) -> Float[Tensor, " edge"]:
         effects = pairs.loss(logits) - before
+        tell(effects.numel())
         return (effects.abs() if pool == "abs" else effects).sum(-1)
 
     return single_edge(base, other.writers, edges, metric=summed, memory_limit=memory_limit)

@@ -8,7 +8,8 @@
    is not one score per edge.
 
 Iterative methods take a `generator` and a `progress` callback (see `graphcircuits.methods.prepare`
-for how to stop them); `localize` makes the former from its seed and hands on the latter.
+for how to stop them); `localize` makes the former from its seed and hands on the latter. A method
+of many independent runs may take `progress` alone, to tell of them.
 """
 
 import inspect
@@ -77,6 +78,8 @@ class KnownMethod:
     """What users should know of the scores; what they must not overlook is a Warning."""
     find: Callable[[Transformer, Pairs, Options, torch.Generator], Finding] | None = None
     """A run that says more than `run`, with the same scores, where there is more to say."""
+    independent: bool = False
+    """Whether the steps that `progress` hears of are runs that do not wait for each other."""
     files: Callable[[Options], Iterable[str]] = _nothing
     """Content hashes of the files that the scores depend on besides code and options."""
 

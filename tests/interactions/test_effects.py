@@ -45,7 +45,13 @@ def test_four_masked_runs(architecture: str) -> None:
 def test_single_effects_are_those_of_one_edge_at_a_time() -> None:
     subject = make_subject()
     pairs = make_pairs(subject, "cross-entropy")
-    found = edge_interactions(subject, pairs, EDGES)
+    seen: list[tuple[int, int]] = []
+    found = edge_interactions(
+        subject, pairs, EDGES, memory_limit=1, progress=lambda *run: seen.append(run)
+    )
+    runs = (1 + 4 + 6) * len(pairs)
+    assert seen == sorted(seen)
+    assert (seen[-1], len(seen)) == ((runs, runs), runs)
     clean, corrupted = subject.run(pairs.clean), subject.run(pairs.corrupted)
     edges = subject.graph.edge_indices(EDGES)
     losses = single_edge(clean, corrupted.writers, edges, metric=pairs.loss)

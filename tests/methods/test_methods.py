@@ -211,8 +211,17 @@ def test_localize_hands_on_seed_and_progress() -> None:
     localize(subject, pairs, "sp-node", steps=2, progress=lambda *step: seen.append(step))
     assert seen == [(1, 2), (2, 2)]
     # Methods that take one pass have nothing to report.
-    localize(subject, pairs, "exact", progress=lambda *step: seen.append(step))
+    localize(subject, pairs, "eap", progress=lambda *step: seen.append(step))
     assert len(seen) == 2
+    # One of many runs tells of them, also where memory for few of them is given at a time.
+    runs = subject.graph.n_edges * len(pairs)
+    for limit in (None, 1):
+        seen.clear()
+        localize(
+            subject, pairs, "exact", memory_limit=limit, progress=lambda *run: seen.append(run)
+        )
+        assert seen == sorted(seen)
+        assert (seen[-1], {total for _, total in seen}) == ((runs, runs), {runs})
 
 
 @EVERY
