@@ -90,7 +90,8 @@ function syncControls(app) {
     byId("edges-number").value = state.edges;
   }
   const proposed = model.results[state.left];
-  const alike = !proposed.chosenEdges && scene.panels.length === 1 && state.edges === proposed.chosen;
+  const best = !proposed.chosenEdges && scene.panels.length === 1;
+  const alike = best && state.edges === proposed.chosen;
   byId("proposed").hidden = proposedSize(proposed) === null;
   byId("proposed").setAttribute("aria-pressed", String(state.proposed || alike));
   byId("prune").checked = state.prune;
