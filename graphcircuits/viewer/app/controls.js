@@ -89,8 +89,11 @@ function syncControls(app) {
   if (document.activeElement !== byId("edges-number") || byId("edges-number").value !== "") {
     byId("edges-number").value = state.edges;
   }
-  byId("proposed").hidden = proposedSize(model.results[state.left]) === null;
-  byId("proposed").setAttribute("aria-pressed", String(state.proposed));
+  const proposed = model.results[state.left];
+  const best = !proposed.chosenEdges && scene.panels.length === 1;
+  const alike = best && state.edges === proposed.chosen;
+  byId("proposed").hidden = proposedSize(proposed) === null;
+  byId("proposed").setAttribute("aria-pressed", String(state.proposed || alike));
   byId("prune").checked = state.prune;
   const possible = [["kind", "query, key, value"]];
   if (model.truth) possible.push(["truth", ["truth", model.truth.name].filter(Boolean).join(": ")]);

@@ -44,8 +44,15 @@ class Panel {
     context.setTransform(scale, 0, 0, scale, this.ratio * view.x, this.ratio * view.y);
   }
 
+  /** Begins the picture anew, unless the last one is whole and would be the same. */
   begin(scene, view, theme, newContent) {
     if (newContent) this.wholeView = null;
+    const old = this.wholeView;
+    const same = old && old.scale === view.scale && old.x === view.x && old.y === view.y;
+    if (same) {
+      this.painter = null;
+      return;
+    }
     this.view = view;
     this.theme = theme;
     this.scene = scene;
