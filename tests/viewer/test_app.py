@@ -105,6 +105,16 @@ def test_overlay_colours_and_counts_are_those_of_the_truth(opened: Open) -> None
         assert counts == {"hits": str(hits), "misses": str(20 - hits), "false": str(edges - hits)}
         text = page.locator("#counts").inner_text()
         assert f"precision {hits / edges:.2f}, recall {hits / 20:.2f}" in text
+    page.evaluate("graphcircuits.select('m1')")
+    settle(page)
+    missed = [edge for edge in truth - found if "m1" in edge.split("->")]
+    assert missed
+    assert page.locator("#details tr", has_text="(missed)").count() == len(missed)
+    change(page, theme="dark")
+    lighter = {hit[0]: "#56b4e9", miss[0]: "#ff8f4d", wrong[0]: "#e6a3d6"}
+    in_dark = {name: (lighter[colour], dash) for name, (colour, dash) in expected.items()}
+    assert {one["name"]: (one["colour"], one["dash"]) for one in drawn(page)} == in_dark
+    change(page, theme="light")
     page.locator("#colour").select_option("kind")
     settle(page)
     kinds = {"q": "#0173b2", "k": "#de8f05", "v": "#029e73", "": "#56565e"}

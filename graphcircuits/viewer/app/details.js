@@ -1,7 +1,8 @@
 // The panel beside the graph: what is known about the selected component or edge.
 //
 // 1. element builds markup from data; data is only ever text, never markup.
-// 2. A component: its note, its edges in and out, its strongest paths. An edge: its numbers.
+// 2. A component: its note, its edges in and out, missed ones too, its strongest paths. An edge:
+//    its numbers.
 // 3. With nothing selected: the notes of the results.
 
 function byId(id) {
@@ -58,8 +59,10 @@ function showComponent(app, body) {
   if (Object.hasOwn(notes, name)) body.append(element("p", { text: notes[name] }));
   const both = { in: new Set(), out: new Set() };
   for (const panel of app.scene.panels) {
-    const own = edgesOf(graph, panel.edges, app.state.selected);
-    for (const way of ["in", "out"]) for (const edge of own[way]) both[way].add(edge);
+    for (const list of [panel.edges, panel.missed]) {
+      const own = edgesOf(graph, list, app.state.selected);
+      for (const way of ["in", "out"]) for (const edge of own[way]) both[way].add(edge);
+    }
   }
   for (const [way, title] of [["in", "Edges in"], ["out", "Edges out"]]) {
     const edges = [...both[way]];
@@ -86,7 +89,9 @@ function edgeTable(app, edges, way) {
     const reader = graph.edgeReader[edge];
     const other = way === "in" ? writerOf(graph, edge) : graph.servedFirst[reader];
     const [from, to] = edgeName(graph, edge).split("->");
-    const label = way === "in" ? `${from} → ${SLOTS[slotOf(graph, edge)] || to}` : `→ ${to}`;
+    const ends = way === "in" ? `${from} → ${SLOTS[slotOf(graph, edge)] || to}` : `→ ${to}`;
+    const found = app.scene.panels.some((panel) => panel.admitted[edge]);
+    const label = found ? ends : `${ends} (missed)`;
     const row = element("tr", {}, element("td", {}, element("button", {
       type: "button", class: "link", text: label, click: () => app.select(other),
     })), ...results.flatMap((result) => scoreCells(result, edge)));

@@ -19,6 +19,11 @@ const THEMES = {
 };
 const BLUE = "#0173b2";
 const ORANGE = "#d55e00";
+// The same hues for a dark ground, where they would sink otherwise.
+const LIGHTER = {
+  [BLUE]: "#56b4e9", [ORANGE]: "#ff8f4d", "#de8f05": "#f2b13d", "#029e73": "#34c99a",
+  "#cc78bc": "#e6a3d6",
+};
 const COLOURINGS = {
   kind: [
     { colour: BLUE, dash: "solid", label: "query", shape: 0 },
@@ -48,7 +53,9 @@ function dashing(dash, width) {
 }
 
 function colourOf(colouring, group, theme) {
-  return COLOURINGS[colouring][group].colour ?? THEMES[theme].plain;
+  const { colour } = COLOURINGS[colouring][group];
+  if (colour === null) return THEMES[theme].plain;
+  return theme === "dark" ? LIGHTER[colour] : colour;
 }
 
 /** Width and opacity at a strength, thinner where there are many links.
