@@ -1,4 +1,4 @@
-"""The README's first commands: they work, and what is said of their time is put where it belongs."""
+"""The README's first commands work, and the time they take is said where it belongs."""
 
 import shlex
 from pathlib import Path
