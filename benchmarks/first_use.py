@@ -73,16 +73,15 @@ def timed(commands: list[str], folder: Path, root: Path | None) -> list[float]:
 def told(commands: list[str], seconds: list[float], pages: list[Path], root: bool) -> str:
     """The sentence for the README."""
     what = "on a bare Debian with two cores" if root else "on this machine"
+    if "PIP_FIND_LINKS" in os.environ:
+        what += " that has PyTorch's CPU build on disk"
     each = ", ".join(
         f"`{_short(command)}` {taken:.0f} s"
         for command, taken in zip(commands, seconds, strict=True)
     )
     sizes = " and ".join(f"`{page.name}` {page.stat().st_size / 1000:.0f} kB" for page in pages)
     option = " --root ROOT" if root else ""
-    return (
-        f"{TOLD}{option}` {what}: {sum(seconds):.0f} seconds in all ({each}), most of them "
-        f"PyTorch's; {sizes}."
-    )
+    return f"{TOLD}{option}` {what}: {sum(seconds):.0f} seconds in all ({each}); {sizes}."
 
 
 def _short(command: str) -> str:

@@ -104,7 +104,7 @@ def bench(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Draw the box plot here as well: .svg, .png, .pdf. Needs the extra [plot]."
+            help="Draw the box plot here as well: .svg, .png, .pdf. Needs the extra 'plot'."
         ),
     ] = None,
     device: Device = "cpu",

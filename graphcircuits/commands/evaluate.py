@@ -88,7 +88,7 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="Write the curves: .json, .csv, .md.")] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Draw the curves: .svg, .png, .pdf. Needs the extra [plot]."),
+        typer.Option(help="Draw the curves: .svg, .png, .pdf. Needs the extra 'plot'."),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -26,7 +26,7 @@ Ray = Annotated[
         "--ray",
         metavar="[ADDRESS]",
         help="Work on Ray instead: a cluster at HOST:PORT, the one that this machine is part of "
-        "(auto), or without an address one that is started here. Needs graphcircuits[ray].",
+        "(auto), or without an address one that is started here. Needs the extra 'ray'.",
     ),
 ]
 

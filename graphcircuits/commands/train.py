@@ -101,7 +101,7 @@ def train(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Draw loss and held-out figures by step: .svg, .png, .pdf. Needs the extra [plot]."
+            help="Draw loss and held-out figures by step: .svg, .png, .pdf. Needs the extra 'plot'."
         ),
     ] = None,
     as_json: Json = False,

@@ -180,7 +180,7 @@ def _sentence(about: dict[str, Any]) -> str:
         return text
     return (
         f"{text}; {about['hits']} of the true circuit's, {about['misses']} missed, "
-        f"{about['false_alarms']} false alarms"
+        f"{about['false_alarms']} false {'alarm' if about['false_alarms'] == 1 else 'alarms'}"
     )
 
 

@@ -15,7 +15,7 @@ puts the latter into words; a case that is not like them is a `BeyondTraining` w
 
 `gcl` is our system. `gcl_paper` is the paper's own: its aligner, its graph learner and the logits
 as they are, without a search to start from, paths, trust or probabilities (docs/predictor.md). Its
-predictors are `paper/default`, which ships, and `paper/fold-0` to `paper/fold-4`, kept from cases
+predictors are `paper/default` and `paper/fold-0` to `paper/fold-4`, kept from cases
 as ours are.
 """
 
