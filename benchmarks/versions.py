@@ -34,7 +34,15 @@ ROOT = Path(__file__).parent.parent
 OWN = "graphcircuits"
 DEVELOPERS = "dev"
 """The extra that users do not install."""
-TOOLS = ("beartype", "hypothesis", "import-linter", "pytest", "pytest-xdist", "torch_geometric")
+TOOLS = (
+    "beartype",
+    "hatchling",
+    "hypothesis",
+    "import-linter",
+    "pytest",
+    "pytest-xdist",
+    "torch_geometric",
+)
 """Of the development environment, what most tests need."""
 IMPORTS = """
 import importlib, pkgutil, sys, graphcircuits
