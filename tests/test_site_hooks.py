@@ -41,7 +41,7 @@ def test_commands_as_tables() -> None:
     assert "graphcircuits train --out OUT [OPTIONS]" in text
     assert "| `--pairs` N | " in text
     assert "Default: `64`. |" in text
-    assert "graphcircuits\\[ray\\]" in text
+    assert "| `--ray` ADDRESS | Work on Ray instead" in text
     assert hook("commands").on_page_markdown("plain text") == "plain text"
 
 

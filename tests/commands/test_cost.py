@@ -46,7 +46,7 @@ def test_json_holds_the_counts(tmp_path: Path) -> None:
     assert (exact["method"], eap_ig["method"]) == ("exact", "eap-ig")
     expected = count(
         # Its runs, of which it tells, wait for nothing and are no steps.
-        lambda subject, pairs, step: localize(subject, pairs, "exact"),
+        lambda subject, pairs, step: localize(subject, pairs, "exact", keep_prompts=0),
         make_subject(n_heads=2),
         Pairs.load(prompts),
     )

@@ -65,7 +65,9 @@ def make_small(**options: Any) -> Transformer:
 
 def counted(subject: Transformer, pairs: Pairs, method: str, **options: Any) -> Counts:
     def call(subject: Transformer, pairs: Pairs, step: Progress) -> None:
-        localize(subject, pairs, method, progress=step, keep_prompts=0, **options)
+        # Runs that wait for nothing are no steps.
+        heard = None if METHODS[method].independent else step
+        localize(subject, pairs, method, progress=heard, keep_prompts=0, **options)
 
     return count(call, subject, pairs)
 
