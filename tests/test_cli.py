@@ -126,6 +126,7 @@ def test_the_circuit_is_what_the_predictor_holds_for_likely(command: Command) ->
     assert f"{likely} of 110 edges in the circuit" in ended.out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uninformed")
 def test_no_case_meets_a_predictor_that_was_trained_on_it(command: Command) -> None:
     assert load_case("ib-7").fold == 0
@@ -327,6 +328,7 @@ def test_a_bench_without_matplotlib_has_all_but_the_plot(
     assert (tmp_path / "table.md").exists()
 
 
+@pytest.mark.slow
 def test_bench_refusals(command: Command, tmp_path: Path) -> None:
     given = ["bench", "--cases", "ib-3", "--out", tmp_path]
     refused(command(*given, "--methods", "rnadom"), "unknown method 'rnadom'; did you mean 'random")

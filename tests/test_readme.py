@@ -33,6 +33,7 @@ def run_block(block: str, namespace: dict[str, object]) -> int:
     return claims
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_gpt2")
 def test_readme_blocks_run_and_give_what_they_claim() -> None:
     namespace: dict[str, object] = {}

@@ -259,6 +259,7 @@ def test_round_trip(tmp_path: Path, graph: ComponentGraph, suffix: str, dtype: t
         assert loaded.scores.dtype == dtype
 
 
+@pytest.mark.slow
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

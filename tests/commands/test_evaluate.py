@@ -104,6 +104,7 @@ def test_a_model_of_ones_own(command: Command, results: list[Path], tmp_path: Pa
     assert record["notes"][-1].startswith("the model is right on 0%")
 
 
+@pytest.mark.slow
 def test_a_task_from_localize_to_evaluate(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -223,6 +223,7 @@ def test_prompts_of_your_own(command: Command, tmp_path: Path) -> None:
     refused(command(*given), f"{prompts} is a folder; expected a regular file.")
 
 
+@pytest.mark.slow
 def test_scores_are_refined(command: Command, tmp_path: Path) -> None:
     given = [*own_subject(tmp_path), "--edges", "3", "--refine-steps", "3", "--json"]
     first = command(*given, "--refine-checkpoint", "kept.safetensors")

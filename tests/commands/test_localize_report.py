@@ -76,6 +76,7 @@ def test_long_tables_are_cut_unless_asked_for(
     assert not any("more" in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uninformed")
 def test_probabilities_are_shown_and_draw_the_line(
     command: Command, monkeypatch: pytest.MonkeyPatch

@@ -154,6 +154,7 @@ def test_time_and_phases(command: Command, config: str, trainer: Trainer) -> Non
     assert not Path("early/sweep.json").exists()
 
 
+@pytest.mark.slow
 def test_what_failed_is_told_and_tried_again(
     command: Command, config: str, trainer: Trainer
 ) -> None:
@@ -178,6 +179,7 @@ def test_what_failed_is_told_and_tried_again(
     assert "2/2" in done.out
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_sweep_and_a_fresh_one(
     command: Command, config: str, tmp_path: Path, trainer: Trainer
 ) -> None:
@@ -201,6 +203,7 @@ def test_another_driver_is_kept_away(command: Command, config: str, trainer: Tra
     assert command("sweep", config, "--out", "here").code == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_and_a_full_disk(
     command: Command, config: str, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def test_finished_runs_are_not_run_again(calls: Calls, tmp_path: Path) -> None:
     assert len(calls) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [{"seeds": (2,)}, {"n_pairs": 3}, {"options": {"fast": {"tilt": 1}}}]
 )

@@ -26,6 +26,7 @@ def broken(subject: Transformer, pairs: Pairs) -> Tensor:
     raise RuntimeError("no scores today")
 
 
+@pytest.mark.slow
 def test_functions_and_names_run_side_by_side(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     report = graphcircuits.bench(

@@ -355,6 +355,7 @@ def test_a_softmax_elsewhere_makes_no_attention_of_a_product() -> None:
     assert (ledger.subject_flops, ledger.own_flops) == (4 * 54, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 3])
 def test_updates_of_gates_wait_for_each_other(steps: int) -> None:
     """Without any report of progress: each update needs the gates that the one before made."""

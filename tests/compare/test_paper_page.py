@@ -12,6 +12,7 @@ from tests.compare.sweep_examples import row, sweep
 BENCH = "case,method,seed,auroc\nib-3,eap-ig,0,0.5\nib-8,eap-ig,0,1.0\n"
 
 
+@pytest.mark.slow
 def test_the_page_is_made_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = sweep({"dirgnn-line-observed": 0.95}).rows
     write_rows(tmp_path / "a.json", rows, command="graphcircuits sweep paper")

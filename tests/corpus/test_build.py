@@ -215,6 +215,7 @@ def test_what_failed_is_given_again_and_trained_anew_under_other_settings(
         assert all(torch.equal(w, drawn.weights[name]) for name, w in start.weights.items())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("instant")
 def test_a_draft_of_an_older_version_is_trained_anew(tmp_path: Path) -> None:
     """Such a file in failed/ has no report."""

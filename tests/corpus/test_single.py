@@ -52,6 +52,7 @@ def test_it_has_the_weights_that_a_build_writes(tmp_path: Path) -> None:
     assert {name: built.report[name] for name in made.report} == made.report
 
 
+@pytest.mark.slow
 def test_a_subject_that_fails_is_warned_of() -> None:
     words = r"the subject of case 'swap' does not follow its program after 1 steps \(accuracy 0\."
     with pytest.warns(UserWarning, match=words + r".*more steps, wider, or from another seed\.$"):

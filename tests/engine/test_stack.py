@@ -65,6 +65,7 @@ def assert_equal(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @EVERY
 def test_losses_and_gradients_are_those_of_each_subject_alone(architecture: str) -> None:
     """Of other lengths and vocabularies, where the architecture allows it."""

@@ -54,6 +54,7 @@ def above(square: Tensor) -> Tensor:
     return square[first, second]
 
 
+@pytest.mark.slow
 def test_all_forms_agree_on_a_quadratic_read() -> None:
     read = quadratic_read()
     by_definition = finite(read).interaction

@@ -127,6 +127,7 @@ def test_every_rule_is_exact_about_a_slope_that_changes_evenly(over: str) -> Non
         torch.testing.assert_close(found[:, leaving].sum(1), gaps, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "shares", "weights"),
     some(
@@ -194,6 +195,7 @@ def test_over_activations_integrates_each_group_of_writers(architecture: str) ->
         close(found[:, leaving].sum(1), pairs.loss(logits) - before, 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("over", "pool"), [("inputs", "abs"), ("activations", "sum")])
 def test_chunks_change_nothing(over: str, pool: str) -> None:
@@ -259,6 +261,7 @@ def test_positions_behind_the_last_scored_one_change_nothing() -> None:
     assert not torch.allclose(eap(ahead, pairs), eap(ahead, other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("over", ["inputs", "activations"])
 def test_half_precision_has_single_precision_sums(over: str) -> None:
     subject = make_subject("llama", n_layers=3)

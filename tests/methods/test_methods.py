@@ -68,6 +68,7 @@ def test_every_method_beats_chance_on_a_planted_circuit(name: str) -> None:
     assert 0.2 < share < 0.8 if name == "random" else share > 0.85
 
 
+@pytest.mark.slow
 @QUICK
 @pytest.mark.parametrize("dtype", some([torch.float16, torch.bfloat16], [torch.float16]))
 def test_every_method_ranks_alike_in_half_precision(name: str, dtype: torch.dtype) -> None:

@@ -230,6 +230,7 @@ def test_entropy_makes_up_its_mind() -> None:
     assert found[1] < found[0]
 
 
+@pytest.mark.slow
 def test_the_generator_decides() -> None:
     subject = make_subject(n_layers=1)
     pairs = make_pairs(subject)

@@ -89,6 +89,7 @@ def test_a_start_that_is_better_is_kept(case: tuple[Transformer, Pairs, Tensor])
     )
 
 
+@pytest.mark.slow
 def test_half_precision_and_positions_that_are_not_scored() -> None:
     subject = make_subject("llama", n_layers=1, n_heads=2, n_kv_heads=1)
     halves = {name: weight.bfloat16() for name, weight in subject.weights.items()}
@@ -115,6 +116,7 @@ def test_seconds(case: tuple[Transformer, Pairs, Tensor]) -> None:
 # Stopping and going on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Stop, KeyboardInterrupt])
 def test_stopped_and_resumed(
     case: tuple[Transformer, Pairs, Tensor], tmp_path: Path, kind: type[BaseException]

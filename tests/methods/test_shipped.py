@@ -42,6 +42,7 @@ def test_what_training_saw_of_a_case() -> None:
     assert seen_related(silent, "ib-3") == silent.unseen(make_subject("llama")) == []
 
 
+@pytest.mark.slow
 def test_random_programs_are_kept_from_those_who_saw_related_ones() -> None:
     # Of the structure of ib-7, of the pool; of ib-8's, a test case; and two of one own structure.
     assert blind_to("rnd-48") == blind_to("ib-7") == "fold-0"

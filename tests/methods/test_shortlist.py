@@ -84,6 +84,7 @@ def test_acdc_visits_the_given_edges_alone(architecture: str, memory_limit: int)
     assert seen[-1] == (25, 25)
 
 
+@pytest.mark.slow
 def test_the_result_says_what_was_tested() -> None:
     subject = make_subject(n_heads=2)
     pairs = make_pairs(subject)

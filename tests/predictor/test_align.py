@@ -132,6 +132,7 @@ def test_shared_vectors_aligned_once_are_those_of_every_edge(
         assert not incidence[0, writer, 3 * d :].any()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("architecture", ["plain", "llama"])
 def test_components_of_the_incidence_graph_have_their_own_vectors(architecture: str) -> None:
@@ -256,6 +257,7 @@ def test_the_generators_decide() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.slow
 def test_a_silent_subject_has_finite_features() -> None:
     made = make_features()
     silent = replace(made, clean=made.clean.map(torch.zeros_like))

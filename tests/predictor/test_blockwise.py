@@ -32,6 +32,7 @@ def in_spans(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
         monkeypatch.setattr(blockwise, "STATES", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("size", [None, 1, 24])
 @pytest.mark.parametrize(

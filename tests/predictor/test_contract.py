@@ -19,6 +19,7 @@ def test_every_statistic_is_a_sum() -> None:
     assert set(SUMS) == {*STATISTICS, *BETWEEN_STATISTICS, *FAR_STATISTICS}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("share", [1.0, 0.75])
 @pytest.mark.parametrize("architecture", ["plain", "grouped-keys", "parallel"])

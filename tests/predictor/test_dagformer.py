@@ -228,6 +228,7 @@ def test_random_features_are_orthogonal_gaussians() -> None:
     assert orthogonal_features(6, 4, seeded(0)).shape == (6, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ATTENTIONS)
 @pytest.mark.parametrize(("transformation", "connectivity"), SETTINGS)
 def test_renumbering_components_permutes_the_states(

@@ -83,6 +83,7 @@ def test_paths_are_those_of_one_case() -> None:
     torch.testing.assert_close(together, torch.cat(alone))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     some(

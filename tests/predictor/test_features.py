@@ -75,6 +75,7 @@ def test_transported_gradients_are_slopes_along_one_edge(architecture: str) -> N
         torch.testing.assert_close((gradient * nudge).sum(), found, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("architecture", ["plain", "grouped-keys", "gated", "parallel"])
 def test_swapping_a_message_is_patching_the_edge(architecture: str) -> None:

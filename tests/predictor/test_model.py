@@ -140,6 +140,7 @@ def test_single_features_in_any_order(learner: str, transformation: Transformati
     assert_close(score(config, subject, pairs[[2, 0, 1]]), scores)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_features_are_of_whole_pairs() -> None:
     config = small(aligner="tabpfn", context_pairs=2)

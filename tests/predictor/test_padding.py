@@ -42,6 +42,7 @@ def old_of(subject: Transformer, larger: Transformer) -> Tensor:
     return larger.graph.edge_indices(subject.graph.edge_names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.75, 1.0])
 @pytest.mark.parametrize(("groups", "layers"), SIZES)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -18,6 +18,7 @@ def make_features(architecture: str) -> Features:
     return features(subject, make_pairs(subject, "cross-entropy"), contexts=3, generator=seeded(0))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("transformation", TRANSFORMATIONS)
 @pytest.mark.parametrize("architecture", some(["llama", "plain", "neox", "gpt-2"]))

@@ -164,9 +164,9 @@ def test_many_wild_programs_compile() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-def test_two_thousand_wild_programs_are_refused_or_exact() -> None:
-    compiled = sum(refused_or_exact(seed, max_length=9) for seed in range(2000))
-    assert 1000 < compiled < 1800
+def test_a_thousand_wild_programs_are_refused_or_exact() -> None:
+    compiled = sum(refused_or_exact(seed, max_length=9) for seed in range(1000))
+    assert 500 < compiled < 900
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -91,6 +91,7 @@ def program_value(program: SOp, xs: list[Value]) -> list[Any]:
         return ["division by zero"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("function", PYTHON, ids=lambda function: function.__name__)
 @given(x=NUMBERS, y=NUMBERS)

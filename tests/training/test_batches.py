@@ -82,6 +82,7 @@ def test_a_prior_is_scaled_and_corrected() -> None:
 # Groups
 
 
+@pytest.mark.slow
 def test_stacked_readings_have_the_scores_of_each_alone() -> None:
     examples = make_judged()
     groups = grouped(examples, PRIOR, "cpu")
@@ -213,6 +214,7 @@ def test_validation_is_cmd_on_prompts_of_its_own() -> None:
     assert quality({}) is None
 
 
+@pytest.mark.slow
 def test_validation_scores_go_by_paths_where_the_predictor_s_do() -> None:
     (example, *_) = make_judged(count=1)
     assert example.item is not None

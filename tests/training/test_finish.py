@@ -107,6 +107,7 @@ def test_a_kind_with_enough_known_circuits_is_calibrated() -> None:
 # What was measured
 
 
+@pytest.mark.slow
 def test_methods_are_compared_on_what_was_held_out(tmp_path: Any) -> None:
     ensemble, held_out = make_ensemble(), read_examples(IDS, CONFIG)
     found = finished(ensemble, many(3), held_out, config=CONFIG)

@@ -25,6 +25,7 @@ def points(line: Any) -> list[list[float]]:
     return line.get_xydata().tolist()
 
 
+@pytest.mark.slow
 def test_a_panel_for_every_figure_and_a_line_for_every_seed() -> None:
     figure = history_figure(HISTORIES, kept={0: 20}, title="costs $5")
     assert [axes.get_title() for axes in figure.axes] == [

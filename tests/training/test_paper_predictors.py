@@ -36,6 +36,7 @@ def test_each_fold_has_a_predictor_that_has_not_seen_it(
     assert not any(run.test or run.validate for run in runs)
 
 
+@pytest.mark.slow
 def test_a_sweep_without_a_refit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no refit of dirgnn-line-observed; train it first"):
         list(paper_predictors(sweep_in(tmp_path)))

@@ -247,6 +247,7 @@ def test_the_table_is_that_of_the_choice(tmp_path: Path) -> None:
     assert held_out_median(sweep, NAMES[0]) == pytest.approx(sum(means) / 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", some([1, 2, 100], [100]))
 def test_a_sweep_that_was_cut_off_ends_as_an_unbroken_one(tmp_path: Path, stack: int) -> None:
     whole = sweep_in(tmp_path / "whole")
@@ -270,6 +271,7 @@ def test_a_sweep_that_was_cut_off_ends_as_an_unbroken_one(tmp_path: Path, stack:
         assert len(rest.calls) == n - place
 
 
+@pytest.mark.slow
 def test_a_bundle_cut_off_between_its_files_is_trained_as_a_whole(tmp_path: Path) -> None:
     """What was side by side stays so, and what was kept is not written again."""
     list(run_with(Trainer(), sweep_in(tmp_path / "whole"), 4))
@@ -439,6 +441,7 @@ def test_what_is_left_of_a_bundle_whose_process_ended() -> None:
     assert lost_bundle(Bundle(jobs, 6), 5, why) == ([Outcome(id=jobs[5].id, failed=why)], None)
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     list(run_with(Trainer(), sweep_in(tmp_path / "whole")))
     save, calls = store_module.save_artifact, []

@@ -89,6 +89,7 @@ RATES = (1 / 3, 2 / 3, 1, 1, 3 / 4, 1 / 4)
 """Six steps, half of them warm-up: up in a line, down as a cosine."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("connectivity", ["observed", "complete"])
 def test_training_is_the_plain_loop(connectivity: str) -> None:
     """Whether cases stand side by side in one graph or pass one after the other."""
@@ -148,6 +149,7 @@ def test_the_loss_falls(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
 def test_the_paper_s_aligner_learns() -> None:
     """It starts slowly: features stand out little from what is common to all vectors."""
     sizes = {"d_align": 16, "width": 32, "paths": False}
