@@ -131,8 +131,12 @@ def _panels(
 
 
 def _curve(found: Mapping[str, Any]) -> FaithfulnessCurve:
-    names = ("fractions", "sizes", "kept", "faithfulness")
-    return FaithfulnessCurve(**{name: tuple(found[name]) for name in names})
+    return FaithfulnessCurve(
+        fractions=tuple(found["fractions"]),
+        sizes=tuple(found["sizes"]),
+        kept=tuple(found["kept"]),
+        faithfulness=tuple(found["faithfulness"]),
+    )
 
 
 def _commands(units: Sequence[Mapping[str, Any]]) -> str:

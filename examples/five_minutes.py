@@ -128,11 +128,17 @@ for name, one in results.items():
 # ## Look at it
 #
 # `show` writes one page that opens from disk, without a server or a network: a slider for the
-# number of edges, the paths through a component that you click, its attention on some prompts, and
-# the truth beside the prediction.
+# number of edges with the curve from above beside it, the paths through a component that you click,
+# its attention on some prompts, and the truth beside the prediction.
 
 # %%
-result.show("circuit.html", truth=case.circuit, others=[results["acdc"]], notes=case.variables)
+result.show(
+    "circuit.html",
+    truth=case.circuit,
+    others=[results["acdc"]],
+    notes=case.variables,
+    curve=curve,
+)
 print("open circuit.html in a browser")
 
 # %% [markdown]

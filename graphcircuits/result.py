@@ -29,11 +29,13 @@ from graphcircuits.files import short
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result_files import (
     ABOUT,
+    MeasuredCurve,
     RecordedCurve,
     components,
     from_json_file,
     from_tensor_file,
     grouped,
+    recorded,
     to_json_file,
 )
 from graphcircuits.result_prompts import prompt_tensors, texts_to_json
@@ -268,16 +270,20 @@ class Result:
         truth: Circuit | None = None,
         others: "Sequence[Result]" = (),
         notes: Mapping[str, str] | None = None,
+        curve: MeasuredCurve | None = None,
     ) -> None:
         """Write the circuit viewer as one HTML page that opens from disk.
 
         It begins with `circuit`, by default the chosen one or, if none is, the 20 best edges.
-        `truth` is a known circuit to compare with, `others` are results on the same subject, and
-        `notes` gives a word to write under a component, such as its variable.
+        `truth` is a known circuit to compare with, `others` are results on the same subject,
+        `notes` gives a word to write under a component, such as its variable, and `curve` is how
+        faithful the best edges are (`faithfulness_curve`), by default what the result has.
         """
         if Path(path).suffix not in (".html", ".htm"):
             raise ValueError(f"a page is written as .html, got {path}.")
         shown = self if circuit is None else replace(self, chosen=circuit.on(self.graph))
+        if curve is not None:
+            shown = replace(shown, curve=recorded(curve))
         page = result_page([shown, *others], truth=truth, notes=notes)
         write_atomic(path, page.encode())
 

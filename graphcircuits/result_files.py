@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -121,6 +121,25 @@ class RecordedCurve:
     def plot(self, ax: "Axes | None" = None) -> "Figure":
         """Draw it over the sizes, on `ax` or on a figure of its own; needs matplotlib."""
         return curve_figure(self.sizes, self.faithfulness, ax=ax)
+
+
+@runtime_checkable
+class MeasuredCurve(Protocol):
+    """What `faithfulness_curve` gives: sizes, the faithfulness at each, and the number of pairs."""
+
+    @property
+    def sizes(self) -> Sequence[int]: ...
+    @property
+    def faithfulness(self) -> Sequence[float]: ...
+    @property
+    def pairs(self) -> int: ...
+
+
+def recorded(curve: MeasuredCurve) -> RecordedCurve:
+    """A curve as results keep it; of equal sizes, which small graphs have, one."""
+    values = dict(zip(curve.sizes, curve.faithfulness, strict=True))
+    sizes, pairs = sorted(values), curve.pairs
+    return RecordedCurve(sizes=sizes, faithfulness=[values[n] for n in sizes], pairs=pairs)
 
 
 # Writing

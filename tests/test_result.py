@@ -571,3 +571,19 @@ def test_safetensors_of_another_shape(tmp_path: Path) -> None:
     save({"n_layers": 2}, {"scores": torch.zeros(110)}, about)
     with pytest.raises(StoreError, match="ComponentGraph: missing key 'n_heads'"):
         Result.load(path)
+
+
+def test_a_measured_curve_is_shown(tmp_path: Path) -> None:
+    class Measured:
+        sizes, faithfulness, pairs = (0, 2, 2, 10), (0.0, 0.5, 0.5, 1.0), 7
+
+    result = make()
+    result.show(tmp_path / "page.html", curve=Measured())
+    [shown] = data_of((tmp_path / "page.html").read_text("utf-8"))["results"]
+    assert shown["curve"] == {
+        "sizes": [0, 2, 10],
+        "faithfulness": [0.0, 0.5, 1.0],
+        "pairs": 7,
+        "seed": None,
+    }
+    assert result.curve is None

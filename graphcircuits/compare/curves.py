@@ -263,6 +263,7 @@ def _evaluated(
             sizes=tuple(grid),
             kept=tuple(kept[size] for size in grid),
             faithfulness=tuple(by_size[size] for size in grid),
+            pairs=len(pairs),
         )
         for name, grid in grids.items()
     }

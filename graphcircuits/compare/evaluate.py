@@ -12,7 +12,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -184,6 +184,8 @@ class FaithfulnessCurve:
     kept: tuple[int, ...]
     """Those of them that lie on a path from input to logits, if the circuits were pruned."""
     faithfulness: tuple[float, ...]
+    pairs: int = field(default=0, compare=False)
+    """How many prompt pairs it was measured on; 0 where nobody said."""
 
     @property
     def cpr(self) -> float:
@@ -269,6 +271,7 @@ def faithfulness_curve(
         sizes=taken,
         kept=tuple(map(len, circuits)),
         faithfulness=tuple(_faithfulness(subject, pairs, circuits, ablation, memory_limit)),
+        pairs=len(pairs),
     )
 
 
