@@ -1,7 +1,7 @@
 """The page of the paper's experiment, from the rows of sweeps; nothing on it is typed.
 
     python -m graphcircuits.compare.paper_page SWEEP.json ... --bench CASES.csv \\
-        --out docs/results/paper.md --figure docs/figures/paper.svg docs/figures/paper.png
+        --out docs/results/paper.md --figure docs/figures/paper.svg
 
 1. Rows of the sweeps are read and put together (`sweeps`); the first sweep is the one drawn.
 2. The page has the sweeps side by side, the paper's findings checked on each (`findings`), what

@@ -113,6 +113,12 @@ class JobStore:
             if (claim := self._held.get(id)) is not None:
                 claim.release()
 
+    def tidy(self, ids: Collection[str]) -> None:
+        """Remove claims on finished jobs whose drivers are no more: their workers outlived them."""
+        for id in self.done(id for id in ids if self._claim_path(id).exists()):
+            if (claim := self.claim(id)) is not None:
+                claim.release()
+
     @property
     def _claims(self) -> Path:
         # It stays, though empty in the end: another driver may be about to write into it.
@@ -247,6 +253,7 @@ def run_missing(
     drivers finish is waited for and not yielded; what they leave undone is done here.
     """
     left = list(bundles)
+    everything = [id for bundle in left for id in bundle]
     begun: set[str] = set()
     """By this driver: what it did not finish it would not the next time."""
 
@@ -269,6 +276,7 @@ def run_missing(
         wanted = {id for bundle in left for id in bundle} - begun
         missing = wanted - store.done(wanted)
         if not missing:
+            store.tidy(everything)
             return
         left = [{id: unit for id, unit in x.items() if id in missing} for x in left]
         left = [bundle for bundle in left if bundle]

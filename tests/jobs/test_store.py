@@ -175,3 +175,19 @@ def test_whoever_stops_lets_go_of_what_was_claimed(tmp_path: Path) -> None:
     with pytest.raises(MemoryError):
         list(run_missing(store, InProcess(), partial(work, tmp_path), [{"x": 13}]))
     assert not store.claimed("x")
+
+
+def test_claims_that_the_dead_left_on_finished_jobs_are_removed(tmp_path: Path) -> None:
+    """Workers may outlive their driver, and finish what it claimed."""
+    store = JobStore(tmp_path)
+    for id in ("finished", "undone"):
+        forge(store, id, host=HOST, pid=ended(), since=None, age=0.0)
+    store.path("finished").write_text("{}")
+    held = store.claim("held")
+    assert held is not None
+    store.path("held").write_text("{}")
+    JobStore(tmp_path).tidy(["finished", "undone", "held", "never"])
+    assert not claim_of(store, "finished").exists()
+    assert claim_of(store, "undone").exists()
+    assert claim_of(store, "held").exists(), "its driver lives"
+    held.release()
