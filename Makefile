@@ -6,6 +6,10 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-builtin-rules
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Bytecode is kept whatever the environment says: checked modules are slow to make anew. It is made
+# when a module is first imported, since most of what is installed never is.
+export PYTHONDONTWRITEBYTECODE :=
+INSTALL = $(BIN)/python -m pip install --quiet --no-compile -c constraints.txt
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,9 +18,7 @@ READY := $(VENV)/.ready
 MODELS := build/models
 DEVICE := cpu
 # Two workers with one thread each; more threads only make the small tensors of the tests wait.
-# Bytecode is kept whatever the environment says: checked modules are slow to make anew.
-PLAIN := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
-PYTEST := OMP_NUM_THREADS=1 $(PLAIN) -n 2 --dist worksteal
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: help setup browser lint types format test-fast test portable test-gpu test-models fetch-models models demo fuzz kills bench \
   notebooks site dist lower-bounds hooks clean
@@ -41,11 +43,11 @@ $(BIN)/python:
 
 # The package with what it needs to run. Tests and documentation add the rest to it.
 $(PACKAGE): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	$(INSTALL) -e .
 	@touch $@
 
 $(READY): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(INSTALL) -e '.[dev]'
 	@touch $(PACKAGE) $@
 
 browser: ## install Chromium, which the tests of pages drive, where there is none
@@ -89,7 +91,7 @@ portable: $(READY) ## run the tests that compute as other processors would, with
 	for machine in $(MACHINES); do \
 	  for threads in 1 2; do \
 	    echo "$$machine OMP_NUM_THREADS=$$threads"; \
-	    env $$machine OMP_NUM_THREADS=$$threads $(PLAIN) -q -n $$((3 - threads)) $(NUMERIC); \
+	    env $$machine OMP_NUM_THREADS=$$threads $(BIN)/python -m pytest -q -n $$((3 - threads)) $(NUMERIC); \
 	  done; \
 	done
 	$(PYTEST) -q -p tests.rounding $(NUMERIC)

@@ -1,7 +1,7 @@
 """One Hypothesis profile for every test (no deadlines, the same examples each time in CI), an order
 that keeps a file together, cheap collections of garbage, matrix products that run on every machine,
-no lines of progress or words of pytest's command line in what tests read, a fixture that switches argument checks off, one that takes from shipped
-predictors what they know, and one that runs the command."""
+no lines of progress and no names of tests in what commands write, a fixture that switches argument
+checks off, one that takes from shipped predictors what they know, and one that runs the command."""
 
 import gc
 import os

@@ -14,13 +14,33 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+aten = torch.ops.aten
 ROUNDED = {
-    getattr(torch.ops.aten, name)
-    for name in (
-        "_log_softmax _softmax addmm baddbmm bmm cumsum dot erf exp gelu linalg_vector_norm log "
-        "log_sigmoid_forward logsumexp mean mm mv native_layer_norm rsqrt sigmoid silu softplus "
-        "sum tanh var"
-    ).split()
+    aten._log_softmax,
+    aten._softmax,
+    aten.addmm,
+    aten.baddbmm,
+    aten.bmm,
+    aten.cumsum,
+    aten.dot,
+    aten.erf,
+    aten.exp,
+    aten.gelu,
+    aten.linalg_vector_norm,
+    aten.log,
+    aten.log_sigmoid_forward,
+    aten.logsumexp,
+    aten.mean,
+    aten.mm,
+    aten.mv,
+    aten.native_layer_norm,
+    aten.rsqrt,
+    aten.sigmoid,
+    aten.silu,
+    aten.softplus,
+    aten.sum,
+    aten.tanh,
+    aten.var,
 }
 
 
