@@ -101,7 +101,7 @@ portable: $(READY) ## run the tests that compute as other processors would, with
 # such tests are read: others import what tests of pages and of packaging need.
 test-gpu: $(if $(PYTHON),,$(READY)) ## run the tests that need CUDA (PYTHON=python3: without .venv)
 	$(or $(PYTHON),$(BIN)/python) -m pytest -o addopts="--strict-markers --strict-config" -m gpu \
-	  $$(grep -rl --include='test_*.py' '@pytest.mark.gpu\|marks=pytest.mark.gpu' tests)
+	  $$(grep -rl --include='test_*.py' 'pytest.mark.gpu' tests)
 
 models: fetch-models ## compare the methods on them, in docs/results/language-models.md (DEVICE=cuda: 10 minutes)
 	$(BIN)/python -m benchmarks.language_models --models $(MODELS) --store build/language-models \
