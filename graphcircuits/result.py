@@ -297,9 +297,9 @@ class Result:
     ) -> "Figure":
         """Draw a circuit for a paper, better edges thicker; needs matplotlib.
 
-        By default the proposed circuit, or the 20 best edges if there is none. With `truth`, hits, misses
-        and false alarms. On `ax`, or on a figure of its own; `plot().savefig("circuit.pdf")` writes
-        it.
+        By default the proposed circuit, or the 20 best edges if there is none. With `truth`, hits,
+        misses and false alarms. On `ax`, or on a figure of its own; `plot().savefig("circuit.pdf")`
+        writes it.
         """
         if circuit is not None and edges is not None:
             raise ValueError(f"give a circuit or a number of edges, got both, and {edges} edges.")
