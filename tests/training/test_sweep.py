@@ -111,7 +111,8 @@ def test_all_of_the_pool_and_all_held_out_cases() -> None:
     assert len(plan.tests) == 32
     assert {load_case(case.id).split for case in plan.pool} == {"pool"}
     assert {load_case(id.partition(".")[0]).split for id in plan.tests} == {"test"}
-    assert len(plan_sweep(small(cases="all", pool="paper-pool")).pool) == 26
+    assert len(plan_sweep(small(cases="all", pool="interpbench-pool")).pool) == 26
+    assert len(plan_sweep(small(cases="all", pool="paper-pool")).pool) == 50
 
 
 @pytest.mark.parametrize(
