@@ -37,6 +37,7 @@ from graphcircuits.corpus.multitask import AT
 from graphcircuits.jobs.command import driver_command
 from graphcircuits.jobs.runner import IN_PROCESS, Runner
 from graphcircuits.methods.eap import eap_ig
+from graphcircuits.methods.shipped import SHIPPED
 from graphcircuits.predictor.calibration import Calibration, fit_calibration, needed
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble
 from graphcircuits.predictor.familiarity import case_features, disagreement, known_cases
@@ -58,9 +59,6 @@ KNOWN_STAKE = 0.3
 TINY = 1e-6
 JOB = 3
 """Tasks that a process is given at a time."""
-DEFAULT = "default"
-NAMES = (DEFAULT, *(f"fold-{fold}" for fold in range(N_FOLDS)))
-"""Of the six files."""
 
 Figures = dict[str, dict[str, dict[str, float]]]
 """By kind of subject, figure and method."""
@@ -230,7 +228,7 @@ def complete(
     log.info("%d tasks read, %d of them to be judged", len(read), len(corrected))
     trusts = {
         name: learned_trust([case for case in corrected if f"fold-{case.fold}" != name])
-        for name in NAMES
+        for name in SHIPPED
     }
     lines = {
         name: {part: x.numpy() for part, x in trust.tensors().items()}
@@ -241,7 +239,7 @@ def complete(
     }
     judged = list(runner.run(partial(_judge, folder, lines), _jobs(known)))
     figures = measured(judged)
-    for name in NAMES:
+    for name in SHIPPED:
         path = folder / f"{name}.safetensors"
         ensemble = load_ensemble(path)
         seen = [case for case in read if f"fold-{case.fold}" != name]
@@ -272,7 +270,7 @@ def _jobs(by_fold: Mapping[int, Sequence[Source]]) -> list[Job]:
 
 def _correct(folder: Path, job: Job) -> Iterator[Corrected | str]:
     """Each task that can be read, or why it cannot be."""
-    ensembles = {name: load_ensemble(folder / f"{name}.safetensors") for name in NAMES}
+    ensembles = {name: load_ensemble(folder / f"{name}.safetensors") for name in SHIPPED}
     for source in job[1]:
         try:
             yield correct(source, job[0], ensembles)

@@ -38,13 +38,14 @@ from graphcircuits.engine.masked import masked_logits
 from graphcircuits.files import read_json
 from graphcircuits.jobs.command import driver_command
 from graphcircuits.jobs.runner import IN_PROCESS, Runner, runner_of
+from graphcircuits.methods.shipped import SHIPPED
 from graphcircuits.predictor.ensemble import save_ensemble
 from graphcircuits.predictor.model import Predictor
 from graphcircuits.store import content_hash, load_artifact, save_artifact
 from graphcircuits.training.batches import StackPool
 from graphcircuits.training.checkpoint import checkpoint_path
 from graphcircuits.training.config import TrainConfig, shipped_recipe
-from graphcircuits.training.crossfit import DEFAULT, NAMES, Figures, complete
+from graphcircuits.training.crossfit import Figures, complete
 from graphcircuits.training.data import Example, read
 from graphcircuits.training.sources import (
     Source,
@@ -63,7 +64,9 @@ LEAST = 0.97
 FRESH = 12345
 """The seed of the prompts for that."""
 KIND = "training-corpora"
-CORPORA = "corpora.json"
+CORPORA, WORK = "corpora.json", "work"
+DEVICE_SHARE = 0.9
+"""Of the memory of a GPU, for all members that train on it."""
 CHECKED = 16
 """Sources that a process is given at a time."""
 
@@ -162,6 +165,8 @@ class Lesson:
     work: Path
     """The folder of readings and checkpoints."""
     device: str
+    side_by_side: int = 1
+    """Members that share the device."""
 
     def examples(self, runner: Runner = IN_PROCESS) -> list[Example]:
         """Everything, read once and kept."""
@@ -172,9 +177,9 @@ class Lesson:
 
     def learned(self, name: str, examples: Sequence[Example]) -> list[Example]:
         """What the predictor of a name learns from."""
-        if name == DEFAULT:
+        if name == "default":
             return list(examples)
-        left = set(split(self.sources, NAMES.index(name) - 1)[0])
+        left = set(split(self.sources, SHIPPED.index(name) - 1)[0])
         return [example for example in examples if example.source in left]
 
 
@@ -184,6 +189,8 @@ Member = tuple[str, int, int, Mapping[str, np.ndarray]]
 
 def _train_member(lesson: Lesson, job: tuple[str, int]) -> Iterator[Member]:
     name, seed = job
+    if lesson.side_by_side > 1 and torch.device(lesson.device).type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(DEVICE_SHARE / lesson.side_by_side)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     examples = lesson.learned(name, lesson.examples())
     trained = train(
@@ -223,11 +230,16 @@ def make(
     )
     runner = runner_of(processes)
     sources = true_sources(find_sources(corpora, languages), config.labels, runner)
-    work = folder / "work"
-    lesson = Lesson(sources=tuple(sources), config=config, work=work, device=device)
+    jobs = [(name, seed) for name in SHIPPED for seed in range(SEEDS)]
+    lesson = Lesson(
+        sources=tuple(sources),
+        config=config,
+        work=folder / WORK,
+        device=device,
+        side_by_side=min(processes, len(jobs)),
+    )
     examples = lesson.examples(runner)
     log.info("%d readings of %d tasks", len(examples), len(sources))
-    jobs = [(name, seed) for name in NAMES for seed in range(SEEDS)]
     members: dict[tuple[str, int], tuple[Predictor, int]] = {}
     for name, seed, step, weights in runner.run(partial(_train_member, lesson), jobs, retries=1):
         member = Predictor(config.predictor).eval()
@@ -236,7 +248,7 @@ def make(
         log.info("%s, seed %d: trained", name, seed)
     hashes = {place: {x: own[x] for x in ("sha256", "subjects")} for place, own in about.items()}
     record = {"code": source_hash(make), "corpora": hashes}
-    for name in NAMES:
+    for name in SHIPPED:
         own = [members[name, seed] for seed in range(SEEDS)]
         ensemble = together(
             [member for member, _ in own],

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from graphcircuits.compare.selection import select_cases
+from graphcircuits.methods.shipped import SHIPPED
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble
 from graphcircuits.predictor.model import Predictor
 from graphcircuits.training import crossfit
 from graphcircuits.training.crossfit import (
-    NAMES,
     Judged,
     calibrations,
     chosen,
@@ -78,7 +78,7 @@ def test_scores_become_probabilities_by_kind() -> None:
 def files(tmp_path: Path) -> Path:
     """Six small predictors whose corrections are random."""
     config = small()
-    for number, name in enumerate(NAMES):
+    for number, name in enumerate(SHIPPED):
         members = []
         for seed in range(2):
             member = Predictor(config, generator=seeded(seed)).eval()
@@ -91,10 +91,10 @@ def files(tmp_path: Path) -> Path:
 
 def test_labelled_cases_are_corrected_and_others_are_tried(files: Path) -> None:
     (labelled,) = shipped_sources(["ib-7"])
-    ensembles = {name: load_ensemble(files / f"{name}.safetensors") for name in NAMES}
+    ensembles = {name: load_ensemble(files / f"{name}.safetensors") for name in SHIPPED}
     found = correct(labelled, 0, ensembles)
     assert (found.helped, found.stake) == (True, crossfit.KNOWN_STAKE)
-    assert found.disagreements.keys() == set(NAMES)
+    assert found.disagreements.keys() == set(SHIPPED)
     tried = correct(replace(labelled, fleet="natural"), 0, ensembles)
     assert 0 < tried.stake <= 1
     assert tried.stake != found.stake

@@ -16,14 +16,14 @@ from graphcircuits.cli import app
 from graphcircuits.config import build_config
 from graphcircuits.corpus.shards import MANIFEST
 from graphcircuits.jobs.runner import IN_PROCESS
+from graphcircuits.methods.shipped import SHIPPED
 from graphcircuits.predictor.ensemble import KIND as PREDICTOR
-from graphcircuits.predictor.ensemble import Ensemble, load_ensemble
+from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import Predictor
 from graphcircuits.store import Artifact, load_artifact, save_artifact
 from graphcircuits.training import shipped
 from graphcircuits.training.config import TrainConfig, shipped_recipe
 from graphcircuits.training.configurations import load_sweep
-from graphcircuits.training.crossfit import NAMES
 from graphcircuits.training.paper_predictors import CONFIGURATION
 from graphcircuits.training.shipped import (
     Lesson,
@@ -63,7 +63,7 @@ def check_subcommand(command: str) -> None:
 # What the files say
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_predictors_record_a_command_of_this_repository(name: str) -> None:
     artifact, corpora = recorded(name), load_artifact(FOLDER / shipped.CORPORA, shipped.KIND)
     given = parsed(artifact.command, "graphcircuits.training.shipped")
@@ -73,7 +73,7 @@ def test_shipped_predictors_record_a_command_of_this_repository(name: str) -> No
     assert [Path(folder).name for folder in folders] == list(corpora.meta["corpora"])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_predictors_record_the_recipe_and_the_corpora(name: str) -> None:
     origin = recorded(name).meta["origin"]
     assert build_config(TrainConfig, origin["train"]) == shipped_recipe()
@@ -98,10 +98,12 @@ def test_shipped_corpora_record_commands_of_this_repository() -> None:
 
 def test_shipped_predictors_learned_from_complete_circuits() -> None:
     assert shipped_recipe().labels == TrainConfig().labels == "complete"
-    assert {load_ensemble(FOLDER / f"{name}.safetensors").labels for name in NAMES} == {"complete"}
+    assert {load_ensemble(FOLDER / f"{name}.safetensors").labels for name in SHIPPED} == {
+        "complete"
+    }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_predictors_of_the_paper_record_a_sweep_of_this_repository(name: str) -> None:
     artifact = recorded(f"paper/{name}")
     given = parsed(artifact.command, "graphcircuits.training.paper_predictors")
@@ -198,7 +200,7 @@ def test_six_files_come_of_one_command(tmp_path: Path, monkeypatch: pytest.Monke
     config = replace(shipped_recipe(), predictor=small(prior=True), pairs=8, judged=8)
     figures = shipped.make(tmp_path / "out", [folder], [], config=config, most=2)
     assert figures.keys() <= {"planted", "natural"}
-    for name in NAMES:
+    for name in SHIPPED:
         artifact = load_artifact(tmp_path / "out" / f"{name}.safetensors", PREDICTOR)
         given = parsed(artifact.command, "graphcircuits.training.shipped")
         assert given.corpus == str(folder)
