@@ -53,9 +53,10 @@ def bench(
     cases: Annotated[
         str | None,
         typer.Option(
-            help="test, pool, paper-pool (InterpBench's 26 of the paper's pool), deep (four layers "
-            "and more, test cases left out), all, multitask (each task of models that have "
-            "several), or ids with commas between; test if left out, or all of --subjects."
+            help="test, pool, paper-pool (50 as the paper's pool has), interpbench-pool "
+            "(InterpBench's 26 of these), deep (four layers and more, test cases left out), all, "
+            "multitask (each task of models that have several), or ids with commas "
+            "between; test if left out, or all of --subjects."
         ),
     ] = None,
     fleet: Annotated[

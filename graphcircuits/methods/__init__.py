@@ -4,7 +4,7 @@
    holds those of the package by name, each with what is known of it.
 2. `localize` takes the name of one, or any function of that shape, settles its options, runs it
    under a seed, and returns a `Result`. Where no method is given, `default_method` chooses one.
-   Those who can wait have the scores refined on the very case.
+   On request the scores are then refined on the same subject and pairs.
 """
 
 import time

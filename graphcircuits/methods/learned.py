@@ -115,8 +115,10 @@ def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Fin
     remarks: tuple[str | Warning, ...] = ()
     familiarity = prediction.familiarity
     if familiarity is not None and familiarity.known:
-        share = f"{familiarity.share:.0%} of the cases that the predictor was trained on"
-        remarks = (f"this case is familiar: {share} are at least as strange",)
+        remarks = (
+            "the predictor knows cases like this one: it is at least as typical as "
+            f"{familiarity.share:.0%} of the cases in the training",
+        )
     elif familiarity is not None:
         unseen = find_ensemble(predictor).unseen(subject)
         words = f" (none of them had: {', '.join(unseen)})" if unseen else ""
@@ -124,8 +126,9 @@ def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Fin
         remarks = (BeyondTraining(f"{told}{familiarity.why()}"),)
     if prediction.trust < 0.5:
         remarks += (
-            f"of the network's correction {prediction.trust:.0%} counts here, as learned from "
-            "cases that look like this one; the rest is the search that it starts from",
+            "gcl adds a correction by its network to the scores of a gradient search; here only "
+            f"{prediction.trust:.0%} of the correction is added, because on other cases that look "
+            "like this one it seldom helped",
         )
     return Finding(prediction.logits, prediction.probabilities, remarks)
 
@@ -164,8 +167,8 @@ def _fill(subject: Transformer, pairs: Pairs, options: Options) -> Options:
 
 
 def _remarks(subject: Transformer, pairs: Pairs, options: Options) -> Iterator[str | Warning]:
-    """Whether the predictor was kept from the case; of one that does not know its training cases,
-    what of the subject's architecture it has never met."""
+    """Whether the predictor was trained without the case; if its file does not describe the
+    training cases, which parts of the subject's architecture it has never met."""
     name = options["predictor"]
     case = case_of(subject, pairs)
     if case is not None and name.removeprefix(PAPER).startswith("fold-"):

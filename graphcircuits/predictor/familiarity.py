@@ -58,11 +58,13 @@ class Familiarity:
 
     def why(self) -> str:
         """What the strangeness is made of, in words."""
-        told = f"its features are {self.distance:.1f} times as far from them as they should be"
+        if self.known:
+            return "it is like the cases of the training"
         if self.disagreement is not None and self.disagreement >= self.distance:
-            told = f"the members of the predictor disagree {self.disagreement:.1f} times as much"
-            told += " as they should"
-        return told if not self.known else "it is like the cases of the training"
+            what, times = "the networks of the predictor disagree about it", self.disagreement
+        else:
+            what, times = "its features differ from those of the training cases", self.distance
+        return f"{what} {times:.1f} times as much as is allowed for a familiar case"
 
 
 @dataclass(frozen=True, eq=False)
