@@ -25,7 +25,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.corpus.recognize import case_of
+from graphcircuits.corpus.case import DEFAULT_LABELS
+from graphcircuits.corpus.recognize import case_of, planted_case
 from graphcircuits.methods.method import Finding, KnownMethod, Options
 from graphcircuits.methods.prepare import placed
 from graphcircuits.methods.shipped import (
@@ -126,6 +127,13 @@ def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Fin
         remarks += (
             f"of the network's correction {prediction.trust:.0%} counts here, as learned from "
             "cases that look like this one; the rest is the search that it starts from",
+        )
+    known = planted_case(subject) is not None
+    if known and (learned := find_ensemble(predictor).labels) != DEFAULT_LABELS:
+        remarks += (
+            f"the predictor learned from {learned} labels, and the true circuit of this subject is "
+            f"given by {DEFAULT_LABELS} labels: edges that only one of them has are ranked by what "
+            "it learned",
         )
     return Finding(prediction.logits, prediction.probabilities, remarks)
 

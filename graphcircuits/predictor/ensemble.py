@@ -190,6 +190,12 @@ class Ensemble:
         measured. Figures are means: `auroc` where circuits are known, and `cmd`."""
         return self.origin.get("measured", {})
 
+    @property
+    def labels(self) -> str:
+        """The labeling of true circuits that it learned from; files that do not say have the one
+        that was the only one then."""
+        return self.origin.get("train", {}).get("labels", "interpbench")
+
     def to(self, device: torch.device | str) -> "Ensemble":
         """The same predictors on another device; these stay where they are."""
         if self.members[0].readout.weight.device == torch.device(device):
