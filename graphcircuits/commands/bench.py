@@ -82,8 +82,9 @@ def bench(
     labels: Annotated[
         str | None,
         typer.Option(
-            help="Circuit labeling: interpbench (official, also if left out), complete or paper "
-            "(the lists that the paper used, for InterpBench's cases)."
+            help="Which edges count as true: complete (all reads of the program; also if left "
+            "out), interpbench (by the public benchmark's rule) or paper (the lists that the paper "
+            "used, for InterpBench's cases)."
         ),
     ] = None,
     level: Annotated[
@@ -128,7 +129,7 @@ def bench(
     from graphcircuits.compare.bench import BenchConfig, usual_methods
     from graphcircuits.compare.evaluate import LEVELS
     from graphcircuits.compare.selection import ALL_SELECTIONS, select_subjects
-    from graphcircuits.corpus.case import LABELINGS
+    from graphcircuits.corpus.case import DEFAULT_LABELS, LABELINGS
     from graphcircuits.corpus.orders import FLEETS
     from graphcircuits.drawing.library import SUFFIXES, missing_library
 
@@ -137,7 +138,7 @@ def bench(
         prompt_count("--pairs", pairs),
         one_runner(processes, ray),
         one_of("--fleet", fleet, FLEETS),
-        one_of("--labels", labels or "interpbench", LABELINGS),
+        one_of("--labels", labels or DEFAULT_LABELS, LABELINGS),
         one_of("--level", level or "head", LEVELS),
         _idle_labels(fleet, labels, level),
         _not_a_folder(subjects),
@@ -158,7 +159,7 @@ def bench(
         methods=listed,
         seeds=tuple(range(seeds)),
         n_pairs=pairs,
-        labels=labels or "interpbench",
+        labels=labels or DEFAULT_LABELS,
         level=level or "head",
         options=options,
         device=device,
@@ -288,6 +289,11 @@ def _show(report: "Report") -> None:
         say("")
         say(f"{PUBLISHED_TITLE}:")
         print_table(list(figures.HEADER[:6]), published, numbers=5)
+    for other in report.other_labels():
+        say("")
+        say(f"AUROC ({other.config.labels} labels, {other.config.level} level)")
+        cut = [figures.cells(row, plus_minus="±")[:6] for row in other.rows()]
+        print_table(list(figures.HEADER[:6]), cut, numbers=5)
 
 
 def _record(report: "Report") -> dict[str, Any]:
@@ -304,5 +310,9 @@ def _record(report: "Report") -> dict[str, Any]:
         "methods": [asdict(row) for row in report.rows()],
         "breakdowns": [asdict(breakdown) for breakdown in report.breakdowns()],
         "published": [asdict(row) for row in report.published()],
+        "other_labels": {
+            other.config.labels: [asdict(row) for row in other.rows()]
+            for other in report.other_labels()
+        },
         "failures": [asdict(failure) for failure in report.failures],
     }

@@ -45,7 +45,7 @@ from graphcircuits.compare.runs import (
 )
 from graphcircuits.compare.selection import Unit
 from graphcircuits.compare.sources import source_hash
-from graphcircuits.corpus.case import LABELINGS
+from graphcircuits.corpus.case import DEFAULT_LABELS, LABELINGS
 from graphcircuits.corpus.orders import Order
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.jobs.runner import IN_PROCESS, ONE_CPU, InProcess, Resources, Runner
@@ -93,7 +93,7 @@ class BenchConfig:
     seeds: tuple[int, ...] = (0,)
     n_pairs: int = 64
     """Prompt pairs of a case."""
-    labels: str = "interpbench"
+    labels: str = DEFAULT_LABELS
     level: str = "head"
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Options of a method, by its name, that differ from their defaults."""

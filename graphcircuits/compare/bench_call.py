@@ -18,6 +18,7 @@ from graphcircuits.compare.bench import BenchConfig, run
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import select_subjects
+from graphcircuits.corpus.case import DEFAULT_LABELS
 from graphcircuits.methods import Method, find_method
 from graphcircuits.methods.method import name_of
 
@@ -32,7 +33,7 @@ def bench(
     seeds: int = 1,
     pairs: int = 64,
     fleet: str = "planted",
-    labels: str = "interpbench",
+    labels: str = DEFAULT_LABELS,
     level: str = "head",
     options: Mapping[str, Mapping[str, Any]] | None = None,
     device: str = "cpu",

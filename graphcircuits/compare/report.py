@@ -4,13 +4,14 @@
 2. `Report.scores` compares every run with the labels (AUROC, AUPRC, precision at the true size),
    where a circuit is known, and takes the areas of its curve (CPR, CMD).
 3. `Report.rows` summarizes AUROC as the paper does, and CMD in the same way where no circuit is
-   known. `Report.breakdowns` divides the subjects by architecture, by tasks in a model and whether
+   known; `Report.other_labels` does so by other labels where published figures stand beside.
+   `Report.breakdowns` divides the subjects by architecture, by tasks in a model and whether
    they share heads, and by layers where no circuit is known.
 4. `Report.write` writes all of it; `Report.plot` draws the rows.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import mean, median
@@ -22,8 +23,9 @@ from graphcircuits.compare.evaluate import auprc, auroc, precision_recall, summa
 from graphcircuits.compare.published import HIGHLIGHTED, Published
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import Unit
-from graphcircuits.compare.text_tables import csv_text
+from graphcircuits.compare.text_tables import csv_text, markdown_table
 from graphcircuits.corpus import case_ids, load_case
+from graphcircuits.corpus.case import LABELINGS
 from graphcircuits.corpus.orders import Order
 from graphcircuits.disk import write_atomic
 from graphcircuits.drawing.library import known_suffix, save_figure
@@ -209,6 +211,12 @@ class Report:
         same = cases == set(case_ids(split="test")) and self.config.level == "head"
         return HIGHLIGHTED if same and self.has_truth else ()
 
+    def other_labels(self) -> list["Report"]:
+        """The same runs by the labels that published figures go by, where those stand beside."""
+        others = LABELINGS if self.published() else ()
+        configs = [replace(self.config, labels=x) for x in others if x != self.config.labels]
+        return [replace(self, config=config) for config in configs]
+
     def case_csv(self) -> str:
         """One line per run, in the order of the runs."""
         about = ["case", "fleet", "architecture", "method", "seed", "layers", "edges"]
@@ -227,6 +235,11 @@ class Report:
         """The table with its title, what is in it, and how to make it again."""
         text = figures.to_markdown(self.rows(), self.published(), title=f"## {self.title}")
         parts = [text + "\n" + self._about(), *map(figures.breakdown_text, self.breakdowns())]
+        parts += [
+            f"AUROC of the same runs under `{other.config.labels}` labels:\n\n"
+            + markdown_table(figures.HEADER[:6], [figures.cells(row)[:6] for row in other.rows()])
+            for other in self.other_labels()
+        ]
         if self.command:
             parts.append(f"Made with `{self.command}`.")
         failed = "".join(f"- failed: {failure}\n" for failure in self.failures)

@@ -28,7 +28,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.corpus.recognize import case_of
+from graphcircuits.corpus.case import DEFAULT_LABELS
+from graphcircuits.corpus.recognize import case_of, planted_case
 from graphcircuits.methods.method import Finding, KnownMethod, Options
 from graphcircuits.methods.prepare import placed
 from graphcircuits.methods.shipped import (
@@ -158,6 +159,13 @@ def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Fin
             "gcl adds a correction by its network to the scores of a gradient search; here only "
             f"{prediction.trust:.0%} of the correction is added, because on other cases that look "
             "like this one it seldom helped",
+        )
+    known = planted_case(subject) is not None
+    if known and (learned := find_ensemble(predictor).labels) != DEFAULT_LABELS:
+        remarks += (
+            f"the predictor learned from {learned} labels, and the true circuit of this subject is "
+            f"given by {DEFAULT_LABELS} labels: edges that only one of them has are ranked by what "
+            "it learned",
         )
     return Finding(prediction.logits, prediction.probabilities, remarks)
 
