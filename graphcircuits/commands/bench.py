@@ -78,6 +78,10 @@ def bench(
     seeds: Annotated[
         int, typer.Option(help="How many seeds; each draws prompts and seeds the methods.")
     ] = 1,
+    once: Annotated[
+        str | None,
+        typer.Option(help="Methods, with commas between, that run with the first seed alone."),
+    ] = None,
     pairs: Annotated[int, typer.Option(help="Prompt pairs of a case.")] = 64,
     labels: Annotated[
         str | None,
@@ -158,6 +162,7 @@ def bench(
         cases=tuple(ids),
         methods=listed,
         seeds=tuple(range(seeds)),
+        once=() if once is None else tuple(listed_methods(once)),
         n_pairs=pairs,
         labels=labels or DEFAULT_LABELS,
         level=level or "head",
