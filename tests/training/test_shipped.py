@@ -1,5 +1,6 @@
 """The predictors that ship: their files record what this repository has, and how they are made."""
 
+import re
 import shlex
 from argparse import ArgumentParser
 from dataclasses import replace
@@ -17,6 +18,7 @@ from graphcircuits.config import build_config
 from graphcircuits.corpus.shards import MANIFEST
 from graphcircuits.jobs.runner import IN_PROCESS
 from graphcircuits.methods.shipped import SHIPPED
+from graphcircuits.methods.shipped import shipped as shipped_predictor
 from graphcircuits.predictor.ensemble import KIND as PREDICTOR
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import Predictor
@@ -35,6 +37,7 @@ from graphcircuits.training.shipped import (
 from graphcircuits.training.sources import shipped_sources
 from graphcircuits.training.train import TrainedPredictor
 from tests.predictor.cases import small
+from tests.test_readme import python_blocks, run_block
 
 FOLDER = Path(str(files("graphcircuits").joinpath("data/predictors")))
 
@@ -98,9 +101,23 @@ def test_shipped_corpora_record_commands_of_this_repository() -> None:
 
 def test_shipped_predictors_learned_from_complete_circuits() -> None:
     assert shipped_recipe().labels == TrainConfig().labels == "complete"
-    assert {load_ensemble(FOLDER / f"{name}.safetensors").labels for name in SHIPPED} == {
-        "complete"
-    }
+    assert {shipped_predictor(name).labels for name in SHIPPED} == {"complete"}
+
+
+def test_the_docs_say_what_the_files_record() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "predictor.md").read_text("utf-8")
+    section = text.partition("## How it was trained")[2].partition("\n## ")[0]
+    assert sum([run_block(block, {}) for block in python_blocks(section)]) == 4
+    rows = dict(re.findall(r"^\| ([a-z, ]+) \| (\d.*) \|$", text, flags=re.MULTILINE))
+    names = {"planted, several tasks": "planted-multitask", "small language models": "language"}
+    said = {names.get(row, row): re.findall(r"[\d.]+", own) for row, own in rows.items()}
+    measured = shipped_predictor("default").measured
+    assert said.keys() == measured.keys()
+    for kind, found in measured.items():
+        figures = [found["subjects"]["count"]]
+        for figure in ("cmd", "auroc"):
+            figures += [found[figure][method] for method in ("gcl", "eap-ig") if figure in found]
+        assert [*map(float, said[kind])] == pytest.approx(figures, abs=5e-4)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
