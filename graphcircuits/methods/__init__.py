@@ -33,6 +33,7 @@ from graphcircuits.methods import (
 )
 from graphcircuits.methods.default import ChosenMethod, default_method
 from graphcircuits.methods.learned import BeyondTraining
+from graphcircuits.methods.load import load_method
 from graphcircuits.methods.method import (
     Finding,
     KnownMethod,
@@ -50,6 +51,7 @@ from graphcircuits.methods.refine import check_length, refinement
 from graphcircuits.methods.shortlist import LongRun
 from graphcircuits.result import Result
 from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.fresh import prompt_hashes
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.task.stored import MOST_PAIRS, stored_prompts
 
@@ -66,7 +68,9 @@ __all__ = [
     "Stop",
     "default_method",
     "find_method",
+    "load_method",
     "localize",
+    "name_of",
     "options_of",
     "settle",
 ]
@@ -172,6 +176,8 @@ def localize(
         notes.append(refined.told())
     scores = scores.cpu()
     seconds = time.perf_counter() - start
+    if len(pairs) == 1:
+        notes.append("found on one pair alone: the scores may be about that very prompt; give more")
     for remark in (*chosen.remarks(subject, pairs, settled), *found.remarks):
         notes.append(str(remark))
         if isinstance(remark, Warning):
@@ -179,6 +185,8 @@ def localize(
     return Result(
         graph=subject.graph,
         scores=scores,
+        subject=subject.name or subject.case or "",
+        task=pairs.task,
         method=name,
         options=settled | length,
         seed=seed,
@@ -187,6 +195,7 @@ def localize(
         notes=tuple(notes),
         probabilities=None if length else found.probabilities,
         prompts=stored_prompts(subject, pairs, most=keep_prompts),
+        prompt_hashes=prompt_hashes(pairs),
     )
 
 
