@@ -303,7 +303,7 @@ class Result:
     ) -> None:
         """Write the circuit viewer as one HTML page that opens from disk.
 
-        It begins with `circuit`, by default the chosen one or, if none is, the 20 best edges.
+        It opens at `circuit`, by default the proposed one, or the 20 best edges if there is none.
         `truth` is a known circuit to compare with, `others` are results on the same subject,
         `notes` gives a word to write under a component, such as its variable, and `curve` is how
         faithful the best edges are (`faithfulness_curve`), by default what the result has.
@@ -326,9 +326,9 @@ class Result:
     ) -> "Figure":
         """Draw a circuit for a paper, better edges thicker; needs matplotlib.
 
-        By default the chosen circuit or, if none is, the 20 best edges. With `truth`, hits, misses
-        and false alarms. On `ax`, or on a figure of its own; `plot().savefig("circuit.pdf")` writes
-        it.
+        By default the proposed circuit, or the 20 best edges if there is none. With `truth`, hits,
+        misses and false alarms. On `ax`, or on a figure of its own; `plot().savefig("circuit.pdf")`
+        writes it.
         """
         if circuit is not None and edges is not None:
             raise ValueError(f"give a circuit or a number of edges, got both, and {edges} edges.")

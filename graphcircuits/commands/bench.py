@@ -48,14 +48,20 @@ if TYPE_CHECKING:
 
 def bench(
     methods: Annotated[
-        str | None, typer.Option(help="Methods with commas between; all but gcl-paper if left out.")
+        str | None,
+        typer.Option(
+            help="Methods with commas between; NAME+paths counts each edge for the best path that "
+            "it lies on. If left out, all but gcl-paper, and what they are to beat: random, "
+            "edge-frequency, gcl-blind."
+        ),
     ] = None,
     cases: Annotated[
         str | None,
         typer.Option(
-            help="test, pool, paper-pool (InterpBench's 26 of the paper's pool), deep (four layers "
-            "and more, test cases left out), all, multitask (each task of models that have "
-            "several), or ids with commas between; test if left out, or all of --subjects."
+            help="test, pool, paper-pool (50 as the paper's pool has), interpbench-pool "
+            "(InterpBench's 26 of these), deep (four layers and more, test cases left out), all, "
+            "multitask (each task of models that have several), or ids with commas "
+            "between; test if left out, or all of --subjects."
         ),
     ] = None,
     fleet: Annotated[
@@ -119,7 +125,7 @@ def bench(
     those of a method whose code has changed since are made again.
     Exit code 1 if a case or a method failed.
     """
-    from graphcircuits.compare.bench import BenchConfig
+    from graphcircuits.compare.bench import BenchConfig, usual_methods
     from graphcircuits.compare.evaluate import LEVELS
     from graphcircuits.compare.selection import ALL_SELECTIONS, select_subjects
     from graphcircuits.corpus.case import LABELINGS
@@ -142,7 +148,7 @@ def bench(
         [] if plot is None else missing_library("--plot"),
         writable({"--markdown": markdown, "--plot": plot}),
     )
-    listed = tuple(listed_methods(methods))
+    listed = usual_methods(fleet) if methods is None else tuple(listed_methods(methods))
     options = options_by_method(option or [], listed)
     cases = cases or ("test" if subjects is None else "all")
     ids, left_out = select_subjects(cases, fleet, subjects)

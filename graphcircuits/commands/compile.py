@@ -27,7 +27,7 @@ def compile_(
         str,
         typer.Argument(
             help="A case such as ib-3, or your own program as path/to/file.py:name; the name may "
-            "be left out where the file holds but one."
+            "be left out where the file has only one."
         ),
     ],
     vocab: Annotated[

@@ -76,28 +76,30 @@ def localize(
     refine: Annotated[
         float | None,
         typer.Option(
-            help="Refine the scores for so many seconds: gradient steps that make the best edges "
-            "more faithful on these prompts. Ctrl-C ends it with what it has reached."
+            help="Refine the scores for this number of seconds: gradient steps that make the best "
+            "edges more faithful on these prompts. Ctrl-C stops early and keeps the result so far."
         ),
     ] = None,
     refine_steps: Annotated[
-        int | None, typer.Option(help="The same for so many steps instead.")
+        int | None, typer.Option(help="Refine for this number of steps, not for a time.")
     ] = None,
     refine_checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Where to keep it, .safetensors: a run that was ended goes on there."),
+        typer.Option(
+            help="A .safetensors file for its progress: the same command continues from it."
+        ),
     ] = None,
     fleet: Annotated[
         str,
         typer.Option(
-            help="Which subject of the case: planted, public, or natural, whose true circuit "
-            "nobody knows."
+            help="Which subject of the case: planted, public or natural. The true circuit of a "
+            "natural one is not known."
         ),
     ] = "planted",
     architecture: Annotated[
         str | None,
         typer.Option(
-            help="Its architecture, such as llama; plain, or the only one there is, if left out."
+            help="Architecture of the subject, such as llama. By default plain, or the only one."
         ),
     ] = None,
     model: Model = None,
@@ -105,8 +107,8 @@ def localize(
     pairs_file: Annotated[
         Path | None,
         typer.Option(
-            help="Its prompt pairs instead: .csv or .jsonl, with token ids. A program draws its "
-            "own if left out."
+            help="Read the prompt pairs from this file: .csv or .jsonl, with token ids. Without it "
+            "a program draws its own."
         ),
     ] = None,
     words: Words = False,
@@ -122,10 +124,14 @@ def localize(
     ] = False,
     vocab: Annotated[
         str | None,
-        typer.Option(help="The program's tokens: the subject's if left out, refused if others."),
+        typer.Option(help="Tokens of the program. By default the subject's; others are refused."),
     ] = None,
     max_seq_len: Annotated[
-        int | None, typer.Option(help="Its longest input, with BOS: the same holds.")
+        int | None,
+        typer.Option(
+            help="Longest input of the program, BOS counted. By default the subject's; another "
+            "length is refused."
+        ),
     ] = None,
     causal: Annotated[
         bool, typer.Option("--causal", help="Refuse a subject whose attention is not causal.")

@@ -21,8 +21,8 @@ Model = Annotated[
         "--model",
         "--subject",
         help="Your own model: a file (.gguf, .bin of llama2.c, .safetensors of ours), a folder "
-        "(Hugging Face, InterpBench), or a name on the Hugging Face hub. With a program: what "
-        "build made of it.",
+        "(Hugging Face, InterpBench), or a name on the Hugging Face hub. With a program: the "
+        "subject that build trained for it.",
     ),
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")]

@@ -31,8 +31,8 @@ def sweep(
         str,
         typer.Argument(
             help="A TOML file, or the name of one that ships: paper, paper-pool, paper-invariant, "
-            "their controls paper-public, paper-labels and paper-raw, settings, or smoke, which "
-            "takes a minute."
+            "interpbench-pool, its controls paper-apart, paper-public, paper-labels and paper-raw, "
+            "paper-align-1 to -3, settings, or smoke, which takes a minute."
         ),
     ],
     out: Annotated[
@@ -51,7 +51,7 @@ def sweep(
     ] = "all",
     minutes: Annotated[
         float | None,
-        typer.Option(help="Begin nothing more after so long; 0 only reports what is there."),
+        typer.Option(help="Start no training after this many minutes; 0 only reports."),
     ] = None,
     device: Device = "cpu",
     stack: Annotated[

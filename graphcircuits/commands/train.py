@@ -37,9 +37,9 @@ def train(
     cases: Annotated[
         str | None,
         typer.Option(
-            help="Shipped cases to learn from: pool, paper-pool (InterpBench's 26 of the paper's "
-            "pool, in folds of their own), or ids with commas between; pool if left out and there "
-            "is neither --corpus nor --language."
+            help="Shipped cases to learn from: pool, paper-pool (50 as the paper has, in folds "
+            "of their own), interpbench-pool (InterpBench's 26 of these), or ids with commas "
+            "between; pool if left out and there is neither --corpus nor --language."
         ),
     ] = None,
     corpus: Annotated[
@@ -69,7 +69,7 @@ def train(
         typer.Option(help="Leave out this fold too, and score it at regular steps."),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(help="Learn from at most so many tasks, drawn with seed 0.")
+        int | None, typer.Option(help="Learn from at most this many tasks, drawn with seed 0.")
     ] = None,
     config: Annotated[
         str | None,
@@ -79,9 +79,9 @@ def train(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Predictors to train; their logits are averaged.")] = 2,
-    steps: Annotated[int | None, typer.Option(help="Training steps, instead of the set ones.")] = (
-        None
-    ),
+    steps: Annotated[
+        int | None, typer.Option(help="Training steps, instead of those in the settings.")
+    ] = (None),
     device: Device = "cpu",
     processes: Annotated[int, typer.Option(help="Processes that read subjects.")] = 1,
     ray: Ray = None,
@@ -345,9 +345,9 @@ def _plan(
     if without_fold is not None and without_fold == validation_fold:
         raise ValueError("--without-fold and --validation-fold must be different folds.")
     pool = cases if cases in POOLS else "pool"
-    if pool == "paper-pool" and (corpus is not None or language is not None):
+    if pool != "pool" and (corpus is not None or language is not None):
         raise ValueError(
-            "--cases paper-pool has folds of its own, which --corpus and --language do not follow; "
+            f"--cases {pool} has folds of its own, which --corpus and --language do not follow; "
             "give it alone."
         )
     sources, left_out = [], []
@@ -381,7 +381,8 @@ def _cases(cases: str, pool: str = "pool") -> tuple[list[str], list[str]]:
 
     if cases in ("test", "deep", "all"):
         raise ValueError(
-            f"--cases must be pool, paper-pool or ids, got {cases}: that may hold other cases."
+            f"--cases must be pool, paper-pool, interpbench-pool or ids, got {cases}: that may "
+            "hold other cases."
         )
     ids, left_out = select_cases(cases)
     refuse_others(ids, pool)

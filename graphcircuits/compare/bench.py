@@ -50,6 +50,8 @@ from graphcircuits.corpus.orders import Order
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.jobs.runner import IN_PROCESS, ONE_CPU, InProcess, Resources, Runner
 from graphcircuits.methods import (
+    ALONG_PATHS,
+    FLOORS,
     METHODS,
     NAMED_ONLY,
     KnownMethod,
@@ -59,7 +61,8 @@ from graphcircuits.methods import (
     options_of,
     settle,
 )
-from graphcircuits.methods.method import known
+from graphcircuits.methods.method import PATHS, known
+from graphcircuits.predictor.paths import along_paths
 from graphcircuits.store import content_hash
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -68,13 +71,22 @@ FRESH = 2**31
 """Between the seed of the prompts that a method sees and of those that its scores are judged on."""
 
 
+def usual_methods(fleet: str = "planted") -> tuple[str, ...]:
+    """What runs where no method is named: all that can run with what ships, and the floors.
+
+    On natural subjects EAP-IG along paths besides: it tells what `gcl` gains by counting so.
+    """
+    names = [name for name in (*METHODS, *FLOORS) if name not in NAMED_ONLY]
+    return (*names, *([f"eap-ig{ALONG_PATHS}"] if fleet == "natural" else []))
+
+
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig:
     """What to run and how to read it."""
 
     cases: tuple[str, ...]
     """Ids of subjects: that of a case is its planted one, those of other fleets are of orders."""
-    methods: tuple[str, ...] = tuple(name for name in METHODS if name not in NAMED_ONLY)
+    methods: tuple[str, ...] = usual_methods()
     own: Mapping[str, Method] = field(default_factory=dict)
     """Methods that are not of the package, by names among `methods`. Not to be sent to other
     processes."""
@@ -108,7 +120,7 @@ class BenchConfig:
         fleets = sorted({Order.parse(id).fleet for id in self.cases})
         if len(fleets) > 1:
             problems.append(f"all cases must be of one fleet, got {', '.join(fleets)}")
-        taken = sorted(self.own.keys() & METHODS.keys())
+        taken = sorted(self.own.keys() & (METHODS.keys() | FLOORS.keys()))
         if taken:
             problems.append(
                 f"the package has a method {', '.join(taken)}; give your own another name"
@@ -128,6 +140,13 @@ class BenchConfig:
     def method(self, name: str) -> KnownMethod:
         """The user's own of that name, or the package's."""
         return known(self.own[name]) if name in self.own else find_method(name)
+
+    def options_of(self, name: str) -> dict[str, Any]:
+        """The options that a method is given. One that ranks by labels takes those of the bench."""
+        given = dict(self.options.get(name, {}))
+        return (
+            {"labels": self.labels} | given if "labels" in options_of(self.method(name)) else given
+        )
 
     @property
     def fleet(self) -> str:
@@ -279,7 +298,7 @@ def _run_one(
 ) -> BenchRun:
     id, seed, subject, pairs = loaded.id, loaded.seed, loaded.subject, loaded.pairs
     chosen = config.method(method)
-    options = settle(chosen, subject, pairs, config.options.get(method, {}), name=method)
+    options = settle(chosen, subject, pairs, config.options_of(method), name=method)
     kept = None
     if out is not None and method not in config.own:
         kept = _Kept.of(out, loaded, method, chosen, options)
@@ -338,6 +357,8 @@ class _Kept:
     ) -> "_Kept":
         id, seed, subject, pairs = loaded.id, loaded.seed, loaded.subject, loaded.pairs
         made_by = [source_hash(chosen.run), *chosen.files(options)]
+        if options.get(PATHS):
+            made_by.append(source_hash(along_paths))
         place = subject.device.type  # what a GPU computes, and how fast, is another result
         key = content_hash(__version__, id, subject, pairs, method, options, seed, place, *made_by)
         about = {"case": id, "method": method, "options": options, "pairs": len(pairs), "key": key}

@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from graphcircuits.adapters.mib import PARTS, best_counts
 from graphcircuits.circuit import Circuit
 from graphcircuits.drawing.curves import curve_figure
 from graphcircuits.drawing.notebook import facts_html, framed, table_html
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 Level = Literal["head", "qkv"]
 LEVELS: tuple[str, ...] = get_args(Level)
 QUANTILES = ("min", "q1", "median", "q3", "max")
-FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+FRACTIONS = (*PARTS, 1.0)
 """MIB's circuit sizes, as parts of all edges."""
 CURVE_ROWS = 24
 """Sizes of a curve that notebooks show."""
@@ -180,7 +181,7 @@ class FaithfulnessCurve:
     fractions: tuple[float, ...]
     """The part of all edges that each circuit takes: the axis of the areas."""
     sizes: tuple[int, ...]
-    """That part in edges."""
+    """That part in edges of ours; an edge into a group of heads is several of MIB's."""
     kept: tuple[int, ...]
     """Those of them that lie on a path from input to logits, if the circuits were pruned."""
     faithfulness: tuple[float, ...]
@@ -251,24 +252,24 @@ def faithfulness_curve(
 ) -> FaithfulnessCurve:
     """Faithfulness of the best edges; `prune` drops those on no path from input to logits.
 
-    `sizes` is "mib", which takes the FRACTIONS of all edges, rounded down, "log", which takes
-    numbers of edges from one to all in equal ratios and suits small graphs, or growing numbers of
-    edges. `ablation` and `memory_limit` are as in `faithfulness`.
+    `sizes` is "mib", which takes the FRACTIONS of all edges, rounded down, counting an edge into a
+    group of heads once for each head, as MIB does; "log", which takes numbers of edges from one to
+    all in equal ratios and suits small graphs; or growing numbers of edges. `ablation` and
+    `memory_limit` are as in `faithfulness`.
     """
     graph = subject.graph
     result = scores if isinstance(scores, Result) else Result(graph=graph, scores=scores)
     if result.graph != graph:
         raise ValueError(f"the scores are of {result.graph}, the subject of {graph}.")
     if sizes == "mib":
-        circuits = [result.circuit(fraction=fraction) for fraction in FRACTIONS]
+        taken = best_counts(result, FRACTIONS)
     else:
-        counts = log_sizes(graph.n_edges) if sizes == "log" else _own_sizes(sizes, graph.n_edges)
-        circuits = [result.circuit(edges=count) for count in counts]
-    taken = tuple(map(len, circuits))
+        taken = log_sizes(graph.n_edges) if sizes == "log" else _own_sizes(sizes, graph.n_edges)
+    circuits = [result.circuit(edges=count) for count in taken]
     circuits = [circuit.pruned() for circuit in circuits] if prune else circuits
     return FaithfulnessCurve(
         fractions=FRACTIONS if sizes == "mib" else tuple(size / graph.n_edges for size in taken),
-        sizes=taken,
+        sizes=tuple(taken),
         kept=tuple(map(len, circuits)),
         faithfulness=tuple(CircuitRuns(subject, pairs, ablation, memory_limit)(circuits)),
         pairs=len(pairs),
@@ -281,7 +282,7 @@ def shown(value: float, digits: int = 2) -> str:
 
 
 def mib_sizes(n_edges: int) -> list[int]:
-    """MIB's parts of all edges in whole edges; on a small graph several are the same."""
+    """MIB's parts of so many edges in whole edges; on a small graph several are the same."""
     # As `Result.circuit` rounds them.
     return [math.floor(fraction * n_edges + 1e-9) for fraction in FRACTIONS]
 

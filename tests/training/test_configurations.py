@@ -76,7 +76,7 @@ def test_predictors_have_no_prior() -> None:
     [
         ({"colour": 1}, "unknown key 'colour' (known: aligner, configurations, "),
         ({"aligner": "tabfpn"}, "aligner must be one of invariant, tabpfn, got 'tabfpn'"),
-        ({"pool": "ours"}, "pool must be one of pool, paper-pool, got 'ours'"),
+        ({"pool": "ours"}, "pool must be one of pool, paper-pool, interpbench-pool, got 'ours'"),
         ({"fleet": "natural"}, "fleet must be one of planted, public, got 'natural'"),
         ({"evaluate": ["natural"]}, "evaluate must be one of planted, public, got 'natural'"),
         ({"labels": "mine"}, "labels must be one of "),
