@@ -43,6 +43,7 @@ from graphcircuits.task.accuracy import (
     share_right,
     wrong_text,
 )
+from graphcircuits.task.fresh import shared_prompts
 from graphcircuits.task.pairs import Pairs
 
 GRIDS = {
@@ -223,6 +224,7 @@ def evaluate(
     done, results in all).
     """
     named, notes = _on_subject(_named(results), subject)
+    notes += _seen(named, pairs)
     grids = _grids(sizes, subject.graph.n_edges)
     if "mib" in grids:
         notes += _counted(subject.graph)
@@ -333,6 +335,17 @@ def _on_subject(
             f"results must be of the subject, which has {graph.in_words}; {', '.join(other)}."
         )
     return found, notes
+
+
+def _seen(named: Mapping[str, Result], pairs: Pairs) -> list[str]:
+    """Which results were found on some of these prompts, as far as they know their own."""
+    counts = {name: shared_prompts(pairs, result.prompt_hashes) for name, result in named.items()}
+    return [
+        f"{count} of {len(pairs)} prompts were used to find {name}: on those it may look better "
+        "than on others"
+        for name, count in counts.items()
+        if count
+    ]
 
 
 def _grids(sizes: str | Sequence[int], n_edges: int) -> dict[str, list[int]]:

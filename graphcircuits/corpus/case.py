@@ -380,6 +380,7 @@ class Case:
             loss_name="kl" if self.categorical else "l1",
             targets=targets if self.categorical else targets[..., 0],
             case=self.id,
+            task=self.task,
         )
 
     @cached_property

@@ -37,6 +37,7 @@ from graphcircuits.methods import (
 )
 from graphcircuits.methods.default import ChosenMethod, default_method
 from graphcircuits.methods.learned import BeyondTraining
+from graphcircuits.methods.load import load_method
 from graphcircuits.methods.method import (
     Finding,
     KnownMethod,
@@ -53,6 +54,7 @@ from graphcircuits.methods.refine import check_length, refinement
 from graphcircuits.methods.shortlist import LongRun
 from graphcircuits.result import Result
 from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.fresh import prompt_hashes
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.task.stored import MOST_PAIRS, stored_prompts
 
@@ -71,7 +73,9 @@ __all__ = [
     "Stop",
     "default_method",
     "find_method",
+    "load_method",
     "localize",
+    "name_of",
     "options_of",
     "settle",
 ]
@@ -194,6 +198,8 @@ def localize(
         notes.append(f"{name} is a floor to compare methods with, and no way to find circuits")
     scores = scores.cpu()
     seconds = time.perf_counter() - start
+    if len(pairs) == 1:
+        notes.append("found on one pair alone: the scores may be about that very prompt; give more")
     for remark in (*chosen.remarks(subject, pairs, settled), *found.remarks):
         notes.append(str(remark))
         if isinstance(remark, Warning):
@@ -201,6 +207,8 @@ def localize(
     return Result(
         graph=subject.graph,
         scores=scores,
+        subject=subject.name or subject.case or "",
+        task=pairs.task,
         method=name,
         options=settled | length,
         seed=seed,
@@ -209,6 +217,7 @@ def localize(
         notes=tuple(notes),
         probabilities=None if length else found.probabilities,
         prompts=stored_prompts(subject, pairs, most=keep_prompts),
+        prompt_hashes=prompt_hashes(pairs),
     )
 
 

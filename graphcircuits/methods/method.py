@@ -189,6 +189,17 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
     return f"unknown {what} {name!r}; {hint}({', '.join(sorted(names)) or 'it has none'})"
 
 
+def check_signature(method: object) -> str:
+    """Why something cannot be called as a method; empty where it can."""
+    if not callable(method):
+        return f"it is a {type(method).__name__}"
+    try:
+        inspect.signature(method).bind(None, None)
+    except (TypeError, ValueError) as error:
+        return f"it cannot be called with a subject and pairs ({error})"
+    return ""
+
+
 def _keywords(method: Method) -> dict[str, inspect.Parameter]:
     parameters = inspect.signature(known(method).run).parameters
     return {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
