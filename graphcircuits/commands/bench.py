@@ -53,8 +53,9 @@ def bench(
     cases: Annotated[
         str | None,
         typer.Option(
-            help="test, pool, paper-pool (InterpBench's 26 of the paper's pool), deep (four layers "
-            "and more, test cases left out), all, multitask (each task of models that have "
+            help="test, pool, paper-pool (InterpBench's 26 of the paper's pool), deep-pool (four "
+            "layers and more, nothing held out), deep-test (held-out random programs of four to "
+            "seven layers), all, multitask (each task of models that have "
             "several), or ids with commas between; test if left out, or all of --subjects."
         ),
     ] = None,
