@@ -59,9 +59,10 @@ def bench(
         str | None,
         typer.Option(
             help="test, pool, paper-pool (50 as the paper's pool has), interpbench-pool "
-            "(InterpBench's 26 of these), deep (four layers and more, test cases left out), all, "
-            "multitask (each task of models that have several), or ids with commas "
-            "between; test if left out, or all of --subjects."
+            "(InterpBench's 26 of these), deep-pool (four layers and more, nothing held out), "
+            "deep-test (held-out random programs of four to seven layers), all, multitask (each "
+            "task of models that have several), or ids with commas between; test if left out, or "
+            "all of --subjects."
         ),
     ] = None,
     fleet: Annotated[

@@ -49,7 +49,7 @@ GROUPINGS: Mapping[str, Callable[[Unit, BenchRun], str]] = {
     "layers": lambda unit, run: "all" if unit.has_truth else str(run.graph.n_layers),
 }
 """The group of a subject. Whose the heads are is known where a circuit is; by layers the others are
-divided, since `--cases deep` does so where it is."""
+divided, since `--cases deep-pool` and `deep-test` do so where it is."""
 ALONE, SHARED = "one of a kind", "shared"
 OVER_FLOORS = (
     ("gcl", "gcl-blind", "What features add to a network that sees the shape of the graph"),

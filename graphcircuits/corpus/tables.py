@@ -53,17 +53,21 @@ def family_table() -> str:
         splits = Counter(case.split for case in cases)
         layers = Counter(case.layout.n_layers for case in cases)
         rows.append(
-            [name, len(cases), *(splits[split] for split in ("test", "pool", "discarded"))]
+            [
+                name,
+                len(cases),
+                *(splits[split] for split in ("test", "held-out", "pool", "discarded")),
+            ]
             + [layers[n] for n in range(1, deepest + 1)]
         )
     depths = ["1 layer", *(str(n) for n in range(2, deepest + 1))]
-    return _markdown(["Family", "Cases", "Test", "Pool", "Discarded", *depths], rows)
+    return _markdown(["Family", "Cases", "Test", "Held out", "Pool", "Discarded", *depths], rows)
 
 
 def split_table() -> str:
     """The paper's table of the split: cases of each family, and groups of related cases."""
     rows = []
-    for name, split in [*SUBSETS.items(), ("Discarded", "discarded")]:
+    for name, split in [*SUBSETS.items(), ("Held out", "held-out"), ("Discarded", "discarded")]:
         cases = cases_of(split)
         families = Counter(case.family for case in cases)
         groups = {case.group for case in cases}
