@@ -1,10 +1,10 @@
 """All tables of methods in docs/results, each by one command, from one folder of runs.
 
 A page and the CSV file beside it come of a single `graphcircuits bench`, with every method and the
-floors. Methods that train or search for seconds run with one seed; on deep cases of the pool and on
-models of several tasks those that train gates are left out, which would take hours there. Runs that
-are in the folder are not made again, so this can be stopped and goes on, and folders of several
-machines can be put together.
+floors. Methods that train or search for seconds run with one seed; on models of several tasks those
+that train gates are left out, which would take over an hour there. Runs that are in the folder are
+not made again, so this can be stopped and goes on, and folders of several machines can be put
+together.
 
 python -m benchmarks.tables --processes 2 [--only test natural] [--out build/bench] [--show]
 """
@@ -25,7 +25,7 @@ FEW = (*QUICK, *PAPERS, *FLOORS, "acdc")
 TABLES = {
     "test": ("--cases test --seeds 3", (*FEW, *GATES)),
     "deep-test": ("--cases deep-test --seeds 2", (*FEW, *GATES)),
-    "deep": ("--cases deep-pool --seeds 2", FEW),
+    "deep": ("--cases deep-pool --seeds 2", (*FEW, *GATES)),
     "public": ("--fleet public --seeds 3 --pairs 32", (*FEW, *GATES)),
     "multitask": ("--cases multitask --seeds 1 --pairs 32", FEW),
     "natural": ("--fleet natural --seeds 3 --pairs 32", (*QUICK, *FLOORS, "acdc", *GATES)),

@@ -237,9 +237,7 @@ def test_unknown_names_are_refused() -> None:
     pairs = make_pairs(subject)
     with pytest.raises(ValueError, match=r"unknown method 'eapig'; did you mean 'eap-ig'\? \(acdc"):
         localize(subject, pairs, "eapig")
-    message = (
-        r"unknown option of eap-ig 'step'; did you mean 'steps'\? \(memory_limit, over, paths"
-    )
+    message = r"unknown option of eap-ig 'step'; did you mean 'steps'\? \(memory_limit, over, paths"
     with pytest.raises(ValueError, match=message):
         localize(subject, pairs, "eap-ig", step=3)
     with pytest.raises(ValueError, match=r"unknown option of random 'steps'; \(paths\)"):
