@@ -36,7 +36,6 @@ from graphcircuits.commands.output import (
     print_table,
     save,
     say,
-    write,
 )
 from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import Device
@@ -111,7 +110,8 @@ def bench(
     ] = 1,
     ray: Ray = None,
     markdown: Annotated[
-        Path | None, typer.Option(help="Write the Markdown table here as well.")
+        Path | None,
+        typer.Option(help="Write the Markdown table here as well, and NAME-cases.csv beside it."),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -182,7 +182,7 @@ def bench(
     saved = save(
         {
             out: lambda folder: report.write(folder).values(),
-            markdown: lambda path: write(path, report.markdown()),
+            markdown: report.write_page,
             out / "boxplot.svg": lambda path: _plot(report, path),
             plot: lambda path: _draw(report, path),
         }

@@ -55,6 +55,7 @@ OVER_FLOORS = (
     ("gcl", "gcl-blind", "What features add to a network that sees the shape of the graph"),
     ("gcl", "edge-frequency", "Features and message passing, beyond the names of edges"),
     ("gcl", "eap-ig", "The same, beyond a search along gradients"),
+    ("gcl", "eap-ig+paths", "The same, beyond that search along paths"),
     ("gcl-paper", "gcl-paper-blind", "What features add to the paper's network"),
     ("gcl-paper", "edge-frequency", "The paper's network, beyond the names of edges"),
 )
@@ -310,8 +311,11 @@ class Report:
             lines.append([*which, graph.n_layers, graph.n_edges, *numbers])
         return csv_text(lines)
 
-    def markdown(self) -> str:
-        """The table with its title, what is in it, and how to make it again."""
+    def markdown(self, runs: str | None = None) -> str:
+        """The table with its title, what is in it, and how to make it again.
+
+        `runs` is the name of a file with every run, in the same folder.
+        """
         text = figures.to_markdown(self.rows(), self.published(), title=f"## {self.title}")
         parts = [text + "\n" + self._about()]
         if (kinds := self.kinds()) is not None:
@@ -325,8 +329,9 @@ class Report:
             for other in self.other_labels()
         ]
         parts += map(figures.breakdown_text, self.breakdowns())
-        if self.command:
-            parts.append(f"Made with `{self.command}`.")
+        made = [f"Made with `{self.command}`."] if self.command else []
+        made += [] if runs is None else [f"Every run is in [{runs}]({runs})."]
+        parts += [" ".join(made)] if made else []
         failed = "".join(f"- failed: {failure}\n" for failure in self.failures)
         return "\n\n".join(parts) + "\n" + (f"\n{failed}" if failed else "")
 
@@ -386,6 +391,13 @@ class Report:
         for name, text in texts.items():
             write_atomic(out / name, text.encode())
         return {name: out / name for name in texts}
+
+    def write_page(self, path: Path) -> tuple[Path, Path]:
+        """Write the Markdown to a file, and every run beside it; both paths."""
+        runs = path.with_name(f"{path.stem}-cases.csv")
+        write_atomic(path, self.markdown(runs.name).encode())
+        write_atomic(runs, self.case_csv().encode())
+        return path, runs
 
     def plot(self, path: str | Path | None = None) -> "Figure":
         """The box plot, written to a file if one is named: `.svg`, `.png` or `.pdf`.
