@@ -373,6 +373,7 @@ def test_a_training_out_of_memory_is_recorded_and_the_sweep_goes_on(tmp_path: Pa
     assert sweep.store.failure(bad) == SweepFailure(why)
     # Its setting is not eligible; the others are, and are refitted.
     assert [row.eligible for row in rows_of(sweep)] == [3, 3, 4, 4]
+    assert [row.failed for row in rows_of(sweep)] == [1, 1, 0, 0]
     assert all(dict(row.chosen) != bad.values for row in rows_of(sweep)[:2])
     assert sweep.left() == 0
     # Another run tries it once more, without what was trained beside it.
