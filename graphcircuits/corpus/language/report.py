@@ -1,7 +1,6 @@
 """What became of small language models, as tables: their sizes and losses, and what they do.
 
-Reports come from files, so `check_report` and `check_shares` refuse one that the tables could not be
-made of.
+Reports come from files: `check_report` and `check_shares` refuse one that no table can be made of.
 """
 
 import math
