@@ -28,7 +28,6 @@ from graphcircuits.training.config import TrainConfig, shipped_recipe
 from graphcircuits.training.configurations import load_sweep
 from graphcircuits.training.paper_predictors import CONFIGURATION
 from graphcircuits.training.shipped import (
-    Lesson,
     describe,
     describe_all,
     share_kept,
@@ -68,9 +67,10 @@ def check_subcommand(command: str) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_predictors_record_a_command_of_this_repository(name: str) -> None:
-    artifact, corpora = recorded(name), load_artifact(FOLDER / shipped.CORPORA, shipped.KIND)
+    artifact = recorded(name)
     given = parsed(artifact.command, "graphcircuits.training.shipped")
     assert given.steps is None
+    corpora = load_artifact(FOLDER / shipped.CORPORA, shipped.KIND)
     assert artifact.command == corpora.command
     folders = [*given.corpus.split(","), *given.language.split(",")]
     assert [Path(folder).name for folder in folders] == list(corpora.meta["corpora"])
@@ -78,9 +78,12 @@ def test_shipped_predictors_record_a_command_of_this_repository(name: str) -> No
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_predictors_record_the_recipe_and_the_corpora(name: str) -> None:
-    origin = recorded(name).meta["origin"]
-    assert build_config(TrainConfig, origin["train"]) == shipped_recipe()
+    artifact, recipe = recorded(name), shipped_recipe()
+    origin = artifact.meta["origin"]
+    assert build_config(TrainConfig, origin["train"]) == recipe
+    assert shipped_predictor(name).config == recipe.predictor
     assert origin["seeds"] == list(range(shipped.SEEDS))
+    assert artifact.meta["members"] == shipped.SEEDS
     assert origin["code"]
     corpora = load_artifact(FOLDER / shipped.CORPORA, shipped.KIND).meta["corpora"]
     assert origin["corpora"] == {
@@ -226,14 +229,3 @@ def test_six_files_come_of_one_command(tmp_path: Path, monkeypatch: pytest.Monke
         assert origin["measured"] == figures
         own = {x.id for x in sources if name == "default" or x.folds != (int(name[-1]),)}
         assert learned[name] == own
-
-
-def test_what_a_fold_learns_from_shares_nothing_with_it() -> None:
-    sources = shipped_sources(["ib-7", "ib-24", "ib-53", "ib-2"])
-    lesson = Lesson(sources=tuple(sources), config=TrainConfig(), work=Path(), device="cpu")
-    examples: list[Any] = [type("Some", (), {"source": source})() for source in sources]
-    fold = sources[0].folds[0]
-    left = [example.source for example in lesson.learned(f"fold-{fold}", examples)]
-    assert sources[0] not in left
-    assert all(fold not in source.folds for source in left)
-    assert lesson.learned("default", examples) == examples
