@@ -167,9 +167,7 @@ def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Fin
     known = familiarity is None or familiarity.known
     if probabilities is not None and not (known and prediction.trust >= LEAST_TRUST):
         probabilities = None
-        remarks += (
-            "gcl says no probabilities here: what its scores mean on such a model is not known",
-        )
+        remarks += ("gcl gives no probabilities here: they would mean nothing on such a model",)
     return Finding(prediction.logits, probabilities, remarks)
 
 

@@ -71,10 +71,9 @@ class Pairs:
                 f"got {self.loss_name!r}"
             )
         odd += [
-            f"{name} must hold its values in memory, one after the other, got {kind}"
+            f"{name} must be an ordinary tensor with values, got one that is sparse or meta"
             for name, values in self._tensors().items()
-            if (kind := "a meta tensor" if values.is_meta else str(values.layout))
-            != "torch.strided"
+            if values.is_meta or values.layout != torch.strided
         ]
         if odd:
             raise TypeError("; ".join(odd) + ".")
