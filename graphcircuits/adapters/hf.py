@@ -27,12 +27,14 @@ from torch import Tensor
 
 from graphcircuits.adapters.hf_families import FAMILIES, Family, Tensors, load_transformers
 from graphcircuits.adapters.hf_families.family import norm_in, norm_out
+from graphcircuits.files import read_json, short
 from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
 
 TEXT_PARTS = {"gemma3": "gemma3_text"}
 """Model types that read images as well -> the type of the part that reads text."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
+_KNOWN_TYPES = f"known types: {', '.join([*FAMILIES, *TEXT_PARTS])}"
 _WEIGHTS = (".safetensors", ".bin")
 # Constants that old files carry along: masks, and the frequencies of rotary positions.
 _BUFFER = re.compile(r"(^|\.)((attn|attention)\.(bias|masked_bias)|rotary_emb\.inv_freq)$")
@@ -136,11 +138,31 @@ def _text_settings(settings: Any) -> Any:
 def _family(settings: Any) -> Family:
     kind = TEXT_PARTS.get(settings.model_type, settings.model_type)
     if kind not in FAMILIES:
+        classes = getattr(settings, "architectures", None) or []
+        named = f" ({', '.join(map(str, classes))})" if classes else ""
         raise ValueError(
-            f"cannot convert a model of type {kind!r}; "
-            f"known types: {', '.join([*FAMILIES, *TEXT_PARTS])}."
+            f"cannot convert a model of type {kind!r}{named}: {_unlike_a_subject(settings)}; "
+            f"{_KNOWN_TYPES}."
         )
     return FAMILIES[kind]
+
+
+def _unlike_a_subject(settings: Any) -> str:
+    """What of an unknown type's configuration no subject computes, or else what is missing here."""
+    reasons = {
+        "no encoder": getattr(settings, "is_encoder_decoder", False),
+        "no mixtures of experts": any(
+            getattr(settings, name, None) for name in ("num_local_experts", "num_experts")
+        ),
+        "no ALiBi positions": getattr(settings, "alibi", False),
+        "attention heads, which this type lacks": not getattr(settings, "num_attention_heads", 0),
+    }
+    if found := [reason for reason, given in reasons.items() if given]:
+        return f"a subject has {' and '.join(found)}"
+    return (
+        "nothing here says which of its weights is which of a subject's; where TransformerLens "
+        "loads it, give its HookedTransformer"
+    )
 
 
 def _config(settings: Any) -> TransformerConfig:
@@ -164,6 +186,8 @@ def _config(settings: Any) -> TransformerConfig:
 def _settings(transformers: ModuleType, name: str) -> Any:
     """The configuration of a folder, or of a name on the hub."""
     there = Path(name).is_dir()
+    if there:
+        _check_type(transformers, Path(name) / "config.json")
     try:
         settings = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
     except OSError as error:
@@ -183,6 +207,19 @@ def _settings(transformers: ModuleType, name: str) -> Any:
     if there:
         _check_size(config, Path(name))
     return settings
+
+
+def _check_type(transformers: ModuleType, path: Path) -> None:
+    """Refuse a configuration that names no type, or one that the library does not know either."""
+    stated = read_json(path)
+    kind = stated.get("model_type") if isinstance(stated, dict) else None
+    if not isinstance(kind, str):
+        raise ValueError(f"{path} lacks a model_type, got {short(kind)}; {_KNOWN_TYPES}.")
+    if kind not in transformers.CONFIG_MAPPING:
+        raise ValueError(
+            f"{path} names the model_type {short(kind)}, which transformers "
+            f"{transformers.__version__} does not know, nor do we; {_KNOWN_TYPES}."
+        )
 
 
 def _tokenizer(transformers: ModuleType, name: str) -> Any:
@@ -264,8 +301,9 @@ def _few(names: list[str]) -> str:
 
 
 def _line(error: Exception) -> str:
-    """The first line of what an error says."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """The first line of what an error says, and the next where it only announces that."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1])
 
 
 # Back

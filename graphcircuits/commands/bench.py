@@ -48,14 +48,20 @@ if TYPE_CHECKING:
 
 def bench(
     methods: Annotated[
-        str | None, typer.Option(help="Methods with commas between; all but gcl-paper if left out.")
+        str | None,
+        typer.Option(
+            help="Methods with commas between; NAME+paths counts each edge for the best path that "
+            "it lies on. If left out, all but gcl-paper, and what they are to beat: random, "
+            "edge-frequency, gcl-blind."
+        ),
     ] = None,
     cases: Annotated[
         str | None,
         typer.Option(
-            help="test, pool, paper-pool (InterpBench's 26 of the paper's pool), deep (four layers "
-            "and more, test cases left out), all, multitask (each task of models that have "
-            "several), or ids with commas between; test if left out, or all of --subjects."
+            help="test, pool, paper-pool (50 as the paper's pool has), interpbench-pool "
+            "(InterpBench's 26 of these), deep (four layers and more, test cases left out), all, "
+            "multitask (each task of models that have several), or ids with commas "
+            "between; test if left out, or all of --subjects."
         ),
     ] = None,
     fleet: Annotated[
@@ -72,12 +78,17 @@ def bench(
     seeds: Annotated[
         int, typer.Option(help="How many seeds; each draws prompts and seeds the methods.")
     ] = 1,
+    once: Annotated[
+        str | None,
+        typer.Option(help="Methods, with commas between, that run with the first seed alone."),
+    ] = None,
     pairs: Annotated[int, typer.Option(help="Prompt pairs of a case.")] = 64,
     labels: Annotated[
         str | None,
         typer.Option(
-            help="Circuit labeling: interpbench (official, also if left out), complete or paper "
-            "(the lists that the paper used, for InterpBench's cases)."
+            help="Which edges count as true: complete (all reads of the program; also if left "
+            "out), interpbench (by the public benchmark's rule) or paper (the lists that the paper "
+            "used, for InterpBench's cases)."
         ),
     ] = None,
     level: Annotated[
@@ -119,10 +130,10 @@ def bench(
     those of a method whose code has changed since are made again.
     Exit code 1 if a case or a method failed.
     """
-    from graphcircuits.compare.bench import BenchConfig
+    from graphcircuits.compare.bench import BenchConfig, usual_methods
     from graphcircuits.compare.evaluate import LEVELS
     from graphcircuits.compare.selection import ALL_SELECTIONS, select_subjects
-    from graphcircuits.corpus.case import LABELINGS
+    from graphcircuits.corpus.case import DEFAULT_LABELS, LABELINGS
     from graphcircuits.corpus.orders import FLEETS
     from graphcircuits.drawing.library import SUFFIXES, missing_library
 
@@ -131,7 +142,7 @@ def bench(
         prompt_count("--pairs", pairs),
         one_runner(processes, ray),
         one_of("--fleet", fleet, FLEETS),
-        one_of("--labels", labels or "interpbench", LABELINGS),
+        one_of("--labels", labels or DEFAULT_LABELS, LABELINGS),
         one_of("--level", level or "head", LEVELS),
         _idle_labels(fleet, labels, level),
         _not_a_folder(subjects),
@@ -142,7 +153,7 @@ def bench(
         [] if plot is None else missing_library("--plot"),
         writable({"--markdown": markdown, "--plot": plot}),
     )
-    listed = tuple(listed_methods(methods))
+    listed = usual_methods(fleet) if methods is None else tuple(listed_methods(methods))
     options = options_by_method(option or [], listed)
     cases = cases or ("test" if subjects is None else "all")
     ids, left_out = select_subjects(cases, fleet, subjects)
@@ -151,8 +162,9 @@ def bench(
         cases=tuple(ids),
         methods=listed,
         seeds=tuple(range(seeds)),
+        once=() if once is None else tuple(listed_methods(once)),
         n_pairs=pairs,
-        labels=labels or "interpbench",
+        labels=labels or DEFAULT_LABELS,
         level=level or "head",
         options=options,
         device=device,
@@ -282,6 +294,11 @@ def _show(report: "Report") -> None:
         say("")
         say(f"{PUBLISHED_TITLE}:")
         print_table(list(figures.HEADER[:6]), published, numbers=5)
+    for other in report.other_labels():
+        say("")
+        say(f"AUROC ({other.config.labels} labels, {other.config.level} level)")
+        cut = [figures.cells(row, plus_minus="±")[:6] for row in other.rows()]
+        print_table(list(figures.HEADER[:6]), cut, numbers=5)
 
 
 def _record(report: "Report") -> dict[str, Any]:
@@ -298,5 +315,9 @@ def _record(report: "Report") -> dict[str, Any]:
         "methods": [asdict(row) for row in report.rows()],
         "breakdowns": [asdict(breakdown) for breakdown in report.breakdowns()],
         "published": [asdict(row) for row in report.published()],
+        "other_labels": {
+            other.config.labels: [asdict(row) for row in other.rows()]
+            for other in report.other_labels()
+        },
         "failures": [asdict(failure) for failure in report.failures],
     }

@@ -69,8 +69,9 @@ def own_subject(
 
 def title_of(source: str) -> str:
     """What to call a model: the name of its file or folder, or its name on the hub."""
-    path = Path(source)
-    return printable(path.stem if path.is_file() else path.name)
+    from graphcircuits.adapters.load import model_name
+
+    return printable(model_name(source))
 
 
 def placed(transformer: "Transformer", device: str, dtype: str | None) -> "Transformer":

@@ -31,8 +31,8 @@ def sweep(
         str,
         typer.Argument(
             help="A TOML file, or the name of one that ships: paper, paper-pool, paper-invariant, "
-            "their controls paper-public, paper-labels and paper-raw, settings, or smoke, which "
-            "takes a minute."
+            "interpbench-pool, its controls paper-apart, paper-public, paper-labels and paper-raw, "
+            "paper-align-1 to -3, settings, or smoke, which takes a minute."
         ),
     ],
     out: Annotated[

@@ -37,9 +37,9 @@ def train(
     cases: Annotated[
         str | None,
         typer.Option(
-            help="Shipped cases to learn from: pool, paper-pool (InterpBench's 26 of the paper's "
-            "pool, in folds of their own), or ids with commas between; pool if left out and there "
-            "is neither --corpus nor --language."
+            help="Shipped cases to learn from: pool, paper-pool (50 as the paper has, in folds "
+            "of their own), interpbench-pool (InterpBench's 26 of these), or ids with commas "
+            "between; pool if left out and there is neither --corpus nor --language."
         ),
     ] = None,
     corpus: Annotated[
@@ -345,9 +345,9 @@ def _plan(
     if without_fold is not None and without_fold == validation_fold:
         raise ValueError("--without-fold and --validation-fold must be different folds.")
     pool = cases if cases in POOLS else "pool"
-    if pool == "paper-pool" and (corpus is not None or language is not None):
+    if pool != "pool" and (corpus is not None or language is not None):
         raise ValueError(
-            "--cases paper-pool has folds of its own, which --corpus and --language do not follow; "
+            f"--cases {pool} has folds of its own, which --corpus and --language do not follow; "
             "give it alone."
         )
     sources, left_out = [], []
@@ -381,7 +381,8 @@ def _cases(cases: str, pool: str = "pool") -> tuple[list[str], list[str]]:
 
     if cases in ("test", "deep", "all"):
         raise ValueError(
-            f"--cases must be pool, paper-pool or ids, got {cases}: that may hold other cases."
+            f"--cases must be pool, paper-pool, interpbench-pool or ids, got {cases}: that may "
+            "hold other cases."
         )
     ids, left_out = select_cases(cases)
     refuse_others(ids, pool)

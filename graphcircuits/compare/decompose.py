@@ -2,24 +2,29 @@
 
 1. `contrasts` finds the pairs of sweeps that differ in one aspect, and goes in each from what is
    ours to what is the paper's: its labels, subjects that the public losses trained, its pool, its
-   aligner, features that are not standardized.
-2. `contrast_table` has how far that moves the medians, `contrast_text` which aspect moves most, and
-   whether towards the published figure or away.
+   aligner, features that are not standardized. `main_contrasts` keeps one pair for each aspect.
+2. `contrast_table` has how far that moves the medians, with intervals over cases and seeds,
+   `contrast_text` which changes are beyond noise, and whether towards the published figure.
+3. `leak_table` and `leak_text` tell apart the test cases whose circuit the paper's pool holds.
 
 The subjects of a sweep are those of its held-out cases and those that it was trained on. Those of
 the paper are InterpBench's weights; our public fleet is trained in the same way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from statistics import fmean
 
 from graphcircuits.compare.findings import PUBLISHED_MEDIANS
+from graphcircuits.compare.intervals import ByCase, Interval, bootstrap, difference_of_medians
 from graphcircuits.compare.published import short_words
 from graphcircuits.compare.sweep_figures import HIGHLIGHT
 from graphcircuits.compare.sweeps import SweepResult
 from graphcircuits.compare.text_tables import markdown_table, signed
+from graphcircuits.corpus import case_ids, load_case
+from graphcircuits.corpus.pools import pool_cases
 
 OF_THE_PAPER = {
     "labels": "paper",
@@ -31,6 +36,7 @@ OF_THE_PAPER = {
 """What of each aspect is the paper's, or next to it."""
 TRAINED_ON = "trained on"
 UNSAID = "default"
+OURS = {"labels": "interpbench", "subjects": "planted", "standardize": UNSAID}
 FEATURES = ("aligner", "standardize")
 
 
@@ -51,6 +57,14 @@ class Contrast:
     def mean_change(self) -> float:
         """Of the medians that both have."""
         return fmean(self.after.medians[name] - self.before.medians[name] for name in self.shared)
+
+    @cached_property
+    def change(self) -> Interval:
+        """Of the median of the configuration that is shown."""
+        after, before = (
+            sweep.by_configuration[_shown(self)].by_seed() for sweep in (self.after, self.before)
+        )
+        return difference_of_medians(after, before)
 
     @property
     def values(self) -> tuple[str, str]:
@@ -96,18 +110,28 @@ def contrasts(sweeps: Sequence[SweepResult]) -> list[Contrast]:
     )
 
 
+def main_contrasts(found: Sequence[Contrast]) -> list[Contrast]:
+    """Of each aspect the pair that is most like the paper otherwise."""
+    by_aspect: dict[str, Contrast] = {}
+    for one in found:
+        best = by_aspect.get(one.aspect)
+        if best is None or _order(one) > _order(best):
+            by_aspect[one.aspect] = one
+    return list(by_aspect.values())
+
+
+def _order(one: Contrast) -> tuple[bool, bool, int]:
+    """Pairs with the highlighted configuration first, then those that go all the way from what is
+    ours to what is the paper's, then by configurations that both have."""
+    ends = (OURS.get(one.aspect), OF_THE_PAPER.get(one.aspect))
+    return _shown(one) == HIGHLIGHT, one.values == ends, len(one.shared)
+
+
 def contrast_table(found: Sequence[Contrast]) -> str:
-    """A row per pair; distances are from the published median of the same configuration."""
+    """A row per pair: how far the change moves the median, with its interval."""
     columns = (
-        "What changes",
-        "From",
-        "To",
-        "All else",
-        "Median before",
-        "after",
-        "Published",
-        "Mean change",
-        "Configurations",
+        *("What changes", "From", "To", "All else"),
+        *("Median before", "after", "Change", "Mean change", "Configurations"),
     )
     rows = []
     for one in found:
@@ -120,7 +144,7 @@ def contrast_table(found: Sequence[Contrast]) -> str:
                 ", ".join(f"{k} {v}" for k, v in rest.items()),
                 f"{one.before.medians[name]:.3f}",
                 f"{one.after.medians[name]:.3f}",
-                f"{PUBLISHED_MEDIANS[name]:.3f}",
+                str(one.change),
                 signed(one.mean_change),
                 str(len(one.shared)),
             ]
@@ -138,41 +162,39 @@ def _shown(one: Contrast) -> str:
 
 
 def contrast_text(sweeps: Sequence[SweepResult], found: Sequence[Contrast]) -> str:
-    """Which aspect moves most, and what is left of the distance."""
+    """What moves the median beyond noise, and what is left of the distance."""
     if not found:
         return "No two of the sweeps differ in one thing alone, so nothing can be told apart."
-    largest = max(found, key=lambda one: abs(_moved(one)))
-    name = _shown(largest)
-    before, after = largest.before.medians[name], largest.after.medians[name]
     sentences = [
-        f"Medians before and after are those of {short_words(HIGHLIGHT)}, or of the first one "
-        "that both sweeps have; the mean change is over all that both have."
+        f"Medians are those of {short_words(HIGHLIGHT)}, or of the first configuration that both "
+        "sweeps have, changes with their interval over cases and seeds; the mean change is over "
+        "all configurations that both have."
     ]
-    aspects = list(dict.fromkeys(words_of(one.aspect) for one in found))
-    if signed(after - before) == "0.000":
-        sentences.append(f"Of {_and(aspects)} none moves it.")
-    else:
-        nearer = abs(after - PUBLISHED_MEDIANS[name]) < abs(before - PUBLISHED_MEDIANS[name])
-        side = "nearer to" if nearer else "further from"
+    moved = [one for one in found if one.change.low > 0 or one.change.high < 0]
+    within = _listed(one for one in found if one not in moved)
+    if within:
+        sentences.append(f"Within noise: {within}.")
+    for one in moved:
+        name = _shown(one)
+        before, after = (x.medians[name] - PUBLISHED_MEDIANS[name] for x in (one.before, one.after))
+        side = "towards" if abs(after) < abs(before) else "away from"
         sentences.append(
-            f"Of {_and(aspects)}, {words_of(largest.aspect)} move{_s(largest.aspect)} it most: "
-            f"`{'` to `'.join(largest.values)}` takes it from {before:.3f} to {after:.3f} "
-            f"({signed(after - before)}), {side} the published "
-            f"{PUBLISHED_MEDIANS[name]:.3f}."
+            f"Beyond noise, {words_of(one.aspect)} (`{'` to `'.join(one.values)}`), {one.change}, "
+            f"{side} the published figure."
         )
     alike = max(sweeps, key=likeness)
     if HIGHLIGHT in alike.medians:
         left = alike.medians[HIGHLIGHT] - PUBLISHED_MEDIANS[HIGHLIGHT]
         sentences.append(
             f"The sweep that is most like the paper's ({alike.name}) has "
-            f"{alike.medians[HIGHLIGHT]:.3f}, {signed(left)} from the published figure."
+            f"{alike.medians[HIGHLIGHT]:.3f}, {signed(left)} from the published "
+            f"{PUBLISHED_MEDIANS[HIGHLIGHT]:.3f}."
         )
     return " ".join(sentences)
 
 
-def _moved(one: Contrast) -> float:
-    name = _shown(one)
-    return one.after.medians[name] - one.before.medians[name]
+def _listed(found: Iterable[Contrast]) -> str:
+    return ", ".join(f"{words_of(one.aspect)} {one.change}" for one in found)
 
 
 def likeness(sweep: SweepResult) -> int:
@@ -181,10 +203,68 @@ def likeness(sweep: SweepResult) -> int:
     return sum(found.get(aspect) == value for aspect, value in OF_THE_PAPER.items())
 
 
-def _and(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+# The leak
 
 
-def _s(aspect: str) -> str:
-    """Labels and subjects move; a pool moves."""
-    return "" if words_of(aspect).endswith(("s", ")")) else "s"
+def shared_circuits(pool: str, labels: str) -> list[str]:
+    """The test cases whose circuit is the same mask as that of a case of the pool."""
+    masks = {_mask(case.id, labels) for case in pool_cases(pool)}
+    return [id for id in case_ids(split="test") if _mask(id, labels) in masks]
+
+
+def _mask(id: str, labels: str) -> tuple[object, ...]:
+    circuit = load_case(id).labels(labels)
+    return circuit.graph, tuple(circuit.edges)
+
+
+def leak_table(sweeps: Sequence[SweepResult]) -> str:
+    """What predictors reach on the cases whose circuits InterpBench's part of the paper's pool
+    holds, and on the others, by what they learned from; and how far the two are apart."""
+    leaked = set(shared_circuits("interpbench-pool", "interpbench"))
+    rows = []
+    for sweep in sweeps:
+        if HIGHLIGHT not in sweep.medians or sweep.aspects["labels"] != "interpbench":
+            continue
+        cases = sweep.by_configuration[HIGHLIGHT].by_seed()
+        inside = {case: values for case, values in cases.items() if case in leaked}
+        outside = {case: values for case, values in cases.items() if case not in leaked}
+        if not inside or not outside:
+            continue
+        rows.append([sweep.name, *(_mean(part) for part in (inside, outside))])
+    columns = (
+        *("Sweep", f"Mean AUROC on the {len(leaked)} cases that share a circuit"),
+        "on the others",
+    )
+    return markdown_table(columns, rows)
+
+
+def leak_text(found: Sequence[Contrast]) -> str:
+    """How far a pool without those circuits moves the cases that share them, and the others."""
+    leaked = set(shared_circuits("interpbench-pool", "interpbench"))
+    sentences = [
+        f"{len(leaked)} of the 16 test cases have the very mask of `ib-25` or `ib-106` as their "
+        "circuit, both of the paper's pool: the paper compares published edge lists, in which "
+        "they differ."
+    ]
+    for one in found:
+        if one.aspect not in ("pool", "cases") or _shown(one) != HIGHLIGHT:
+            continue
+        changes = []
+        for inside in (True, False):
+            tables = [
+                {case: x for case, x in part.items() if (case in leaked) is inside}
+                for part in (
+                    sweep.by_configuration[HIGHLIGHT].by_seed() for sweep in (one.before, one.after)
+                )
+            ]
+            changes.append(bootstrap(tables, lambda means: (means[1] - means[0]).mean(-1)))
+        sentences.append(
+            f"From {one.aspect} `{one.values[0]}` to `{one.values[1]}` "
+            f"({_aspects(one.before)['subjects']} subjects) the mean changes by {changes[0]} on "
+            f"these and by {changes[1]} on the others."
+        )
+    return " ".join(sentences)
+
+
+def _mean(cases: ByCase) -> str:
+    return f"{fmean(fmean(values.values()) for values in cases.values()):.3f}"

@@ -1,27 +1,39 @@
 """The paper's findings, checked one by one on a sweep; every sentence follows from the figures.
 
-1. `message_passing`: observed connectivity is above none for DirGraphConv on the line graph, and
-   `learners` whether it is for each learner and transformation.
-2. `selection`: what cross-validation chooses, and its rank on held-out cases.
-3. `incidence_control`: without message-passing edges the incidence graph loses usable information,
-   since three of six feature roles are stored on components.
-4. `best_median`: our best beside the paper's, and beside EAP-IG.
-5. `eligibility`: how many settings could be chosen from.
+1. `message_passing`: observed connectivity is above none for DirGraphConv on the line graph;
+   `learners`: for each learner there.
+2. `above_explainer`: DirGraphConv on the observed line graph is above PGExplainer.
+3. `best_minimum`, `best_quartile`: its minimum and PGExplainer's, and its first quartile, are above
+   those of every baseline.
+4. `best_of_all`: it is the best of the configurations; `below_search`: and below EAP-IG and ACDC.
+5. `selection`: cross-validation does not choose the best.
 
-A finding that needs configurations which were not run says so and holds neither way.
+A finding holds or does not hold where the interval of its difference over cases and seeds
+(`intervals`) leaves out zero, and is undecided otherwise. One that needs what was not run is not
+there.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
 
+import numpy as np
+from jaxtyping import Float
+
+from graphcircuits.compare.intervals import (
+    ByCase,
+    Interval,
+    Means,
+    above_the_rest,
+    bootstrap,
+    difference_of_medians,
+)
 from graphcircuits.compare.published import (
     BASELINES,
     BY_CONFIGURATION,
-    ELIGIBLE,
-    SETTINGS,
+    EXPLAINER,
+    OUR_NAMES,
     short_words,
 )
 from graphcircuits.compare.sweep_figures import CONTROL, HIGHLIGHT, beside, best_of, choice_of
@@ -30,187 +42,234 @@ from graphcircuits.compare.sweeps import Search, SweepResult
 from graphcircuits.compare.text_tables import markdown_table, signed
 
 PUBLISHED_MEDIANS = {name: row.median for name, row in BY_CONFIGURATION.items()}
-PUBLISHED_SCORES = {
-    name: row.cross_validation
-    for name, row in BY_CONFIGURATION.items()
-    if row.cross_validation is not None
-}
-EAP_IG = next(row.median for row in BASELINES if row.method == "EAP-IG")
+BASELINE_NAMES = tuple(OUR_NAMES[row.method] for row in BASELINES)
+PGEXPLAINER = OUR_NAMES[EXPLAINER.method]
+VERDICTS = {True: "holds", False: "does not hold", None: "undecided"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimCheck:
-    """A claim, whether it holds here, and the figures for it."""
+    """A claim of the paper, whether it holds here, and the figures for it."""
 
     claim: str
-    holds: bool | None
-    """None where it cannot be said."""
+    published: str
+    """The difference that the paper prints."""
+    intervals: tuple[Interval, ...]
+    """All of them must be above zero for it to hold."""
     text: str
 
     @property
+    def holds(self) -> bool | None:
+        """None where the intervals do not decide it."""
+        each = [one.is_above for one in self.intervals]
+        return False if False in each else None if None in each else True
+
+    @property
     def verdict(self) -> str:
-        return {True: "holds", False: "does not hold", None: "cannot be said"}[self.holds]
+        return VERDICTS[self.holds]
+
+    @property
+    def short(self) -> str:
+        """The verdict with its difference; of several with the one that reaches lowest."""
+        return f"{self.verdict}: {min(self.intervals, key=lambda one: one.low)}"
 
 
-def findings(sweep: SweepResult, searches: Sequence[Search] = ()) -> list[ClaimCheck]:
-    """All of them, in the order above."""
-    return [
-        message_passing(sweep),
-        learners(sweep),
-        selection(sweep),
-        incidence_control(sweep),
-        best_median(sweep, searches),
-        eligibility(sweep),
-    ]
+def findings(sweep: SweepResult, searches: Sequence[Search] = ()) -> dict[str, ClaimCheck]:
+    """Those that can be checked on a sweep, by name, in the order above."""
+    ours = {one.method: one.cases for one in beside(sweep, searches)}
+    checks: dict[str, Callable[[], ClaimCheck | None]] = {
+        "message passing": lambda: message_passing(sweep),
+        "learners": lambda: learners(sweep),
+        "above PGExplainer": lambda: above_explainer(sweep, ours),
+        "best minimum": lambda: best_minimum(sweep, ours),
+        "best quartile": lambda: best_quartile(sweep, ours),
+        "best of all": lambda: best_of_all(sweep),
+        "below EAP-IG": lambda: below_search(sweep, ours, "EAP-IG"),
+        "below ACDC": lambda: below_search(sweep, ours, "ACDC"),
+        "selection": lambda: selection(sweep),
+    }
+    made = {name: check() for name, check in checks.items()}
+    return {name: one for name, one in made.items() if one is not None}
 
 
 # Message passing
 
 
-def message_passing(sweep: SweepResult) -> ClaimCheck:
+def message_passing(sweep: SweepResult) -> ClaimCheck | None:
     """Whether observed connectivity is above none where the paper highlights it."""
-    claim = "Observed connectivity is above none for DirGraphConv on the line graph"
-    if missing := _missing(sweep, [HIGHLIGHT, CONTROL]):
-        return ClaimCheck(claim=claim, holds=None, text=missing)
-    change = sweep.medians[HIGHLIGHT] - sweep.medians[CONTROL]
-    theirs = PUBLISHED_MEDIANS[HIGHLIGHT] - PUBLISHED_MEDIANS[CONTROL]
+    if not _has(sweep, HIGHLIGHT, CONTROL):
+        return None
     above, below, count, _ = _by_cases(sweep, HIGHLIGHT, CONTROL)
-    text = (
-        f"Median {_three(sweep.medians[HIGHLIGHT])} against {_three(sweep.medians[CONTROL])} "
-        f"({signed(change)}; above on {above} of {count} cases, below on {below}"
-        f"{_beside_seeds(sweep, change)}); the "
-        f"paper has {_three(PUBLISHED_MEDIANS[HIGHLIGHT])} against "
-        f"{_three(PUBLISHED_MEDIANS[CONTROL])} ({signed(theirs)})."
+    return ClaimCheck(
+        claim="DirGraphConv on the line graph: observed connectivity is above none",
+        published=signed(PUBLISHED_MEDIANS[HIGHLIGHT] - PUBLISHED_MEDIANS[CONTROL]),
+        intervals=(difference_of_medians(_cases(sweep, HIGHLIGHT), _cases(sweep, CONTROL)),),
+        text=f"Median {_three(sweep.medians[HIGHLIGHT])} against {_three(sweep.medians[CONTROL])}; "
+        f"above on {above} of {count} cases, below on {below}.",
     )
-    return ClaimCheck(claim=claim, holds=_is_above(change), text=text)
 
 
-def _beside_seeds(sweep: SweepResult, change: float) -> str:
-    """Whether a difference of the two medians is larger than seeds make it vary."""
-    spreads = [sweep.summaries[name].spread for name in (HIGHLIGHT, CONTROL)]
-    deviations = [spread[2] for spread in spreads if spread is not None]
-    if len(deviations) < 2:
-        return ""
-    width = math.hypot(*deviations)
-    side = "within" if abs(change) <= width else "beyond"
-    return f"; {side} one standard deviation over seeds, {_three(width)}"
-
-
-def learners(sweep: SweepResult) -> ClaimCheck:
+def learners(sweep: SweepResult) -> ClaimCheck | None:
     """Whether observed connectivity is above none for every learner on the line graph."""
-    claim = "Observed connectivity is above none for each learner on the line graph"
-    names = [f"{learner}-line-{end}" for learner in LEARNERS for end in ("observed", "none")]
-    if missing := _missing(sweep, names):
-        return ClaimCheck(claim=claim, holds=None, text=missing)
-    ours, theirs = (_above_none(medians, "line") for medians in (sweep.medians, PUBLISHED_MEDIANS))
-    text = f"{_which(ours)}; in the paper {_which(theirs, start=False)}."
-    return ClaimCheck(claim=claim, holds=all(ours.values()), text=text)
-
-
-def _above_none(medians: Mapping[str, float], transformation: str) -> dict[str, bool]:
-    """By learner."""
-    return {
-        learner: _is_above(
-            medians[f"{learner}-{transformation}-observed"]
-            - medians[f"{learner}-{transformation}-none"]
-        )
-        for learner in LEARNERS
+    pairs = {name: (f"{name}-line-observed", f"{name}-line-none") for name in LEARNERS}
+    if not _has(sweep, *(end for pair in pairs.values() for end in pair)):
+        return None
+    found = {
+        LEARNERS[name]: difference_of_medians(_cases(sweep, one), _cases(sweep, other))
+        for name, (one, other) in pairs.items()
     }
-
-
-def _which(above: Mapping[str, bool], *, start: bool = True) -> str:
-    """For whom it is so, and for whom not."""
-    yes = _listed([LEARNERS[name] for name, is_so in above.items() if is_so])
-    no = _listed([LEARNERS[name] for name, is_so in above.items() if not is_so])
-    if not no:
-        text = "it is so for all three"
-    elif not yes:
-        text = "it is so for none"
-    else:
-        text = f"it is so for {yes}, not for {no}"
-    return text[0].upper() + text[1:] if start else text
+    theirs = [PUBLISHED_MEDIANS[one] - PUBLISHED_MEDIANS[other] for one, other in pairs.values()]
+    return ClaimCheck(
+        claim="Each learner on the line graph: observed connectivity is above none",
+        published=f"{signed(min(theirs))} to {signed(max(theirs))}",
+        intervals=tuple(found.values()),
+        text="; ".join(f"{name} {interval}" for name, interval in found.items()) + ".",
+    )
 
 
 def learner_table(sweep: SweepResult) -> str:
-    """Observed connectivity and none by learner and transformation: medians and their difference,
-    cases on which it is above and below, and its mean over cases; the published difference."""
+    """Observed connectivity and none by learner and transformation: medians, their difference with
+    its interval, cases on which it is above and below, the mean over cases, what is published."""
     columns = (
-        "Method",
-        "Graph",
-        "Observed",
-        "None",
-        "Difference",
-        "Cases above",
-        "below",
-        "Mean",
-        "Published",
+        *("Method", "Graph", "Observed", "None", "Difference"),
+        *("Cases above", "below", "Mean", "Published"),
     )
     rows = []
     for learner, transformation in product(LEARNERS, TRANSFORMATIONS):
         observed, none = (f"{learner}-{transformation}-{end}" for end in ("observed", "none"))
-        if _missing(sweep, [observed, none]):
+        if not _has(sweep, observed, none):
             continue
         above, below, count, average = _by_cases(sweep, observed, none)
-        change = sweep.medians[observed] - sweep.medians[none]
-        theirs = PUBLISHED_MEDIANS[observed] - PUBLISHED_MEDIANS[none]
         rows.append(
             [
                 LEARNERS[learner],
                 TRANSFORMATIONS[transformation],
                 _three(sweep.medians[observed]),
                 _three(sweep.medians[none]),
-                signed(change),
+                str(difference_of_medians(_cases(sweep, observed), _cases(sweep, none))),
                 f"{above} of {count}",
                 str(below),
                 signed(average),
-                signed(theirs),
+                signed(PUBLISHED_MEDIANS[observed] - PUBLISHED_MEDIANS[none]),
             ]
         )
     return markdown_table(columns, rows, left=2) if rows else ""
 
 
-# Selection
+# Beside methods that search
 
 
-def selection(sweep: SweepResult) -> ClaimCheck:
-    """Whether cross-validation's choice is below the best on held-out cases, as in the paper."""
-    claim = "Cross-validation does not choose the configuration that is best on held-out cases"
-    chosen = choice_of(sweep)
-    if chosen is None or len(sweep.medians) < 2:
-        text = "It takes two configurations with scores in cross-validation."
-        return ClaimCheck(claim=claim, holds=None, text=text)
-    best, count = best_of(sweep), len(sweep.medians)
-    place = rank(sweep.medians, chosen)
-    known = "of those that were run " if count < len(BY_CONFIGURATION) else ""
-    if place == 1:
-        others = [name for name in sweep.medians if rank(sweep.medians, name) == 1]
-        shared = f" together with {len(others) - 1} more" if len(others) > 1 else ""
-        end = f"median {_three(sweep.medians[chosen])} on held-out cases, rank 1 of {count}{shared}"
-    else:
-        end = (
-            f"median {_three(sweep.medians[chosen])} on held-out cases, rank {place} of {count}; "
-            f"the best is {short_words(best)} ({_three(sweep.medians[best])}"
-        )
-        scores = sweep.cross_validation
-        if best in scores:
-            end += f", rank {rank(scores, best)} of {len(scores)} in cross-validation"
-        end += ")"
-    text = (
-        f"Ours chooses {known}{short_words(chosen)} (score "
-        f"{_three(sweep.cross_validation[chosen])}), {end}. {_paper_selection()}"
+def above_explainer(sweep: SweepResult, ours: Mapping[str, ByCase]) -> ClaimCheck | None:
+    """Whether the highlighted configuration is above PGExplainer on the same subjects."""
+    if not _has(sweep, HIGHLIGHT) or PGEXPLAINER not in ours:
+        return None
+    explainer = ours[PGEXPLAINER]
+    return ClaimCheck(
+        claim="DirGraphConv on the observed line graph is above PGExplainer",
+        published=signed(PUBLISHED_MEDIANS[HIGHLIGHT] - EXPLAINER.median),
+        intervals=(difference_of_medians(_cases(sweep, HIGHLIGHT), explainer),),
+        text=f"Median {sweep.medians[HIGHLIGHT]:.4f} against {_quantile(explainer, 0.5):.4f}.",
     )
-    return ClaimCheck(claim=claim, holds=place > 1, text=text)
 
 
-def _paper_selection() -> str:
-    chosen = max(PUBLISHED_SCORES, key=lambda name: PUBLISHED_SCORES[name])
-    best = max(PUBLISHED_MEDIANS, key=lambda name: PUBLISHED_MEDIANS[name])
-    return (
-        f"The paper's would have chosen {short_words(chosen)} "
-        f"({_three(PUBLISHED_SCORES[chosen])}), median {_three(PUBLISHED_MEDIANS[chosen])}, rank "
-        f"{rank(PUBLISHED_MEDIANS, chosen)} of {len(PUBLISHED_MEDIANS)}; its best is "
-        f"{short_words(best)} ({_three(PUBLISHED_MEDIANS[best])}), rank "
-        f"{rank(PUBLISHED_SCORES, best)} in cross-validation."
+def best_minimum(sweep: SweepResult, ours: Mapping[str, ByCase]) -> ClaimCheck | None:
+    """Whether the minima of the highlighted configuration and of PGExplainer are the highest."""
+    baselines = _baselines(ours)
+    if not _has(sweep, HIGHLIGHT) or PGEXPLAINER not in ours or not baselines:
+        return None
+    both = {"DirGraphConv": _cases(sweep, HIGHLIGHT), EXPLAINER.method: ours[PGEXPLAINER]}
+    theirs = [BY_CONFIGURATION[HIGHLIGHT], EXPLAINER]
+    highest = max(row.quantiles[0] for row in BASELINES)
+    return ClaimCheck(
+        claim="The minima of DirGraphConv and of PGExplainer are above those of all baselines",
+        published=" and ".join(signed(row.quantiles[0] - highest) for row in theirs),
+        intervals=tuple(
+            above_the_rest(cases, list(baselines.values()), 0.0) for cases in both.values()
+        ),
+        text=_quantiles_text(both | baselines, 0.0, "Minima"),
+    )
+
+
+def best_quartile(sweep: SweepResult, ours: Mapping[str, ByCase]) -> ClaimCheck | None:
+    """Whether the first quartile of the highlighted configuration is the highest."""
+    baselines = _baselines(ours)
+    if not _has(sweep, HIGHLIGHT) or not baselines:
+        return None
+    cases = _cases(sweep, HIGHLIGHT)
+    theirs = BY_CONFIGURATION[HIGHLIGHT].quantiles[1] - max(row.quantiles[1] for row in BASELINES)
+    return ClaimCheck(
+        claim="The first quartile of DirGraphConv is above those of all baselines",
+        published=signed(theirs),
+        intervals=(above_the_rest(cases, list(baselines.values()), 0.25),),
+        text=_quantiles_text({"DirGraphConv": cases} | baselines, 0.25, "First quartiles"),
+    )
+
+
+def below_search(sweep: SweepResult, ours: Mapping[str, ByCase], method: str) -> ClaimCheck | None:
+    """Whether the highlighted configuration is below a search on the same subjects."""
+    search = ours.get(OUR_NAMES[method])
+    if not _has(sweep, HIGHLIGHT) or search is None:
+        return None
+    printed = next(row.median for row in BASELINES if row.method == method)
+    return ClaimCheck(
+        claim=f"DirGraphConv on the observed line graph is below {method}",
+        published=signed(printed - PUBLISHED_MEDIANS[HIGHLIGHT]),
+        intervals=(difference_of_medians(search, _cases(sweep, HIGHLIGHT)),),
+        text=f"Median {_three(sweep.medians[HIGHLIGHT])} against {_three(_quantile(search, 0.5))}.",
+    )
+
+
+def _baselines(ours: Mapping[str, ByCase]) -> dict[str, ByCase]:
+    """The paper's baselines, where all of them were run."""
+    whole = all(name in ours for name in BASELINE_NAMES)
+    return {name: ours[name] for name in BASELINE_NAMES} if whole else {}
+
+
+def _quantiles_text(tables: Mapping[str, ByCase], quantile: float, what: str) -> str:
+    parts = [f"{name} {_three(_quantile(table, quantile))}" for name, table in tables.items()]
+    return f"{what}: {', '.join(parts)}."
+
+
+# The best, and what is chosen
+
+
+def best_of_all(sweep: SweepResult) -> ClaimCheck | None:
+    """Whether the highlighted configuration is the best of all 14."""
+    if len(sweep.medians) < len(BY_CONFIGURATION):
+        return None
+    best = best_of(sweep)
+    others = [_cases(sweep, name) for name in sweep.medians if name != HIGHLIGHT]
+    theirs = max(value for name, value in PUBLISHED_MEDIANS.items() if name != HIGHLIGHT)
+    return ClaimCheck(
+        claim="DirGraphConv on the observed line graph is the best of the 14",
+        published=signed(PUBLISHED_MEDIANS[HIGHLIGHT] - theirs),
+        intervals=(above_the_rest(_cases(sweep, HIGHLIGHT), others),),
+        text=f"Our best is {short_words(best)}, median {_three(sweep.medians[best])}; "
+        f"DirGraphConv there has {_three(sweep.medians[HIGHLIGHT])}.",
+    )
+
+
+def selection(sweep: SweepResult) -> ClaimCheck | None:
+    """Whether cross-validation's choice is below the best on held-out cases, as in the paper."""
+    chosen = choice_of(sweep)
+    if chosen is None or len(sweep.medians) < len(BY_CONFIGURATION):
+        return None
+    names = list(sweep.medians)
+    place = names.index(chosen)
+
+    def regret(means: Sequence[Means]) -> Float[np.ndarray, " draw"]:
+        medians = np.stack([np.median(x, axis=-1) for x in means])
+        return medians.max(0) - medians[place]
+
+    count = len(names)
+    theirs = max(BY_CONFIGURATION.values(), key=lambda row: row.cross_validation or 0.0)
+    return ClaimCheck(
+        claim="Cross-validation does not choose what is best on held-out cases",
+        published=signed(max(PUBLISHED_MEDIANS.values()) - theirs.median),
+        intervals=(bootstrap([_cases(sweep, name) for name in names], regret),),
+        text=f"Ours chooses {short_words(chosen)} (score "
+        f"{_three(sweep.cross_validation[chosen])}), median {_three(sweep.medians[chosen])}, rank "
+        f"{rank(sweep.medians, chosen)} of {count}.",
     )
 
 
@@ -219,108 +278,20 @@ def rank(values: Mapping[str, float], name: str) -> int:
     return 1 + sum(round(value, 3) > round(values[name], 3) for value in values.values())
 
 
-# The incidence control
+# Rows
 
 
-def incidence_control(sweep: SweepResult) -> ClaimCheck:
-    """Whether without edges the incidence graph scores below the line graph in cross-validation."""
-    claim = (
-        "Without message-passing edges, which leaves features of components out of reach, the "
-        "incidence graph is below the line graph for each learner in cross-validation"
-    )
-    names = [f"{learner}-{graph}-none" for learner in LEARNERS for graph in TRANSFORMATIONS]
-    if missing := _missing(sweep, names):
-        return ClaimCheck(claim=claim, holds=None, text=missing)
-    if set(names) - sweep.cross_validation.keys():
-        return ClaimCheck(claim=claim, holds=None, text="Not all of them have a score.")
-    parts = []
-    for whose, scores, medians in (
-        ("Ours", sweep.cross_validation, sweep.medians),
-        ("The paper's", PUBLISHED_SCORES, PUBLISHED_MEDIANS),
-    ):
-        parts.append(
-            f"{whose}: in cross-validation {_which(_loses(scores), start=False)} "
-            f"({_changes(scores)}); on held-out cases {_which(_loses(medians), start=False)} "
-            f"({_changes(medians)})."
-        )
-    holds = all(_loses(sweep.cross_validation).values())
-    return ClaimCheck(claim=claim, holds=holds, text=" ".join(parts))
+def _has(sweep: SweepResult, *names: str) -> bool:
+    return all(name in sweep.by_configuration for name in names)
 
 
-def _loses(values: Mapping[str, float]) -> dict[str, bool]:
-    return {
-        name: _is_above(values[f"{name}-line-none"] - values[f"{name}-incidence-none"])
-        for name in LEARNERS
-    }
+def _cases(sweep: SweepResult, name: str) -> ByCase:
+    return sweep.by_configuration[name].by_seed()
 
 
-def _changes(values: Mapping[str, float]) -> str:
-    """From line to incidence, by learner in the order of the table."""
-    return ", ".join(
-        signed(values[f"{name}-incidence-none"] - values[f"{name}-line-none"]) for name in LEARNERS
-    )
-
-
-# The best
-
-
-def best_median(sweep: SweepResult, searches: Sequence[Search] = ()) -> ClaimCheck:
-    """Our best beside the paper's best and beside EAP-IG."""
-    best = best_of(sweep)
-    ours, theirs = sweep.medians[best], max(PUBLISHED_MEDIANS.values())
-    claim = (
-        "DirGraphConv on the observed line graph is the best of the 14, and below EAP-IG's "
-        "published median"
-    )
-    text = (
-        f"Our best is {short_words(best)}, median {_three(ours)}: {_beside(ours, theirs)} the "
-        f"paper's best, {_three(theirs)}, and {_beside(ours, EAP_IG)} EAP-IG's published "
-        f"{_three(EAP_IG)}."
-    )
-    fleet = sweep.aspects["fleet"]
-    own = [one for one in beside(sweep, searches) if one.method == "eap-ig"]
-    for search in own:
-        median = search.summary.quantiles[2]
-        text += (
-            f" EAP-IG on our {fleet} subjects has {_three(median)}, so that our best is "
-            f"{_beside(ours, median)} it."
-        )
-    return ClaimCheck(claim=claim, holds=best == HIGHLIGHT and ours < EAP_IG, text=text)
-
-
-def _beside(ours: float, theirs: float) -> str:
-    change = signed(ours - theirs)
-    if change == "0.000":
-        return "equal to"
-    return f"{change[1:]} {'above' if ours > theirs else 'below'}"
-
-
-# Settings
-
-
-def eligibility(sweep: SweepResult) -> ClaimCheck:
-    """How many settings finished every fold."""
-    claim = "Fewer than all settings could be chosen from"
-    counts = [row.eligible for row in sweep.rows]
-    grids = sorted({row.settings for row in sweep.rows})
-    sizes = str(grids[0]) if len(grids) == 1 else f"{grids[0]} to {grids[-1]}"
-    few, many = min(counts), max(counts)
-    span = f"{few}" if few == many else f"{few} to {many}"
-    text = (
-        f"{span} of {sizes} settings finished every fold, {sum(counts)} in all over "
-        f"{len(counts)} configurations; in the paper {ELIGIBLE[0]} to {ELIGIBLE[1]} of {SETTINGS}. "
-        "Settings that failed and settings that were not tried are not told apart."
-    )
-    holds = any(row.eligible < row.settings for row in sweep.rows)
-    return ClaimCheck(claim=claim, holds=holds, text=text)
-
-
-# Words
-
-
-def _missing(sweep: SweepResult, names: Sequence[str]) -> str:
-    absent = [name for name in names if name not in sweep.by_configuration]
-    return f"Not run: {', '.join(absent)}." if absent else ""
+def _quantile(table: ByCase, quantile: float) -> float:
+    means = [fmean(by_seed.values()) for by_seed in table.values()]
+    return float(np.quantile(means, quantile))
 
 
 def _by_cases(sweep: SweepResult, one: str, other: str) -> tuple[int, int, int, float]:
@@ -328,17 +299,8 @@ def _by_cases(sweep: SweepResult, one: str, other: str) -> tuple[int, int, int, 
     and the mean difference."""
     first, second = sweep.case_means(one), sweep.case_means(other)
     changes = [first[case] - second[case] for case in first if case in second]
-    above, below = (sum(_is_above(sign * change) for change in changes) for sign in (1, -1))
+    above, below = (sum(round(sign * x, 3) > 0 for x in changes) for sign in (1, -1))
     return above, below, len(changes), fmean(changes) if changes else 0.0
-
-
-def _is_above(change: float) -> bool:
-    """Whether a difference is above zero as it is printed."""
-    return signed(change).startswith("+")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else " and ".join([", ".join(names[:-1]), *names[-1:]])
 
 
 def _three(value: float) -> str:

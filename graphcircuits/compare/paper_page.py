@@ -1,13 +1,15 @@
-"""The page of the paper's experiment, from the rows of sweeps; nothing on it is typed.
+"""The pages of the paper's experiment, from the rows of sweeps; nothing on them is typed.
 
     python -m graphcircuits.compare.paper_page SWEEP.json ... --bench CASES.csv \\
         --out docs/results/paper.md --figure docs/figures/paper.svg
 
 1. Rows of the sweeps are read and put together (`sweeps`); the first sweep is the one drawn.
-2. The page has the sweeps side by side, the paper's findings checked on each (`findings`), what
-   explains the distance to the paper (`decompose`), a table per sweep, other methods, cost, all
-   published rows (`published`).
-3. `--figure` draws the paper's figure, and all 14 configurations in a file with `-all` in its name;
+2. The page has the paper's table with ours, the methods and the floors beside it, the paper's
+   findings checked on every sweep that can decide them (`findings`), what explains the distance to
+   the paper, and its leak (`decompose`).
+3. A second page, `NAME-details.md` beside it, has the sweeps side by side, every finding in words,
+   all pairs of sweeps, a table per sweep, cost, and all published rows (`published`).
+4. `--figure` draws the paper's figure, and all 14 configurations in a file with `-all` in its name;
    `--latex` writes the tables.
 """
 
@@ -17,17 +19,32 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from graphcircuits.compare.boxes import SUFFIXES
-from graphcircuits.compare.decompose import contrast_table, contrast_text, contrasts
-from graphcircuits.compare.findings import PUBLISHED_MEDIANS, findings, learner_table
+from graphcircuits.compare.decompose import (
+    Contrast,
+    contrast_table,
+    contrast_text,
+    contrasts,
+    leak_table,
+    leak_text,
+    main_contrasts,
+)
+from graphcircuits.compare.findings import (
+    PUBLISHED_MEDIANS,
+    ClaimCheck,
+    findings,
+    learner_table,
+)
 from graphcircuits.compare.published import N_CASES, N_SEEDS, PUBLISHED_TITLE, short_words
 from graphcircuits.compare.sweep_costs import Record, cost_markdown, formula_markdown, read_costs
 from graphcircuits.compare.sweep_figures import (
     HIGHLIGHT,
     best_of,
     configurations_figure,
+    main_table,
     paper_figure,
     published_markdown,
     search_markdown,
@@ -63,22 +80,57 @@ class Page:
     sources: Mapping[str, str] = field(default_factory=dict)
     """Files of rows, and the commands that wrote them."""
 
-    def markdown(self) -> str:
-        parts = ["# The paper's experiment", self._about()]
-        parts += [f"![edge AUROC on held-out cases]({path})" for path in self.figures]
-        if self.figures:
-            parts.append(f"{CAPTION} Ours are of the first sweep: {self.sweeps[0].name}.")
+    @cached_property
+    def checks(self) -> list[dict[str, ClaimCheck]]:
+        """The findings that each sweep can be asked for."""
+        return [findings(sweep, self.searches) for sweep in self.sweeps]
+
+    @cached_property
+    def pairs(self) -> list[Contrast]:
+        """The pairs of sweeps that differ in one thing."""
+        return contrasts(self.sweeps)
+
+    def markdown(self, details: str) -> str:
+        """The page; `details` is where the other one lies, as it is linked."""
+        main = main_contrasts(self.pairs)
+        parts = [
+            "# The paper's experiment",
+            _ABOUT,
+            f"[The details]({details}) have every sweep, finding and published row, and the "
+            "command that makes both pages.",
+            *(f"![edge AUROC on held-out cases]({path})" for path in self.figures[:1]),
+            *([f"{CAPTION} Ours are of sweep 1 below."] if self.figures else []),
+            "## The table",
+            f"Sweep 1 ({self.sweeps[0].name}); AUROC over {_conditions(self.sweeps[0])}",
+            main_table(self.sweeps[0], self.searches),
+            _FLOORS,
+            "## The paper's findings",
+            _FINDINGS,
+            self._verdicts(),
+            self._numbers(),
+            "## Where the distance comes from",
+            contrast_text(self.sweeps, main),
+            *([contrast_table(main)] if main else []),
+            "## Test circuits in the paper's pool",
+            leak_text(self.pairs),
+        ]
+        return "\n\n".join(parts) + "\n"
+
+    def details(self, page: str) -> str:
+        """The second page; `page` is where the first one lies, as it is linked."""
+        parts = ["# The paper's experiment: details", f"Behind [the page]({page}).", self._made()]
+        parts += [f"![edge AUROC on held-out cases]({path})" for path in self.figures[1:]]
         parts += ["## Sweeps", self._overview(), "## The paper's findings, one by one"]
-        parts += [self._verdicts()]
+        for number, (sweep, checks) in enumerate(zip(self.sweeps, self.checks, strict=True), 1):
+            if checks:
+                parts += [self._findings(number, sweep, checks)]
+        parts += ["## Where the distance comes from", contrast_text(self.sweeps, self.pairs)]
+        if self.pairs:
+            parts.append(contrast_table(self.pairs))
+        parts += ["## Test circuits in the paper's pool", leak_table(self.sweeps), "## Tables"]
         for number, sweep in enumerate(self.sweeps, start=1):
-            parts += [self._findings(number, sweep)]
-        found = contrasts(self.sweeps)
-        parts += ["## Where the distance comes from", contrast_text(self.sweeps, found)]
-        if found:
-            parts.append(contrast_table(found))
-        parts.append("## Tables")
-        for number, sweep in enumerate(self.sweeps, start=1):
-            parts += [f"### {number}. {sweep.name}", _conditions(sweep), sweep_markdown(sweep)]
+            about = f"AUROC over {_conditions(sweep)}"
+            parts += [f"### {number}. {sweep.name}", about, sweep_markdown(sweep)]
         if self.searches:
             parts += [
                 "### Other methods on the same cases",
@@ -95,17 +147,10 @@ class Page:
         """A table per sweep."""
         return "\n".join(sweep_latex(sweep, self.searches) for sweep in self.sweeps)
 
-    def _about(self) -> str:
-        text = (
-            "The 14 configurations of *Can Graph Learning Learn Circuits?* (Tan, Lampert, "
-            "Maynard et al., 2026), selected by cross-validation, trained again on the whole "
-            "pool with several seeds, and measured on held-out cases at head level. The paper "
-            f"has {N_CASES} cases and {N_SEEDS} seeds, on InterpBench's weights; its figures "
-            "are marked as published."
-        )
-        parts = [text, f"Made with `{self.command}`, from the rows of:"]
-        parts.append("\n".join(f"- `{path}`: `{made}`" for path, made in self.sources.items()))
-        return "\n\n".join(parts if self.command else parts[:1])
+    def _made(self) -> str:
+        """The command, and the files it reads."""
+        lines = "\n".join(f"- `{path}`: `{made}`" for path, made in self.sources.items())
+        return f"Both are made with `{self.command}`, from the rows of:\n\n{lines}"
 
     def _overview(self) -> str:
         columns = (
@@ -144,20 +189,29 @@ class Page:
         )
         return f"{markdown_table(columns, rows)}\n\n{note}"
 
+    def _decided(self) -> list[int]:
+        """Places of the sweeps with the control without message passing, our subjects first."""
+        return [place for place, checks in enumerate(self.checks) if "message passing" in checks]
+
     def _verdicts(self) -> str:
-        columns = ["Finding", *(str(number) for number in range(1, len(self.sweeps) + 1))]
-        by_sweep = [findings(sweep, self.searches) for sweep in self.sweeps]
-        rows = [
-            [found[0].claim, *(one.verdict for one in found)]
-            for found in zip(*by_sweep, strict=True)
-        ]
+        """A row per finding, a column per sweep that can be asked for the main one."""
+        places = self._decided()
+        columns = ["Finding", "Published", *(f"Sweep {place + 1}" for place in places)]
+        known = {name: one for checks in self.checks for name, one in checks.items()}
+        rows = []
+        for name, one in known.items():
+            cells = [self.checks[place].get(name) for place in places]
+            shown = ["" if check is None else check.short for check in cells]
+            rows.append([one.claim, one.published, *shown])
         return markdown_table(columns, rows, left=len(columns))
 
-    def _findings(self, number: int, sweep: SweepResult) -> str:
-        lines = [
-            f"- **{one.claim}: {one.verdict}.** {one.text}"
-            for one in findings(sweep, self.searches)
-        ]
+    def _numbers(self) -> str:
+        """What the sweeps of the table are."""
+        names = [f"{place + 1} is {self.sweeps[place].name}" for place in self._decided()]
+        return f"Sweeps: {'; '.join(names)}." if names else ""
+
+    def _findings(self, number: int, sweep: SweepResult, checks: Mapping[str, ClaimCheck]) -> str:
+        lines = [f"- **{one.claim}: {one.short}.** {one.text}" for one in checks.values()]
         parts = [f"### Findings of sweep {number}: {sweep.name}", "\n".join(lines)]
         if table := learner_table(sweep):
             parts += [
@@ -167,6 +221,22 @@ class Page:
         return "\n\n".join(parts)
 
 
+_ABOUT = (
+    "The 14 configurations of *Can Graph Learning Learn Circuits?* (Tan, Lampert, Maynard et al., "
+    "2026), selected by cross-validation, trained again on the whole pool with several seeds, and "
+    "measured on held-out cases at head level, under InterpBench's labels. The paper has "
+    f"{N_CASES} cases and {N_SEEDS} seeds, on InterpBench's weights; its figures are marked as "
+    "published."
+)
+_FLOORS = (
+    "Floors look at nothing that the subject computes: random scores; how often an edge of that "
+    "name is in the circuits that were learned from; a trained network with every feature zeroed."
+)
+_FINDINGS = (
+    "The difference that each claim is about, with its interval: 95% of what other cases and other "
+    "training seeds would give, with all seeds and without any one of them. A claim holds or does "
+    "not hold where the interval leaves out zero. Empty cells were not run."
+)
 _OTHERS = (
     "Methods of `graphcircuits bench` on our subjects: searches of each case, and predictors that "
     "ship. Seeds draw prompts, and seed methods that are random; nothing is trained again."
@@ -191,10 +261,8 @@ def _conditions(sweep: SweepResult) -> str:
     steps = _span(row.step for row in sweep.rows)
     return (
         f"{_span(len(row.cases) for row in sweep.rows)} cases, "
-        f"{_span(row.n_seeds for row in sweep.rows)} seeds, chosen after {steps} steps. AUROC as "
-        "minimum, quartiles and maximum over cases, seeds averaged within a case; after ± the "
-        "standard deviation of the statistic over seeds. Eligible are the settings that finished "
-        "every fold."
+        f"{_span(row.n_seeds for row in sweep.rows)} seeds, chosen after {steps} steps; seeds are "
+        "averaged within a case, after ± stands the standard deviation of the statistic over seeds."
     )
 
 
@@ -232,8 +300,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command=command,
         sources={path.as_posix(): command_of(path) for path in given.sweeps},
     )
-    write_atomic(given.out, page.markdown().encode())
-    written.append(given.out)
+    details = given.out.with_name(f"{given.out.stem}-details{given.out.suffix}")
+    for path, text in (
+        (given.out, page.markdown(details.name)),
+        (details, page.details(given.out.name)),
+    ):
+        write_atomic(path, text.encode())
+        written.append(path)
     if given.latex is not None:
         write_atomic(given.latex, page.latex().encode())
         written.append(given.latex)

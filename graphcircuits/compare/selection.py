@@ -1,7 +1,7 @@
 """Which subjects a bench takes, by name, and how each is loaded.
 
-1. `select_cases` turns a word (test, pool, paper-pool, deep, all) or ids into cases; a word means
-   those whose planted subject ships.
+1. `select_cases` turns a word (test, pool, paper-pool, interpbench-pool, deep, all) or ids into
+   cases; a word means those whose planted subject ships.
 2. `select_subjects` does so for any fleet, shipped or in a folder that `graphcircuits build` wrote,
    and has one word more: `multitask`, every task of the models that have several. A subject goes by
    the id of its order; of a model of several tasks each task is one: mt-7@ib-4.natural.llama.0.
@@ -20,11 +20,12 @@ from graphcircuits.corpus import MULTITASK, case_ids, load_case
 from graphcircuits.corpus.case import Case
 from graphcircuits.corpus.multitask import AT, TaskCase, multi_records
 from graphcircuits.corpus.orders import Order, shipped_orders
+from graphcircuits.corpus.pools import POOLS, pool_cases
 from graphcircuits.corpus.recognize import shipped_ids
 from graphcircuits.subject.files import load_transformer
 from graphcircuits.subject.transformer import Transformer
 
-SELECTIONS = ("test", "pool", "paper-pool", "deep", "all")
+SELECTIONS = ("test", *POOLS, "deep", "all")
 ALL_SELECTIONS = (*SELECTIONS, "multitask")
 DEEP = 4
 """Layers from which on a case is deep."""
@@ -72,8 +73,9 @@ class Unit:
 def select_cases(selection: str) -> tuple[list[str], list[str]]:
     """Ids to run, and ids left out because no subject of theirs is shipped.
 
-    `test` is held out. `pool` is for training. `paper-pool` are InterpBench's 26 cases of the
-    paper's pool, two of which ours discards. `deep` is every case outside the test split whose
+    `test` is held out. `pool` is for training. `paper-pool` are 50 cases as the paper's pool has
+    them, and `interpbench-pool` the 26 of these that are InterpBench's, two of which ours discards
+    (`corpus.pools`). `deep` is every case outside the test split whose
     subject has four layers or more, discarded ones included. `all` is all.
     Anything else is read as ids with commas between; none of those is left out.
     """
@@ -137,8 +139,8 @@ def _is_in(selection: str, case: Case) -> bool:
     """Whether a word means the case."""
     if case.family == MULTITASK or selection == "multitask":
         return case.family == MULTITASK and selection == "multitask"
-    if selection == "paper-pool":
-        return case.paper_split == "pool"
+    if selection in POOLS[1:]:
+        return case.id in {one.id for one in pool_cases(selection)}
     if selection == "deep":
         return case.split != "test" and case.graph.n_layers >= DEEP
     return selection in ("all", case.split)

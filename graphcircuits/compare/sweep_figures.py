@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from graphcircuits.compare.boxes import Box, Slot, SlotGroup, draw_boxes
+from graphcircuits.compare.evaluate import Summary
 from graphcircuits.compare.published import (
     BASELINES,
     BY_CONFIGURATION,
@@ -30,6 +31,7 @@ from graphcircuits.compare.sweep_rows import (
     CONFIGURATIONS,
     LEARNERS,
     TRANSFORMATIONS,
+    SweepRow,
     configuration_parts,
 )
 from graphcircuits.compare.sweeps import Search, SweepResult
@@ -77,6 +79,34 @@ def sweep_markdown(sweep: SweepResult) -> str:
             ]
         )
     return markdown_table(columns, rows, left=3)
+
+
+def main_table(sweep: SweepResult, searches: Sequence[Search]) -> str:
+    """Configurations of a sweep, methods on the same subjects by the same labels, and floors, with
+    the published median of each."""
+    theirs = {OUR_NAMES[row.method]: row.median for row in (EXPLAINER, *BASELINES)}
+    rows = []
+
+    def add(which: Sequence[str], summary: Summary, printed: float | None) -> None:
+        five = [f"{value:.3f}" for value in summary.quantiles]
+        spread = "" if summary.spread is None else f" ± {summary.spread[2]:.3f}"
+        five[2] += spread
+        ends = ["", ""]
+        if printed is not None:
+            ends = [f"{printed:.3f}", signed(summary.quantiles[2] - printed)]
+        rows.append([*which, *five, *ends])
+
+    for row in sweep.rows:
+        add(words(row.configuration), sweep.summaries[row.configuration], _median_of(row))
+    own = sorted(beside(sweep, searches), key=lambda one: (one.is_floor, -one.summary.quantiles[2]))
+    for one in own:
+        kind = "floor" if one.is_floor else ""
+        add((one.method, kind, ""), one.summary, theirs.get(one.method))
+    return markdown_table((*_WHICH, *_FIVE, "Published", "Difference"), rows, left=3)
+
+
+def _median_of(row: SweepRow) -> float:
+    return BY_CONFIGURATION[row.configuration].median
 
 
 def search_markdown(searches: Sequence[Search]) -> str:

@@ -20,6 +20,9 @@ from graphcircuits.corpus import case_ids
 from graphcircuits.corpus.orders import Order
 from graphcircuits.files import StoreError, read_text, short
 
+FLOORS = ("random", "edge-frequency")
+BLIND = "blind"
+"""Ends the name of a predictor whose features are all zero."""
 ASPECTS = ("aligner", "pool", "fleet", "labels")
 """What every sweep says of itself; details may say more."""
 
@@ -104,6 +107,11 @@ class Search:
     cases: Mapping[str, Mapping[int, float]]
     """AUROC by subject and seed."""
 
+    @property
+    def is_floor(self) -> bool:
+        """Whether it looks at nothing that the subject computes."""
+        return self.method in FLOORS or self.method.endswith(BLIND)
+
     @cached_property
     def summary(self) -> Summary:
         return summarize(self.cases)
@@ -116,7 +124,7 @@ class Search:
 def read_searches(path: str | Path, labels: str = "interpbench") -> list[Search]:
     """The methods of a bench, from its `cases.csv` or the folder that holds it.
 
-    The file does not say which labels its AUROC is by, so they are given.
+    Where the file has no column `labels`, those that its AUROC is by are given.
     """
     path = Path(path) / "cases.csv" if Path(path).is_dir() else Path(path)
     lines = list(csv.DictReader(io.StringIO(read_text(path))))
@@ -127,7 +135,7 @@ def read_searches(path: str | Path, labels: str = "interpbench") -> list[Search]
             f"{', '.join(sorted(wanted))}; write it with: graphcircuits bench --cases test"
         )
     held_out = set(case_ids(split="test"))
-    found: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    found: dict[tuple[str, str, str], dict[str, dict[int, float]]] = {}
     for number, line in enumerate(lines, start=2):
         try:
             order = Order.parse(line["case"])
@@ -138,11 +146,14 @@ def read_searches(path: str | Path, labels: str = "interpbench") -> list[Search]
             raise StoreError(f"{path}, line {number}: {short(str(error))}") from error
         if not math.isfinite(value):
             raise StoreError(f"{path}, line {number}: auroc must be a number, got {value}")
-        by_case = found.setdefault((order.fleet, line["method"]), {})
-        by_case.setdefault(line["case"], {})[seed] = value
+        by = line.get("labels") or labels
+        by_case = found.setdefault((order.fleet, line["method"], by), {})
+        # The usual subject of a case goes by the case, as in the rows of a sweep.
+        usual = order == Order(order.case, order.fleet)
+        by_case.setdefault(order.case if usual else line["case"], {})[seed] = value
     if not found:
         raise StoreError(f"{path} has no run on a held-out case; write it with --cases test.")
     return [
-        Search(method=method, fleet=fleet, labels=labels, cases=cases)
-        for (fleet, method), cases in found.items()
+        Search(method=method, fleet=fleet, labels=by, cases=cases)
+        for (fleet, method, by), cases in found.items()
     ]

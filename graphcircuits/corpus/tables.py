@@ -21,7 +21,7 @@ import numpy as np
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.corpus import FAMILIES, N_FOLDS, RANDOM, case_ids, load_case, split_records
-from graphcircuits.corpus.case import Case
+from graphcircuits.corpus.case import DEFAULT_LABELS, Case
 from graphcircuits.corpus.random_programs import GUESSABLE, INDEXED, random_facts
 from graphcircuits.rasp import SelectorWidth
 from graphcircuits.rasp.sample import MAX_LAYERS
@@ -132,7 +132,7 @@ def graph_table(subsets: Mapping[str, str] = SUBSETS) -> str:
     return _size_table("graph", sizes)
 
 
-def circuit_table(labeling: str = "interpbench", subsets: Mapping[str, str] = SUBSETS) -> str:
+def circuit_table(labeling: str = DEFAULT_LABELS, subsets: Mapping[str, str] = SUBSETS) -> str:
     """The paper's table of true circuits: nodes and edges under one labeling."""
     sizes = {
         name: [circuit_size(case.labels(labeling)) for case in cases_of(subsets[name])]
@@ -172,12 +172,12 @@ def _size_table(what: str, sizes: Mapping[str, Sequence[tuple[int, int]]]) -> st
 
 
 def worked_out(case: Case) -> Circuit:
-    """The official labels with the defects of the published lists, but for the choice of heads.
+    """The interpbench labels with the defects of the published lists, but for the choice of heads.
 
     The edge into `logits` is lost when the program needs one layer only. The test cases were
     published first: there every writer of a head feeds q, k and v, and selector widths are missing.
     """
-    names = set(case.circuit.edges)
+    names = set(case.labels("interpbench").edges)
     if case.paper_split == "test":
         widths = {
             f"a{layer}.h{number}"
@@ -216,8 +216,8 @@ def tables() -> dict[str, str]:
         "Where the paper's split differs": difference_table(),
         "Random programs": random_table(),
         "Component graphs": graph_table(),
-        "Circuits, official labels": circuit_table(),
-        "Circuits, complete labels": circuit_table("complete"),
+        "Circuits, complete labels": circuit_table(),
+        "Circuits, interpbench labels": circuit_table("interpbench"),
         "InterpBench under the paper's split: component graphs": graph_table(PAPER_SUBSETS),
         "InterpBench under the paper's split and labels: circuits": circuit_table(
             "paper", PAPER_SUBSETS

@@ -114,9 +114,12 @@ def bytes_for(device: torch.device, memory_limit: int | None) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """What a GPU has free, what PyTorch holds ready for the next tensors included."""
-    free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    """What this process may still take of a GPU: what is free, or what PyTorch holds ready for the
+    next tensors, within the process's own share."""
+    free, total = torch.cuda.mem_get_info(device)
+    own = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+    there = min(free + torch.cuda.memory_reserved(device), own)
+    return there - torch.cuda.memory_allocated(device)
 
 
 def at_once(

@@ -17,6 +17,9 @@ puts the latter into words; a case that is not like them is a `BeyondTraining` w
 as they are, without a search to start from, paths, trust or probabilities (docs/predictor.md). Its
 predictors are `paper/default` and `paper/fold-0` to `paper/fold-4`, kept from cases
 as ours are.
+
+`gcl_blind` and `gcl_paper_blind` are floors: the same predictors, blind to all that is measured of
+a case. What they reach, the shape of the graph and the kinds of its components give by themselves.
 """
 
 from collections.abc import Iterator
@@ -25,7 +28,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.corpus.recognize import case_of
+from graphcircuits.corpus.case import DEFAULT_LABELS
+from graphcircuits.corpus.recognize import case_of, planted_case
 from graphcircuits.methods.method import Finding, KnownMethod, Options
 from graphcircuits.methods.prepare import placed
 from graphcircuits.methods.shipped import (
@@ -36,7 +40,7 @@ from graphcircuits.methods.shipped import (
     kind_of,
     seen_related,
 )
-from graphcircuits.predictor.ensemble import Ensemble, Prediction
+from graphcircuits.predictor.ensemble import Ensemble, Prediction, blinded
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -77,6 +81,30 @@ def gcl_paper(
     return predict(subject, pairs, predictor, generator=generator, system=PAPER).logits
 
 
+def gcl_blind(
+    subject: Transformer,
+    pairs: Pairs,
+    *,
+    predictor: str | None = None,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, " edge"]:
+    """The logits of `gcl` where every feature has the value that it has on average in training."""
+    generator = generator or torch.Generator().manual_seed(0)
+    return predict(subject, pairs, predictor, generator=generator, blind=True).logits
+
+
+def gcl_paper_blind(
+    subject: Transformer,
+    pairs: Pairs,
+    *,
+    predictor: str | None = None,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, " edge"]:
+    """The logits of `gcl_paper` where every feature is zero."""
+    generator = generator or torch.Generator().manual_seed(0)
+    return predict(subject, pairs, predictor, generator=generator, system=PAPER, blind=True).logits
+
+
 def predict(
     subject: Transformer,
     pairs: Pairs,
@@ -84,10 +112,12 @@ def predict(
     *,
     generator: torch.Generator,
     system: str = "",
+    blind: bool = False,
 ) -> Prediction:
     """What the predictor says of a case, which is read once; the arguments are those of `gcl`.
 
-    `system` is what the names of its shipped predictors begin with.
+    `system` is what the names of its shipped predictors begin with. With `blind` it does not see
+    what was measured.
     """
     pairs = placed(subject, pairs)
     name = choose_predictor(subject, pairs, predictor, system)
@@ -106,7 +136,7 @@ def predict(
             "exact."
         )
     _refuse_leak(name, ensemble, case_of(subject, pairs), system)
-    ensemble = ensemble.to(subject.device)
+    ensemble = (blinded(ensemble) if blind else ensemble).to(subject.device)
     return ensemble.predict_case(subject, pairs, generator=generator, kind=kind_of(subject))
 
 
@@ -129,6 +159,13 @@ def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Fin
             "gcl adds a correction by its network to the scores of a gradient search; here only "
             f"{prediction.trust:.0%} of the correction is added, because on other cases that look "
             "like this one it seldom helped",
+        )
+    known = planted_case(subject) is not None
+    if known and (learned := find_ensemble(predictor).labels) != DEFAULT_LABELS:
+        remarks += (
+            f"the predictor learned from {learned} labels, and the true circuit of this subject is "
+            f"given by {DEFAULT_LABELS} labels: edges that only one of them has are ranked by what "
+            "it learned",
         )
     return Finding(prediction.logits, prediction.probabilities, remarks)
 
@@ -199,3 +236,5 @@ def _fill_paper(subject: Transformer, pairs: Pairs, options: Options) -> Options
 
 GCL = KnownMethod(run=gcl, threshold=0.0, fill=_fill, remarks=_remarks, find=_find, files=_files)
 GCL_PAPER = KnownMethod(run=gcl_paper, fill=_fill_paper, remarks=_remarks, files=_files)
+GCL_BLIND = KnownMethod(run=gcl_blind, fill=_fill, files=_files)
+GCL_PAPER_BLIND = KnownMethod(run=gcl_paper_blind, fill=_fill_paper, files=_files)

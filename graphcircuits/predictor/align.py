@@ -23,6 +23,7 @@ several runs and cases at once.
 Paper: Feature Alignment.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
@@ -131,9 +132,10 @@ class TabpfnAligner(nn.Module):
         # Numbers a token holds at its peak, all layers together where gradients are wanted: a few
         # per head, or where there are further layers its states.
         self._heads = heads
-        self._token_numbers = 4 * heads + 6
-        if layers > 1:
-            self._token_numbers = layers * d_align * (10 + 2 * expansion)
+        short = 4 * heads + 6
+        self._token_numbers = layers * d_align * (10 + 2 * expansion) if layers > 1 else short
+        self.tokens_weigh = math.ceil(self._token_numbers / short)
+        """How much more memory a token takes than with one layer."""
 
     @property
     def width(self) -> int:

@@ -55,12 +55,14 @@ class Pairs:
     """logit-diff: the classes (batch pos) or (batch) to be told apart from the targets."""
     case: str | None = field(default=None, compare=False)
     """The case that drew the prompts, where one did. It is no part of their content."""
+    task: str = field(default="", compare=False)
+    """What they ask, in words, where that is known. It is no part of their content."""
 
     def __post_init__(self) -> None:
         odd = [
             f"{field.name} must be a tensor, got {type(getattr(self, field.name)).__name__}"
             for field in fields(self)
-            if field.name not in ("loss_name", "case")
+            if field.name not in ("loss_name", "case", "task")
             and not isinstance(getattr(self, field.name), Tensor | None)
         ]
         if not isinstance(self.loss_name, str) and not callable(self.loss_name):

@@ -29,6 +29,7 @@ from torch.nn import functional as F
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.compare.evaluate import auroc
+from graphcircuits.predictor.align import TabpfnAligner
 from graphcircuits.predictor.block import of_run, stacked
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import Predictor
@@ -43,7 +44,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 BUCKETS = 4
 """That a step draws from."""
 AT_ONCE = 2**26
-"""Numbers of vectors that go through the aligner together, all runs counted."""
+"""Numbers of vectors that go through the aligner together, all runs counted; fewer where an aligner
+of several layers makes tokens of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,7 +304,9 @@ class _Stack:
     def _at_once(self, bucket: Bucket, pairs: int) -> int:
         """Cases that go through together."""
         contexts = 1 if bucket.tables is not None else pairs * bucket.scored.shape[2]
-        return max(1, AT_ONCE // (len(self.runs) * bucket.numbers * contexts))
+        align = self.predictor.align
+        tokens = align.tokens_weigh if isinstance(align, TabpfnAligner) else 1
+        return max(1, AT_ONCE // (len(self.runs) * bucket.numbers * contexts * tokens))
 
     def _backward(
         self,

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from graphcircuits.compare.selection import Unit
 from graphcircuits.compare.sweep_rows import SweepRow, write_rows
+from graphcircuits.corpus import N_FOLDS
 from graphcircuits.corpus.relations import groups_of
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble, seen_of
 from graphcircuits.predictor.model import Predictor
@@ -62,8 +63,13 @@ def rows_of(sweep: Sweep) -> list[SweepRow]:
 def _details(config: SweepConfig, refit: SweepJob, fleet: str) -> dict[str, Any]:
     """What tells the sweep from others of one aligner, pool, fleet and labels."""
     found: dict[str, Any] = {} if config.fleet == fleet else {"trained on": config.fleet}
-    if config.aligner == "tabpfn" and not refit.run.config.predictor.standardize:
+    predictor = refit.run.config.predictor
+    if config.aligner == "tabpfn" and not predictor.standardize:
         found["standardize"] = False
+    if config.aligner == "tabpfn" and predictor.align_layers > 1:
+        found["align layers"] = predictor.align_layers
+    if len(config.folds) < N_FOLDS:
+        found["folds"] = len(config.folds)
     for name in ("cases", "held_out"):
         if getattr(config, name) != ALL:
             found[name.replace("_", " ")] = len(getattr(config, name))

@@ -238,12 +238,12 @@ def test_cases_without_a_subject_are_named(
 
 
 def test_the_papers_pool_is_taken_by_its_name_and_in_its_own_folds() -> None:
-    plan = _plan("paper-pool", None, None, 1, None, None)
+    plan = _plan("paper-pool", None, None, 0, None, None)
     learned, held_out = ([source.id for source in part] for part in (plan.learned, plan.held_out))
     folds = {case.id: case.fold for case in pool_cases("paper-pool")}
     assert sorted(learned + held_out) == sorted(folds)
-    assert {folds[id] for id in held_out} == {1}
-    assert 1 not in {folds[id] for id in learned}
+    assert {folds[id] for id in held_out} == {0}
+    assert 0 not in {folds[id] for id in learned}
     # What learned from ib-25 says so by its group, and is kept from the test case that it is like.
     assert {source.id: source.groups for source in plan.held_out}["ib-25"] == ("ib-18",)
 
@@ -251,7 +251,10 @@ def test_the_papers_pool_is_taken_by_its_name_and_in_its_own_folds() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (["--cases", "test"], "--cases must be pool, paper-pool or ids, got test"),
+        (
+            ["--cases", "test"],
+            "--cases must be pool, paper-pool, interpbench-pool or ids, got test",
+        ),
         (
             ["--cases", "ib-3,ib-7,ib-25"],
             "only cases of the pool are for training, not ib-3 (test), ib-25 (discarded).",

@@ -30,18 +30,20 @@ def test_selections() -> None:
     with pytest.raises(ValueError, match="unknown case 'ib-3333'"):
         select_cases("ib-3,ib-3333")
     with pytest.raises(
-        ValueError, match="must be one of test, pool, paper-pool, deep, all, or ids"
+        ValueError,
+        match="must be one of test, pool, paper-pool, interpbench-pool, deep, all, or ids",
     ):
         select_cases(",")
-    assert select_cases("paper-pool") == (case_ids(split="paper-pool"), [])
+    assert select_cases("interpbench-pool") == (case_ids(split="paper-pool"), [])
+    assert len(select_cases("paper-pool")[0]) == 50
     assert select_subjects("test") == select_cases("test")
     assert select_subjects("tb-length,ib-3") == (["tb-length", "ib-3"], [])
 
 
 def test_a_word_means_the_subjects_of_its_split_that_ship_in_a_fleet() -> None:
-    for word, count in (("test", 16), ("paper-pool", 26)):
+    for word, split, count in (("test", "test", 16), ("interpbench-pool", "paper-pool", 26)):
         found, left_out = select_subjects(word, "public")
-        assert sorted(found) == sorted(f"{id}.public.plain.0" for id in case_ids(split=word))
+        assert sorted(found) == sorted(f"{id}.public.plain.0" for id in case_ids(split=split))
         assert (len(found), left_out) == (count, [])
 
 
@@ -91,7 +93,7 @@ def test_what_a_folder_does_not_hold(folder: Path) -> None:
         (
             ",",
             "natural",
-            "one of test, pool, paper-pool, deep, all, multitask, or ids; got none",
+            "test, pool, paper-pool, interpbench-pool, deep, all, multitask, or ids; got none",
         ),
     ):
         with pytest.raises(ValueError, match=message):

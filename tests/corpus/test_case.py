@@ -94,10 +94,10 @@ def test_listing_cases_does_not_load_torch():
         (lambda: load_case("?"), r"unknown case '\?'; `graphcircuits cases` lists all cases"),
         (lambda: case_ids(family="xx"), r"unknown family 'xx'; choose from ib"),
         (lambda: case_ids(split="train"), r"unknown split 'train'; choose from test, pool, disc"),
-        (lambda: load_case("ib-2").labels("all"), r"unknown labeling 'all'; choose from interpb"),
+        (lambda: load_case("ib-2").labels("all"), r"unknown labeling 'all'; choose from complete"),
         (
             lambda: load_case("tb-sort").labels("paper"),
-            r"'tb-sort' is none of the paper's, which .* use labels\('interpbench'\) or",
+            r"'tb-sort' is none of the paper's, which .* use labels\('complete'\) or",
         ),
     ],
 )
@@ -254,7 +254,7 @@ def test_the_labels_of_ib_3_name_the_compiled_head_and_the_published_list_anothe
 @pytest.mark.parametrize("id", ["ib-13", "ib-19", "ib-97", "ib-113", "ib-130"])
 def test_complete_labels_add_to_the_official_ones(id: str):
     case = load_case(id)
-    assert case.circuit.edges < case.labels("complete").edges
+    assert case.labels("interpbench").edges < case.circuit.edges == case.labels("complete").edges
 
 
 def test_labels_of_a_graph_with_grouped_keys_name_the_groups():

@@ -76,7 +76,7 @@ def test_predictors_have_no_prior() -> None:
     [
         ({"colour": 1}, "unknown key 'colour' (known: aligner, configurations, "),
         ({"aligner": "tabfpn"}, "aligner must be one of invariant, tabpfn, got 'tabfpn'"),
-        ({"pool": "ours"}, "pool must be one of pool, paper-pool, got 'ours'"),
+        ({"pool": "ours"}, "pool must be one of pool, paper-pool, interpbench-pool, got 'ours'"),
         ({"fleet": "natural"}, "fleet must be one of planted, public, got 'natural'"),
         ({"evaluate": ["natural"]}, "evaluate must be one of planted, public, got 'natural'"),
         ({"labels": "mine"}, "labels must be one of "),
@@ -174,7 +174,9 @@ def test_what_ships() -> None:
 
 def test_a_file_or_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"there is no file papre, nor .*; paper, paper-invariant"):
+    with pytest.raises(
+        ValueError, match=r"there is no file papre, nor .*; interpbench-pool, paper, paper-align"
+    ):
         load_sweep("papre")
     path = tmp_path / "mine.toml"
     path.write_text("seeds = 2\n[grid]\nwidth = [8]\n")

@@ -34,6 +34,7 @@ from graphcircuits.training.sweep import (
 from graphcircuits.training.sweep_plan import Bundle, bundles, in_turn, plan_sweep
 from graphcircuits.training.sweep_results import held_out_median, rows_of, write_results
 from graphcircuits.training.sweep_store import SweepFailure, SweepStore
+from tests.damage import join_artifact, rehashed, split_artifact
 from tests.tiers import some
 from tests.training.sweeps import (
     COMMAND,
@@ -110,7 +111,8 @@ def test_all_of_the_pool_and_all_held_out_cases() -> None:
     assert len(plan.tests) == 32
     assert {load_case(case.id).split for case in plan.pool} == {"pool"}
     assert {load_case(id.partition(".")[0]).split for id in plan.tests} == {"test"}
-    assert len(plan_sweep(small(cases="all", pool="paper-pool")).pool) == 26
+    assert len(plan_sweep(small(cases="all", pool="interpbench-pool")).pool) == 26
+    assert len(plan_sweep(small(cases="all", pool="paper-pool")).pool) == 50
 
 
 @pytest.mark.parametrize(
@@ -241,7 +243,7 @@ def test_the_table_is_that_of_the_choice(tmp_path: Path) -> None:
         path = tmp_path / "choice.toml"
         path.write_text(text)
         assert load_config(TrainConfig, path) == jobs[0].run.config
-    few = {"cases": 5, "held out": 2}
+    few = {"folds": 2, "cases": 5, "held out": 2}
     assert [dict(row.details) for row in rows[:2]] == [few, {"trained on": "planted", **few}]
     means = [sum(scores) / 2 for scores in rows[0].cases.values()]
     assert held_out_median(sweep, NAMES[0]) == pytest.approx(sum(means) / 2)
@@ -519,6 +521,28 @@ def test_a_damaged_file_is_made_again_and_those_of_other_cases_are_not_taken(
     again = sweep_in(tmp_path)
     assert again.left("cross-validation") == 2
     list(run_with(Trainer(), again, 2))
+    assert content(tmp_path) == whole
+
+
+def test_files_that_lie_about_their_figures_are_made_again(tmp_path: Path) -> None:
+    sweep = sweep_in(tmp_path)
+    list(run_with(Trainer(), sweep, 2))
+    write_results(sweep)
+    whole = content(tmp_path)
+    refit = sweep.store.path(sweep.refitted(NAMES[0])[0])
+    header, tensors = split_artifact(refit)
+    for own in header["meta"]["scores"].values():
+        del own["head"]
+    join_artifact(refit, header, tensors)
+    crossed = [sweep.store.path(job) for job in sweep.cross_validation(NAMES[0])[:2]]
+    for path, change in zip(crossed, (dict.clear, dict.popitem), strict=True):
+        found = json.loads(path.read_text())
+        for cases in found["meta"]["history"].values():
+            change(cases)
+        path.write_text(json.dumps(rehashed(found, {})))
+    again = sweep_in(tmp_path)
+    list(run_with(Trainer(), again, 2))
+    write_results(again)
     assert content(tmp_path) == whole
 
 

@@ -415,15 +415,21 @@ def test_examples_are_the_cases_with_other_prompts() -> None:
     case = load_case("ib-7")
     for view in range(2):
         example = found[2 + view]
-        assert example.circuit == case.labels("interpbench")
+        assert example.circuit == case.labels("complete")
         pairs = case.pairs(3, seed=view)
         expected = read_case(config.predictor, case.subject(), pairs, generator=seeded(0))
         assert isinstance(expected.content, InvariantTables)
         assert isinstance(example.reading.content, InvariantTables)
         assert torch.equal(example.reading.content.nodes, expected.content.nodes)
     assert len(read_examples(IDS[:1], config, views=1)) == 1
-    complete = read_examples(IDS[:1], replace(config, labels="complete"), views=1)
-    assert complete[0].circuit == load_case("ib-2").labels("complete")
+
+
+def test_labels_are_complete_unless_others_are_asked_for() -> None:
+    config, case = training(pairs=3, views=1), load_case("tb-check-multiple-of-first")
+    (complete,) = read_examples([case.id], config)
+    (official,) = read_examples([case.id], replace(config, labels="interpbench"))
+    assert complete.circuit == case.labels("complete")
+    assert official.circuit == case.labels("interpbench") != complete.circuit
 
 
 def test_an_ensemble_has_one_member_a_seed(tmp_path: Path) -> None:
