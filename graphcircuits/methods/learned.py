@@ -163,9 +163,8 @@ def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Fin
     known = planted_case(subject) is not None
     if known and (learned := find_ensemble(predictor).labels) != DEFAULT_LABELS:
         remarks += (
-            f"the predictor learned from {learned} labels, and the true circuit of this subject is "
-            f"given by {DEFAULT_LABELS} labels: edges that only one of them has are ranked by what "
-            "it learned",
+            f"the predictor learned from {learned} labels, but the true circuit here is that of "
+            f"{DEFAULT_LABELS} labels: expect mistakes where the two differ",
         )
     return Finding(prediction.logits, prediction.probabilities, remarks)
 
