@@ -95,7 +95,7 @@ def test_files(tmp_path: Path) -> None:
     ones = " | ".join(["1.000"] * 8)
     assert f"| random | {ones} | 0.000 | 1 | 3 MiB |" in markdown
     assert "Made with `graphcircuits bench`." in markdown
-    assert "Labels `interpbench`, level `head`, 1 cases, 64 pairs per case, seeds 0." in markdown
+    assert "Labels `complete`, level `head`, 1 cases, 64 pairs per case, seeds 0." in markdown
     assert r"\caption{a\_title \& more}" in written["table.tex"].read_text()
 
 
