@@ -27,6 +27,7 @@ from torch import Tensor
 
 from graphcircuits.adapters.hf_families import FAMILIES, Family, Tensors, load_transformers
 from graphcircuits.adapters.hf_families.family import norm_in, norm_out
+from graphcircuits.adapters.hub import hub_or_cache
 from graphcircuits.files import read_json, short
 from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
 
@@ -54,9 +55,10 @@ def from_hf(
     transformers = load_transformers()
     if not isinstance(model_or_name, str):
         return _convert(model_or_name, device, dtype, consume=False)
-    settings = _settings(transformers, model_or_name)
-    tokenizer = _tokenizer(transformers, model_or_name)
-    model = _load(transformers, model_or_name, settings, dtype)
+    with nullcontext(True) if Path(model_or_name).is_dir() else hub_or_cache() as reachable:
+        settings = _settings(transformers, model_or_name, reachable)
+        tokenizer = _tokenizer(transformers, model_or_name)
+        model = _load(transformers, model_or_name, settings, dtype)
     return replace(_convert(model, device, dtype, consume=True), tokenizer=tokenizer)
 
 
@@ -183,7 +185,7 @@ def _config(settings: Any) -> TransformerConfig:
 # Loading
 
 
-def _settings(transformers: ModuleType, name: str) -> Any:
+def _settings(transformers: ModuleType, name: str, reachable: bool) -> Any:
     """The configuration of a folder, or of a name on the hub."""
     there = Path(name).is_dir()
     if there:
@@ -193,6 +195,12 @@ def _settings(transformers: ModuleType, name: str) -> Any:
     except OSError as error:
         if there:
             raise ValueError(f"{name}: its config.json cannot be read: {_line(error)}") from error
+        if not reachable:
+            raise FileNotFoundError(
+                f"no model {name!r}: there is no such file or folder, no model of that name was "
+                "downloaded before, and the Hugging Face hub cannot be reached from here; give a "
+                "file or a folder, or connect to the network."
+            ) from error
         raise FileNotFoundError(
             f"no model {name!r}: there is no such file or folder, and the Hugging Face hub does "
             f"not give it: {_line(error)}"

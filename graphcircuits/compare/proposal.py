@@ -20,6 +20,7 @@ from typing import Any
 from graphcircuits import methods
 from graphcircuits.circuit import Circuit
 from graphcircuits.compare.evaluate import CircuitRuns, faithfulness, log_sizes, mib_sizes, shown
+from graphcircuits.engine.memory import OutOfMemory
 from graphcircuits.methods import ChosenMethod, Method, Progress
 from graphcircuits.result import Result
 from graphcircuits.result_files import RecordedCurve
@@ -85,8 +86,8 @@ class Proposal:
                 text += f", {shown(self.fresh)} on {_count(self.n_fresh, 'fresh pair')}"
             said.append(text)
             if self.keep is not None:
-                near = f", to within {CLOSE:.0%}" if self.best * CLOSE > 1 else ""
-                said.append(f"no fewer of the best edges keep {self.keep:g}{near}")
+                near = f" (found to within {CLOSE:.0%})" if self.best * CLOSE > 1 else ""
+                said.append(f"fewer of the best edges keep less than {self.keep:g}{near}")
         return [*said, *(f"how faithful it is cannot be said: {one}" for one in self.problems)]
 
     def warnings(self) -> list[str]:
@@ -176,7 +177,7 @@ def propose(
         else:
             (found_on,) = runs([result.circuit(edges=edges)])
     except (ValueError, MemoryError) as error:
-        problems.append(str(error))
+        problems.append(_why(error))
         edges = min(EDGES, subject.graph.n_edges) if edges is None else edges
     proposal = Proposal(
         circuit=result.circuit(edges=edges) if circuit is None else circuit,
@@ -212,7 +213,7 @@ def _fewest(
         (tried[size],) = runs([circuit])
         if tried[size] >= keep:
             # Edges behind the last on a path change nothing.
-            last = _last_place(result, circuit)
+            last = last_place(result, circuit)
             tried[last] = tried[size]
             enough = max(last, too_few + 1)
         else:
@@ -224,7 +225,7 @@ def _fewest(
     return enough, tried
 
 
-def _last_place(result: Result, circuit: Circuit) -> int:
+def last_place(result: Result, circuit: Circuit) -> int:
     """How far down the ranking the edges of a circuit reach."""
     inside = circuit.mask[result.ranking()].nonzero()
     return int(inside[-1]) + 1 if len(inside) else 0
@@ -241,8 +242,13 @@ def _on_fresh(proposal: Proposal, subject: Transformer, seen: Pairs, fresh: Pair
     try:
         (value,) = faithfulness(subject, some, [proposal.circuit])
     except (ValueError, MemoryError) as error:
-        return replace(proposal, problems=(f"on fresh pairs: {error}",))
+        return replace(proposal, problems=(f"on fresh pairs: {_why(error)}",))
     return replace(proposal, fresh=value, n_fresh=len(some))
+
+
+def _why(error: Exception) -> str:
+    """What went wrong, without what a caller could do about memory: nobody called for this run."""
+    return error.head if isinstance(error, OutOfMemory) else str(error)
 
 
 def _few(subject: Transformer, pairs: Pairs) -> Pairs:

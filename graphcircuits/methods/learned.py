@@ -44,6 +44,10 @@ from graphcircuits.predictor.ensemble import Ensemble, Prediction, blinded
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
+LEAST_TRUST = 0.1
+"""The share of the correction that must count for probabilities to be said: with less, scores are
+those of a search, and nobody measured what these mean on a model that the network does not know."""
+
 
 class BeyondTraining(UserWarning):
     """The case is not like those that the predictor was trained on."""
@@ -160,13 +164,18 @@ def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Fin
             f"{prediction.trust:.0%} of the correction is added, because on other cases that look "
             "like this one it seldom helped",
         )
-    known = planted_case(subject) is not None
-    if known and (learned := find_ensemble(predictor).labels) != DEFAULT_LABELS:
+    planted = planted_case(subject) is not None
+    if planted and (learned := find_ensemble(predictor).labels) != DEFAULT_LABELS:
         remarks += (
             f"the predictor learned from {learned} labels, but the true circuit here is that of "
             f"{DEFAULT_LABELS} labels: expect mistakes where the two differ",
         )
-    return Finding(prediction.logits, prediction.probabilities, remarks)
+    probabilities = prediction.probabilities
+    known = familiarity is None or familiarity.known
+    if probabilities is not None and not (known and prediction.trust >= LEAST_TRUST):
+        probabilities = None
+        remarks += ("gcl gives no probabilities here: they would mean nothing on such a model",)
+    return Finding(prediction.logits, probabilities, remarks)
 
 
 def choose_predictor(

@@ -2,15 +2,19 @@
 
 import builtins
 import json
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 import transformers
 
+from graphcircuits.adapters import hub
 from graphcircuits.adapters.hf import from_hf, to_hf
 from graphcircuits.graph import ComponentGraph
 from tests.adapters import hf_models
@@ -145,12 +149,29 @@ def test_a_name_that_the_hub_does_not_give(monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError(f"{name} is not a valid model identifier\nIf this is private, log in.")
 
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", absent)
+    monkeypatch.setattr(hub, "_answers", lambda address: True)
     said = (
         "^no model 'no/such': there is no such file or folder, and the Hugging Face hub does not "
         "give it: no/such is not a valid model identifier$"
     )
     with pytest.raises(FileNotFoundError, match=said):
         from_hf("no/such")
+
+
+def test_nobody_waits_for_a_hub_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(name: str, **options: Any) -> Any:
+        assert huggingface_hub.constants.HF_HUB_OFFLINE  # so that its client does not try again
+        raise OSError("not in the cache")
+
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", refused)
+    monkeypatch.setattr(hub.socket, "create_connection", lambda *_, timeout: hang.wait())
+    monkeypatch.setattr(hub, "PATIENCE", 0.05)
+    hang, before = threading.Event(), time.perf_counter()
+    with pytest.raises(FileNotFoundError, match="the Hugging Face hub cannot be reached from here"):
+        from_hf("no/such")
+    assert time.perf_counter() - before < 5
+    assert not huggingface_hub.constants.HF_HUB_OFFLINE
+    hang.set()
 
 
 def saved(folder: Path, name: str = "gpt2", **changes: Any) -> str:

@@ -20,13 +20,14 @@ function showFaithfulness(app) {
 
 /** How many edges were admitted, before those on no path were left out: they change nothing. */
 function sizeOf(app, panel) {
+  if (app.state.proposed && panel.result.chosenBest !== null) return panel.result.chosenBest;
   return panel.edges.length + (app.state.prune ? panel.loose : 0);
 }
 
 function faithfulnessText(app, panel) {
-  const { curve, chosenEdges } = panel.result;
+  const { curve, chosenEdges, chosenBest } = panel.result;
   const size = sizeOf(app, panel);
-  if (app.state.proposed && chosenEdges) {
+  if (app.state.proposed && chosenEdges && chosenBest === null) {
     const text = "faithfulness not measured: the proposed circuit is not the best edges alone";
     return { value: null, how: "none", text, command: "" };
   }
