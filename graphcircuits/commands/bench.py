@@ -50,7 +50,7 @@ def bench(
         str | None,
         typer.Option(
             help="Methods with commas between; NAME+paths counts each edge for the best path that "
-            "it lies on. If left out, all but gcl-paper, and what they are to beat: random, "
+            "it lies on. If left out, all but gcl-paper, with three floors: random, "
             "edge-frequency, gcl-blind."
         ),
     ] = None,

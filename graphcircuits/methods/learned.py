@@ -167,9 +167,8 @@ def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Fin
     planted = planted_case(subject) is not None
     if planted and (learned := find_ensemble(predictor).labels) != DEFAULT_LABELS:
         remarks += (
-            f"the predictor learned from {learned} labels, and the true circuit of this subject is "
-            f"given by {DEFAULT_LABELS} labels: edges that only one of them has are ranked by what "
-            "it learned",
+            f"the predictor learned from {learned} labels, but the true circuit here is that of "
+            f"{DEFAULT_LABELS} labels: expect mistakes where the two differ",
         )
     probabilities = prediction.probabilities
     known = familiarity is None or familiarity.known
