@@ -22,7 +22,7 @@ def test_selections() -> None:
     for id in deep:
         assert load_case(id).graph.n_layers >= 4
         assert load_case(id).split != "test"
-    with pytest.raises(ValueError, match="of two kinds: deep-pool, .* deep-test"):
+    with pytest.raises(ValueError, match=r"of two kinds: deep-pool, .* deep-test"):
         select_cases("deep")
     shallow = set(everything) - set(deep) - set(case_ids(split="test"))
     assert all(load_case(id).graph.n_layers < 4 for id in shallow)

@@ -101,9 +101,8 @@ def test_the_deep_set_is_held_out_and_each_circuit_is_one_of_a_kind() -> None:
     assert len(masks) == len(cases)
     assert not masks & {mask_structure(load_case(id)) for id in case_ids()}
     structures = {random_facts(int(case.id.removeprefix("rnd-"))).structure for case in cases}
-    pool = {
-        facts.structure for facts in map(random_facts, range(INDEXED)) if "pool" in facts.splits
-    }
+    known = map(random_facts, range(INDEXED))
+    pool = {facts.structure for facts in known if "pool" in facts.splits}
     assert len(structures) == len(cases)
     assert not structures & pool
     in_models = {name for id in multi_ids("test") for name in load_multi(id).names}
