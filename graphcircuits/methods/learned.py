@@ -25,7 +25,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from graphcircuits.corpus import load_case
 from graphcircuits.corpus.case import DEFAULT_LABELS
+from graphcircuits.corpus.multitask import multi_records
 from graphcircuits.corpus.recognize import case_of, planted_case
 from graphcircuits.methods.method import Finding, KnownMethod, Options
 from graphcircuits.methods.prepare import placed
@@ -128,14 +130,24 @@ def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Fin
             f"of the network's correction {prediction.trust:.0%} counts here, as learned from "
             "cases that look like this one; the rest is the search that it starts from",
         )
-    known = planted_case(subject) is not None
-    if known and (learned := find_ensemble(predictor).labels) != DEFAULT_LABELS:
-        remarks += (
-            f"the predictor learned from {learned} labels, and the true circuit of this subject is "
-            f"given by {DEFAULT_LABELS} labels: edges that only one of them has are ranked by what "
-            "it learned",
-        )
+    remarks += _other_labels(subject, predictor)
     return Finding(prediction.logits, prediction.probabilities, remarks)
+
+
+def _other_labels(subject: Transformer, predictor: str) -> tuple[str, ...]:
+    """That the predictor learned from labels by which this circuit is another one, if so."""
+    id = planted_case(subject)
+    learned = DEFAULT_LABELS if id is None else find_ensemble(predictor).labels
+    if id is None or id in multi_records() or learned == DEFAULT_LABELS:
+        return ()
+    truth, taught = (load_case(id).labels(x, subject.graph) for x in (DEFAULT_LABELS, learned))
+    if truth == taught:
+        return ()
+    apart = ", ".join((truth - taught) | (taught - truth))
+    return (
+        f"the predictor learned from {learned} labels; the true circuit is given by "
+        f"{DEFAULT_LABELS} labels, and differs in {apart}",
+    )
 
 
 def choose_predictor(
