@@ -64,7 +64,7 @@ def test_compile(command: Command, tmp_path: Path) -> None:
     dot, html = tmp_path / "new" / "a.dot", tmp_path / "a.html"
     ended = command("compile", "ib-3", "--dot", dot, "--html", html)
     assert ended.code == 0
-    assert "circuit (interpbench), 5 of" in ended.out
+    assert "circuit (complete), 5 of" in ended.out
     assert f"wrote {dot}" in ended.out
     assert dot.read_text().startswith("digraph")
     assert data_of(html.read_text())["results"] == []

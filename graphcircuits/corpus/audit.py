@@ -4,8 +4,7 @@ For every subject with a circuit, of any fleet and architecture, and for each of
 inputs, with corrupted values from other inputs:
 
 1. Keep a circuit and corrupt every edge outside it: how many answers stay right? Once for the
-   official labels, once for the complete ones, which also have the reads that the official rule
-   drops.
+   complete labels, once for the interpbench ones, which drop reads that another writer passes on.
 2. Corrupt everything that one component of the circuit writes: how many answers stay right? A
    component that carries the same value on every input of full length, such as the length, cannot
    be missed.
@@ -49,7 +48,7 @@ class Audit:
     """The id of its order; of several tasks with the task in its case."""
     layers: int
     plain: float
-    official: float
+    interpbench: float
     complete: float
     without: dict[str, float]
     """By component of the circuit: with all that it writes corrupted."""
@@ -75,13 +74,13 @@ def audit(case: Case, subject: Transformer, pairs: Pairs, name: str | None = Non
     corrupted = subject.run(pairs.corrupted).writers
     logits = masked_logits(subject, pairs.clean, torch.stack(masks).to(subject.dtype), corrupted)
     shares = right_shares(logits, pairs, case.categorical)
-    plain, official, complete, *without = shares.tolist()
+    plain, interpbench, complete, *without = shares.tolist()
     names = [component.name for component in components]
     return Audit(
         subject=name or case.id,
         layers=graph.n_layers,
         plain=plain,
-        official=official,
+        interpbench=interpbench,
         complete=complete,
         without=dict(zip(names, without, strict=True)),
     )
@@ -132,7 +131,7 @@ def summary(audits: list[Audit]) -> dict[str, object]:
     return {
         "subjects": len(audits),
         "plain_min_q1_median_q3_max": five([a.plain for a in audits]),
-        "official_circuit_alone": five([a.official for a in audits]),
+        "interpbench_circuit_alone": five([a.interpbench for a in audits]),
         "complete_circuit_alone": five([a.complete for a in audits]),
         "without_one_component": five(needed),
         "components": len(needed),

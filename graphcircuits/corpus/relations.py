@@ -4,17 +4,21 @@
 subjects. Two cases are related when they share one. A model of several tasks belongs to the groups
 of all of them: whoever saw it has seen every one of its circuits.
 
-`twins` names what is related by its answer alone: listed cases of a pool whose circuit is the very
-same mask over the same graph. Groups tell the token and the position embedding apart, which a mask
-cannot, as a graph has one `input`; so twins can be of different groups and folds, and whoever
-learned from one has seen the labels of the other. Selection leaves them out of training where the
-other is validated.
+`twins` names what is related by its answer alone: listed cases of a pool whose complete circuit is
+the very same mask over the same graph. Groups tell the token and the position embedding apart,
+which a mask cannot, as a graph has one `input`; so twins can be of different groups and folds, and
+whoever learned from one has seen the labels of the other. Selection leaves them out of training
+where the other is validated.
 """
 
 from collections.abc import Mapping
 from functools import cache
+from typing import TYPE_CHECKING
 
 from graphcircuits.corpus import FAMILIES, MULTITASK, RANDOM, load_case, random_seed, split_records
+
+if TYPE_CHECKING:
+    import graphcircuits.circuit
 
 
 def groups_of(id: str) -> frozenset[str]:
@@ -50,25 +54,27 @@ def fold_of(id: str) -> int | None:
 def twins(id: str) -> frozenset[str]:
     """The other cases of the pools whose circuit is the same mask, by the id of a case or subject.
 
-    Those of its own fold are among them. Only listed cases have twins: random programs are too many
-    to compare.
+    Those of its own fold are among them, and a case that is held out can have some too. Only listed
+    cases have twins: random programs are too many to compare.
     """
     case = _case_of(id)
     if case.partition("-")[0] == MULTITASK:
         return frozenset(twin for task in _tasks_of(case) for twin in twins(task))
-    return _twins().get(case, frozenset())
+    if case not in split_records():
+        return frozenset()
+    return _by_mask().get(load_case(case).circuit, frozenset()) - {case}
 
 
 @cache
-def _twins() -> Mapping[str, frozenset[str]]:
-    """All that there are, by case; the official and the complete labels give the same."""
+def _by_mask() -> Mapping["graphcircuits.circuit.Circuit", frozenset[str]]:
+    """The cases of the pools by their circuit."""
     from graphcircuits.corpus.pools import POOLS, pool_cases
 
-    alike: dict[object, set[str]] = {}
+    alike: dict[graphcircuits.circuit.Circuit, frozenset[str]] = {}
     for id in dict.fromkeys(case.id for pool in POOLS for case in pool_cases(pool)):
         circuit = load_case(id).circuit
-        alike.setdefault((circuit.graph, tuple(circuit.edges)), set()).add(id)
-    return {id: frozenset(ids - {id}) for ids in alike.values() for id in ids}
+        alike[circuit] = alike.get(circuit, frozenset()) | {id}
+    return alike
 
 
 def _case_of(id: str) -> str:

@@ -37,6 +37,7 @@ from graphcircuits.corpus.random_programs import (
     random_ids,
 )
 from graphcircuits.corpus.structure import mask_structure
+from graphcircuits.fleets.recipes import SiitConfig
 
 RANDOM_PROGRAMS = 40
 LAYERS = 3
@@ -100,6 +101,8 @@ SETS = {
     "multitask": multitask_orders,
     "deep": deep_orders,
 }
+RECIPES = {"deep": SiitConfig(steps=2000, edge_weight=10.0)}
+"""How a set is trained, where not by the recipe of its fleet."""
 
 
 def main() -> None:
@@ -117,24 +120,26 @@ def main() -> None:
         parser.error(f"unknown sets {', '.join(unknown)}; choose from {', '.join(SETS)}")
     logging.basicConfig(level=logging.WARNING)
     deadline = float("inf") if given.minutes is None else time.monotonic() + 60 * given.minutes
-    orders = [order for name in given.sets.split(",") for order in SETS[name]()]
-    command = f"python -m graphcircuits.corpus.test_sets FOLDER --sets {given.sets}"
-    built = build(
-        orders,
-        given.folder,
-        BuildConfig(processes=given.processes),
-        device=given.device,
-        command=shlex.join([*command.split(), "--device", given.device]),
-        deadline=deadline,
-    )
-    try:
-        for one in built:
-            if not one.report["passed"]:
-                sys.stdout.write(f"not passed: {one.order.id}\n")
-    except ValueError as refused:
-        sys.stdout.write(f"{refused}\n")
-    there = sum(subject_path(given.folder, order.id).exists() for order in orders)
-    sys.stdout.write(f"{there} of {len(orders)} subjects in {given.folder}\n")
+    for name in given.sets.split(","):
+        command = f"python -m graphcircuits.corpus.test_sets FOLDER --sets {name}"
+        config = BuildConfig(siit=RECIPES.get(name), processes=given.processes)
+        orders = SETS[name]()
+        built = build(
+            orders,
+            given.folder,
+            config,
+            device=given.device,
+            command=shlex.join([*command.split(), "--device", given.device]),
+            deadline=deadline,
+        )
+        try:
+            for one in built:
+                if not one.report["passed"]:
+                    sys.stdout.write(f"not passed: {one.order.id}\n")
+        except ValueError as refused:
+            sys.stdout.write(f"{refused}\n")
+        there = sum(subject_path(given.folder, order.id).exists() for order in orders)
+        sys.stdout.write(f"{name}: {there} of {len(orders)} subjects in {given.folder}\n")
 
 
 if __name__ == "__main__":

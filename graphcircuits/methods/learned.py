@@ -28,7 +28,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from graphcircuits.corpus import load_case
 from graphcircuits.corpus.case import DEFAULT_LABELS
+from graphcircuits.corpus.multitask import multi_records
 from graphcircuits.corpus.recognize import case_of, planted_case
 from graphcircuits.methods.method import Finding, KnownMethod, Options
 from graphcircuits.methods.prepare import placed
@@ -164,18 +166,29 @@ def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Fin
             f"{prediction.trust:.0%} of the correction is added, because on other cases that look "
             "like this one it seldom helped",
         )
-    planted = planted_case(subject) is not None
-    if planted and (learned := find_ensemble(predictor).labels) != DEFAULT_LABELS:
-        remarks += (
-            f"the predictor learned from {learned} labels, but the true circuit here is that of "
-            f"{DEFAULT_LABELS} labels: expect mistakes where the two differ",
-        )
+    remarks += _other_labels(subject, predictor)
     probabilities = prediction.probabilities
     known = familiarity is None or familiarity.known
     if probabilities is not None and not (known and prediction.trust >= LEAST_TRUST):
         probabilities = None
         remarks += ("gcl gives no probabilities here: they would mean nothing on such a model",)
     return Finding(prediction.logits, probabilities, remarks)
+
+
+def _other_labels(subject: Transformer, predictor: str) -> tuple[str, ...]:
+    """That the predictor learned from labels by which this circuit is another one, if so."""
+    id = planted_case(subject)
+    learned = DEFAULT_LABELS if id is None else find_ensemble(predictor).labels
+    if id is None or id in multi_records() or learned == DEFAULT_LABELS:
+        return ()
+    truth, taught = (load_case(id).labels(x, subject.graph) for x in (DEFAULT_LABELS, learned))
+    if truth == taught:
+        return ()
+    apart = ", ".join((truth - taught) | (taught - truth))
+    return (
+        f"the predictor learned from {learned} labels; the true circuit is given by "
+        f"{DEFAULT_LABELS} labels, and differs in {apart}",
+    )
 
 
 def choose_predictor(

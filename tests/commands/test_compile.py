@@ -59,7 +59,7 @@ def test_a_case_that_is_spelled_otherwise(command: Command, id: str) -> None:
         (["prog.py:more", *OWN], "prog.py defines no 'more'; did you mean "),
         (
             ["ib-3", "--labels", "paper"],
-            "--labels must be one of interpbench, complete, got 'pa",
+            "--labels must be one of complete, interpbench, got 'pa",
         ),
         (["ib-3", "--html", "a.svg"], "--html must end in .html, .htm, got a.svg."),
         (["ib-3", "--dot", "."], "--dot must be a file, but . is a folder."),
@@ -104,7 +104,7 @@ def test_the_circuit_is_printed_even_if_its_picture_cannot_be_written(
     monkeypatch.setattr("graphcircuits.store.write_atomic", full)
     ended = command("compile", "ib-3", "--dot", "a.dot", "--html", "a.html")
     assert ended.code == 1
-    assert "circuit (interpbench), 5 of" in ended.out
+    assert "circuit (complete), 5 of" in ended.out
     assert "wrote" not in ended.out
     assert ended.err == (
         "error: cannot write a.dot: no space left on device\n"

@@ -278,3 +278,21 @@ def test_labels_that_are_not_the_papers_own_are_named() -> None:
     assert told in text
     given = BenchConfig(cases=cases[:1], methods=("random",), labels="paper")
     assert "Labels `paper`, level `head`" in Report(config=given, title="", runs=()).markdown()
+
+
+def test_where_published_figures_stand_all_labelings_do() -> None:
+    """Scores that are the complete circuit are perfect by complete labels alone."""
+    runs = [
+        one_run(id, "eap", 0, 1.0, load_case(id).circuit.mask.double())
+        for id in case_ids(split="test")
+    ]
+    made = report([*runs], seeds=(0,))
+    others = {other.config.labels: other.rows()[0].summary for other in made.other_labels()}
+    assert list(others) == ["interpbench", "paper"]
+    assert made.rows()[0].summary.quantiles[0] == 1
+    assert all(summary.quantiles[0] < 1 for summary in others.values())
+    markdown = made.markdown()
+    for labels, summary in others.items():
+        _, table = markdown.split(f"AUROC of the same runs under `{labels}` labels:\n\n")
+        assert f"| eap | {summary.quantiles[0]:.3f} |" in table
+    assert report([*runs[:-1]], seeds=(0,)).other_labels() == []

@@ -89,13 +89,22 @@ def test_twins_of_one_fold_and_of_the_papers_pool_are_known() -> None:
     assert twins("ib-58.public.plain.0") == twins("ib-58") >= {"ib-93", "ib-103"}
 
 
-def test_no_test_case_random_program_or_stranger_has_twins() -> None:
-    assert {twins(id) for id in (*case_ids(split="test"), "rnd-48", "of nobody")} == {frozenset()}
-    held_out = [load_case(id) for id in case_ids(split="test")]
+def test_of_what_is_held_out_one_circuit_has_twins_in_the_pool() -> None:
+    """`ib-19` reads a token where its twins read a position; strangers have none."""
+    held_out = [*case_ids(split="test"), *case_ids(split="held-out")]
     pool = [load_case(id) for id in case_ids(split="pool")]
-    for case in held_out:
-        alike = [x.id for x in pool if x.graph == case.graph and x.circuit == case.circuit]
-        assert alike == []
+    for labeling, expected in (
+        ("interpbench", {}),
+        ("complete", {id: {"ib-110", "tb-one-hot-first"} for id in ("ib-19", "ib-13-fixed")}),
+    ):
+        found = {
+            case.id: {x.id for x in pool if x.labels(labeling) == case.labels(labeling)}
+            for case in map(load_case, held_out)
+        }
+        assert {id: ids for id, ids in found.items() if ids} == expected
+    ids = {case.id for case in pool}
+    assert {id: twins(id) & ids for id in held_out if twins(id) & ids} == expected
+    assert twins("rnd-48") == twins("of nobody") == frozenset()
 
 
 def test_a_model_of_several_tasks_has_the_twins_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,3 +225,22 @@ def test_a_shipped_predictor_says_what_it_has_not_seen() -> None:
     assert shipped("default").unseen(make_subject("llama")) == []
     deep = make_subject(n_layers=9)
     assert shipped("default").unseen(deep) == ["9 layers, at most 8 were seen"]
+
+
+def test_a_predictor_says_where_it_learned_from_other_labels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def notes(id: str) -> list[str]:
+        case = load_case(id)
+        found = localize(case.subject(), case.pairs(4), "gcl").notes
+        return [note for note in found if "labels" in note]
+
+    monkeypatch.setattr(Ensemble, "labels", "interpbench")
+    (note,) = notes("ib-13")
+    assert note == (
+        "the predictor learned from interpbench labels; the true circuit is given by complete "
+        "labels, and differs in input->m0"
+    )
+    assert notes("ib-3") == []  # both labelings give one circuit
+    monkeypatch.setattr(Ensemble, "labels", "complete")
+    assert notes("ib-13") == []

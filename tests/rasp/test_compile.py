@@ -247,7 +247,7 @@ def test_both_labelings_are_circuits_of_the_models_graph() -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_an_unknown_labeling_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown labeling 'paper'; choose from interpbench, comp"):
+    with pytest.raises(ValueError, match="unknown labeling 'paper'; choose from complete, interp"):
         hist().labels("paper")  # pyright: ignore
 
 
