@@ -297,7 +297,7 @@ def test_a_method_of_your_own(command: Command, tmp_path: Path) -> None:
     file.write_text(
         "import torch\n"
         "def backwards(subject, pairs, *, scale: float = 1.0):\n"
-        "    return -scale * torch.arange(subject.graph.n_edges)\n"
+        "    return -scale * torch.arange(subject.graph.n_edges).double()\n"
         "def other(graph):\n    return None\n"
         "number = 3\n"
     )

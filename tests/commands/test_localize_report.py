@@ -70,9 +70,9 @@ def test_long_tables_are_cut_unless_asked_for(
     given = ["localize", "ib-3", "--method", "eap", "--pairs", "2"]
     lines = command(*given).out.splitlines()
     assert "... and 1 more, which --json and --out give" in lines
-    assert not any(line.startswith("3 ") for line in lines)
+    assert not any(line.startswith("3   ") for line in lines)
     lines = command(*given, "--edges", "4").out.splitlines()
-    assert any(line.startswith("4 ") for line in lines)
+    assert any(line.startswith("4   ") for line in lines)
     assert not any("more" in line for line in lines)
 
 
