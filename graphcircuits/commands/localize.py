@@ -54,8 +54,8 @@ def localize(
     edges: Annotated[
         int | None,
         typer.Option(
-            help="Edges of the circuit: so many of the best ones. By default as few as --keep asks "
-            "for, with every method."
+            help="Number of edges in the circuit: the best ones. By default the smallest number "
+            "that keeps as much of the behaviour as --keep says, with every method."
         ),
     ] = None,
     keep: Annotated[

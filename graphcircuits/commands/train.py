@@ -379,7 +379,7 @@ def _cases(cases: str, pool: str = "pool") -> tuple[list[str], list[str]]:
     from graphcircuits.corpus.recognize import shipped_ids
     from graphcircuits.training.sources import refuse_others
 
-    if cases in ("test", "deep", "all"):
+    if cases in ("test", "deep-pool", "deep-test", "all"):
         raise ValueError(
             f"--cases must be pool, paper-pool, interpbench-pool or ids, got {cases}: that may "
             "hold other cases."

@@ -45,7 +45,7 @@ from graphcircuits.compare.runs import (
 )
 from graphcircuits.compare.selection import Unit
 from graphcircuits.compare.sources import source_hash
-from graphcircuits.corpus.case import LABELINGS
+from graphcircuits.corpus.case import DEFAULT_LABELS, LABELINGS
 from graphcircuits.corpus.orders import Order
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.jobs.runner import IN_PROCESS, ONE_CPU, InProcess, Resources, Runner
@@ -91,9 +91,11 @@ class BenchConfig:
     """Methods that are not of the package, by names among `methods`. Not to be sent to other
     processes."""
     seeds: tuple[int, ...] = (0,)
+    once: tuple[str, ...] = ()
+    """Methods that take long, and run with the first seed alone."""
     n_pairs: int = 64
     """Prompt pairs of a case."""
-    labels: str = "interpbench"
+    labels: str = DEFAULT_LABELS
     level: str = "head"
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Options of a method, by its name, that differ from their defaults."""
@@ -125,9 +127,10 @@ class BenchConfig:
             problems.append(
                 f"the package has a method {', '.join(taken)}; give your own another name"
             )
-        idle = sorted(self.options.keys() - set(self.methods))
-        if idle:
-            problems.append(f"options are given for methods that do not run: {', '.join(idle)}")
+        for what, names in (("options are given for", self.options), ("once names", self.once)):
+            idle = sorted(set(names) - set(self.methods))
+            if idle:
+                problems.append(f"{what} methods that do not run: {', '.join(idle)}")
         if problems:
             raise ValueError("; ".join(problems) + ".")
         for method in self.methods:
@@ -154,7 +157,12 @@ class BenchConfig:
 
     @property
     def n_runs(self) -> int:
-        return len(self.cases) * len(self.methods) * len(self.seeds)
+        return len(self.cases) * sum(len(self.methods_at(seed)) for seed in self.seeds)
+
+    def methods_at(self, seed: int) -> tuple[str, ...]:
+        """The methods that run with a seed."""
+        later = seed != self.seeds[0]
+        return tuple(name for name in self.methods if not (later and name in self.once))
 
 
 # Runs
@@ -181,7 +189,7 @@ def run(
     `fresh` computes all of them, whatever the store holds, and writes them over what is there.
     `step` hears how far the current method is, steps done and steps in all, in this process only.
     """
-    jobs = [(id, seed, config.methods) for id in config.cases for seed in config.seeds]
+    jobs = [(id, seed, config.methods_at(seed)) for id in config.cases for seed in config.seeds]
     work = partial(_run_job, config, None if out is None else Path(out), fresh)
     if isinstance(runner, InProcess):
         found = runner.run(partial(work, step=step), jobs)

@@ -257,7 +257,7 @@ def selection(sweep: SweepResult) -> ClaimCheck | None:
     names = list(sweep.medians)
     place = names.index(chosen)
 
-    def regret(means: Sequence[Means]) -> Float[np.ndarray, "*draw"]:
+    def regret(means: Sequence[Means]) -> Float[np.ndarray, " draw"]:
         medians = np.stack([np.median(x, axis=-1) for x in means])
         return medians.max(0) - medians[place]
 

@@ -22,9 +22,9 @@ COVERED = 0.95
 
 ByCase = Mapping[str, Mapping[int, float]]
 """Values by case and seed."""
-Table = Float[np.ndarray, "case seed"]
-Means = Float[np.ndarray, "*draw case"]
-Statistic = Callable[[Sequence[Means]], Float[np.ndarray, "*draw"]]
+Table = Float[np.ndarray, "case _"]
+Means = Float[np.ndarray, "draw case"]
+Statistic = Callable[[Sequence[Means]], Float[np.ndarray, " draw"]]
 """Of the case means of each table, draw by draw."""
 
 
@@ -55,7 +55,7 @@ def difference_of_medians(one: ByCase, other: ByCase) -> Interval:
 def above_the_rest(one: ByCase, others: Sequence[ByCase], quantile: float = 0.5) -> Interval:
     """A quantile of the first over cases minus the largest of the others."""
 
-    def lead(means: Sequence[Means]) -> Float[np.ndarray, "*draw"]:
+    def lead(means: Sequence[Means]) -> Float[np.ndarray, " draw"]:
         first, *rest = (np.quantile(x, quantile, axis=-1) for x in means)
         return first - np.max(rest, axis=0)
 
@@ -69,7 +69,7 @@ def bootstrap(tables: Sequence[ByCase], statistic: Statistic) -> Interval:
         raise ValueError("the tables have no case in common, so they cannot be compared.")
     arrays = [_array(table, shared) for table in tables]
     ends = [_ends(some, statistic) for some in (arrays, *_without_a_seed(arrays))]
-    value = float(statistic([array.mean(1) for array in arrays]))
+    (value,) = statistic([array.mean(1)[None] for array in arrays]).tolist()
     return Interval(value, min(low for low, _ in ends), max(high for _, high in ends))
 
 

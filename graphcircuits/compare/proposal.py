@@ -86,8 +86,8 @@ class Proposal:
                 text += f", {shown(self.fresh)} on {_count(self.n_fresh, 'fresh pair')}"
             said.append(text)
             if self.keep is not None:
-                near = f", to within {CLOSE:.0%}" if self.best * CLOSE > 1 else ""
-                said.append(f"no fewer of the best edges keep {self.keep:g}{near}")
+                near = f" (found to within {CLOSE:.0%})" if self.best * CLOSE > 1 else ""
+                said.append(f"fewer of the best edges keep less than {self.keep:g}{near}")
         return [*said, *(f"how faithful it is cannot be said: {one}" for one in self.problems)]
 
     def warnings(self) -> list[str]:

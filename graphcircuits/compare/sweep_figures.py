@@ -71,7 +71,7 @@ def sweep_markdown(sweep: SweepResult) -> str:
                 *words(row.configuration),
                 _score(row.cross_validation),
                 _score(theirs.cross_validation),
-                f"{row.eligible} of {row.settings}",
+                f"{row.eligible} of {row.settings}" + (f", {row.failed} failed" * bool(row.failed)),
                 *with_spread(summary.quantiles, summary.spread),
                 f"{theirs.median:.3f}",
                 signed(summary.quantiles[2] - theirs.median),

@@ -62,6 +62,8 @@ class SweepRow:
     """Steps that it was trained for."""
     cases: Mapping[str, tuple[float, ...]]
     """AUROC at head level of every held-out case, one number per training seed."""
+    failed: int = 0
+    """Settings that were tried and failed in some fold; what is then missing was not tried."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """What else distinguishes the sweep from others of the same aligner, pool, fleet and labels."""
 
@@ -72,11 +74,12 @@ class SweepRow:
                 f"configuration must be one of {', '.join(CONFIGURATIONS)}, "
                 f"got {self.configuration!r}"
             )
-        if not 0 <= self.eligible <= self.settings:
-            problems.append(
-                f"eligible must be in 0..{self.settings}, the settings in the grid, "
-                f"got {self.eligible}"
-            )
+        for name in ("eligible", "failed"):
+            if not 0 <= getattr(self, name) <= self.settings:
+                problems.append(
+                    f"{name} must be in 0..{self.settings}, the settings in the grid, "
+                    f"got {getattr(self, name)}"
+                )
         if self.cross_validation is not None and not 0 <= self.cross_validation <= 1:
             problems.append(f"cross_validation must be in 0..1, got {self.cross_validation}")
         if self.step < 0:

@@ -28,7 +28,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.corpus.recognize import case_of
+from graphcircuits.corpus.case import DEFAULT_LABELS
+from graphcircuits.corpus.recognize import case_of, planted_case
 from graphcircuits.methods.method import Finding, KnownMethod, Options
 from graphcircuits.methods.prepare import placed
 from graphcircuits.methods.shipped import (
@@ -162,6 +163,12 @@ def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Fin
             "gcl adds a correction by its network to the scores of a gradient search; here only "
             f"{prediction.trust:.0%} of the correction is added, because on other cases that look "
             "like this one it seldom helped",
+        )
+    planted = planted_case(subject) is not None
+    if planted and (learned := find_ensemble(predictor).labels) != DEFAULT_LABELS:
+        remarks += (
+            f"the predictor learned from {learned} labels, but the true circuit here is that of "
+            f"{DEFAULT_LABELS} labels: expect mistakes where the two differ",
         )
     probabilities = prediction.probabilities
     known = familiarity is None or familiarity.known

@@ -223,7 +223,8 @@ def complete(
     for case in cases:
         if isinstance(case, str):
             log.warning("left out: %s", case)
-    read = [case for case in cases if not isinstance(case, str)]
+    # In an order of their own: they come as they are finished.
+    read = sorted((x for x in cases if not isinstance(x, str)), key=lambda case: case.source.id)
     corrected = [case for case in read if case.source in taken]
     log.info("%d tasks read, %d of them to be judged", len(read), len(corrected))
     trusts = {
@@ -237,7 +238,10 @@ def complete(
     known = {
         fold: [case.source for case in corrected if case.fold == fold] for fold in range(N_FOLDS)
     }
-    judged = list(runner.run(partial(_judge, folder, lines), _jobs(known)))
+    judged = sorted(
+        runner.run(partial(_judge, folder, lines), _jobs(known)),
+        key=lambda case: (case.kind, case.fold, case.figures["cmd"]["gcl"]),
+    )
     figures = measured(judged)
     for name in SHIPPED:
         path = folder / f"{name}.safetensors"

@@ -28,8 +28,8 @@ import torch
 
 from graphcircuits.compare.selection import select_cases
 from graphcircuits.compare.sources import source_hash
+from graphcircuits.corpus import load_case
 from graphcircuits.corpus.audit import PAIRS, right_shares
-from graphcircuits.corpus.case import load_case
 from graphcircuits.corpus.language.folder import MANIFEST as LANGUAGE
 from graphcircuits.corpus.language.folder import REPORT
 from graphcircuits.corpus.shards import KIND as CORPUS

@@ -50,6 +50,9 @@ def rows_of(sweep: Sweep) -> list[SweepRow]:
                 cross_validation=chosen.score,
                 eligible=chosen.eligible,
                 settings=len(config.grid_settings()),
+                failed=len(
+                    {x.setting for x in sweep.cross_validation(name) if x.id in sweep.failed}
+                ),
                 chosen=done[0].values,
                 step=chosen.step,
                 cases=_cases(sweep, done, fleet),
@@ -58,6 +61,12 @@ def rows_of(sweep: Sweep) -> list[SweepRow]:
             for fleet in config.evaluate
         ]
     return found
+
+
+def _failed(sweep: Sweep, configuration: str) -> int:
+    """Settings that failed in some fold."""
+    jobs = sweep.cross_validation(configuration)
+    return len({job.setting for job in jobs if job.id in sweep.failed})
 
 
 def _details(config: SweepConfig, refit: SweepJob, fleet: str) -> dict[str, Any]:

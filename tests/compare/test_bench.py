@@ -125,6 +125,20 @@ def test_paths_are_an_option_and_a_row_of_their_own(calls: Calls, tmp_path: Path
     assert torch.equal(optional.scores, along.scores)
 
 
+def test_a_method_that_takes_long_can_run_with_one_seed(calls: Calls, tmp_path: Path) -> None:
+    given = config(cases=("ib-3",), methods=("fast", "random"), seeds=(3, 4, 5), once=("random",))
+    found, _ = finished(given, tmp_path)
+    assert [(one.seed, one.method) for one in found] == [
+        (3, "fast"),
+        (3, "random"),
+        (4, "fast"),
+        (5, "fast"),
+    ]
+    assert given.n_runs == 4
+    with pytest.raises(ValueError, match="once names methods that do not run: eap"):
+        config(once=("eap",))
+
+
 def test_what_ranks_by_labels_takes_those_of_the_bench() -> None:
     given = config(methods=("edge-frequency", "eap"), labels="interpbench")
     assert given.options_of("edge-frequency") == {"labels": "interpbench"}

@@ -9,7 +9,11 @@ from graphcircuits.compare.paper_page import main
 from graphcircuits.compare.sweep_rows import write_rows
 from tests.compare.sweep_examples import row, sweep
 
-BENCH = "case,method,seed,auroc\nib-3,eap-ig,0,0.5\nib-8,eap-ig,0,1.0\n"
+BENCH = "case,method,seed,auroc\n" + "".join(
+    f"{case},{method},0,{value}\n"
+    for method in ("gcl-blind", "eap-ig")
+    for case, value in (("ib-3", 0.5), ("ib-8", 1.0))
+)
 
 
 @pytest.mark.slow
@@ -28,21 +32,31 @@ def test_the_page_is_made_from_files(tmp_path: Path, capsys: pytest.CaptureFixtu
         *("--out", str(page), "--latex", str(tmp_path / "new" / "paper.tex")),
     ]
     main(given)
-    assert capsys.readouterr().out == f"wrote {page}\nwrote {tmp_path / 'new' / 'paper.tex'}\n"
-    text = page.read_text()
-    assert "Made with `python -m graphcircuits.compare.paper_page " in text
-    assert f"--bench {tmp_path} paper={tmp_path} --cost" in text
-    assert f"- `{tmp_path.as_posix()}/a.json`: `graphcircuits sweep paper`\n" in text
-    headings = [line for line in text.splitlines() if line.startswith("#")]
+    details = page.with_name("paper-details.md")
+    written = (page, details, tmp_path / "new" / "paper.tex")
+    assert capsys.readouterr().out == "".join(f"wrote {path}\n" for path in written)
+    text, rest = page.read_text(), details.read_text()
+    assert "[The details](paper-details.md)" in text
+    assert "Behind [the page](paper.md)." in rest
+    assert "Both are made with `python -m graphcircuits.compare.paper_page " in rest
+    assert f"--bench {tmp_path} paper={tmp_path} --cost" in rest
+    assert f"- `{tmp_path.as_posix()}/a.json`: `graphcircuits sweep paper`\n" in rest
     first = "aligner tabpfn, pool, planted fleet, interpbench labels"
-    assert headings == [
+    assert [line for line in text.splitlines() if line.startswith("#")] == [
         "# The paper's experiment",
+        "## The table",
+        "## The paper's findings",
+        "## Where the distance comes from",
+        "## Test circuits in the paper's pool",
+    ]
+    assert [line for line in rest.splitlines() if line.startswith("#")] == [
+        "# The paper's experiment: details",
         "## Sweeps",
         "## The paper's findings, one by one",
         f"### Findings of sweep 1: {first}",
         "### Findings of sweep 2: aligner tabpfn, pool, planted fleet, paper labels",
-        "### Findings of sweep 3: aligner tabpfn, pool, public fleet, interpbench labels",
         "## Where the distance comes from",
+        "## Test circuits in the paper's pool",
         "## Tables",
         f"### 1. {first}",
         "### 2. aligner tabpfn, pool, planted fleet, paper labels",
@@ -51,14 +65,20 @@ def test_the_page_is_made_from_files(tmp_path: Path, capsys: pytest.CaptureFixtu
         "## Cost",
         "## Published figures, on InterpBench's weights",
     ]
-    claim = "Observed connectivity is above none for DirGraphConv on the line graph"
-    assert f"| {claim} | holds | holds | cannot be said |" in text
-    assert f"- **{claim}: holds.** Median 0.950 against 0.825" in text
-    assert f"| 1. {first} | 14 of 14 | 16 | 1 | 18 | DirGraphConv, line graph | 0.950 |" in text
-    assert text.count("EAP-IG on our planted subjects has 0.750") == 2
+    assert len(text.splitlines()) < 100
+    claim = "DirGraphConv on the line graph: observed connectivity is above none"
+    assert f"| {claim} | +0.077 | holds: +0.125 [+0.125, +0.125] | holds: +0.077 [" in text
+    assert f"- **{claim}: holds: +0.125 [+0.125, +0.125].** Median 0.950 against 0.825" in rest
+    # Methods on the same subjects by the same labels, floors last and marked.
+    table = text.partition("## The table")[2].partition("##")[0].splitlines()
+    assert [line.split("|")[1:3] for line in table if "eap-ig" in line] == [[" eap-ig ", "  "]]
+    assert [line.split("|")[1:3] for line in table if "floor" in line] == [
+        [" gcl-blind ", " floor "]
+    ]
+    assert f"| 1. {first} | 14 of 14 | 16 | 1 | 18 | DirGraphConv, line graph | 0.950 |" in rest
     assert "| labels | interpbench | paper |" in text
-    assert "| subjects | planted | public |" in text
-    assert "| one card | 700 |" in text
+    assert "| subjects | planted | public |" in rest
+    assert "| one card | 700 |" in rest
     assert "![" not in text
     assert (tmp_path / "new" / "paper.tex").read_text().count(r"\begin{table}") == 3
     # The same files give the same page.
@@ -76,15 +96,16 @@ def test_figures_are_linked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     main(given)
     text = out.read_text()
     assert "![edge AUROC on held-out cases](../../figures/x.svg)" in text
-    assert "(../../figures/x-all.svg)" in text
-    assert "png" not in text.partition("Made with")[2].partition("\n")[2]
+    details = out.with_name("x-details.md").read_text()
+    assert "(../../figures/x-all.svg)" in details
+    assert "png" not in text + details.partition("made with")[2].partition("\n")[2]
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [
         "x-all.png",
         "x-all.svg",
         "x.png",
         "x.svg",
     ]
-    assert len(capsys.readouterr().out.splitlines()) == 5
+    assert len(capsys.readouterr().out.splitlines()) == 6
 
 
 def test_what_the_command_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def test_no_fewer_of_the_best_edges_keep_enough(given: Given) -> None:
     assert found.sentences()[1:] == [
         f"they keep {found.found_on:.2f} of the behaviour on the 8 pairs they were found on, "
         f"{on_fresh:.2f} on 8 fresh pairs",
-        "no fewer of the best edges keep 0.9",
+        "fewer of the best edges keep less than 0.9",
     ]
     assert found.record()["best_edges"] == found.best
 

@@ -178,7 +178,7 @@ def test_localize_fills_in_the_result() -> None:
     pairs = make_pairs(subject)
     result = localize(subject, pairs, "eap-ig", seed=3, steps=2)
     assert (result.method, result.seed, result.d_model) == ("eap-ig", 3, 8)
-    assert result.options == options_of(METHODS["eap-ig"]) | {"steps": 2}
+    assert {**result.options, "paths": False} == options_of(METHODS["eap-ig"]) | {"steps": 2}
     assert result.graph == subject.graph
     assert result.seconds is not None
     assert result.seconds > 0
@@ -237,10 +237,10 @@ def test_unknown_names_are_refused() -> None:
     pairs = make_pairs(subject)
     with pytest.raises(ValueError, match=r"unknown method 'eapig'; did you mean 'eap-ig'\? \(acdc"):
         localize(subject, pairs, "eapig")
-    message = r"unknown option of eap-ig 'step'; did you mean 'steps'\? \(memory_limit, over, pool"
+    message = r"unknown option of eap-ig 'step'; did you mean 'steps'\? \(memory_limit, over, paths"
     with pytest.raises(ValueError, match=message):
         localize(subject, pairs, "eap-ig", step=3)
-    with pytest.raises(ValueError, match=r"unknown option of random 'steps'; \(it has none\)"):
+    with pytest.raises(ValueError, match=r"unknown option of random 'steps'; \(paths\)"):
         localize(subject, pairs, "random", steps=3)
 
 

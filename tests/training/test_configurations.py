@@ -174,7 +174,9 @@ def test_what_ships() -> None:
 
 def test_a_file_or_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"there is no file papre, nor .*; paper, paper-invariant"):
+    with pytest.raises(
+        ValueError, match=r"there is no file papre, nor .*; interpbench-pool, paper, paper-align"
+    ):
         load_sweep("papre")
     path = tmp_path / "mine.toml"
     path.write_text("seeds = 2\n[grid]\nwidth = [8]\n")

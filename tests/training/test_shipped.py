@@ -1,5 +1,6 @@
 """The predictors that ship: their files record what this repository has, and how they are made."""
 
+import re
 import shlex
 from argparse import ArgumentParser
 from dataclasses import replace
@@ -17,6 +18,7 @@ from graphcircuits.config import build_config
 from graphcircuits.corpus.shards import MANIFEST
 from graphcircuits.jobs.runner import IN_PROCESS
 from graphcircuits.methods.shipped import SHIPPED
+from graphcircuits.methods.shipped import shipped as shipped_predictor
 from graphcircuits.predictor.ensemble import KIND as PREDICTOR
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import Predictor
@@ -26,7 +28,6 @@ from graphcircuits.training.config import TrainConfig, shipped_recipe
 from graphcircuits.training.configurations import load_sweep
 from graphcircuits.training.paper_predictors import CONFIGURATION
 from graphcircuits.training.shipped import (
-    Lesson,
     describe,
     describe_all,
     share_kept,
@@ -35,6 +36,7 @@ from graphcircuits.training.shipped import (
 from graphcircuits.training.sources import shipped_sources
 from graphcircuits.training.train import TrainedPredictor
 from tests.predictor.cases import small
+from tests.test_readme import python_blocks, run_block
 
 FOLDER = Path(str(files("graphcircuits").joinpath("data/predictors")))
 
@@ -65,9 +67,10 @@ def check_subcommand(command: str) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_predictors_record_a_command_of_this_repository(name: str) -> None:
-    artifact, corpora = recorded(name), load_artifact(FOLDER / shipped.CORPORA, shipped.KIND)
+    artifact = recorded(name)
     given = parsed(artifact.command, "graphcircuits.training.shipped")
     assert given.steps is None
+    corpora = load_artifact(FOLDER / shipped.CORPORA, shipped.KIND)
     assert artifact.command == corpora.command
     folders = [*given.corpus.split(","), *given.language.split(",")]
     assert [Path(folder).name for folder in folders] == list(corpora.meta["corpora"])
@@ -75,9 +78,12 @@ def test_shipped_predictors_record_a_command_of_this_repository(name: str) -> No
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_predictors_record_the_recipe_and_the_corpora(name: str) -> None:
-    origin = recorded(name).meta["origin"]
-    assert build_config(TrainConfig, origin["train"]) == shipped_recipe()
+    artifact, recipe = recorded(name), shipped_recipe()
+    origin = artifact.meta["origin"]
+    assert build_config(TrainConfig, origin["train"]) == recipe
+    assert shipped_predictor(name).config == recipe.predictor
     assert origin["seeds"] == list(range(shipped.SEEDS))
+    assert artifact.meta["members"] == shipped.SEEDS
     assert origin["code"]
     corpora = load_artifact(FOLDER / shipped.CORPORA, shipped.KIND).meta["corpora"]
     assert origin["corpora"] == {
@@ -98,9 +104,23 @@ def test_shipped_corpora_record_commands_of_this_repository() -> None:
 
 def test_shipped_predictors_learned_from_complete_circuits() -> None:
     assert shipped_recipe().labels == TrainConfig().labels == "complete"
-    assert {load_ensemble(FOLDER / f"{name}.safetensors").labels for name in SHIPPED} == {
-        "complete"
-    }
+    assert {shipped_predictor(name).labels for name in SHIPPED} == {"complete"}
+
+
+def test_the_docs_say_what_the_files_record() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "predictor.md").read_text("utf-8")
+    section = text.partition("## How it was trained")[2].partition("\n## ")[0]
+    assert sum([run_block(block, {}) for block in python_blocks(section)]) == 4
+    rows = dict(re.findall(r"^\| ([a-z, ]+) \| (\d.*) \|$", text, flags=re.MULTILINE))
+    names = {"planted, several tasks": "planted-multitask", "small language models": "language"}
+    said = {names.get(row, row): re.findall(r"[\d.]+", own) for row, own in rows.items()}
+    measured = shipped_predictor("default").measured
+    assert said.keys() == measured.keys()
+    for kind, found in measured.items():
+        figures = [found["subjects"]["count"]]
+        for figure in ("cmd", "auroc"):
+            figures += [found[figure][method] for method in ("gcl", "eap-ig") if figure in found]
+        assert [*map(float, said[kind])] == pytest.approx(figures, abs=5e-4)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -209,14 +229,3 @@ def test_six_files_come_of_one_command(tmp_path: Path, monkeypatch: pytest.Monke
         assert origin["measured"] == figures
         own = {x.id for x in sources if name == "default" or x.folds != (int(name[-1]),)}
         assert learned[name] == own
-
-
-def test_what_a_fold_learns_from_shares_nothing_with_it() -> None:
-    sources = shipped_sources(["ib-7", "ib-24", "ib-53", "ib-2"])
-    lesson = Lesson(sources=tuple(sources), config=TrainConfig(), work=Path(), device="cpu")
-    examples: list[Any] = [type("Some", (), {"source": source})() for source in sources]
-    fold = sources[0].folds[0]
-    left = [example.source for example in lesson.learned(f"fold-{fold}", examples)]
-    assert sources[0] not in left
-    assert all(fold not in source.folds for source in left)
-    assert lesson.learned("default", examples) == examples

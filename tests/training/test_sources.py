@@ -64,7 +64,7 @@ def test_the_papers_pool_has_two_cases_and_folds_of_its_own(
     # No fold divides a group, so whatever is held out was not learned from.
     for fold in range(5):
         left, held_out = split(found, fold)
-        assert len(left) + len(held_out) == 26
+        assert len(left) + len(held_out) == 50
 
 
 @pytest.mark.slow

@@ -243,7 +243,7 @@ def test_the_table_is_that_of_the_choice(tmp_path: Path) -> None:
         path = tmp_path / "choice.toml"
         path.write_text(text)
         assert load_config(TrainConfig, path) == jobs[0].run.config
-    few = {"cases": 5, "held out": 2}
+    few = {"folds": 2, "cases": 5, "held out": 2}
     assert [dict(row.details) for row in rows[:2]] == [few, {"trained on": "planted", **few}]
     means = [sum(scores) / 2 for scores in rows[0].cases.values()]
     assert held_out_median(sweep, NAMES[0]) == pytest.approx(sum(means) / 2)
@@ -373,6 +373,7 @@ def test_a_training_out_of_memory_is_recorded_and_the_sweep_goes_on(tmp_path: Pa
     assert sweep.store.failure(bad) == SweepFailure(why)
     # Its setting is not eligible; the others are, and are refitted.
     assert [row.eligible for row in rows_of(sweep)] == [3, 3, 4, 4]
+    assert [row.failed for row in rows_of(sweep)] == [1, 1, 0, 0]
     assert all(dict(row.chosen) != bad.values for row in rows_of(sweep)[:2])
     assert sweep.left() == 0
     # Another run tries it once more, without what was trained beside it.

@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,13 @@ from torch import Tensor
 from graphcircuits.circuit import Circuit
 from graphcircuits.compare.evaluate import auroc
 from graphcircuits.corpus import load_case
-from graphcircuits.methods.shipped import SHIPPED, shipped
 from graphcircuits.predictor.block import Dropout
 from graphcircuits.predictor.ensemble import Ensemble, seen_of
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import InvariantTables, Predictor, read_case
 from graphcircuits.store import StoreError, load_artifact, save_artifact
 from graphcircuits.training.checkpoint import CHECKPOINT
-from graphcircuits.training.config import TrainConfig, shipped_recipe
+from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import Example, read_examples
 from graphcircuits.training.objectives import circuit_loss
 from graphcircuits.training.train import TrainedPredictor, train, train_ensemble
@@ -388,17 +387,6 @@ def test_all_problems_of_a_configuration_are_listed() -> None:
         training(stop=7)
     assert training(stop=4).last == 4
     assert training().last == 6
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_the_recipe_is_that_of_the_shipped_predictors(name: str) -> None:
-    recipe, ensemble = asdict(shipped_recipe()), shipped(name)
-    said = dict(ensemble.origin["train"])
-    own = said.pop("predictor")
-    assert own == {field: recipe["predictor"][field] for field in own}
-    assert {**said, "without": ()} == {field: recipe[field] for field in said}
-    assert ensemble.config == shipped_recipe().predictor
-    assert len(ensemble.members) == 2
 
 
 # Cases of the benchmark

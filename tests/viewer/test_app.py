@@ -284,7 +284,7 @@ def test_keys_are_enough(opened: Open) -> None:
 
 def test_two_results_open_at_what_each_proposes(opened: Open) -> None:
     left, right = (
-        made(GRAPH, seed, method=name, chosen=made(GRAPH, seed).circuit(edges=edges))
+        made(GRAPH, seed, method=name, curve=CURVE, chosen=made(GRAPH, seed).circuit(edges=edges))
         for seed, name, edges in ((0, "one", 6), (1, "two", 11))
     )
     page = look(opened, result_page([left, right, made(GRAPH, 2, method="three")]))
@@ -295,6 +295,7 @@ def test_two_results_open_at_what_each_proposes(opened: Open) -> None:
         return sizes, page.locator("#of-all").inner_text(), pressed
 
     assert shown() == ([6, 11], "and 11 of 110", "true")
+    assert page.locator("#curve circle.now").count() == 2
     captions = [page.locator(f"#caption-{panel}").inner_text() for panel in (0, 1)]
     assert captions == ["one: 6 edges", "two: 11 edges"]
     slide(page, 9)

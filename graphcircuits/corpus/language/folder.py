@@ -23,6 +23,7 @@ from typing import Any
 
 from graphcircuits.corpus.language.report import check_report
 from graphcircuits.files import StoreError, read_json, short, write_json
+from graphcircuits.jobs.command import driver_command
 from graphcircuits.store import check_version, origin
 
 try:
@@ -108,7 +109,8 @@ def begin(folder: Path, settings: Mapping[str, Any], text: Mapping[str, Any]) ->
     """Write down what the models are made of; a folder of another text is refused."""
     begun = check_begun(folder, settings)
     if begun is None:
-        about = {**origin("language-models"), "layout": LAYOUT, "settings": settings, "text": text}
+        made = origin("language-models", driver_command())
+        about = {**made, "layout": LAYOUT, "settings": settings, "text": text}
         write_json(folder / MANIFEST, about)
     elif begun["text"].get("sha256") != text["sha256"]:
         raise ValueError(

@@ -95,9 +95,9 @@ function syncControls(app) {
   byId("proposed").hidden = shown.every((one) => proposedSize(one) === null);
   byId("proposed").textContent = shown.length > 1 ? "proposed circuits" : "proposed circuit";
   byId("proposed").setAttribute("aria-pressed", String(state.proposed || alike));
-  const sizes = new Set(scene.panels.map((panel) => sizeOf(app, panel)));
-  byId("of-all").textContent = `${sizes.size > 1 ? `and ${sizeOf(app, scene.panels[1])} ` : ""}`
-    + `of ${model.graph.nEdges.toLocaleString("en")}`;
+  const sizes = shown.map((one) => (state.proposed && proposedSize(one)) || state.edges);
+  const second = new Set(sizes).size > 1 ? `and ${sizes[1]} ` : "";
+  byId("of-all").textContent = `${second}of ${model.graph.nEdges.toLocaleString("en")}`;
   byId("prune").checked = state.prune;
   const possible = [["kind", "query, key, value"]];
   if (model.truth) possible.push(["truth", ["truth", model.truth.name].filter(Boolean).join(": ")]);
