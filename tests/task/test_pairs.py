@@ -489,7 +489,7 @@ def test_a_pair_of_one_token_has_a_circuit() -> None:
     )
     assert localize(subject, pairs, "eap-ig").circuit()
     with pytest.raises(ValueError, match="the targets name class 99, but the logits have only"):
-        localize(subject, replace(pairs, targets=pairs.targets * 0 + 99), "eap")
+        localize(subject, replace(pairs, targets=torch.full_like(column, 99)), "eap")
     with pytest.raises(ValueError, match="tokens must be in 0"):
         localize(subject, replace(pairs, clean=pairs.clean + 99), "eap")
 
