@@ -1,6 +1,7 @@
 """`graphcircuits localize`: it writes only what is asked for, and never keeps results to itself."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -357,3 +358,16 @@ def test_the_circuit_keeps_what_is_asked_for(command: Command) -> None:
     assert usual["faithfulness"]["found_on"] >= 0.9
     assert len(half["circuit"]) <= len(usual["circuit"])
     refused(command(*given[:-1], "--keep", "0"), "--keep must be in 0.01..1, got 0.0.")
+
+
+def test_the_page_knows_the_size_of_a_circuit_without_dead_ends(tmp_path: Path) -> None:
+    graph = make_subject().graph
+    path = graph.edge_indices(["input->m0", "m0->logits"])
+    scores = torch.zeros(graph.n_edges)
+    scores[path], scores[graph.edge_indices(["input->a1.h3<q>"])] = 1.0, 2.0
+    result = Result(graph=graph, scores=scores)
+    proposed = replace(result, chosen=result.circuit(edges=3, prune=True))
+    proposed.show(tmp_path / "a.html")
+    (shown,) = data_of((tmp_path / "a.html").read_text())["results"]
+    assert (shown["chosen"], shown["chosen_best"]) == (None, 3)
+    assert torch.equal(bits(shown["chosen_edges"], 110).nonzero()[:, 0], torch.tensor(sorted(path)))
