@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
+import graphcircuits as gc
 from graphcircuits import cli, methods
 from graphcircuits.commands.output import parse_options
 from graphcircuits.compare.evaluate import auroc
@@ -117,13 +118,12 @@ def test_localize_needs_no_other_word(command: Command, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.usefixtures("uninformed")
-def test_the_circuit_is_what_the_predictor_holds_for_likely(command: Command) -> None:
-    ended = command("localize", "ib-3", "--method", "gcl")
-    case = load_case("ib-3")
-    result = methods.localize(case.subject(), case.pairs(64), "gcl")
-    likely = int((result.scores > 0).sum())
-    assert f"{likely} of 110 edges in the circuit" in ended.out
+@pytest.mark.parametrize("method", ["gcl", "eap-ig"])
+def test_the_command_proposes_what_python_does(command: Command, method: str) -> None:
+    ended = command("localize", "ib-13", "--method", method, "--json")
+    case = load_case("ib-13")
+    result = gc.localize(case.subject(), case.pairs(64), method)
+    assert json.loads(ended.out)["circuit"] == list(result.circuit())
 
 
 @pytest.mark.slow

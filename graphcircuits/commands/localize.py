@@ -266,7 +266,8 @@ def _found(
         step = bar.add_task(f"choosing a method for {title}", total=None)
         choice = method or methods.default_method(subject, prompts, seed=seed)
         run = choice.method if isinstance(choice, methods.ChosenMethod) else choice
-        options = method_options(run, option) | ({} if top is None else {"top": top})
+        options: dict[str, Any] = method_options(run, option)
+        options |= {} if top is None else {"top": top}
         name = run if isinstance(run, str) else methods.name_of(run)
         bar.update(step, description=f"{name} on {title}")
         with deferred() as interruption:

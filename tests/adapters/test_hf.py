@@ -164,7 +164,12 @@ def test_nobody_waits_for_a_hub_that_does_not_answer(monkeypatch: pytest.MonkeyP
         raise OSError("not in the cache")
 
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", refused)
-    monkeypatch.setattr(hub.socket, "create_connection", lambda *_, timeout: hang.wait())
+
+    def silent(place: tuple[str, int], timeout: float) -> None:
+        hang.wait()
+        raise OSError
+
+    monkeypatch.setattr(hub.socket, "create_connection", silent)
     monkeypatch.setattr(hub, "PATIENCE", 0.05)
     hang, before = threading.Event(), time.perf_counter()
     with pytest.raises(FileNotFoundError, match="the Hugging Face hub cannot be reached from here"):

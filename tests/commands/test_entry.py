@@ -85,7 +85,7 @@ def test_exit_codes(
 def test_an_interrupt_ends_with_130(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     known = cast(dict[str, Any], methods.METHODS)
     monkeypatch.setitem(known, "failing", fail_with(KeyboardInterrupt()))
-    assert command(*FAILING) == Ended(130, "", "")
+    assert command(*FAILING) == Ended(130, "", "interrupted: there is no result yet.\n")
 
 
 @pytest.mark.filterwarnings("default")

@@ -105,6 +105,14 @@ def test_a_model_of_ones_own(command: Command, results: list[Path], tmp_path: Pa
     assert record["notes"][-1].startswith("the model is right on 0%")
 
 
+def test_prompts_that_a_circuit_was_found_on_are_counted(command: Command, tmp_path: Path) -> None:
+    words = own_model(tmp_path, "01")
+    assert command("localize", *words, "--method", "eap", "--out", "a.json").code == 0
+    ended = command("evaluate", "a.json", *words, "--sizes", "1,20")
+    said = "2 of 2 prompts were used to find a: on those it may look better than on others\n"
+    assert said in ended.out
+
+
 @pytest.mark.slow
 def test_a_task_from_localize_to_evaluate(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

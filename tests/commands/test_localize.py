@@ -1,6 +1,7 @@
 """`graphcircuits localize`: it writes only what is asked for, and never keeps results to itself."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,12 @@ import torch
 from graphcircuits.corpus import load_case
 from graphcircuits.corpus.build import start_of
 from graphcircuits.corpus.orders import Order, shipped_path
+from graphcircuits.engine.memory import OutOfMemory
 from graphcircuits.result import Result
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.subject.transformer import Transformer
-from tests.shell import Command, refused
+from tests.shell import PYTHON, Command, refused
 from tests.subjects import make_subject
 from tests.viewer.reading import bits, data_of
 
@@ -96,7 +98,7 @@ def test_results_are_printed_even_if_they_cannot_be_written(
     assert record | {"seconds": 0} == wanted | {"seconds": 0}
     ended = command(*FAST, "--out", "a.json", "--html", "a.html")
     assert (ended.code, ended.err) == (1, failures)
-    assert "20 of 110 edges in the circuit" in ended.out
+    assert " of 110 edges in the circuit" in ended.out
     assert "wrote" not in ended.out
 
 
@@ -251,3 +253,121 @@ def test_names_and_files_do_not_steer_the_terminal(command: Command, tmp_path: P
     assert r"\x1b]0;title\x07" in ended.err
     prompts.write_text("clean,corrupted\n\x1b[31m,2\n")
     assert r"\x1b[31m" in command(*given).err
+
+
+def many_prompts(folder: Path) -> list[str | Path]:
+    """A small subject of one's own, and twelve pairs with the answers that it gives to half."""
+    given = own_subject(folder)
+    clean = torch.tensor([[0, a, b, c] for a in (2, 3, 4) for b in (2, 3) for c in (2, 4)])
+    corrupted = clean.roll(1, 0)
+    logits = make_subject().logits(clean)[:, -1]
+    right, wrong = logits.argmax(-1).tolist(), logits.argmin(-1).tolist()
+    rows = ["clean,corrupted,correct_idx,incorrect_idx"]
+    for place, (one, other) in enumerate(zip(clean.tolist(), corrupted.tolist(), strict=True)):
+        pair = (right, wrong) if place % 2 else (wrong, right)
+        texts = (" ".join(map(str, ids)) for ids in (one, other))
+        rows.append(",".join([*texts, *(str(column[place]) for column in pair)]))
+    (folder / "pairs.csv").write_text("\n".join(rows) + "\n")
+    return given
+
+
+def test_some_pairs_of_a_file_are_held_back(command: Command, tmp_path: Path) -> None:
+    given = many_prompts(tmp_path)
+    ended = command(*given)
+    assert "--hold-out 0.25 keeps a quarter of them back to judge by\n" in ended.out
+    record = json.loads(command(*given, "--hold-out", "0.25", "--json").out)
+    assert (record["pairs"], record["faithfulness"]["fresh_pairs"]) == (9, 3)
+    assert record["faithfulness"]["fresh"] is not None
+    assert "3 of 12 pairs are held back to judge the circuit by" in record["notes"]
+    refused(command(*given, "--hold-out", "1"), "--hold-out must be below 1, got 1.0.")
+    refused(command(*FAST, "--hold-out", "0.5"), "--hold-out goes with --pairs-file: other prompts")
+    (tmp_path / "pairs.csv").write_text("clean,corrupted\n0 2 3 4,0 3 3 4\n")
+    refused(command(*given, "--hold-out", "0.5"), "--hold-out needs 8 pairs or more, got 1: of")
+
+
+def test_only_pairs_that_the_model_answers_right(command: Command, tmp_path: Path) -> None:
+    given = many_prompts(tmp_path)
+    assert json.loads(command(*given, "--json").out)["right"] == 0.5
+    record = json.loads(command(*given, "--only-right", "--json").out)
+    assert (record["pairs"], record["right"]) == (6, 1.0)
+    assert "6 of 12 pairs are left out, which the model gets wrong" in record["notes"]
+
+
+def test_a_method_of_your_own(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\n"
+        "def backwards(subject, pairs, *, scale: float = 1.0):\n"
+        "    return -scale * torch.arange(subject.graph.n_edges).double()\n"
+        "def other(graph):\n    return None\n"
+        "number = 3\n"
+    )
+    given = [*own_subject(tmp_path)[:-1], f"{file}:backwards", "--edges", "2", "--json"]
+    record = json.loads(command(*given, "--option", "scale=2").out)
+    assert (record["method"], record["options"]["scale"]) == ("backwards", 2)
+    assert [row["score"] for row in record["ranking"][:2]] == [0.0, -2.0]
+    refused(command(*given, "--option", "size=2"), "backwards has no option 'size'; ")
+    for name, said in (
+        ("backward", "defines no 'backward'; did you mean backwards"),
+        ("other", "'other' in " + str(file) + " is no method: it cannot be called with a subject"),
+        ("number", "is no method: it is a int"),
+    ):
+        refused(command(*FAST[:2], "--method", f"{file}:{name}"), said)
+    refused(command(*FAST[:2], "--method", file), "must name a function of the file, such as")
+    refused(command(*FAST[:2], "--method", "no.py:x"), "no Python file at no.py; give your method")
+
+
+def test_more_edges_than_there_are_and_one_pair(command: Command, tmp_path: Path) -> None:
+    given = own_subject(tmp_path)
+    (tmp_path / "pairs.csv").write_text("clean,corrupted\n0 2 3 4,0 3 3 4\n")
+    ended = command(*given, "--edges", "500")
+    assert "warning: --edges 500 is more than there are: the circuit has all 110\n" in ended.err
+    assert "found on one pair alone: " in ended.out
+
+
+def test_ctrl_c_says_what_was_not_written(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("graphcircuits.methods.localize", interrupted)
+    ended = command(*FAST, "--out", "a.json", "--html", "a.html")
+    said = "interrupted: there is no result yet; not written: a.json, a.html.\n"
+    assert (ended.code, ended.err) == (130, said)
+
+
+def test_out_of_memory_in_the_words_of_the_command_line(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OutOfMemory("out of memory on cpu with 64 prompts at once", 2**20, 8)
+
+    monkeypatch.setattr("graphcircuits.methods.localize", full)
+    ended = command(*FAST)
+    assert ended.code == 1
+    assert "--option memory-limit=1048576" in ended.err
+    assert PYTHON.search(ended.err.replace("memory-limit=1048576", "")) is None
+    assert "memory_limit" not in ended.err
+
+
+def test_the_circuit_keeps_what_is_asked_for(command: Command) -> None:
+    given = ["localize", "ib-3", "--method", "eap", "--pairs", "8", "--json"]
+    half, usual = (json.loads(command(*given, *keep).out) for keep in (["--keep", "0.5"], []))
+    assert half["faithfulness"]["keep"] == 0.5
+    assert usual["faithfulness"]["found_on"] >= 0.9
+    assert len(half["circuit"]) <= len(usual["circuit"])
+    refused(command(*given[:-1], "--keep", "0"), "--keep must be in 0.01..1, got 0.0.")
+
+
+def test_the_page_knows_the_size_of_a_circuit_without_dead_ends(tmp_path: Path) -> None:
+    graph = make_subject().graph
+    path = graph.edge_indices(["input->m0", "m0->logits"])
+    scores = torch.zeros(graph.n_edges)
+    scores[path], scores[graph.edge_indices(["input->a1.h3<q>"])] = 1.0, 2.0
+    result = Result(graph=graph, scores=scores)
+    proposed = replace(result, chosen=result.circuit(edges=3, prune=True))
+    proposed.show(tmp_path / "a.html")
+    (shown,) = data_of((tmp_path / "a.html").read_text())["results"]
+    assert (shown["chosen"], shown["chosen_best"]) == (None, 3)
+    assert torch.equal(bits(shown["chosen_edges"], 110).nonzero()[:, 0], torch.tensor(sorted(path)))

@@ -12,9 +12,9 @@ from graphcircuits.compare.evaluate import auroc
 from graphcircuits.corpus import N_FOLDS, case_ids, load_case, split_records
 from graphcircuits.corpus.relations import fold_of, groups_of
 from graphcircuits.methods import BeyondTraining, localize
-from graphcircuits.methods.learned import gcl
+from graphcircuits.methods.learned import finding, gcl
 from graphcircuits.methods.shipped import SHIPPED, find_ensemble, shipped
-from graphcircuits.predictor.ensemble import Ensemble, save_ensemble, seen_of
+from graphcircuits.predictor.ensemble import Ensemble, Prediction, save_ensemble, seen_of
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -244,3 +244,15 @@ def test_a_predictor_says_where_it_learned_from_other_labels(
     assert notes("ib-3") == []  # both labelings give one circuit
     monkeypatch.setattr(Ensemble, "labels", "complete")
     assert notes("ib-13") == []
+
+
+@pytest.mark.parametrize(("trust", "said"), [(0.0, False), (0.05, False), (0.3, True), (1.0, True)])
+def test_no_probabilities_where_the_correction_counts_for_nothing(trust: float, said: bool) -> None:
+    logits = torch.linspace(-1, 1, 110)
+    found = finding(
+        load_case("ib-3").subject(),
+        "default",
+        Prediction(logits, logits.sigmoid(), familiarity=None, trust=trust),
+    )
+    assert (found.probabilities is not None) == said
+    assert any("gives no probabilities here" in str(one) for one in found.remarks) != said

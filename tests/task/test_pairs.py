@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from graphcircuits import localize
 from graphcircuits.corpus import load_case
 from graphcircuits.store import content_hash
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.task.problems import LOSSES
+from tests.subjects import make_subject
 
 BATCH, POS, CLASSES = 3, 4, 5
 
@@ -441,3 +443,65 @@ def test_a_loss_is_a_name_or_a_function() -> None:
     message = "loss_name must be one of cross-entropy, kl, l1, logit-diff, or a function, got 3"
     with pytest.raises(TypeError, match=message):
         replace(load_case("ib-3").pairs(2), loss_name=wrong)
+
+
+ONES = torch.ones(BATCH, POS, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"clean": None}, "clean must be a tensor, got NoneType"),
+        ({"scored": None}, "scored must be a tensor, got NoneType"),
+        ({"clean": torch.tensor(3), "targets": torch.ones(BATCH)}, "clean must be prompts x pos"),
+        ({"clean": ONES.to("meta")}, "clean must be an ordinary tensor with values, got one that"),
+        ({"corrupted": ONES.to_sparse()}, "corrupted must be an ordinary tensor with values"),
+        ({"targets": torch.ones(BATCH, POS, 0)}, "distributions over at least one class, got none"),
+        ({"targets": torch.full((BATCH, POS, 2), torch.nan)}, "targets must be finite, prompts 0"),
+        ({"clean": ONES - 5}, "clean must hold token ids from 0, got -4"),
+        ({"clean": ONES.float()}, "clean must hold whole token ids, got torch.float32"),
+        ({"clean": ONES[:, :0]}, "clean must be prompts x positions with at least one each"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_bad_pairs_are_refused_in_our_words(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=said):
+        make(**changes)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_small_whole_numbers_are_token_ids(dtype: torch.dtype) -> None:
+    usual = make()
+    small = make(clean=usual.clean.to(dtype), corrupted=usual.corrupted.to(dtype))
+    subject = make_subject(d_vocab=9, d_vocab_out=CLASSES)
+    assert torch.equal(subject.logits(small.clean), subject.logits(usual.clean))
+
+
+def test_a_pair_of_one_token_has_a_circuit() -> None:
+    subject = make_subject()
+    column = torch.tensor([[2], [3]])
+    pairs = Pairs(
+        clean=column,
+        corrupted=column.flip(0),
+        scored=torch.ones_like(column, dtype=torch.bool),
+        loss_name="cross-entropy",
+        targets=torch.tensor([0, 1]),
+    )
+    assert localize(subject, pairs, "eap-ig").circuit()
+    with pytest.raises(ValueError, match="the targets name class 99, but the logits have only"):
+        localize(subject, replace(pairs, targets=torch.full_like(column, 99)), "eap")
+    with pytest.raises(ValueError, match="tokens must be in 0"):
+        localize(subject, replace(pairs, clean=pairs.clean + 99), "eap")
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda logits, pairs: None, "the loss function must return a tensor, got NoneType"),
+        (lambda logits, pairs: torch.ones(len(pairs)), "or there is no gradient; got a result"),
+    ],
+)
+def test_losses_of_ones_own_that_cannot_be_used(loss: Any, said: str) -> None:
+    pairs = load_case("ib-3").pairs(2)
+    with pytest.raises(ValueError, match=said):
+        localize(load_case("ib-3").subject(), replace(pairs, loss_name=loss), "eap")
