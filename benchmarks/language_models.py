@@ -38,11 +38,11 @@ from graphcircuits import __version__, methods
 from graphcircuits.commands.options import options_by_method
 from graphcircuits.compare.curves import evaluate
 from graphcircuits.compare.measure import measure
-from graphcircuits.compare.proposal import unseen
 from graphcircuits.store import StoreError, content_hash, read_json, write_json
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.accuracy import share_right
+from graphcircuits.task.fresh import unseen
 from graphcircuits.task.pairs import Pairs
 
 METHODS = ("eap", "eap-ig", "relp", "eap-gp", "ugs", "edge-pruning", "gcl", "random")

@@ -4,6 +4,7 @@
    and so is a mean that it belongs to; failures are listed.
 2. `page` writes Markdown: what was done and how, then per model its tasks, and one table per number
    with methods as rows, tasks as columns and their mean; the best of a column is bold.
+   `data_rows` are the same numbers for a CSV file beside it.
 3. The figure has one panel per model and task and one line per method, over log-spaced sizes.
 """
 
@@ -16,6 +17,7 @@ from typing import Any
 
 from graphcircuits.compare.curve_plot import plot_curves
 from graphcircuits.compare.evaluate import FaithfulnessCurve
+from graphcircuits.compare.text_tables import csv_text
 from graphcircuits.disk import write_atomic
 from graphcircuits.store import StoreError, read_json
 
@@ -58,6 +60,8 @@ class Model:
 class Column:
     """A number of a unit, and how it is shown."""
 
+    name: str
+    """In the CSV file."""
     title: str
     value: Callable[[Mapping[str, Any]], float | None]
     digits: int
@@ -65,11 +69,24 @@ class Column:
 
 
 NUMBERS = (
-    Column("CMD, MIB's sizes (smaller is better)", lambda u: u["curves"]["mib"]["cmd"], 3, min),
-    Column("CPR, MIB's sizes (larger is better)", lambda u: u["curves"]["mib"]["cpr"], 3, max),
-    Column("CMD, log-spaced sizes", lambda u: u["curves"]["log"]["cmd"], 3, min),
-    Column("Seconds of the method", lambda u: u["seconds"], 2, None),
     Column(
+        "cmd_mib",
+        "CMD, MIB's sizes (smaller is better)",
+        lambda u: u["curves"]["mib"]["cmd"],
+        3,
+        min,
+    ),
+    Column(
+        "cpr_mib",
+        "CPR, MIB's sizes (larger is better)",
+        lambda u: u["curves"]["mib"]["cpr"],
+        3,
+        max,
+    ),
+    Column("cmd_log", "CMD, log-spaced sizes", lambda u: u["curves"]["log"]["cmd"], 3, min),
+    Column("seconds", "Seconds of the method", lambda u: u["seconds"], 2, None),
+    Column(
+        "memory_mib",
         "Memory of the method, MiB above the model",
         lambda u: None if u["peak_bytes"] is None else u["peak_bytes"] / 2**20,
         0,
@@ -113,7 +130,20 @@ def write_page(store: Path, out: Path, figure: Path, methods: Sequence[str]) -> 
     models = read_store(store, methods)
     plot_curves(figure, _panels(models, methods), columns=4)
     link = Path(os.path.relpath(figure.resolve(), out.resolve().parent)).as_posix()
-    write_atomic(out, page(models, methods, figure=link).encode())
+    data = out.with_suffix(".csv")
+    write_atomic(out, page(models, methods, figure=link, data=data.name).encode())
+    write_atomic(data, csv_text(data_rows(models, methods)).encode())
+
+
+def data_rows(models: Sequence[Model], methods: Sequence[str]) -> list[list[object]]:
+    """Every number of every unit, under a line that names them."""
+    rows: list[list[object]] = [["model", "task", "method", *(number.name for number in NUMBERS)]]
+    for model in models:
+        for task, by_method in model.units.items():
+            for method in (name for name in methods if name in by_method):
+                numbers = [number.value(by_method[method]) for number in NUMBERS]
+                rows.append([model.title, task, method, *("" if x is None else x for x in numbers)])
+    return rows
 
 
 def _panels(
@@ -154,7 +184,7 @@ def _commands(units: Sequence[Mapping[str, Any]]) -> str:
     return f"{' and '.join(told)}, whose times and memory cannot be compared"
 
 
-def page(models: Sequence[Model], methods: Sequence[str], *, figure: str) -> str:
+def page(models: Sequence[Model], methods: Sequence[str], *, figure: str, data: str) -> str:
     """The page as Markdown."""
     units = [u for m in models for by_method in m.units.values() for u in by_method.values()]
     first = units[0]
@@ -172,6 +202,7 @@ def page(models: Sequence[Model], methods: Sequence[str], *, figure: str) -> str
         "answer more surely than the model does. "
         "`gcl` was trained on small subjects, eight small language models among them, and has seen "
         "neither of these models.",
+        f"Every number is in [{data}]({data}).",
         "Options of the methods, apart from seeds and memory limits:",
         _table(["method", "options"], [[m, _options(units, m)] for m in methods], right=0),
         f"![Faithfulness curves]({figure})",

@@ -22,7 +22,7 @@ from statistics import mean, median
 
 import torch
 
-from graphcircuits import Transformer, auroc, load_case, localize
+from graphcircuits import Transformer, auroc, load_case
 from graphcircuits.compare.evaluate import faithfulness_curve
 from graphcircuits.corpus import build, case_ids
 from graphcircuits.corpus.orders import Order
@@ -30,6 +30,7 @@ from graphcircuits.corpus.recognize import shipped_ids
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.recipes import recipe
 from graphcircuits.fleets.train import train_fleet
+from graphcircuits.methods import localize
 from graphcircuits.store import write_json
 from graphcircuits.subject.files import load_transformer, save_transformer
 

@@ -20,8 +20,9 @@ from dataclasses import replace
 import torch
 
 from benchmarks import Measurement, growth
-from graphcircuits import load_case, localize
+from graphcircuits import load_case
 from graphcircuits.compare.measure import measure as measured
+from graphcircuits.methods import localize
 from graphcircuits.methods.shipped import shipped
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import Predictor

@@ -16,8 +16,9 @@ from pathlib import Path
 import torch
 
 from benchmarks.estimators import soft, straight_through
-from graphcircuits import faithfulness_curve, load_corpus, localize
+from graphcircuits import faithfulness_curve, load_corpus
 from graphcircuits.corpus.collection import CorpusEntry
+from graphcircuits.methods import localize
 from graphcircuits.methods.departure import Gates, Recipe, concrete
 from graphcircuits.methods.hard_concrete import sample_each
 from graphcircuits.methods.refine import refinement

@@ -1,33 +1,43 @@
-"""The circuit viewer in pictures, for the docs: pages made as users make them, and Chromium.
+"""The circuit viewer in pictures, for the docs: pages written by the commands of the README, and
+Chromium.
 
-1. `viewer.png`: what `localize ib-13` finds beside the true circuit, and a head's attention.
-2. `viewer-dark.png`: the same circuit in the dark, by query, key and value.
-3. `viewer-two.png`: two methods side by side, and where they differ.
+1. `viewer.png`: the page of the README's first command, exactly as it opens.
+2. `viewer-dark.png`: the same page in the dark, by query, key and value, with a head selected.
+3. `viewer-two.png`: two methods side by side, as the page opens but for its colours: where they
+   differ.
 4. `viewer-large.png`: a result on a language model, where one is given, at fewer edges than it
    proposes. That in the docs is of the task `ioi`, by EAP-IG on 8 pairs:
 
 graphcircuits localize --model build/models/smollm2.gguf --task ioi --pairs 8 --method eap-ig \\
   --out build/smollm2.safetensors
 python -m benchmarks.screenshots --out docs/figures [--large build/smollm2.safetensors]
+
+Pictures are written with a palette where that is smaller (`benchmarks.small_pictures`).
 """
 
 import argparse
 import os
+import shlex
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
-from graphcircuits import load_case, localize
-from graphcircuits.compare.proposal import recorded_curve
-from graphcircuits.result import Result
-from graphcircuits.viewer.page import result_page
+from benchmarks.small_pictures import shrink
 
-CASE = "ib-13"
+FIRST = "graphcircuits localize ib-13 --html circuit.html"
+"""The README's first command, whose page `viewer.png` shows."""
+TWO = (
+    "graphcircuits localize ib-13 --out circuit.json",
+    "graphcircuits localize ib-13 --method eap-ig --out eap-ig.json",
+    "graphcircuits view circuit.json eap-ig.json --truth ib-13 --out both.html",
+)
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SIZE = (1280, 860)
 FEW = 30
@@ -38,10 +48,10 @@ LARGEST = 250_000
 
 @dataclass(frozen=True)
 class Shot:
-    """A picture: the page, and what is done there before it is taken."""
+    """A picture: the file of the page, and what is done there before it is taken."""
 
     name: str
-    page: str
+    page: Path
     dark: bool = False
     select: str | None = None
     colour: str | None = None
@@ -69,23 +79,26 @@ def running() -> Iterator[Browser]:
         started.close()
 
 
-def shots(large: Path | None) -> Iterator[Shot]:
-    """All pictures, their pages made here."""
-    case = load_case(CASE)
-    subject, pairs = case.subject(), case.pairs(64)
-    found = []
-    for method in ("gcl", "eap-ig"):
-        result = replace(localize(subject, pairs, method, seed=0), subject=case.id, task=case.task)
-        size = len(case.circuit)
-        curve = recorded_curve(result, subject, pairs, size=size, seed=0)
-        found.append(replace(result, chosen=result.circuit(edges=size), curve=curve))
-    page = result_page(found[:1], truth=case.circuit, notes=case.variables)
-    yield Shot("viewer.png", page, select="a0.h1")
-    yield Shot("viewer-dark.png", page, dark=True, colour="kind", edges=24)
-    both = result_page(found, truth=case.circuit, notes=case.variables)
-    yield Shot("viewer-two.png", both, colour="difference")
+def shots(folder: Path, large: Path | None) -> Iterator[Shot]:
+    """All pictures, their pages written into the folder."""
+    for command in (FIRST, *TWO):
+        run_command(command, folder)
+    page = folder / "circuit.html"
+    yield Shot("viewer.png", page)
+    yield Shot("viewer-dark.png", page, dark=True, colour="kind", select="a0.h1")
+    yield Shot("viewer-two.png", folder / "both.html", colour="difference")
     if large is not None:
-        yield Shot("viewer-large.png", result_page([Result.load(large)]), edges=FEW)
+        page = folder / "large.html"
+        run_command(
+            shlex.join(["graphcircuits", "view", f"{large.resolve()}", "--out", page.name]), folder
+        )
+        yield Shot("viewer-large.png", page, edges=FEW)
+
+
+def run_command(command: str, folder: Path) -> None:
+    """Run a command of the package in a folder."""
+    words = shlex.split(command)[1:]
+    subprocess.run([sys.executable, "-m", "graphcircuits.cli", *words], cwd=folder, check=True)
 
 
 def take(browser: Browser, shot: Shot, out: Path) -> int:
@@ -95,26 +108,23 @@ def take(browser: Browser, shot: Shot, out: Path) -> int:
     context = browser.new_context(
         offline=True, color_scheme=scheme, viewport={"width": width, "height": height}
     )
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "page.html"
-        path.write_text(shot.page, encoding="utf-8")
-        page = context.new_page()
-        page.goto(path.as_uri())
-        if shot.colour is not None:
-            page.select_option("#colour", shot.colour)
-        if shot.edges is not None:
-            page.fill("#edges-number", str(shot.edges))
-            page.press("#edges-number", "Enter")
-        if shot.select is not None:
-            page.evaluate("name => window.graphcircuits.select(name)", shot.select)
-        page.wait_for_timeout(1500)  # what is drawn in slices stands by then
-        data = page.screenshot()
+    page = context.new_page()
+    page.goto(shot.page.as_uri())
+    if shot.colour is not None:
+        page.select_option("#colour", shot.colour)
+    if shot.edges is not None:
+        page.fill("#edges-number", str(shot.edges))
+        page.press("#edges-number", "Enter")
+    if shot.select is not None:
+        page.evaluate("name => window.graphcircuits.select(name)", shot.select)
+    page.wait_for_timeout(1500)  # what is drawn in slices stands by then
+    data = page.screenshot()
     context.close()
     if len(data) > LARGEST:
         raise ValueError(f"{shot.name} has {len(data):,} bytes, at most {LARGEST:,} are wanted.")
     out.mkdir(parents=True, exist_ok=True)
     (out / shot.name).write_bytes(data)
-    return len(data)
+    return len(data) - shrink(out / shot.name)
 
 
 def main() -> None:
@@ -122,8 +132,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the pictures")
     parser.add_argument("--large", type=Path, help="a result on a language model")
     given = parser.parse_args()
-    with running() as browser:
-        for shot in shots(given.large):
+    with tempfile.TemporaryDirectory() as folder, running() as browser:
+        for shot in shots(Path(folder), given.large):
             print(f"{given.out / shot.name}: {take(browser, shot, given.out):,} bytes")
 
 

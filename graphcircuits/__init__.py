@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from graphcircuits.compare.bench_call import bench
     from graphcircuits.compare.curves import evaluate
     from graphcircuits.compare.evaluate import auroc, faithfulness, faithfulness_curve
+    from graphcircuits.compare.proposal import localize
     from graphcircuits.corpus import case_ids, load_case
     from graphcircuits.corpus.case import Case
     from graphcircuits.corpus.collection import load_corpus
     from graphcircuits.corpus.multitask import MultiCase, load_multi, multi_ids
     from graphcircuits.corpus.random_programs import random_ids
     from graphcircuits.graph import ComponentGraph
-    from graphcircuits.methods import METHODS, localize
+    from graphcircuits.methods import METHODS
     from graphcircuits.methods.nodes import node_scores
     from graphcircuits.methods.refine import refine
     from graphcircuits.rasp.compile import compile_program
@@ -88,7 +89,7 @@ _EXPORTS = {
     "load_model": "graphcircuits.adapters.load",
     "load_multi": "graphcircuits.corpus.multitask",
     "load_transformer": "graphcircuits.subject.files",
-    "localize": "graphcircuits.methods",
+    "localize": "graphcircuits.compare.proposal",
     "multi_ids": "graphcircuits.corpus.multitask",
     "node_scores": "graphcircuits.methods.nodes",
     "random_ids": "graphcircuits.corpus.random_programs",

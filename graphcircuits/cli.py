@@ -88,7 +88,8 @@ def _report(error: Exception) -> int:
         say_error(in_words(error))
         return MISTAKE
     if isinstance(error, MemoryError) or re.search("out of memory|allocate memory", str(error)):
-        told = str(error) if isinstance(error, MemoryError) else ""
+        in_commands = getattr(error, "in_commands", None)
+        told = in_commands() if in_commands else str(error) * isinstance(error, MemoryError)
         say_error(
             told or "out of memory; give fewer prompts, smaller options or a smaller subject."
         )

@@ -12,6 +12,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".json", ".safetensors", ".csv", ".dot")
 """What a result can be saved as."""
+_HASH = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,7 +72,7 @@ class Result:
     d_model: int | None = None
     """Width of the subject, which EAP-IG wants to know."""
     chosen: Circuit | None = None
-    """A circuit that was already picked; files mark its edges `in_graph`."""
+    """The proposed circuit, which `circuit()` gives; files mark its edges `in_graph`."""
     notes: Sequence[str] = ()
     """What a reader of the scores should know, such as why the method was chosen."""
     curve: RecordedCurve | None = None
@@ -79,6 +81,8 @@ class Result:
     """That the edge is in the circuit, where the method says so; in single precision on the CPU."""
     prompts: StoredPrompts | None = None
     """Some of the prompts, and what each head attended to in them, where they were kept."""
+    prompt_hashes: Sequence[str] = ()
+    """Of all clean prompts that the scores were found on (`graphcircuits.task.fresh`)."""
 
     def __post_init__(self) -> None:
         scores = self.scores.detach().to("cpu", copy=True)
@@ -128,15 +132,33 @@ class Result:
         if not isinstance(self.notes, list | tuple) or any(type(x) is not str for x in self.notes):
             raise TypeError(f"notes must be a list of texts, got {self.notes!r}.")
         object.__setattr__(self, "notes", tuple(self.notes))
+        hashes = self.prompt_hashes
+        if not isinstance(hashes, list | tuple) or not all(
+            isinstance(one, str) and _HASH.fullmatch(one) for one in hashes
+        ):
+            raise TypeError(f"prompt_hashes must be a list of hashes, got {short(hashes)}.")
+        object.__setattr__(self, "prompt_hashes", tuple(hashes))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Result):
             return NotImplemented
-        names = ("graph", "d_model", "chosen", "curve", "prompts", *ABOUT)
+        names = ("graph", "d_model", "chosen", "curve", "prompts", "prompt_hashes", *ABOUT)
         return (
             torch.equal(self.scores, other.scores)
             and _equal(self.probabilities, other.probabilities)
             and all(getattr(self, name) == getattr(other, name) for name in names)
+        )
+
+    def __repr__(self) -> str:
+        """What it is in one line, without the scores."""
+        method, subject = self.method or "a method", self.subject or "a subject"
+        size = (
+            "no circuit proposed" if self.chosen is None else f"{len(self.chosen):,} in the circuit"
+        )
+        ((best, score),) = self.top(1)
+        return (
+            f"Result({method} on {subject}: {self.graph.n_edges:,} edges, {size}, best {best} with "
+            f"{score:.4g})"
         )
 
     # Views
@@ -167,18 +189,25 @@ class Result:
         fraction: float | None = None,
         prune: bool = False,
     ) -> Circuit:
-        """The best edges: this many, those that score at least so much, or this part of all.
+        """The proposed circuit or, if one is given, the best edges: this many, those that score at
+        least so much, or this part of all.
 
-        Give exactly one of the three. `prune` then drops edges on no path from input to logits.
-        A fraction is rounded down to whole edges.
+        `prune` then drops edges on no path from input to logits. A fraction is rounded down to
+        whole edges.
         """
         choices = {"edges": edges, "threshold": threshold, "fraction": fraction}
         given = [name for name, value in choices.items() if value is not None]
-        if len(given) != 1:
+        if len(given) > 1:
             raise ValueError(
-                "give exactly one of edges, threshold and fraction, "
-                f"got {' and '.join(given) or 'none'}."
+                f"give one of edges, threshold and fraction, got {' and '.join(given)}."
             )
+        if not given:
+            if self.chosen is None:
+                raise ValueError(
+                    "these scores come without a proposed circuit, which graphcircuits.localize "
+                    "adds; give edges, threshold or fraction, such as result.circuit(edges=20)."
+                )
+            return self.chosen.pruned() if prune else self.chosen
         if threshold is not None:
             if math.isnan(threshold):
                 raise ValueError("threshold must be a number, got NaN.")
@@ -274,7 +303,7 @@ class Result:
     ) -> None:
         """Write the circuit viewer as one HTML page that opens from disk.
 
-        It begins with `circuit`, by default the chosen one or, if none is, the 20 best edges.
+        It opens at `circuit`, by default the proposed one, or the 20 best edges if there is none.
         `truth` is a known circuit to compare with, `others` are results on the same subject,
         `notes` gives a word to write under a component, such as its variable, and `curve` is how
         faithful the best edges are (`faithfulness_curve`), by default what the result has.
@@ -297,9 +326,9 @@ class Result:
     ) -> "Figure":
         """Draw a circuit for a paper, better edges thicker; needs matplotlib.
 
-        By default the chosen circuit or, if none is, the 20 best edges. With `truth`, hits, misses
-        and false alarms. On `ax`, or on a figure of its own; `plot().savefig("circuit.pdf")` writes
-        it.
+        By default the proposed circuit, or the 20 best edges if there is none. With `truth`, hits,
+        misses and false alarms. On `ax`, or on a figure of its own; `plot().savefig("circuit.pdf")`
+        writes it.
         """
         if circuit is not None and edges is not None:
             raise ValueError(f"give a circuit or a number of edges, got both, and {edges} edges.")
@@ -370,6 +399,7 @@ class Result:
                 curve=self.curve,
                 probabilities=self.probabilities,
                 prompts=self.prompts,
+                prompt_hashes=self.prompt_hashes,
             )
             write_json(path, content)
         elif suffix == ".safetensors":
@@ -414,6 +444,8 @@ class Result:
         if self.prompts is not None:
             meta["prompts"] = texts_to_json(self.prompts)
             tensors |= prompt_tensors(self.prompts)
+        if self.prompt_hashes:
+            meta["prompt_hashes"] = list(self.prompt_hashes)
         config = self.graph
         save_artifact(path, kind="result", config=config, seed=seed, tensors=tensors, meta=meta)
 

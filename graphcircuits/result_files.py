@@ -13,7 +13,8 @@ group's score at each of its heads, and read back from that. `grouped` brings sc
 to such a graph.
 
 A result may come with a `RecordedCurve`, how faithful its best edges were found to be, with
-probabilities, and with prompts (`result_prompts`). Files without them have no word of it.
+probabilities, with prompts (`result_prompts`), and with a hash of every prompt that it was found
+on. Files without them have no word of it.
 
 Readers give the fields of a `Result`. They compare sizes with what the file holds before they build
 a graph: a graph of the sizes in a file can be larger than any memory.
@@ -155,6 +156,7 @@ def to_json_file(
     curve: RecordedCurve | None = None,
     probabilities: Float[Tensor, " edge"] | None = None,
     prompts: StoredPrompts | None = None,
+    prompt_hashes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The content of a JSON file; the edges of `circuit` are marked `in_graph`."""
     full, shared = ungrouped(graph)
@@ -173,6 +175,7 @@ def to_json_file(
         **({} if curve is None else {"curve": curve.to_json()}),
         **({} if probabilities is None else {"probabilities": probabilities.tolist()}),
         **({} if prompts is None else {"prompts": prompts_to_json(prompts)}),
+        **({"prompt_hashes": list(prompt_hashes)} if prompt_hashes else {}),
     }
     content = {
         "cfg": {
@@ -285,7 +288,8 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
     meta = dict(artifact.meta)
     curve = _read_curve(path, meta)
     texts = {"prompts": meta["prompts"]} if "prompts" in meta else {}
-    for name in ("curve", "prompts"):
+    hashes = meta.get("prompt_hashes", ())
+    for name in ("curve", "prompts", "prompt_hashes"):
         meta.pop(name, None)
     check_types(path, meta, {**kinds, "d_model": (int, type(None))}, "result")
     present = artifact.tensors.keys() & {"chosen", "probabilities", *PATTERNS}
@@ -321,6 +325,7 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
         "curve": curve,
         "probabilities": likely,
         "prompts": prompts,
+        "prompt_hashes": hashes,
         **meta,
     }
 
@@ -382,6 +387,7 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
         "curve": _read_curve(path, ours),
         "probabilities": _read_probabilities(path, ours),
         "prompts": prompts_from_json(path, ours, n_layers, n_heads),
+        "prompt_hashes": ours.get("prompt_hashes", ()),
         **{name: ours[name] for name in ABOUT},
     }
 
@@ -389,7 +395,7 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
 def _check_block(path: str | Path, content: dict[str, Any], ours: Any) -> None:
     """Refuse a block that is not whole, and a file that was changed after it was written."""
     check_version(path, ours)
-    sometimes = ("curve", "probabilities", "prompts")
+    sometimes = ("curve", "probabilities", "prompts", "prompt_hashes")
     always = {name: ours[name] for name in ours if name not in sometimes}
     check_types(path, always, _BLOCK, "result")
     if _hash(content) != ours["sha256"]:

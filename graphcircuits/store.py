@@ -283,6 +283,16 @@ def origin(kind: str, command: str | None = None) -> dict[str, Any]:
         "version": FORMAT_VERSION,
         "kind": kind,
         "package": __version__,
-        # Without the folder of the program: that is nobody else's business.
-        "command": command or shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": command or running_command(sys.argv[1:]),
     }
+
+
+def running_command(arguments: Sequence[str]) -> str:
+    """The running program with these words, as it can be given again: a module of this package by
+    `python -m`, others without their folder, which is nobody else's business."""
+    path, root = Path(sys.argv[0]), Path(__file__).parent
+    words = [path.name]
+    if path.suffix == ".py" and path.is_relative_to(root):
+        module = ".".join((root.name, *path.relative_to(root).with_suffix("").parts))
+        words = ["python", "-m", module]
+    return shlex.join([*words, *arguments])

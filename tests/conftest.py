@@ -1,7 +1,7 @@
 """One Hypothesis profile for every test (no deadlines, the same examples each time in CI), an order
 that keeps a file together, cheap collections of garbage, matrix products that run on every machine,
-no lines of progress, a fixture that switches argument checks off, one that takes from shipped
-predictors what they know, and one that runs the command."""
+no lines of progress and no names of tests in what commands write, a fixture that switches argument
+checks off, one that takes from shipped predictors what they know, and one that runs the command."""
 
 import gc
 import os
@@ -53,12 +53,14 @@ def frozen() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_lines() -> Iterator[None]:
-    """Commands write no lines of progress, however slow the machine: tests read what they say."""
+def alike() -> Iterator[None]:
+    """Commands write no lines of progress, however slow the machine, and files record a command
+    line that names no test, whichever were selected: tests read what is written."""
     from graphcircuits.commands import progress
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(progress, "FIRST", 1e6)
+        patched.setattr("sys.argv", ["pytest"])
         yield
 
 

@@ -181,7 +181,7 @@ def test_options_reach_the_method(command: Command, monkeypatch: pytest.MonkeyPa
     assert json.loads(ended.out)["options"] == seen
     refused(
         command(*given, "--option", "step=7"),
-        "fast has no option 'step'; did you mean 'steps'? it has steps, pool-by.",
+        "fast has no option 'step'; did you mean 'steps'? it has steps, pool-by, paths.",
     )
 
 
@@ -335,7 +335,7 @@ def test_bench_refusals(command: Command, tmp_path: Path) -> None:
     refused(command(*given, "--option", "steps=3"), "METHOD.NAME=VALUE, got 'steps=3'")
     refused(
         command(*given, "--option", "eap.x=3"),
-        "--option eap.x=3: eap has no option 'x'; it has direction, pool, memory-limit.",
+        "--option eap.x=3: eap has no option 'x'; it has direction, pool, memory-limit, paths.",
     )
     refused(command(*given, "--seeds", "0"), "--seeds must be in 1..1000, got 0.")
     refused(

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,8 +187,8 @@ def test_pruned_circuit() -> None:
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ({}, "give exactly one of edges, threshold and fraction, got none"),
-        ({"edges": 1, "fraction": 0.1}, "exactly one .* got edges and fraction"),
+        ({}, r"without a proposed circuit.* such as result\.circuit\(edges=20\)"),
+        ({"edges": 1, "fraction": 0.1}, "one of edges, .* got edges and fraction"),
         ({"edges": 111}, r"edges must be in 0\.\.110, got 111"),
         ({"edges": -1}, r"edges must be in 0\.\.110, got -1"),
         ({"fraction": 1.1}, r"fraction must be in 0\.\.1, got 1.1"),
@@ -198,6 +199,23 @@ def test_pruned_circuit() -> None:
 def test_circuit_refusals(choice: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make().circuit(**choice)
+
+
+def test_the_proposed_circuit_is_the_one_that_is_not_asked_for() -> None:
+    result = make()
+    chosen = result.circuit(edges=3)
+    proposed = replace(result, chosen=chosen)
+    assert proposed.circuit() == chosen
+    assert proposed.circuit(prune=True) == chosen.pruned()
+
+
+def test_a_result_says_what_it_is_in_one_line() -> None:
+    result = make(method="eap", subject="ib-3")
+    (edge, score), *_ = result.top(1)
+    said = f"Result(eap on ib-3: 110 edges, no circuit proposed, best {edge} with {score:.4g})"
+    assert repr(result) == said
+    with_circuit = repr(replace(result, chosen=result.circuit(edges=3)))
+    assert "110 edges, 3 in the circuit, best" in with_circuit
 
 
 def test_top_refuses_nothing() -> None:

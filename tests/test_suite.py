@@ -2,6 +2,8 @@
 
 import ast
 import json
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,6 +50,42 @@ def test_no_test_is_passed_over() -> None:
         for line in passed_over(text)
     }
     assert found == set()
+
+
+NEEDED = {"einops", "jaxtyping", "networkx", "numpy", "safetensors", "torch"}
+GPU_MACHINE = NEEDED | {"hypothesis", "pytest", "transformers"}
+"""Installed wherever there is a GPU; what tests of pages, notebooks and packaging need is not."""
+
+
+def imported(path: Path, seen: set[Path]) -> set[str]:
+    """Packages that a file of the tests imports as it is read, and the files of the tests that it
+    imports in turn."""
+    if path in seen:
+        return set()
+    seen.add(path)
+    found = set()
+    for node in ast.parse(path.read_text("utf-8")).body:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+        for name in names:
+            file = (TESTS.parent / name.replace(".", "/")).with_suffix(".py")
+            found |= imported(file, seen) if file.is_file() else {name.partition(".")[0]}
+    return found - {"graphcircuits", "tests"} - sys.stdlib_module_names
+
+
+def test_tests_for_a_gpu_run_where_the_tools_of_developers_are_missing() -> None:
+    target = re.search(r"^test-gpu:.*\n(?:\t.*\n)+", (TESTS.parent / "Makefile").read_text(), re.M)
+    assert target is not None
+    assert "grep -rl --include='test_*.py' 'pytest.mark.gpu' tests" in target[0]
+    files = [path for path in TESTS.rglob("test_*.py") if "pytest.mark.gpu" in path.read_text()]
+    assert len(files) > 10
+    folders = {folder for path in files for folder in path.parents}
+    files += [folder / "conftest.py" for folder in folders if (folder / "conftest.py").is_file()]
+    seen: set[Path] = set()
+    assert {name for path in files for name in imported(path, seen)} <= GPU_MACHINE
+    assert TESTS / "subjects.py" in seen
+    assert imported(TESTS / "viewer" / "conftest.py", set()) > {"playwright"}
 
 
 def test_the_data_is_described_and_has_one_case_per_line() -> None:

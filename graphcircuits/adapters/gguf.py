@@ -66,7 +66,7 @@ def _architecture(file: GgufFile) -> str:
             "join them with: llama-gguf-split --merge FIRST WHOLE."
         )
     name = file.metadata.get("general.architecture")
-    if name not in ARCHITECTURES:
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         raise StoreError(
             f"{file.path} holds a model of architecture {short(name)}; "
             f"known ones: {', '.join(ARCHITECTURES)}."

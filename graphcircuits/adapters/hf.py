@@ -27,12 +27,15 @@ from torch import Tensor
 
 from graphcircuits.adapters.hf_families import FAMILIES, Family, Tensors, load_transformers
 from graphcircuits.adapters.hf_families.family import norm_in, norm_out
+from graphcircuits.adapters.hub import hub_or_cache
+from graphcircuits.files import read_json, short
 from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
 
 TEXT_PARTS = {"gemma3": "gemma3_text"}
 """Model types that read images as well -> the type of the part that reads text."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
+_KNOWN_TYPES = f"known types: {', '.join([*FAMILIES, *TEXT_PARTS])}"
 _WEIGHTS = (".safetensors", ".bin")
 # Constants that old files carry along: masks, and the frequencies of rotary positions.
 _BUFFER = re.compile(r"(^|\.)((attn|attention)\.(bias|masked_bias)|rotary_emb\.inv_freq)$")
@@ -52,9 +55,10 @@ def from_hf(
     transformers = load_transformers()
     if not isinstance(model_or_name, str):
         return _convert(model_or_name, device, dtype, consume=False)
-    settings = _settings(transformers, model_or_name)
-    tokenizer = _tokenizer(transformers, model_or_name)
-    model = _load(transformers, model_or_name, settings, dtype)
+    with nullcontext(True) if Path(model_or_name).is_dir() else hub_or_cache() as reachable:
+        settings = _settings(transformers, model_or_name, reachable)
+        tokenizer = _tokenizer(transformers, model_or_name)
+        model = _load(transformers, model_or_name, settings, dtype)
     return replace(_convert(model, device, dtype, consume=True), tokenizer=tokenizer)
 
 
@@ -136,11 +140,31 @@ def _text_settings(settings: Any) -> Any:
 def _family(settings: Any) -> Family:
     kind = TEXT_PARTS.get(settings.model_type, settings.model_type)
     if kind not in FAMILIES:
+        classes = getattr(settings, "architectures", None) or []
+        named = f" ({', '.join(map(str, classes))})" if classes else ""
         raise ValueError(
-            f"cannot convert a model of type {kind!r}; "
-            f"known types: {', '.join([*FAMILIES, *TEXT_PARTS])}."
+            f"cannot convert a model of type {kind!r}{named}: {_unlike_a_subject(settings)}; "
+            f"{_KNOWN_TYPES}."
         )
     return FAMILIES[kind]
+
+
+def _unlike_a_subject(settings: Any) -> str:
+    """What of an unknown type's configuration no subject computes, or else what is missing here."""
+    reasons = {
+        "no encoder": getattr(settings, "is_encoder_decoder", False),
+        "no mixtures of experts": any(
+            getattr(settings, name, None) for name in ("num_local_experts", "num_experts")
+        ),
+        "no ALiBi positions": getattr(settings, "alibi", False),
+        "attention heads, which this type lacks": not getattr(settings, "num_attention_heads", 0),
+    }
+    if found := [reason for reason, given in reasons.items() if given]:
+        return f"a subject has {' and '.join(found)}"
+    return (
+        "nothing here says which of its weights is which of a subject's; where TransformerLens "
+        "loads it, give its HookedTransformer"
+    )
 
 
 def _config(settings: Any) -> TransformerConfig:
@@ -161,14 +185,22 @@ def _config(settings: Any) -> TransformerConfig:
 # Loading
 
 
-def _settings(transformers: ModuleType, name: str) -> Any:
+def _settings(transformers: ModuleType, name: str, reachable: bool) -> Any:
     """The configuration of a folder, or of a name on the hub."""
     there = Path(name).is_dir()
+    if there:
+        _check_type(transformers, Path(name) / "config.json")
     try:
         settings = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
     except OSError as error:
         if there:
             raise ValueError(f"{name}: its config.json cannot be read: {_line(error)}") from error
+        if not reachable:
+            raise FileNotFoundError(
+                f"no model {name!r}: there is no such file or folder, no model of that name was "
+                "downloaded before, and the Hugging Face hub cannot be reached from here; give a "
+                "file or a folder, or connect to the network."
+            ) from error
         raise FileNotFoundError(
             f"no model {name!r}: there is no such file or folder, and the Hugging Face hub does "
             f"not give it: {_line(error)}"
@@ -183,6 +215,19 @@ def _settings(transformers: ModuleType, name: str) -> Any:
     if there:
         _check_size(config, Path(name))
     return settings
+
+
+def _check_type(transformers: ModuleType, path: Path) -> None:
+    """Refuse a configuration that names no type, or one that the library does not know either."""
+    stated = read_json(path)
+    kind = stated.get("model_type") if isinstance(stated, dict) else None
+    if not isinstance(kind, str):
+        raise ValueError(f"{path} lacks a model_type, got {short(kind)}; {_KNOWN_TYPES}.")
+    if kind not in transformers.CONFIG_MAPPING:
+        raise ValueError(
+            f"{path} names the model_type {short(kind)}, which transformers "
+            f"{transformers.__version__} does not know, nor do we; {_KNOWN_TYPES}."
+        )
 
 
 def _tokenizer(transformers: ModuleType, name: str) -> Any:
@@ -264,8 +309,9 @@ def _few(names: list[str]) -> str:
 
 
 def _line(error: Exception) -> str:
-    """The first line of what an error says."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """The first line of what an error says, and the next where it only announces that."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1])
 
 
 # Back

@@ -57,7 +57,8 @@ def load_with_circuit(
     """`load_model`, and the circuit that a folder in InterpBench's layout holds."""
     device, dtype = find_device(device), find_dtype(dtype)
     if isinstance(source, str | Path):
-        return _from_path(source, device, dtype)
+        subject, circuit = _from_path(source, device, dtype)
+        return replace(subject, name=model_name(source)), circuit
     if _is_of(source, "transformer_lens"):
         from graphcircuits.adapters.transformer_lens import from_transformer_lens
 
@@ -73,6 +74,12 @@ def load_with_circuit(
         f"cannot load a model from {type(source).__name__}; expected a model of transformers or "
         "TransformerLens, a file, a folder, or a name on the Hugging Face hub."
     )
+
+
+def model_name(source: str | Path) -> str:
+    """What to call a model: the name of its file or folder, or its name on the hub."""
+    path = Path(source)
+    return path.stem if path.is_file() else path.name
 
 
 def _from_path(

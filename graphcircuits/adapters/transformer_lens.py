@@ -142,8 +142,9 @@ def _fill_state(
     used = [name for name, weight in biases.items() if weight.any()]
     problems = []
     if config.norms_after:
-        places = [n for n in used if n.endswith((".b_O", ".b_out"))]
-        if places:
+        # By the names that the model has: that of a gated MLP's input is folded into the output's.
+        written = (".b_O", ".b_out", *([".b_in"] if config.gated_mlp else []))
+        if places := [n for n, weight in state.items() if n.endswith(written) and weight.any()]:
             problems.append(f"{', '.join(places)} must be zero where a norm follows")
         filled = {n: w for n, w in filled.items() if not n.endswith((".b_O", ".b_out"))}
     if not used:

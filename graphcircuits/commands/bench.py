@@ -36,7 +36,6 @@ from graphcircuits.commands.output import (
     print_table,
     save,
     say,
-    write,
 )
 from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import Device
@@ -48,15 +47,21 @@ if TYPE_CHECKING:
 
 def bench(
     methods: Annotated[
-        str | None, typer.Option(help="Methods with commas between; all but gcl-paper if left out.")
+        str | None,
+        typer.Option(
+            help="Methods with commas between; NAME+paths counts each edge for the best path that "
+            "it lies on. If left out, all but gcl-paper, with three floors: random, "
+            "edge-frequency, gcl-blind."
+        ),
     ] = None,
     cases: Annotated[
         str | None,
         typer.Option(
             help="test, pool, paper-pool (50 as the paper's pool has), interpbench-pool "
-            "(InterpBench's 26 of these), deep (four layers and more, test cases left out), all, "
-            "multitask (each task of models that have several), or ids with commas "
-            "between; test if left out, or all of --subjects."
+            "(InterpBench's 26 of these), deep-pool (four layers and more, nothing held out), "
+            "deep-test (held-out random programs of four to seven layers), all, multitask (each "
+            "task of models that have several), or ids with commas between; test if left out, or "
+            "all of --subjects."
         ),
     ] = None,
     fleet: Annotated[
@@ -73,12 +78,17 @@ def bench(
     seeds: Annotated[
         int, typer.Option(help="How many seeds; each draws prompts and seeds the methods.")
     ] = 1,
+    once: Annotated[
+        str | None,
+        typer.Option(help="Methods, with commas between, that run with the first seed alone."),
+    ] = None,
     pairs: Annotated[int, typer.Option(help="Prompt pairs of a case.")] = 64,
     labels: Annotated[
         str | None,
         typer.Option(
-            help="Circuit labeling: interpbench (official, also if left out), complete or paper "
-            "(the lists that the paper used, for InterpBench's cases)."
+            help="Which edges count as true: complete (all reads of the program; also if left "
+            "out), interpbench (by the public benchmark's rule) or paper (the lists that the paper "
+            "used, for InterpBench's cases)."
         ),
     ] = None,
     level: Annotated[
@@ -100,7 +110,8 @@ def bench(
     ] = 1,
     ray: Ray = None,
     markdown: Annotated[
-        Path | None, typer.Option(help="Write the Markdown table here as well.")
+        Path | None,
+        typer.Option(help="Write the Markdown table here as well, and NAME-cases.csv beside it."),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -120,10 +131,10 @@ def bench(
     those of a method whose code has changed since are made again.
     Exit code 1 if a case or a method failed.
     """
-    from graphcircuits.compare.bench import BenchConfig
+    from graphcircuits.compare.bench import BenchConfig, usual_methods
     from graphcircuits.compare.evaluate import LEVELS
     from graphcircuits.compare.selection import ALL_SELECTIONS, select_subjects
-    from graphcircuits.corpus.case import LABELINGS
+    from graphcircuits.corpus.case import DEFAULT_LABELS, LABELINGS
     from graphcircuits.corpus.orders import FLEETS
     from graphcircuits.drawing.library import SUFFIXES, missing_library
 
@@ -132,7 +143,7 @@ def bench(
         prompt_count("--pairs", pairs),
         one_runner(processes, ray),
         one_of("--fleet", fleet, FLEETS),
-        one_of("--labels", labels or "interpbench", LABELINGS),
+        one_of("--labels", labels or DEFAULT_LABELS, LABELINGS),
         one_of("--level", level or "head", LEVELS),
         _idle_labels(fleet, labels, level),
         _not_a_folder(subjects),
@@ -143,7 +154,7 @@ def bench(
         [] if plot is None else missing_library("--plot"),
         writable({"--markdown": markdown, "--plot": plot}),
     )
-    listed = tuple(listed_methods(methods))
+    listed = usual_methods(fleet) if methods is None else tuple(listed_methods(methods))
     options = options_by_method(option or [], listed)
     cases = cases or ("test" if subjects is None else "all")
     ids, left_out = select_subjects(cases, fleet, subjects)
@@ -152,8 +163,9 @@ def bench(
         cases=tuple(ids),
         methods=listed,
         seeds=tuple(range(seeds)),
+        once=() if once is None else tuple(listed_methods(once)),
         n_pairs=pairs,
-        labels=labels or "interpbench",
+        labels=labels or DEFAULT_LABELS,
         level=level or "head",
         options=options,
         device=device,
@@ -170,7 +182,7 @@ def bench(
     saved = save(
         {
             out: lambda folder: report.write(folder).values(),
-            markdown: lambda path: write(path, report.markdown()),
+            markdown: report.write_page,
             out / "boxplot.svg": lambda path: _plot(report, path),
             plot: lambda path: _draw(report, path),
         }
@@ -283,6 +295,11 @@ def _show(report: "Report") -> None:
         say("")
         say(f"{PUBLISHED_TITLE}:")
         print_table(list(figures.HEADER[:6]), published, numbers=5)
+    for other in report.other_labels():
+        say("")
+        say(f"AUROC ({other.config.labels} labels, {other.config.level} level)")
+        cut = [figures.cells(row, plus_minus="±")[:6] for row in other.rows()]
+        print_table(list(figures.HEADER[:6]), cut, numbers=5)
 
 
 def _record(report: "Report") -> dict[str, Any]:
@@ -299,5 +316,9 @@ def _record(report: "Report") -> dict[str, Any]:
         "methods": [asdict(row) for row in report.rows()],
         "breakdowns": [asdict(breakdown) for breakdown in report.breakdowns()],
         "published": [asdict(row) for row in report.published()],
+        "other_labels": {
+            other.config.labels: [asdict(row) for row in other.rows()]
+            for other in report.other_labels()
+        },
         "failures": [asdict(failure) for failure in report.failures],
     }

@@ -44,8 +44,10 @@ def build(
             help="Your own program instead, as path/to/file.py:name; the subject takes its name."
         ),
     ] = None,
-    vocab: Annotated[str | None, typer.Option(help="Its tokens, as for compile.")] = None,
-    max_seq_len: Annotated[int | None, typer.Option(help="Its longest input, with BOS.")] = None,
+    vocab: Annotated[
+        str | None, typer.Option(help="Tokens of your program, as for compile.")
+    ] = None,
+    max_seq_len: Annotated[int | None, typer.Option(help="Its longest input, BOS counted.")] = None,
     causal: Annotated[bool, typer.Option("--causal", help="Give it causal attention.")] = False,
     fleet: Annotated[
         str,
@@ -66,7 +68,7 @@ def build(
         bool,
         typer.Option(
             "--resume",
-            help="Keep the subjects that are there, and go on where it was cut off.",
+            help="Keep the subjects in --out and continue a build that was stopped.",
         ),
     ] = False,
     device: Device = "cpu",
@@ -84,7 +86,7 @@ def build(
     seed: Annotated[int, typer.Option(help="Seed of inputs and weights.")] = 0,
     widen: Annotated[float, typer.Option(help="Factor on the subjects' width.")] = 1.0,
     minutes: Annotated[
-        float | None, typer.Option(help="Stop after so long, with what is there.")
+        float | None, typer.Option(help="Stop after this many minutes; finished subjects stay.")
     ] = None,
     processes: Annotated[
         int, typer.Option(help="Workers that prepare the data, while fleets train.")
@@ -94,10 +96,10 @@ def build(
 ) -> None:
     """Train a subject for each case: a transformer that does what the program does.
 
-    Every finished subject is written at once. A build that was stopped or killed goes on with
-    --resume, given the same cases and settings, and ends with the same files. What did not pass
-    lies in failed/; the same settings give it again, others train it anew. Exit code 1 if a subject
-    did not pass.
+    Every finished subject is written at once. A build that was stopped or killed continues with
+    --resume, given the same cases and settings, and ends with the same files. Subjects that did not
+    pass are in failed/: the same settings give the same subject, other settings train a new one.
+    Exit code 1 if a subject did not pass.
     """
     import shlex
     import time

@@ -33,7 +33,7 @@ def cases(
     random: Annotated[
         int | None,
         typer.Option(
-            help="So many random programs instead, all different: the first ones of --split, or of "
+            help="This many random programs instead, all different: the first of --split, or of "
             "the pool."
         ),
     ] = None,

@@ -19,7 +19,7 @@ from graphcircuits.commands.output import (
 if TYPE_CHECKING:
     from graphcircuits.rasp.compile import CompiledModel
 
-LABELS = ("interpbench", "complete")
+LABELS = ("complete", "interpbench")
 
 
 def compile_(
@@ -27,7 +27,7 @@ def compile_(
         str,
         typer.Argument(
             help="A case such as ib-3, or your own program as path/to/file.py:name; the name may "
-            "be left out where the file holds but one."
+            "be left out where the file has only one."
         ),
     ],
     vocab: Annotated[
@@ -41,8 +41,12 @@ def compile_(
         bool, typer.Option("--causal", help="Compile your own program with causal attention.")
     ] = False,
     labels: Annotated[
-        str, typer.Option(help="Circuit labeling: interpbench (official) or complete.")
-    ] = "interpbench",
+        str,
+        typer.Option(
+            help="Which reads are in the circuit: complete (all that the program makes), or "
+            "interpbench (without those that another writer passes on)."
+        ),
+    ] = "complete",
     dot: Annotated[Path | None, typer.Option(help="Write the circuit as a DOT file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page to look at it: .html.")] = None,
     as_json: Json = False,

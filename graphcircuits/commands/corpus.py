@@ -54,16 +54,18 @@ def corpus(
     shard: Annotated[
         int | None, typer.Option(help="Subjects per shard at most; 128 if not given.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of inputs and weights; 0 if not given.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of inputs and weights; 0 if not given.")
+    ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read what is there and measure it again instead.")
+        bool, typer.Option("--verify", help="Only read the finished shards and measure them again.")
     ] = False,
     device: Device = "cpu",
     processes: Annotated[int, typer.Option(help="Workers that prepare the data.")] = 1,
     together: Annotated[int, typer.Option(help="Shards that train at once.")] = 1,
     minutes: Annotated[
         float | None,
-        typer.Option(help="Stop after so long, with the shards that are done; 0 only plans."),
+        typer.Option(help="Stop after this many minutes; finished shards stay. 0 only plans."),
     ] = None,
     as_json: Json = False,
 ) -> None:

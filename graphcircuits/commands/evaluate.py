@@ -63,7 +63,7 @@ def evaluate(
     task: TaskName = None,
     pairs_file: Annotated[
         Path | None,
-        typer.Option(help="Its prompt pairs instead: .csv or .jsonl, with token ids."),
+        typer.Option(help="Read the prompt pairs from this file: .csv or .jsonl, with token ids."),
     ] = None,
     words: Words = False,
     pairs: Annotated[

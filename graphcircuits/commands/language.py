@@ -65,7 +65,7 @@ def language(
     device: Device = "cpu",
     processes: Annotated[int, typer.Option(help="Models that train side by side.")] = 1,
     minutes: Annotated[
-        float | None, typer.Option(help="Stop after so long, with what is there.")
+        float | None, typer.Option(help="Stop after this many minutes; finished models stay.")
     ] = None,
     table: Annotated[
         Path | None, typer.Option(help="Write what became of them as tables too: .md.")
@@ -75,7 +75,7 @@ def language(
     """Train small language models and say which tasks they do.
 
     Each is a Hugging Face folder in DIR, which every --model takes, written when it is complete.
-    Models that are there are kept: the same command goes on where it was cut off, and only prints
+    Finished models are kept: the same command continues where it was stopped, and only prints
     its tables where nothing is left. The report of a model that does not learn lies in failed/.
     Exit code 1 if a model is missing.
     """

@@ -1,7 +1,7 @@
 """`graphcircuits localize`: the circuit of a case, of a model of your own, or of your program."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -18,31 +18,16 @@ from graphcircuits.commands.checks import (
     writable,
 )
 from graphcircuits.commands.interrupt import deferred
-from graphcircuits.commands.localize_report import conclude, tell
-from graphcircuits.commands.options import method_options
-from graphcircuits.commands.output import INTERRUPTED, Json, printable, save, say
-from graphcircuits.commands.programs import is_program, planted, without_subject
+from graphcircuits.commands.localize_inputs import Given, Inputs
+from graphcircuits.commands.localize_report import Conclusion, conclude, tell
+from graphcircuits.commands.options import method_options, named_method
+from graphcircuits.commands.output import INTERRUPTED, Json, save, say
 from graphcircuits.commands.progress import late_progress
-from graphcircuits.commands.subjects import (
-    Device,
-    Dtype,
-    Model,
-    TaskName,
-    Words,
-    is_path,
-    model_prompts,
-    own_pairs,
-    own_subject,
-    placed,
-    prompt_problems,
-    title_of,
-)
+from graphcircuits.commands.subjects import Device, Dtype, Model, TaskName, Words
 
 if TYPE_CHECKING:
-    from graphcircuits.circuit import Circuit
-    from graphcircuits.corpus.case import Case
+    from graphcircuits.methods import Method
     from graphcircuits.subject.transformer import Transformer
-    from graphcircuits.task.pairs import Pairs
 
 
 def localize(
@@ -57,8 +42,9 @@ def localize(
         str | None,
         typer.Option(
             help="gcl (the trained predictor), exact, eap, eap-ig, eap-gp, relp, nap, acdc, "
-            "sp-edge, sp-node, edge-pruning, ugs, pgexplainer or random. By default gcl on "
-            "subjects of a kind where it was measured to win, and eap-ig on all others."
+            "sp-edge, sp-node, edge-pruning, ugs, pgexplainer, random, or a function of your own "
+            "as path/to/file.py:name. By default gcl on models like those it was trained on, and "
+            "eap-ig on all others."
         ),
     ] = None,
     pairs: Annotated[
@@ -68,11 +54,14 @@ def localize(
     edges: Annotated[
         int | None,
         typer.Option(
-            help="Edges of the circuit: the best ones. By default those that gcl holds for likely; "
-            "with other methods as few as keep 0.8 of the behaviour, or 20 where the true circuit "
-            "is known."
+            help="Number of edges in the circuit: the best ones. By default the smallest number "
+            "that keeps as much of the behaviour as --keep says, with every method."
         ),
     ] = None,
+    keep: Annotated[
+        float,
+        typer.Option(help="How much of the behaviour the circuit keeps where --edges is left out."),
+    ] = 0.9,
     top: Annotated[
         int | None,
         typer.Option(
@@ -87,28 +76,30 @@ def localize(
     refine: Annotated[
         float | None,
         typer.Option(
-            help="Refine the scores for so many seconds: gradient steps that make the best edges "
-            "more faithful on these prompts. Ctrl-C ends it with what it has reached."
+            help="Refine the scores for this number of seconds: gradient steps that make the best "
+            "edges more faithful on these prompts. Ctrl-C stops early and keeps the result so far."
         ),
     ] = None,
     refine_steps: Annotated[
-        int | None, typer.Option(help="The same for so many steps instead.")
+        int | None, typer.Option(help="Refine for this number of steps, not for a time.")
     ] = None,
     refine_checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Where to keep it, .safetensors: a run that was ended goes on there."),
+        typer.Option(
+            help="A .safetensors file for its progress: the same command continues from it."
+        ),
     ] = None,
     fleet: Annotated[
         str,
         typer.Option(
-            help="Which subject of the case: planted, public, or natural, whose true circuit "
-            "nobody knows."
+            help="Which subject of the case: planted, public or natural. The true circuit of a "
+            "natural one is not known."
         ),
     ] = "planted",
     architecture: Annotated[
         str | None,
         typer.Option(
-            help="Its architecture, such as llama; plain, or the only one there is, if left out."
+            help="Architecture of the subject, such as llama. By default plain, or the only one."
         ),
     ] = None,
     model: Model = None,
@@ -116,17 +107,31 @@ def localize(
     pairs_file: Annotated[
         Path | None,
         typer.Option(
-            help="Its prompt pairs instead: .csv or .jsonl, with token ids. A program draws its "
-            "own if left out."
+            help="Read the prompt pairs from this file: .csv or .jsonl, with token ids. Without it "
+            "a program draws its own."
         ),
     ] = None,
     words: Words = False,
+    hold_out: Annotated[
+        float | None,
+        typer.Option(
+            help="Hold back this share of the pairs of a file, such as 0.25, and say how much of "
+            "the behaviour the circuit keeps on them."
+        ),
+    ] = None,
+    only_right: Annotated[
+        bool, typer.Option("--only-right", help="Leave out pairs that the model answers wrongly.")
+    ] = False,
     vocab: Annotated[
         str | None,
-        typer.Option(help="The program's tokens: the subject's if left out, refused if others."),
+        typer.Option(help="Tokens of the program. By default the subject's; others are refused."),
     ] = None,
     max_seq_len: Annotated[
-        int | None, typer.Option(help="Its longest input, with BOS: the same holds.")
+        int | None,
+        typer.Option(
+            help="Longest input of the program, BOS counted. By default the subject's; another "
+            "length is refused."
+        ),
     ] = None,
     causal: Annotated[
         bool, typer.Option("--causal", help="Refuse a subject whose attention is not causal.")
@@ -149,25 +154,40 @@ def localize(
 ) -> None:
     """Rank the edges of a transformer by how likely they are in the circuit of a task.
 
-    How much of the behaviour the circuit keeps, all else corrupted, is measured on the prompts it
-    was found on and on fresh ones. Where the true circuit is known, that of a case or of your own
-    program, the ranking is compared with it.
+    The circuit is the fewest of the best edges that keep most of the behaviour, all else corrupted,
+    whatever the method. How much it keeps is measured on the prompts it was found on and on fresh
+    ones. Where the true circuit is known, that of a case or of your own program, the ranking is
+    compared with it.
     """
-    import warnings
-    from dataclasses import replace
-
-    from graphcircuits import methods
     from graphcircuits.compare.evaluate import LEVELS
-    from graphcircuits.compare.proposal import fresh_seed
     from graphcircuits.corpus.architectures import ARCHITECTURES
     from graphcircuits.fleets.recipes import FLEETS
     from graphcircuits.result import SUFFIXES
 
+    given = Given(
+        case=case,
+        model=model,
+        fleet=fleet,
+        architecture=architecture,
+        task=task,
+        pairs_file=pairs_file,
+        words=words,
+        n_pairs=pairs,
+        seed=seed,
+        hold_out=hold_out,
+        only_right=only_right,
+        vocab=vocab,
+        max_seq_len=max_seq_len,
+        causal=causal,
+        device=device,
+        dtype=dtype,
+    )
     refuse(
         prompt_count("--pairs", pairs),
         seed_range(seed),
         one_of("--level", level, LEVELS),
         in_range("--edges", edges, 1),
+        in_range("--keep", keep, 0.01, 1),
         in_range("--top", top, 1),
         _untested(method, top),
         _refining(refine, refine_steps, refine_checkpoint),
@@ -181,47 +201,73 @@ def localize(
         ),
         one_of("--fleet", fleet, FLEETS),
         [] if architecture is None else one_of("--architecture", architecture, [*ARCHITECTURES]),
-        _misplaced(case, model, vocab, max_seq_len, causal),
-        _no_choice(model, fleet, architecture),
-        prompt_problems(case, model, task=task, pairs_file=pairs_file, words=words),
+        given.problems(),
     )
-    if method is not None:
-        method_options(method, option or [])  # before anything is loaded
-    own = None
-    if case is not None and model is not None:
-        own, transformer = planted(
-            case, Path(model), vocab=vocab, max_seq_len=max_seq_len, causal=causal
-        )
-        prompts = (
-            own.pairs(pairs, seed=seed)
-            if pairs_file is None
-            else own_pairs(pairs_file, model, transformer, words=words)
-        )
-        truth, title, about = _truth(own, transformer), own.id, printable(own.task)
-    elif model is not None:
-        transformer, truth = own_subject(model, device, dtype)
-        prompts, about = model_prompts(
-            model,
-            transformer,
-            task=task,
-            pairs_file=pairs_file,
-            words=words,
-            n=pairs,
+    own = None if method is None else named_method(method)
+    if own is not None:
+        method_options(own, option or [])  # before anything is loaded
+    files = [path for path in (out, html) if path is not None]
+    try:
+        inputs = given.load()
+        found, cut_short = _found(
+            inputs,
+            own,
+            option=option or [],
+            top=top,
             seed=seed,
+            refining={
+                "refine_seconds": refine,
+                "refine_steps": refine_steps,
+                "refine_checkpoint": refine_checkpoint,
+            },
+            edges=edges,
+            keep=keep,
+            level=level,
+            drawn=seed if pairs_file is None else None,
+            kept=html is not None or _keeps_curve(out, inputs.subject),
         )
-        title = title_of(model)
-    else:
-        chosen = _Chosen(fleet, architecture)
-        transformer, prompts, truth, title, about = _given(case, chosen, pairs, seed, pairs_file)
-    transformer = placed(transformer, device, dtype)
-    drawn = pairs_file is None
-    with late_progress() as bar, warnings.catch_warnings():
-        warnings.simplefilter("ignore", methods.BeyondTraining)  # the notes below say it
-        step = bar.add_task(f"choosing a method for {title}", total=None)
-        choice = method or methods.default_method(transformer, prompts, seed=seed)
-        name = choice if isinstance(choice, str) else choice.method
-        options = method_options(name, option or []) | ({} if top is None else {"top": top})
+    except KeyboardInterrupt:
+        _say_nothing_written(files, refine_checkpoint)
+    saved = save(
+        {
+            out: lambda path: found.result.save(path),
+            html: lambda path: found.result.show(path, truth=inputs.truth, notes=inputs.variables),
+        }
+    )
+    tell(found, as_json=as_json)
+    saved.tell(quiet=as_json)
+    if cut_short:
+        _say_cut_short(refine_checkpoint)
 
+
+def _found(
+    inputs: "Inputs",
+    method: "str | Method | None",
+    *,
+    option: list[str],
+    top: int | None,
+    seed: int,
+    refining: dict[str, Any],
+    edges: int | None,
+    keep: float,
+    level: str,
+    drawn: int | None,
+    kept: bool,
+) -> tuple[Conclusion, bool]:
+    """Run the method and conclude; whether refining was cut short by Ctrl-C."""
+    import warnings
+    from dataclasses import replace
+
+    from graphcircuits import methods
+
+    subject, prompts, title = inputs.subject, inputs.pairs, inputs.title
+    with late_progress() as bar, warnings.catch_warnings():
+        warnings.simplefilter("ignore", methods.BeyondTraining)  # the notes say it
+        step = bar.add_task(f"choosing a method for {title}", total=None)
+        choice = method or methods.default_method(subject, prompts, seed=seed)
+        run = choice.method if isinstance(choice, methods.ChosenMethod) else choice
+        options = method_options(run, option) | ({} if top is None else {"top": top})
+        name = run if isinstance(run, str) else methods.name_of(run)
         bar.update(step, description=f"{name} on {title}")
         with deferred() as interruption:
 
@@ -230,48 +276,32 @@ def localize(
                 interruption.check()
 
             result = methods.localize(
-                transformer,
-                prompts,
-                choice,
-                seed=seed,
-                progress=progress,
-                refine_seconds=refine,
-                refine_steps=refine_steps,
-                refine_checkpoint=refine_checkpoint,
-                **options,
+                subject, prompts, choice, seed=seed, progress=progress, **refining, **options
             )
-            if refine is None and refine_steps is None:
+            if all(length is None for length in refining.values()):
                 interruption.check()
         bar.remove_task(step)
-        bar.add_task(f"faithfulness of {name} on {title}", total=None)
+        step = bar.add_task(f"choosing the circuit of {title}", total=None)
         found = conclude(
-            replace(result, subject=title, task=about),
-            transformer,
-            prompts,
+            replace(result, subject=title, task=inputs.about),
+            inputs,
             edges=edges,
-            truth=truth,
+            keep=keep,
             level=level,
-            fresh=_drawn(own or case, task, transformer, pairs, fresh_seed(seed))
-            if drawn
-            else None,
-            drawn=seed if drawn else None,
-            kept=html is not None or _keeps_curve(out, transformer),
+            drawn=drawn,
+            kept=kept,
+            progress=lambda done, total: bar.update(step, completed=done, total=total),
         )
-    saved = save(
-        {
-            out: lambda path: found.result.save(path, circuit=found.circuit),
-            html: lambda path: found.result.show(
-                path,
-                circuit=found.circuit,
-                truth=truth,
-                notes=None if truth is None else _variables(own or case),
-            ),
-        }
-    )
-    tell(found, as_json=as_json)
-    saved.tell(quiet=as_json)
-    if interruption.asked:
-        _say_cut_short(refine_checkpoint)
+    return found, interruption.asked
+
+
+def _say_nothing_written(files: list[Path], checkpoint: Path | None) -> NoReturn:
+    """After Ctrl-C before there was a result."""
+    missing = f"; not written: {', '.join(map(str, files))}" if files else ""
+    begun = checkpoint is not None and checkpoint.is_file()
+    how = f"; the same command goes on from {checkpoint}" if begun else ""
+    say(f"interrupted: there is no result yet{missing}{how}.", err=True)
+    raise typer.Exit(INTERRUPTED)
 
 
 def _say_cut_short(checkpoint: Path | None) -> NoReturn:
@@ -308,97 +338,9 @@ def _refining(seconds: float | None, steps: int | None, checkpoint: Path | None)
     ]
 
 
-def _drawn(
-    given: "str | Case | None", task: str | None, transformer: "Transformer", n: int, seed: int
-) -> "Pairs":
-    """Prompts of a case, a program's or one of the corpus, or of a task."""
-    if given is None:
-        from graphcircuits import tasks
-
-        assert task is not None
-        return tasks.find(task)(transformer.tokenizer, n=n, seed=seed)
-    from graphcircuits.corpus import load_case
-
-    case = load_case(given) if isinstance(given, str) else given
-    return case.pairs(n, seed=seed)
-
-
 def _keeps_curve(out: Path | None, transformer: "Transformer") -> bool:
     """Whether the file is one that is looked at later, and its curve takes no time to speak of."""
     from graphcircuits.compare.proposal import LARGE
 
     small = transformer.graph.n_edges < LARGE
     return small and out is not None and out.suffix in (".json", ".safetensors")
-
-
-def _variables(given: "str | Case | None") -> dict[str, str] | None:
-    """What components compute, where a program says so."""
-    from graphcircuits.corpus import load_case
-
-    case = load_case(given) if isinstance(given, str) else given
-    return None if case is None else {k: printable(v) for k, v in case.variables.items()}
-
-
-def _misplaced(
-    case: str | None,
-    model: str | None,
-    vocab: str | None,
-    max_seq_len: int | None,
-    causal: bool,
-) -> list[str]:
-    """Words that do not go together."""
-    if case is None or model is None:
-        typed = vocab is not None or max_seq_len is not None or causal
-        problem = "--vocab, --max-seq-len and --causal go with a program of your own and --subject"
-        return [*([problem] if typed else []), *([] if case is None else without_subject(case))]
-    if not is_program(case):
-        return [f"{_CHOICE}; got both {case} and {model}"]
-    return []
-
-
-_CHOICE = (
-    "give a case, such as graphcircuits localize ib-3, or your own model with --model and --task "
-    "or --pairs-file"
-)
-
-
-class _Chosen(NamedTuple):
-    """Which of a case's subjects is meant."""
-
-    fleet: str
-    architecture: str | None
-
-
-def _no_choice(model: str | None, fleet: str, architecture: str | None) -> list[str]:
-    """A choice among a case's subjects, beside a model."""
-    if model is None or (fleet == "planted" and architecture is None):
-        return []
-    return ["--fleet and --architecture choose among the subjects of a case, not with --model"]
-
-
-def _truth(case: "Case", subject: "Transformer") -> "Circuit | None":
-    """The circuit that the subject was trained to have, in its own graph."""
-    return None if subject.fleet == "natural" else case.labels(graph=subject.graph)
-
-
-def _given(
-    case: str | None, chosen: _Chosen, n_pairs: int, seed: int, pairs_file: Path | None
-) -> tuple["Transformer", "Pairs", "Circuit | None", str, str]:
-    """The subject of a case, its prompts and true circuit, and what to call subject and task."""
-    from dataclasses import replace
-
-    from graphcircuits.corpus import load_case
-
-    if case is None:
-        raise ValueError(f"{_CHOICE}; got neither.")
-    if pairs_file is not None:
-        raise ValueError("a case draws its own prompts; --pairs-file goes with --model.")
-    if is_path(case):
-        raise ValueError(
-            f"{case} is a path, not a case; give it as --model {case}, with --task or --pairs-file."
-        )
-    loaded = load_case(case)
-    subject = loaded.subject(*chosen)
-    truth = _truth(loaded, subject)
-    title = replace(loaded.shipped(*chosen), case=loaded.id).id
-    return subject, loaded.pairs(n_pairs, seed=seed), truth, title, loaded.task

@@ -1,10 +1,7 @@
 """What `graphcircuits localize` makes of a result: the circuit it proposes, and what it prints.
 
-1. `conclude` settles how many edges the circuit has: what was typed, else those more likely in it
-   than not, where the method gives probabilities, else where the method's scores draw the line,
-   else a fixed number where the true circuit is known to compare with, and where none is, as few
-   as keep most of the behaviour. It measures how faithful the circuit is, on the pairs that it was
-   found on and on fresh ones.
+1. `conclude` takes the circuit that `compare/proposal.py` proposes, or as many edges as were typed,
+   how faithful it is, and what there is to say of the prompts.
 2. `tell` prints that, for the eye or as JSON, and warns of a subject that gets the task wrong.
 """
 
@@ -15,10 +12,10 @@ from graphcircuits.commands.output import print_json, print_table, say
 
 if TYPE_CHECKING:
     from graphcircuits.circuit import Circuit
+    from graphcircuits.commands.localize_inputs import Inputs
     from graphcircuits.compare.proposal import Proposal
+    from graphcircuits.methods import Progress
     from graphcircuits.result import Result
-    from graphcircuits.subject.transformer import Transformer
-    from graphcircuits.task.pairs import Pairs
 
 ROWS = 20
 """Of the table, where nobody asked for more edges."""
@@ -38,6 +35,8 @@ class Conclusion:
     """Share of the prompts that the subject answers rightly, where there are right answers."""
     rows: int
     """Of the table."""
+    warnings: tuple[str, ...] = ()
+    """Those among the notes of the result that must not be overlooked."""
 
     @property
     def circuit(self) -> "Circuit":
@@ -46,15 +45,14 @@ class Conclusion:
 
 def conclude(
     result: "Result",
-    subject: "Transformer",
-    pairs: "Pairs",
+    inputs: "Inputs",
     *,
     edges: int | None,
-    truth: "Circuit | None",
+    keep: float,
     level: str,
-    fresh: "Pairs | None",
     drawn: int | None,
     kept: bool = False,
+    progress: "Progress | None" = None,
 ) -> Conclusion:
     """The circuit of a result; `drawn` is the seed of the pairs, where one drew them.
 
@@ -63,40 +61,40 @@ def conclude(
     from dataclasses import replace
 
     from graphcircuits.compare.evaluate import auroc
-    from graphcircuits.compare.proposal import propose, recorded_curve
+    from graphcircuits.compare.proposal import LARGE, propose, recorded_curve
     from graphcircuits.task.accuracy import has_answers, share_right
 
-    size = _size(result, edges, known=truth is not None)
-    proposal = propose(result, subject, pairs, edges=size, fresh=fresh, seed=drawn)
+    subject, pairs, truth = inputs.subject, inputs.pairs, inputs.truth
+    n_edges, warned = result.graph.n_edges, []
+    if edges is not None and edges > n_edges:
+        warned.append(f"--edges {edges} is more than there are: the circuit has all {n_edges:,}")
+    proposal = propose(
+        result,
+        subject,
+        pairs,
+        keep=keep,
+        edges=None if edges is None else min(edges, n_edges),
+        fresh=inputs.fresh,
+        seed=drawn,
+        progress=progress,
+    )
     curve = proposal.curve
-    if kept and curve is None and not proposal.problems:
-        size = len(proposal.circuit)
-        curve = recorded_curve(result, subject, pairs, size=size, seed=drawn)
+    # On a large graph the sizes that were tried must do.
+    if kept and not proposal.problems and (curve is None or n_edges < LARGE):
+        curve = recorded_curve(result, subject, pairs, size=proposal.best, seed=drawn)
+    warned += proposal.warnings()
+    notes = (*result.notes, *inputs.notes)
     return Conclusion(
-        result=replace(result, curve=curve),
+        result=replace(result, curve=curve, chosen=proposal.circuit, notes=(*notes, *warned)),
         proposal=proposal,
         truth=truth,
         auroc=None if truth is None else auroc(result, truth, level),
         level=level,
         n_pairs=len(pairs),
         right=share_right(subject, pairs) if has_answers(pairs) else None,
-        rows=len(proposal.circuit) if edges is not None else min(ROWS, len(proposal.circuit)),
+        rows=proposal.best if edges is not None else min(ROWS, proposal.best),
+        warnings=tuple(warned),
     )
-
-
-def _size(result: "Result", edges: int | None, *, known: bool) -> int | None:
-    """How many edges the circuit gets, at least one, at most all; None leaves it open."""
-    from graphcircuits.compare.proposal import EDGES
-    from graphcircuits.methods import find_method
-
-    if edges is None and result.probabilities is not None:
-        edges = int((result.probabilities > 0.5).sum())
-    if edges is None:
-        line = find_method(result.method).threshold
-        if line is None and not known:
-            return None
-        edges = EDGES if line is None else int((result.scores > line).sum())
-    return max(1, min(edges, result.graph.n_edges))
 
 
 def tell(found: Conclusion, *, as_json: bool) -> None:
@@ -107,6 +105,8 @@ def tell(found: Conclusion, *, as_json: bool) -> None:
         print_json(_record(found))
     else:
         _show(found)
+    for text in found.warnings:
+        say(f"warning: {text}", err=True)
     if found.right is not None and found.right < LEAST_RIGHT:
         say(f"warning: {wrong_text(found.right, found.n_pairs)}", err=True)
 
@@ -142,7 +142,8 @@ def _show(found: Conclusion) -> None:
     say(f"{result.subject}: {result.task}" if result.task else result.subject)
     say(f"{result.method}, {found.n_pairs} pairs, seed {result.seed}, {result.seconds:.2f} s")
     for note in result.notes:
-        say(note)
+        if note not in found.warnings:
+            say(note)
     if found.right is not None:
         say(f"the subject is right on {found.right:.0%} of the prompts")
     rows, likely = [], result.top_probabilities(found.rows)
@@ -155,9 +156,8 @@ def _show(found: Conclusion) -> None:
     marks = [] if likely is None else ["probability"]
     marks += [] if truth is None else ["in the true circuit"]
     print_table(["rank", "edge", "score", *marks], rows)
-    if found.rows < len(circuit):
-        say(f"... and {len(circuit) - found.rows:,} more, which --json and --out give")
-    say(f"{len(circuit):,} of {result.graph.n_edges:,} edges in the circuit")
+    if found.rows < found.proposal.best:
+        say(f"... and {found.proposal.best - found.rows:,} more, which --json and --out give")
     for sentence in found.proposal.sentences():
         say(sentence)
     if truth is not None:

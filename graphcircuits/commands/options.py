@@ -15,6 +15,7 @@ from graphcircuits.commands.output import parse_options
 
 if TYPE_CHECKING:
     from graphcircuits.jobs.runner import Resources
+    from graphcircuits.methods import Method
 
 MOST_PROCESSES = 1024
 RETRIES = 2
@@ -94,15 +95,33 @@ def listed_methods(text: str | None) -> list[str]:
     return names
 
 
-def method_options(method: str, given: Sequence[str], *, flag: str = "--option ") -> dict[str, Any]:
+def named_method(text: str) -> "str | Method":
+    """The name of a method of the table, or the function that path/to/file.py:name means."""
+    from graphcircuits.commands.programs import split_name
+    from graphcircuits.methods import find_method, load_method
+
+    if ":" not in text and not text.endswith(".py"):
+        find_method(text)
+        return text
+    path, name = split_name(text)
+    if name is None:
+        raise ValueError(f"--method {text} must name a function of the file, such as {text}:mine.")
+    return load_method(path, name)
+
+
+def method_options(
+    given_method: "str | Method", given: Sequence[str], *, flag: str = "--option "
+) -> dict[str, Any]:
     """`["steps=10", "pool=sum"]` as options of a method: names it has, values that fit them.
 
     `flag` is what stood before each of the texts.
     """
-    from graphcircuits.methods import find_method
+    from graphcircuits.methods import find_method, name_of
     from graphcircuits.methods.method import annotations_of, options_of
 
-    entry = find_method(method)
+    named = isinstance(given_method, str)
+    entry = find_method(given_method) if named else given_method
+    method = given_method if named else name_of(given_method)
     hints, defaults, options = annotations_of(entry), options_of(entry), parse_options(given)
     for text, (name, value) in zip(given, options.items(), strict=True):
         if name not in defaults:

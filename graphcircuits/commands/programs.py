@@ -43,7 +43,7 @@ def own_program(given: str, vocab: str | None, max_seq_len: int | None) -> OwnPr
         raise ValueError("your own program needs --vocab and --max-seq-len.")
     refuse(in_range("--max-seq-len", max_seq_len, 2, LONGEST))
     tokens = _tokens(vocab)
-    path, name = _split(given)
+    path, name = split_name(given)
     name, program = load_program(path, name)
     return OwnProgram(path, name, program, tokens, max_seq_len)
 
@@ -72,7 +72,7 @@ def planted(
     from graphcircuits.commands.subjects import own_subject
     from graphcircuits.rasp.load import load_program
 
-    path, name = _split(given)
+    path, name = split_name(given)
     name, program = load_program(path, name)
     if not file.exists():
         raise FileNotFoundError(
@@ -122,7 +122,7 @@ def is_program(given: str) -> bool:
 
 def without_subject(given: str) -> list[str]:
     """The problem with a program where a subject is wanted."""
-    if _split(given)[0].suffix != ".py":
+    if split_name(given)[0].suffix != ".py":
         return []
     return [
         f"{given} is a program; name the subject that was built from it with --subject FILE, or "
@@ -141,10 +141,10 @@ def unsuited(given: str, subject: str | None) -> list[str]:
 
 def program_file(given: str) -> Path:
     """The file that a program is in."""
-    return _split(given)[0]
+    return split_name(given)[0]
 
 
-def _split(given: str) -> tuple[Path, str | None]:
+def split_name(given: str) -> tuple[Path, str | None]:
     # A path may hold a colon itself.
     path, colon, name = given.rpartition(":")
     if not colon or Path(given).is_file():

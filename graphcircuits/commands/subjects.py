@@ -21,8 +21,8 @@ Model = Annotated[
         "--model",
         "--subject",
         help="Your own model: a file (.gguf, .bin of llama2.c, .safetensors of ours), a folder "
-        "(Hugging Face, InterpBench), or a name on the Hugging Face hub. With a program: what "
-        "build made of it.",
+        "(Hugging Face, InterpBench), or a name on the Hugging Face hub. With a program: the "
+        "subject that build trained for it.",
     ),
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")]
@@ -69,8 +69,9 @@ def own_subject(
 
 def title_of(source: str) -> str:
     """What to call a model: the name of its file or folder, or its name on the hub."""
-    path = Path(source)
-    return printable(path.stem if path.is_file() else path.name)
+    from graphcircuits.adapters.load import model_name
+
+    return printable(model_name(source))
 
 
 def placed(transformer: "Transformer", device: str, dtype: str | None) -> "Transformer":

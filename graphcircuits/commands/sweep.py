@@ -51,7 +51,7 @@ def sweep(
     ] = "all",
     minutes: Annotated[
         float | None,
-        typer.Option(help="Begin nothing more after so long; 0 only reports what is there."),
+        typer.Option(help="Start no training after this many minutes; 0 only reports."),
     ] = None,
     device: Device = "cpu",
     stack: Annotated[

@@ -69,7 +69,7 @@ def train(
         typer.Option(help="Leave out this fold too, and score it at regular steps."),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(help="Learn from at most so many tasks, drawn with seed 0.")
+        int | None, typer.Option(help="Learn from at most this many tasks, drawn with seed 0.")
     ] = None,
     config: Annotated[
         str | None,
@@ -79,9 +79,9 @@ def train(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Predictors to train; their logits are averaged.")] = 2,
-    steps: Annotated[int | None, typer.Option(help="Training steps, instead of the set ones.")] = (
-        None
-    ),
+    steps: Annotated[
+        int | None, typer.Option(help="Training steps, instead of those in the settings.")
+    ] = (None),
     device: Device = "cpu",
     processes: Annotated[int, typer.Option(help="Processes that read subjects.")] = 1,
     ray: Ray = None,
@@ -379,7 +379,7 @@ def _cases(cases: str, pool: str = "pool") -> tuple[list[str], list[str]]:
     from graphcircuits.corpus.recognize import shipped_ids
     from graphcircuits.training.sources import refuse_others
 
-    if cases in ("test", "deep", "all"):
+    if cases in ("test", "deep-pool", "deep-test", "all"):
         raise ValueError(
             f"--cases must be pool, paper-pool, interpbench-pool or ids, got {cases}: that may "
             "hold other cases."

@@ -45,11 +45,13 @@ from graphcircuits.compare.runs import (
 )
 from graphcircuits.compare.selection import Unit
 from graphcircuits.compare.sources import source_hash
-from graphcircuits.corpus.case import LABELINGS
+from graphcircuits.corpus.case import DEFAULT_LABELS, LABELINGS
 from graphcircuits.corpus.orders import Order
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.jobs.runner import IN_PROCESS, ONE_CPU, InProcess, Resources, Runner
 from graphcircuits.methods import (
+    ALONG_PATHS,
+    FLOORS,
     METHODS,
     NAMED_ONLY,
     KnownMethod,
@@ -59,7 +61,8 @@ from graphcircuits.methods import (
     options_of,
     settle,
 )
-from graphcircuits.methods.method import known
+from graphcircuits.methods.method import PATHS, known
+from graphcircuits.predictor.paths import along_paths
 from graphcircuits.store import content_hash
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -68,20 +71,31 @@ FRESH = 2**31
 """Between the seed of the prompts that a method sees and of those that its scores are judged on."""
 
 
+def usual_methods(fleet: str = "planted") -> tuple[str, ...]:
+    """What runs where no method is named: all that can run with what ships, and the floors.
+
+    On natural subjects EAP-IG along paths besides: it tells what `gcl` gains by counting so.
+    """
+    names = [name for name in (*METHODS, *FLOORS) if name not in NAMED_ONLY]
+    return (*names, *([f"eap-ig{ALONG_PATHS}"] if fleet == "natural" else []))
+
+
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig:
     """What to run and how to read it."""
 
     cases: tuple[str, ...]
     """Ids of subjects: that of a case is its planted one, those of other fleets are of orders."""
-    methods: tuple[str, ...] = tuple(name for name in METHODS if name not in NAMED_ONLY)
+    methods: tuple[str, ...] = usual_methods()
     own: Mapping[str, Method] = field(default_factory=dict)
     """Methods that are not of the package, by names among `methods`. Not to be sent to other
     processes."""
     seeds: tuple[int, ...] = (0,)
+    once: tuple[str, ...] = ()
+    """Methods that take long, and run with the first seed alone."""
     n_pairs: int = 64
     """Prompt pairs of a case."""
-    labels: str = "interpbench"
+    labels: str = DEFAULT_LABELS
     level: str = "head"
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Options of a method, by its name, that differ from their defaults."""
@@ -108,14 +122,15 @@ class BenchConfig:
         fleets = sorted({Order.parse(id).fleet for id in self.cases})
         if len(fleets) > 1:
             problems.append(f"all cases must be of one fleet, got {', '.join(fleets)}")
-        taken = sorted(self.own.keys() & METHODS.keys())
+        taken = sorted(self.own.keys() & (METHODS.keys() | FLOORS.keys()))
         if taken:
             problems.append(
                 f"the package has a method {', '.join(taken)}; give your own another name"
             )
-        idle = sorted(self.options.keys() - set(self.methods))
-        if idle:
-            problems.append(f"options are given for methods that do not run: {', '.join(idle)}")
+        for what, names in (("options are given for", self.options), ("once names", self.once)):
+            idle = sorted(set(names) - set(self.methods))
+            if idle:
+                problems.append(f"{what} methods that do not run: {', '.join(idle)}")
         if problems:
             raise ValueError("; ".join(problems) + ".")
         for method in self.methods:
@@ -129,13 +144,25 @@ class BenchConfig:
         """The user's own of that name, or the package's."""
         return known(self.own[name]) if name in self.own else find_method(name)
 
+    def options_of(self, name: str) -> dict[str, Any]:
+        """The options that a method is given. One that ranks by labels takes those of the bench."""
+        given = dict(self.options.get(name, {}))
+        return (
+            {"labels": self.labels} | given if "labels" in options_of(self.method(name)) else given
+        )
+
     @property
     def fleet(self) -> str:
         return Order.parse(self.cases[0]).fleet
 
     @property
     def n_runs(self) -> int:
-        return len(self.cases) * len(self.methods) * len(self.seeds)
+        return len(self.cases) * sum(len(self.methods_at(seed)) for seed in self.seeds)
+
+    def methods_at(self, seed: int) -> tuple[str, ...]:
+        """The methods that run with a seed."""
+        later = seed != self.seeds[0]
+        return tuple(name for name in self.methods if not (later and name in self.once))
 
 
 # Runs
@@ -162,7 +189,7 @@ def run(
     `fresh` computes all of them, whatever the store holds, and writes them over what is there.
     `step` hears how far the current method is, steps done and steps in all, in this process only.
     """
-    jobs = [(id, seed, config.methods) for id in config.cases for seed in config.seeds]
+    jobs = [(id, seed, config.methods_at(seed)) for id in config.cases for seed in config.seeds]
     work = partial(_run_job, config, None if out is None else Path(out), fresh)
     if isinstance(runner, InProcess):
         found = runner.run(partial(work, step=step), jobs)
@@ -279,7 +306,7 @@ def _run_one(
 ) -> BenchRun:
     id, seed, subject, pairs = loaded.id, loaded.seed, loaded.subject, loaded.pairs
     chosen = config.method(method)
-    options = settle(chosen, subject, pairs, config.options.get(method, {}), name=method)
+    options = settle(chosen, subject, pairs, config.options_of(method), name=method)
     kept = None
     if out is not None and method not in config.own:
         kept = _Kept.of(out, loaded, method, chosen, options)
@@ -338,6 +365,8 @@ class _Kept:
     ) -> "_Kept":
         id, seed, subject, pairs = loaded.id, loaded.seed, loaded.subject, loaded.pairs
         made_by = [source_hash(chosen.run), *chosen.files(options)]
+        if options.get(PATHS):
+            made_by.append(source_hash(along_paths))
         place = subject.device.type  # what a GPU computes, and how fast, is another result
         key = content_hash(__version__, id, subject, pairs, method, options, seed, place, *made_by)
         about = {"case": id, "method": method, "options": options, "pairs": len(pairs), "key": key}

@@ -18,7 +18,8 @@ from graphcircuits.compare.bench import BenchConfig, run
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import select_subjects
-from graphcircuits.methods import METHODS, Method, find_method
+from graphcircuits.corpus.case import DEFAULT_LABELS
+from graphcircuits.methods import Method, find_method
 from graphcircuits.methods.method import name_of
 
 Runs = Callable[[int, int], None]
@@ -32,7 +33,7 @@ def bench(
     seeds: int = 1,
     pairs: int = 64,
     fleet: str = "planted",
-    labels: str = "interpbench",
+    labels: str = DEFAULT_LABELS,
     level: str = "head",
     options: Mapping[str, Mapping[str, Any]] | None = None,
     device: str = "cpu",
@@ -41,16 +42,17 @@ def bench(
 ) -> Report:
     """Compare methods on subjects whose circuit is known, or that are `natural`.
 
-    A method is a name of METHODS or a function of subject and pairs that gives one score per edge;
-    as a mapping they are given the names that the report has. `cases` is a word (test, pool, deep,
-    all, multitask) or ids. Each of the `seeds` draws so many `pairs` of prompts, and others that
-    faithfulness is measured on. `labels` and `level` say what AUROC compares with, `options` has
-    those of a method by its name. Runs of the package's methods that are in the folder `out` are
-    not run again. `report.rows()` are the figures, `report.markdown()` the table, `report.plot`
-    draws the boxes, `report.write(folder)` files of all of them.
+    A method is a name of METHODS (`eap-ig+paths`: with the option `paths`) or a function of subject
+    and pairs that gives one score per edge; as a mapping they are given the names that the report
+    has. `cases` is a word (test, pool, deep-pool, deep-test, all, multitask) or ids. Each of the
+    `seeds` draws so many `pairs` of prompts, and others that faithfulness is measured on. `labels`
+    and `level` say what AUROC compares with, `options` has those of a method by its name. Runs of
+    the package's methods that are in the folder `out` are not run again. `report.rows()` are the
+    figures, `report.markdown()` the table, `report.plot` draws the boxes, `report.write(folder)`
+    files of all of them.
     """
     named = _named(methods)
-    own = {name: method for name, method in named.items() if METHODS.get(name) is not method}
+    own = {name: method for name, method in named.items() if not _is_shipped(name, method)}
     word = cases if isinstance(cases, str) else ",".join(cases)
     ids, _ = select_subjects(word, fleet)
     config = BenchConfig(
@@ -95,6 +97,14 @@ def _named(
             "mapping from name to method."
         )
     return {name: _method(method) for name, method in zip(names, several, strict=True)}
+
+
+def _is_shipped(name: str, method: Method) -> bool:
+    """Whether this is the package's own method of that name."""
+    try:
+        return find_method(name) == method
+    except ValueError:
+        return False
 
 
 def _method(given: str | Method) -> Method:

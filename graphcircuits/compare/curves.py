@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graphcircuits.adapters.mib import best_counts
 from graphcircuits.compare.curve_plot import plot_curves
 from graphcircuits.compare.evaluate import (
     FRACTIONS,
@@ -33,6 +34,7 @@ from graphcircuits.disk import write_atomic
 from graphcircuits.files import write_json
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result import Result
+from graphcircuits.result_files import ungrouped
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.accuracy import (
     LEAST_RIGHT,
@@ -41,6 +43,7 @@ from graphcircuits.task.accuracy import (
     share_right,
     wrong_text,
 )
+from graphcircuits.task.fresh import shared_prompts
 from graphcircuits.task.pairs import Pairs
 
 GRIDS = {
@@ -89,9 +92,11 @@ class Evaluation:
         curves = [result.curves[grid] for result in self.results]
         first = curves[0]
         header = ["part", "edges", *(result.name for result in self.results)]
+        # By MIB's count, in which the best edges of all results are equally many.
+        sizes = mib_sizes(ungrouped(self.graph)[0].n_edges) if grid == "mib" else first.sizes
         cells = [
             [f"{100 * fraction:.3g}%", f"{size:,}", *(shown(c.faithfulness[n], 3) for c in curves)]
-            for n, (fraction, size) in enumerate(zip(first.fractions, first.sizes, strict=True))
+            for n, (fraction, size) in enumerate(zip(first.fractions, sizes, strict=True))
         ]
         if len(first.sizes) > 1:
             cells.append(["CPR", "", *(f"{curve.cpr:.3f}" for curve in curves)])
@@ -219,9 +224,10 @@ def evaluate(
     done, results in all).
     """
     named, notes = _on_subject(_named(results), subject)
+    notes += _seen(named, pairs)
     grids = _grids(sizes, subject.graph.n_edges)
     if "mib" in grids:
-        notes += _repeats(grids["mib"], subject.graph.n_edges)
+        notes += _counted(subject.graph)
     right = share_right(subject, pairs) if has_answers(pairs) else None
     if right is not None and right < LEAST_RIGHT:
         wrong = wrong_text(right, len(pairs))
@@ -250,6 +256,8 @@ def _evaluated(
     ablation: str,
 ) -> EvaluatedResult:
     """All circuits of a result in one go: the grids share several."""
+    if "mib" in grids:
+        grids = {**grids, "mib": best_counts(result, FRACTIONS)}
     sizes = sorted({size for grid in grids.values() for size in grid})
     circuits = [result.circuit(edges=size, prune=True) for size in sizes]
     chosen = [] if result.chosen is None else [result.chosen]
@@ -329,6 +337,17 @@ def _on_subject(
     return found, notes
 
 
+def _seen(named: Mapping[str, Result], pairs: Pairs) -> list[str]:
+    """Which results were found on some of these prompts, as far as they know their own."""
+    counts = {name: shared_prompts(pairs, result.prompt_hashes) for name, result in named.items()}
+    return [
+        f"{count} of {len(pairs)} prompts were used to find {name}: on those it may look better "
+        "than on others"
+        for name, count in counts.items()
+        if count
+    ]
+
+
 def _grids(sizes: str | Sequence[int], n_edges: int) -> dict[str, list[int]]:
     known = {"mib": mib_sizes(n_edges), "log": log_sizes(n_edges)}
     if sizes == "both":
@@ -347,12 +366,21 @@ def _grids(sizes: str | Sequence[int], n_edges: int) -> dict[str, list[int]]:
     return {"given": counts}
 
 
-def _repeats(sizes: Sequence[int], n_edges: int) -> list[str]:
+def _counted(graph: ComponentGraph) -> list[str]:
+    """What to know about MIB's sizes on this graph."""
+    n_edges = ungrouped(graph)[0].n_edges
+    sizes, notes = mib_sizes(n_edges), []
+    if n_edges != graph.n_edges:
+        notes.append(
+            f"MIB counts an edge into heads that share keys or values once for each head: "
+            f"{n_edges:,} edges where we count {graph.n_edges:,}"
+        )
     again = len(sizes) - len(set(sizes)) + (0 in sizes)
     if not again:
-        return []
+        return notes
     return [
+        *notes,
         f"MIB's sizes say little here: of {n_edges:,} edges they are "
         f"{', '.join(map(str, sizes))}, so {again} of {len(sizes)} circuits repeat or are empty; "
-        "the log-spaced sizes tell results apart"
+        "the log-spaced sizes tell results apart",
     ]

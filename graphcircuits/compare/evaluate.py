@@ -11,9 +11,9 @@
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from graphcircuits.adapters.mib import PARTS, best_counts
 from graphcircuits.circuit import Circuit
 from graphcircuits.drawing.curves import curve_figure
 from graphcircuits.drawing.notebook import facts_html, framed, table_html
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 Level = Literal["head", "qkv"]
 LEVELS: tuple[str, ...] = get_args(Level)
 QUANTILES = ("min", "q1", "median", "q3", "max")
-FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+FRACTIONS = (*PARTS, 1.0)
 """MIB's circuit sizes, as parts of all edges."""
 CURVE_ROWS = 24
 """Sizes of a curve that notebooks show."""
@@ -180,7 +181,7 @@ class FaithfulnessCurve:
     fractions: tuple[float, ...]
     """The part of all edges that each circuit takes: the axis of the areas."""
     sizes: tuple[int, ...]
-    """That part in edges."""
+    """That part in edges of ours; an edge into a group of heads is several of MIB's."""
     kept: tuple[int, ...]
     """Those of them that lie on a path from input to logits, if the circuits were pruned."""
     faithfulness: tuple[float, ...]
@@ -236,7 +237,7 @@ def faithfulness(
     stays below `memory_limit` bytes where one circuit and one prompt allow it.
     """
     own = [circuit.on(subject.graph) for circuit in circuits]
-    return _faithfulness(subject, pairs, own, ablation, memory_limit)
+    return CircuitRuns(subject, pairs, ablation, memory_limit)(own)
 
 
 def faithfulness_curve(
@@ -251,26 +252,26 @@ def faithfulness_curve(
 ) -> FaithfulnessCurve:
     """Faithfulness of the best edges; `prune` drops those on no path from input to logits.
 
-    `sizes` is "mib", which takes the FRACTIONS of all edges, rounded down, "log", which takes
-    numbers of edges from one to all in equal ratios and suits small graphs, or growing numbers of
-    edges. `ablation` and `memory_limit` are as in `faithfulness`.
+    `sizes` is "mib", which takes the FRACTIONS of all edges, rounded down, counting an edge into a
+    group of heads once for each head, as MIB does; "log", which takes numbers of edges from one to
+    all in equal ratios and suits small graphs; or growing numbers of edges. `ablation` and
+    `memory_limit` are as in `faithfulness`.
     """
     graph = subject.graph
     result = scores if isinstance(scores, Result) else Result(graph=graph, scores=scores)
     if result.graph != graph:
         raise ValueError(f"the scores are of {result.graph}, the subject of {graph}.")
     if sizes == "mib":
-        circuits = [result.circuit(fraction=fraction) for fraction in FRACTIONS]
+        taken = best_counts(result, FRACTIONS)
     else:
-        counts = log_sizes(graph.n_edges) if sizes == "log" else _own_sizes(sizes, graph.n_edges)
-        circuits = [result.circuit(edges=count) for count in counts]
-    taken = tuple(map(len, circuits))
+        taken = log_sizes(graph.n_edges) if sizes == "log" else _own_sizes(sizes, graph.n_edges)
+    circuits = [result.circuit(edges=count) for count in taken]
     circuits = [circuit.pruned() for circuit in circuits] if prune else circuits
     return FaithfulnessCurve(
         fractions=FRACTIONS if sizes == "mib" else tuple(size / graph.n_edges for size in taken),
-        sizes=taken,
+        sizes=tuple(taken),
         kept=tuple(map(len, circuits)),
-        faithfulness=tuple(_faithfulness(subject, pairs, circuits, ablation, memory_limit)),
+        faithfulness=tuple(CircuitRuns(subject, pairs, ablation, memory_limit)(circuits)),
         pairs=len(pairs),
     )
 
@@ -281,7 +282,7 @@ def shown(value: float, digits: int = 2) -> str:
 
 
 def mib_sizes(n_edges: int) -> list[int]:
-    """MIB's parts of all edges in whole edges; on a small graph several are the same."""
+    """MIB's parts of so many edges in whole edges; on a small graph several are the same."""
     # As `Result.circuit` rounds them.
     return [math.floor(fraction * n_edges + 1e-9) for fraction in FRACTIONS]
 
@@ -300,78 +301,111 @@ def _own_sizes(sizes: str | Sequence[int], n_edges: int) -> list[int]:
     return counts
 
 
-@torch.no_grad()
-def _faithfulness(
-    subject: Transformer,
-    pairs: Pairs,
-    circuits: Sequence[Circuit],
-    ablation: str,
-    memory_limit: int | None,
-) -> list[float]:
-    pairs = pairs.to(subject.device)
-    pairs = pairs.up_to_last_column() if subject.config.causal else pairs
-    none = torch.zeros(subject.graph.n_edges, dtype=torch.bool)
-    nothing, everything = (Circuit.from_mask(subject.graph, mask) for mask in (none, ~none))
-    # On small graphs several sizes give one circuit.
-    distinct = list(dict.fromkeys([everything, nothing, *circuits]))
-    masks = torch.stack([circuit.mask for circuit in distinct[1:]])
-    found = _mean_losses(subject, pairs, masks, ablation, memory_limit)
-    if not found.isfinite().all():
-        bad = int((~found.isfinite()).sum())
-        raise ValueError(
-            f"losses must be finite, {bad} of {len(found)} circuits have one that is not: compute "
-            "in float32 or bfloat16, whose numbers reach further than those of float16."
-        )
-    losses = dict(zip(distinct, found.tolist(), strict=True))
-    empty, clean = losses[nothing], losses[everything]
-    gap = empty - clean
-    if not abs(gap) > 1e-9 * max(1.0, abs(empty)):
-        raise ValueError(
-            f"faithfulness needs a clean and an ablated run that differ, got losses {clean:.6g} "
-            f"and {empty:.6g}; give pairs whose corruption changes the output."
-        )
-    return [(empty - losses[circuit]) / gap for circuit in circuits]
+@dataclass(frozen=True, eq=False)
+class CircuitRuns:
+    """Faithfulness of circuits on the same pairs: `CircuitRuns(subject, pairs)(circuits)`.
 
-
-def _mean_losses(
-    subject: Transformer,
-    pairs: Pairs,
-    masks: Bool[Tensor, "mask edge"],
-    ablation: str,
-    memory_limit: int | None,
-) -> Float[Tensor, " run"]:
-    """The loss of the clean run, then that under each mask; means over pairs.
-
-    As many pairs at once as memory allows, then as many masks.
+    What all circuits have in common, the clean run and what cut edges carry, is computed once where
+    it fits into memory for all pairs, so that circuits may be asked for one after the other.
     """
-    if ablation not in ABLATIONS:
-        raise ValueError(f"ablation must be one of {', '.join(ABLATIONS)}, got {ablation!r}.")
-    pos = pairs.clean.shape[1]
-    size = Footprint(subject, pos, pairs.columns.stop - pairs.columns.start)
-    held, each = size.states + size.passing, size.circuit
-    prompts = min(len(pairs), at_once(subject, held + each, memory_limit))
-    largest = prompts * max(pos * subject.config.d_mlp, size.writers)
-    rows = at_once(subject, prompts * each, memory_limit, taken=prompts * held, largest=largest)
-    rows = min(rows, len(masks))
 
-    def traced(tokens: Int[Tensor, "batch pos"], columns: slice) -> Trace:
-        return subject.trace(subject.embed(tokens), columns)
+    subject: Transformer
+    pairs: Pairs
+    ablation: str = "corrupted"
+    memory_limit: int | None = None
+    _losses: dict[Circuit, float] = field(default_factory=dict, init=False, repr=False)
 
-    total = torch.zeros(1 + len(masks), dtype=torch.float64, device=subject.device)
-    with explained(subject, "runs of circuits", prompts * rows, each + held // rows):
+    def __post_init__(self) -> None:
+        if self.ablation not in ABLATIONS:
+            raise ValueError(
+                f"ablation must be one of {', '.join(ABLATIONS)}, got {self.ablation!r}."
+            )
+        pairs = self.pairs.to(self.subject.device)
+        causal = self.subject.config.causal
+        object.__setattr__(self, "pairs", pairs.up_to_last_column() if causal else pairs)
+
+    @torch.no_grad()
+    def __call__(self, circuits: Sequence[Circuit]) -> list[float]:
+        """As `faithfulness` defines it."""
+        graph = self.subject.graph
+        none = torch.zeros(graph.n_edges, dtype=torch.bool)
+        nothing, everything = (Circuit.from_mask(graph, mask) for mask in (none, ~none))
+        # On small graphs several sizes give one circuit.
+        wanted = dict.fromkeys([nothing, *circuits])
+        new = [one for one in wanted if one not in self._losses and one != everything]
+        if new:
+            found = self._mean_losses(torch.stack([circuit.mask for circuit in new]))
+            if not found.isfinite().all():
+                bad = int((~found.isfinite()).sum())
+                raise ValueError(
+                    f"losses must be finite, {bad} of {len(found)} circuits have one that is not: "
+                    "compute in float32 or bfloat16, whose numbers reach further than those of "
+                    "float16."
+                )
+            self._losses.update(zip([everything, *new], found.tolist(), strict=True))
+        empty, clean = self._losses[nothing], self._losses[everything]
+        gap = empty - clean
+        if not abs(gap) > 1e-9 * max(1.0, abs(empty)):
+            raise ValueError(
+                "faithfulness needs a clean and an ablated run that differ, got losses "
+                f"{clean:.6g} and {empty:.6g}; give pairs whose corruption changes the output."
+            )
+        return [(empty - self._losses[circuit]) / gap for circuit in circuits]
+
+    def _mean_losses(self, masks: Bool[Tensor, "mask edge"]) -> Float[Tensor, " run"]:
+        """The loss of the clean run, then that under each mask; means over pairs.
+
+        As many pairs at once as memory allows, then as many masks.
+        """
+        subject, pairs = self.subject, self.pairs
+        prompts, held, each = self._sizes
+        largest = prompts * max(pairs.clean.shape[1] * subject.config.d_mlp, self._size.writers)
+        limits = {"taken": prompts * held, "largest": largest}
+        rows = min(at_once(subject, prompts * each, self.memory_limit, **limits), len(masks))
+        total = torch.zeros(1 + len(masks), dtype=torch.float64, device=subject.device)
+        with explained(subject, "runs of circuits", prompts * rows, each + held // rows):
+            for part, cut, clean in self._parts if prompts < len(pairs) else self._only_part:
+                runs = (
+                    circuit_logits(subject, part.clean, some, cut, part.columns)
+                    for some in masks.split(rows)
+                )
+                losses = [part.loss_at_columns(logits).sum(-1) for logits in runs]
+                total += torch.cat([clean, *losses])
+        return total / len(pairs)
+
+    @cached_property
+    def _size(self) -> Footprint:
+        columns = self.pairs.columns
+        return Footprint(self.subject, self.pairs.clean.shape[1], columns.stop - columns.start)
+
+    @property
+    def _sizes(self) -> tuple[int, int, int]:
+        """How many pairs go at once, and what each holds whatever the circuit, and for one."""
+        held, each = self._size.states + self._size.passing, self._size.circuit
+        prompts = at_once(self.subject, held + each, self.memory_limit)
+        return min(len(self.pairs), prompts), held, each
+
+    @cached_property
+    def _only_part(self) -> list[tuple[Pairs, CutRun, Float[Tensor, "1"]]]:
+        return list(self._parts)
+
+    @property
+    def _parts(self) -> Iterator[tuple[Pairs, CutRun, Float[Tensor, "1"]]]:
+        """Pairs that go at once, what cut edges carry there, and the loss of the clean run."""
+        subject, pairs, prompts = self.subject, self.pairs, self._sizes[0]
+
+        def traced(tokens: Int[Tensor, "batch pos"], columns: slice) -> Trace:
+            return subject.trace(subject.embed(tokens), columns)
+
         # Other than the corrupted run, what cut edges carry is the same for all prompts.
-        cut = CutRun.of_zeros(subject, pos) if ablation == "zero" else None
-        if ablation == "mean":
+        shared = None
+        if self.ablation == "zero":
+            shared = CutRun.of_zeros(subject, pairs.clean.shape[1])
+        if self.ablation == "mean":
             parts = pairs.corrupted.split(prompts)
-            cut = CutRun.of_mean(traced(part, slice(1)) for part in parts)
+            shared = CutRun.of_mean(traced(part, slice(1)) for part in parts)
         for part in pairs.split(prompts):
             if part.needs_targets:
                 part = part.with_targets_from(subject.logits(part.clean))
-            clean, columns = part.clean, part.columns
-            own = cut or CutRun.of_trace(traced(part.corrupted, columns))
-            runs = (
-                circuit_logits(subject, clean, some, own, columns) for some in masks.split(rows)
-            )
-            every = chain([traced(clean, columns).logits[None]], runs)
-            total += torch.cat([part.loss_at_columns(logits).sum(-1) for logits in every])
-    return total / len(pairs)
+            clean = part.loss_at_columns(traced(part.clean, part.columns).logits[None]).sum(-1)
+            yield part, shared or CutRun.of_trace(traced(part.corrupted, part.columns)), clean

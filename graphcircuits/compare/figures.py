@@ -3,7 +3,9 @@
 1. A `Row` is one method: quantiles over cases, their spread over seeds, time and memory. They are
    quantiles of AUROC where circuits are known, and of CMD where they are not: two kinds of table.
 2. `to_markdown`, `to_csv` and `to_latex` write the rows, `breakdown_text` means of parts of the
-   cases. Published figures (`published`) are of other weights and stand in a block of their own.
+   cases, `kinds_text` circuits that are one of a kind and others, `contrasts_text` what one method
+   has over another. Published figures (`published`) are of other weights and stand in a block of
+   their own.
 3. `row_figure` draws the rows as the paper does, `box_plot` writes that to a file.
 
 `sweep_figures` does the same for the configurations of a sweep.
@@ -12,10 +14,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean, median
 from typing import TYPE_CHECKING
 
 from graphcircuits.compare.boxes import Box, Slot, SlotGroup, box_figure
 from graphcircuits.compare.evaluate import QUANTILES, Summary
+from graphcircuits.compare.intervals import Interval
 from graphcircuits.compare.published import N_CASES, N_SEEDS, PUBLISHED_TITLE, Published
 from graphcircuits.compare.text_tables import csv_text, latex_table, markdown_table, with_spread
 from graphcircuits.drawing.library import known_suffix, save_figure
@@ -66,6 +70,28 @@ class Breakdown:
     """By method and part; none where all its runs failed."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Kinds:
+    """AUROC of every method where the circuit is a case's own, and where several share it."""
+
+    sizes: Mapping[str, int]
+    """How many cases each part has."""
+    values: Mapping[str, Mapping[str, tuple[float, ...]]]
+    """Of every case, by method and part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """What a method has over another, on the same cases."""
+
+    words: str
+    """What the difference is due to."""
+    method: str
+    other: str
+    by_part: Mapping[str, Interval]
+    """For all cases, and for parts of them."""
+
+
 # Tables
 
 
@@ -110,6 +136,47 @@ def breakdown_text(breakdown: Breakdown) -> str:
         for method, means in breakdown.means.items()
     ]
     return f"{breakdown.title}, in brackets how many they are:\n\n{markdown_table(columns, rows)}"
+
+
+def kinds_text(kinds: Kinds) -> str:
+    """A line that says what it is, and a table: of each part the median, mean and minimum."""
+    columns = ["Method"]
+    for name, size in kinds.sizes.items():
+        columns += [f"Median, {name} ({size})", "Mean", "Min."]
+    rows = [
+        [method, *(cell for name in kinds.sizes for cell in _three(by_part.get(name, ())))]
+        for method, by_part in kinds.values.items()
+    ]
+    what = (
+        "AUROC by whether another case of the table has the same true circuit, in brackets how "
+        "many cases they are"
+    )
+    return f"{what}:\n\n{markdown_table(columns, rows)}"
+
+
+def _three(values: Sequence[float]) -> list[str]:
+    if not values:
+        return [""] * 3
+    return [f"{value:.3f}" for value in (median(values), mean(values), min(values))]
+
+
+def contrasts_text(contrasts: Sequence[Contrast], *, what: str, percent: bool = False) -> str:
+    """Each difference in words, with its intervals."""
+    lines = []
+    for contrast in contrasts:
+        told = [
+            f"{part}: {in_percent(interval) if percent else interval}"
+            for part, interval in contrast.by_part.items()
+        ]
+        names = f"`{contrast.method}` against `{contrast.other}`"
+        lines.append(f"- {contrast.words} ({names}). {'; '.join(told)}.")
+    return "\n".join([f"{what}:", "", *lines])
+
+
+def in_percent(interval: Interval) -> str:
+    """A share with its interval."""
+    value, low, high = (100 * x for x in (interval.value, interval.low, interval.high))
+    return f"{value:.1f}% [{low:.1f}, {high:.1f}]"
 
 
 def to_csv(rows: Sequence[Row], published: Sequence[Published]) -> str:

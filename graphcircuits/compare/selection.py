@@ -1,6 +1,7 @@
 """Which subjects a bench takes, by name, and how each is loaded.
 
-1. `select_cases` turns a word (test, pool, paper-pool, interpbench-pool, deep, all) or ids into
+1. `select_cases` turns a word (test, pool, paper-pool, interpbench-pool, deep-pool, deep-test,
+   all) or ids into
    cases; a word means those whose planted subject ships.
 2. `select_subjects` does so for any fleet, shipped or in a folder that `graphcircuits build` wrote,
    and has one word more: `multitask`, every task of the models that have several. A subject goes by
@@ -25,7 +26,7 @@ from graphcircuits.corpus.recognize import shipped_ids
 from graphcircuits.subject.files import load_transformer
 from graphcircuits.subject.transformer import Transformer
 
-SELECTIONS = ("test", *POOLS, "deep", "all")
+SELECTIONS = ("test", *POOLS, "deep-pool", "deep-test", "all")
 ALL_SELECTIONS = (*SELECTIONS, "multitask")
 DEEP = 4
 """Layers from which on a case is deep."""
@@ -75,12 +76,17 @@ def select_cases(selection: str) -> tuple[list[str], list[str]]:
 
     `test` is held out. `pool` is for training. `paper-pool` are 50 cases as the paper's pool has
     them, and `interpbench-pool` the 26 of these that are InterpBench's, two of which ours discards
-    (`corpus.pools`). `deep` is every case outside the test split whose
-    subject has four layers or more, discarded ones included. `all` is all.
+    (`corpus.pools`). `deep-pool` is every listed case that is not held out and whose subject has
+    four layers or more, discarded ones included: settings were chosen on them. `deep-test` are
+    held-out random programs of four to seven layers, which nothing was chosen on. `all` is every
+    listed case.
     Anything else is read as ids with commas between; none of those is left out.
     """
     if selection not in SELECTIONS:
         return [load_case(id).id for id in _listed(selection, SELECTIONS)], []
+    if selection == "deep-test":
+        units, _ = _there("planted", None)
+        return [unit.case.id for unit in units if _is_in(selection, unit.case)], []
     ids = [id for id in case_ids() if _is_in(selection, load_case(id))]
     shipped = set(shipped_ids())
     return [id for id in ids if id in shipped], [id for id in ids if id not in shipped]
@@ -129,6 +135,11 @@ def select_subjects(
 
 
 def _listed(selection: str, words: tuple[str, ...]) -> list[str]:
+    if selection == "deep":
+        raise ValueError(
+            "deep cases are of two kinds: deep-pool, on which settings were chosen, and deep-test, "
+            "which are held out; name one of them."
+        )
     ids = [id.strip() for id in selection.split(",") if id.strip()]
     if not ids:
         raise ValueError(f"cases must be one of {', '.join(words)}, or ids; got none.")
@@ -141,8 +152,9 @@ def _is_in(selection: str, case: Case) -> bool:
         return case.family == MULTITASK and selection == "multitask"
     if selection in POOLS[1:]:
         return case.id in {one.id for one in pool_cases(selection)}
-    if selection == "deep":
-        return case.split != "test" and case.graph.n_layers >= DEEP
+    if selection in ("deep-pool", "deep-test"):
+        held_out = case.split in ("test", "held-out")
+        return held_out == (selection == "deep-test") and case.graph.n_layers >= DEEP
     return selection in ("all", case.split)
 
 

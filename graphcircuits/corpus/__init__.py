@@ -1,14 +1,16 @@
 """Cases by id: programs whose circuit is known, in families.
 
 A family is a module with a function `cases()`; it is imported when a case of it is asked for.
-`ib` are InterpBench's 84 RASP cases, `tb` 59 tasks of TracrBench, `new` 47 cases of our own, deeper
-ones. `rnd` are random programs, one per seed (`random_programs`), and `mt` models that run several
-programs (`multitask`); these two are found by id, and not listed.
+`ib` are InterpBench's 84 RASP cases and the mended program of one of them, `tb` 59 tasks of
+TracrBench, `new` 47 cases of our own, deeper ones. `rnd` are random programs, one per seed
+(`random_programs`), and `mt` models that run several programs (`multitask`); these two are found by
+id, and not listed.
 
 `data/split.json` divides all that are listed: `test` is held out, `pool` is for training, in the
 validation folds `fold-0` to `fold-4`, and `discarded` is for neither, most of it being related to a
-test case. `split` says by which checks, and writes the file. `paper` are the 84 cases that the
-paper itself divided, into `paper-test`, `paper-pool` and `paper-discarded`.
+test case. `held-out` is for measuring too, but not among the 16 cases of `test`. `split` says by
+which checks, and writes the file. `paper` are the 84 cases that the paper itself divided, into
+`paper-test`, `paper-pool` and `paper-discarded`.
 """
 
 import json
@@ -53,6 +55,7 @@ SPLITS = (
     "test",
     "pool",
     "discarded",
+    "held-out",
     *(f"fold-{fold}" for fold in range(N_FOLDS)),
     "paper",
     "paper-test",

@@ -4,7 +4,7 @@
    there is one. Cases of the corpus have ids of its families; any other id is a user's own.
 2. `evaluate` and `sample` give outputs and inputs; `outputs` lists the classes an output can be.
 3. `labels` gives the true circuit on the subject's graph under one of three labelings; `circuit`
-   is the official one.
+   is the complete one.
 
 Torch is imported only where graphs and tensors are made, so that cases can be listed quickly.
 """
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 MIN_D_HEAD, MAX_D_HEAD = 4, 16
 """Bounds on the heads of subjects that have no public size."""
-LABELINGS = ("interpbench", "complete", "paper")
+LABELINGS = ("complete", "interpbench", "paper")
+"""Of these `DEFAULT_LABELS` is what is shown and compared with where no other is named."""
+DEFAULT_LABELS = "complete"
 OWN = "own"
 """The family of all cases that are not of the corpus."""
 
@@ -378,6 +380,7 @@ class Case:
             loss_name="kl" if self.categorical else "l1",
             targets=targets if self.categorical else targets[..., 0],
             case=self.id,
+            task=self.task,
         )
 
     @cached_property
@@ -392,21 +395,22 @@ class Case:
 
     @property
     def circuit(self) -> "graphcircuits.circuit.Circuit":
-        """The true circuit in the subject's graph, labeled by the benchmark's official rule."""
-        return self.labels("interpbench")
+        """The true circuit in the subject's graph: every read that the program makes."""
+        return self.labels()
 
     def labels(
         self,
-        labeling: str = "interpbench",
+        labeling: str = DEFAULT_LABELS,
         graph: "graphcircuits.graph.ComponentGraph | None" = None,
     ) -> "graphcircuits.circuit.Circuit":
         """The true circuit in the subject's graph, under one of three labelings.
 
-        `interpbench`, the official rule, leaves out a read that another writer passes on;
-        `complete` has every read that the program makes; `paper` is the list published with the
-        subject, whose known defects only comparisons with the paper need, or, of the ten cases
-        whose list we do not have, what was `worked_out` in its place. `graph` is that of a planted
-        subject of another architecture, where heads may share keys and values.
+        `complete` has every read that the program makes, so that the circuit alone does the task.
+        The other two are for comparison with published figures: `interpbench`, the public
+        benchmark's rule, leaves out a read that another writer passes on; `paper` is the list
+        published with the subject, known defects included, or, of the ten cases whose list we do
+        not have, what was `worked_out` in its place. `graph` is that of a planted subject of
+        another architecture, where heads may share keys and values.
         """
         from graphcircuits.circuit import Circuit
         from graphcircuits.corpus.architectures import edges_in
@@ -422,6 +426,6 @@ class Case:
         if listed is None:
             raise ValueError(
                 f"case {self.id!r} is none of the paper's, which has labels of its own for "
-                "InterpBench's cases; use labels('interpbench') or labels('complete')."
+                "InterpBench's cases; use labels('complete') or labels('interpbench')."
             )
         return Circuit.from_names(graph, edges_in(graph, listed))

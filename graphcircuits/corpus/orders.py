@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from graphcircuits.corpus import MULTITASK
+from graphcircuits.corpus import FAMILIES
 from graphcircuits.corpus.architectures import find_architecture
 from graphcircuits.fleets.recipes import FLEETS, check_fleet
 
@@ -55,7 +55,7 @@ class Order:
 
 def shipped_path(order: Order) -> Path:
     """Where in the package the subject lies, if it is shipped."""
-    listed = order.id == order.case and order.case.partition("-")[0] != MULTITASK
+    listed = order.id == order.case and order.case.partition("-")[0] in FAMILIES
     return _folder(order.fleet, listed=listed) / f"{order.id}.safetensors"
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.corpus import FAMILIES, N_FOLDS, RANDOM, case_ids, load_case, split_records
-from graphcircuits.corpus.case import Case
+from graphcircuits.corpus.case import DEFAULT_LABELS, Case
 from graphcircuits.corpus.random_programs import GUESSABLE, INDEXED, random_facts
 from graphcircuits.rasp import SelectorWidth
 from graphcircuits.rasp.sample import MAX_LAYERS
@@ -53,17 +53,21 @@ def family_table() -> str:
         splits = Counter(case.split for case in cases)
         layers = Counter(case.layout.n_layers for case in cases)
         rows.append(
-            [name, len(cases), *(splits[split] for split in ("test", "pool", "discarded"))]
+            [
+                name,
+                len(cases),
+                *(splits[split] for split in ("test", "held-out", "pool", "discarded")),
+            ]
             + [layers[n] for n in range(1, deepest + 1)]
         )
     depths = ["1 layer", *(str(n) for n in range(2, deepest + 1))]
-    return _markdown(["Family", "Cases", "Test", "Pool", "Discarded", *depths], rows)
+    return _markdown(["Family", "Cases", "Test", "Held out", "Pool", "Discarded", *depths], rows)
 
 
 def split_table() -> str:
     """The paper's table of the split: cases of each family, and groups of related cases."""
     rows = []
-    for name, split in [*SUBSETS.items(), ("Discarded", "discarded")]:
+    for name, split in [*SUBSETS.items(), ("Held out", "held-out"), ("Discarded", "discarded")]:
         cases = cases_of(split)
         families = Counter(case.family for case in cases)
         groups = {case.group for case in cases}
@@ -132,7 +136,7 @@ def graph_table(subsets: Mapping[str, str] = SUBSETS) -> str:
     return _size_table("graph", sizes)
 
 
-def circuit_table(labeling: str = "interpbench", subsets: Mapping[str, str] = SUBSETS) -> str:
+def circuit_table(labeling: str = DEFAULT_LABELS, subsets: Mapping[str, str] = SUBSETS) -> str:
     """The paper's table of true circuits: nodes and edges under one labeling."""
     sizes = {
         name: [circuit_size(case.labels(labeling)) for case in cases_of(subsets[name])]
@@ -172,12 +176,12 @@ def _size_table(what: str, sizes: Mapping[str, Sequence[tuple[int, int]]]) -> st
 
 
 def worked_out(case: Case) -> Circuit:
-    """The official labels with the defects of the published lists, but for the choice of heads.
+    """The interpbench labels with the defects of the published lists, but for the choice of heads.
 
     The edge into `logits` is lost when the program needs one layer only. The test cases were
     published first: there every writer of a head feeds q, k and v, and selector widths are missing.
     """
-    names = set(case.circuit.edges)
+    names = set(case.labels("interpbench").edges)
     if case.paper_split == "test":
         widths = {
             f"a{layer}.h{number}"
@@ -216,8 +220,8 @@ def tables() -> dict[str, str]:
         "Where the paper's split differs": difference_table(),
         "Random programs": random_table(),
         "Component graphs": graph_table(),
-        "Circuits, official labels": circuit_table(),
-        "Circuits, complete labels": circuit_table("complete"),
+        "Circuits, complete labels": circuit_table(),
+        "Circuits, interpbench labels": circuit_table("interpbench"),
         "InterpBench under the paper's split: component graphs": graph_table(PAPER_SUBSETS),
         "InterpBench under the paper's split and labels: circuits": circuit_table(
             "paper", PAPER_SUBSETS

@@ -4,13 +4,15 @@
    turn, and held-out random programs, in all architectures in turn.
 2. public: every program of the test split, by the public losses.
 3. multitask: the models of several tasks whose programs are all held out, planted.
+4. deep: held-out random programs of four to seven layers, planted, each with a circuit of its own.
+   Of what passes, the first of each depth ship.
 
-    python -m graphcircuits.corpus.test_sets FOLDER [--device cuda] [--processes 8]
+    python -m graphcircuits.corpus.test_sets FOLDER [--sets deep] [--device cuda] [--processes 8]
 
-builds them into FOLDER, goes on where it was cut off, and says what did not pass and what has
-nothing to train; what passed is what `graphcircuits/data` holds, each subject where `shipped_path`
-says. The public fleet holds the paper's pool besides, which is for learning: docs/subjects.md has
-the command.
+builds them, or some of these sets, into FOLDER, goes on where it was cut off, and says what did not
+pass and what has nothing to train; what passed is what `graphcircuits/data` holds, each subject
+where `shipped_path` says. The public fleet holds the paper's pool besides, which is for learning:
+docs/subjects.md has the command.
 """
 
 import argparse
@@ -18,21 +20,38 @@ import logging
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 
-from graphcircuits.corpus import case_ids
+from graphcircuits.corpus import RANDOM, case_ids
 from graphcircuits.corpus.architectures import ARCHITECTURES
 from graphcircuits.corpus.build import BuildConfig, build, subject_path
 from graphcircuits.corpus.multitask import load_multi, multi_ids
 from graphcircuits.corpus.orders import Order
-from graphcircuits.corpus.random_programs import random_ids
+from graphcircuits.corpus.random_programs import (
+    GUESSABLE,
+    INDEXED,
+    random_case,
+    random_facts,
+    random_ids,
+)
+from graphcircuits.corpus.structure import mask_structure
 
 RANDOM_PROGRAMS = 40
 LAYERS = 3
 """Deepest subject of a random program."""
 HEADS = 4
 """Models of several tasks with more are few, and a fleet of few costs as much as one of many."""
+
+DEEP = (4, 5, 6, 7)
+DEEP_TRIED = 20
+"""Programs of each depth that are trained."""
+DEEP_WIDTH = 16
+"""Width of their streams: the narrowest, for the size of the package."""
+LIKE_THE_POOL = (73, 2181)
+"""Held-out seeds whose circuit is a random pool program's, seeds 3479 and 1090, once tokens and
+positions count as one input."""
 
 
 def natural_orders() -> list[Order]:
@@ -58,6 +77,31 @@ def multitask_orders() -> list[Order]:
     return [Order(model.id) for model in models if model.n_heads == HEADS]
 
 
+def deep_orders(depths: Sequence[int] = DEEP) -> list[Order]:
+    """Deep programs that are held out and in no model of several tasks; no two circuits alike."""
+    taken = {case for model in map(load_multi, multi_ids("test")) for case in model.names}
+    found: dict[int, dict[str, Order]] = {depth: {} for depth in depths}
+    for seed in range(INDEXED):
+        facts, order = random_facts(seed), Order(f"{RANDOM}-{seed}")
+        alike = found.get(facts.n_layers)
+        if alike is None or len(alike) == DEEP_TRIED or facts.guessable > GUESSABLE:
+            continue
+        if facts.place["split"] != "test" or order.case in taken or seed in LIKE_THE_POOL:
+            continue
+        dims = random_case(seed).subject_dims
+        if (dims.d_model, dims.n_heads) == (DEEP_WIDTH, HEADS):
+            alike.setdefault(mask_structure(random_case(seed)), order)
+    return [order for alike in found.values() for order in alike.values()]
+
+
+SETS = {
+    "public": public_orders,
+    "natural": natural_orders,
+    "multitask": multitask_orders,
+    "deep": deep_orders,
+}
+
+
 def main() -> None:
     """Build what the folder lacks."""
     parser = argparse.ArgumentParser(
@@ -67,11 +111,14 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--processes", type=int, default=1, help="workers that prepare the data")
     parser.add_argument("--minutes", type=float, help="stop after so long, with what is there")
+    parser.add_argument("--sets", default=",".join(SETS), help="some of them, commas between")
     given = parser.parse_args()
+    if unknown := [name for name in given.sets.split(",") if name not in SETS]:
+        parser.error(f"unknown sets {', '.join(unknown)}; choose from {', '.join(SETS)}")
     logging.basicConfig(level=logging.WARNING)
     deadline = float("inf") if given.minutes is None else time.monotonic() + 60 * given.minutes
-    orders = [*public_orders(), *natural_orders(), *multitask_orders()]
-    command = "python -m graphcircuits.corpus.test_sets FOLDER"
+    orders = [order for name in given.sets.split(",") for order in SETS[name]()]
+    command = f"python -m graphcircuits.corpus.test_sets FOLDER --sets {given.sets}"
     built = build(
         orders,
         given.folder,

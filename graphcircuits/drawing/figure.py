@@ -60,6 +60,8 @@ def circuit_figure(
     handles = _legend(drawn, kinds, scores)
     axes, figure, unit = _canvas(drawn, handles, title, ax)
     _draw_breaks(axes, drawn, unit)
+    for (x, y), (x2, y2) in drawn.shared:
+        axes.plot([x, x2], [y, y2], color="#c4c4cc", linewidth=1.4, zorder=0.6)
     _draw_routes(axes, drawn.routes, kinds, widths)
     slots = {(route.reader, route.slot) for route in drawn.routes}
     for box in drawn.boxes:
@@ -274,6 +276,8 @@ def _legend(
     if any(box.folded for box in drawn.boxes):
         patch = Patch(facecolor="white", edgecolor=FAINT, linestyle=(0, (2, 1.5)), linewidth=0.6)
         found[patch] = "components without an edge"
+    if drawn.shared:
+        found[Line2D([], [], color="#c4c4cc", linewidth=1.4)] = "shared keys and values"
     if drawn.breaks:
         found[Line2D([], [], color="#c4c4cc", linewidth=0.7)] = "layers without an edge"
     return found

@@ -55,6 +55,9 @@ def _svg(graph: ComponentGraph, edges: Sequence[int], scores: Mapping[int, float
     slots = {(route.reader, route.slot) for route in drawn.routes}
     names = dict(zip(sorted(edges), graph_names(graph, sorted(edges)), strict=True))
     parts = [_line(line, drawn.width) for line in drawn.breaks]
+    lines = "".join(f"M{x:.0f} {y:.0f}L{x2:.0f} {y2:.0f}" for (x, y), (x2, y2) in drawn.shared)
+    if lines:
+        parts.append(f'<path d="{lines}" stroke="currentColor" stroke-opacity=".3"/>')
     for route in drawn.routes:
         hint = names[route.edge] + ("" if own is None else f" {own[route.edge]:.4g}")
         parts.append(_edge(route, widths[route.edge], hint))

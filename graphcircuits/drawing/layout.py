@@ -2,7 +2,9 @@
 
 1. Rows from bottom to top in the order the model computes: the input, each layer's heads and then
    its MLP, the logits. Components that an edge touches are boxes; the others of a layer are folded
-   into one small box that counts them, and layers that no edge touches into a thin line.
+   into one small box that counts them, and layers that no edge touches into a thin line. Heads
+   that share keys and values have a box for their group below them, at which edges into these
+   arrive, and thin lines from there to the heads that are drawn.
 2. An edge leaves its writer at the top and arrives at its reader from below. It passes the rows
    between them vertically, through gaps between boxes, and changes sides only between rows, where
    no box is: so no edge runs through a box, and none behind one.
@@ -15,7 +17,7 @@ points, y grows downwards.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -61,12 +63,12 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The way of an edge to one of the components it arrives at."""
+    """The way of an edge."""
 
     edge: int
     writer: str
     reader: str
-    """The component; `slot` says which of its readers."""
+    """The component or group; `slot` says which of its readers."""
     slot: str
     points: tuple[Point, ...]
     """From the writer upwards; inside rows and at both ends vertical."""
@@ -81,6 +83,8 @@ class CircuitLayout:
     boxes: tuple[Placed, ...]
     breaks: tuple[Break, ...]
     routes: tuple[Route, ...]
+    shared: tuple[tuple[Point, Point], ...] = ()
+    """Lines from groups up to their heads; they are no edges."""
 
 
 def port(box: Placed, slot: str) -> float:
@@ -155,19 +159,33 @@ def layout(graph: ComponentGraph, edges: Sequence[int]) -> CircuitLayout:
         row.place()
     _choose(rows, ways, roomy=False)
     _set_apart(rows, ways)
-    return _drawn(rows, folds, ways)
+    drawn = _drawn(rows, folds, ways)
+    return replace(drawn, shared=_shared(graph, drawn.boxes))
+
+
+def _shared(graph: ComponentGraph, boxes: Sequence[Placed]) -> tuple[tuple[Point, Point], ...]:
+    """From the upper side of every group to the lower side of each of its heads."""
+    found, size = {box.name: box for box in boxes}, graph.n_heads // graph.n_groups
+    heads = [(layer, head) for layer in range(graph.n_layers) for head in range(graph.n_heads)]
+    ends = [
+        (found.get(f"a{layer}.g{head // size}"), found.get(f"a{layer}.h{head}"))
+        for layer, head in heads
+    ]
+    return tuple(
+        ((group.middle, group.y), (head.middle, head.y + head.height))
+        for group, head in ends
+        if group is not None and head is not None
+    )
 
 
 def _links(graph: ComponentGraph, edges: Sequence[int]) -> list[tuple[int, str, str, str]]:
-    """Number, writer, component and slot of every edge; one to a group arrives at all its heads."""
+    """Number, writer, component or group, and slot of every edge."""
     numbers = sorted(set(edges))
-    names = graph.names_of(torch.tensor(numbers, dtype=torch.int64))
-    _, readers = graph.ends(torch.tensor(numbers, dtype=torch.int64))
     found = []
-    for edge, name, reader in zip(numbers, names, readers.tolist(), strict=True):
-        slot = name[-2] if name.endswith(">") else ""
-        ends = [graph.writer_names[end] for end in graph.components_of(reader)] or ["logits"]
-        found += [(edge, name.partition("->")[0], end, slot) for end in ends]
+    for edge, name in zip(numbers, graph.names_of(torch.tensor(numbers).long()), strict=True):
+        writer, _, reader = name.partition("->")
+        end, _, slot = reader.partition("<")
+        found.append((edge, writer, end, slot.removesuffix(">")))
     return found
 
 
@@ -176,10 +194,12 @@ def _rows(graph: ComponentGraph, used: set[str]) -> tuple[list[_Row], dict[int, 
     rows, folds = [_Row(["input"])], {}
     first: int | None = None
     for layer in range(graph.n_layers + 1):
+        groups = [name for g in range(graph.n_groups) if (name := f"a{layer}.g{g}") in used]
         heads = [name for h in range(graph.n_heads) if (name := f"a{layer}.h{h}") in used]
         mlp = [name for name in (f"m{layer}",) if name in used]
         last = layer == graph.n_layers
-        if not last and not heads and not mlp:
+        added = [_Row(names) for names in (groups, heads, mlp) if names]
+        if not last and not added:
             first = layer if first is None else first
             continue
         if first is not None:
@@ -187,8 +207,8 @@ def _rows(graph: ComponentGraph, used: set[str]) -> tuple[list[_Row], dict[int, 
             first = None
         if not last:
             stub = _stub(graph.n_heads - len(heads), "" if mlp else f"m{layer}")
-            rows += [_Row(names) for names in (heads, mlp) if names]
-            rows[-1 if not mlp or not heads else -2].stub = stub
+            added[0].stub = stub
+            rows += added
     return [*rows, _Row(["logits"])], folds
 
 

@@ -114,9 +114,12 @@ def bytes_for(device: torch.device, memory_limit: int | None) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """What a GPU has free, what PyTorch holds ready for the next tensors included."""
-    free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    """What this process may still take of a GPU: what is free, or what PyTorch holds ready for the
+    next tensors, within the process's own share."""
+    free, total = torch.cuda.mem_get_info(device)
+    own = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+    there = min(free + torch.cuda.memory_reserved(device), own)
+    return there - torch.cuda.memory_allocated(device)
 
 
 def at_once(
@@ -149,6 +152,28 @@ def half(memory_limit: int | None) -> int | None:
     return None if memory_limit is None else memory_limit // 2
 
 
+class OutOfMemory(MemoryError):
+    """Memory ran out; `head` says where, and `limit` is what to allow instead, 0 where nothing
+    would do."""
+
+    def __init__(self, head: str, limit: int, fit: int) -> None:
+        self.head, self.limit, self.fit = head, limit, fit
+        advice = f"{fit} should fit: give memory_limit={limit}"
+        if not limit:
+            advice = "not even one fits: give fewer or shorter prompts, or the subject in bfloat16"
+        super().__init__(f"{head}; {advice}.")
+
+    def in_commands(self) -> str:
+        """The same in the words of the command line."""
+        advice = "give fewer (--pairs) or shorter prompts, or compute with --dtype bfloat16"
+        if self.limit:
+            advice = (
+                f"{self.fit} should fit: if the method did this, give --option "
+                f"memory-limit={self.limit}; else {advice}"
+            )
+        return f"{self.head}; {advice}."
+
+
 @contextmanager
 def explained(subject: Transformer, what: str, chunk: int, numbers: int) -> Iterator[None]:
     """Where memory runs out with `chunk` of something at once, an error that says what would fit.
@@ -166,13 +191,9 @@ def explained(subject: Transformer, what: str, chunk: int, numbers: int) -> Iter
         limit = (
             chunk * each // 2 if free is None else min(chunk * each // 2, int(FREE_SHARE * free))
         )
-        advice = f"{limit // each} should fit: give memory_limit={limit}"
-        if limit < each:
-            advice = "not even one fits: give fewer or shorter prompts, or the subject in bfloat16"
         there = "" if free is None else f", where {free / 2**30:.1f} GiB were free"
-        raise MemoryError(
-            f"out of memory on {device} with {chunk} {what} at once{there}; {advice}."
-        ) from error
+        head = f"out of memory on {device} with {chunk} {what} at once{there}"
+        raise OutOfMemory(head, limit if limit >= each else 0, limit // each) from error
 
 
 def keep_freed_memory() -> None:

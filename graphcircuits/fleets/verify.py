@@ -4,9 +4,9 @@ Accuracy is the share of right answers, and loss the mean cross-entropy, or squa
 numbers, over all of the inputs; interchange accuracy the share when a component of the circuit
 takes its activation from another input and the program its variables; strict accuracy the share
 when a component outside the circuit does, which must change nothing. Circuit accuracy is the share
-when all edges outside the complete circuit carry another input's values; it is reported, and not
-part of passing. A numerical answer is right within a tolerance. Exchanges without interchanges are
-of the task alone: then only its answers are measured.
+when all edges outside the complete circuit carry another input's values; a planted subject passes
+by it too, since its circuit must do the task alone. A numerical answer is right within a tolerance.
+Exchanges without interchanges are of the task alone: then only its answers are measured.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,9 @@ from graphcircuits.fleets.fleet import form, stack
 from graphcircuits.fleets.recipes import check_fleet
 from graphcircuits.subject.transformer import Transformer
 
-ACCURACY, INTERCHANGE, STRICT = 0.99, 0.97, 0.97
-"""What a subject must reach to count: plainly, and for its worst component of either kind."""
+ACCURACY, INTERCHANGE, STRICT, CIRCUIT = 0.99, 0.97, 0.97, 0.97
+"""What a subject must reach to count: plainly, for its worst component of either kind, and, where
+circuits are planted, by its circuit alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,7 @@ class Verdict:
             and self.circuit is not None
             and self.worst_interchange >= INTERCHANGE
             and self.worst_strict >= STRICT
+            and (fleet != "planted" or self.circuit >= CIRCUIT)
         )
 
 

@@ -7,8 +7,8 @@ a cluster are the same.
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from shlex import join
+
+from graphcircuits.store import running_command
 
 FLAGS = ("--resume", "--json")
 VALUED = ("--minutes", "--processes")
@@ -48,5 +48,5 @@ def lasting(arguments: Sequence[str]) -> list[str]:
 
 
 def driver_command() -> str:
-    """The command of whoever gave out the jobs, without the folder of the program."""
-    return join([Path(sys.argv[0]).name, *lasting(sys.argv[1:])])
+    """The command of whoever gave out the jobs."""
+    return running_command(lasting(sys.argv[1:]))

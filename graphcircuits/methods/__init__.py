@@ -1,15 +1,18 @@
 """Every method that finds circuits, behind one signature.
 
 1. A method scores all edges of a subject on given pairs (`graphcircuits.methods.method`). `METHODS`
-   holds those of the package by name, each with what is known of it.
-2. `localize` takes the name of one, or any function of that shape, settles its options, runs it
+   holds those of the package by name, each with what is known of it. `FLOORS` holds what methods
+   are compared with in tables, and what is not meant to find circuits.
+2. `find_method` gives either by its name; with `+paths` behind the name the option `paths` is on.
+3. `localize` takes the name of one, or any function of that shape, settles its options, runs it
    under a seed, and returns a `Result`. Where no method is given, `default_method` chooses one.
-   Those who can wait have the scores refined on the very case.
+   On request the scores are then refined on the same subject and pairs.
 """
 
 import time
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from graphcircuits.methods import (
     eap_gp,
     exact,
     floor,
+    frequency,
     learned,
     nodes,
     pgexplainer,
@@ -33,6 +37,7 @@ from graphcircuits.methods import (
 )
 from graphcircuits.methods.default import ChosenMethod, default_method
 from graphcircuits.methods.learned import BeyondTraining
+from graphcircuits.methods.load import load_method
 from graphcircuits.methods.method import (
     Finding,
     KnownMethod,
@@ -42,7 +47,6 @@ from graphcircuits.methods.method import (
     name_of,
     options_of,
     settle,
-    supplied_to,
     unknown,
 )
 from graphcircuits.methods.prepare import Progress, Stop
@@ -50,10 +54,13 @@ from graphcircuits.methods.refine import check_length, refinement
 from graphcircuits.methods.shortlist import LongRun
 from graphcircuits.result import Result
 from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.fresh import prompt_hashes
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.task.stored import MOST_PAIRS, stored_prompts
 
 __all__ = [
+    "ALONG_PATHS",
+    "FLOORS",
     "METHODS",
     "NAMED_ONLY",
     "BeyondTraining",
@@ -66,7 +73,9 @@ __all__ = [
     "Stop",
     "default_method",
     "find_method",
+    "load_method",
     "localize",
+    "name_of",
     "options_of",
     "settle",
 ]
@@ -96,16 +105,28 @@ METHODS: Mapping[str, KnownMethod] = {
     "ugs": KnownMethod(run=ugs.ugs),
 }
 
-NAMED_ONLY = frozenset({"gcl-paper"})
+FLOORS: Mapping[str, KnownMethod] = {
+    "edge-frequency": frequency.EDGE_FREQUENCY,
+    "gcl-blind": learned.GCL_BLIND,
+    "gcl-paper-blind": learned.GCL_PAPER_BLIND,
+}
+"""What a ranking reaches that sees nothing of what the subject computes. With `random` they are the
+floors that methods are compared with; nobody should look for circuits with them."""
+ALONG_PATHS = "+paths"
+"""Behind a method's name: the same with the option `paths`."""
+
+NAMED_ONLY = frozenset({"gcl-paper", "gcl-paper-blind"})
 """Methods that run where they are named, and not where all are asked for: their predictors may be
 missing, and making them takes a GPU."""
 
 
 def find_method(name: str) -> KnownMethod:
-    """A method of the table."""
-    if name not in METHODS:
+    """A method of METHODS or FLOORS; that of `NAME+paths` counts edges along paths."""
+    bare = name.removesuffix(ALONG_PATHS)
+    entry = METHODS.get(bare) or FLOORS.get(bare)
+    if entry is None:
         raise ValueError(unknown("method", name, METHODS))
-    return known(METHODS[name])
+    return known(entry) if bare == name else replace(known(entry), paths=True)
 
 
 def localize(
@@ -162,7 +183,10 @@ def localize(
     if run is not None and run.answers(subject, pairs, settled, seed):
         found, start = run.found, start - run.seconds
     else:
-        found = _found(chosen, subject, pairs, settled, seed, progress)
+        generator = torch.Generator().manual_seed(seed)
+        found = chosen.finding(
+            subject, pairs, settled, {"generator": generator, "progress": progress}
+        )
     scores = check_scores(found.scores, subject, name)
     if length:
         generator = torch.Generator().manual_seed(seed)
@@ -170,8 +194,12 @@ def localize(
         refined = refinement(subject, pairs, scores, **refining, **supplies)
         scores = refined.scores
         notes.append(refined.told())
+    if name.removesuffix(ALONG_PATHS) in FLOORS:
+        notes.append(f"{name} is a floor to compare methods with, and no way to find circuits")
     scores = scores.cpu()
     seconds = time.perf_counter() - start
+    if len(pairs) == 1:
+        notes.append("found on one pair alone: the scores may be about that very prompt; give more")
     for remark in (*chosen.remarks(subject, pairs, settled), *found.remarks):
         notes.append(str(remark))
         if isinstance(remark, Warning):
@@ -179,6 +207,8 @@ def localize(
     return Result(
         graph=subject.graph,
         scores=scores,
+        subject=subject.name or subject.case or "",
+        task=pairs.task,
         method=name,
         options=settled | length,
         seed=seed,
@@ -187,23 +217,8 @@ def localize(
         notes=tuple(notes),
         probabilities=None if length else found.probabilities,
         prompts=stored_prompts(subject, pairs, most=keep_prompts),
+        prompt_hashes=prompt_hashes(pairs),
     )
-
-
-def _found(
-    method: KnownMethod,
-    subject: Transformer,
-    pairs: Pairs,
-    options: dict[str, Any],
-    seed: int,
-    progress: Progress | None,
-) -> Finding:
-    """One run of a method under a seed."""
-    generator = torch.Generator().manual_seed(seed)
-    if method.find is not None:
-        return method.find(subject, pairs, options, generator)
-    supplies = {"generator": generator, "progress": progress}
-    return Finding(method(subject, pairs, **supplied_to(method, supplies), **options))
 
 
 def _named(method: str | Method) -> tuple[str, KnownMethod]:

@@ -17,6 +17,9 @@ puts the latter into words; a case that is not like them is a `BeyondTraining` w
 as they are, without a search to start from, paths, trust or probabilities (docs/predictor.md). Its
 predictors are `paper/default` and `paper/fold-0` to `paper/fold-4`, kept from cases
 as ours are.
+
+`gcl_blind` and `gcl_paper_blind` are floors: the same predictors, blind to all that is measured of
+a case. What they reach, the shape of the graph and the kinds of its components give by themselves.
 """
 
 from collections.abc import Iterator
@@ -25,7 +28,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.corpus.recognize import case_of
+from graphcircuits.corpus.case import DEFAULT_LABELS
+from graphcircuits.corpus.recognize import case_of, planted_case
 from graphcircuits.methods.method import Finding, KnownMethod, Options
 from graphcircuits.methods.prepare import placed
 from graphcircuits.methods.shipped import (
@@ -36,9 +40,13 @@ from graphcircuits.methods.shipped import (
     kind_of,
     seen_related,
 )
-from graphcircuits.predictor.ensemble import Ensemble, Prediction
+from graphcircuits.predictor.ensemble import Ensemble, Prediction, blinded
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
+
+LEAST_TRUST = 0.1
+"""The share of the correction that must count for probabilities to be said: with less, scores are
+those of a search, and nobody measured what these mean on a model that the network does not know."""
 
 
 class BeyondTraining(UserWarning):
@@ -77,6 +85,30 @@ def gcl_paper(
     return predict(subject, pairs, predictor, generator=generator, system=PAPER).logits
 
 
+def gcl_blind(
+    subject: Transformer,
+    pairs: Pairs,
+    *,
+    predictor: str | None = None,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, " edge"]:
+    """The logits of `gcl` where every feature has the value that it has on average in training."""
+    generator = generator or torch.Generator().manual_seed(0)
+    return predict(subject, pairs, predictor, generator=generator, blind=True).logits
+
+
+def gcl_paper_blind(
+    subject: Transformer,
+    pairs: Pairs,
+    *,
+    predictor: str | None = None,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, " edge"]:
+    """The logits of `gcl_paper` where every feature is zero."""
+    generator = generator or torch.Generator().manual_seed(0)
+    return predict(subject, pairs, predictor, generator=generator, system=PAPER, blind=True).logits
+
+
 def predict(
     subject: Transformer,
     pairs: Pairs,
@@ -84,10 +116,12 @@ def predict(
     *,
     generator: torch.Generator,
     system: str = "",
+    blind: bool = False,
 ) -> Prediction:
     """What the predictor says of a case, which is read once; the arguments are those of `gcl`.
 
-    `system` is what the names of its shipped predictors begin with.
+    `system` is what the names of its shipped predictors begin with. With `blind` it does not see
+    what was measured.
     """
     pairs = placed(subject, pairs)
     name = choose_predictor(subject, pairs, predictor, system)
@@ -106,7 +140,7 @@ def predict(
             "exact."
         )
     _refuse_leak(name, ensemble, case_of(subject, pairs), system)
-    ensemble = ensemble.to(subject.device)
+    ensemble = (blinded(ensemble) if blind else ensemble).to(subject.device)
     return ensemble.predict_case(subject, pairs, generator=generator, kind=kind_of(subject))
 
 
@@ -115,8 +149,10 @@ def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Fin
     remarks: tuple[str | Warning, ...] = ()
     familiarity = prediction.familiarity
     if familiarity is not None and familiarity.known:
-        share = f"{familiarity.share:.0%} of the cases that the predictor was trained on"
-        remarks = (f"this case is familiar: {share} are at least as strange",)
+        remarks = (
+            "the predictor knows cases like this one: it is at least as typical as "
+            f"{familiarity.share:.0%} of the cases in the training",
+        )
     elif familiarity is not None:
         unseen = find_ensemble(predictor).unseen(subject)
         words = f" (none of them had: {', '.join(unseen)})" if unseen else ""
@@ -124,10 +160,22 @@ def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Fin
         remarks = (BeyondTraining(f"{told}{familiarity.why()}"),)
     if prediction.trust < 0.5:
         remarks += (
-            f"of the network's correction {prediction.trust:.0%} counts here, as learned from "
-            "cases that look like this one; the rest is the search that it starts from",
+            "gcl adds a correction by its network to the scores of a gradient search; here only "
+            f"{prediction.trust:.0%} of the correction is added, because on other cases that look "
+            "like this one it seldom helped",
         )
-    return Finding(prediction.logits, prediction.probabilities, remarks)
+    planted = planted_case(subject) is not None
+    if planted and (learned := find_ensemble(predictor).labels) != DEFAULT_LABELS:
+        remarks += (
+            f"the predictor learned from {learned} labels, but the true circuit here is that of "
+            f"{DEFAULT_LABELS} labels: expect mistakes where the two differ",
+        )
+    probabilities = prediction.probabilities
+    known = familiarity is None or familiarity.known
+    if probabilities is not None and not (known and prediction.trust >= LEAST_TRUST):
+        probabilities = None
+        remarks += ("gcl gives no probabilities here: they would mean nothing on such a model",)
+    return Finding(prediction.logits, probabilities, remarks)
 
 
 def choose_predictor(
@@ -164,8 +212,8 @@ def _fill(subject: Transformer, pairs: Pairs, options: Options) -> Options:
 
 
 def _remarks(subject: Transformer, pairs: Pairs, options: Options) -> Iterator[str | Warning]:
-    """Whether the predictor was kept from the case; of one that does not know its training cases,
-    what of the subject's architecture it has never met."""
+    """Whether the predictor was trained without the case; if its file does not describe the
+    training cases, which parts of the subject's architecture it has never met."""
     name = options["predictor"]
     case = case_of(subject, pairs)
     if case is not None and name.removeprefix(PAPER).startswith("fold-"):
@@ -196,3 +244,5 @@ def _fill_paper(subject: Transformer, pairs: Pairs, options: Options) -> Options
 
 GCL = KnownMethod(run=gcl, threshold=0.0, fill=_fill, remarks=_remarks, find=_find, files=_files)
 GCL_PAPER = KnownMethod(run=gcl_paper, fill=_fill_paper, remarks=_remarks, files=_files)
+GCL_BLIND = KnownMethod(run=gcl_blind, fill=_fill, files=_files)
+GCL_PAPER_BLIND = KnownMethod(run=gcl_paper_blind, fill=_fill_paper, files=_files)

@@ -6,6 +6,8 @@
 3. A `Finding` is what a run of such an entry can say besides scores.
 4. `options_of` gives the options of either, `settle` those of one run, `check_scores` refuses what
    is not one score per edge.
+5. Every method has the option `paths`: each edge then counts for the best path that it lies on
+   (`graphcircuits.predictor.paths`). It is applied here, around the method.
 
 Iterative methods take a `generator` and a `progress` callback (see `graphcircuits.methods.prepare`
 for how to stop them); `localize` makes the former from its seed and hands on the latter. A method
@@ -14,7 +16,7 @@ of many independent runs may take `progress` alone, to tell of them.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Protocol, runtime_checkable
 
@@ -22,6 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from graphcircuits.predictor.paths import along_paths
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -29,6 +32,8 @@ Options = Mapping[str, Any]
 
 SUPPLIED = ("generator", "progress")
 """Parameters that are not options: `localize` fills them in."""
+PATHS = "paths"
+"""The option that every method has."""
 
 
 @runtime_checkable
@@ -82,11 +87,35 @@ class KnownMethod:
     """Whether the steps that `progress` hears of are runs that do not wait for each other."""
     files: Callable[[Options], Iterable[str]] = _nothing
     """Content hashes of the files that the scores depend on besides code and options."""
+    paths: bool = False
+    """What the option `paths` is where it is not given."""
 
     def __call__(
         self, subject: Transformer, pairs: Pairs, *args: Any, **options: Any
     ) -> Float[Tensor, " edge"]:
-        return self.run(subject, pairs, *args, **options)
+        paths, own = self._paths_apart(options)
+        scores = self.run(subject, pairs, *args, **own)
+        return along_paths(scores, subject.graph) if paths else scores
+
+    def finding(
+        self, subject: Transformer, pairs: Pairs, options: Options, supplies: Options
+    ) -> Finding:
+        """One run and all that it says; `supplies` are a generator and a progress callback."""
+        if self.find is None:
+            return Finding(self(subject, pairs, **supplied_to(self, supplies), **options))
+        paths, own = self._paths_apart(options)
+        found = self.find(subject, pairs, own, supplies["generator"])
+        if not paths:
+            return found
+        # Probabilities belong to the scores as they were.
+        return replace(found, scores=along_paths(found.scores, subject.graph), probabilities=None)
+
+    def _paths_apart(self, options: Options) -> tuple[bool, Options]:
+        """Whether to count along paths, and the options of the function itself."""
+        if PATHS in _keywords(self):
+            return False, options
+        own = {name: value for name, value in options.items() if name != PATHS}
+        return options.get(PATHS, self.paths), own
 
 
 def known(method: Method) -> KnownMethod:
@@ -108,12 +137,14 @@ def options_of(method: Method) -> dict[str, Any]:
     needed = [name for name, parameter in found.items() if parameter.default is parameter.empty]
     if needed:
         raise TypeError(f"options need defaults; {name_of(method)} has none for: {needed}.")
-    return {name: parameter.default for name, parameter in found.items()}
+    own = {name: parameter.default for name, parameter in found.items()}
+    return own if PATHS in own else own | {PATHS: known(method).paths}
 
 
 def annotations_of(method: Method) -> dict[str, Any]:
     """The types of the options, where they are written; `inspect.Parameter.empty` elsewhere."""
-    return {name: parameter.annotation for name, parameter in _keywords(method).items()}
+    own = {name: parameter.annotation for name, parameter in _keywords(method).items()}
+    return {PATHS: bool} | own
 
 
 def supplied_to(method: Method, supplies: Options) -> dict[str, Any]:
@@ -124,12 +155,18 @@ def supplied_to(method: Method, supplies: Options) -> dict[str, Any]:
 def settle(
     method: Method, subject: Transformer, pairs: Pairs, given: Options, *, name: str
 ) -> dict[str, Any]:
-    """All options of a run: those given, the defaults, and what the method fills in itself."""
-    defaults = options_of(method)
+    """All options of a run: those given, the defaults, and what the method fills in itself.
+
+    `paths` is among them where it is true, or not what the method has by itself.
+    """
+    defaults, entry = options_of(method), known(method)
     for option in given:
         if option not in defaults:
             raise ValueError(unknown(f"option of {name}", option, defaults))
-    return dict(known(method).fill(subject, pairs, defaults | dict(given)))
+    settled = dict(entry.fill(subject, pairs, defaults | dict(given)))
+    if PATHS not in _keywords(method) and not (settled[PATHS] or entry.paths):
+        del settled[PATHS]
+    return settled
 
 
 def check_scores(scores: object, subject: Transformer, name: str) -> Float[Tensor, " edge"]:
@@ -150,6 +187,17 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
     near = get_close_matches(name.lower(), list(names), n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"unknown {what} {name!r}; {hint}({', '.join(sorted(names)) or 'it has none'})"
+
+
+def check_signature(method: object) -> str:
+    """Why something cannot be called as a method; empty where it can."""
+    if not callable(method):
+        return f"it is a {type(method).__name__}"
+    try:
+        inspect.signature(method).bind(None, None)
+    except (TypeError, ValueError) as error:
+        return f"it cannot be called with a subject and pairs ({error})"
+    return ""
 
 
 def _keywords(method: Method) -> dict[str, inspect.Parameter]:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,7 +39,7 @@ from graphcircuits.predictor.familiarity import (
     case_features,
     fit_familiarity,
 )
-from graphcircuits.predictor.invariant import InvariantAligner
+from graphcircuits.predictor.invariant import InvariantAligner, measured_columns
 from graphcircuits.predictor.model import (
     InvariantTables,
     Predictor,
@@ -190,6 +190,12 @@ class Ensemble:
         measured. Figures are means: `auroc` where circuits are known, and `cmd`."""
         return self.origin.get("measured", {})
 
+    @property
+    def labels(self) -> str:
+        """The labeling of true circuits that it learned from; files that do not say have the one
+        that was the only one then."""
+        return self.origin.get("train", {}).get("labels", "interpbench")
+
     def to(self, device: torch.device | str) -> "Ensemble":
         """The same predictors on another device; these stay where they are."""
         if self.members[0].readout.weight.device == torch.device(device):
@@ -212,6 +218,30 @@ class Ensemble:
         if config.n_layers > seen.get("layers", config.n_layers):
             notes.append(f"{config.n_layers} layers, at most {seen['layers']} were seen")
         return notes
+
+
+@lru_cache(maxsize=8)
+def blinded(ensemble: Ensemble) -> Ensemble:
+    """The same predictors, to which every case with one graph looks the same.
+
+    Whatever was measured counts for nothing: the values that the paper's aligner projects for zero,
+    invariants for their means over the training, and a search to start from for none. What is left
+    are the graph and the kinds of its components.
+    """
+    members = tuple(deepcopy(member) for member in ensemble.members)
+    for member in members:
+        align, config = member.align, member.config
+        if isinstance(align, InvariantAligner):
+            blind = measured_columns(share=config.share, both_ends=config.both_ends)
+            # Divided by infinity, differences from the mean are zero.
+            align.deviation[blind.to(align.deviation.device)] = math.inf
+            if align.gather is not None:
+                align.gather.weight.data.zero_()
+        else:
+            align.value.weight.data.zero_()
+        if member.log_scale is not None:
+            member.log_scale.data.fill_(-math.inf)
+    return Ensemble(members, ensemble.origin, ensemble.sha256)
 
 
 def traits(subject: Transformer) -> dict[str, Any]:

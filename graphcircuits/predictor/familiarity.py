@@ -58,11 +58,13 @@ class Familiarity:
 
     def why(self) -> str:
         """What the strangeness is made of, in words."""
-        told = f"its features are {self.distance:.1f} times as far from them as they should be"
+        if self.known:
+            return "it is like the cases of the training"
         if self.disagreement is not None and self.disagreement >= self.distance:
-            told = f"the members of the predictor disagree {self.disagreement:.1f} times as much"
-            told += " as they should"
-        return told if not self.known else "it is like the cases of the training"
+            what, times = "the networks of the predictor disagree about it", self.disagreement
+        else:
+            what, times = "its features differ from those of the training cases", self.distance
+        return f"{what} {times:.1f} times as much as is allowed for a familiar case"
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,13 +156,25 @@ def fit_familiarity(
             "every reading needs a group and, where some are given, logits: got "
             f"{counts[0]} readings, {counts[2]} groups and {counts[1]} times logits."
         )
+    features = torch.stack([case_features(reading) for reading in readings])
+    several = logits is not None and min(map(len, logits)) > 1
+    apart = [disagreement(each) for each in logits] if several and logits is not None else None
+    return known_cases(features, apart, groups)
+
+
+def known_cases(
+    features: Float[Tensor, "case column"],
+    disagreements: Sequence[float] | None,
+    groups: Sequence[Hashable],
+) -> KnownCases:
+    """The same by what cases look like, and how far the members of a predictor are apart there;
+    None for a single one."""
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     if len(numbers) < 2:
         raise ValueError(
             f"familiarity is measured between groups of cases: give two at least, got "
             f"{len(numbers)}."
         )
-    features = torch.stack([case_features(reading) for reading in readings])
     part = torch.tensor([numbers[group] % PARTS for group in groups])
     distances = features.new_zeros(len(features))
     for place in part.unique():
@@ -168,8 +182,8 @@ def fit_familiarity(
         distances[left_out] = fit_cloud(features[~left_out]).distance(features[left_out])
     far = GUARD * distances.quantile(LIMIT).clamp_min(TINY)
     strangeness, torn = distances / far, torch.zeros(())
-    if logits is not None and min(map(len, logits)) > 1:
-        apart = torch.tensor([disagreement(each) for each in logits], dtype=torch.float64)
+    if disagreements is not None:
+        apart = torch.tensor(disagreements, dtype=torch.float64)
         torn = apart.quantile(LIMIT).clamp_min(TINY)
         strangeness = strangeness.maximum(apart / torn)
     limits = torch.stack([torn.double(), far])

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
@@ -185,6 +185,13 @@ def table_width(*, share: float, both_ends: bool) -> int:
     """Columns of `table`."""
     own = len(statistics_of(share=share, both_ends=both_ends)) * len(SCALINGS)
     return own + 3 * 2 + len(WRITER_KINDS) + len(READER_KINDS)
+
+
+def measured_columns(*, share: float, both_ends: bool) -> Bool[Tensor, " column"]:
+    """Which columns of `table` say something of a run; the others are kinds of components."""
+    statistics = len(statistics_of(share=share, both_ends=both_ends)) * len(SCALINGS)
+    counts = (statistics + 4, len(WRITER_KINDS), 2, len(READER_KINDS))
+    return torch.tensor([True, False, True, False]).repeat_interleave(torch.tensor(counts))
 
 
 def table(found: Invariants, transformation: Transformation) -> Float[Tensor, "node column"]:

@@ -34,6 +34,7 @@ class RASPExpr:
     def __init__(self) -> None:
         self._annotations: Mapping[str, Any] = {}
         self._unique_id = next(_UNIQUE_IDS)
+        self._fixed_label: str | None = None
 
     @property
     def annotations(self) -> Mapping[str, Any]:
@@ -52,8 +53,11 @@ class RASPExpr:
 
     @property
     def label(self) -> str:
-        """Name and unique number. A compiled program numbers its expressions anew, from 1."""
-        return f"{self.name}_{self.unique_id}"
+        """Name and unique number; of `tokens`, `indices` and `length` that word alone.
+
+        A compiled program numbers its expressions anew, from 1.
+        """
+        return self._fixed_label or f"{self.name}_{self.unique_id}"
 
     @property
     def children(self) -> tuple["RASPExpr", ...]:

@@ -113,11 +113,7 @@ class _Primitive(SOp):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.default_name = name
-
-    @property
-    def label(self) -> str:
-        return self.name
+        self.default_name = self._fixed_label = name
 
     def copy(self: ExprT) -> ExprT:
         return self
@@ -410,3 +406,4 @@ def _fixed(select: Select, keys: SOp, queries: SOp) -> Predicate:
 
 length: SOp = SelectorWidth(Select(tokens, tokens, Comparison.TRUE)).named("length")
 """How many tokens the input has; under causal masking, how many up to here."""
+length._fixed_label = "length"

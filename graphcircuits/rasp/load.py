@@ -24,14 +24,10 @@ def load_program(path: Path, name: str | None = None) -> tuple[str, SOp]:
         raise FileNotFoundError(
             f"no Python file at {path}; give your program as path/to/file.py:name."
         )
-    names = _run(path)
+    names = run_file(path)
     if name is None:
         name = _only(path, names)
-    if name not in names:
-        defined = [known for known in names if not known.startswith("_")]
-        near = get_close_matches(name, defined, n=3) or sorted(defined)
-        raise RaspError(f"{path} defines no {name!r}; did you mean {', '.join(near)}?")
-    found = names[name]
+    found = find_name(path, names, name)
     if callable(found) and not isinstance(found, SOp):
         if _required(found):
             raise RaspError(
@@ -51,14 +47,23 @@ def load_program(path: Path, name: str | None = None) -> tuple[str, SOp]:
     return name, found
 
 
-def _run(path: Path) -> dict[str, Any]:
-    """The names of a file that was run."""
+def run_file(path: Path) -> dict[str, Any]:
+    """The names of a Python file that was run."""
     try:
         return runpy.run_path(str(path))
     except SystemExit as error:
         raise RaspError(f"{path} ends the program (exit {error.code}) when it is run.") from error
     except Exception as error:
         raise RaspError(f"{path} raised {type(error).__name__}: {error}.") from error
+
+
+def find_name(path: Path, names: dict[str, Any], name: str) -> Any:
+    """What a file that was run calls so."""
+    if name not in names:
+        defined = [known for known in names if not known.startswith("_")]
+        near = get_close_matches(name, defined, n=3) or sorted(defined)
+        raise RaspError(f"{path} defines no {name!r}; did you mean {', '.join(near)}?")
+    return names[name]
 
 
 def _only(path: Path, names: dict[str, Any]) -> str:

@@ -53,6 +53,8 @@ class Transformer(Components):
     with the interface of Hugging Face's. It is not written to files."""
     fleet: str | None = field(default=None, compare=False)
     """How it was trained for its case, where its file says so: planted, public or natural."""
+    name: str = field(default="", compare=False)
+    """What to call it: that of its file, its folder or on the hub, where it was loaded from one."""
 
     def __post_init__(self) -> None:
         problems = weight_problems(self.config, self.weights)

@@ -30,6 +30,24 @@ class OftenWrong(UserWarning):
 
 def share_right(subject: Transformer, pairs: Pairs, *, memory_limit: int = MEMORY_LIMIT) -> float:
     """The share of clean prompts that the subject answers right."""
+    return right_answers(subject, pairs, memory_limit=memory_limit).float().mean().item()
+
+
+def only_right(subject: Transformer, pairs: Pairs) -> Pairs:
+    """The pairs whose clean prompt the subject answers right."""
+    right = right_answers(subject, pairs)
+    if not right.any():
+        raise ValueError(
+            f"the model answers none of the {len(pairs)} prompts right, so none is left; look at "
+            "the answers, or choose another task or model."
+        )
+    return pairs if right.all() else pairs[right.to(pairs.clean.device)]
+
+
+def right_answers(
+    subject: Transformer, pairs: Pairs, *, memory_limit: int = MEMORY_LIMIT
+) -> Bool[Tensor, " batch"]:
+    """Which clean prompts the subject answers right."""
     if not has_answers(pairs):
         name = pairs.loss_name if isinstance(pairs.loss_name, str) else "an own function"
         raise ValueError(
@@ -45,7 +63,7 @@ def share_right(subject: Transformer, pairs: Pairs, *, memory_limit: int = MEMOR
     chunk = at_once(subject, Footprint(subject, pairs.clean.shape[1]).passing, memory_limit)
     with torch.no_grad():
         right = [_right(subject, some) for some in pairs.to(subject.device).split(chunk)]
-    return torch.cat(right).float().mean().item()
+    return torch.cat(right)
 
 
 def has_answers(pairs: Pairs) -> bool:

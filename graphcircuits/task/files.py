@@ -39,7 +39,14 @@ from graphcircuits.files import StoreError, parse_json, read_text
 from graphcircuits.files import short as quoted
 from graphcircuits.subject.codec import Codec
 from graphcircuits.task.table import PromptTable, filled
-from graphcircuits.task.text import answer_id, check_aligned, padding_id, prompt_ids
+from graphcircuits.task.text import (
+    answer_id,
+    check_aligned,
+    lacks_space,
+    padding_id,
+    prompt_ids,
+    warn_of_missing_spaces,
+)
 
 MAX_CELLS = 2**26
 """Numbers in one column of a table: half a GiB. A short line can ask for a wide table, since every
@@ -90,6 +97,9 @@ def read_prompts(
                 f"{path}, line {number}: target must be of the same form in all lines: numbers, "
                 "or distributions over the same classes."
             )
+    if tokenizer is not None and not isinstance(tokenizer, Codec):
+        answers = [(c["clean"], c[k]) for _, c in lines for k in ("correct", "incorrect") if k in c]
+        warn_of_missing_spaces([word for at, word in answers if lacks_space(tokenizer, at, word)])
     lengths = [len(row["clean"]) for row in rows]
     length = max(lengths)
     if pad is None and min(lengths) < length:
@@ -262,7 +272,7 @@ def _row(cells: Mapping[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any
     row: dict[str, Any] = {
         side: _tokens(side, cells[side], tokenizer) for side in ("clean", "corrupted")
     }
-    check_aligned(row["clean"], row["corrupted"])
+    check_aligned(row["clean"], row["corrupted"], tokenizer)
     length = len(row["clean"])
     positions = _numbers("scored", cells["scored"], int) if "scored" in cells else [-1]
     outside = [position for position in positions if not -length <= position < length]

@@ -26,7 +26,7 @@ from graphcircuits.drawing.notebook import pairs_html
 from graphcircuits.files import StoreError
 from graphcircuits.subject.codec import Codec
 from graphcircuits.task.files import read_prompts, write_prompts
-from graphcircuits.task.problems import LOSSES, pair_problems
+from graphcircuits.task.problems import LOSSES, is_integer, pair_problems
 from graphcircuits.task.table import PromptTable
 from graphcircuits.task.text import text_table
 
@@ -55,24 +55,37 @@ class Pairs:
     """logit-diff: the classes (batch pos) or (batch) to be told apart from the targets."""
     case: str | None = field(default=None, compare=False)
     """The case that drew the prompts, where one did. It is no part of their content."""
+    task: str = field(default="", compare=False)
+    """What they ask, in words, where that is known. It is no part of their content."""
 
     def __post_init__(self) -> None:
         odd = [
-            f"{field.name} must be a tensor, got {type(getattr(self, field.name)).__name__}"
-            for field in fields(self)
-            if field.name not in ("loss_name", "case")
-            and not isinstance(getattr(self, field.name), Tensor | None)
+            f"{name} must be a tensor, got {type(getattr(self, name)).__name__}"
+            for name in ("clean", "corrupted", "scored", "targets", "incorrect")
+            if not isinstance(getattr(self, name), Tensor)
+            and not (name in ("targets", "incorrect") and getattr(self, name) is None)
         ]
         if not isinstance(self.loss_name, str) and not callable(self.loss_name):
             odd.append(
                 f"loss_name must be one of {', '.join(LOSSES)}, or a function, "
                 f"got {self.loss_name!r}"
             )
+        odd += [
+            f"{name} must be an ordinary tensor with values, got one that is sparse or meta"
+            for name, values in self._tensors().items()
+            if values.is_meta or values.layout != torch.strided
+        ]
         if odd:
             raise TypeError("; ".join(odd) + ".")
+        for name in ("clean", "corrupted"):
+            ids = getattr(self, name)
+            # PyTorch takes small numbers for a mask, or for no index at all.
+            if is_integer(ids) and ids.dtype not in (torch.int32, torch.int64):
+                object.__setattr__(self, name, ids.long())
         for name in ("targets", "incorrect"):
             values = getattr(self, name)
-            if isinstance(self.loss_name, str) and values is not None and values.ndim == 1:
+            whole = isinstance(self.loss_name, str) and self.clean.ndim == 2
+            if whole and values is not None and values.ndim == 1:
                 spread = values[:, None].expand(-1, self.clean.shape[-1])
                 object.__setattr__(self, name, spread)
         problems = pair_problems(self)
@@ -209,7 +222,15 @@ class Pairs:
     def _own_loss(self, function: LossFunction, logits: Tensor) -> Tensor:
         # The user's function knows nothing of masks: it sees one run at a time.
         runs = logits.reshape(-1, *logits.shape[-3:])
-        losses = torch.stack([function(run, self) for run in runs])
+        found = [function(run, self) for run in runs]
+        if odd := [type(losses).__name__ for losses in found if not isinstance(losses, Tensor)]:
+            raise ValueError(f"the loss function must return a tensor, got {odd[0]}.")
+        losses = torch.stack(found)
+        if logits.requires_grad and not losses.requires_grad:
+            raise ValueError(
+                "the loss function must compute its result from the logits by operations of "
+                "PyTorch, or there is no gradient; got a result that does not depend on them."
+            )
         if losses.shape[1:] != (len(self),):
             raise ValueError(
                 f"the loss function must return one number per prompt, shape ({len(self)},), "

@@ -25,7 +25,7 @@ def pair_problems(pairs: "Pairs") -> list[str]:
             f"unknown loss {short(pairs.loss_name)}; {hint}({', '.join(LOSSES)}, or a function)"
         )
     for name, tokens in (("clean", clean), ("corrupted", corrupted)):
-        if not _is_integer(tokens):
+        if not is_integer(tokens):
             problems.append(f"{name} must hold whole token ids, got {tokens.dtype}")
         elif tokens.numel() and tokens.min() < 0:
             problems.append(f"{name} must hold token ids from 0, got {int(tokens.min())}")
@@ -72,7 +72,7 @@ def _target_problems(pairs: "Pairs") -> list[str]:
                 problems.append(
                     f"{pairs.loss_name} needs {name}: a class for each prompt or position"
                 )
-            elif not _is_integer(values) or values.shape != shape:
+            elif not is_integer(values) or values.shape != shape:
                 problems.append(
                     f"{name} of {pairs.loss_name} must be whole numbers of shape {shape} or "
                     f"{shape[:1]}, got {values.dtype} of shape {tuple(values.shape)}"
@@ -92,6 +92,8 @@ def _target_problems(pairs: "Pairs") -> list[str]:
             problems.append(
                 f"targets must be finite, prompts {_first(broken)} hold NaN or infinity"
             )
+        elif pairs.loss_name == "kl" and not targets.shape[-1]:
+            problems.append("targets of kl must be distributions over at least one class, got none")
         elif pairs.loss_name == "kl":
             chances = targets[pairs.scored].double()
             if chances.min() < 0 or (chances.sum(-1) - 1).abs().max() > 1e-3:
@@ -99,7 +101,8 @@ def _target_problems(pairs: "Pairs") -> list[str]:
     return problems
 
 
-def _is_integer(values: Tensor) -> bool:
+def is_integer(values: Tensor) -> bool:
+    """Whether the numbers are whole by their kind."""
     return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
 
 

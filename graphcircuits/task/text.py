@@ -11,6 +11,7 @@
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,12 @@ from graphcircuits.task.table import PromptTable, filled
 
 SHOWN = 5
 """Problems named at once."""
+PIECES = 12
+"""Tokens of each prompt that are shown from where the two part."""
+
+
+class NoSpaceInFront(UserWarning):
+    """Answers without the space that words have behind a prompt, which are other tokens."""
 
 
 def text_table(
@@ -41,14 +48,14 @@ def text_table(
     columns = {name: list(values) for name, values in given.items() if values is not None}
     prompts: dict[str, list[list[int]]] = {"clean": [], "corrupted": []}
     answers: dict[str, list[int]] = {"correct": [], "incorrect": []}
-    problems = []
+    problems, unspaced = [], []
     for index in range(len(columns["clean"])):
         try:
             texts = {name: columns[name][index] for name in prompts}
             if chat:
                 texts = {name: chat_prompt(tokenizer, text) for name, text in texts.items()}
             ids = {name: prompt_ids(tokenizer, text, chat=chat) for name, text in texts.items()}
-            check_aligned(ids["clean"], ids["corrupted"])
+            check_aligned(ids["clean"], ids["corrupted"], tokenizer)
             for name, column in prompts.items():
                 column.append(ids[name])
             for name in columns.keys() & answers.keys():
@@ -56,12 +63,15 @@ def text_table(
                 answers[name].append(
                     answer_id(tokenizer, texts["clean"], answer, chat=chat, name=name)
                 )
+                if not chat and lacks_space(tokenizer, texts["clean"], answer):
+                    unspaced.append(answer)
         except ValueError as error:
             problems.append(f"pair {index}: {str(error).removesuffix('.')}")
             if len(problems) == SHOWN:
                 break
     if problems:
         raise ValueError("; ".join(problems) + ".")
+    warn_of_missing_spaces(unspaced)
     lengths = [len(ids) for ids in prompts["clean"]]
     if not padding and min(lengths) < max(lengths):
         low, high = lengths.index(min(lengths)), lengths.index(max(lengths))
@@ -143,6 +153,35 @@ def following(tokenizer: Any, prompt: str, answer: str, *, chat: bool = False) -
     return after[len(before) :] if after[: len(before)] == before else None
 
 
+def lacks_space(tokenizer: Any, prompt: Any, answer: Any) -> bool:
+    """Whether the answer is a word that would begin with a space behind this prompt, which the
+    tokenizer makes another token: "Mary" behind "gave a drink to"."""
+    words = isinstance(answer, str) and isinstance(prompt, str)
+    if (
+        not words
+        or not answer[:1].isalpha()
+        or not (prompt[-1:].isalnum() or prompt[-1:] in ",;:?")
+    ):
+        return False
+    spaced = following(tokenizer, prompt, " " + answer)
+    return (
+        spaced is not None and len(spaced) == 1 and spaced != following(tokenizer, prompt, answer)
+    )
+
+
+def warn_of_missing_spaces(answers: Sequence[str]) -> None:
+    """Warn once of answers that lack a space."""
+    if answers:
+        first = quoted(answers[0])
+        warnings.warn(
+            f"{len(answers)} answers have no space in front, such as {first}: behind the prompt "
+            f"{quoted(' ' + answers[0])} is another token, and the one that a model would say; "
+            "in a CSV file quote the cell to keep the space.",
+            NoSpaceInFront,
+            stacklevel=4,
+        )
+
+
 def padding_id(tokenizer: Any) -> int | None:
     """The token to pad with: PAD, else EOS, else 0; None for what has no such tokens at all."""
     if not hasattr(tokenizer, "pad_token_id"):
@@ -166,13 +205,22 @@ def check_tokenizer(tokenizer: Any) -> None:
         )
 
 
-def check_aligned(clean: Sequence[int], corrupted: Sequence[int]) -> None:
-    """Refuse a pair whose positions do not line up."""
-    if len(clean) != len(corrupted):
-        raise ValueError(
-            f"the clean prompt has {len(clean)} tokens, the corrupted one {len(corrupted)}; "
-            "both need the same number, or their positions do not line up."
-        )
+def check_aligned(clean: Sequence[int], corrupted: Sequence[int], tokenizer: Any = None) -> None:
+    """Refuse a pair whose positions do not line up, and show the tokens of both."""
+    if len(clean) == len(corrupted):
+        return
+    # What both begin with says little: one token of it shows where they part.
+    same = next((n for n, (a, b) in enumerate(zip(clean, corrupted, strict=False)) if a != b), 0)
+    start = max(0, same - 1)
+    pieces = [
+        ("... " if start else "") + _shown(tokenizer, ids[start:], PIECES)
+        for ids in (clean, corrupted)
+    ]
+    raise ValueError(
+        f"the clean prompt has {len(clean)} tokens ({pieces[0]}), the corrupted one "
+        f"{len(corrupted)} ({pieces[1]}); both need the same number, or their positions do not "
+        "line up."
+    )
 
 
 def _encode(tokenizer: Any, text: str, *, special: bool) -> list[int]:
@@ -208,10 +256,10 @@ def _size(tokenizer: Any) -> int | None:
     return len(tokenizer) if hasattr(tokenizer, "__len__") else None
 
 
-def _shown(tokenizer: Any, ids: Sequence[int]) -> str:
+def _shown(tokenizer: Any, ids: Sequence[int], most: int = SHOWN) -> str:
     decode: Callable[[list[int]], str] | None = getattr(tokenizer, "decode", None)
-    pieces = [str(id) if decode is None else quoted(decode([id])) for id in ids[:SHOWN]]
-    return ", ".join(pieces) + (", ..." if len(ids) > SHOWN else "")
+    pieces = [str(id) if decode is None else quoted(decode([id])) for id in ids[:most]]
+    return ", ".join(pieces) + (", ..." if len(ids) > most else "")
 
 
 def _hint(tokenizer: Any, prompt: str, answer: str, chat: bool) -> str:

@@ -11,14 +11,15 @@
 Draws depend on the task, the tokenizer and the seed alone, and fewer pairs are the first of more.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from random import Random
 from typing import Any, TypeVar
 
 from graphcircuits.task.pairs import Pairs
-from graphcircuits.task.text import check_tokenizer, following, prompt_ids
+from graphcircuits.task.text import NoSpaceInFront, check_tokenizer, following, prompt_ids
 
 PATIENCE = 300
 """Draws in a row that bring nothing new before a task counts as exhausted."""
@@ -138,13 +139,17 @@ class Task:
     def __call__(self, tokenizer: Any, n: int = 64, seed: int = 0) -> Pairs:
         """`n` pairs for a model with this tokenizer."""
         texts = self.texts(tokenizer, n, seed)
-        return Pairs.from_text(
-            tokenizer,
-            [pair.clean for pair in texts],
-            [pair.corrupted for pair in texts],
-            [pair.correct for pair in texts],
-            [pair.incorrect for pair in texts],
-        )
+        with warnings.catch_warnings():
+            # An answer that was cut where it parts from another need not begin a word.
+            warnings.simplefilter("ignore", NoSpaceInFront)
+            pairs = Pairs.from_text(
+                tokenizer,
+                [pair.clean for pair in texts],
+                [pair.corrupted for pair in texts],
+                [pair.correct for pair in texts],
+                [pair.incorrect for pair in texts],
+            )
+        return replace(pairs, task=self.description)
 
     def texts(self, tokenizer: Any, n: int = 64, seed: int = 0) -> list[TextPair]:
         """The same pairs in words."""

@@ -36,7 +36,8 @@ class TrainConfig:
     """Draws of prompts of each other one: there are many, and each is judged by running it."""
     step_pairs: int = 2
     """Of those the ones that a step looks at, where predictors with `tabpfn` train side by side."""
-    labels: str = "interpbench"
+    labels: str = "complete"
+    """Which edges count as the true circuit (`Case.labels`)."""
     every: int = 25
     """Steps between two validations."""
     average: float = 0.0

@@ -14,48 +14,39 @@ and together they speak for their sibling that left out nothing:
 5. `familiarity`: what the subjects look like that a predictor was trained on: those that were read,
    and all that ship, which people try first.
 
-All of it is written into the six files.
-
-python -m graphcircuits.training.crossfit FOLDER --corpus DIR[,DIR] [--language DIR] [--most 30]
+All of it is written into the six files; `shipped.py` is the command that trains and judges them.
+Subjects are independent jobs of a runner, which hand over arrays.
 """
 
-import argparse
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import mean
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
 
 from graphcircuits.compare.evaluate import auroc, faithfulness_curve
-from graphcircuits.compare.selection import select_cases
 from graphcircuits.corpus import N_FOLDS
 from graphcircuits.corpus.multitask import AT
+from graphcircuits.jobs.command import driver_command
+from graphcircuits.jobs.runner import IN_PROCESS, Runner
 from graphcircuits.methods.eap import eap_ig
+from graphcircuits.methods.shipped import SHIPPED
 from graphcircuits.predictor.calibration import Calibration, fit_calibration, needed
-from graphcircuits.predictor.ensemble import (
-    Ensemble,
-    load_ensemble,
-    save_ensemble,
-    with_familiarity,
-)
-from graphcircuits.predictor.familiarity import case_features
-from graphcircuits.predictor.model import PredictorConfig, Reading, read_case
+from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble
+from graphcircuits.predictor.familiarity import case_features, disagreement, known_cases
+from graphcircuits.predictor.model import read_case
 from graphcircuits.predictor.trust import Trust, fit_trust
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.data import FRESH
-from graphcircuits.training.sources import (
-    Source,
-    corpus_sources,
-    language_sources,
-    shipped_sources,
-)
+from graphcircuits.training.sources import Source
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +57,8 @@ LEAST = 3
 KNOWN_STAKE = 0.3
 """Of a task whose circuit is known: labels are what its correction was learned from."""
 TINY = 1e-6
+JOB = 3
+"""Tasks that a process is given at a time."""
 
 Figures = dict[str, dict[str, dict[str, float]]]
 """By kind of subject, figure and method."""
@@ -77,7 +70,10 @@ class Corrected:
 
     source: Source
     fold: int
-    reading: Reading
+    features: Float[np.ndarray, " column"]
+    """What the task looks like."""
+    disagreements: Mapping[str, float]
+    """Of the members of each of the six predictors."""
     helped: bool
     stake: float
     """How much it mattered: the logarithm of the ratio of both CMD, at most 1."""
@@ -89,8 +85,8 @@ class Judged:
 
     kind: str
     fold: int
-    logits: Float[Tensor, " edge"]
-    labels: Bool[Tensor, " edge"]
+    logits: Float[np.ndarray, " edge"]
+    labels: Bool[np.ndarray, " edge"]
     """In the circuit, or needed."""
     figures: Mapping[str, Mapping[str, float]]
     """By figure and method."""
@@ -108,36 +104,43 @@ def read_pairs(source: Source, subject: Transformer) -> tuple[Pairs, Pairs]:
     return found, fresh
 
 
-def correct(source: Source, fold: int, ensemble: Ensemble) -> Corrected:
+def correct(source: Source, fold: int, ensembles: Mapping[str, Ensemble]) -> Corrected:
     """Whether a correction helps: always where it was learned from labels, else by CMD."""
     subject = source.subject()
     pairs, fresh = read_pairs(source, subject)
     generator = torch.Generator().manual_seed(0)
+    ensemble = ensembles[f"fold-{fold}"]
     reading = read_case(ensemble.config, subject, pairs, generator=generator)
+    features = case_features(reading)
+    apart = {
+        name: disagreement(each.member_logits(reading, generator=generator))
+        for name, each in ensembles.items()
+    }
+    case = Corrected(source, fold, features.numpy(), apart, True, KNOWN_STAKE)
     if source.labelled:
-        return Corrected(source, fold, reading, True, KNOWN_STAKE)
-    columns = len(case_features(reading))
+        return case
     areas = []
     for odds in (-50.0, 50.0):
-        certain = Trust(torch.zeros(columns), torch.tensor([odds]))
+        certain = Trust(torch.zeros(len(features)), torch.tensor([odds]))
         scores = replace(ensemble, trust=certain).logits(reading, generator=generator)
         areas.append(faithfulness_curve(scores, subject, fresh, sizes="log").cmd)
     gain = math.log(max(areas[0], TINY) / max(areas[1], TINY))
-    return Corrected(source, fold, reading, gain > 0, min(abs(gain), 1.0))
+    return replace(case, helped=gain > 0, stake=min(abs(gain), 1.0))
 
 
-def judge(case: Corrected, ensemble: Ensemble) -> Judged:
+def judge(source: Source, fold: int, ensemble: Ensemble) -> Judged:
     """Score a task by both methods, and see how good the scores are."""
-    source, subject = case.source, case.source.subject()
+    subject = source.subject()
     pairs, fresh = read_pairs(source, subject)
     generator = torch.Generator().manual_seed(0)
-    logits = ensemble.logits(case.reading, generator=generator).double()
+    reading = read_case(ensemble.config, subject, pairs, generator=generator)
+    logits = ensemble.logits(reading, generator=generator).double()
     scores = {"gcl": logits, "eap-ig": eap_ig(subject, pairs).double()}
     curves = {
         name: faithfulness_curve(x, subject, fresh, sizes="log") for name, x in scores.items()
     }
     figures = {"cmd": {name: curve.cmd for name, curve in curves.items()}}
-    circuit = source.circuit(subject, "interpbench")
+    circuit = source.circuit(subject, ensemble.labels)
     if circuit is None:
         own = curves["gcl"]
         enough = [n for n, x in zip(own.sizes, own.faithfulness, strict=True) if x >= KEPT]
@@ -145,7 +148,7 @@ def judge(case: Corrected, ensemble: Ensemble) -> Judged:
     else:
         labels = circuit.mask
         figures["auroc"] = {name: auroc(x, circuit) for name, x in scores.items()}
-    return Judged(kind_of_source(source), case.fold, logits.float(), labels, figures)
+    return Judged(kind_of_source(source), fold, logits.float().numpy(), labels.numpy(), figures)
 
 
 def held_out(sources: Sequence[Source], fold: int) -> list[Source]:
@@ -154,7 +157,7 @@ def held_out(sources: Sequence[Source], fold: int) -> list[Source]:
 
 
 def learned_trust(cases: Sequence[Corrected]) -> Trust:
-    features = torch.stack([case_features(case.reading) for case in cases])
+    features = torch.stack([torch.from_numpy(case.features) for case in cases])
     helped = torch.tensor([case.helped for case in cases])
     return fit_trust(features, helped, torch.tensor([case.stake for case in cases]))
 
@@ -197,84 +200,93 @@ def calibrations(judged: Sequence[Judged]) -> dict[str, Calibration]:
             continue
         cases = torch.cat([torch.full((len(x.logits),), n) for n, x in enumerate(some)])
         logits, labels = (
-            torch.cat([getattr(x, name) for x in some]) for name in ("logits", "labels")
+            torch.cat([torch.from_numpy(getattr(x, name)) for x in some])
+            for name in ("logits", "labels")
         )
         found[kind] = fit_calibration(logits, labels, cases)
     return found
 
 
-def complete(folder: Path, sources: Sequence[Source], most: int) -> Figures:
+Job = tuple[int, tuple[Source, ...]]
+"""A fold and some of its tasks."""
+
+
+def complete(
+    folder: Path, sources: Sequence[Source], most: int, runner: Runner = IN_PROCESS
+) -> Figures:
     """Judge on all folds, and write what was found into the six files."""
-    files = {fold: folder / f"fold-{fold}.safetensors" for fold in range(N_FOLDS)}
-    corrected: list[Corrected] = []
-    for fold, path in files.items():
-        ensemble = load_ensemble(path)
-        for source in chosen(held_out(sources, fold), most, fold):
-            try:
-                corrected.append(correct(source, fold, ensemble))
-            except ValueError as error:
-                log.warning("%s left out: %s", source.id, error)
-        log.info("fold %d: %d tasks read so far", fold, len(corrected))
-    judged: list[Judged] = []
-    for fold, path in files.items():
-        trust = learned_trust([case for case in corrected if case.fold != fold])
-        ensemble = replace(load_ensemble(path), trust=trust)
-        judged += [judge(case, ensemble) for case in corrected if case.fold == fold]
-        log.info("fold %d: %d tasks judged so far", fold, len(judged))
+    drawn = {fold: list(chosen(held_out(sources, fold), most, fold)) for fold in range(N_FOLDS)}
+    taken = {source for some in drawn.values() for source in some}
+    ships = [source for source in sources if source.kind == "shipped"]
+    beside = {fold: [x for x in held_out(ships, fold) if x not in taken] for fold in drawn}
+    cases = list(runner.run(partial(_correct, folder), [*_jobs(drawn), *_jobs(beside)]))
+    for case in cases:
+        if isinstance(case, str):
+            log.warning("left out: %s", case)
+    # In an order of their own: they come as they are finished.
+    read = sorted((x for x in cases if not isinstance(x, str)), key=lambda case: case.source.id)
+    corrected = [case for case in read if case.source in taken]
+    log.info("%d tasks read, %d of them to be judged", len(read), len(corrected))
+    trusts = {
+        name: learned_trust([case for case in corrected if f"fold-{case.fold}" != name])
+        for name in SHIPPED
+    }
+    lines = {
+        name: {part: x.numpy() for part, x in trust.tensors().items()}
+        for name, trust in trusts.items()
+    }
+    known = {
+        fold: [case.source for case in corrected if case.fold == fold] for fold in range(N_FOLDS)
+    }
+    judged = sorted(
+        runner.run(partial(_judge, folder, lines), _jobs(known)),
+        key=lambda case: (case.kind, case.fold, case.figures["cmd"]["gcl"]),
+    )
     figures = measured(judged)
-    config = load_ensemble(folder / "default.safetensors").config
-    lookalikes = [*corrected, *_shipped(sources, corrected, config)]
-    for fold, path in (files | {None: folder / "default.safetensors"}).items():
-        seen = [case for case in lookalikes if case.fold != fold]
+    for name in SHIPPED:
+        path = folder / f"{name}.safetensors"
         ensemble = load_ensemble(path)
-        ensemble = with_familiarity(
-            ensemble,
-            [case.reading for case in seen],
-            [min(case.source.groups) for case in seen],
-        )
+        seen = [case for case in read if f"fold-{case.fold}" != name]
         made = replace(
             ensemble,
             origin={**ensemble.origin, "measured": figures},
-            calibration=calibrations([each for each in judged if each.fold != fold]),
-            trust=learned_trust([case for case in corrected if case.fold != fold]),
+            calibration=calibrations([x for x in judged if f"fold-{x.fold}" != name]),
+            known=known_cases(
+                torch.stack([torch.from_numpy(case.features) for case in seen]),
+                [case.disagreements[name] for case in seen],
+                [min(case.source.groups) for case in seen],
+            ),
+            trust=trusts[name],
         )
-        save_ensemble(path, made)
+        save_ensemble(path, made, command=driver_command())
     return figures
 
 
-def _shipped(
-    sources: Sequence[Source], corrected: Sequence[Corrected], config: PredictorConfig
-) -> Iterator[Corrected]:
-    """Readings of the shipped subjects that were not among those drawn."""
-    read = {case.source.id for case in corrected}
-    for source in sources:
-        if source.kind != "shipped" or source.id in read:
-            continue
-        subject, generator = source.subject(), torch.Generator().manual_seed(0)
-        reading = read_case(config, subject, read_pairs(source, subject)[0], generator=generator)
-        yield Corrected(source, source.folds[0], reading, True, KNOWN_STAKE)
+def _jobs(by_fold: Mapping[int, Sequence[Source]]) -> list[Job]:
+    """A few tasks of one fold at a time; those of language models, which take longest, first."""
+    jobs = [
+        (fold, tuple(some[start : start + JOB]))
+        for fold, some in by_fold.items()
+        for start in range(0, len(some), JOB)
+    ]
+    return sorted(jobs, key=lambda job: kind_of_source(job[1][0]))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="of default and fold-0 to fold-4")
-    parser.add_argument("--corpus", default="", help="folders with commas between")
-    parser.add_argument("--language", default="", help="folder of language models")
-    parser.add_argument("--most", type=int, default=30, help="tasks of a kind in each fold")
-    given = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    sources = shipped_sources(select_cases("pool")[0])
-    for folder in filter(None, given.corpus.split(",")):
-        sources += corpus_sources(folder)
-    if given.language:
-        sources += language_sources(given.language)
-    for kind, figures in complete(given.folder, sources, given.most).items():
-        words = [
-            f"{figure} " + ", ".join(f"{name} {value:.4f}" for name, value in by.items())
-            for figure, by in figures.items()
-        ]
-        log.info("%s: %s", kind, "; ".join(words))
+def _correct(folder: Path, job: Job) -> Iterator[Corrected | str]:
+    """Each task that can be read, or why it cannot be."""
+    ensembles = {name: load_ensemble(folder / f"{name}.safetensors") for name in SHIPPED}
+    for source in job[1]:
+        try:
+            yield correct(source, job[0], ensembles)
+        except ValueError as error:
+            yield f"{source.id}: {error}"
 
 
-if __name__ == "__main__":
-    main()
+def _judge(
+    folder: Path, lines: Mapping[str, Mapping[str, np.ndarray]], job: Job
+) -> Iterator[Judged]:
+    name = f"fold-{job[0]}"
+    trust = Trust(**{part: torch.from_numpy(x) for part, x in lines[name].items()})
+    ensemble = replace(load_ensemble(folder / f"{name}.safetensors"), trust=trust)
+    for source in job[1]:
+        yield judge(source, job[0], ensemble)

@@ -62,8 +62,8 @@ def _alone(plan: Plan, run: StackedRun, weights: Mapping[str, Tensor]) -> Ensemb
     return ensemble_of_runs([(run, weights)], cases, plan.config.fleet, seen)
 
 
-def main() -> None:
-    """Make the files."""
+def parser() -> argparse.ArgumentParser:
+    """Of the command that shipped files record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("config", help="of the sweep: a TOML file, or the name of one that ships")
     parser.add_argument("--sweep", type=Path, required=True, help="its folder")
@@ -71,7 +71,12 @@ def main() -> None:
     parser.add_argument("--configuration", default=CONFIGURATION)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, required=True, help="folder for the predictors")
-    given = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """Make the files."""
+    given = parser().parse_args()
     plan = plan_sweep(load_sweep(given.config), precision=given.precision)
     store = SweepStore(given.sweep, driver_command())
     if not store.check(plan):
@@ -79,7 +84,8 @@ def main() -> None:
     made = paper_predictors(Sweep(plan, store), given.configuration, device=given.device)
     for name, ensemble in made:
         path = given.out / f"{name}.safetensors"
-        save_ensemble(path, ensemble, seed=ensemble.origin["seeds"][0], dtype=torch.float16)
+        seed, command = ensemble.origin["seeds"][0], driver_command()
+        save_ensemble(path, ensemble, seed=seed, command=command, dtype=torch.float16)
         sys.stdout.write(f"wrote {path}\n")
 
 

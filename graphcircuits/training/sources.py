@@ -27,7 +27,7 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.corpus import N_FOLDS, Case, load_case
 from graphcircuits.corpus.collection import Corpus, load_corpus
 from graphcircuits.corpus.language.folder import REPORT
-from graphcircuits.corpus.language.report import does
+from graphcircuits.corpus.language.report import check_shares, does
 from graphcircuits.corpus.multitask import AT, MultiCase
 from graphcircuits.corpus.orders import Order
 from graphcircuits.corpus.pools import pool_cases
@@ -207,7 +207,7 @@ def language_sources(folder: str | Path) -> list[Source]:
             f"{root} holds no language models with a {REPORT}; train some with: graphcircuits "
             "language"
         )
-    done = {path.parent: does(read_json(path)) for path in reports}
+    done = {path.parent: does(check_shares(path, read_json(path))) for path in reports}
     tasks = sorted({task for names in done.values() for task in names})
     return [
         Source(

@@ -12,6 +12,7 @@ refused. Configurations, settings and seeds can be added later.
 """
 
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -128,7 +129,7 @@ class SweepStore:
                 found = load_artifact(path, JOB)
                 if found.config != json.loads(json.dumps(job.about)):
                     return None
-                return _measured(found.meta)
+                return _measured(found.meta, job)
         except (FileNotFoundError, StoreError):
             return None
 
@@ -170,8 +171,11 @@ class SweepStore:
         write_atomic(self.folder / name, text.encode())
 
 
-def _measured(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has text for the steps."""
+def _measured(meta: Mapping[str, Any], job: SweepJob) -> dict[str, Any]:
+    """The figures of a training: of a refit its test units', otherwise those of every step.
+
+    JSON has text for the steps.
+    """
     history = {
         int(step): {str(case): float(value) for case, value in cases.items()}
         for step, cases in meta.get("history", {}).items()
@@ -180,6 +184,14 @@ def _measured(meta: Mapping[str, Any]) -> dict[str, Any]:
         str(unit): {str(level): float(value) for level, value in own.items()}
         for unit, own in meta.get("scores", {}).items()
     }
+    if job.fold is None:
+        whole = scores.keys() == set(job.run.test) and all("head" in x for x in scores.values())
+    else:
+        units = set(job.run.validate)
+        whole = bool(history) and all(cases.keys() == units for cases in history.values())
+    figures = [x for own in (*history.values(), *scores.values()) for x in own.values()]
+    if not whole or not all(map(math.isfinite, figures)):
+        raise ValueError("it lacks figures, or has some that are not finite")
     return {"history": history, "scores": scores}
 
 

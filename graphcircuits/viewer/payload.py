@@ -6,7 +6,8 @@
    overflow scores that differ, and the page ranks by what it is given, so `ranked_alike` moves such
    scores by as few of float32's steps as keep `Result.ranking`.
 3. Circuits go as bitmaps: edge i is bit i % 8 of byte i // 8. A chosen circuit that is the best of
-   its result goes as a number of edges.
+   its result goes as a number of edges; of one that is the best without those on no path from
+   input to logits, that number goes besides, since faithfulness was measured at it.
 4. Prompts go with the attention patterns of their clean and corrupted runs, one byte per entry.
 """
 
@@ -172,11 +173,11 @@ def _payload(
 
 def _result(result: "Result", name: str) -> dict[str, Any]:
     likely, curve = result.probabilities, result.curve
-    size, edges = None, None
+    size = edges = best = None
     if result.chosen is not None:
         size = len(result.chosen)
         if result.circuit(edges=size) != result.chosen:
-            size, edges = None, bitmap(result.chosen.mask)
+            size, edges, best = None, bitmap(result.chosen.mask), _best_edges(result, result.chosen)
     return {
         "name": name,
         "subject": result.subject,
@@ -187,8 +188,16 @@ def _result(result: "Result", name: str) -> dict[str, Any]:
         "probabilities": None if likely is None else _base64(likely.numpy().astype("<f4")),
         "chosen": size,
         "chosen_edges": edges,
+        "chosen_best": best,
         "curve": None if curve is None else curve.to_json(),
     }
+
+
+def _best_edges(result: "Result", circuit: Circuit) -> int | None:
+    """The number of best edges of which the circuit has those on a path from input to logits."""
+    inside = circuit.mask[result.ranking()].nonzero()
+    size = int(inside[-1]) + 1 if len(inside) else 0
+    return size if result.circuit(edges=size, prune=True) == circuit else None
 
 
 def _names(results: "Sequence[Result]") -> list[str]:

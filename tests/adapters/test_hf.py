@@ -2,15 +2,19 @@
 
 import builtins
 import json
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 import transformers
 
+from graphcircuits.adapters import hub
 from graphcircuits.adapters.hf import from_hf, to_hf
 from graphcircuits.graph import ComponentGraph
 from tests.adapters import hf_models
@@ -145,12 +149,29 @@ def test_a_name_that_the_hub_does_not_give(monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError(f"{name} is not a valid model identifier\nIf this is private, log in.")
 
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", absent)
+    monkeypatch.setattr(hub, "_answers", lambda address: True)
     said = (
         "^no model 'no/such': there is no such file or folder, and the Hugging Face hub does not "
         "give it: no/such is not a valid model identifier$"
     )
     with pytest.raises(FileNotFoundError, match=said):
         from_hf("no/such")
+
+
+def test_nobody_waits_for_a_hub_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(name: str, **options: Any) -> Any:
+        assert huggingface_hub.constants.HF_HUB_OFFLINE  # so that its client does not try again
+        raise OSError("not in the cache")
+
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", refused)
+    monkeypatch.setattr(hub.socket, "create_connection", lambda *_, timeout: hang.wait())
+    monkeypatch.setattr(hub, "PATIENCE", 0.05)
+    hang, before = threading.Event(), time.perf_counter()
+    with pytest.raises(FileNotFoundError, match="the Hugging Face hub cannot be reached from here"):
+        from_hf("no/such")
+    assert time.perf_counter() - before < 5
+    assert not huggingface_hub.constants.HF_HUB_OFFLINE
+    hang.set()
 
 
 def saved(folder: Path, name: str = "gpt2", **changes: Any) -> str:
@@ -242,11 +263,9 @@ def test_damaged_weights(tmp_path: Path) -> None:
 
 
 def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:
-    folder = saved(tmp_path, model_type="none-such")
-    with pytest.raises(ValueError, match=r"its config\.json cannot be read: .*none-such"):
-        from_hf(folder)
+    folder = saved(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"its config\.json cannot be read: "):
+    with pytest.raises(ValueError, match=r"config\.json is not complete JSON"):
         from_hf(folder)
     hf_models.make_config("gemma3").save_pretrained(tmp_path)
     path = tmp_path / "config.json"
@@ -390,11 +409,31 @@ def test_a_head_of_its_own_is_kept() -> None:
     torch.testing.assert_close(subject.logits(tokens()), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({}, r"config\.json lacks a model_type, got None; known types: gpt2, "),
+        ({"model_type": 3}, r"config\.json lacks a model_type, got 3"),
+        ({"model_type": "novel"}, r"'novel', which transformers \S+ does not know, nor do we"),
+        ({"model_type": "mamba"}, "'mamba': a subject has attention heads, which this type lacks"),
+        ({"model_type": "mixtral"}, "'mixtral': a subject has no mixtures of experts; known"),
+        ({"model_type": "t5"}, "'t5': a subject has no encoder; known types"),
+        ({"model_type": "bloom", "architectures": ["X"]}, r"'bloom' \(X\): nothing here says"),
+    ],
+)
+def test_a_folder_of_an_unknown_type_is_told_what_is_missing(
+    tmp_path: Path, stated: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    with pytest.raises(ValueError, match=message):
+        from_hf(str(tmp_path))
+
+
 def test_unknown_types_are_refused() -> None:
     config = transformers.OPTConfig(
         num_hidden_layers=1, hidden_size=8, num_attention_heads=2, ffn_dim=8, vocab_size=9
     )
-    with pytest.raises(ValueError, match=r"type 'opt'; known types: gpt2, .*, olmo2, gemma3\."):
+    with pytest.raises(ValueError, match=r"type 'opt'.*; known types: gpt2, .*, olmo2, gemma3\."):
         from_hf(transformers.AutoModelForCausalLM.from_config(config))
 
 

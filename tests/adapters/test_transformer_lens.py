@@ -115,10 +115,11 @@ def test_rotary_settings_that_do_not_go_together() -> None:
         from_transformer_lens(model("gemma3", use_NTK_by_parts_rope=True))
 
 
-def test_biases_that_a_norm_would_take_in() -> None:
+@pytest.mark.parametrize("name", ["attn.b_O", "mlp.b_out", "mlp.b_in"])
+def test_biases_that_a_norm_would_take_in(name: str) -> None:
     source = model("gemma2")
-    source.state["blocks.1.attn.b_O"] = torch.ones(4, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"blocks\.1\.attn\.b_O must be zero where a norm follows"):
+    source.state[f"blocks.1.{name}"] = torch.ones_like(source.state[f"blocks.1.{name}"])
+    with pytest.raises(ValueError, match=rf"Lens: blocks\.1\.{name} must be zero where a norm"):
         from_transformer_lens(source)
 
 

@@ -96,6 +96,7 @@ def test_a_model_of_ones_own(command: Command, results: list[Path], tmp_path: Pa
     assert ended.out.startswith("mine\n2 pairs, the subject is right on 100% of them\n")
     # Nobody knows where the prompts of a file come from.
     assert "fresh" not in ended.out
+    assert "were used to find" not in ended.out
     wrong = "".join(map(str, logits.argmin(-1).tolist()))
     ended = command(*given, *own_model(tmp_path, wrong), "--json", "--dtype", "float32")
     assert ended.err.startswith("warning: the model is right on 0% of 2 prompts only, below 60%; a")
@@ -111,7 +112,7 @@ def test_a_task_from_localize_to_evaluate(
     """Both draw fresh prompts of the task, with the same seed."""
     model = make_subject(n_ctx=40, d_vocab=1500, d_vocab_out=1500)
     subject = Transformer(model.config, dict(model.weights), tokenizer=Words())
-    for name in ("localize", "evaluate"):
+    for name in ("localize_inputs", "evaluate"):
         place = f"graphcircuits.commands.{name}.own_subject"
         monkeypatch.setattr(place, lambda *_: (subject, None))
     given = ["--model", "mine.gguf", "--task", "plurals", "--pairs", "4", "--json"]

@@ -110,7 +110,7 @@ def test_unknown_options() -> None:
     with pytest.raises(ValueError, match=r"no option 'x'; it has n-steps, rate, file, fast, parts"):
         method_options("many", ["x=1"])
     with pytest.raises(
-        ValueError, match=r"--option random.x=1: random has no option 'x'; it has n"
+        ValueError, match=r"--option random.x=1: random has no option 'x'; it has paths"
     ):
         options_by_method(["random.x=1"], ["random"])
     with pytest.raises(ValueError, match=r"unknown method 'EAP-IG'; did you mean 'eap-ig'\?"):

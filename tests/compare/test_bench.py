@@ -14,13 +14,14 @@ from torch import Tensor
 
 from graphcircuits import methods
 from graphcircuits.compare import bench, runs
-from graphcircuits.compare.bench import FRESH, BenchConfig, run
+from graphcircuits.compare.bench import FRESH, BenchConfig, run, usual_methods
 from graphcircuits.compare.evaluate import FaithfulnessCurve, faithfulness_curve, log_sizes
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.corpus import load_case
 from graphcircuits.corpus.multitask import multi_records
 from graphcircuits.jobs.processes import Processes
+from graphcircuits.predictor.paths import along_paths
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.compare.folders import save_subject
@@ -109,6 +110,48 @@ def test_what_a_run_depends_on(calls: Calls, tmp_path: Path, changes: dict[str, 
     finished(config(**changes), tmp_path)
     assert len(calls) == 4
     assert len(set(calls)) == 4
+
+
+def test_paths_are_an_option_and_a_row_of_their_own(calls: Calls, tmp_path: Path) -> None:
+    given = {"cases": ("ib-3",), "methods": ("fast", "fast+paths")}
+    (plain, along), failures = finished(config(**given), tmp_path)
+    assert failures == []
+    torch.testing.assert_close(along.scores, along_paths(plain.scores, plain.graph))
+    assert along.method == "fast+paths"
+    again, _ = finished(config(**given), tmp_path)
+    assert all(one.reused for one in again)
+    as_option = config(cases=("ib-3",), options={"fast": {"paths": True}})
+    (optional,), _ = finished(as_option, tmp_path)
+    assert torch.equal(optional.scores, along.scores)
+
+
+def test_a_method_that_takes_long_can_run_with_one_seed(calls: Calls, tmp_path: Path) -> None:
+    given = config(cases=("ib-3",), methods=("fast", "random"), seeds=(3, 4, 5), once=("random",))
+    found, _ = finished(given, tmp_path)
+    assert [(one.seed, one.method) for one in found] == [
+        (3, "fast"),
+        (3, "random"),
+        (4, "fast"),
+        (5, "fast"),
+    ]
+    assert given.n_runs == 4
+    with pytest.raises(ValueError, match="once names methods that do not run: eap"):
+        config(once=("eap",))
+
+
+def test_what_ranks_by_labels_takes_those_of_the_bench() -> None:
+    given = config(methods=("edge-frequency", "eap"), labels="interpbench")
+    assert given.options_of("edge-frequency") == {"labels": "interpbench"}
+    assert given.options_of("eap") == {}
+    own = replace(given, options={"edge-frequency": {"labels": "paper"}})
+    assert own.options_of("edge-frequency") == {"labels": "paper"}
+
+
+def test_what_runs_where_no_method_is_named() -> None:
+    usual = usual_methods()
+    assert {"gcl", "random", "edge-frequency", "gcl-blind"} <= set(usual)
+    assert not [name for name in usual if "paper" in name]
+    assert usual_methods("natural") == (*usual, "eap-ig+paths")
 
 
 def test_changed_defaults_and_weights_are_run_again(

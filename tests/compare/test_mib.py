@@ -1,11 +1,19 @@
 """Curves against the numbers of MIB's own evaluation, for the same model, prompts and scores."""
 
+import math
+from dataclasses import replace
+
 import pytest
+import torch
 
 from graphcircuits.adapters.transformer_lens import from_transformer_lens
 from graphcircuits.circuit import Circuit
-from graphcircuits.compare.evaluate import faithfulness_curve
+from graphcircuits.compare.curves import evaluate
+from graphcircuits.compare.evaluate import FRACTIONS, faithfulness, faithfulness_curve
 from graphcircuits.result import Result
+from graphcircuits.result_files import ungrouped
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.accuracy import OftenWrong
 from tests.adapters.lens import EAP_IG, scored_model
 
 
@@ -32,3 +40,67 @@ def test_areas_are_those_of_mib(reading: str) -> None:
     once = [pruned_once(result.circuit(edges=size)) for size in curve.sizes]
     assert once == numbers["weighted_edge_counts"]
     assert all(ours <= theirs for ours, theirs in zip(curve.kept, once, strict=True))
+
+
+def ungrouped_twin(subject: Transformer) -> Transformer:
+    """The same model with keys and values for each head, as TransformerLens has it for MIB."""
+    config, shared = subject.config, ("W_K", "W_V", "b_K", "b_V")
+    weights = {
+        name: weight.repeat_interleave(config.heads_per_group, 1) if name in shared else weight
+        for name, weight in subject.weights.items()
+    }
+    return Transformer(replace(config, n_kv_heads=None), weights)
+
+
+def test_edges_into_groups_of_heads_count_once_for_each_head() -> None:
+    """On the twin nothing is grouped, so there our counting and MIB's are one."""
+    source, pairs, theirs = scored_model("llama-like")
+    subject = from_transformer_lens(source)
+    twin, graph = ungrouped_twin(subject), subject.graph
+    full, shared = ungrouped(graph)
+    assert (graph.n_edges, full.n_edges) == (82, twin.graph.n_edges) == (82, 110)
+    torch.testing.assert_close(subject.logits(pairs.clean), twin.logits(pairs.clean))
+    scores = theirs["EAP"][full.edge_writers, full.edge_readers].abs()
+    result = Result(graph=full, scores=scores).on(graph)
+    curve = faithfulness_curve(result, subject, pairs)
+    # At each size the same edges on the twin: one edge more, or its group, would be too many.
+    order, expected = result.ranking(), []
+    for fraction, size in zip(FRACTIONS, curve.sizes, strict=True):
+        chosen = torch.isin(shared, order[:size])
+        most = math.floor(fraction * full.n_edges + 1e-9)
+        assert int(chosen.sum()) <= most
+        assert size == graph.n_edges or int(torch.isin(shared, order[: size + 1]).sum()) > most
+        expected.append(Circuit.from_mask(full, chosen).pruned())
+    values = faithfulness(twin, pairs, expected)
+    assert curve.faithfulness == pytest.approx(values, abs=1e-9)
+    area = torch.trapezoid(torch.tensor(values), torch.tensor(FRACTIONS))
+    assert curve.cpr == pytest.approx(float(area), abs=1e-6)
+    with pytest.warns(OftenWrong):
+        found = evaluate(result, subject, pairs)
+    assert found.results[0].curves["mib"] == curve
+    assert found.notes[0].endswith("once for each head: 110 edges where we count 82")
+    assert found.rows("mib")[1][-4][:2] == ["50%", "55"]
+    # Without this counting the circuits are others.
+    assert curve.sizes != tuple(math.floor(f * graph.n_edges) for f in FRACTIONS)
+
+
+def test_the_area_on_grouped_heads_is_that_of_the_ungrouped_twin() -> None:
+    """MIB ranks the heads of a group alike, and cuts within a group too."""
+    source, pairs, _ = scored_model("llama-like")
+    subject = from_transformer_lens(source)
+    twin, shared = ungrouped_twin(subject), ungrouped(subject.graph)[1]
+    gaps = []
+    for seed in range(8):
+        generator = torch.Generator().manual_seed(seed)
+        scores = torch.rand(subject.graph.n_edges, generator=generator, dtype=torch.float64)
+        theirs = faithfulness_curve(scores[shared], twin, pairs).cpr
+        ours = faithfulness_curve(scores, subject, pairs).cpr
+        result = Result(graph=subject.graph, scores=scores)
+        parts = [result.circuit(fraction=part, prune=True) for part in FRACTIONS]
+        once = torch.tensor(faithfulness(subject, pairs, parts), dtype=torch.float64)
+        counted_once = torch.trapezoid(once, torch.tensor(FRACTIONS, dtype=torch.float64))
+        gaps.append((abs(ours - theirs), abs(float(counted_once) - theirs)))
+    own, other = zip(*gaps, strict=True)
+    # Where no size falls within a group, the circuits are the same.
+    assert sum(gap < 1e-9 for gap in own) >= 5
+    assert sum(own) < 0.5 * sum(other)

@@ -3,6 +3,8 @@
 import csv
 import io
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -17,6 +19,7 @@ from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import Unit
 from graphcircuits.corpus import case_ids, load_case
+from graphcircuits.corpus.case import LABELINGS
 from graphcircuits.corpus.multitask import multi_records
 
 METHODS = ("eap", "random")
@@ -42,7 +45,7 @@ def one_run(
     )
 
 
-def report(found: list[BenchRun | Failure], **changes: Any) -> Report:
+def report(found: Sequence[BenchRun | Failure], **changes: Any) -> Report:
     cases = tuple(dict.fromkeys(one.case for one in found))
     given: dict[str, Any] = {"cases": cases, "methods": METHODS, "seeds": (0, 1)}
     config = BenchConfig(**(given | changes))
@@ -92,7 +95,7 @@ def test_files(tmp_path: Path) -> None:
     ones = " | ".join(["1.000"] * 8)
     assert f"| random | {ones} | 0.000 | 1 | 3 MiB |" in markdown
     assert "Made with `graphcircuits bench`." in markdown
-    assert "Labels `interpbench`, level `head`, 1 cases, 64 pairs per case, seeds 0." in markdown
+    assert "Labels `complete`, level `head`, 1 cases, 64 pairs per case, seeds 0." in markdown
     assert r"\caption{a\_title \& more}" in written["table.tex"].read_text()
 
 
@@ -118,6 +121,65 @@ def test_a_report_is_the_same_whichever_run_came_first() -> None:
     assert again.markdown() == first.markdown()
     assert again.case_csv() == first.case_csv()
     assert "- failed: ib-18: x\n- failed: ib-20, eap, seed 1: y\n" in first.markdown()
+
+
+def test_circuits_that_are_one_of_a_kind_are_told_apart() -> None:
+    cases = ("ib-3", "ib-8", "ib-20")  # the last two have one circuit
+    masks = {id: load_case(id).circuit.mask.double() for id in cases}
+    perfect = [one_run(id, "gcl", seed, 0.5, masks[id]) for id in cases for seed in (0, 1)]
+    by_name = [one_run(id, "edge-frequency", 0, 0.5, masks["ib-8"]) for id in cases]
+    made = report([*perfect, *by_name], methods=("edge-frequency", "gcl"), once=("edge-frequency",))
+    kinds = made.kinds()
+    assert kinds is not None
+    assert kinds.sizes == {"one of a kind": 1, "shared": 2}
+    names = auroc(masks["ib-8"], load_case("ib-3").circuit)
+    assert kinds.values["gcl"] == {"one of a kind": (1.0,), "shared": (1.0, 1.0)}
+    assert kinds.values["edge-frequency"] == {"one of a kind": (names,), "shared": (1.0, 1.0)}
+    (contrast,) = made.contrasts()
+    found = contrast.by_part
+    assert found["1 one of a kind"].value == pytest.approx(1 - names)
+    assert (found["2 shared"].low, found["2 shared"].high) == (0, 0)
+    assert found["3 cases"].value == pytest.approx((1 - names) / 3)
+    assert found["3 cases"].low == 0 < found["3 cases"].high
+    text = made.markdown()
+    assert f"| edge-frequency | {names:.3f} | {names:.3f} | {names:.3f} | 1.000 |" in text
+    assert "(`gcl` against `edge-frequency`). 3 cases: +" in text
+    assert "seeds 0, 1 (edge-frequency: 0 alone)" in text
+    assert "Floors, which look at nothing that the subject computes: `edge-frequency`." in text
+    # By q, k and v apart the same; and where no two are alike there is nothing to divide.
+    assert report([*perfect], methods=("gcl",), level="qkv").kinds() == replace(
+        kinds, values={"gcl": kinds.values["gcl"]}
+    )
+    assert report(perfect[:2], methods=("gcl",)).kinds() is None
+
+
+def test_published_figures_have_every_labeling_beside_them() -> None:
+    cases = case_ids(split="test")
+    runs = [one_run(id, "eap", 0, 0.5, load_case(id).labels("paper").mask.double()) for id in cases]
+    made = report([*runs], methods=("eap",), seeds=(0,))
+    medians = {
+        other.config.labels: other.rows()[0].summary.quantiles[2]
+        for other in (made, *made.other_labels())
+    }
+    assert set(medians) == set(LABELINGS)
+    assert medians["paper"] == 1.0 > min(medians.values())
+    assert report(runs[:3], methods=("eap",), seeds=(0,)).other_labels() == []
+
+
+def test_what_is_gained_on_natural_subjects_has_intervals() -> None:
+    kept = {"gcl": (0.9, 0.8, 0.9), "eap-ig": (0.8, 0.8, 0.8), "eap-ig+paths": (0.85, 0.8, 0.85)}
+    runs = [
+        one_run(case, method, 0, part)
+        for method, parts in kept.items()
+        for case, part in zip(NATURAL, parts, strict=True)
+    ]
+    made = report([*runs], methods=tuple(kept), seeds=(0,))
+    found = {(one.method, one.other): one.by_part["3 subjects"] for one in made.contrasts()}
+    assert found["gcl", "eap-ig"].value == pytest.approx(1 / 3)
+    assert found["gcl", "eap-ig+paths"].value == pytest.approx(1 / 5)
+    assert found["eap-ig+paths", "eap-ig"].value == pytest.approx(1 / 6)
+    assert found["gcl", "eap-ig"].low == pytest.approx(0)
+    assert "(`gcl` against `eap-ig`). 3 subjects: 33.3% [0.0, 50.0]." in made.markdown()
 
 
 NATURAL = ("ib-3.natural.plain.0", "ib-3.natural.llama.0", "ib-2.natural.llama.0")

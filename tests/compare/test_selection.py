@@ -16,12 +16,14 @@ TASKS = [f"mt-0@{case}" for case in multi_records()["mt-0"]["cases"]]
 @pytest.mark.usefixtures("unchecked")
 def test_selections() -> None:
     assert select_cases("test") == (case_ids(split="test"), [])
-    deep, _ = select_cases("deep")
+    deep, _ = select_cases("deep-pool")
     everything, left_out = select_cases("all")
     assert deep
     for id in deep:
         assert load_case(id).graph.n_layers >= 4
         assert load_case(id).split != "test"
+    with pytest.raises(ValueError, match=r"of two kinds: deep-pool, .* deep-test"):
+        select_cases("deep")
     shallow = set(everything) - set(deep) - set(case_ids(split="test"))
     assert all(load_case(id).graph.n_layers < 4 for id in shallow)
     assert sorted(everything + left_out) == sorted(case_ids())
@@ -31,7 +33,7 @@ def test_selections() -> None:
         select_cases("ib-3,ib-3333")
     with pytest.raises(
         ValueError,
-        match="must be one of test, pool, paper-pool, interpbench-pool, deep, all, or ids",
+        match="one of test, pool, paper-pool, interpbench-pool, deep-pool, deep-test, all, or ids",
     ):
         select_cases(",")
     assert select_cases("interpbench-pool") == (case_ids(split="paper-pool"), [])
@@ -83,7 +85,11 @@ def test_subjects_of_a_folder(folder: Path) -> None:
 
 def test_what_a_folder_does_not_hold(folder: Path) -> None:
     for selection, fleet, message in (
-        ("deep", "natural", f"no natural subject of deep is in {folder}; build some with: graphci"),
+        (
+            "deep-pool",
+            "natural",
+            f"no natural subject of deep-pool is in {folder}; build some with:",
+        ),
         ("ib-4", "natural", f"no natural subject of ib-4 is in {folder}; build it with: graphcirc"),
         ("ib-4", "planted", "build it with: graphcircuits build ib-4 --fleet planted"),
         ("mt-1", "natural", f"no natural subject of mt-1 is in {folder}; build it with: graphcirc"),
@@ -93,7 +99,7 @@ def test_what_a_folder_does_not_hold(folder: Path) -> None:
         (
             ",",
             "natural",
-            "test, pool, paper-pool, interpbench-pool, deep, all, multitask, or ids; got none",
+            "interpbench-pool, deep-pool, deep-test, all, multitask, or ids; got none",
         ),
     ):
         with pytest.raises(ValueError, match=message):

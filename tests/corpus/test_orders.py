@@ -97,11 +97,13 @@ def marks(case: Any, *wanted: Any) -> str:
 def test_subjects_lie_by_fleet_and_are_found(ship: Ship, tmp_path: Path) -> None:
     assert shipped_orders() == []
     ids = ("ib-3", "ib-3.planted.gpt2.0", "ib-3.natural.llama.0", "ib-3.natural.plain.4", "mt-0")
+    ids += ("rnd-5",)
     ship(*ids, "ib-2.natural.rms.0")
     paths = {str(path.relative_to(tmp_path / "data")) for path in tmp_path.rglob("*.safetensors")}
     assert paths == {
         "subjects/ib-3.safetensors",
         "fleets/planted/mt-0.safetensors",
+        "fleets/planted/rnd-5.safetensors",
         "fleets/planted/ib-3.planted.gpt2.0.safetensors",
         "fleets/natural/ib-3.natural.llama.0.safetensors",
         "fleets/natural/ib-3.natural.plain.4.safetensors",

@@ -11,12 +11,22 @@ from typing import Any
 import pytest
 import torch
 
+from graphcircuits.compare.selection import select_cases
 from graphcircuits.corpus import case_ids, load_case
 from graphcircuits.corpus.architectures import ARCHITECTURES
-from graphcircuits.corpus.multitask import MultiCase
+from graphcircuits.corpus.multitask import MultiCase, load_multi, multi_ids
 from graphcircuits.corpus.orders import Order, shipped_orders, shipped_path
 from graphcircuits.corpus.prepare import BuildConfig, Data, find_case, prepare
-from graphcircuits.corpus.test_sets import main, multitask_orders, natural_orders, public_orders
+from graphcircuits.corpus.random_programs import INDEXED, random_case, random_facts
+from graphcircuits.corpus.structure import mask_structure
+from graphcircuits.corpus.test_sets import (
+    DEEP,
+    LIKE_THE_POOL,
+    main,
+    multitask_orders,
+    natural_orders,
+    public_orders,
+)
 from graphcircuits.fleets.verify import ACCURACY, INTERCHANGE, STRICT, verify_fleet
 from graphcircuits.store import load_artifact
 from graphcircuits.subject.files import load_transformer
@@ -25,6 +35,7 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 
 FEW = BuildConfig(inputs=64, interchanges=1, verify_inputs=128, verify_interchanges=32)
 SETS = {"natural": natural_orders, "public": public_orders, "planted": multitask_orders}
+"""By fleet; the deep set is apart, since most of what it tries does not ship."""
 
 
 @cache
@@ -46,8 +57,13 @@ def to_learn_from() -> set[Order]:
 
 def of(fleet: str) -> dict[Order, dict[str, Any]]:
     """Of a fleet's test set."""
-    learned = to_learn_from()
-    return {o: report for o, report in reports().items() if o.fleet == fleet and o not in learned}
+    others = to_learn_from() | deep()
+    return {o: report for o, report in reports().items() if o.fleet == fleet and o not in others}
+
+
+def deep() -> set[Order]:
+    """The deep test set."""
+    return {order for order in reports() if order.id.startswith("rnd-") and order.id == order.case}
 
 
 @pytest.mark.slow
@@ -71,6 +87,32 @@ def test_every_program_is_held_out() -> None:
         case = find_case(order.case)
         programs = case.cases if isinstance(case, MultiCase) else (load_case(order.case),)
         assert {program.split for program in programs} == {"test"}
+
+
+def test_the_deep_set_is_held_out_and_each_circuit_is_one_of_a_kind() -> None:
+    """Against every listed case, and by the split against every random one; a few that share the
+    mask of a held-out one though not its structure are known by number."""
+    cases = [load_case(order.case) for order in deep()]
+    assert len(cases) >= 20
+    assert {case.graph.n_layers for case in cases} == set(DEEP)
+    assert {case.split for case in cases} == {"test"}
+    assert sorted(case.id for case in cases) == sorted(select_cases("deep-test")[0])
+    masks = {mask_structure(case) for case in cases}
+    assert len(masks) == len(cases)
+    assert not masks & {mask_structure(load_case(id)) for id in case_ids()}
+    structures = {random_facts(int(case.id.removeprefix("rnd-"))).structure for case in cases}
+    pool = {
+        facts.structure for facts in map(random_facts, range(INDEXED)) if "pool" in facts.splits
+    }
+    assert len(structures) == len(cases)
+    assert not structures & pool
+    in_models = {name for id in multi_ids("test") for name in load_multi(id).names}
+    assert not in_models & {case.id for case in cases}
+    alike = dict(zip(LIKE_THE_POOL, (3479, 1090), strict=True))
+    for held_out, other in alike.items():
+        assert mask_structure(random_case(held_out)) == mask_structure(random_case(other))
+        assert (random_case(held_out).split, random_case(other).split) == ("test", "pool")
+        assert f"rnd-{held_out}" not in {case.id for case in cases}
 
 
 def test_enough_natural_subjects_over_all_architectures() -> None:
@@ -141,9 +183,10 @@ def test_the_command_builds_what_is_missing_and_says_what_it_cannot(
         raise ValueError("case 'rnd-1': the output is the same for every input")
 
     monkeypatch.setattr("graphcircuits.corpus.test_sets.build", refusing)
-    monkeypatch.setattr("sys.argv", ["test_sets", str(tmp_path)])
+    left = set(natural_orders()) - set(multitask_orders())
+    monkeypatch.setattr("sys.argv", ["test_sets", str(tmp_path), "--sets", "public,multitask"])
     main()
-    assert set(asked) == {order for orders in SETS.values() for order in orders()}
+    assert set(asked) == {order for orders in SETS.values() for order in orders()} - set(left)
     told = capsys.readouterr().out
     assert "case 'rnd-1': the output is the same" in told
     assert f"0 of {len(asked)} subjects in {tmp_path}" in told

@@ -77,9 +77,8 @@ def edges_run_upwards_from_their_writer_to_their_slot(
     expected = set()
     for edge in edges:
         writer, _, reader = graph.edge_name(edge).partition("->")
-        number = graph.reader_names.index(reader)
-        ends = [graph.writer_names[end] for end in graph.components_of(number)] or ["logits"]
-        expected |= {(edge, writer, end, reader[-2] if ">" in reader else "") for end in ends}
+        end = reader.partition("<")[0]
+        expected.add((edge, writer, end, reader[-2] if ">" in reader else ""))
     assert {(r.edge, r.writer, r.reader, r.slot) for r in drawn.routes} == expected
     assert len(drawn.routes) == len(expected)
     for route in drawn.routes:
@@ -108,6 +107,14 @@ def everything_is_in_the_picture_and_boxes_are_apart(
     order = ["input", *graph.writer_names[1:], "logits"]
     heights = [box.y for name in order if (box := named(drawn).get(name)) is not None]
     assert heights == sorted(heights, reverse=True)
+    boxes, expected = named(drawn), set()
+    for name in boxes:
+        layer, _, head = name.partition(".h")
+        group = f"{layer}.g{int(head) * graph.n_groups // graph.n_heads}" if head else ""
+        if group in boxes:
+            expected.add((boxes[group].middle, boxes[name].middle))
+    assert {(x, x2) for (x, _), (x2, _) in drawn.shared} == expected
+    assert all(y > y2 for (_, y), (_, y2) in drawn.shared)
 
 
 def edges_of_a_gap_are_apart(drawn: CircuitLayout) -> None:
@@ -136,6 +143,17 @@ def test_unused_components_are_folded() -> None:
     boxes = named(drawn)
     assert boxes["a1.h2"].y < below < boxes["input"].y
     assert boxes["logits"].y < above < boxes["m6"].y
+
+
+def test_shared_keys_and_values_arrive_at_their_group() -> None:
+    graph = ComponentGraph(2, 6, n_kv_heads=2)
+    drawn = layout(graph, graph.edge_indices(["input->a1.g0<k>", "a1.h2->logits"]).tolist())
+    assert [box.name for box in drawn.boxes if not box.folded] == [
+        *("input", "a1.g0", "a1.h2", "logits")
+    ]
+    boxes = named(drawn)
+    group, head = boxes["a1.g0"], boxes["a1.h2"]
+    assert drawn.shared == (((group.middle, group.y), (head.middle, head.y + head.height)),)
 
 
 def test_one_edge_and_none() -> None:

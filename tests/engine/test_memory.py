@@ -27,6 +27,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3 * 2**30, 8 * 2**30))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2 * 2**30)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2**30)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0)
 
 
 class OnGpu(Transformer):
@@ -51,6 +52,12 @@ def test_without_a_limit_it_is_half_of_what_is_free() -> None:
     assert at_once(on_gpu(), 1000, None) == 2 * 2**30 // 8000
     assert at_once(make_subject(), 1000, None) == MEMORY_LIMIT // 8000
     assert (half(None), half(9)) == (None, 4)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_process_with_a_share_of_a_gpu_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 0.25)
+    assert bytes_for(GPU, None) == 2**30 // 2  # 2 of 8 GiB, of which 1 is in use
 
 
 @pytest.mark.usefixtures("gpu")

@@ -1,5 +1,7 @@
 """Stacks of subjects against runs of each subject alone."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -199,19 +201,27 @@ def test_groups_share_an_architecture() -> None:
     assert group(items) == [[0, 2], [1, 3], [4], [5]]
 
 
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Waiting for a GPU is an error inside, and is not afterwards, whatever happens."""
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 def test_a_gpu_computes_the_same_and_is_not_waited_for() -> None:
     items = mixed()
     masks = random_masks(items)
     stack, on_gpu = Stack.of(items, "cuda"), masks.cuda().requires_grad_()
     rows = torch.tensor([2, 0]).cuda()
     stack.losses(on_gpu)  # tables that are made once
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting():
         found = stack.losses(on_gpu)
         stack.departure(on_gpu, rows).abs().mean().backward()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert_equal(found.detach().cpu(), alone(items, masks))
     assert on_gpu.grad is not None
 

@@ -140,8 +140,9 @@ def test_a_linear_way_to_the_loss_has_no_interaction() -> None:
     assert local(read).abs().max() == 0
     assert integral(read, all_pairs(read)[:2]).value.abs().max() == 0
     assert finite(read).interaction.abs().max() < 1e-12
-    with pytest.raises(ValueError, match="agree to the last digit at logits: no error"):
-        decay(replace(read, scale=0.0))
+    for scale in (0.0, 1.0):
+        with pytest.raises(ValueError, match="agree to within rounding at logits: no error to fit"):
+            decay(replace(read, scale=scale))
 
 
 def test_without_norms_the_read_map_may_count_as_downstream_or_not() -> None:

@@ -79,8 +79,8 @@ def test_what_is_familiar_and_was_measured_to_win_gets_gcl(
     assert result.notes == (
         "no method was named: gcl, because this case is like those that it was trained on, and on "
         "natural subjects it had a mean CMD of 0.100, and eap-ig one of 0.200",
-        "this case is familiar: 50% of the cases that the predictor was trained on are at least as "
-        "strange",
+        "the predictor knows cases like this one: it is at least as typical as 50% of the cases in "
+        "the training",
     )
     named = localize(subject, pairs, "gcl")
     assert torch.equal(named.scores, result.scores)
@@ -119,16 +119,16 @@ def test_what_is_not_familiar_gets_eap_ig(ship: Ship) -> None:
     (note,) = result.notes
     assert note.startswith(
         "no method was named: eap-ig, because this case is not like those that gcl was trained on: "
-        "the members of the predictor disagree "
+        "the networks of the predictor disagree about it "
     )
     with pytest.warns(BeyondTraining) as caught:
         named = localize(subject, pairs, "gcl")
     told = str(caught[0].message)
     assert named.notes == (told,)
     start = "this case is not like those that the predictor was trained on (none of them had: norm "
-    assert told.startswith(f"{start}rms, positions rotary, gated MLP, grouped keys): the members")
+    assert told.startswith(f"{start}rms, positions rotary, gated MLP, grouped keys): the networks")
     # Words alone are no reason: the plain architecture is as strange.
-    with pytest.warns(BeyondTraining, match="was trained on: the members"):
+    with pytest.warns(BeyondTraining, match="was trained on: the networks"):
         localize(*make_case(), "gcl")
 
 

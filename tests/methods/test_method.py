@@ -12,6 +12,7 @@ from graphcircuits.methods import KnownMethod, find_method, options_of
 from graphcircuits.methods.exact import exact
 from graphcircuits.methods.method import annotations_of, name_of
 from graphcircuits.methods.prepare import Progress
+from graphcircuits.predictor.paths import along_paths
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.methods.tasks import make_pairs
@@ -48,7 +49,10 @@ def test_a_function_is_a_method() -> None:
 def test_a_partial_is_a_method_and_its_keywords_are_defaults() -> None:
     subject = make_subject()
     steep = partial(by_place, slope=-5.0)
-    assert (name_of(steep), options_of(steep)) == ("by_place", {"slope": -5.0})
+    assert (name_of(steep), options_of(steep)) == (
+        "by_place",
+        {"slope": -5.0, "paths": False},
+    )
     assert localize(subject, make_pairs(subject), steep).options == {"slope": -5.0}
     assert localize(subject, make_pairs(subject), partial(steep, slope=1.5)).options["slope"] == 1.5
 
@@ -114,6 +118,37 @@ def test_options_need_defaults_and_must_be_known() -> None:
         localize(subject, make_pairs(subject), needy)
     with pytest.raises(ValueError, match=r"option of by_place 'slop'; did you mean 'slope'\?"):
         localize(subject, make_pairs(subject), by_place, slop=1)
+
+
+@pytest.mark.parametrize("given", ["eap-ig", "gcl", by_place])
+@pytest.mark.usefixtures("unchecked", "uninformed")
+def test_every_method_can_count_along_paths(given: Any) -> None:
+    subject = make_subject()
+    pairs = make_pairs(subject, "cross-entropy")
+    plain = localize(subject, pairs, given)
+    counted = localize(subject, pairs, given, paths=True)
+    torch.testing.assert_close(counted.scores, along_paths(plain.scores, subject.graph))
+    assert counted.options == {**plain.options, "paths": True}
+    assert counted.probabilities is None
+    assert not localize(subject, pairs, given, paths=False).options.get("paths")
+    if isinstance(given, str):
+        short = localize(subject, pairs, f"{given}+paths")
+        assert torch.equal(short.scores, counted.scores)
+        assert (short.method, short.options) == (f"{given}+paths", counted.options)
+        by_hand = find_method(f"{given}+paths")(subject, pairs)
+        torch.testing.assert_close(by_hand, counted.scores)
+        off = localize(subject, pairs, f"{given}+paths", paths=False)
+        assert torch.equal(off.scores, plain.scores)
+
+
+def test_an_option_paths_of_ones_own_stays_ones_own() -> None:
+    def own(subject: Transformer, pairs: Pairs, *, paths: int = 2) -> Tensor:
+        return torch.arange(subject.graph.n_edges) * float(paths)
+
+    subject = make_subject()
+    result = localize(subject, make_pairs(subject), own, paths=3)
+    assert result.options == {"paths": 3}
+    assert result.scores[1] == 3
 
 
 def test_the_table() -> None:

@@ -75,6 +75,12 @@ def test_the_length_counts_what_is_seen() -> None:
     assert rasp.length.name == "length"
 
 
+def test_labels_of_what_every_program_has_are_plain_words_as_in_tracr() -> None:
+    words = [x.label for x in (rasp.tokens, rasp.indices, rasp.length, rasp.length.named("n"))]
+    assert words == ["tokens", "indices", "length", "length"]
+    assert rasp.Map(str, rasp.tokens).label.startswith("map_")
+
+
 @pytest.mark.parametrize("length", [3, 40, 400])
 def test_a_numerical_width_is_exact_at_any_length(length: int) -> None:
     width = rasp.numerical(rasp.SelectorWidth(SAME))

@@ -182,7 +182,10 @@ def test_only_the_two_forms(tmp_path: Path) -> None:
             "line 3: clean must be whole numbers, got '1 x'. Prompts in words need a ",
         ),
         ("clean,corrupted\n1 2,\n", "line 2: corrupted is empty"),
-        ("clean,corrupted\n1 2,1\n", "line 2: the clean prompt has 2 tokens, the corrupted one 1;"),
+        (
+            "clean,corrupted\n1 2,1\n",
+            r"line 2: the clean prompt has 2 tokens \(1, 2\), the corrupted one 1 \(1\);",
+        ),
         (
             "clean,corrupted\n1 2,1 3\n1,2\n",
             "prompts must have one length, but line 3 has 1 tokens and line 2 has 2; split",

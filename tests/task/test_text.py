@@ -9,7 +9,13 @@ import torch
 
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
-from graphcircuits.task.text import answer_id, padding_id, prompt_ids
+from graphcircuits.task.text import (
+    NoSpaceInFront,
+    answer_id,
+    lacks_space,
+    padding_id,
+    prompt_ids,
+)
 from tests import text
 from tests.subjects import make_config
 
@@ -202,13 +208,25 @@ def test_words_that_the_tokenizer_does_not_know() -> None:
 
 def test_positions_that_do_not_line_up(tokenizer: Any) -> None:
     refused(
-        r"pair 1: the clean prompt has 1\d tokens, the corrupted one 1\d; both need the same "
-        "number, or their positions do not line up",
+        r"pair 1: the clean prompt has 10 tokens \(\.\.\. 'e', ' dog', .*\), the corrupted one 11 "
+        r"\(\.\.\. 'e', ' cat', .*, ' all', ' the'\); both need the same number, or their "
+        "positions do not line up",
         tokenizer,
         CLEAN,
         [CORRUPTED[0], "The cat saw Anna. Anna saw all the"],
         CORRECT,
     )
+
+
+def test_answers_without_a_space_are_warned_of_once(tokenizer: Any) -> None:
+    said = "2 answers have no space in front, such as 'a': behind the prompt ' a' is another token"
+    given = [CLEAN[0]] * 2, [CORRUPTED[0]] * 2, ["a", "a"], [" Mary", " Mary"]
+    with pytest.warns(NoSpaceInFront, match=said) as found:
+        Pairs.from_text(tokenizer, *given)
+    assert len(found) == 1
+    # Whoever ends the prompt with a space, or means a number, has no space to give.
+    for prompt, answer in (("John gave ", "a"), ("1 + 1 =", "2"), ("John gave (", "a")):
+        assert not lacks_space(tokenizer, prompt, answer)
 
 
 def test_lengths_that_differ_without_padding(tokenizer: Any) -> None:

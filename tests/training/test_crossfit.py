@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from graphcircuits.compare.selection import select_cases
-from graphcircuits.corpus import N_FOLDS
+from graphcircuits.methods.shipped import SHIPPED
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble
 from graphcircuits.predictor.model import Predictor
 from graphcircuits.training import crossfit
@@ -34,7 +34,7 @@ def source(
 
 
 def judged(kind: str, gcl: float, other: float, fold: int = 0) -> Judged:
-    logits = torch.randn(40, generator=seeded(int(1000 * gcl)))
+    logits = torch.randn(40, generator=seeded(int(1000 * gcl))).numpy()
     return Judged(kind, fold, logits, logits > 0.5, {"cmd": {"gcl": gcl, "eap-ig": other}})
 
 
@@ -70,7 +70,7 @@ def test_scores_become_probabilities_by_kind() -> None:
     cases = [judged("natural", x, 0.5) for x in (0.1, 0.2, 0.3, 0.4)]
     found = calibrations([*cases, judged("odd", 0.0, 1.0)])
     assert set(found) == {"natural"}
-    said = found["natural"](cases[0].logits)
+    said = found["natural"](torch.from_numpy(cases[0].logits)).numpy()
     assert said[cases[0].labels].min() > said[~cases[0].labels].max()
 
 
@@ -78,7 +78,7 @@ def test_scores_become_probabilities_by_kind() -> None:
 def files(tmp_path: Path) -> Path:
     """Six small predictors whose corrections are random."""
     config = small()
-    for number, name in enumerate(["default", *(f"fold-{fold}" for fold in range(N_FOLDS))]):
+    for number, name in enumerate(SHIPPED):
         members = []
         for seed in range(2):
             member = Predictor(config, generator=seeded(seed)).eval()
@@ -91,10 +91,11 @@ def files(tmp_path: Path) -> Path:
 
 def test_labelled_cases_are_corrected_and_others_are_tried(files: Path) -> None:
     (labelled,) = shipped_sources(["ib-7"])
-    ensemble = load_ensemble(files / "fold-0.safetensors")
-    found = correct(labelled, 0, ensemble)
+    ensembles = {name: load_ensemble(files / f"{name}.safetensors") for name in SHIPPED}
+    found = correct(labelled, 0, ensembles)
     assert (found.helped, found.stake) == (True, crossfit.KNOWN_STAKE)
-    tried = correct(replace(labelled, fleet="natural"), 0, ensemble)
+    assert found.disagreements.keys() == set(SHIPPED)
+    tried = correct(replace(labelled, fleet="natural"), 0, ensembles)
     assert 0 < tried.stake <= 1
     assert tried.stake != found.stake
 

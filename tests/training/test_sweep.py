@@ -34,6 +34,7 @@ from graphcircuits.training.sweep import (
 from graphcircuits.training.sweep_plan import Bundle, bundles, in_turn, plan_sweep
 from graphcircuits.training.sweep_results import held_out_median, rows_of, write_results
 from graphcircuits.training.sweep_store import SweepFailure, SweepStore
+from tests.damage import join_artifact, rehashed, split_artifact
 from tests.tiers import some
 from tests.training.sweeps import (
     COMMAND,
@@ -521,6 +522,28 @@ def test_a_damaged_file_is_made_again_and_those_of_other_cases_are_not_taken(
     again = sweep_in(tmp_path)
     assert again.left("cross-validation") == 2
     list(run_with(Trainer(), again, 2))
+    assert content(tmp_path) == whole
+
+
+def test_files_that_lie_about_their_figures_are_made_again(tmp_path: Path) -> None:
+    sweep = sweep_in(tmp_path)
+    list(run_with(Trainer(), sweep, 2))
+    write_results(sweep)
+    whole = content(tmp_path)
+    refit = sweep.store.path(sweep.refitted(NAMES[0])[0])
+    header, tensors = split_artifact(refit)
+    for own in header["meta"]["scores"].values():
+        del own["head"]
+    join_artifact(refit, header, tensors)
+    crossed = [sweep.store.path(job) for job in sweep.cross_validation(NAMES[0])[:2]]
+    for path, change in zip(crossed, (dict.clear, dict.popitem), strict=True):
+        found = json.loads(path.read_text())
+        for cases in found["meta"]["history"].values():
+            change(cases)
+        path.write_text(json.dumps(rehashed(found, {})))
+    again = sweep_in(tmp_path)
+    list(run_with(Trainer(), again, 2))
+    write_results(again)
     assert content(tmp_path) == whole
 
 

@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,13 @@ from torch import Tensor
 from graphcircuits.circuit import Circuit
 from graphcircuits.compare.evaluate import auroc
 from graphcircuits.corpus import load_case
-from graphcircuits.methods.shipped import SHIPPED, shipped
 from graphcircuits.predictor.block import Dropout
 from graphcircuits.predictor.ensemble import Ensemble, seen_of
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import InvariantTables, Predictor, read_case
 from graphcircuits.store import StoreError, load_artifact, save_artifact
 from graphcircuits.training.checkpoint import CHECKPOINT
-from graphcircuits.training.config import TrainConfig, shipped_recipe
+from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import Example, read_examples
 from graphcircuits.training.objectives import circuit_loss
 from graphcircuits.training.train import TrainedPredictor, train, train_ensemble
@@ -390,17 +389,6 @@ def test_all_problems_of_a_configuration_are_listed() -> None:
     assert training().last == 6
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_the_recipe_is_that_of_the_shipped_predictors(name: str) -> None:
-    recipe, ensemble = asdict(shipped_recipe()), shipped(name)
-    said = dict(ensemble.origin["train"])
-    own = said.pop("predictor")
-    assert own == {field: recipe["predictor"][field] for field in own}
-    assert {**said, "without": ()} == {field: recipe[field] for field in said}
-    assert ensemble.config == shipped_recipe().predictor
-    assert len(ensemble.members) == 2
-
-
 # Cases of the benchmark
 
 IDS = ("ib-2", "ib-7")
@@ -415,15 +403,21 @@ def test_examples_are_the_cases_with_other_prompts() -> None:
     case = load_case("ib-7")
     for view in range(2):
         example = found[2 + view]
-        assert example.circuit == case.labels("interpbench")
+        assert example.circuit == case.labels("complete")
         pairs = case.pairs(3, seed=view)
         expected = read_case(config.predictor, case.subject(), pairs, generator=seeded(0))
         assert isinstance(expected.content, InvariantTables)
         assert isinstance(example.reading.content, InvariantTables)
         assert torch.equal(example.reading.content.nodes, expected.content.nodes)
     assert len(read_examples(IDS[:1], config, views=1)) == 1
-    complete = read_examples(IDS[:1], replace(config, labels="complete"), views=1)
-    assert complete[0].circuit == load_case("ib-2").labels("complete")
+
+
+def test_labels_are_complete_unless_others_are_asked_for() -> None:
+    config, case = training(pairs=3, views=1), load_case("tb-check-multiple-of-first")
+    (complete,) = read_examples([case.id], config)
+    (official,) = read_examples([case.id], replace(config, labels="interpbench"))
+    assert complete.circuit == case.labels("complete")
+    assert official.circuit == case.labels("interpbench") != complete.circuit
 
 
 def test_an_ensemble_has_one_member_a_seed(tmp_path: Path) -> None:

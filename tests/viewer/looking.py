@@ -13,6 +13,7 @@ from graphcircuits.result import Result
 from tests.viewer.conftest import Opened
 
 Open = Callable[..., Opened]
+SVG = "{http://www.w3.org/2000/svg}"
 GRAPHS = (
     ComponentGraph(1, 1),
     ComponentGraph(2, 4),

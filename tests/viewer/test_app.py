@@ -213,7 +213,7 @@ def test_edges_can_be_pointed_at(opened: Open) -> None:
     assert frame is not None
     found = []
     for link in drawn(page):
-        x, y = link["route"][-2]  # just below the reader, where links lie apart
+        x, y = link["route"][-1]  # at the reader, where links lie apart
         page.mouse.move(
             frame["x"] + view["scale"] * x + view["x"],
             frame["y"] + view["scale"] * (y + 3) + view["y"],
@@ -282,6 +282,33 @@ def test_keys_are_enough(opened: Open) -> None:
     assert page.locator("#help").is_hidden()
 
 
+def test_two_results_open_at_what_each_proposes(opened: Open) -> None:
+    left, right = (
+        made(GRAPH, seed, method=name, curve=CURVE, chosen=made(GRAPH, seed).circuit(edges=edges))
+        for seed, name, edges in ((0, "one", 6), (1, "two", 11))
+    )
+    page = look(opened, result_page([left, right, made(GRAPH, 2, method="three")]))
+
+    def shown() -> tuple[list[int], str, str | None]:
+        sizes = [len(drawn(page, panel)) for panel in (0, 1)]
+        pressed = page.locator("#proposed").get_attribute("aria-pressed")
+        return sizes, page.locator("#of-all").inner_text(), pressed
+
+    assert shown() == ([6, 11], "and 11 of 110", "true")
+    assert page.locator("#curve circle.now").count() == 2
+    captions = [page.locator(f"#caption-{panel}").inner_text() for panel in (0, 1)]
+    assert captions == ["one: 6 edges", "two: 11 edges"]
+    slide(page, 9)
+    assert shown() == ([9, 9], "of 110", "false")
+    page.keyboard.press("p")
+    settle(page)
+    assert shown() == ([6, 11], "and 11 of 110", "true")
+    page.locator("#left").select_option("1")
+    page.locator("#right").select_option("2")
+    settle(page)
+    assert shown() == ([11, 11], "of 110", "true")
+
+
 def test_two_results_and_their_difference(opened: Open) -> None:
     left = made(GRAPH, 0, method="one")
     noise = torch.randn(GRAPH.n_edges, generator=torch.Generator().manual_seed(9))
@@ -328,7 +355,8 @@ def rank_means(scores: torch.Tensor) -> list[float]:
 def test_attention_of_a_head(opened: Open) -> None:
     generator = torch.Generator().manual_seed(0)
     shape = (2, GRAPH.n_layers, GRAPH.n_heads, 3, 3)
-    clean, corrupted = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    clean, corrupted = torch.randint(0, 255, shape, generator=generator, dtype=torch.uint8)
+    clean[:, :, 0, 0] = 255  # a sink, stronger than all that the last position looks at
     prompts = StoredPrompts(
         clean=[("x", " y", "z")],
         corrupted=[("x", "y", "w")],
@@ -349,8 +377,14 @@ def test_attention_of_a_head(opened: Open) -> None:
     )
     frame = canvas.bounding_box()
     assert frame is not None
+    last = clean[1, 2, 2].tolist()
+    first, second, _ = sorted(range(3), key=lambda key: -last[key])
+    shown = ("x (0)", "␣y (1)", "z (2)")
+    most = f"last position: z (2) looks at {shown[first]}: {last[first] / 255:.2f}"
+    then = f"{most}, then at {shown[second]}: {last[second] / 255:.2f}"
+    assert figures.first.locator(".value").inner_text() == then
     page.mouse.move(frame["x"] + label + 1.5 * cell, frame["y"] + label + 2.5 * cell)
-    value = float(clean[1, 2, 2, 1]) / 255
+    value = last[1] / 255
     assert figures.first.locator(".value").inner_text() == f"z (2) looks at ␣y (1): {value:.2f}"
     page.evaluate("graphcircuits.select('m0')")
     settle(page)

@@ -1,5 +1,7 @@
 """What the page's script derives is what Python derives: names, ranking, pruning, paths, routes."""
 
+from xml.etree import ElementTree
+
 import pytest
 import torch
 from playwright.sync_api import Page
@@ -8,7 +10,18 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result import Result
 from graphcircuits.viewer.page import result_page
-from tests.viewer.looking import GRAPHS, Open, change, chosen, drawn, look, made, sizes
+from tests.viewer.looking import (
+    GRAPHS,
+    SVG,
+    Open,
+    change,
+    chosen,
+    drawn,
+    look,
+    made,
+    settle,
+    sizes,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -171,16 +184,56 @@ def test_labels_stay_inside_their_boxes(opened: Open) -> None:
         assert written[name].replace(" ", "") == note.replace(" ", "")
 
 
-def test_a_group_is_reached_at_every_head(opened: Open) -> None:
+def test_shared_keys_and_values_are_drawn_as_the_group_that_reads_them(opened: Open) -> None:
     graph = ComponentGraph(3, 6, n_kv_heads=2)
-    result = made(graph, 1)
+    path = ["input->a1.g0<k>", "a1.h2->logits"]
+    dead = ["m0->a2.g1<v>", "input->a0.h5<q>"]
+    circuit = Circuit.from_names(graph, [*path, *dead])
+    result = Result(graph=graph, scores=circuit.mask.float(), chosen=circuit)
     page = look(opened, result_page([result]))
-    change(page, edges=50, proposed=False)
-    circuit: Circuit = result.circuit(edges=50)
-    expected = {(name, end) for name, _, ends in circuit.links() for end in ends}
-    links = drawn(page)
-    assert {(link["name"], link["component"]) for link in links} == expected
-    assert len(links) == len(expected) > 50
+
+    def boxes() -> list[str]:
+        return [box["name"] for box in page.evaluate("graphcircuits.boxes()") if not box["folded"]]
+
+    ends = {name: name.split("->")[1].partition("<")[0] for name in (*path, *dead)}
+    assert {link["name"]: link["component"] for link in drawn(page)} == ends
+    assert len(drawn(page)) == 4
+    # Of the heads in a group, those that write or are asked; a0.h0 to a0.h4 and others are not.
+    assert boxes() == ["input", "a0.h5", "m0", "a1.g0", "a1.h2", "a2.g1", "logits"]
+    change(page, prune=True)
+    assert boxes() == ["input", "a1.g0", "a1.h2", "logits"]
+    page.evaluate("graphcircuits.select('a1.g0')")
+    settle(page)
+    text = page.locator("#details").inner_text()
+    assert "Keys and values shared by a1.h0, a1.h1, a1.h2." in text
+    assert "Edges in (1)" in text
+    assert "Edges out" not in text
+    page.evaluate("graphcircuits.select('a1.h2')")
+    settle(page)
+    assert page.evaluate("graphcircuits.paths('a1.h2')") == [["input", "a1.h2", "logits"]]
+    assert "Edges in (1)" in page.locator("#details").inner_text()
+
+
+def test_names_of_layers_have_room(opened: Open) -> None:
+    graph = ComponentGraph(120, 2)
+    only = Circuit.from_names(graph, ["input->a100.h1<k>", "a100.h1->logits"])
+    result = Result(graph=graph, scores=only.mask.float(), chosen=only)
+    page = look(opened, result_page([result]))
+    text = "layers 101–119 unused"  # noqa: RUF001
+    widest = page.evaluate("text => textWidth(text, GUTTER_FONT)", text)
+    view = page.evaluate("graphcircuits.view()")
+    assert view["x"] > view["scale"] * (22 + widest)
+    # In a saved picture, from the left end of each text to the first column.
+    svg = ElementTree.fromstring(page.evaluate("graphcircuits.svg()"))
+    [panel] = svg.findall(f"{SVG}g")
+    shift = float(panel.attrib["transform"].split("(")[1].split()[0])
+    names = [one for one in panel.iter(f"{SVG}text") if one.attrib["text-anchor"] == "end"]
+    assert {one.text for one in names} >= {text, "layer 100"}
+    assert all(float(one.attrib["x"]) + shift - widest > 0 for one in names)
+    stubs = page.evaluate("graphcircuits.boxes().filter((box) => box.folded)")
+    assert stubs
+    width = float(svg.attrib["width"])
+    assert all(box["x"] + box["width"] + shift < width for box in stubs)
 
 
 def test_unused_components_are_folded(opened: Open) -> None:

@@ -9,13 +9,13 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.result_files import RecordedCurve
 from graphcircuits.viewer.page import result_page
-from tests.viewer.looking import Open, change, chosen, drawn, look, made, names, settle
+from tests.viewer.looking import SVG, Open, change, chosen, drawn, look, made, names, settle
 from tests.viewer.test_page import HOSTILE
 
 pytestmark = pytest.mark.slow
 GRAPH = ComponentGraph(2, 4)
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def saved(page: Page, button: str) -> bytes:
@@ -26,10 +26,27 @@ def saved(page: Page, button: str) -> bytes:
 
 def test_pictures_can_be_kept(opened: Open) -> None:
     truth = chosen(GRAPH, 12)
-    results = [made(GRAPH, seed, method=f"{HOSTILE} {seed} \x01") for seed in (0, 1)]
-    page = look(opened, result_page(results, truth=truth, notes={"m0": HOSTILE}))
+    curve = RecordedCurve(sizes=(30,), faithfulness=(0.625,), pairs=8)
+    results = [
+        made(GRAPH, seed, method=f"{HOSTILE} {seed} \x01", task="A long task. " * 30, curve=curve)
+        for seed in (0, 1)
+    ]
+    page = look(opened, result_page(results, truth=truth, notes={"m0": HOSTILE}, title="T < U"))
     change(page, edges=30, proposed=False, colouring="truth")
     tree = ElementTree.fromstring(saved(page, "#save-svg"))
+    # What a picture says when it stands alone: title, task, results, legend.
+    texts = [one.text or "" for one in tree.findall(f"{SVG}text")]
+    assert texts[0] == "T < U"
+    assert "".join(texts).count("A long task.") == 30
+    told = " ".join(texts)
+    assert all(
+        f"{seed} \N{REPLACEMENT CHARACTER}: 30 edges, faithfulness 0.6" in told for seed in (0, 1)
+    )
+    assert texts[-6:] == ["hit", "miss", "false alarm", "query", "key", "value"]
+    keys = [one.attrib.get("stroke") for one in tree.findall(f"{SVG}path")]
+    assert keys[:3] == ["#0173b2", "#d55e00", "#cc78bc"]
+    for one in tree.findall(f"{SVG}text"):
+        assert 0 < float(one.attrib["y"]) < float(tree.attrib["height"])
     panels = tree.findall(f"{SVG}g")
     assert len(panels) == 2
     for number, panel in enumerate(panels):

@@ -1,6 +1,8 @@
 """Pages in a browser: they open from a file without a network, and nothing in the data runs."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -57,6 +59,20 @@ def test_heat_maps_keep_their_style(opened: Open) -> None:
     weight = found.page.locator("text.name").evaluate("one => getComputedStyle(one).fontWeight")
     assert weight == "600"
     assert found.said == []
+
+
+def test_the_picture_of_the_readme_is_the_page_of_its_first_command_as_it_opens(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(screenshots, "run_command", lambda command, folder: ran.append(command))
+    shot = next(screenshots.shots(tmp_path, None))
+    assert shot == screenshots.Shot("viewer.png", tmp_path / "circuit.html")
+    text = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    [command, *_] = re.findall(r"```sh\n(.*?)\n```", text, re.DOTALL)
+    assert command == ran[0]
+    [picture, *_] = re.findall(r"^!\[.*\]\((.+)\)", text, re.MULTILINE)
+    assert picture == f"docs/figures/{shot.name}"
 
 
 def test_a_machine_without_a_browser_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

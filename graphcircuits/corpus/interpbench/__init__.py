@@ -1,6 +1,8 @@
 """InterpBench's 84 RASP cases: programs written here, facts of the released subjects from a file.
 
-The numbers in the ids are InterpBench's own. `data/interpbench.json` holds for each case the
+The numbers in the ids are InterpBench's own. `ib-13` is the program before the public benchmark
+mended it, which released subject and published figures are of; `ib-13-fixed` is the mended one, and
+no case of the paper's. `data/interpbench.json` holds for each case the
 sizes of its released subject, its place and group in the paper's split, the edge list published for
 it (`paper`) or, where we do not have that, `worked_out` by rule, and for a case of the paper's pool
 its fold, which is ours (`corpus.pools`).
@@ -20,7 +22,7 @@ CASES = {
     case.id: case
     for case in sorted(
         (*maps.CASES, *combinations.CASES, *counting.CASES, *moving.CASES),
-        key=lambda case: int(case.id.removeprefix("ib-")),
+        key=lambda case: (case.id.count("-"), int(case.id.split("-")[1])),
     )
 }
 
@@ -33,10 +35,12 @@ def released() -> Mapping[str, Mapping[str, Any]]:
 
 def cases() -> tuple[Case, ...]:
     """All cases in the order of their numbers, with the facts of their released subjects."""
-    return tuple(_with_facts(case, released()[case.id]) for case in CASES.values())
+    return tuple(_with_facts(case, released().get(case.id)) for case in CASES.values())
 
 
-def _with_facts(case: Case, facts: Mapping[str, Any]) -> Case:
+def _with_facts(case: Case, facts: Mapping[str, Any] | None) -> Case:
+    if facts is None:
+        return case
     return replace(
         case,
         paper_split=facts["split"],

@@ -88,24 +88,37 @@ def same_length_mean() -> SOp:
     return Aggregate(Select(length, length, Comparison.EQ), length)
 
 
+def _direction(before: int, after: int) -> str:
+    if before == after:
+        return "constant"
+    return "increasing" if before < after else "decreasing"
+
+
 @recipe(
     "ib-13",
+    "trend-before-fix",
+    "Whether the digits are rising, falling or constant around each position, from the previous "
+    "and the next digit; the public program before its fix of 2024-09-09.",
+    vocab=(0, 1, 2),
+    causal=False,
+)
+def trend_before_fix() -> SOp:
+    from_previous = SequenceMap(_direction, shift_by(1), tokens)
+    # The public program called a step down to the next digit increasing; so do we.
+    to_next = SequenceMap(lambda now, after: _direction(after, now), tokens, shift_by(-1))
+    return SequenceMap(lambda x, y: x if y == "constant" else y, from_previous, to_next)
+
+
+@recipe(
+    "ib-13-fixed",
     "trend",
-    "Whether the digits are rising, falling or constant around each position, "
-    "from the previous and the next digit.",
+    "Whether the digits are rising, falling or constant towards the next digit; the public program "
+    "of ib-13 since its fix of 2024-09-09.",
     vocab=(0, 1, 2),
     causal=False,
 )
 def trend() -> SOp:
-    def direction(before: int, after: int) -> str:
-        if before == after:
-            return "constant"
-        return "increasing" if before < after else "decreasing"
-
-    from_previous = SequenceMap(direction, shift_by(1), tokens)
-    # The public program calls a step down to the next digit increasing; so do we.
-    to_next = SequenceMap(lambda now, after: direction(after, now), tokens, shift_by(-1))
-    return SequenceMap(lambda x, y: x if y == "constant" else y, from_previous, to_next)
+    return SequenceMap(_direction, tokens, shift_by(-1))
 
 
 @recipe(
@@ -265,6 +278,7 @@ CASES = (
     prefix_fraction_x,
     bracket_pair_balance,
     same_length_mean,
+    trend_before_fix,
     trend,
     drop_repeats,
     unique_tokens,

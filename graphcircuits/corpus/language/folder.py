@@ -21,7 +21,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from graphcircuits.corpus.language.report import check_report
 from graphcircuits.files import StoreError, read_json, short, write_json
+from graphcircuits.jobs.command import driver_command
 from graphcircuits.store import check_version, origin
 
 try:
@@ -107,7 +109,8 @@ def begin(folder: Path, settings: Mapping[str, Any], text: Mapping[str, Any]) ->
     """Write down what the models are made of; a folder of another text is refused."""
     begun = check_begun(folder, settings)
     if begun is None:
-        about = {**origin("language-models"), "layout": LAYOUT, "settings": settings, "text": text}
+        made = origin("language-models", driver_command())
+        about = {**made, "layout": LAYOUT, "settings": settings, "text": text}
         write_json(folder / MANIFEST, about)
     elif begun["text"].get("sha256") != text["sha256"]:
         raise ValueError(
@@ -120,15 +123,16 @@ def finished(folder: Path, name: str) -> dict[str, Any] | None:
     """The report of a model that is there, or of one that failed; None if it is to be made."""
     place = folder / name
     try:
-        report = read_json(place / REPORT)
+        report = check_report(place / REPORT, read_json(place / REPORT))
         if report["sha256"] == _sha256(place / WEIGHTS) and report["model"] == name:
             return report
-    except (OSError, StoreError, KeyError, TypeError):
+    except (OSError, StoreError, KeyError):
         pass
     try:
-        report = read_json(folder / FAILED / f"{name}.json")
+        path = folder / FAILED / f"{name}.json"
+        report = check_report(path, read_json(path))
         return report if report["model"] == name and report["problem"] else None
-    except (OSError, StoreError, KeyError, TypeError):
+    except (OSError, StoreError, KeyError):
         return None
 
 

@@ -1,11 +1,48 @@
-"""What became of small language models, as tables: their sizes and losses, and what they do."""
+"""What became of small language models, as tables: their sizes and losses, and what they do.
 
+Reports come from files: `check_report` and `check_shares` refuse one that no table can be made of.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from graphcircuits.files import StoreError, short
+from graphcircuits.store import check_types
 
 DOES = 0.8
 """The share of prompts from which on a model does a task."""
 SIZES = ("model", "layers", "heads", "width", "parameters", "loss", "bits/char", "counts")
+_COUNT, _LOSS = (int,), (int, float, type(None))
+_FIELDS = {
+    "model": (str,),
+    **dict.fromkeys(("layers", "heads", "width", "parameters"), _COUNT),
+    **dict.fromkeys(("loss", "bits_per_character", "bigram_loss"), _LOSS),
+    "problem": (str, type(None)),
+}
+"""What the tables are made of."""
+
+
+def check_report(path: Path, report: Any) -> dict[str, Any]:
+    """The report, whose fields the tables can be made of; StoreError otherwise."""
+    check_shares(path, report)
+    check_types(path, {name: report[name] for name in _FIELDS if name in report}, _FIELDS, "report")
+    losses = [report[name] for name, kinds in _FIELDS.items() if kinds is _LOSS]
+    if not all(loss is None or math.isfinite(loss) for loss in losses):
+        raise StoreError(f"{path}: losses must be finite or null, got {short(losses)}.")
+    return report
+
+
+def check_shares(path: Path, report: Any) -> dict[str, Any]:
+    """The report, whose tasks have shares of prompts; StoreError otherwise."""
+    shares = report.get("tasks", {}) if isinstance(report, dict) else None
+    if not isinstance(shares, dict) or not all(
+        type(share) in (int, float) and 0 <= share <= 1 for share in shares.values()
+    ):
+        found = shares if isinstance(report, dict) else report
+        raise StoreError(f"{path}: its tasks must have shares in 0..1, got {short(found)}.")
+    return report
 
 
 def does(report: Mapping[str, Any]) -> list[str]:

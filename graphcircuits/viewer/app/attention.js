@@ -3,6 +3,9 @@
 // 1. A prompt holds one byte per layer, head, query and key, 255 for 1.
 // 2. Each pattern is a canvas: a row per query, a column per key, tokens on both sides; dark means
 //    much in the light theme, bright in the dark one. Pointing at a cell says its value.
+// 3. Below it stands what the last position looks at. In a causal model that is the last one whose
+//    output is scored. The strongest entry of all would name a sink: most heads have a position,
+//    often the first, that many others look at when they have nothing to do.
 
 const RAMPS = {
   light: [[255, 255, 255], [158, 202, 225], [8, 69, 148]],
@@ -69,14 +72,14 @@ function drawPattern(canvas, tokens, pattern, theme) {
 function patternFigure(title, tokens, pattern, theme, name) {
   const canvas = element("canvas", { role: "img", "aria-label": `Attention of ${name}, ${title}` });
   const { label, cell } = drawPattern(canvas, tokens, pattern, theme);
-  const strongest = { value: -1 };
-  pattern.forEach((row, query) => row.forEach((value, key) => {
-    if (value > strongest.value) Object.assign(strongest, { value, query, key });
-  }));
   const named = (place) => `${shownToken(tokens[place])} (${place})`;
   const say = ({ query, key, value }) => (
     `${named(query)} looks at ${named(key)}: ${value.toFixed(2)}`);
-  const value = element("p", { class: "quiet value", text: `most: ${say(strongest)}` });
+  const last = pattern.at(-1);
+  const [first, second] = last.map((_, key) => key).sort((a, b) => last[b] - last[a] || a - b);
+  const then = last[second] > 0 ? `, then at ${named(second)}: ${last[second].toFixed(2)}` : "";
+  const most = `last position: ${say({ query: last.length - 1, key: first, value: last[first] })}`;
+  const value = element("p", { class: "quiet value", text: most + then });
   canvas.addEventListener("pointermove", (event) => {
     const box = canvas.getBoundingClientRect();
     const query = Math.floor((event.clientY - box.top - label) / cell);

@@ -28,7 +28,6 @@ function setUpControls(app) {
   app.sizes = sliderSizes(all);
   byId("edges").max = app.sizes.length - 1;
   byId("edges-number").max = all;
-  byId("of-all").textContent = `of ${all.toLocaleString("en")}`;
   byId("size-group").hidden = byId("faithfulness-group").hidden = model.bare;
   const size = (edges) => app.set({ edges: Math.min(all, Math.max(0, edges)), proposed: false });
   byId("edges").addEventListener("input", (event) => size(app.sizes[Number(event.target.value)]));
@@ -57,9 +56,10 @@ function setUpCompare(app) {
   byId("left").append(...names.map((option) => option.cloneNode(true)));
   byId("right").append(element("option", { value: -1, text: "none" }), ...names);
   const change = () => {
-    const right = Number(byId("right").value);
+    const [left, right] = [Number(byId("left").value), Number(byId("right").value)];
     const colouring = fitting(app, right, app.state.colouring);
-    app.set({ left: Number(byId("left").value), right, colouring });
+    app.set({ left, right, colouring });
+    if (app.state.proposed) propose(app);
     app.setUpPanels();
   };
   byId("left").addEventListener("change", change);
@@ -72,9 +72,10 @@ function fitting(app, right, colouring) {
   return colouring;
 }
 
+/** Every result at the size that it proposes. */
 function propose(app) {
-  const size = proposedSize(app.model.results[app.state.left]);
-  if (size !== null) app.set({ edges: size, proposed: true });
+  const edges = proposedSize(app.model.results[app.state.left]) ?? app.state.edges;
+  app.set({ edges, proposed: true });
 }
 
 function zoomMiddle(app, factor) {
@@ -89,11 +90,14 @@ function syncControls(app) {
   if (document.activeElement !== byId("edges-number") || byId("edges-number").value !== "") {
     byId("edges-number").value = state.edges;
   }
-  const proposed = model.results[state.left];
-  const best = !proposed.chosenEdges && scene.panels.length === 1;
-  const alike = best && state.edges === proposed.chosen;
-  byId("proposed").hidden = proposedSize(proposed) === null;
+  const shown = scene.panels.map((panel) => panel.result);
+  const alike = shown.every((one) => !one.chosenEdges && one.chosen === state.edges);
+  byId("proposed").hidden = shown.every((one) => proposedSize(one) === null);
+  byId("proposed").textContent = shown.length > 1 ? "proposed circuits" : "proposed circuit";
   byId("proposed").setAttribute("aria-pressed", String(state.proposed || alike));
+  const sizes = shown.map((one) => (state.proposed && proposedSize(one)) || state.edges);
+  const second = new Set(sizes).size > 1 ? `and ${sizes[1]} ` : "";
+  byId("of-all").textContent = `${second}of ${model.graph.nEdges.toLocaleString("en")}`;
   byId("prune").checked = state.prune;
   const possible = [["kind", "query, key, value"]];
   if (model.truth) possible.push(["truth", ["truth", model.truth.name].filter(Boolean).join(": ")]);
@@ -108,11 +112,15 @@ function syncControls(app) {
   byId("theme").setAttribute("aria-label", `${other} theme`);
   document.documentElement.dataset.theme = state.theme;
   scene.panels.forEach((panel, i) => {
-    const shown = plural(panel.edges.length, "edge");
-    const name = panel.result.name || model.title;
-    byId(`caption-${i}`).textContent = scene.panels.length > 1 ? `${name} (${shown})` : "";
-    byId(`graph-${i}`).setAttribute("aria-label", `Graph of ${name}: ${shown}`);
+    const text = panelText(app, panel);
+    byId(`caption-${i}`).textContent = scene.panels.length > 1 ? text : "";
+    byId(`graph-${i}`).setAttribute("aria-label", `Graph of ${text}`);
   });
+}
+
+/** What a panel shows: "eap-ig: 6 edges". */
+function panelText(app, panel) {
+  return `${panel.result.name || app.model.title}: ${plural(panel.edges.length, "edge")}`;
 }
 
 function setUpPointer(app, panel) {

@@ -14,18 +14,20 @@ function showFaithfulness(app) {
   into.dataset.value = found[0].value ?? "";
   into.dataset.how = found[0].how;
   const results = panels.map((panel) => panel.result);
-  drawCurve(byId("curve"), results, sizeOf(app, panels[0]), found[0].value);
+  const now = panels.map((panel, i) => ({ size: sizeOf(app, panel), value: found[i].value }));
+  drawCurve(byId("curve"), results, now);
 }
 
 /** How many edges were admitted, before those on no path were left out: they change nothing. */
 function sizeOf(app, panel) {
+  if (app.state.proposed && panel.result.chosenBest !== null) return panel.result.chosenBest;
   return panel.edges.length + (app.state.prune ? panel.loose : 0);
 }
 
 function faithfulnessText(app, panel) {
-  const { curve, chosenEdges } = panel.result;
+  const { curve, chosenEdges, chosenBest } = panel.result;
   const size = sizeOf(app, panel);
-  if (app.state.proposed && chosenEdges) {
+  if (app.state.proposed && chosenEdges && chosenBest === null) {
     const text = "faithfulness not measured: the proposed circuit is not the best edges alone";
     return { value: null, how: "none", text, command: "" };
   }
@@ -41,12 +43,14 @@ function faithfulnessText(app, panel) {
   return { ...found, text: texts[found.how](), command: "graphcircuits localize --html" };
 }
 
-function drawCurve(svg, results, size, value) {
+/** Curves of the results, and where each of them is now. */
+function drawCurve(svg, results, now) {
   const curves = results.map((result) => result.curve).filter((curve) => curve?.sizes.length);
   svg.replaceChildren();
   svg.classList.toggle("none", !curves.length);
   if (!curves.length) return;
-  const largest = Math.log1p(Math.max(size, ...curves.flatMap((curve) => curve.sizes)));
+  const sizes = [...now.map(({ size }) => size), ...curves.flatMap((curve) => curve.sizes)];
+  const largest = Math.log1p(Math.max(...sizes));
   const values = curves.flatMap((curve) => curve.faithfulness);
   const [low, high] = [Math.min(0, ...values), Math.max(1, ...values)];
   const [wide, tall] = [PLOT.width - PLOT.left - PLOT.right, PLOT.height - PLOT.top - PLOT.bottom];
@@ -61,6 +65,9 @@ function drawCurve(svg, results, size, value) {
     const points = curve.sizes.map((count, j) => `${x(count)} ${y(curve.faithfulness[j])}`);
     add("path", { class: `curve curve-${i}`, d: `M${points.join("L")}` });
   });
-  add("path", { class: "now", d: `M${x(size)} ${PLOT.top - 4}V${PLOT.height - PLOT.bottom + 4}` });
-  if (value !== null) add("circle", { class: "now", cx: x(size), cy: y(value), r: 3.2 });
+  for (const { size, value } of now) {
+    const ends = `${PLOT.top - 4}V${PLOT.height - PLOT.bottom + 4}`;
+    add("path", { class: "now", d: `M${x(size)} ${ends}` });
+    if (value !== null) add("circle", { class: "now", cx: x(size), cy: y(value), r: 3.2 });
+  }
 }

@@ -57,6 +57,8 @@ function showComponent(app, body) {
   const name = componentName(graph, app.state.selected);
   body.append(element("h2", { text: name }));
   if (Object.hasOwn(notes, name)) body.append(element("p", { text: notes[name] }));
+  const group = isGroup(graph, app.state.selected);
+  if (group) body.append(element("p", { text: sharedText(graph, app.state.selected) }));
   const both = { in: new Set(), out: new Set() };
   for (const panel of app.scene.panels) {
     for (const list of [panel.edges, panel.missed]) {
@@ -66,8 +68,9 @@ function showComponent(app, body) {
   }
   for (const [way, title] of [["in", "Edges in"], ["out", "Edges out"]]) {
     const edges = [...both[way]];
-    // The input has no edges in, the logits none out.
+    // The input has no edges in, the logits and groups none out.
     if (app.state.selected === (way === "in" ? 0 : graph.logits)) continue;
+    if (group && way === "out") continue;
     body.append(element("h3", { text: `${title} (${edges.length.toLocaleString("en")})` }));
     if (edges.length) body.append(edgeTable(app, edges.slice(0, 25), way));
     if (edges.length > 25) {
@@ -75,6 +78,13 @@ function showComponent(app, body) {
       body.append(element("p", { class: "quiet", text }));
     }
   }
+}
+
+/** Who uses the keys and values of a group. */
+function sharedText(graph, component) {
+  const [first, count] = headsOf(graph, component);
+  const names = Array.from({ length: count }, (_, i) => componentName(graph, first + i));
+  return `Keys and values shared by ${names.join(", ")}.`;
 }
 
 /** Rank, edge, score and probability; pointing at a row marks the edge. */
@@ -87,7 +97,7 @@ function edgeTable(app, edges, way) {
   const rows = element("tbody");
   for (const edge of edges) {
     const reader = graph.edgeReader[edge];
-    const other = way === "in" ? writerOf(graph, edge) : graph.servedFirst[reader];
+    const other = way === "in" ? writerOf(graph, edge) : graph.readerPlace[reader];
     const [from, to] = edgeName(graph, edge).split("->");
     const ends = way === "in" ? `${from} → ${SLOTS[slotOf(graph, edge)] || to}` : `→ ${to}`;
     const found = app.scene.panels.some((panel) => panel.admitted[edge]);
@@ -121,7 +131,7 @@ function showPaths(app) {
   const into = byId("paths");
   const { panels } = app.scene;
   into.replaceChildren();
-  if (app.state.selected < 0) return;
+  if (app.state.selected < 0 || isGroup(graph, app.state.selected)) return;
   into.append(element("h3", { text: "Strongest paths" }));
   for (const panel of panels) {
     if (panels.length > 1) into.append(element("h4", { text: panel.result.name }));
@@ -181,7 +191,7 @@ function showEdge(app, body) {
       })));
     }
   }
-  const ends = [writerOf(graph, edge), graph.servedFirst[graph.edgeReader[edge]]];
+  const ends = [writerOf(graph, edge), graph.readerPlace[graph.edgeReader[edge]]];
   body.append(element("h2", { text: edgeName(graph, edge) }), list, element("p", {},
     ...ends.map((component) => element("button", {
       type: "button", text: componentName(graph, component), click: () => app.select(component),

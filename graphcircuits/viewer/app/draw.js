@@ -236,7 +236,7 @@ function drawBox(pen, cell, colours) {
   }
   const bar = cell.column < 0;
   const mlp = !bar && cell.name.startsWith("m");
-  const fill = bar ? colours.bar : mlp ? colours.mlp : colours.box;
+  const fill = bar ? colours.bar : mlp ? colours.mlp : cell.heads ? colours.stripe : colours.box;
   pen.open({ "data-component": cell.name }, cell.note ? `${cell.name}: ${cell.note}` : cell.name);
   pen.box(x, y, w, h, mlp ? 3 : 7, { fill, stroke: colours.line, line: 1.1 });
   const top = y + (h - BOX_HEIGHT - LINE * cell.lines.length) / 2;
@@ -251,7 +251,8 @@ function drawRing(pen, cell, colour, line) {
   pen.box(cell.x - 3, cell.y - 3, cell.w + 6, cell.h + 6, 9, { stroke: colour, line });
 }
 
-/** Behind everything: a stripe per layer, its name on the left, and folded layers as thin lines. */
+/** Behind everything: a stripe per layer, its name on the left, folded layers as thin lines, and
+ * lines from the keys and values of a group to its heads, which are no edges. */
 function drawGround(pen, layout, theme) {
   const colours = THEMES[theme];
   const label = { font: GUTTER_FONT, colour: colours.muted, align: "right" };
@@ -265,15 +266,29 @@ function drawGround(pen, layout, theme) {
   for (const [layer, { top, bottom }] of layers) {
     const y = (top + bottom) / 2 + 4;
     pen.box(-12, top - 8, layout.width + 24, bottom - top + 16, 10, { fill: colours.stripe });
-    pen.text(`layer ${layer}`, -22, y, label);
+    pen.text(layerText({ layer }), -GUTTER, y, label);
   }
   for (const fold of layout.folds) {
-    const alone = fold.from === fold.to;
-    const which = alone ? `layer ${fold.from}` : `layers ${fold.from}–${fold.to}`;
     pen.begin();
     pen.move(-12, fold.y);
     pen.line(layout.width + 12, fold.y);
     pen.stroke({ colour: colours.faint, width: 1, dash: [2, 3] });
-    pen.text(`${which} unused`, -22, fold.y + 4, label);
+    pen.text(foldText(fold), -GUTTER, fold.y + 4, label);
   }
+  for (const row of layout.rows) {
+    for (const cell of row.cells) if (cell.heads) drawShared(pen, layout, cell, colours.faint);
+  }
+}
+
+/** From a group's box up to those of its heads that are in use. */
+function drawShared(pen, layout, group, colour) {
+  const [first, count] = group.heads;
+  const [start, top] = [group.x + group.w / 2, group.y];
+  pen.begin();
+  for (const head of layout.rows[group.row + 1].cells) {
+    if (head.component < first || head.component >= first + count) continue;
+    pen.move(start, top);
+    pen.bend(start, top, head.x + head.w / 2, head.y + head.h);
+  }
+  pen.stroke({ colour, width: 2.2 });
 }

@@ -115,18 +115,14 @@ function drawMarks(pen, scene, panel, marks, theme) {
   const touched = new Set(marks.components);
   const alike = new Map(); // links by style, the weakest first
   for (const edge of [...marks.edges].reverse()) {
-    const first = scene.links.firstOf[edge];
-    if (first < 0 || !panel.visible[edge]) continue;
-    const count = scene.graph.servedCount[scene.graph.edgeReader[edge]];
-    const style = styleOf(scene, panel, first, theme);
+    const link = scene.links.ofEdge[edge];
+    if (link < 0 || !panel.visible[edge]) continue;
+    const style = styleOf(scene, panel, link, theme);
     const key = `${style.width} ${panel.group[edge]}`;
     const width = Math.max(1.3, style.width);
     if (!alike.has(key)) alike.set(key, { style: { ...style, alpha: 1, width }, links: [] });
-    touched.add(scene.links.writer[first]);
-    for (let link = first; link < first + count; link++) {
-      touched.add(scene.links.component[link]);
-      alike.get(key).links.push(link);
-    }
+    touched.add(scene.links.writer[link]).add(scene.links.component[link]);
+    alike.get(key).links.push(link);
   }
   for (const { style, links } of alike.values()) drawLinks(pen, scene, links, style);
   drawBoxes(pen, scene.layout, theme, touched);

@@ -2,7 +2,8 @@
 // The component graph, as graphcircuits/graph.py has it.
 //
 // 1. makeGraph derives writers, readers and the one edge order from four sizes. A component is a
-//    writer, by its number, or the logits, whose number is nWriters.
+//    writer, by its number, or the logits, whose number is nWriters. Heads that share keys and
+//    values form a group: what reads these is the group, which has a number above all components.
 // 2. Edges are numbered reader by reader and writer by writer: edge = offsets[reader] + writer.
 // 3. Names are made when they are asked for, and parsed back to numbers.
 
@@ -19,12 +20,14 @@ function makeGraph(sizes) {
     layers, heads, groups, nWriters, nReaders,
     parallel: Boolean(sizes.parallel),
     nComponents: nWriters + 1,
+    nPlaces: nWriters + 1 + (groups === heads ? 0 : layers * groups), // components and groups
     logits: nWriters,
     offsets: new Int32Array(nReaders + 1),
     readerSlot: new Uint8Array(nReaders),
     readerLayer: new Int32Array(nReaders),
     servedFirst: new Int32Array(nReaders), // the components that compute from a reader: the first
     servedCount: new Int32Array(nReaders), // and how many, all heads of a group for its keys
+    readerPlace: new Int32Array(nReaders), // where edges into a reader end: component or group
   };
   fillReaders(graph);
   graph.nEdges = graph.offsets[nReaders];
@@ -36,12 +39,13 @@ function fillReaders(graph) {
   const { layers, heads, groups } = graph;
   let reader = 0;
   let edge = 0;
-  const add = (slot, layer, reads, first, count) => {
+  const add = (slot, layer, reads, first, count, place = first) => {
     graph.offsets[reader] = edge;
     graph.readerSlot[reader] = slot;
     graph.readerLayer[reader] = layer;
     graph.servedFirst[reader] = first;
     graph.servedCount[reader] = count;
+    graph.readerPlace[reader] = place;
     reader += 1;
     edge += reads;
   };
@@ -51,7 +55,9 @@ function fillReaders(graph) {
     for (let head = 0; head < heads; head++) add(0, layer, first, first + head, 1);
     for (const slot of [1, 2]) {
       for (let group = 0; group < groups; group++) {
-        add(slot, layer, first, first + group * perGroup, perGroup);
+        const head = first + group * perGroup;
+        const place = perGroup === 1 ? head : graph.nComponents + layer * groups + group;
+        add(slot, layer, first, head, perGroup, place);
       }
     }
     add(PLAIN, layer, graph.parallel ? first : first + heads, first + heads, 1);
@@ -80,7 +86,25 @@ function slotOf(graph, edge) {
 function layerOf(graph, component) {
   if (component === 0) return -1;
   if (component === graph.logits) return graph.layers;
+  if (isGroup(graph, component)) return Math.floor(groupOf(graph, component) / graph.groups);
   return Math.floor((component - 1) / (graph.heads + 1));
+}
+
+/** Whether it is a group of heads that share keys and values. */
+function isGroup(graph, component) {
+  return component >= graph.nComponents;
+}
+
+/** The number of a group among those of all layers. */
+function groupOf(graph, component) {
+  return component - graph.nComponents;
+}
+
+/** The heads of a group: the first, and how many. */
+function headsOf(graph, component) {
+  const count = graph.heads / graph.groups;
+  const group = groupOf(graph, component) % graph.groups;
+  return [1 + layerOf(graph, component) * (graph.heads + 1) + group * count, count];
 }
 
 /** The number of a head in its layer; graph.heads for an MLP. */
@@ -96,17 +120,15 @@ function componentName(graph, component) {
   if (component === 0) return "input";
   if (component === graph.logits) return "logits";
   const layer = layerOf(graph, component);
+  if (isGroup(graph, component)) return `a${layer}.g${groupOf(graph, component) % graph.groups}`;
   const head = headOf(graph, component);
   return head < graph.heads ? `a${layer}.h${head}` : `m${layer}`;
 }
 
 function readerName(graph, reader) {
   const slot = graph.readerSlot[reader];
-  const first = graph.servedFirst[reader];
-  if (slot === PLAIN) return componentName(graph, first);
-  const grouped = slot > 0 && graph.groups !== graph.heads;
-  const number = grouped ? headOf(graph, first) / graph.servedCount[reader] : headOf(graph, first);
-  return `a${graph.readerLayer[reader]}.${grouped ? "g" : "h"}${number}<${SLOTS[slot]}>`;
+  const name = componentName(graph, graph.readerPlace[reader]);
+  return slot === PLAIN ? name : `${name}<${SLOTS[slot]}>`;
 }
 
 function edgeName(graph, edge) {
@@ -116,10 +138,10 @@ function edgeName(graph, edge) {
   return `${graph.writerNames[edge - graph.offsets[reader]]}->${graph.readerNames[reader]}`;
 }
 
-/** The number of a named component, -1 where there is none. */
+/** The number of a named component or group, -1 where there is none. */
 function findComponent(graph, name) {
   graph.componentNumbers ??= new Map(
-    Array.from({ length: graph.nComponents }, (_, i) => [componentName(graph, i), i]),
+    Array.from({ length: graph.nPlaces }, (_, i) => [componentName(graph, i), i]),
   );
   return graph.componentNumbers.get(name) ?? -1;
 }

@@ -2,7 +2,8 @@
 //
 // 1. Rows from the input at the bottom to the logits on top: per layer one of heads, one with the
 //    MLP. Only components in use get a box. The unused of a layer are one small stub on the right,
-//    and layers without any used are folded into a thin line.
+//    and layers without any used are folded into a thin line. Heads that share keys and values
+//    have a row below them for their groups, since edges into these are edges into the group.
 // 2. All rows share one set of columns, so that the channels between columns run free from bottom
 //    to top: boxes stay inside their column. Input and logits are bars over the whole width.
 // 3. place gives coordinates, once it is known how wide channels and how high bands must be.
@@ -18,6 +19,7 @@ const NOTE_WIDTH = 118; // notes wrap at this width
 const FOLD_HEIGHT = 18;
 const STUB_GAP = 22; // between the columns and the stubs
 const STUB_HEIGHT = 20;
+const GUTTER = 22; // between the names of layers and the columns
 
 const measuring = document.createElement("canvas").getContext("2d");
 const measured = new Map();
@@ -66,7 +68,27 @@ function arrange(graph, used, notes) {
   for (const row of rows) {
     row.height = Math.max(...row.cells.map((cell) => BOX_HEIGHT + LINE * cell.lines.length));
   }
-  return { rows, folds, ...inColumns(rows) };
+  return { rows, folds, margin: margins(rows, folds), ...inColumns(rows) };
+}
+
+/** What is around the columns: names of layers on the left, stubs on the right. A picture that was
+ * saved may be shown in another font, so there is room to spare. */
+function margins(rows, folds) {
+  const names = [...rows.slice(1, -1).map((row) => layerText(row)), ...folds.map(foldText)];
+  const widest = Math.max(0, ...names.map((name) => textWidth(name, GUTTER_FONT)));
+  const stubs = rows.map((row) => (row.stub ? STUB_GAP + row.stub.width : 0));
+  return {
+    left: GUTTER + 1.15 * widest + 10, right: Math.max(34, 12 + Math.max(...stubs)),
+    top: 22, bottom: 22,
+  };
+}
+
+function layerText({ layer }) {
+  return `layer ${layer}`;
+}
+
+function foldText({ from, to }) {
+  return from === to ? `layer ${from} unused` : `layers ${from}–${to} unused`;
 }
 
 function layerRows(graph, layer, used, notes) {
@@ -76,7 +98,12 @@ function layerRows(graph, layer, used, notes) {
   for (let head = first; head < mlp; head++) {
     if (used[head]) cells.push(makeCell(graph, head, notes));
   }
-  const rows = cells.length ? [{ layer, cells }] : [];
+  const groups = [];
+  for (let group = 0; group < graph.groups; group++) {
+    const place = graph.nComponents + layer * graph.groups + group;
+    if (used[place]) groups.push(makeCell(graph, place, notes));
+  }
+  const rows = [groups, cells].filter((row) => row.length).map((row) => ({ layer, cells: row }));
   if (used[mlp]) rows.push({ layer, cells: [makeCell(graph, mlp, notes)] });
   const unused = graph.heads - cells.length;
   if (rows.length && (unused || !used[mlp])) {
@@ -88,11 +115,12 @@ function layerRows(graph, layer, used, notes) {
 
 function makeCell(graph, component, notes) {
   const name = componentName(graph, component);
-  const note = Object.hasOwn(notes, name) ? String(notes[name]) : "";
+  const heads = isGroup(graph, component) ? headsOf(graph, component) : null;
+  const note = heads ? "shared k, v" : Object.hasOwn(notes, name) ? String(notes[name]) : "";
   const lines = wrapped(note, NOTE_FONT, NOTE_WIDTH);
   const widths = lines.map((line) => textWidth(line, NOTE_FONT));
   const width = Math.max(BOX_WIDTH, textWidth(name, NAME_FONT) + 20, ...widths.map((w) => w + 16));
-  return { component, name, note, lines, width };
+  return { component, name, note, lines, width, heads };
 }
 
 function makeStub(layer, label) {

@@ -38,8 +38,9 @@ class App {
     const two = model.results.length > 1;
     const wanted = model.start.edges ?? proposedSize(first) ?? 20;
     this.state = {
+      // For results that propose no circuit; with `proposed` every other one has its own size.
       edges: Math.min(model.graph.nEdges, wanted),
-      proposed: first.chosenEdges !== null && wanted === proposedSize(first),
+      proposed: model.results.some((result) => proposedSize(result) !== null),
       prune: false, left: 0, right: two ? 1 : -1,
       colouring: model.truth ? "truth" : two ? "difference" : "kind",
       selected: -1, edge: -1, prompt: 0, theme: preferredTheme(), ownTheme: false,

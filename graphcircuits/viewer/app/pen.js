@@ -65,6 +65,14 @@ class CanvasPen {
   /** A group that a reader may point at; only SVG keeps it. */
   open() {}
   shut() {}
+
+  /** What `draw` draws is moved by (x, y); in SVG it is a group with a title. */
+  moved(x, y, title, draw) {
+    this.context.save();
+    this.context.translate(x, y);
+    draw();
+    this.context.restore();
+  }
 }
 
 class SvgPen {
@@ -129,6 +137,12 @@ class SvgPen {
 
   shut() { this.parts.push("</g>"); }
 
+  moved(x, y, title, draw) {
+    this.open({ transform: `translate(${this.number(x)} ${this.number(y)})` }, title);
+    draw();
+    this.shut();
+  }
+
   element(name, attributes, text = null) {
     const inner = text === null ? "/>" : `>${this.escaped(text)}</${name}>`;
     this.parts.push(`<${name}${this.written(attributes)}${inner}`);
@@ -147,10 +161,10 @@ class SvgPen {
 
   number(value) { return Math.round(value * 100) / 100; }
 
-  page(x, y, width, height, background) {
-    const box = [x, y, width, height].map((value) => this.number(value));
+  page(width, height, background) {
+    const box = [0, 0, width, height].map((value) => this.number(value));
     const ground = new SvgPen();
-    ground.box(x, y, width, height, 0, { fill: background });
+    ground.box(0, 0, width, height, 0, { fill: background });
     return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="${box.join(" ")}" width="${box[2]}" `
       + `height="${box[3]}" font-family="${this.escaped(FONT)}">`
       + `${ground.parts.join("")}${this.parts.join("\n")}</svg>\n`;

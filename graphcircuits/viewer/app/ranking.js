@@ -64,6 +64,7 @@ function makeResult(data, graph) {
     notes: data.notes ?? [], curve: data.curve, chosen: data.chosen,
     scores, order, places: inverse(order, graph.nEdges),
     probabilities: data.probabilities ? decodeFloats(data.probabilities) : null,
+    chosenBest: data.chosen_best ?? null,
     chosenEdges: data.chosen_edges ? decodeBitmap(data.chosen_edges, graph.nEdges) : null,
   };
 }
@@ -76,7 +77,7 @@ function bareResult(name, mask, graph) {
   return {
     name, subject: "", task: "", method: "", notes: [], curve: null, chosen: null,
     scores: null, order, places: inverse(order, graph.nEdges),
-    probabilities: null, chosenEdges: null,
+    probabilities: null, chosenEdges: null, chosenBest: null,
   };
 }
 

@@ -20,29 +20,23 @@ const OWN_TRACKS = 320; // as many links have a track each
 const STEP = 4096; // links between two chances to stop for a frame
 const NEXT = -2;
 const COLUMN = -1;
-const MARGIN = { left: 118, right: 84, top: 22, bottom: 22 }; // around the graph
 
 /** Links of some edges: typed arrays, and by edge the first link and how many. */
 function makeLinks(graph, edges) {
-  let count = 0;
-  for (const edge of edges) count += graph.servedCount[graph.edgeReader[edge]];
+  const count = edges.length;
   const links = {
     count,
     edge: new Uint32Array(count), writer: new Int32Array(count), component: new Int32Array(count),
-    slot: new Uint8Array(count), firstOf: new Int32Array(graph.nEdges).fill(-1),
+    slot: new Uint8Array(count), ofEdge: new Int32Array(graph.nEdges).fill(-1),
   };
-  let link = 0;
-  for (const edge of edges) {
+  edges.forEach((edge, link) => {
     const reader = graph.edgeReader[edge];
-    links.firstOf[edge] = link;
-    for (let i = 0; i < graph.servedCount[reader]; i++) {
-      links.edge[link] = edge;
-      links.writer[link] = edge - graph.offsets[reader];
-      links.component[link] = graph.servedFirst[reader] + i;
-      links.slot[link] = graph.readerSlot[reader];
-      link += 1;
-    }
-  }
+    links.ofEdge[edge] = link;
+    links.edge[link] = edge;
+    links.writer[link] = edge - graph.offsets[reader];
+    links.component[link] = graph.readerPlace[reader];
+    links.slot[link] = graph.readerSlot[reader];
+  });
   return links;
 }
 
@@ -79,9 +73,9 @@ function* routeLinks(graph, arranged, links, aspect) {
 
 /** By component: its cell, row and column; -1 for the column of a bar and the row of the unused. */
 function placesOf(graph, arranged) {
-  const cells = new Array(graph.nComponents).fill(null);
-  const row = new Int16Array(graph.nComponents).fill(-1);
-  const column = new Int16Array(graph.nComponents).fill(-1);
+  const cells = new Array(graph.nPlaces).fill(null);
+  const row = new Int16Array(graph.nPlaces).fill(-1);
+  const column = new Int16Array(graph.nPlaces).fill(-1);
   for (const cell of arranged.rows.flatMap((one) => one.cells)) {
     cells[cell.component] = cell;
     row[cell.component] = cell.row;
@@ -187,10 +181,11 @@ function giveTracks(layout, bundles) {
 
 /** The widths of channels and heights of bands, grown where the window has room for them. */
 function filling(arranged, channels, bands, aspect) {
+  const { margin } = arranged;
   const sum = (numbers) => numbers.reduce((all, one) => all + one, 0);
-  const width = sum(channels) + sum(arranged.columnWidth) + MARGIN.left + MARGIN.right;
+  const width = sum(channels) + sum(arranged.columnWidth) + margin.left + margin.right;
   const inner = sum(bands.slice(0, -1)) + sum(arranged.rows.map((row) => row.height));
-  const height = inner + MARGIN.top + MARGIN.bottom;
+  const height = inner + margin.top + margin.bottom;
   const wider = Math.max(0, 0.92 * aspect * height - width) / channels.length;
   const higher = Math.max(0, (0.92 * width) / aspect - height) / (bands.length - 1);
   const roomy = Math.max(76, Math.min(150, 620 / arranged.columns));

@@ -24,7 +24,7 @@ function* buildScene(model, state, aspect) {
   const all = panels[0].result.order.filter((edge) => inside[edge]);
   const links = makeLinks(graph, all);
   yield;
-  const used = new Uint8Array(graph.nComponents);
+  const used = new Uint8Array(graph.nPlaces);
   used[0] = used[graph.logits] = 1;
   if (state.selected >= 0) used[state.selected] = 1;
   for (let link = 0; link < links.count; link++) {
@@ -32,7 +32,7 @@ function* buildScene(model, state, aspect) {
   }
   const arranged = arrange(graph, used, model.notes);
   const { layout, routes } = yield* routeLinks(graph, arranged, links, aspect);
-  for (const panel of panels) panel.shown = linksOf(graph, links, panel);
+  for (const panel of panels) panel.shown = linksOf(links, panel);
   return { graph, layout, routes, links, cells: cellsOf(layout), colouring, panels };
 }
 
@@ -77,28 +77,20 @@ function classify(model, panel, panels, colouring, inside) {
 }
 
 /** What the panel shows: missed edges on top, then admitted ones by rank. */
-function linksOf(graph, links, panel) {
-  const shown = new Uint32Array(links.count);
-  let place = 0;
-  for (const list of [panel.missed, panel.edges]) {
-    for (const edge of list) {
-      const count = graph.servedCount[graph.edgeReader[edge]];
-      for (let i = 0; i < count; i++) shown[place++] = links.firstOf[edge] + i;
-    }
-  }
-  return shown.subarray(0, place);
+function linksOf(links, panel) {
+  return Uint32Array.from([...panel.missed, ...panel.edges], (edge) => links.ofEdge[edge]);
 }
 
-/** Of some edges those that touch a component, in the order given. */
+/** Of some edges those that touch a component or group, in the order given: a head also has those
+ * into the keys and values that it shares. */
 function edgesOf(graph, edges, component) {
   const found = { in: [], out: [] };
   for (const edge of edges) {
     const reader = graph.edgeReader[edge];
     const first = graph.servedFirst[reader];
+    const serves = component >= first && component < first + graph.servedCount[reader];
     if (edge - graph.offsets[reader] === component) found.out.push(edge);
-    else if (component >= first && component < first + graph.servedCount[reader]) {
-      found.in.push(edge);
-    }
+    else if (serves || graph.readerPlace[reader] === component) found.in.push(edge);
   }
   return found;
 }

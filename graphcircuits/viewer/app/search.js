@@ -9,7 +9,7 @@ function findMatches(app, query) {
   const wanted = query.trim().toLowerCase().replaceAll("→", "->");
   if (!wanted) return [];
   const found = [];
-  for (let component = 0; component < graph.nComponents; component++) {
+  for (let component = 0; component < graph.nPlaces; component++) {
     const name = componentName(graph, component);
     const note = Object.hasOwn(notes, name) ? String(notes[name]) : "";
     const at = name.toLowerCase().indexOf(wanted);

@@ -87,35 +87,37 @@ function decimal(value) {
   return value === null ? "–" : value.toFixed(2);
 }
 
-function showLegend(app) {
+/** What colours, dashes and heads mean: { label, colour, dash, shape }; heads have no dash. */
+function legendEntries(app) {
   const { colouring } = app.scene;
   const { theme } = app.state;
-  const items = COLOURINGS[colouring].map((own, group) => (
-    legendItem(own.label, colourOf(colouring, group, theme), own.dash, own.shape)));
-  if (colouring !== "kind") {
-    for (const own of COLOURINGS.kind.slice(0, 3)) {
-      items.push(legendItem(own.label, THEMES[theme].muted, null, own.shape));
-    }
-  }
-  byId("legend").replaceChildren(...items);
+  const own = COLOURINGS[colouring].map((one, group) => (
+    { ...one, colour: colourOf(colouring, group, theme) }));
+  if (colouring === "kind") return own;
+  const heads = COLOURINGS.kind.slice(0, 3);
+  return [...own, ...heads.map((one) => ({ ...one, colour: THEMES[theme].muted, dash: null }))];
 }
 
-/** A line as edges of this kind are drawn, and their head; only the head without a dash. */
-function legendItem(label, colour, dash, shape) {
-  const frame = { width: 26, height: 12, viewBox: "0 0 26 12", "aria-hidden": "true" };
-  const svg = svgElement("svg", frame);
+function showLegend(app) {
+  byId("legend").replaceChildren(...legendEntries(app).map((entry) => {
+    const canvas = element("canvas", { "aria-hidden": "true", width: 52, height: 24 });
+    const context = canvas.getContext("2d");
+    context.scale(2, 2);
+    drawKey(new CanvasPen(context), entry, 0, 0);
+    return element("span", { class: "item" }, canvas, element("span", { text: entry.label }));
+  }));
+}
+
+/** A line as edges of this kind are drawn, and their head, in a box of 26 by 12. */
+function drawKey(pen, { colour, dash, shape }, x, y) {
   if (dash) {
-    svg.append(svgElement("path", {
-      d: `M1 6H${shape === null ? 26 : 17}`, stroke: colour, "stroke-width": 2.4, fill: "none",
-      "stroke-dasharray": { solid: "none", dashed: "6 4", dotted: "0.01 4.5" }[dash],
-      "stroke-linecap": dash === "dotted" ? "round" : "butt",
-    }));
-  }
-  if (shape !== null) {
-    const pen = new SvgPen();
     pen.begin();
-    traceHead(pen, shape, dash ? 20 : 13, 1, 4);
-    svg.append(svgElement("path", { d: pen.trace, fill: colour }));
+    pen.move(x + 1, y + 6);
+    pen.line(x + (shape === null ? 26 : 17), y + 6);
+    pen.stroke({ colour, width: 2.4, ...dashing(dash, 2.4) });
   }
-  return element("span", { class: "item" }, svg, element("span", { text: label }));
+  if (shape === null) return;
+  pen.begin();
+  traceHead(pen, shape, x + (dash ? 20 : 13), y + 1, 4);
+  pen.fill({ colour });
 }

@@ -6,13 +6,14 @@
 //    link's place at a height is a short sum.
 
 function fitView(layout, width, height) {
-  const wide = layout.width + MARGIN.left + MARGIN.right;
-  const high = layout.height + MARGIN.top + MARGIN.bottom;
+  const { margin } = layout;
+  const wide = layout.width + margin.left + margin.right;
+  const high = layout.height + margin.top + margin.bottom;
   const scale = Math.min(width / wide, height / high, 1.4);
   return {
     scale,
-    x: (width - scale * wide) / 2 + scale * MARGIN.left,
-    y: (height - scale * high) / 2 + scale * MARGIN.top,
+    x: (width - scale * wide) / 2 + scale * margin.left,
+    y: (height - scale * high) / 2 + scale * margin.top,
     fitted: true,
   };
 }

@@ -14,6 +14,7 @@ from graphcircuits.corpus.language import build, folder, train, workers
 from graphcircuits.corpus.language.build import make_models
 from graphcircuits.corpus.language.designs import Design
 from graphcircuits.corpus.language.model import LanguageConfig, ModelJob
+from tests.corpus.language.test_report import FAILED
 from tests.corpus.language.texts import write_texts
 
 NAMES = ("llama-1x32-chars", "gqa-2x32-chars")
@@ -90,7 +91,8 @@ def quick(job: ModelJob, tell: Any) -> dict[str, Any]:
     """Instead of training."""
     for step in range(3):
         tell(step, 1.0)
-    return folder.keep_failure(job.folder, {"model": job.design.name, "problem": "of a test"})
+    report = FAILED | {"model": job.design.name, "problem": "of a test"}
+    return folder.keep_failure(job.folder, report)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from graphcircuits.corpus.language import folder as folders
 from graphcircuits.files import StoreError, read_json, write_json
+from tests.corpus.language.test_report import FAILED, LEARNED
 
 SETTINGS = {"steps": 10, "seed": 0}
 TEXT = {"sha256": "ab"}
@@ -23,7 +24,7 @@ def kept(folder: Path, name: str = "gpt2-1x32-chars") -> dict[str, Any]:
     """A model of a few bytes."""
     with folders.staged(folder, name) as place:
         (place / folders.WEIGHTS).write_bytes(b"weights")
-        return folders.keep_model(place, folder, {"model": name, "problem": None})
+        return folders.keep_model(place, folder, LEARNED | {"model": name})
 
 
 def test_a_model_is_there_when_it_is_complete(begun: Path) -> None:
@@ -41,7 +42,9 @@ def test_a_model_is_there_when_it_is_complete(begun: Path) -> None:
     assert sorted(path.name for path in begun.iterdir()) == ["gpt2-1x32-chars", folders.MANIFEST]
 
 
-@pytest.mark.parametrize("damage", ["weights", "no weights", "cut report", "another report"])
+@pytest.mark.parametrize(
+    "damage", ["weights", "no weights", "cut report", "another report", "less"]
+)
 def test_a_damaged_model_is_made_again(begun: Path, damage: str) -> None:
     report = kept(begun)
     place = begun / "gpt2-1x32-chars"
@@ -54,12 +57,15 @@ def test_a_damaged_model_is_made_again(begun: Path, damage: str) -> None:
             (place / folders.REPORT).write_text("{")
         case "another report":
             write_json(place / folders.REPORT, report | {"model": "gpt2-2x32-chars"})
+        case "less":
+            del report["layers"]
+            write_json(place / folders.REPORT, report)
     assert folders.finished(begun, "gpt2-1x32-chars") is None
     assert kept(begun) == folders.finished(begun, "gpt2-1x32-chars")
 
 
 def test_a_failure_is_known(begun: Path) -> None:
-    report = {"model": "gpt2-1x32-chars", "problem": "its loss is not finite"}
+    report = FAILED | {"model": "gpt2-1x32-chars"}
     assert folders.keep_failure(begun, report) == report
     assert folders.finished(begun, "gpt2-1x32-chars") == report
 

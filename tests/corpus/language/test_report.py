@@ -1,8 +1,14 @@
 """Tables of what became of models."""
 
-from graphcircuits.corpus.language.report import does, markdown
+from pathlib import Path
+from typing import Any
 
-LEARNED = {
+import pytest
+
+from graphcircuits.corpus.language.report import check_report, does, markdown
+from graphcircuits.files import StoreError
+
+LEARNED: dict[str, Any] = {
     "model": "gpt2-2x64-chars",
     "layers": 2,
     "heads": 4,
@@ -14,7 +20,7 @@ LEARNED = {
     "problem": None,
     "tasks": {"quotes": 1.0, "verbs": 0.8, "types": 0.79},
 }
-FAILED = {
+FAILED: dict[str, Any] = {
     **{name: value for name, value in LEARNED.items() if name != "tasks"},
     "model": "neox-2x64-chars",
     "loss": None,
@@ -26,6 +32,25 @@ FAILED = {
 def test_what_a_model_does() -> None:
     assert does(LEARNED) == ["quotes", "verbs"]
     assert does(FAILED) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x.pop("layers"), r"r\.json is not a whole report: no 'layers'"),
+        (lambda x: x.update(parameters="9"), "'parameters' must be int, got '9'"),
+        (lambda x: x.update(loss=float("nan")), r"losses must be finite or null, got \[nan"),
+        (lambda x: x.update(tasks=[1]), r"its tasks must have shares in 0\.\.1, got \[1\]"),
+        (lambda x: x.update(tasks={"quotes": None}), r"shares in 0\.\.1, got {'quotes': None}"),
+        (lambda x: x.update(tasks={"quotes": float("nan")}), r"got {'quotes': nan}"),
+    ],
+)
+def test_reports_that_no_table_can_be_made_of(change: Any, message: str) -> None:
+    report: dict[str, Any] = {**LEARNED, "tasks": dict(LEARNED["tasks"]), "sha256": "ab"}
+    assert check_report(Path("r.json"), report) is report
+    change(report)
+    with pytest.raises(StoreError, match=message):
+        check_report(Path("r.json"), report)
 
 
 def test_tables() -> None:
