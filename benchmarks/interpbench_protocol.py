@@ -13,8 +13,10 @@ InterpBench's figure 9 has a median AUROC of 0.000 for EAP; on our subjects EAP 
    last point and (1, 1): a true edge that no threshold takes counts as if it came after all others.
 
 So an edge whose score is negative, or so small that no threshold but 0 tells it from others, is
-lost. `staircase_auroc` is steps 2 to 4, written anew. Here the same effects are read in five ways,
-one change at a time, on subjects of one fleet or a folder:
+lost. `staircase_auroc` is steps 2 to 4, written anew. Here the same effects are read in five ways:
+absolute values pooled over prompts and ranked (`ours`), absolute values of the sum ranked
+(`summed`), the signed sum ranked (`signed`), and the last two at InterpBench's 19 thresholds. The
+scores of other methods are read in two. `--sharpen` multiplies logits: a surer subject.
 
 python -m benchmarks.interpbench_protocol [--fleet public] [--subjects DIR] [--pairs 1000]
     [--methods eap,eap-ig,acdc,sp-edge] [--out build/protocol.json]
@@ -25,13 +27,13 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean, median
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits import Circuit, Pairs, Transformer, auroc, load_case, localize
+from graphcircuits.compare.evaluate import QUANTILES, quantiles
 from graphcircuits.compare.selection import Unit
 from graphcircuits.compare.text_tables import markdown_table
 from graphcircuits.corpus import case_ids
@@ -110,17 +112,18 @@ def readings(method: str, subject: Transformer, pairs: Pairs, circuit: Circuit) 
     """AUROC of a method's scores under each reading."""
     if method not in ("eap", "eap-ig"):
         scores = localize(subject, pairs[:64], method=method).scores
-        return {"ours": auroc(scores, circuit), "stairs": staircase_auroc(scores, circuit)}
+        return {
+            "ours": auroc(scores, circuit),
+            "19 thresholds": staircase_auroc(scores, circuit),
+        }
     by_prompt = mask_gradients(subject, pairs, method)
     pooled, signed = by_prompt.abs().mean(0), by_prompt.mean(0)
     return {
         "ours": auroc(pooled, circuit),
         "summed": auroc(signed.abs(), circuit),
         "signed": auroc(signed, circuit),
-        "signed, stairs at every score": staircase_auroc(signed, circuit, every_threshold(signed)),
         "summed, 19 thresholds": staircase_auroc(signed.abs(), circuit),
         "signed, 19 thresholds": staircase_auroc(signed, circuit),
-        "taken at 0": float((signed > 0)[circuit.mask].float().mean()),
     }
 
 
@@ -172,16 +175,15 @@ def measure(
 
 
 def table(found: Sequence[Reading]) -> str:
-    """Medians and means over cases of every reading, and on how many cases it is zero."""
+    """Quantiles over cases of every reading, and on how many cases it is zero."""
     rows = []
     for method in dict.fromkeys(one.method for one in found):
         own = [one.auroc for one in found if one.method == method]
         for name in own[0]:
             values = [each[name] for each in own]
-            zero = sum(value == 0 for value in values)
-            middle = f"{median(values):.3f}"
-            rows.append([method, name, middle, f"{fmean(values):.3f}", f"{zero} of {len(values)}"])
-    return markdown_table(("Method", "Reading", "Median", "Mean", "Zero"), rows, left=2)
+            five = [f"{value:.3f}" for value in quantiles(values)]
+            rows.append([method, name, *five, f"{sum(value == 0 for value in values)}"])
+    return markdown_table(("Method", "Reading", *QUANTILES, "zero"), rows, left=2)
 
 
 # Subjects that stop at InterpBench's rule
@@ -191,7 +193,7 @@ def train(folder: Path, ids: Sequence[str], device: str) -> None:
     """Train subjects with InterpBench's losses until all three accuracies are 99.5%."""
     orders = [Order(id, "public") for id in ids]
     for made in build(orders, folder, BuildConfig(siit=STOPPED), device=device):
-        print(made.id, "passed" if made.passed else "failed", made.report["step"])
+        print(made.id, "passed" if made.passed else "failed", flush=True)
 
 
 def main() -> None:

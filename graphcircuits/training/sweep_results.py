@@ -29,6 +29,8 @@ from graphcircuits.training.sweep import Sweep
 from graphcircuits.training.sweep_plan import Plan, SweepJob
 
 ROWS = "sweep.json"
+USUAL_STEPS = 150
+"""Of the schedule of learning rates in `paper` and its controls; other sweeps say theirs."""
 JOBS = "jobs"
 """In an ensemble's origin, the refits that it is made of."""
 
@@ -77,6 +79,8 @@ def _details(config: SweepConfig, refit: SweepJob, fleet: str) -> dict[str, Any]
         found["standardize"] = False
     if config.aligner == "tabpfn" and predictor.align_layers > 1:
         found["align layers"] = predictor.align_layers
+    if refit.run.config.steps != USUAL_STEPS:
+        found["steps"] = refit.run.config.steps
     if len(config.folds) < N_FOLDS:
         found["folds"] = len(config.folds)
     for name in ("cases", "held_out"):

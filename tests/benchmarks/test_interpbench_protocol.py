@@ -47,6 +47,7 @@ def graph_level_distinct(scores: torch.Tensor, n: int) -> torch.Tensor:
     return torch.arange(n, dtype=torch.float64)[scores.argsort().argsort()]
 
 
+@pytest.mark.slow
 def test_effects_are_those_of_eap_and_a_sure_subject_has_none() -> None:
     case = load_case("ib-8")
     subject, pairs = case.subject(), case.pairs(16, 0)

@@ -243,7 +243,7 @@ def test_the_table_is_that_of_the_choice(tmp_path: Path) -> None:
         path = tmp_path / "choice.toml"
         path.write_text(text)
         assert load_config(TrainConfig, path) == jobs[0].run.config
-    few = {"folds": 2, "cases": 5, "held out": 2}
+    few = {"steps": 6, "folds": 2, "cases": 5, "held out": 2}
     assert [dict(row.details) for row in rows[:2]] == [few, {"trained on": "planted", **few}]
     means = [sum(scores) / 2 for scores in rows[0].cases.values()]
     assert held_out_median(sweep, NAMES[0]) == pytest.approx(sum(means) / 2)
