@@ -101,10 +101,13 @@ def load_readings(path: Path) -> dict[int, SourceReading | str] | None:
 
 def _reading(words: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> SourceReading:
     views = range(words["views"])
-    named = {x.removeprefix("pairs."): y for x, y in tensors.items() if x.startswith("pairs.")}
-    pairs = None
-    if named:
-        pairs = Pairs(**named, loss_name=words["loss_name"], case=words.get("case"))
+    named: dict[str, Any] = {
+        name.removeprefix("pairs."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith("pairs.")
+    }
+    told = {name: value for name, value in words.items() if name != "views"}
+    pairs = Pairs(**named, **told) if named else None
     return SourceReading(
         tuple(InvariantTables(tensors[f"nodes.{n}"], tensors[f"contexts.{n}"]) for n in views),
         tuple(tensors.get(f"prior.{n}") for n in views),
