@@ -22,7 +22,7 @@ COVERED = 0.95
 
 ByCase = Mapping[str, Mapping[int, float]]
 """Values by case and seed."""
-Table = Float[np.ndarray, "case seed"]
+Table = Float[np.ndarray, "case _"]
 Means = Float[np.ndarray, "draw case"]
 Statistic = Callable[[Sequence[Means]], Float[np.ndarray, " draw"]]
 """Of the case means of each table, draw by draw."""
