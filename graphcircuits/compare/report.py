@@ -278,7 +278,9 @@ class Report:
                 for name, part in parts.items()
                 if part[0].keys() & part[1].keys()
             }
-            found.append(figures.Advantage(words=words, method=method, other=other, by_part=by_part))
+            found.append(
+                figures.Advantage(words=words, method=method, other=other, by_part=by_part)
+            )
         return found
 
     def by_labels(self) -> figures.Breakdown | None:
