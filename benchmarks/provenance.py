@@ -47,7 +47,7 @@ class Page:
     @property
     def data(self) -> tuple[Path, ...]:
         """Where its figures are: files beside it, or the page itself."""
-        return (self.path,) if self.path.stem in OWN_TABLES else self.named
+        return self.named or ((self.path,) if self.path.stem in OWN_TABLES else ())
 
 
 def pages() -> list[Page]:

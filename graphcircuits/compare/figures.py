@@ -81,7 +81,7 @@ class Kinds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contrast:
+class Advantage:
     """What a method has over another, on the same cases."""
 
     words: str
@@ -160,7 +160,7 @@ def _three(values: Sequence[float]) -> list[str]:
     return [f"{value:.3f}" for value in (median(values), mean(values), min(values))]
 
 
-def contrasts_text(contrasts: Sequence[Contrast], *, what: str, percent: bool = False) -> str:
+def contrasts_text(contrasts: Sequence[Advantage], *, what: str, percent: bool = False) -> str:
     """Each difference in words, with its intervals."""
     lines = []
     for contrast in contrasts:

@@ -259,7 +259,7 @@ class Report:
     def _part(self, by_case: ByCase, kind: str) -> ByCase:
         return {case: values for case, values in by_case.items() if self._kind_of[case] == kind}
 
-    def contrasts(self) -> list[figures.Contrast]:
+    def contrasts(self) -> list[figures.Advantage]:
         """What methods that ran have over floors, in mean AUROC; or over searches, in mean CMD."""
         measure, compared = ("auroc", OVER_FLOORS) if self.has_truth else ("cmd", OVER_SEARCHES)
         ran = {run.method for run in self.runs}
@@ -278,7 +278,9 @@ class Report:
                 for name, part in parts.items()
                 if part[0].keys() & part[1].keys()
             }
-            found.append(figures.Contrast(words=words, method=method, other=other, by_part=by_part))
+            found.append(
+                figures.Advantage(words=words, method=method, other=other, by_part=by_part)
+            )
         return found
 
     @property

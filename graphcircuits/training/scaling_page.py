@@ -29,7 +29,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Interval:
+class SeedInterval:
     """A mean over seeds, and how far it is known."""
 
     mean: float
@@ -41,13 +41,13 @@ class Interval:
         return f"{self.mean:.4f}" + ("" if self.half is None else f" ± {self.half:.4f}")
 
 
-def interval(values: Sequence[float]) -> Interval:
+def interval(values: Sequence[float]) -> SeedInterval:
     """By Student's distribution."""
     n = len(values)
     if n < 2:
-        return Interval(values[0], None, n)
+        return SeedInterval(values[0], None, n)
     t = T_95[n - 2] if n - 2 < len(T_95) else NORMAL_95
-    return Interval(mean(values), t * stdev(values) / n**0.5, n)
+    return SeedInterval(mean(values), t * stdev(values) / n**0.5, n)
 
 
 Row = tuple[str, str, int | None]
@@ -125,7 +125,7 @@ def plot(path: str | Path, records: Sequence[Record], kind: str | None = None) -
     save_figure(figure, path)
 
 
-def _draw_sizes(axes: Any, curves: dict[Row, Interval]) -> None:
+def _draw_sizes(axes: Any, curves: dict[Row, SeedInterval]) -> None:
     for place, name in enumerate(dict.fromkeys(row[1] for row in curves)):
         own = sorted((row[2] or 0, x) for row, x in curves.items() if row[1] == name)
         axes.errorbar(
@@ -139,7 +139,7 @@ def _draw_sizes(axes: Any, curves: dict[Row, Interval]) -> None:
         )
 
 
-def _draw_rows(axes: Any, rows: dict[Row, Interval]) -> None:
+def _draw_rows(axes: Any, rows: dict[Row, SeedInterval]) -> None:
     for place, x in enumerate(rows.values()):
         axes.errorbar(x.mean, -place, xerr=x.half or 0.0, marker="o", capsize=3, color=COLOURS[0])
     axes.set_yticks([-place for place in range(len(rows))], [row[1] for row in rows], fontsize=8)

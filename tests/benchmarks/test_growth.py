@@ -15,6 +15,7 @@ def test_a_page_is_read_back(tmp_path: Path) -> None:
     ]
     drawn = [Point("random 8x8", 8, 64, 6637, "eap", 1.2e6, 4.0)]
     page = tmp_path / "growth.md"
-    page.write_text(report([trained, drawn], Namespace(repeats=1, budget=15.0, threads=1)))
+    options = Namespace(repeats=1, budget=15.0, threads=1, figure="growth.png")
+    page.write_text(report([trained, drawn], options))
     # What was skipped has no number to draw.
     assert read_page(page) == [trained[:3], drawn]
