@@ -124,7 +124,11 @@ def test_what_is_not_familiar_gets_eap_ig(ship: Ship) -> None:
     with pytest.warns(BeyondTraining) as caught:
         named = localize(subject, pairs, "gcl")
     told = str(caught[0].message)
-    assert named.notes == (told,)
+    assert named.notes == (
+        told,
+        "gcl gives no probabilities here: they would mean nothing on such a model",
+    )
+    assert named.probabilities is None
     start = "this case is not like those that the predictor was trained on (none of them had: norm "
     assert told.startswith(f"{start}rms, positions rotary, gated MLP, grouped keys): the networks")
     # Words alone are no reason: the plain architecture is as strange.
