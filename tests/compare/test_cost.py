@@ -102,6 +102,7 @@ def expected(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("method", some(METHODS, FAST))
 def test_passes_follow_the_formulas_and_flops_torchs_counter(method: str, predictor: Path) -> None:
     subject = make_small()
