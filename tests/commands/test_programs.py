@@ -179,14 +179,14 @@ def test_a_program_needs_its_subject(command: Command, case: Case) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("program", ["swapped", "halved"])
-def test_the_loop_closes(command: Command, tmp_path: Path, program: str) -> None:
-    """Write a program, build its subject, find its circuit; then change the program."""
+def test_the_loop_closes(command: Command, tmp_path: Path) -> None:
+    """Write a program, build its subject, find its circuit; then change the program. It puts out
+    numbers; examples/plant_a_circuit.py does the same with a program that puts out classes."""
     (tmp_path / "my.py").write_text(PROGRAMS)
     inputs = ["--vocab", "a,b", "--max-seq-len", "3"]
-    built = command("build", "--program", f"my.py:{program}", *inputs, "--rows", "16")
+    built = command("build", "--program", "my.py:halved", *inputs, "--rows", "16")
     assert (built.code, built.out) == (0, "1 of 1 subjects in subjects\n"), built.err
-    given = ["localize", f"my.py:{program}", "--subject", f"subjects/{program}.safetensors"]
+    given = ["localize", "my.py:halved", "--subject", "subjects/halved.safetensors"]
     ended = command(*given, "--json")
     assert (ended.code, ended.err) == (0, "")
     record = json.loads(ended.out)
@@ -196,8 +196,7 @@ def test_the_loop_closes(command: Command, tmp_path: Path, program: str) -> None
     assert record["auroc"] > 0.95
     ended = command(*given, *inputs, "--method", "exact", "--edges", "2")
     assert "2 of the 2 true edges are among them\nAUROC 1.0000 (head level)" in ended.out
-    changed = PROGRAMS.replace('{"a": "b", "b": "a"}', '{"a": "a", "b": "b"}')
-    (tmp_path / "my.py").write_text(changed.replace('"a": 0.5', '"a": 0.0'))
+    (tmp_path / "my.py").write_text(PROGRAMS.replace('"a": 0.5', '"a": 0.0'))
     ended = command(*given, "--method", "eap")
     assert ended.code == 0
     assert "if the program has changed, build it again: its circuit need not be" in ended.err

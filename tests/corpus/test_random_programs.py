@@ -245,11 +245,11 @@ def test_a_program_with_a_constant_output_is_refused():
 
 @pytest.mark.slow
 def test_no_random_program_leaks():
-    """500 programs, by the split's own checks, against every listed case and among each other."""
-    seeds = [s for s in range(1500) if layers_drawn(random_programs._generator(s)) <= 4][:490]
-    seeds += [s for s in range(100) if layers_drawn(random_programs._generator(s)) > 4][:10]
+    """200 programs, by the split's own checks, against every listed case and among each other."""
+    seeds = [s for s in range(600) if layers_drawn(random_programs._generator(s)) <= 4][:195]
+    seeds += [s for s in range(100) if layers_drawn(random_programs._generator(s)) > 4][:5]
     random = {f"rnd-{seed}": drawn(seed) for seed in seeds}
-    assert len(random) == 500
+    assert len(random) == 200
     listed = corpus()
     traits = traits_of([*listed, *random.values()])
     places = {id: random_facts(int(id[4:])).place for id in random}
@@ -270,8 +270,7 @@ def test_no_random_program_leaks():
             assert (place["split"], {place["fold"]}) == ("pool", folds)
         found[place["split"]] += bool(matches)
     # The check can fail: there are such programs.
-    assert found["discarded"] > 20
-    assert found["pool"] > 20
+    assert min(found["discarded"], found["pool"]) > 8
     for one, other in itertools.combinations(random, 2):
         related = match(traits[one], traits[other]) is not None
         assert related == (places[one]["group"] == places[other]["group"]) or (

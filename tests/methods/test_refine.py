@@ -1,6 +1,7 @@
 """Refining: never worse than its start on its pairs, and resumed as if it had never stopped."""
 
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -103,9 +104,12 @@ def test_half_precision_and_positions_that_are_not_scored() -> None:
     assert torch.equal(found.sort().values, scores.sort().values)
 
 
-def test_seconds(case: tuple[Transformer, Pairs, Tensor]) -> None:
+def test_seconds(case: tuple[Transformer, Pairs, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by a second whenever it is looked at, however slow the machine."""
+    monkeypatch.setattr("time.perf_counter", count(1.0).__next__)
     calls: list[tuple[int, int]] = []
-    found = refinement(*case, seconds=0.15, progress=lambda *call: calls.append(call))
+    found = refinement(*case, seconds=13.0, progress=lambda *call: calls.append(call))
+    assert found.steps == 13 - 3  # one to prepare, and one for each judgement of a ranking
     assert [done for done, _ in calls] == [*range(1, found.steps + 1)]
     assert all(done <= total for done, total in calls)
     assert calls[-1] == (found.steps, found.steps)

@@ -51,7 +51,8 @@ def test_places_count_larger_values_and_half_of_the_ties(dtype: torch.dtype) -> 
     larger = (values[:, None] > values[:, :, None]).sum(2)
     others = (values[:, None] == values[:, :, None]).sum(2) - 1
     expected = (1 + larger + (0.5 * others).where(values > 0, 0)).log().to(dtype)
-    torch.testing.assert_close(place(values), expected)
+    # Logarithms are those of single precision.
+    torch.testing.assert_close(place(values), expected, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(place(values[:, ::2]), place(values[:, ::2].clone()))
 
 

@@ -40,9 +40,10 @@ def make_predictors(config: PredictorConfig, n: int = 3) -> list[Predictor]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("options", CONFIGURATIONS)
+@pytest.mark.parametrize("options", CONFIGURATIONS[:2])
 def test_vectors_of_several_runs(options: dict[str, Any]) -> None:
-    """Identifiers of their own, two cases of other weights, and filling behind the coordinates."""
+    """Identifiers of their own, two cases of other weights, and filling behind the coordinates; of
+    edges as nodes and with them. Learners, which see no vectors, are compared below."""
     config = small(aligner="tabpfn", **AT_THE_CLEAN_RUN, **options)
     members = make_predictors(config)
     readings = [make_reading(config, "plain", seed=seed) for seed in (0, 1)]

@@ -165,9 +165,9 @@ def test_many_wild_programs_compile() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-def test_a_thousand_wild_programs_are_refused_or_exact() -> None:
-    compiled = sum(refused_or_exact(seed, max_length=9) for seed in range(1000))
-    assert 500 < compiled < 900
+def test_hundreds_of_wild_programs_are_refused_or_exact() -> None:
+    compiled = sum(refused_or_exact(seed, max_length=9) for seed in range(500))
+    assert 250 < compiled < 450
 
 
 @pytest.mark.usefixtures("unchecked")

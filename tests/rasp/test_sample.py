@@ -47,10 +47,9 @@ def fuzzed(programs: int, seed: int) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(0, 120, 60))
-def test_random_programs_compile_to_what_the_interpreter_says(seed: int):
+def test_random_programs_compile_to_what_the_interpreter_says():
     """`make fuzz` tries thousands more."""
-    done = fuzzed(60, seed)
+    done = fuzzed(60, 0)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "60 programs, 0 failures" in done.stdout
 
