@@ -44,6 +44,7 @@ __all__ = [
     "FORMAT_VERSION",
     "Artifact",
     "StoreError",
+    "check_finite",
     "check_types",
     "check_version",
     "content_hash",
@@ -243,6 +244,20 @@ def check_types(
     ]
     if problems:
         raise StoreError(f"{path} is not a whole {noun}: {'; '.join(problems)}.")
+
+
+def check_finite(source: object, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse weights among which a number is NaN or infinite: the source is damaged."""
+    for name, tensor in tensors.items():
+        # A sum is finite where all numbers are, and takes no memory; else each is looked at.
+        if not tensor.is_floating_point() or tensor.sum(dtype=torch.float32).isfinite():
+            continue
+        bad = tensor.numel() - int(tensor.isfinite().sum())
+        if bad:
+            raise StoreError(
+                f"{source} holds numbers that are not finite, {bad} of {tensor.numel()} in "
+                f"{short(name)}: it is damaged, or its training diverged."
+            )
 
 
 @contextmanager
