@@ -260,6 +260,9 @@ def check_finite(source: object, tensors: Mapping[str, Tensor]) -> None:
             )
 
 
+_NOT_WHOLE = ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
+
+
 @contextmanager
 def taken_apart(path: str | Path, noun: str) -> Iterator[None]:
     """Errors met while the content of a file is taken apart, as a StoreError: it is not whole."""
@@ -267,7 +270,7 @@ def taken_apart(path: str | Path, noun: str) -> Iterator[None]:
         yield
     except StoreError:
         raise
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+    except _NOT_WHOLE as error:
         told = short(f"{type(error).__name__}: {error}")
         raise StoreError(
             f"{path} is not a whole {noun} ({told}); delete it to start afresh."
