@@ -124,13 +124,12 @@ def run_train(folder: Path) -> None:
 
 
 def run_language(folder: Path) -> None:
-    """Two small models, which do not learn anything in so few steps."""
+    """A small model, which learns nothing in so few steps: its report is kept."""
     config = LanguageConfig(steps=6, batch=128, lr=0.01, mib=0.3)
     texts = folder.parent / "texts"
     if not texts.exists():
         write_texts(texts)
-    designs = [Design.parse(name) for name in ("llama-1x32-chars", "gpt2-1x32-chars")]
-    list(make_models(designs, folder, config, roots=[texts]))
+    list(make_models([Design.parse("gpt2-1x32-chars")], folder, config, roots=[texts]))
 
 
 def run_localize(folder: Path) -> None:
