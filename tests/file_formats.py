@@ -117,7 +117,7 @@ def other_forms(x: Tensor) -> list[Any]:
     ]  # fmt: skip
 
 
-def json_file(path: Path, seal: Callable[[Any], Any] = lambda content: content) -> dict[str, Write]:
+def json_file(path: Path, seal: Callable[[Any], Any] = lambda content: content) -> dict[str, Any]:
     """Ways to forge a JSON file; `seal` hashes what it holds."""
     text = path.read_text()
     return {
@@ -130,7 +130,7 @@ def _put(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content))
 
 
-def artifact(path: Path) -> dict[str, Write]:
+def artifact(path: Path) -> dict[str, Any]:
     """Ways to forge a safetensors file of ours, under the hash of what it then holds."""
     header, tensors = split_artifact(path)
 
@@ -149,7 +149,7 @@ def artifact(path: Path) -> dict[str, Write]:
     }
 
 
-def either(*ways: dict[str, Write]) -> dict[str, Write]:
+def either(*ways: dict[str, Any]) -> dict[str, Any]:
     """Forge one of several files, drawn anew each time."""
     kinds = ("forge", "not_finite")
     by_kind = {kind: [way[kind] for way in ways if kind in way] for kind in kinds}
@@ -332,7 +332,7 @@ def interpbench_folder(folder: Path) -> Opened:
     def pickled(path: Path, value: Any) -> Write:
         return lambda rng: _pickle(path, forge(value, rng), rng)
 
-    ways: list[dict[str, Write]] = [
+    ways: list[dict[str, Any]] = [
         {
             "forge": lambda rng: torch.save(forged_state(state, rng), model),
             "not_finite": lambda rng: torch.save(state | spoiled_tensors(weights, rng), model),
