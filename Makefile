@@ -121,10 +121,11 @@ demo: $(PACKAGE) ## compile a program, and find its circuit in the subject that 
 	$(BIN)/graphcircuits localize ib-13 --html build/demo/ib-13.html
 	@echo "open build/demo/ib-13.html: the circuit that was found, and the true one"
 
-fuzz: $(READY) ## compare compiler and interpreter on 20,000 random programs
+fuzz: $(READY) ## try 20,000 random programs, and files of every kind damaged and forged by the hundred
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.fuzz --files 200
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.rasp.fuzz --programs 20000
 
-kills: $(READY) ## kill build, corpus, bench, train and sweep 100 times and compare what is resumed
+kills: $(READY) ## kill every long command, 100 times in all, and compare what is resumed
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.kills --kills 100
 
 bench: $(READY) ## measure speed and memory

@@ -3,6 +3,7 @@
 0 all done, 1 something failed, 2 a mistake of the caller, 70 one of ours, 130 interrupted.
 """
 
+import errno
 import io
 import re
 import sys
@@ -33,6 +34,8 @@ from graphcircuits.commands.train import train
 from graphcircuits.commands.view import view
 
 FAILED, MISTAKE, INTERNAL = 1, 2, 70
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says where there is no room on a disk, which is nobody's mistake."""
 
 app = typer.Typer(
     name="graphcircuits",
@@ -86,7 +89,8 @@ def _report(error: Exception) -> int:
     """Say what went wrong, and return the exit code."""
     if isinstance(error, ValueError | OSError | ImportError):
         say_error(in_words(error))
-        return MISTAKE
+        full = isinstance(error, OSError) and error.errno in FULL
+        return FAILED if full else MISTAKE
     if isinstance(error, MemoryError) or re.search("out of memory|allocate memory", str(error)):
         in_commands = getattr(error, "in_commands", None)
         told = in_commands() if in_commands else str(error) * isinstance(error, MemoryError)

@@ -4,6 +4,7 @@
 accepts a mapping alone: text found in a file is never opened as a path.
 """
 
+import math
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
@@ -92,6 +93,8 @@ def _convert(hint: Any, value: Any, name: str, problems: list[str]) -> Any:
         return Path(value)
     elif hint is int and isinstance(value, bool):
         pass  # True is an int to Python, and a mistake to us
+    elif isinstance(value, float) and not math.isfinite(value):
+        pass  # nothing can be computed with it
     elif isinstance(base := origin or hint, type) and isinstance(value, base):
         return value
     words = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)

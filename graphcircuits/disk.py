@@ -2,7 +2,8 @@
 
 1. `write_atomic` writes beside the file, syncs, and renames: a crash leaves the old file, and
    what a killed writer left beside it goes with the next write into the same folder.
-2. `seldom` spaces out checkpoints, so that writing them takes a small share of the time.
+2. `writing` puts errors of other libraries' writers in the system's words.
+3. `seldom` spaces out checkpoints, so that writing them takes a small share of the time.
 """
 
 import errno
@@ -10,6 +11,7 @@ import hashlib
 import math
 import os
 import platform
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -48,6 +50,22 @@ def write_atomic(path: str | Path, data: bytes) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """What other libraries raise while they write under `path`, as the system's error that it is.
+
+    Rust's say `(os error 28)` in an error of their own kind, NumPy how many bytes it wrote.
+    """
+    try:
+        yield
+    except Exception as error:
+        said = re.search(r"\(os error (\d+)\)|\d+ requested and \d+ written", str(error))
+        if said is None:
+            raise
+        number = int(said[1] or errno.ENOSPC)
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 @contextmanager

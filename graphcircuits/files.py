@@ -6,6 +6,7 @@
 """
 
 import json
+import math
 import reprlib
 import stat
 import tomllib
@@ -92,10 +93,16 @@ def parse_json(text: str) -> Any:
     """The value of a JSON text.
 
     What is no JSON raises JSONDecodeError; a StoreError that reads on from the name of the text
-    says that a key is there twice, that a number is too long, or that the nesting is too deep.
+    says that a key is there twice, that a number is too long or none at all (NaN, infinity), or
+    that the nesting is too deep.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_unique_keys)
+        value = json.loads(
+            text,
+            object_pairs_hook=_unique_keys,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+        )
     except RecursionError:
         raise StoreError(_TOO_DEEP) from None
     except (json.JSONDecodeError, StoreError):
@@ -138,6 +145,16 @@ def _check_depth(value: object) -> None:
         if not level:
             return
     raise StoreError(_TOO_DEEP)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise StoreError(f"holds {name}, which is no number that anything can be computed with.")
+
+
+def _finite(digits: str) -> float:
+    """A number of JSON; 1e999 would be read as infinity."""
+    value = float(digits)
+    return value if math.isfinite(value) else _refuse_constant(digits)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -44,6 +44,7 @@ __all__ = [
     "FORMAT_VERSION",
     "Artifact",
     "StoreError",
+    "check_finite",
     "check_types",
     "check_version",
     "content_hash",
@@ -245,6 +246,23 @@ def check_types(
         raise StoreError(f"{path} is not a whole {noun}: {'; '.join(problems)}.")
 
 
+def check_finite(source: object, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse weights among which a number is NaN or infinite: the source is damaged."""
+    for name, tensor in tensors.items():
+        # A sum is finite where all numbers are, and takes no memory; else each is looked at.
+        if not tensor.is_floating_point() or tensor.sum(dtype=torch.float32).isfinite():
+            continue
+        bad = tensor.numel() - int(tensor.isfinite().sum())
+        if bad:
+            raise StoreError(
+                f"{source} holds numbers that are not finite, {bad} of {tensor.numel()} in "
+                f"{short(name)}: it is damaged, or its training diverged."
+            )
+
+
+_NOT_WHOLE = ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
+
+
 @contextmanager
 def taken_apart(path: str | Path, noun: str) -> Iterator[None]:
     """Errors met while the content of a file is taken apart, as a StoreError: it is not whole."""
@@ -252,7 +270,7 @@ def taken_apart(path: str | Path, noun: str) -> Iterator[None]:
         yield
     except StoreError:
         raise
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+    except _NOT_WHOLE as error:
         told = short(f"{type(error).__name__}: {error}")
         raise StoreError(
             f"{path} is not a whole {noun} ({told}); delete it to start afresh."

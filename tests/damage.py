@@ -2,8 +2,9 @@
 
 1. `bend` damages bytes at random: flips, cuts, insertions, splices.
 2. `forge` changes one place of a plain value to another type or size; the test hashes it anew.
-3. `survives` gives a reader every such file and checks that it returns, or raises one of its own
-   errors with a printable text, within ten seconds and two gigabytes each.
+3. `limits` are the terms on which a reader must answer: ten seconds, two gigabytes.
+
+`tests.fuzz` gives readers such files by the hundred.
 """
 
 import copy
@@ -11,7 +12,7 @@ import json
 import random
 import resource
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from graphcircuits.files import StoreError
 from graphcircuits.store import content_hash
 
 SECONDS, BYTES = 10, 2 * 2**30
@@ -142,25 +142,3 @@ def limits() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-def survives(
-    read: Callable[[], object],
-    writes: Iterable[object],
-    errors: tuple[type[Exception], ...] = (StoreError, FileNotFoundError),
-) -> tuple[int, int]:
-    """How many files were read and how many refused; `writes` puts the next one in its place."""
-    taken = refused = 0
-    for _ in writes:
-        with limits():
-            try:
-                read()
-                taken += 1
-            except errors as error:
-                refused += 1
-                text = str(error)
-                assert all(c.isprintable() or c in "\n\t" for c in text), repr(text)
-                # A failed allocation that someone caught is an allocation all the same.
-                assert "allocate memory" not in text, text
-                assert len(text) < 10_000
-    return taken, refused

@@ -1,17 +1,17 @@
-"""Kill -9 at random moments of build, corpus, bench, train and sweep; what is resumed must equal
-the unbroken run.
+"""Kill -9, and Ctrl-C, at random moments of long commands; what is resumed must equal the unbroken
+run.
 
-Each of the five runs once unbroken, in a process of its own. Then it runs in a new folder, is
-killed at a random moment, and given again as a user would, until it ends; what it left is compared
-with the unbroken run, and so on in new folders until there have been enough kills. Build, corpus
-and train must leave the same bytes and no other file, and so must sweep, but for its times; of
-bench, whose results hold seconds, the scores.
+Each runs once unbroken, in a process of its own. Then it runs in a new folder, is killed at some
+moment, and given again as a user would, until it ends; what it left is compared with the unbroken
+run, and so on in new folders until there have been enough kills. All must leave the same files, and
+the same bytes in them, but for MEASURED: what files say of time and memory, and hashes over it.
 
     python -m tests.kills --kills 100
 """
 
 import argparse
 import csv
+import json
 import os
 import random
 import signal
@@ -25,24 +25,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import typer
 
+from graphcircuits.commands.localize import localize
+from graphcircuits.commands.output import INTERRUPTED
 from graphcircuits.commands.train import train
 from graphcircuits.compare import bench
 from graphcircuits.compare.report import Report
-from graphcircuits.compare.runs import KIND
 from graphcircuits.corpus.build import BuildConfig, build
 from graphcircuits.corpus.case import Case
+from graphcircuits.corpus.language.build import make_models
+from graphcircuits.corpus.language.designs import Design
+from graphcircuits.corpus.language.model import LanguageConfig
 from graphcircuits.corpus.making import begin, make
 from graphcircuits.corpus.orders import Order
 from graphcircuits.corpus.shards import MANIFEST
 from graphcircuits.fleets.recipes import SiitConfig
 from graphcircuits.rasp import Map, tokens
-from graphcircuits.store import load_artifact
 from graphcircuits.training.runner import InProcess
 from graphcircuits.training.sweep import Means
 from graphcircuits.training.sweep_plan import plan_sweep
 from graphcircuits.training.sweep_results import write_results
 from graphcircuits.training.sweep_store import SweepStore
+from tests.corpus.language.texts import write_texts
 from tests.corpus.small import begun, quick
 from tests.training.sweeps import COMMAND, TINY, content, small, sweep_in
 
@@ -108,7 +113,27 @@ layers = 1
 def run_train(folder: Path) -> None:
     config = folder / "settings.toml"
     config.write_text(TRAIN)
-    train(out=folder / "mine.safetensors", cases="ib-7,ib-2", config=str(config), seeds=2)
+    kept = folder / "checkpoints"
+    train(
+        out=folder / "mine.safetensors",
+        cases="ib-7,ib-2",
+        config=str(config),
+        seeds=2,
+        checkpoints=kept,
+    )
+
+
+def run_language(folder: Path) -> None:
+    """A small model, which learns nothing in so few steps: its report is kept."""
+    config = LanguageConfig(steps=6, batch=128, lr=0.01, mib=0.3)
+    texts = folder.parent / "texts"
+    if not texts.exists():
+        write_texts(texts)
+    list(make_models([Design.parse("gpt2-1x32-chars")], folder, config, roots=[texts]))
+
+
+def run_localize(folder: Path) -> None:
+    localize(case="ib-3", method="exact", out=folder / "found.json")
 
 
 def run_sweep(folder: Path) -> None:
@@ -126,19 +151,30 @@ def all_bytes(folder: Path) -> Content:
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
-def all_scores(folder: Path) -> Content:
-    """Results without their seconds and peaks of memory; other files only by name."""
-    found: Content = dict.fromkeys(all_bytes(folder), b"")
-    for path in folder.glob("runs/*/*.json"):
-        run = load_artifact(path, KIND)
-        found[str(path.relative_to(folder))] = (
-            *(run.config, run.seed),
-            *(run.meta[name] for name in ("scores", "curve")),
-        )
-    lines = list(csv.reader((folder / "cases.csv").read_text().splitlines()))
-    measured = [lines[0].index(name) for name in ("seconds", "peak_bytes")]
-    kept = [[x for place, x in enumerate(line) if place not in measured] for line in lines]
-    return {**found, "cases.csv": kept}
+MEASURED = ("seconds", "peak_bytes", "sha256")
+"""Fields of files that may differ from one run to the next."""
+
+
+def but_measured(folder: Path) -> Content:
+    """Every file without what was measured; tables and pictures, which show it, only by name."""
+    found = all_bytes(folder)
+    for name in found:
+        path = folder / name
+        if path.suffix == ".json":
+            found[name] = _unmeasured(json.loads(path.read_text()))
+        elif path.suffix == ".csv":
+            lines = list(csv.reader(path.read_text().splitlines()))
+            places = [place for place, x in enumerate(lines[0]) if x not in MEASURED]
+            found[name] = [[line[place] for place in places] for line in lines]
+        elif path.suffix in (".md", ".tex", ".svg", ".png"):
+            found[name] = b""
+    return found
+
+
+def _unmeasured(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {x: _unmeasured(inner) for x, inner in value.items() if x not in MEASURED}
+    return [_unmeasured(inner) for inner in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
@@ -147,13 +183,17 @@ class Work:
 
     run: Callable[[Path], None]
     read: Callable[[Path], Content]
+    signal: int = signal.SIGKILL
 
 
 WORKS = {
     "build": Work(run_build, all_bytes),
     "corpus": Work(run_corpus, all_bytes),
-    "bench": Work(run_bench, all_scores),
+    "bench": Work(run_bench, but_measured),
     "train": Work(run_train, all_bytes),
+    "train, Ctrl-C": Work(run_train, all_bytes, signal.SIGINT),
+    "language": Work(run_language, but_measured),
+    "localize": Work(run_localize, but_measured),
     "sweep": Work(run_sweep, content),
 }
 
@@ -165,11 +205,14 @@ def started(work: Work, folder: Path) -> int:
     if process:
         return process
     errors, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         os.dup2(null, 1)
         os.dup2(null, 2)
         work.run(folder)
         os._exit(0)
+    except (KeyboardInterrupt, typer.Exit):
+        os._exit(INTERRUPTED)
     except BaseException:  # noqa: BLE001  the child must not go on as its parent
         os.write(errors, traceback.format_exc().encode())
         os._exit(1)
@@ -181,7 +224,7 @@ def ended(process: int) -> None:
         raise SystemExit(f"the run ended with status {status}: its error stands above.")
 
 
-def killed(process: int, after: float) -> bool:
+def killed(process: int, after: float, by: int) -> bool:
     """Whether the process was still there to be killed; one that failed ends everything."""
     until = time.monotonic() + after
     while time.monotonic() < until:
@@ -191,9 +234,9 @@ def killed(process: int, after: float) -> bool:
         if done:
             return False
         time.sleep(min(0.005, max(0.0, until - time.monotonic())))
-    os.kill(process, signal.SIGKILL)
+    os.kill(process, by)
     _, status = os.waitpid(process, 0)
-    return os.WIFSIGNALED(status)
+    return os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == INTERRUPTED
 
 
 def try_work(name: str, kills: int, folder: Path, chance: random.Random) -> str:
@@ -206,7 +249,10 @@ def try_work(name: str, kills: int, folder: Path, chance: random.Random) -> str:
         broken = folder / name / f"broken{compared}"
         began, before = time.monotonic(), done
         # Also moments after the end of an unbroken run, so that every run can end.
-        while done < kills and killed(started(work, broken), chance.uniform(0, 1.1 * seconds)):
+        while done < kills:
+            after = chance.uniform(0, 1.1 * seconds)
+            if not killed(started(work, broken), after, work.signal):
+                break
             done += 1
         if done == kills:
             ended(started(work, broken))
@@ -226,15 +272,16 @@ def try_work(name: str, kills: int, folder: Path, chance: random.Random) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__)
-    parser.add_argument("--kills", type=int, default=100, help="of all five together")
+    parser.add_argument("--kills", type=int, default=100, help="of all together")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     given = parser.parse_args()
     torch.set_num_threads(1)
     chance = random.Random(given.seed)
-    shares = {"build": 3, "corpus": 2, "bench": 1, "train": 2, "sweep": 2}
+    shares = {"build": 3, "corpus": 2, "bench": 1, "train": 1, "train, Ctrl-C": 1, "sweep": 2}
+    shares |= {"language": 1, "localize": 1}
     with tempfile.TemporaryDirectory() as folder:
         for name, share in shares.items():
-            kills = max(1, round(given.kills * share / 10))
+            kills = max(1, round(given.kills * share / sum(shares.values())))
             sys.stdout.write(try_work(name, kills, Path(folder), chance) + "\n")
             sys.stdout.flush()
 

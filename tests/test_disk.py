@@ -9,7 +9,7 @@ from typing import IO, Any
 import pytest
 
 from graphcircuits import disk
-from graphcircuits.disk import seldom, write_atomic
+from graphcircuits.disk import seldom, write_atomic, writing
 
 
 def names(folder: Path) -> list[str]:
@@ -146,6 +146,28 @@ def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(OSError, match=r"No space left on device: '.*file\.bin'"):
         write_atomic(tmp_path / "file.bin", b"new")
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "number"),
+    [
+        (RuntimeError("Error while serializing: I/O error: File too large (os error 27)"), 27),
+        (OSError("389830 requested and 15296 written"), 28),
+        (OSError(13, "Permission denied", "elsewhere"), 13),
+    ],
+)
+def test_errors_of_other_writers_are_those_of_the_system(error: Exception, number: int) -> None:
+    with pytest.raises(OSError, match=r"File too large|No space left|Permission") as caught:
+        _raised(error)
+    assert caught.value.errno == number
+    assert caught.value.filename in ("models", "elsewhere")
+    with pytest.raises(ValueError, match="something else"):
+        _raised(ValueError("something else"))
+
+
+def _raised(error: Exception) -> None:
+    with writing("models"):
+        raise error
 
 
 def test_checkpoints_take_their_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from graphcircuits.adapters.gguf_file import GgufFile, read_gguf
 from graphcircuits.adapters.gguf_settings import Settings, read_config
 from graphcircuits.adapters.gguf_tokenizer import read_tokenizer
 from graphcircuits.files import StoreError, short
+from graphcircuits.store import check_finite
 from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
 
 
@@ -43,7 +44,9 @@ def load_gguf(path: str | Path, *, tokenizer: bool = True) -> Transformer:
         raise StoreError(f"{path} describes no subject: {error}") from error
     _check(file, settings, config)
     made = _tokenizer(file, config) if tokenizer else None
-    return Transformer(config, _weights(file, settings, config), tokenizer=made)
+    weights = _weights(file, settings, config)
+    check_finite(path, weights)
+    return Transformer(config, weights, tokenizer=made)
 
 
 def _tokenizer(file: GgufFile, config: TransformerConfig) -> Any:

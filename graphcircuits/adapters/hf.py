@@ -28,7 +28,8 @@ from torch import Tensor
 from graphcircuits.adapters.hf_families import FAMILIES, Family, Tensors, load_transformers
 from graphcircuits.adapters.hf_families.family import norm_in, norm_out
 from graphcircuits.adapters.hub import hub_or_cache
-from graphcircuits.files import read_json, short
+from graphcircuits.files import printable, read_json, short
+from graphcircuits.store import check_finite
 from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
 
 TEXT_PARTS = {"gemma3": "gemma3_text"}
@@ -36,6 +37,8 @@ TEXT_PARTS = {"gemma3": "gemma3_text"}
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 _KNOWN_TYPES = f"known types: {', '.join([*FAMILIES, *TEXT_PARTS])}"
+_LONGEST = 500
+"""Characters of another library's error, which may quote a file."""
 _WEIGHTS = (".safetensors", ".bin")
 # Constants that old files carry along: masks, and the frequencies of rotary positions.
 _BUFFER = re.compile(r"(^|\.)((attn|attention)\.(bias|masked_bias)|rotary_emb\.inv_freq)$")
@@ -99,6 +102,7 @@ def _convert(
         if consume:
             for parameter in base.get_submodule(prefix.rstrip(".")).parameters():
                 parameter.data = parameter.new_empty(0)
+    check_finite("the model", weights)
     return Transformer(config, weights)
 
 
@@ -311,7 +315,8 @@ def _few(names: list[str]) -> str:
 def _line(error: Exception) -> str:
     """The first line of what an error says, and the next where it only announces that."""
     lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
-    return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1])
+    said = " ".join(lines[:2] if lines[0].endswith(":") else lines[:1])
+    return printable(said if len(said) <= _LONGEST else f"{said[:_LONGEST]} ...")
 
 
 # Back

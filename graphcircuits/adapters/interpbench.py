@@ -28,6 +28,7 @@ from graphcircuits.disk import write_atomic
 from graphcircuits.files import StoreError, read_json, short, write_json
 from graphcircuits.plain_pickle import Made, read_pickle
 from graphcircuits.plain_weights import read_weights
+from graphcircuits.store import check_finite
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
@@ -69,6 +70,7 @@ def import_interpbench(directory: str | Path) -> Imported:
     weights, problems = hooked.stack_weights(config, read_weights(folder / MODEL))
     if problems:
         raise StoreError(f"{folder / MODEL} does not fit {CONFIG}: {'; '.join(problems)}.")
+    check_finite(folder / MODEL, weights)
     try:
         transformer = Transformer(config, weights, codec)
     except ValueError as error:

@@ -30,6 +30,7 @@ from graphcircuits.adapters.gguf_tokenizer import (
 )
 from graphcircuits.adapters.hf_families import load_transformers
 from graphcircuits.files import StoreError, read_bytes
+from graphcircuits.store import check_finite
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
 TOKENIZER = "tokenizer.bin"
@@ -50,8 +51,7 @@ def load_llama2c(path: str | Path, tokenizer: str | Path | None = None) -> Trans
         tokenizer = beside
     made = None if tokenizer is None else read_llama2c_tokenizer(tokenizer, config.d_vocab)
     values = torch.frombuffer(bytearray(read_bytes(path)[_HEADER.size :]), dtype=torch.float32)
-    if not bool(values.isfinite().all()):
-        raise StoreError(f"{path} holds numbers that are not finite: it is damaged.")
+    check_finite(path, {"it": values})
     parts = values.split([math.prod(shape) for shape in shapes.values()])
     stored = {
         name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
@@ -147,7 +147,8 @@ def _weights(config: TransformerConfig, stored: Mapping[str, Tensor]) -> dict[st
     for name, n in (("W_Q", config.n_heads), ("W_K", config.n_groups), ("W_V", config.n_groups)):
         rows = weights[name]
         if name != "W_V":
-            rows = torch.stack([halves(layer, n) for layer in rows])
+            # Of all layers at once: each is a head more.
+            rows = halves(rows.flatten(0, 1), n * len(rows)).view_as(rows)
         weights[name] = rows.unflatten(1, (n, config.d_head)).mT
     weights["W_O"] = weights["W_O"].mT.unflatten(1, (config.n_heads, config.d_head))
     return {name: x.contiguous() for name, x in weights.items()}

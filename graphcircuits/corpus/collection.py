@@ -26,7 +26,7 @@ from graphcircuits.corpus.shards import (
     shard_path,
 )
 from graphcircuits.files import StoreError
-from graphcircuits.store import taken_apart
+from graphcircuits.store import check_finite, taken_apart
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.layers import TransformerConfig, weight_shapes
 from graphcircuits.subject.transformer import Transformer
@@ -67,6 +67,7 @@ class CorpusEntry:
             config = build_config(TransformerConfig, self.record["transformer"])
             codec = build_config(Codec, self.record["codec"])
             weights = {name: tensor.float() for name, tensor in self._weights(config)}
+            check_finite(f"{self.path}: {self.id}", weights)
             order = self.order
             return Transformer(config, weights, codec, order.case, fleet=order.fleet)
 

@@ -51,7 +51,7 @@ from graphcircuits.predictor.model import (
 )
 from graphcircuits.predictor.paths import along_paths
 from graphcircuits.predictor.trust import Trust
-from graphcircuits.store import StoreError, load_artifact, save_artifact
+from graphcircuits.store import StoreError, check_finite, load_artifact, save_artifact
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -358,6 +358,7 @@ def load_ensemble(path: str | Path) -> Ensemble:
         origin = _checked_origin(artifact.meta["origin"])
         count = artifact.meta["members"]
         _check_sizes(config, count, artifact.tensors)
+        check_finite("it", artifact.tensors)
         members = []
         for place in range(count):
             member, prefix = Predictor(config), f"{place}."

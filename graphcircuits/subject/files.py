@@ -6,7 +6,7 @@ from typing import Any
 
 from graphcircuits.config import build_config
 from graphcircuits.files import StoreError, short
-from graphcircuits.store import DTYPES, load_artifact, save_artifact
+from graphcircuits.store import DTYPES, check_finite, load_artifact, save_artifact
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
@@ -58,6 +58,7 @@ def load_transformer(path: str | Path) -> Transformer:
             raise ValueError(f"weights must be one of {', '.join(DTYPES)}, got {sorted(other)}")
         config = build_config(TransformerConfig, found["transformer"])
         codec = None if found["codec"] is None else build_config(Codec, found["codec"])
+        check_finite("it", artifact.tensors)
         # Shapes are compared before anything is computed from a size.
         fleet = None if case is None else _text(report, "fleet") or "planted"
         return Transformer(config, dict(artifact.tensors), codec, case, fleet=fleet)

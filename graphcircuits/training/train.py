@@ -95,24 +95,30 @@ def train(
     for step in range(state.step, config.last):
         losses.append(_step(state, parts, config, seed, step, device))
         state.step = step + 1
+        interrupt: KeyboardInterrupt | None = None
         try:
             if progress:
                 progress(state.step, config.last)
-        except KeyboardInterrupt:
-            _checked(losses, step)  # what would be refused is not worth going on with
-            if checkpoint:
-                save(checkpoint, about, state, force=True)
-            raise
-        if state.step % config.every and state.step < config.last:
+        except KeyboardInterrupt as error:
+            interrupt = error
+        due = state.step % config.every == 0 or state.step == config.last
+        if not due and interrupt is None:
             continue
-        record = {"loss": _checked(losses, step), "cases": _validated(state, held_out)}
-        losses.clear()
-        state.history[state.step] = record
-        _remember_best(state, config)
-        if log:
-            log(state.step, {"loss": record["loss"]} | _figures(record["cases"]))
+        # Of an interrupted training too: what would be refused is not worth going on with.
+        loss = _checked(losses, step)
+        if due:
+            # Whoever goes on from here begins with the next step, and would not come back to this.
+            record = {"loss": loss, "cases": _validated(state, held_out)}
+            losses.clear()
+            state.history[state.step] = record
+            _remember_best(state, config)
+            if log:
+                log(state.step, {"loss": loss} | _figures(record["cases"]))
         if checkpoint:
-            save(checkpoint, about, state, force=state.step == config.last)
+            done = interrupt is not None or state.step == config.last
+            save(checkpoint, about, state, force=done)
+        if interrupt is not None:
+            raise interrupt
     _load(state.predictor, state.best or state.average)
     step = state.best_step if state.best else state.step
     return TrainedPredictor(state.predictor.eval(), state.history, step)

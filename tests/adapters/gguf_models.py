@@ -235,3 +235,18 @@ def write_model(path: Path, name: str, kind: str = "F32", **changes: Any) -> tup
     settings = settings_of(name, model)
     settings |= {key.replace("__", "."): value for key, value in changes.items()}
     return write(path, MODELS[name][0], settings, tensors_of(name, model), kind), model
+
+
+def write_raw(path: Path, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Path:
+    """A GGUF file with these settings and no others, not even an architecture of its own."""
+    writer = gguf.GGUFWriter(path, "")
+    writer.kv_data[0].clear()
+    for key, value in settings.items():
+        writer.add_key_value(key, value, *_type(value))
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, np.ascontiguousarray(tensor))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

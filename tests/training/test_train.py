@@ -321,6 +321,26 @@ def test_a_resumed_training_ends_where_an_unbroken_one_does(
     assert again.history == unbroken.history
 
 
+@pytest.mark.parametrize("step", [3, 4])
+def test_ctrl_c_leaves_the_checkpoint_of_an_unbroken_training(step: int, tmp_path: Path) -> None:
+    """Also where it comes at a step whose figures are to be taken, here every second."""
+    config = training(predictor=small())
+    examples = make_examples(config.predictor)
+
+    def interrupt(done: int, _: int) -> None:
+        if done == step:
+            raise KeyboardInterrupt
+
+    whole, broken = tmp_path / "whole.safetensors", tmp_path / "broken.safetensors"
+    unbroken = train(examples, config, validation=examples, checkpoint=whole)
+    with pytest.raises(KeyboardInterrupt):
+        train(examples, config, validation=examples, checkpoint=broken, progress=interrupt)
+    assert load_artifact(broken, CHECKPOINT).meta["step"] == step
+    resumed = train(examples, config, validation=examples, checkpoint=broken)
+    assert resumed.history == unbroken.history
+    assert broken.read_bytes() == whole.read_bytes()
+
+
 def test_checkpoints_of_other_trainings_are_refused(tmp_path: Path) -> None:
     config = training(steps=1)
     examples = make_examples(config.predictor)

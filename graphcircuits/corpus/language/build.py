@@ -22,6 +22,7 @@ from graphcircuits.corpus.language.model import LanguageConfig, ModelJob
 from graphcircuits.corpus.language.text import collect, installed_roots
 from graphcircuits.corpus.language.tokens import bigram_loss, encode, make_tokenizer
 from graphcircuits.corpus.language.workers import Watch, one_by_one, side_by_side
+from graphcircuits.disk import writing
 from graphcircuits.files import write_json
 
 
@@ -67,10 +68,11 @@ def make_models(
 def _prepare(kind: str, place: Path, documents: dict[str, tuple[str, ...]]) -> None:
     """A tokenizer, the text in its tokens, and what counting neighbours reaches."""
     tokenizer = make_tokenizer(kind, documents["train"])
-    tokenizer.save_pretrained(place)
     streams = {name: encode(tokenizer, found) for name, found in documents.items()}
-    for name, stream in streams.items():
-        np.save(place / f"{name}.npy", stream)
+    with writing(place):
+        tokenizer.save_pretrained(place)
+        for name, stream in streams.items():
+            np.save(place / f"{name}.npy", stream)
     characters = sum(map(len, documents["held_out"]))
     about = {
         "bigram_loss": bigram_loss(streams["train"], streams["held_out"], len(tokenizer)),

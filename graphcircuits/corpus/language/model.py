@@ -25,6 +25,7 @@ from graphcircuits.adapters.load import load_model
 from graphcircuits.corpus.language import folder as folders
 from graphcircuits.corpus.language.designs import Design
 from graphcircuits.corpus.language.train import held_out_loss, task_shares, train
+from graphcircuits.disk import writing
 from graphcircuits.files import read_json
 
 
@@ -103,9 +104,9 @@ def make_model(job: ModelJob, tell: Callable[[int, float], bool]) -> dict[str, A
         "bigram_loss": about["bigram_loss"],
     }
     with folders.staged(job.folder, design.name) as place:
-        with no_bar(load_transformers()):
+        with no_bar(load_transformers()), writing(job.folder):
             model.save_pretrained(place)
-        tokenizer.save_pretrained(place)
+            tokenizer.save_pretrained(place)
         subject = load_model(place, device=job.device)
         loss = held_out_loss(subject, held_out, design.context)
         report |= _judged(loss, about)

@@ -14,7 +14,7 @@ from graphcircuits.store import check_types
 DOES = 0.8
 """The share of prompts from which on a model does a task."""
 SIZES = ("model", "layers", "heads", "width", "parameters", "loss", "bits/char", "counts")
-_COUNT, _LOSS = (int,), (int, float, type(None))
+_COUNT, _LOSS = (int,), (float, type(None))
 _FIELDS = {
     "model": (str,),
     **dict.fromkeys(("layers", "heads", "width", "parameters"), _COUNT),
