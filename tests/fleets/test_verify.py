@@ -22,7 +22,7 @@ from tests.subjects import make_subject
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
-IDS = ("ib-3", "ib-13", "tb-sort-unique")
+IDS = ("ib-3", "ib-13", "ib-14")
 
 
 def shipped(id: str) -> tuple[Transformer, Exchange]:
