@@ -31,7 +31,7 @@ FORMS = ("finite", "local")
 SCALES = (0.02, 0.01, 0.005, 0.0025, 0.00125)
 """Shares of the message changes at which `decay` measures."""
 ROUNDING = 64 * torch.finfo(torch.float64).eps
-"""Differences of losses below this share of the largest loss or logit are rounding."""
+"""Differences of losses below this share of the largest loss are rounding."""
 
 
 def first_order(
@@ -179,9 +179,10 @@ def decay(
         shrunk = replace(read, scale=read.scale * scale)
         gap = finite(shrunk, memory_limit=memory_limit).interaction - scale**2 * at_full
         errors.append(gap.abs().mean().item())
-    logits = read.subject.logits(read.pairs.clean)
-    largest = max(x.abs().max().item() for x in (logits, read.pairs.loss(logits)))
-    if min(errors) <= ROUNDING * largest:
+    # Where nothing is changed, what is left is how differently equal sums are rounded.
+    still = finite(replace(read, scale=0.0), memory_limit=memory_limit).interaction.abs().mean()
+    largest = read.pairs.loss(read.subject.logits(read.pairs.clean)).abs().max()
+    if min(errors) <= max(ROUNDING * largest.item(), 8 * still.item()):
         raise ValueError(
             f"finite and local form agree to within rounding at {read.reader}: no error to fit."
         )
