@@ -18,7 +18,7 @@ from graphcircuits.commands.checks import (
     writable,
 )
 from graphcircuits.commands.interrupt import deferred
-from graphcircuits.commands.localize_inputs import Given, Inputs
+from graphcircuits.commands.localize_inputs import Inputs, Typed
 from graphcircuits.commands.localize_report import Conclusion, conclude, tell
 from graphcircuits.commands.options import method_options, named_method
 from graphcircuits.commands.output import INTERRUPTED, Json, save, say
@@ -164,7 +164,7 @@ def localize(
     from graphcircuits.fleets.recipes import FLEETS
     from graphcircuits.result import SUFFIXES
 
-    given = Given(
+    given = Typed(
         case=case,
         model=model,
         fleet=fleet,

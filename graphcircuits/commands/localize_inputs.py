@@ -1,6 +1,6 @@
 """What `graphcircuits localize` works on: a subject, prompts, and what is known of both.
 
-1. `Given` holds the words that name them; its `problems` says which do not go together.
+1. `Typed` holds the words that name them; its `problems` says which do not go together.
 2. Its `load` gives the subject, its prompts and fresh ones: drawn by another seed or, of a file,
    those that were held back. Prompts that the model gets wrong are left out on request.
 """
@@ -59,7 +59,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class Typed:
     """What was typed about the subject and its prompts."""
 
     case: str | None

@@ -122,7 +122,7 @@ def train(
     from graphcircuits.training.checkpoint import remove_checkpoints
     from graphcircuits.training.finish import finished
     from graphcircuits.training.history_plot import plot_histories, read_histories
-    from graphcircuits.training.seeds import Lesson, train_seeds
+    from graphcircuits.training.seeds import SeedLesson, train_seeds
     from graphcircuits.training.validation import means, validate
 
     refuse(
@@ -189,7 +189,7 @@ def train(
                 )
                 interruption.check()
         else:
-            lesson = Lesson(
+            lesson = SeedLesson(
                 learned=tuple(plan.learned),
                 validation=tuple(plan.watched if watched.examples else plan.held_out),
                 config=settings,

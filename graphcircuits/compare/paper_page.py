@@ -96,8 +96,7 @@ class Page:
         parts = [
             "# The paper's experiment",
             _ABOUT,
-            f"[The details]({details}) have every sweep, finding and published row, and the "
-            "command that makes both pages.",
+            f"[The details]({details}) have every sweep, finding and published row.",
             *(f"![edge AUROC on held-out cases]({path})" for path in self.figures[:1]),
             *([f"{CAPTION} Ours are of sweep 1 below."] if self.figures else []),
             "## The table",
@@ -113,6 +112,8 @@ class Page:
             *([contrast_table(main)] if main else []),
             "## Test circuits in the paper's pool",
             leak_text(self.pairs),
+            "## How both pages are made",
+            self._made(),
         ]
         return "\n\n".join(parts) + "\n"
 
@@ -150,7 +151,7 @@ class Page:
     def _made(self) -> str:
         """The command, and the files it reads."""
         lines = "\n".join(f"- `{path}`: `{made}`" for path, made in self.sources.items())
-        return f"Both are made with `{self.command}`, from the rows of:\n\n{lines}"
+        return f"Both pages are made with `{self.command}`, from the rows of:\n\n{lines}"
 
     def _overview(self) -> str:
         columns = (

@@ -27,7 +27,7 @@ from graphcircuits.training.train import together, train
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lesson:
+class SeedLesson:
     """What a worker needs to train a seed."""
 
     learned: tuple[Source, ...]
@@ -48,7 +48,7 @@ SeedFound = tuple[int, int, Mapping[str, np.ndarray]]
 
 
 def train_seeds(
-    lesson: Lesson,
+    lesson: SeedLesson,
     examples: Sequence[Example],
     *,
     seeds: Sequence[int],
@@ -71,7 +71,7 @@ def train_seeds(
     return together(found, examples, lesson.config, seeds, [steps[seed] for seed in seeds])
 
 
-def _train(lesson: Lesson, seed: int) -> Iterator[SeedFound]:
+def _train(lesson: SeedLesson, seed: int) -> Iterator[SeedFound]:
     config, device = lesson.config, lesson.device
     reading = partial(read, config=config, judged=lesson.judged, kept=lesson.readings)
     examples = reading(lesson.learned).examples

@@ -38,7 +38,9 @@ def test_the_page_is_made_from_files(tmp_path: Path, capsys: pytest.CaptureFixtu
     text, rest = page.read_text(), details.read_text()
     assert "[The details](paper-details.md)" in text
     assert "Behind [the page](paper.md)." in rest
-    assert "Both are made with `python -m graphcircuits.compare.paper_page " in rest
+    made = "Both pages are made with `python -m graphcircuits.compare.paper_page "
+    assert made in text
+    assert made in rest
     assert f"--bench {tmp_path} paper={tmp_path} --cost" in rest
     assert f"- `{tmp_path.as_posix()}/a.json`: `graphcircuits sweep paper`\n" in rest
     first = "aligner tabpfn, pool, planted fleet, interpbench labels"
@@ -48,6 +50,7 @@ def test_the_page_is_made_from_files(tmp_path: Path, capsys: pytest.CaptureFixtu
         "## The paper's findings",
         "## Where the distance comes from",
         "## Test circuits in the paper's pool",
+        "## How both pages are made",
     ]
     assert [line for line in rest.splitlines() if line.startswith("#")] == [
         "# The paper's experiment: details",

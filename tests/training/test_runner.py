@@ -10,7 +10,7 @@ from graphcircuits.predictor.model import PredictorConfig
 from graphcircuits.training import runner
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import read_examples
-from graphcircuits.training.seeds import Lesson, train_seeds
+from graphcircuits.training.seeds import SeedLesson, train_seeds
 from graphcircuits.training.sources import shipped_sources
 from graphcircuits.training.train import ensemble_of
 from tests.shell import Command, refused
@@ -31,7 +31,7 @@ def test_seeds_as_jobs_make_the_same_predictor(tmp_path: Path) -> None:
     ids = ["ib-7", "ib-2"]
     examples = read_examples(ids, config)
     sources = tuple(shipped_sources(ids))
-    lesson = Lesson(learned=sources, config=config, checkpoints=tmp_path / "kept")
+    lesson = SeedLesson(learned=sources, config=config, checkpoints=tmp_path / "kept")
     heard: list[tuple[int, int]] = []
     found = train_seeds(
         lesson,
