@@ -2,11 +2,11 @@
 
 A page and the CSV file beside it come of a single `graphcircuits bench`, with every method and the
 floors. Methods that train or search for seconds run with one seed; on models of several tasks those
-that train gates are left out, which would take over an hour there. Runs that are in the folder are
-not made again, so this can be stopped and goes on, and folders of several machines can be put
-together.
+that train gates are left out, which would take over an hour there. `--quick` leaves out all that
+take seconds. Runs that are in the folder are not made again, so this can be stopped and goes on,
+and folders of several machines can be put together.
 
-python -m benchmarks.tables --processes 2 [--only test natural] [--out build/bench] [--show]
+python -m benchmarks.tables --processes 2 [--only test natural] [--quick] [--out build/bench]
 """
 
 import argparse
@@ -33,12 +33,15 @@ TABLES = {
 """By page: the cases, and the methods."""
 
 
-def command(page: str, out: Path, processes: int) -> list[str]:
+def command(page: str, out: Path, processes: int, quick: bool = False) -> list[str]:
     """The words that make a page and its data."""
     cases, methods = TABLES[page]
     slow = [name for name in methods if name in ("acdc", *GATES)]
+    if quick:
+        methods, slow = tuple(name for name in methods if name not in slow), []
     words = ["graphcircuits", "bench", *shlex.split(cases), "--methods", ",".join(methods)]
-    words += ["--once", ",".join(slow), "--processes", str(processes), "--out", out.as_posix()]
+    words += ["--once", ",".join(slow)] if slow else []
+    words += ["--processes", str(processes), "--out", out.as_posix()]
     return [*words, "--markdown", f"docs/results/{page}.md"]
 
 
@@ -47,11 +50,12 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=tuple(TABLES), default=list(TABLES))
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder of the runs")
+    parser.add_argument("--quick", action="store_true", help="leave out what takes seconds")
     parser.add_argument("--show", action="store_true", help="print the commands alone")
     words = parser.parse_args(given)
     failed = []
     for page in words.only:
-        line = command(page, words.out, words.processes)
+        line = command(page, words.out, words.processes, words.quick)
         sys.stdout.write(f"{shlex.join(line)}\n")
         sys.stdout.flush()
         beside = Path(sys.executable).with_name(line[0])

@@ -23,3 +23,13 @@ def test_commands_name_known_methods_and_the_floors(capsys: pytest.CaptureFixtur
         assert (options["--processes"], options["--out"]) == ("3", "build/runs")
     everything = set(tables.TABLES["test"][1])
     assert everything - {"eap-ig+paths"} == METHODS.keys() | FLOORS.keys()
+
+
+def test_quick_tables_leave_out_what_takes_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tables.main(["--show", "--quick", "--only", "test", "multitask"]) == 0
+    for line in capsys.readouterr().out.splitlines():
+        words = shlex.split(line)
+        methods = listed_methods(words[words.index("--methods") + 1])
+        assert {"gcl", "eap-ig+paths", "edge-frequency"} <= set(methods)
+        assert not {"acdc", *tables.GATES} & set(methods)
+        assert "--once" not in words
