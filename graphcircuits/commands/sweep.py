@@ -32,7 +32,7 @@ def sweep(
         typer.Argument(
             help="A TOML file, or the name of one that ships: paper, paper-pool, paper-invariant, "
             "interpbench-pool, its controls paper-apart, paper-public, paper-labels and paper-raw, "
-            "paper-align-1 to -3, settings, or smoke, which takes a minute."
+            "paper-align-1, paper-align-2, paper-align-3, settings, or smoke, which takes a minute."
         ),
     ],
     out: Annotated[

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from graphcircuits.corpus import MULTITASK, case_ids, load_case
+from graphcircuits.corpus import MULTITASK, RANDOM, case_ids, load_case
 from graphcircuits.corpus.case import Case
 from graphcircuits.corpus.multitask import AT, TaskCase, multi_records
 from graphcircuits.corpus.orders import Order, shipped_orders
@@ -154,7 +154,8 @@ def _is_in(selection: str, case: Case) -> bool:
         return case.id in {one.id for one in pool_cases(selection)}
     if selection in ("deep-pool", "deep-test"):
         held_out = case.split in ("test", "held-out")
-        return held_out == (selection == "deep-test") and case.graph.n_layers >= DEEP
+        fits = held_out and case.family == RANDOM if selection == "deep-test" else not held_out
+        return fits and case.graph.n_layers >= DEEP
     return selection in ("all", case.split)
 
 

@@ -9,7 +9,8 @@
    say which: these are the smallest, by layers and then by edges of the circuit, of the tasks that
    our split relates to no test case, that repeat no other case, and whose own program TracrBench
    could compile. They come to 32 groups, where the paper has 31. `data/paper-pool.json` holds the
-   50, in folds that are dealt out in the same way.
+   50, in folds that are dealt out in the same way. Two of them, `tb-count-less-freq` and
+   `tb-test-at-least-two-equal`, have no subject.
 
 All give every case that is listed, whether its subject ships or not.
 """

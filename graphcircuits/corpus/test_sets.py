@@ -27,11 +27,13 @@ from pathlib import Path
 from graphcircuits.corpus import RANDOM, case_ids
 from graphcircuits.corpus.architectures import ARCHITECTURES
 from graphcircuits.corpus.build import BuildConfig, build, subject_path
+from graphcircuits.corpus.case import Case
 from graphcircuits.corpus.multitask import load_multi, multi_ids
 from graphcircuits.corpus.orders import Order
 from graphcircuits.corpus.random_programs import (
     GUESSABLE,
     INDEXED,
+    probed,
     random_case,
     random_facts,
     random_ids,
@@ -79,7 +81,8 @@ def multitask_orders() -> list[Order]:
 
 
 def deep_orders(depths: Sequence[int] = DEEP) -> list[Order]:
-    """Deep programs that are held out and in no model of several tasks; no two circuits alike."""
+    """Deep programs that are held out, in no model of several tasks and not constant; no two
+    circuits alike."""
     taken = {case for model in map(load_multi, multi_ids("test")) for case in model.names}
     found: dict[int, dict[str, Order]] = {depth: {} for depth in depths}
     for seed in range(INDEXED):
@@ -89,10 +92,16 @@ def deep_orders(depths: Sequence[int] = DEEP) -> list[Order]:
             continue
         if facts.place["split"] != "test" or order.case in taken or seed in LIKE_THE_POOL:
             continue
-        dims = random_case(seed).subject_dims
-        if (dims.d_model, dims.n_heads) == (DEEP_WIDTH, HEADS):
-            alike.setdefault(mask_structure(random_case(seed)), order)
+        case = random_case(seed)
+        fits = (case.subject_dims.d_model, case.subject_dims.n_heads) == (DEEP_WIDTH, HEADS)
+        if fits and not _has_one_answer(case):
+            alike.setdefault(mask_structure(case), order)
     return [order for alike in found.values() for order in alike.values()]
+
+
+def _has_one_answer(case: Case) -> bool:
+    """Whether every position has the same answer wherever it has one: nothing could be trained."""
+    return all(len(set(column) - {"None"}) < 2 for column in zip(*probed(case), strict=True))
 
 
 SETS = {

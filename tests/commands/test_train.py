@@ -241,7 +241,8 @@ def test_the_papers_pool_is_taken_by_its_name_and_in_its_own_folds() -> None:
     plan = _plan("paper-pool", None, None, 0, None, None)
     learned, held_out = ([source.id for source in part] for part in (plan.learned, plan.held_out))
     folds = {case.id: case.fold for case in pool_cases("paper-pool")}
-    assert sorted(learned + held_out) == sorted(folds)
+    assert plan.left_out == ["tb-count-less-freq", "tb-test-at-least-two-equal"]
+    assert sorted(learned + held_out + plan.left_out) == sorted(folds)
     assert {folds[id] for id in held_out} == {0}
     assert 0 not in {folds[id] for id in learned}
     # What learned from ib-25 says so by its group, and is kept from the test case that it is like.

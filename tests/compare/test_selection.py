@@ -17,6 +17,8 @@ TASKS = [f"mt-0@{case}" for case in multi_records()["mt-0"]["cases"]]
 def test_selections() -> None:
     assert select_cases("test") == (case_ids(split="test"), [])
     deep, _ = select_cases("deep-pool")
+    tested, _ = select_cases("deep-test")
+    assert {(load_case(id).family, load_case(id).split) for id in tested} == {("rnd", "test")}
     everything, left_out = select_cases("all")
     assert deep
     for id in deep:
@@ -37,7 +39,8 @@ def test_selections() -> None:
     ):
         select_cases(",")
     assert select_cases("interpbench-pool") == (case_ids(split="paper-pool"), [])
-    assert len(select_cases("paper-pool")[0]) == 50
+    there, absent = select_cases("paper-pool")
+    assert (len(there), absent) == (48, ["tb-count-less-freq", "tb-test-at-least-two-equal"])
     assert select_subjects("test") == select_cases("test")
     assert select_subjects("tb-length,ib-3") == (["tb-length", "ib-3"], [])
 

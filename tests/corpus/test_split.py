@@ -91,7 +91,7 @@ def test_the_order_of_the_cases_does_not_decide_who_is_in(
 @pytest.mark.slow
 def test_the_summary_counts_the_places(places: dict[str, Place]):
     first, second, third = summary(places)
-    assert first == "pool 113, test 16, discarded 61"
+    assert first == "pool 113, test 16, discarded 61, held-out 1"
     assert second == "79 groups in the pool; cases by fold: 23, 23, 22, 22, 23"
     assert third == "discarded by: circuit 56, template 1, constant 4"
 
@@ -392,7 +392,7 @@ def test_our_groups_of_interpbench_join_three_pairs_of_the_papers(
     cases: list[Case], traits: dict[str, Traits]
 ):
     """The paper compared published lists, in which one circuit may be written in two ways."""
-    ours = groups_of({case.id: traits[case.id] for case in cases if case.family == "ib"})
+    ours = groups_of({case.id: traits[case.id] for case in cases if case.paper_split})
     theirs = {group[0]: group for group in reference("interpbench_split.json")["groups"]}
     for first, second in [("ib-8", "ib-20"), ("ib-18", "ib-25"), ("ib-26", "ib-106")]:
         theirs[first] = theirs[first] + theirs.pop(second)
@@ -428,10 +428,10 @@ def test_two_embeddings_relate_fewer_cases_than_one_input_would(
 ):
     """The numbers of docs/benchmark.md: telling the embeddings apart is nearer to the paper, which
     has 30 groups of InterpBench's cases."""
-    public = {case.id: traits[case.id] for case in cases if case.family == "ib"}
+    public = {case.id: traits[case.id] for case in cases if case.paper_split}
     one = with_one_input(traits)
     assert (count(public), count({id: one[id] for id in public})) == ((1188, 27), (1288, 25))
-    assert (count(traits), count(one)) == ((1489, 88), (1929, 83))
+    assert (count(traits), count(one)) == ((1494, 88), (1934, 83))
     assert len(reference("interpbench_split.json")["groups"]) == 30
     # Who is related to a test case does not hang on it.
     test = set(case_ids(split="test"))

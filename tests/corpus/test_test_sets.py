@@ -16,12 +16,13 @@ from graphcircuits.corpus import case_ids, load_case
 from graphcircuits.corpus.architectures import ARCHITECTURES
 from graphcircuits.corpus.multitask import MultiCase, load_multi, multi_ids
 from graphcircuits.corpus.orders import Order, shipped_orders, shipped_path
-from graphcircuits.corpus.prepare import BuildConfig, Data, find_case, prepare
+from graphcircuits.corpus.prepare import BuildConfig, Data, case_exchange, find_case, prepare
 from graphcircuits.corpus.random_programs import INDEXED, random_case, random_facts
 from graphcircuits.corpus.structure import mask_structure
 from graphcircuits.corpus.test_sets import (
     DEEP,
     LIKE_THE_POOL,
+    deep_orders,
     main,
     multitask_orders,
     natural_orders,
@@ -112,6 +113,18 @@ def test_the_deep_set_is_held_out_and_each_circuit_is_one_of_a_kind() -> None:
         assert mask_structure(random_case(held_out)) == mask_structure(random_case(other))
         assert (random_case(held_out).split, random_case(other).split) == ("test", "pool")
         assert f"rnd-{held_out}" not in {case.id for case in cases}
+
+
+@pytest.mark.slow
+def test_every_program_of_the_deep_set_has_something_to_train(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """rnd-373 and rnd-400 have one answer where they have any, and would be refused."""
+    monkeypatch.setattr("graphcircuits.corpus.test_sets.INDEXED", 401)
+    tried = [order.case for order in deep_orders()]
+    assert {"rnd-0", "rnd-134", "rnd-310"} < set(tried)
+    for id in tried:
+        case_exchange(load_case(id), 256, 1, 0)
 
 
 def test_enough_natural_subjects_over_all_architectures() -> None:

@@ -38,7 +38,9 @@ def test_a_case_meets_no_circuit_of_its_fold_and_none_related_to_it() -> None:
     pool = {id: record for id, record in split_records().items() if record["split"] == "pool"}
     assert usable_circuits(None, "complete").keys() == pool.keys()
     for id in case_ids(split="test"):
-        assert usable_circuits(id, "complete").keys() == pool.keys()
+        # One test case has twins, which differ from it in whether they read a token or a position.
+        same = {"ib-110", "tb-one-hot-first"} if id == "ib-19" else set()
+        assert usable_circuits(id, "complete").keys() == pool.keys() - same
         assert groups_of(id).isdisjoint(record["group"] for record in pool.values())
     for id in (*list(pool)[::7], "mt-7@ib-4", "ib-25"):
         known = usable_circuits(id, "complete").keys()

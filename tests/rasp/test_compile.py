@@ -88,7 +88,7 @@ def test_every_variable_is_in_the_stream(id: str) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("id", some(case_ids("ib")))
+@pytest.mark.parametrize("id", some(case_ids(split="paper")))
 def test_sizes_and_output_classes_of_the_reference(id: str) -> None:
     known, model = reference_cases()[id], load_case(id).compiled
     config, codec = model.transformer.config, model.transformer.codec

@@ -218,7 +218,7 @@ def test_wild_programs_follow_the_rules(choice: random.Random) -> None:
 # --- the reference -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("id", some(case_ids("ib")))
+@pytest.mark.parametrize("id", some(case_ids(split="paper")))
 def test_layers_heads_components_and_circuits_of_the_reference(id: str) -> None:
     known = reference_cases()[id]
     layout = load_case(id).layout
@@ -244,7 +244,7 @@ def test_layers_heads_components_and_circuits_of_the_reference(id: str) -> None:
 
 def test_the_reference_has_all_cases_and_ten_without_components() -> None:
     known = reference_cases()
-    assert set(known) == set(case_ids("ib"))
+    assert set(known) == set(case_ids(split="paper"))
     assert sum(not case["components"] for case in known.values()) == 10
 
 
