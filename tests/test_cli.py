@@ -261,8 +261,12 @@ def test_bench(command: Command, tmp_path: Path) -> None:
     assert ended.code == 0, ended.err
     assert ended.out.startswith("2 methods on 2 cases, AUROC (complete labels, head level)")
     assert len(list((tmp_path / "out" / "runs").rglob("*.json"))) == 8
-    table = (tmp_path / "docs" / "table.md").read_text()
-    assert table == (tmp_path / "out" / "table.md").read_text()
+    table = (tmp_path / "out" / "table.md").read_text()
+    # The copy has the runs beside it, and links them.
+    beside = " Every run is in [table-cases.csv](table-cases.csv).\n"
+    assert (tmp_path / "docs" / "table.md").read_text() == table.removesuffix("\n") + beside
+    runs = [tmp_path / "docs" / "table-cases.csv", tmp_path / "out" / "cases.csv"]
+    assert len({path.read_text() for path in runs}) == 1
     assert f"Made with `graphcircuits {' '.join(given)} --markdown" in table
     for name in ("table.csv", "table.tex", "cases.csv", "boxplot.svg"):
         assert (tmp_path / "out" / name).is_file()
