@@ -155,6 +155,7 @@ class Decay:
     """How the error of the local form falls with the size of the message changes."""
 
     scales: tuple[float, ...]
+    """Shares of the changes, without those at which the error is no more than rounding."""
     errors: tuple[float, ...]
     """Mean of |finite - local| over pairs of edges, positions and prompts."""
     slope: float
@@ -181,10 +182,12 @@ def decay(
         errors.append(gap.abs().mean().item())
     logits = read.subject.logits(read.pairs.clean)
     largest = max(x.abs().max().item() for x in (logits, read.pairs.loss(logits)))
-    if min(errors) <= ROUNDING * largest:
+    clear = [i for i, error in enumerate(errors) if error > ROUNDING * largest]
+    if len(clear) < 2:
         raise ValueError(
             f"finite and local form agree to within rounding at {read.reader}: no error to fit."
         )
+    scales, errors = ([values[i] for i in clear] for values in (scales, errors))
     slope = float(np.polyfit(np.log(scales), np.log(errors), 1)[0])
     return Decay(scales=tuple(scales), errors=tuple(errors), slope=slope)
 
