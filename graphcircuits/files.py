@@ -147,8 +147,12 @@ def _check_depth(value: object) -> None:
     raise StoreError(_TOO_DEEP)
 
 
+class NotFiniteError(StoreError):
+    """A number of a file is NaN or infinite."""
+
+
 def _refuse_constant(name: str) -> Any:
-    raise StoreError(f"holds {name}, which is no number that anything can be computed with.")
+    raise NotFiniteError(f"holds {name}, which is no number that anything can be computed with.")
 
 
 def _finite(digits: str) -> float:

@@ -515,7 +515,7 @@ def changed(tmp_path: Path, *keys: str, to: Any, graph: ComponentGraph = GRAPHS[
         (["edges", "m0->logits", "in_graph"], 1, r"m0->logits must hold \{\"score\": number"),
         (["edges", "m0->logits"], 0.5, "m0->logits must hold .*, got 0.5"),
         (["edges", "m0->logits", "score"], None, "1 of 110 edges have no score, first m0->logits"),
-        (["edges", "m0->logits", "score"], float("nan"), "JSON has no NaN or infinity"),
+        (["edges", "m0->logits", "score"], float("nan"), r"circuit\.json holds NaN, which is"),
         (["graphcircuits", "version"], 2, "has format version 2, .* upgrade with pip install"),
         (["graphcircuits", "format"], "x", "was not written by graphcircuits"),
         (["graphcircuits", "more"], 2, "is not a whole result: unknown key 'more'"),

@@ -46,7 +46,7 @@ def _answers(address: str) -> bool:
         try:
             socket.create_connection((there.hostname, port), timeout=PATIENCE).close()
             found.append(True)
-        except OSError:
+        except (OSError, UnicodeError):  # the latter of what cannot be the name of a server
             found.append(False)
 
     # In a thread: looking up a name has no limit of time by itself.

@@ -121,7 +121,7 @@ def save(files: Mapping[Path | None, Callable[[Path], Iterable[Path] | None]]) -
 
 def parse_options(given: Sequence[str]) -> dict[str, Any]:
     """`["steps=10", "pool=sum"]` as names and values; a value that is JSON is read as JSON."""
-    from graphcircuits.files import StoreError, parse_json
+    from graphcircuits.files import NotFiniteError, StoreError, parse_json
 
     options: dict[str, Any] = {}
     for text in given:
@@ -133,8 +133,8 @@ def parse_options(given: Sequence[str]) -> dict[str, Any]:
             raise ValueError(f"the option {name} is given twice.")
         try:
             options[name] = parse_json(value)
-        except json.JSONDecodeError:
-            options[name] = value
+        except (json.JSONDecodeError, NotFiniteError):
+            options[name] = value  # NaN may be the name of a file; it fits no number
         except StoreError as error:
             raise ValueError(f"the option {name} {error}") from error
     return options

@@ -155,6 +155,7 @@ class Decay:
     """How the error of the local form falls with the size of the message changes."""
 
     scales: tuple[float, ...]
+    """Shares of the changes, without those at which the error is no more than rounding."""
     errors: tuple[float, ...]
     """Mean of |finite - local| over pairs of edges, positions and prompts."""
     slope: float
@@ -182,10 +183,13 @@ def decay(
     # Where nothing is changed, what is left is how differently equal sums are rounded.
     still = finite(replace(read, scale=0.0), memory_limit=memory_limit).interaction.abs().mean()
     largest = read.pairs.loss(read.subject.logits(read.pairs.clean)).abs().max()
-    if min(errors) <= max(ROUNDING * largest.item(), 8 * still.item()):
+    rounding = max(ROUNDING * largest.item(), 8 * still.item())
+    clear = [i for i, error in enumerate(errors) if error > rounding]
+    if len(clear) < 2:
         raise ValueError(
             f"finite and local form agree to within rounding at {read.reader}: no error to fit."
         )
+    scales, errors = ([values[i] for i in clear] for values in (scales, errors))
     slope = float(np.polyfit(np.log(scales), np.log(errors), 1)[0])
     return Decay(scales=tuple(scales), errors=tuple(errors), slope=slope)
 

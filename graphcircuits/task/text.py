@@ -164,9 +164,9 @@ def lacks_space(tokenizer: Any, prompt: Any, answer: Any) -> bool:
     ):
         return False
     spaced = following(tokenizer, prompt, " " + answer)
-    return (
-        spaced is not None and len(spaced) == 1 and spaced != following(tokenizer, prompt, answer)
-    )
+    if spaced is None or len(spaced) != 1:
+        return False
+    return spaced[0] != answer_id(tokenizer, prompt, answer)
 
 
 def warn_of_missing_spaces(answers: Sequence[str]) -> None:

@@ -179,6 +179,10 @@ def test_nobody_waits_for_a_hub_that_does_not_answer(monkeypatch: pytest.MonkeyP
     hang.set()
 
 
+def test_what_cannot_be_a_server_does_not_answer() -> None:
+    assert not hub._answers(f"https://{'a' * 64}.example")  # a label has 63 letters at most
+
+
 def saved(folder: Path, name: str = "gpt2", **changes: Any) -> str:
     """A folder whose configuration says something else than its weights."""
     make_model(name).save_pretrained(folder)

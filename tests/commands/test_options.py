@@ -133,8 +133,8 @@ def test_lists_of_methods() -> None:
 
 
 def test_values_are_json_or_text() -> None:
-    found = parse_options(["steps=10", "pool=sum", "at=[1, 2]", "open=[1,"])
-    assert found == {"steps": 10, "pool": "sum", "at": [1, 2], "open": "[1,"}
+    found = parse_options(["steps=10", "pool=sum", "at=[1, 2]", "open=[1,", "path=NaN"])
+    assert found == {"steps": 10, "pool": "sum", "at": [1, 2], "open": "[1,", "path": "NaN"}
 
 
 @pytest.mark.parametrize("value", ["[" * 100_000, nested(100_000), nested(101)])

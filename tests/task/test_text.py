@@ -229,6 +229,15 @@ def test_answers_without_a_space_are_warned_of_once(tokenizer: Any) -> None:
         assert not lacks_space(tokenizer, prompt, answer)
 
 
+def test_where_spaces_only_part_the_words_none_is_missing() -> None:
+    words = ["", "to", "be"]
+
+    def ids(text: str, **_: Any) -> list[int]:
+        return [words.index(word) if word in words else 0 for word in text.split()]
+
+    assert not lacks_space(ids, "to", "be")
+
+
 def test_lengths_that_differ_without_padding(tokenizer: Any) -> None:
     refused(
         r"prompts must have one length where they are not padded, but pair 1 has \d+ tokens and "

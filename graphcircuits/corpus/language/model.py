@@ -107,10 +107,12 @@ def make_model(job: ModelJob, tell: Callable[[int, float], bool]) -> dict[str, A
         with no_bar(load_transformers()), writing(job.folder):
             model.save_pretrained(place)
             tokenizer.save_pretrained(place)
-        subject = load_model(place, device=job.device)
-        loss = held_out_loss(subject, held_out, design.context)
+        # Weights that are not finite would be refused as a damaged file.
+        finite = all(bool(weight.isfinite().all()) for weight in model.parameters())
+        subject = load_model(place, device=job.device) if finite else None
+        loss = held_out_loss(subject, held_out, design.context) if subject else math.nan
         report |= _judged(loss, about)
-        if report["problem"] is None:
+        if subject and report["problem"] is None:
             shares, refused = task_shares(subject)
             report |= {"tasks": shares, "not_asked": refused}
         report["seconds"] = round(time.monotonic() - began, 1)
