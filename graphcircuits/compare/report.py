@@ -300,7 +300,7 @@ class Report:
         return [replace(self, config=config) for config in configs]
 
     def case_csv(self) -> str:
-        """One line per run, in the order of the runs."""
+        """One line per run, in the order of the runs; numbers have six digits."""
         about = ["case", "fleet", "architecture", "method", "seed", "layers", "edges"]
         measured = ["auroc", "auprc", "precision", "cpr", "cmd"]
         named = ["precision_at_size" if name == "precision" else name for name in measured]
@@ -309,8 +309,9 @@ class Report:
             order, graph = self.units[run.case].order, run.graph
             peak = "" if run.peak_bytes is None else run.peak_bytes
             which = [run.case, order.fleet, order.architecture, run.method, run.seed]
-            numbers = [*(record.get(name, "") for name in measured), run.seconds, peak]
-            lines.append([*which, graph.n_layers, graph.n_edges, *numbers])
+            numbers = [*(record.get(name, "") for name in measured), run.seconds]
+            digits = [f"{x:.6g}" if isinstance(x, float) else x for x in numbers]
+            lines.append([*which, graph.n_layers, graph.n_edges, *digits, peak])
         return csv_text(lines)
 
     def markdown(self, runs: str | None = None) -> str:
