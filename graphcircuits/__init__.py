@@ -11,22 +11,22 @@ if TYPE_CHECKING:
     from graphcircuits import rasp, tasks
     from graphcircuits.adapters.hf import from_hf
     from graphcircuits.adapters.load import load_model
+    from graphcircuits.cases import case_ids, load_case
+    from graphcircuits.cases.case import Case
+    from graphcircuits.cases.collection import load_corpus
+    from graphcircuits.cases.multitask import MultiCase, load_multi, multi_ids
+    from graphcircuits.cases.random_programs import random_ids
     from graphcircuits.circuit import Circuit
     from graphcircuits.compare.bench_call import bench
-    from graphcircuits.compare.curves import evaluate
-    from graphcircuits.compare.evaluate import auroc, faithfulness, faithfulness_curve
-    from graphcircuits.compare.proposal import localize
-    from graphcircuits.corpus import case_ids, load_case
-    from graphcircuits.corpus.case import Case
-    from graphcircuits.corpus.collection import load_corpus
-    from graphcircuits.corpus.multitask import MultiCase, load_multi, multi_ids
-    from graphcircuits.corpus.random_programs import random_ids
+    from graphcircuits.evaluation.curves import evaluate
+    from graphcircuits.evaluation.evaluate import auroc, faithfulness, faithfulness_curve
+    from graphcircuits.evaluation.proposal import localize
     from graphcircuits.graph import ComponentGraph
     from graphcircuits.methods import METHODS
     from graphcircuits.methods.nodes import node_scores
     from graphcircuits.methods.refine import refine
     from graphcircuits.rasp.compile import compile_program
-    from graphcircuits.result import Result
+    from graphcircuits.result.result import Result
     from graphcircuits.subject.files import load_transformer
     from graphcircuits.subject.transformer import Transformer, TransformerConfig
     from graphcircuits.task.pairs import Pairs
@@ -67,32 +67,32 @@ __all__ = [
 
 # Public name -> the module that defines it; a subpackage stands for itself.
 _EXPORTS = {
-    "Case": "graphcircuits.corpus.case",
+    "Case": "graphcircuits.cases.case",
     "Circuit": "graphcircuits.circuit",
     "ComponentGraph": "graphcircuits.graph",
     "METHODS": "graphcircuits.methods",
-    "MultiCase": "graphcircuits.corpus.multitask",
+    "MultiCase": "graphcircuits.cases.multitask",
     "Pairs": "graphcircuits.task.pairs",
-    "Result": "graphcircuits.result",
+    "Result": "graphcircuits.result.result",
     "Transformer": "graphcircuits.subject.transformer",
     "TransformerConfig": "graphcircuits.subject.transformer",
-    "auroc": "graphcircuits.compare.evaluate",
+    "auroc": "graphcircuits.evaluation.evaluate",
     "bench": "graphcircuits.compare.bench_call",
-    "case_ids": "graphcircuits.corpus",
+    "case_ids": "graphcircuits.cases",
     "compile_program": "graphcircuits.rasp.compile",
-    "evaluate": "graphcircuits.compare.curves",
-    "faithfulness": "graphcircuits.compare.evaluate",
-    "faithfulness_curve": "graphcircuits.compare.evaluate",
+    "evaluate": "graphcircuits.evaluation.curves",
+    "faithfulness": "graphcircuits.evaluation.evaluate",
+    "faithfulness_curve": "graphcircuits.evaluation.evaluate",
     "from_hf": "graphcircuits.adapters.hf",
-    "load_case": "graphcircuits.corpus",
-    "load_corpus": "graphcircuits.corpus.collection",
+    "load_case": "graphcircuits.cases",
+    "load_corpus": "graphcircuits.cases.collection",
     "load_model": "graphcircuits.adapters.load",
-    "load_multi": "graphcircuits.corpus.multitask",
+    "load_multi": "graphcircuits.cases.multitask",
     "load_transformer": "graphcircuits.subject.files",
-    "localize": "graphcircuits.compare.proposal",
-    "multi_ids": "graphcircuits.corpus.multitask",
+    "localize": "graphcircuits.evaluation.proposal",
+    "multi_ids": "graphcircuits.cases.multitask",
     "node_scores": "graphcircuits.methods.nodes",
-    "random_ids": "graphcircuits.corpus.random_programs",
+    "random_ids": "graphcircuits.cases.random_programs",
     "rasp": "graphcircuits.rasp",
     "refine": "graphcircuits.methods.refine",
     "tasks": "graphcircuits.tasks",

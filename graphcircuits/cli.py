@@ -19,16 +19,12 @@ from graphcircuits.commands.bench import bench
 from graphcircuits.commands.build import build
 from graphcircuits.commands.cases import cases
 from graphcircuits.commands.compile import compile_
-from graphcircuits.commands.corpus import corpus
-from graphcircuits.commands.cost import cost
 from graphcircuits.commands.evaluate import evaluate
 from graphcircuits.commands.interact import interact
 from graphcircuits.commands.interrupt import terminable
-from graphcircuits.commands.language import language
 from graphcircuits.commands.localize import localize
 from graphcircuits.commands.options import RayCommand
 from graphcircuits.commands.output import in_words, say, say_error
-from graphcircuits.commands.sweep import sweep
 from graphcircuits.commands.tasks import tasks
 from graphcircuits.commands.train import train
 from graphcircuits.commands.view import view
@@ -49,16 +45,36 @@ app.command(cls=RayCommand)(bench)
 app.command(cls=RayCommand)(build)
 app.command()(cases)
 app.command("compile")(compile_)
-app.command()(corpus)
-app.command()(cost)
 app.command()(evaluate)
 app.command()(interact)
-app.command()(language)
 app.command()(localize)
-app.command(cls=RayCommand)(sweep)
 app.command()(tasks)
 app.command(cls=RayCommand)(train)
 app.command()(view)
+
+MOVED = {
+    "corpus": "python -m lab.factory corpus",
+    "cost": "python -m lab.cost",
+    "language": "python -m lab.factory language",
+    "sweep": "python -m lab.paper sweep",
+}
+"""Commands of the laboratory, which is in the repository and not in the package."""
+
+
+def _moved(context: typer.Context) -> None:
+    name = str(context.info_name)
+    raise ValueError(
+        f"{name} is no command of the package any more; in a clone of the repository run: "
+        f"{MOVED[name]}"
+    )
+
+
+for _name in MOVED:
+    app.command(
+        _name,
+        hidden=True,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(_moved)
 
 
 _debug: ContextVar[bool] = ContextVar("debug", default=False)
@@ -66,7 +82,12 @@ _debug: ContextVar[bool] = ContextVar("debug", default=False)
 
 
 def main() -> None:
-    """Entry point: whatever goes wrong is one line on standard error, and an exit code."""
+    """Entry point of the package's command."""
+    run(app)
+
+
+def run(program: typer.Typer) -> None:
+    """Run a program: whatever goes wrong is one line on standard error, and an exit code."""
     before = _debug.set(False)
     for stream in (sys.stdout, sys.stderr):
         # Not every terminal has every character; what it lacks is written out.
@@ -75,7 +96,7 @@ def main() -> None:
     try:
         with warnings.catch_warnings(), terminable():
             warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}", err=True)
-            app()
+            program()
     except Exception as error:  # noqa: BLE001  nobody else is left to tell the user
         if _debug.get():
             for line in "".join(traceback.format_exception(error)).splitlines():

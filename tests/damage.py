@@ -20,7 +20,7 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from graphcircuits.store import content_hash
+from graphcircuits.io.store import content_hash
 
 SECONDS, BYTES = 10, 2 * 2**30
 

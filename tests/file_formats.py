@@ -22,38 +22,38 @@ from torch import Tensor
 
 from graphcircuits.adapters import interpbench
 from graphcircuits.adapters.load import load_model
-from graphcircuits.circuit import Circuit
-from graphcircuits.config import load_config
-from graphcircuits.corpus.collection import load_corpus
-from graphcircuits.corpus.language import folder as language_folder
-from graphcircuits.corpus.language.report import markdown
-from graphcircuits.corpus.shards import (
+from graphcircuits.cases import language_folder
+from graphcircuits.cases.collection import load_corpus
+from graphcircuits.cases.language_report import markdown
+from graphcircuits.cases.shards import (
     MANIFEST,
     ShardContent,
     shard_path,
     write_manifest,
     write_shard,
 )
-from graphcircuits.files import StoreError
+from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.predictor.calibration import Isotonic, Platt
+from graphcircuits.io.config import load_config
+from graphcircuits.io.files import StoreError
+from graphcircuits.io.store import load_artifact, save_artifact
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble, seen_of
-from graphcircuits.predictor.familiarity import Cloud, KnownCases
+from graphcircuits.predictor.facts.calibration import Isotonic, Platt
+from graphcircuits.predictor.facts.familiarity import Cloud, KnownCases
 from graphcircuits.predictor.model import Predictor, PredictorConfig
-from graphcircuits.result import Result
-from graphcircuits.result_files import RecordedCurve
-from graphcircuits.store import load_artifact, save_artifact
+from graphcircuits.result.files import RecordedCurve
+from graphcircuits.result.result import Result
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.task.stored import StoredPrompts
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.selection import to_toml
 from graphcircuits.training.sources import language_sources
-from graphcircuits.training.sweep_results import rows_of
-from tests.corpus.language.test_report import LEARNED
-from tests.corpus.small import PLAN, begun, tiny
+from lab.paper.selection import to_toml
+from lab.paper.sweep_results import rows_of
+from tests.cases.small import PLAN, begun, tiny
+from tests.cases.test_language_report import LEARNED
 from tests.damage import (
     WRONG,
     forge,
@@ -444,7 +444,7 @@ def hugging_face(folder: Path) -> Opened:
 
 def sweep(folder: Path) -> Opened:
     """Files of trainings: a cross-validation and a refit, read with all others."""
-    from tests.training.sweeps import Trainer, run_with, sweep_in
+    from tests.lab.paper.sweeps import Trainer, run_with, sweep_in
 
     whole = sweep_in(folder)
     list(run_with(Trainer(), whole, 2))

@@ -27,29 +27,29 @@ from typing import Any
 import torch
 import typer
 
+from graphcircuits.cases.build import BuildConfig, build
+from graphcircuits.cases.case import Case
+from graphcircuits.cases.orders import Order
+from graphcircuits.cases.shards import MANIFEST
 from graphcircuits.commands.localize import localize
 from graphcircuits.commands.output import INTERRUPTED
 from graphcircuits.commands.train import train
 from graphcircuits.compare import bench
 from graphcircuits.compare.report import Report
-from graphcircuits.corpus.build import BuildConfig, build
-from graphcircuits.corpus.case import Case
-from graphcircuits.corpus.language.build import make_models
-from graphcircuits.corpus.language.designs import Design
-from graphcircuits.corpus.language.model import LanguageConfig
-from graphcircuits.corpus.making import begin, make
-from graphcircuits.corpus.orders import Order
-from graphcircuits.corpus.shards import MANIFEST
 from graphcircuits.fleets.recipes import SiitConfig
 from graphcircuits.rasp import Map, tokens
 from graphcircuits.training.runner import InProcess
-from graphcircuits.training.sweep import Means
-from graphcircuits.training.sweep_plan import plan_sweep
-from graphcircuits.training.sweep_results import write_results
-from graphcircuits.training.sweep_store import SweepStore
-from tests.corpus.language.texts import write_texts
-from tests.corpus.small import begun, quick
-from tests.training.sweeps import COMMAND, TINY, content, small, sweep_in
+from lab.factory.language.build import make_models
+from lab.factory.language.designs import Design
+from lab.factory.language.model import LanguageConfig
+from lab.factory.making import begin, make
+from lab.paper.sweep import Means
+from lab.paper.sweep_plan import plan_sweep
+from lab.paper.sweep_results import write_results
+from lab.paper.sweep_store import SweepStore
+from tests.cases.small import begun, quick
+from tests.lab.factory.language.texts import write_texts
+from tests.lab.paper.sweeps import COMMAND, TINY, content, small, sweep_in
 
 Content = dict[str, object]
 """What a run left, by path."""

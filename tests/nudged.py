@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from graphcircuits.predictor.features import Features
+from graphcircuits.predictor.measure.features import Features
 from graphcircuits.subject.transformer import Run, Transformer
 from graphcircuits.task.pairs import Pairs
 

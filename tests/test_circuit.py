@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import graphcircuits
 from graphcircuits.circuit import JSON_EDGES, Circuit
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.result import Result
-from graphcircuits.store import StoreError, load_artifact, save_artifact
+from graphcircuits.io.store import StoreError, load_artifact, save_artifact
+from graphcircuits.result.result import Result
 from tests.graphs import graphs
 
 GRAPH = ComponentGraph(2, 4)

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 import graphcircuits as gc
 from graphcircuits import cli, methods
+from graphcircuits.cases import case_ids, load_case
 from graphcircuits.commands.output import parse_options
-from graphcircuits.compare.evaluate import auroc
-from graphcircuits.corpus import case_ids, load_case
-from graphcircuits.result import Result
+from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.result.result import Result
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.subject.transformer import Transformer

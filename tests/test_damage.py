@@ -17,7 +17,7 @@ from graphcircuits.adapters.interpbench import (
     import_interpbench,
 )
 from graphcircuits.circuit import Circuit
-from graphcircuits.store import StoreError
+from graphcircuits.io.store import StoreError
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer
 from tests.damage import limits

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from graphcircuits.corpus import load_case
+from graphcircuits.cases import load_case
 from tests.shell import Command
 from tests.viewer.reading import data_of
 

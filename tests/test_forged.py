@@ -10,10 +10,10 @@ import safetensors.torch
 import torch
 
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.io.store import StoreError, load_artifact, save_artifact
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble
 from graphcircuits.predictor.model import Predictor, PredictorConfig
-from graphcircuits.result import Result
-from graphcircuits.store import StoreError, load_artifact, save_artifact
+from graphcircuits.result.result import Result
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer, TransformerConfig

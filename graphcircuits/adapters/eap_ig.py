@@ -14,8 +14,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from graphcircuits.result import Result
-from graphcircuits.result_files import ungrouped
+from graphcircuits.result.files import ungrouped
+from graphcircuits.result.result import Result
 
 
 def read_graph(path: str | Path, *, absolute: bool = True, n_kv_heads: int | None = None) -> Result:

@@ -27,8 +27,8 @@ from graphcircuits.adapters.gguf_families import (
 from graphcircuits.adapters.gguf_file import GgufFile, read_gguf
 from graphcircuits.adapters.gguf_settings import Settings, read_config
 from graphcircuits.adapters.gguf_tokenizer import read_tokenizer
-from graphcircuits.files import StoreError, short
-from graphcircuits.store import check_finite
+from graphcircuits.io.files import StoreError, short
+from graphcircuits.io.store import check_finite
 from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from graphcircuits.adapters.gguf_families import ARCHITECTURES, ROTARY, Architecture
-from graphcircuits.files import StoreError, short
+from graphcircuits.io.files import StoreError, short
 from graphcircuits.subject.layers import RotaryScaling
 from graphcircuits.subject.transformer import TransformerConfig
 

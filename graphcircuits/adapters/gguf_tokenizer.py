@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from graphcircuits.adapters.hf_families import load_transformers
-from graphcircuits.files import StoreError, short
+from graphcircuits.io.files import StoreError, short
 
 SPACE = "▁"
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4

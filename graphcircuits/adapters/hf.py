@@ -28,8 +28,8 @@ from torch import Tensor
 from graphcircuits.adapters.hf_families import FAMILIES, Family, Tensors, load_transformers
 from graphcircuits.adapters.hf_families.family import norm_in, norm_out
 from graphcircuits.adapters.hub import hub_or_cache
-from graphcircuits.files import printable, read_json, short
-from graphcircuits.store import check_finite
+from graphcircuits.io.files import printable, read_json, short
+from graphcircuits.io.store import check_finite
 from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
 
 TEXT_PARTS = {"gemma3": "gemma3_text"}

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
-from graphcircuits.files import short
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.io.files import short
 from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
 
 # Settings

@@ -23,12 +23,12 @@ import torch
 
 from graphcircuits.adapters import hooked
 from graphcircuits.circuit import Circuit
-from graphcircuits.config import build_config
-from graphcircuits.disk import write_atomic
-from graphcircuits.files import StoreError, read_json, short, write_json
-from graphcircuits.plain_pickle import Made, read_pickle
-from graphcircuits.plain_weights import read_weights
-from graphcircuits.store import check_finite
+from graphcircuits.io.config import build_config
+from graphcircuits.io.disk import write_atomic
+from graphcircuits.io.files import StoreError, read_json, short, write_json
+from graphcircuits.io.plain_pickle import Made, read_pickle
+from graphcircuits.io.plain_weights import read_weights
+from graphcircuits.io.store import check_finite
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 

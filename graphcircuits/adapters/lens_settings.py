@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphcircuits.adapters.hooked import DIRECTIONS, NEUTRAL
-from graphcircuits.files import short
+from graphcircuits.io.files import short
 from graphcircuits.subject.layers import RotaryScaling
 from graphcircuits.subject.transformer import TransformerConfig
 

@@ -29,8 +29,8 @@ from graphcircuits.adapters.gguf_tokenizer import (
     sentencepiece,
 )
 from graphcircuits.adapters.hf_families import load_transformers
-from graphcircuits.files import StoreError, read_bytes
-from graphcircuits.store import check_finite
+from graphcircuits.io.files import StoreError, read_bytes
+from graphcircuits.io.store import check_finite
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
 TOKENIZER = "tokenizer.bin"

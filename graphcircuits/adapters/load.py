@@ -134,7 +134,7 @@ def _from_file(path: Path) -> Transformer:
         from graphcircuits.adapters.llama2c import load_llama2c
 
         return load_llama2c(path)
-    from graphcircuits.files import StoreError
+    from graphcircuits.io.files import StoreError
     from graphcircuits.subject.files import load_transformer
 
     try:

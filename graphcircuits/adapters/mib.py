@@ -24,10 +24,10 @@ from pathlib import Path
 import torch
 
 from graphcircuits.circuit import Circuit
-from graphcircuits.files import StoreError
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.result import Result
-from graphcircuits.result_files import ungrouped
+from graphcircuits.io.files import StoreError
+from graphcircuits.result.files import ungrouped
+from graphcircuits.result.result import Result
 
 PARTS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Of all edges, the sizes of the circuits that MIB asks for."""

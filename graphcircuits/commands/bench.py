@@ -131,12 +131,12 @@ def bench(
     those of a method whose code has changed since are made again.
     Exit code 1 if a case or a method failed.
     """
+    from graphcircuits.cases.case import DEFAULT_LABELS, LABELINGS
+    from graphcircuits.cases.orders import FLEETS
     from graphcircuits.compare.bench import BenchConfig, usual_methods
-    from graphcircuits.compare.evaluate import LEVELS
     from graphcircuits.compare.selection import ALL_SELECTIONS, select_subjects
-    from graphcircuits.corpus.case import DEFAULT_LABELS, LABELINGS
-    from graphcircuits.corpus.orders import FLEETS
     from graphcircuits.drawing.library import SUFFIXES, missing_library
+    from graphcircuits.evaluation.evaluate import LEVELS
 
     refuse(
         in_range("--seeds", seeds, 1, MOST_SEEDS),

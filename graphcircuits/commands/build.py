@@ -24,8 +24,8 @@ from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
-    from graphcircuits.corpus.case import Case
-    from graphcircuits.corpus.multitask import MultiCase
+    from graphcircuits.cases.case import Case
+    from graphcircuits.cases.multitask import MultiCase
     from graphcircuits.fleets.recipes import SiitConfig
 
 WIDEST = 64.0
@@ -104,10 +104,10 @@ def build(
     import shlex
     import time
 
-    from graphcircuits.corpus import build as builder
-    from graphcircuits.corpus.architectures import ARCHITECTURES
-    from graphcircuits.corpus.orders import Order
-    from graphcircuits.corpus.unfinished import begun
+    from graphcircuits.cases import build as builder
+    from graphcircuits.cases.architectures import ARCHITECTURES
+    from graphcircuits.cases.orders import Order
+    from graphcircuits.cases.unfinished import begun
     from graphcircuits.fleets.recipes import FLEETS
     from graphcircuits.jobs.command import lasting
     from graphcircuits.jobs.runner import runner_of
@@ -255,10 +255,10 @@ def _recipe(fleet: str, typed: dict[str, Any]) -> "SiitConfig":
 
 def _listed_cases(ids: list[str] | None, family: str | None) -> "list[Case | MultiCase]":
     """The cases named; or all of a family, but for those with nothing to train."""
-    from graphcircuits.corpus import case_ids, load_case
-    from graphcircuits.corpus.multitask import AT
-    from graphcircuits.corpus.prepare import find_case
-    from graphcircuits.corpus.split import is_constant
+    from graphcircuits.cases import case_ids, load_case
+    from graphcircuits.cases.multitask import AT
+    from graphcircuits.cases.prepare import find_case
+    from graphcircuits.cases.structure import is_constant
 
     for id in ids or ():
         model, at, _ = id.partition(AT)

@@ -8,7 +8,7 @@ from graphcircuits.commands.checks import in_range, refuse
 from graphcircuits.commands.output import Json, print_json, print_table, shown
 
 if TYPE_CHECKING:
-    from graphcircuits.corpus.case import Case
+    from graphcircuits.cases.case import Case
 
 MOST_RANDOM = 10_000
 
@@ -44,7 +44,7 @@ def cases(
     as_json: Json = False,
 ) -> None:
     """List the cases: programs whose circuit is known."""
-    from graphcircuits.corpus import case_ids, load_case
+    from graphcircuits.cases import case_ids, load_case
     from graphcircuits.rasp.sample import MAX_LAYERS
 
     refuse(
@@ -53,7 +53,7 @@ def cases(
         _idle(ids, family, split, random, layers),
     )
     if random is not None:
-        from graphcircuits.corpus.random_programs import random_ids
+        from graphcircuits.cases.random_programs import random_ids
 
         chosen = random_ids("pool" if split is None else split, random, layers=layers)
     else:

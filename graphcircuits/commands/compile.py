@@ -88,7 +88,7 @@ def _compiled(
             own.program, vocab=own.vocab, max_seq_len=own.max_seq_len, causal=causal
         )
         return model, printable(f"{own.name} ({own.path})")
-    from graphcircuits.corpus import load_case
+    from graphcircuits.cases import load_case
 
     case = load_case(program)
     if vocab is not None or max_seq_len is not None or causal:

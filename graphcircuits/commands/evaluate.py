@@ -41,8 +41,8 @@ from graphcircuits.commands.subjects import (
 )
 
 if TYPE_CHECKING:
-    from graphcircuits.compare.curves import Evaluation
-    from graphcircuits.result import Result
+    from graphcircuits.evaluation.curves import Evaluation
+    from graphcircuits.result.result import Result
     from graphcircuits.subject.transformer import Transformer
     from graphcircuits.task.pairs import Pairs
 
@@ -102,10 +102,10 @@ def evaluate(
     import warnings
     from dataclasses import replace
 
-    from graphcircuits.compare import curves
-    from graphcircuits.compare.curve_plot import SUFFIXES as PLOTS
-    from graphcircuits.compare.curve_plot import missing_library
-    from graphcircuits.result import Result
+    from graphcircuits.evaluation import curves
+    from graphcircuits.evaluation.curve_plot import SUFFIXES as PLOTS
+    from graphcircuits.evaluation.curve_plot import missing_library
+    from graphcircuits.result.result import Result
     from graphcircuits.task.accuracy import LEAST_RIGHT, OftenWrong, wrong_text
 
     files, subjects = _sorted(results)
@@ -224,7 +224,7 @@ def _named_case(loaded: "dict[str, Result]") -> str:
 
 def _seed(loaded: "dict[str, Result]", given: int | None) -> tuple[int, list[str]]:
     """What draws the prompts, and what that means for the results."""
-    from graphcircuits.compare.proposal import fresh_seed
+    from graphcircuits.evaluation.proposal import fresh_seed
 
     known = sorted({result.seed for result in loaded.values() if result.seed is not None})
     used = f"the results were found with {' and '.join(map(str, known))}"
@@ -263,7 +263,7 @@ def _given(
 ) -> tuple["Transformer", "Pairs", str, str]:
     """Subject, prompts, and what to call subject and task."""
     if subject is not None and is_case(subject):
-        from graphcircuits.corpus import load_case
+        from graphcircuits.cases import load_case
 
         case, transformer = load_case(subject), load_case(subject).subject()
         title, about = case.id, case.task
@@ -292,7 +292,7 @@ def _given(
 
 
 def _show(found: "Evaluation") -> None:
-    from graphcircuits.compare.curves import GRIDS
+    from graphcircuits.evaluation.curves import GRIDS
 
     say(f"{found.subject}: {found.task}" if found.task else found.subject)
     right = "" if found.right is None else f", the subject is right on {found.right:.0%} of them"

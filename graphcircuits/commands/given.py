@@ -94,7 +94,7 @@ class Given:
                 seed=seed,
             )
             return [Loaded(title_of(self.model), about, subject, prompts)]
-        from graphcircuits.corpus import load_case
+        from graphcircuits.cases import load_case
 
         if self.model is not None:
             case, subject = planted(self.cases, Path(self.model))

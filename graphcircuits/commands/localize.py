@@ -159,10 +159,10 @@ def localize(
     ones. Where the true circuit is known, that of a case or of your own program, the ranking is
     compared with it.
     """
-    from graphcircuits.compare.evaluate import LEVELS
-    from graphcircuits.corpus.architectures import ARCHITECTURES
+    from graphcircuits.cases.architectures import ARCHITECTURES
+    from graphcircuits.evaluation.evaluate import LEVELS
     from graphcircuits.fleets.recipes import FLEETS
-    from graphcircuits.result import SUFFIXES
+    from graphcircuits.result.result import SUFFIXES
 
     given = Typed(
         case=case,
@@ -341,7 +341,7 @@ def _refining(seconds: float | None, steps: int | None, checkpoint: Path | None)
 
 def _keeps_curve(out: Path | None, transformer: "Transformer") -> bool:
     """Whether the file is one that is looked at later, and its curve takes no time to speak of."""
-    from graphcircuits.compare.proposal import LARGE
+    from graphcircuits.evaluation.proposal import LARGE
 
     small = transformer.graph.n_edges < LARGE
     return small and out is not None and out.suffix in (".json", ".safetensors")

@@ -23,8 +23,8 @@ from graphcircuits.commands.subjects import (
 )
 
 if TYPE_CHECKING:
+    from graphcircuits.cases.case import Case
     from graphcircuits.circuit import Circuit
-    from graphcircuits.corpus.case import Case
     from graphcircuits.subject.transformer import Transformer
     from graphcircuits.task.pairs import Pairs
 
@@ -120,7 +120,7 @@ class Typed:
 
     def load(self) -> Inputs:
         """Subject and prompts."""
-        from graphcircuits.compare.proposal import fresh_seed
+        from graphcircuits.evaluation.proposal import fresh_seed
 
         found = self._own() if self.model is not None else self._of_case()
         if self.pairs_file is not None:
@@ -161,7 +161,7 @@ class Typed:
 
     def _of_case(self) -> Inputs:
         """Of a subject that ships."""
-        from graphcircuits.corpus import load_case
+        from graphcircuits.cases import load_case
 
         if self.case is None:
             raise ValueError(f"{_CHOICE}; got neither.")

@@ -1,6 +1,6 @@
 """What `graphcircuits localize` makes of a result: the circuit it proposes, and what it prints.
 
-1. `conclude` takes the circuit that `compare/proposal.py` proposes, or as many edges as were typed,
+1. `conclude` takes the circuit that `proposal` proposes, or as many edges as were typed,
    how faithful it is, and what there is to say of the prompts.
 2. `tell` prints that, for the eye or as JSON, and warns of a subject that gets the task wrong.
 """
@@ -13,9 +13,9 @@ from graphcircuits.commands.output import print_json, print_table, say
 if TYPE_CHECKING:
     from graphcircuits.circuit import Circuit
     from graphcircuits.commands.localize_inputs import Inputs
-    from graphcircuits.compare.proposal import Proposal
+    from graphcircuits.evaluation.proposal import Proposal
     from graphcircuits.methods import Progress
-    from graphcircuits.result import Result
+    from graphcircuits.result.result import Result
 
 ROWS = 20
 """Of the table, where nobody asked for more edges."""
@@ -60,8 +60,8 @@ def conclude(
     """
     from dataclasses import replace
 
-    from graphcircuits.compare.evaluate import auroc
-    from graphcircuits.compare.proposal import LARGE, propose, recorded_curve
+    from graphcircuits.evaluation.evaluate import auroc
+    from graphcircuits.evaluation.proposal import LARGE, propose, recorded_curve
     from graphcircuits.task.accuracy import has_answers, share_right
 
     subject, pairs, truth = inputs.subject, inputs.pairs, inputs.truth

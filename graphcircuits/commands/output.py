@@ -79,7 +79,7 @@ def shown(value: object) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    from graphcircuits.store import write_atomic
+    from graphcircuits.io.store import write_atomic
 
     write_atomic(path, text.encode())
 
@@ -121,7 +121,7 @@ def save(files: Mapping[Path | None, Callable[[Path], Iterable[Path] | None]]) -
 
 def parse_options(given: Sequence[str]) -> dict[str, Any]:
     """`["steps=10", "pool=sum"]` as names and values; a value that is JSON is read as JSON."""
-    from graphcircuits.files import NotFiniteError, StoreError, parse_json
+    from graphcircuits.io.files import NotFiniteError, StoreError, parse_json
 
     options: dict[str, Any] = {}
     for text in given:

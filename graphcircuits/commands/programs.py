@@ -12,7 +12,7 @@ from graphcircuits.commands.checks import in_range, refuse
 from graphcircuits.commands.output import say
 
 if TYPE_CHECKING:
-    from graphcircuits.corpus.case import Case
+    from graphcircuits.cases.case import Case
     from graphcircuits.rasp import SOp, Value
     from graphcircuits.subject.codec import Codec
     from graphcircuits.subject.transformer import Transformer
@@ -169,7 +169,7 @@ def _case(
     max_seq_len: int,
     causal: bool,
 ) -> "Case":
-    from graphcircuits.corpus.case import Case
+    from graphcircuits.cases.case import Case
 
     return Case(
         id=name,

@@ -44,7 +44,7 @@ Words = Annotated[bool, typer.Option("--words", help="The pairs file holds words
 
 def is_case(text: str) -> bool:
     """Whether the text is the id of a case."""
-    from graphcircuits.corpus import FAMILIES, case_ids, random_seed
+    from graphcircuits.cases import FAMILIES, case_ids, random_seed
 
     family = text.partition("-")[0]
     listed = family in FAMILIES and text in case_ids(family=family)

@@ -276,7 +276,7 @@ def _settings(
 ) -> "TrainConfig":
     from dataclasses import replace
 
-    from graphcircuits.config import load_config
+    from graphcircuits.io.config import load_config
     from graphcircuits.training.config import TrainConfig, shipped_recipe
 
     if config == SHIPPED:
@@ -331,8 +331,8 @@ def _plan(
 ) -> _Plan:
     from random import Random
 
-    from graphcircuits.corpus import N_FOLDS
-    from graphcircuits.corpus.pools import POOLS
+    from graphcircuits.cases import N_FOLDS
+    from graphcircuits.cases.pools import POOLS
     from graphcircuits.training.sources import (
         corpus_sources,
         language_sources,
@@ -375,8 +375,8 @@ def _listed(folders: str | None) -> list[str]:
 
 def _cases(cases: str, pool: str = "pool") -> tuple[list[str], list[str]]:
     """Ids to learn from, and ids of the pool that have no subject to learn from."""
+    from graphcircuits.cases.recognize import shipped_ids
     from graphcircuits.compare.selection import select_cases
-    from graphcircuits.corpus.recognize import shipped_ids
     from graphcircuits.training.sources import refuse_others
 
     if cases in ("test", "deep-pool", "deep-test", "all"):

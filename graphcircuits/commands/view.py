@@ -13,7 +13,7 @@ from graphcircuits.commands.output import Json, print_json, printable, save, say
 
 if TYPE_CHECKING:
     from graphcircuits.circuit import Circuit
-    from graphcircuits.result import Result
+    from graphcircuits.result.result import Result
 
 CIRCUITS = (".json", ".safetensors", ".pt")
 """Files that a true circuit is read from."""
@@ -49,8 +49,8 @@ def view(
 
     The page is one file, needs no network and no server, and can be sent to others.
     """
-    from graphcircuits.compare.curves import file_names
-    from graphcircuits.result import Result
+    from graphcircuits.evaluation.curves import file_names
+    from graphcircuits.result.result import Result
     from graphcircuits.viewer.page import result_page
     from graphcircuits.viewer.payload import on_one_graph
 
@@ -110,7 +110,7 @@ def _truth(
         return None, None, ""
     if not is_case(given):
         return _circuit_file(Path(given)), None, printable(Path(given).name)
-    from graphcircuits.corpus import load_case
+    from graphcircuits.cases import load_case
 
     case, graph = load_case(given), results[0].graph
     if (graph.n_layers, graph.n_heads) != (case.graph.n_layers, case.graph.n_heads):
@@ -125,8 +125,8 @@ def _truth(
 def _circuit_file(path: Path) -> "Circuit":
     """A circuit of ours, or the one that a result has chosen."""
     from graphcircuits.circuit import Circuit
-    from graphcircuits.result import Result
-    from graphcircuits.store import StoreError
+    from graphcircuits.io.store import StoreError
+    from graphcircuits.result.result import Result
 
     if path.suffix not in CIRCUITS:
         raise ValueError(

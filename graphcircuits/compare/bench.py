@@ -27,12 +27,9 @@ from typing import Any
 import torch
 
 from graphcircuits import __version__
+from graphcircuits.cases.case import DEFAULT_LABELS, LABELINGS
+from graphcircuits.cases.orders import Order
 from graphcircuits.circuit import Circuit
-from graphcircuits.compare.evaluate import (
-    LEVELS,
-    auroc,
-    faithfulness_curve,
-)
 from graphcircuits.compare.measure import measure
 from graphcircuits.compare.runs import (
     BenchRun,
@@ -45,9 +42,9 @@ from graphcircuits.compare.runs import (
 )
 from graphcircuits.compare.selection import Unit
 from graphcircuits.compare.sources import source_hash
-from graphcircuits.corpus.case import DEFAULT_LABELS, LABELINGS
-from graphcircuits.corpus.orders import Order
+from graphcircuits.evaluation.evaluate import LEVELS, auroc, faithfulness_curve
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.io.store import content_hash
 from graphcircuits.jobs.runner import IN_PROCESS, ONE_CPU, InProcess, Resources, Runner
 from graphcircuits.methods import (
     ALONG_PATHS,
@@ -63,7 +60,6 @@ from graphcircuits.methods import (
 )
 from graphcircuits.methods.method import PATHS, known
 from graphcircuits.predictor.paths import along_paths
-from graphcircuits.store import content_hash
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 

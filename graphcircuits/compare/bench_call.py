@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from graphcircuits.cases.case import DEFAULT_LABELS
 from graphcircuits.compare.bench import BenchConfig, run
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import select_subjects
-from graphcircuits.corpus.case import DEFAULT_LABELS
 from graphcircuits.methods import Method, find_method
 from graphcircuits.methods.method import name_of
 

@@ -18,11 +18,11 @@ from statistics import mean, median
 from typing import TYPE_CHECKING
 
 from graphcircuits.compare.boxes import Box, Slot, SlotGroup, box_figure
-from graphcircuits.compare.evaluate import QUANTILES, Summary
-from graphcircuits.compare.intervals import Interval
 from graphcircuits.compare.published import N_CASES, N_SEEDS, PUBLISHED_TITLE, Published
-from graphcircuits.compare.text_tables import csv_text, latex_table, markdown_table, with_spread
 from graphcircuits.drawing.library import known_suffix, save_figure
+from graphcircuits.evaluation.evaluate import QUANTILES, Summary
+from graphcircuits.evaluation.intervals import Interval
+from graphcircuits.evaluation.text_tables import csv_text, latex_table, markdown_table, with_spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -24,19 +24,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
+from graphcircuits.cases import case_ids, load_case
+from graphcircuits.cases.case import LABELINGS
+from graphcircuits.cases.orders import Order
 from graphcircuits.compare import figures
 from graphcircuits.compare.bench import BenchConfig, truth
-from graphcircuits.compare.evaluate import auprc, auroc, precision_recall, summarize
-from graphcircuits.compare.intervals import ByCase, Means, bootstrap
 from graphcircuits.compare.published import HIGHLIGHTED, Published
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import Unit
-from graphcircuits.compare.text_tables import csv_text, markdown_table
-from graphcircuits.corpus import case_ids, load_case
-from graphcircuits.corpus.case import LABELINGS
-from graphcircuits.corpus.orders import Order
-from graphcircuits.disk import write_atomic
 from graphcircuits.drawing.library import known_suffix, save_figure
+from graphcircuits.evaluation.evaluate import auprc, auroc, precision_recall, summarize
+from graphcircuits.evaluation.intervals import ByCase, Means, bootstrap
+from graphcircuits.evaluation.text_tables import csv_text, markdown_table
+from graphcircuits.io.disk import write_atomic
 from graphcircuits.methods import FLOORS
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.compare.evaluate import FaithfulnessCurve, log_sizes
+from graphcircuits.evaluation.evaluate import FaithfulnessCurve, log_sizes
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.io.store import StoreError, load_artifact, save_artifact
 from graphcircuits.jobs.command import driver_command
-from graphcircuits.store import StoreError, load_artifact, save_artifact
 
 KIND = "bench-run"
 

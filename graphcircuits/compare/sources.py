@@ -18,7 +18,7 @@ from importlib.util import resolve_name
 from pathlib import Path
 
 import graphcircuits
-from graphcircuits.store import content_hash
+from graphcircuits.io.store import content_hash
 
 PACKAGE = graphcircuits.__name__
 ROOT = Path(graphcircuits.__file__).parent

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphcircuits.config import build_config
-from graphcircuits.store import load_artifact, save_artifact, taken_apart
+from graphcircuits.io.config import build_config
+from graphcircuits.io.store import load_artifact, save_artifact, taken_apart
 
 KIND = "sweep-rows"
 LEARNERS = {

@@ -10,7 +10,7 @@
    it waits for a GPU. Memory grows with subjects x masks x prompts, which the caller chooses.
 4. `Stack.departure` is 1 - faithfulness: how far a masked run is from the clean one, in units of
    the distance from there to the corrupted one. `Stack.cmd` is the area of its absolute value for
-   the best edges at growing sizes, as `compare/evaluate.py` has it.
+   the best edges at growing sizes, as `evaluation/evaluate.py` has it.
 """
 
 from collections.abc import Callable, Sequence

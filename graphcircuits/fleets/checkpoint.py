@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graphcircuits.fleets.batch import Errors
 from graphcircuits.fleets.fleet import Weights
-from graphcircuits.store import Artifact, load_artifact, save_artifact, taken_apart
+from graphcircuits.io.store import Artifact, load_artifact, save_artifact, taken_apart
 from graphcircuits.subject.transformer import Transformer
 
 KIND = "fleet-checkpoint"

@@ -8,7 +8,7 @@ a cluster are the same.
 import sys
 from collections.abc import Sequence
 
-from graphcircuits.store import running_command
+from graphcircuits.io.store import running_command
 
 FLAGS = ("--resume", "--json")
 VALUED = ("--minutes", "--processes")

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from graphcircuits.disk import HOST
+from graphcircuits.io.disk import HOST
 from graphcircuits.jobs.runner import ONE_CPU, Found, Lost, Resources, Runner
 
 Unit = TypeVar("Unit")

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from graphcircuits.corpus import Case
+from graphcircuits.cases import Case
 from graphcircuits.methods import (
     acdc,
     eap,
@@ -52,7 +52,7 @@ from graphcircuits.methods.method import (
 from graphcircuits.methods.prepare import Progress, Stop
 from graphcircuits.methods.refine import check_length, refinement
 from graphcircuits.methods.shortlist import LongRun
-from graphcircuits.result import Result
+from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.fresh import prompt_hashes
 from graphcircuits.task.pairs import Pairs

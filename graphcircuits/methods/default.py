@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from graphcircuits.corpus.recognize import planted_case
+from graphcircuits.cases.recognize import planted_case
 from graphcircuits.methods.learned import choose_predictor, finding, predict
 from graphcircuits.methods.method import Finding, Options
 from graphcircuits.methods.shipped import find_ensemble, kind_of

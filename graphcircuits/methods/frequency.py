@@ -18,11 +18,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.corpus import load_case
-from graphcircuits.corpus.architectures import edges_in
-from graphcircuits.corpus.pools import pool_cases
-from graphcircuits.corpus.recognize import case_of
-from graphcircuits.corpus.relations import fold_of, groups_of, twins
+from graphcircuits.cases import load_case
+from graphcircuits.cases.architectures import edges_in
+from graphcircuits.cases.pools import pool_cases
+from graphcircuits.cases.recognize import case_of
+from graphcircuits.cases.relations import fold_of, groups_of, twins
 from graphcircuits.methods.method import KnownMethod
 from graphcircuits.methods.prepare import prepare
 from graphcircuits.subject.transformer import Transformer

@@ -28,10 +28,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.corpus import load_case
-from graphcircuits.corpus.case import DEFAULT_LABELS
-from graphcircuits.corpus.multitask import multi_records
-from graphcircuits.corpus.recognize import case_of, planted_case
+from graphcircuits.cases import load_case
+from graphcircuits.cases.case import DEFAULT_LABELS
+from graphcircuits.cases.multitask import multi_records
+from graphcircuits.cases.recognize import case_of, planted_case
 from graphcircuits.methods.method import Finding, KnownMethod, Options
 from graphcircuits.methods.prepare import placed
 from graphcircuits.methods.shipped import (

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.store import StoreError, load_artifact, save_artifact, taken_apart
+from graphcircuits.io.store import StoreError, load_artifact, save_artifact, taken_apart
 
 KIND = "refine-checkpoint"
 TENSORS = ("values", "first")

@@ -13,9 +13,9 @@ from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from graphcircuits.corpus import N_FOLDS
-from graphcircuits.corpus.recognize import planted_case
-from graphcircuits.corpus.relations import fold_of, groups_of
+from graphcircuits.cases import N_FOLDS
+from graphcircuits.cases.recognize import planted_case
+from graphcircuits.cases.relations import fold_of, groups_of
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble
 from graphcircuits.subject.transformer import Transformer
 
@@ -42,7 +42,7 @@ def shipped(name: str) -> Ensemble:
     """A predictor of the package."""
     with as_file(FOLDER.joinpath(f"{name}.safetensors")) as path:
         if not path.is_file():
-            makes = "python -m graphcircuits.training.paper_predictors"
+            makes = "python -m lab.paper.paper_predictors"
             makes = makes if name.startswith(PAPER) else "graphcircuits train"
             raise FileNotFoundError(
                 f"this installation has no predictor {name!r}; name a file with one of its kind, "

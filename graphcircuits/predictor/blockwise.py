@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor import invariant
 from graphcircuits.predictor.block import Branch
-from graphcircuits.predictor.dirgnn import DirectedGraphConv, DirGNN
+from graphcircuits.predictor.measure.scaling import SCALINGS, Scales, Span, rectangles, whole
 from graphcircuits.predictor.model import Predictor, PredictorConfig, start
-from graphcircuits.predictor.scaling import SCALINGS, Scales, Span, rectangles, whole
+from graphcircuits.predictor.paper.dirgnn import DirectedGraphConv, DirGNN
 
 SMALL = 4096
 """Edges up to which a graph is one span."""

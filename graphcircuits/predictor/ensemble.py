@@ -23,22 +23,24 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from graphcircuits.config import build_config
-from graphcircuits.files import short
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.io.config import build_config
+from graphcircuits.io.files import short
+from graphcircuits.io.store import StoreError, check_finite, load_artifact, save_artifact
 from graphcircuits.predictor import blockwise
-from graphcircuits.predictor.calibration import (
+from graphcircuits.predictor.facts.calibration import (
     Calibration,
     calibration_from_json,
     calibration_to_json,
     fit_calibration,
 )
-from graphcircuits.predictor.familiarity import (
+from graphcircuits.predictor.facts.familiarity import (
     Familiarity,
     KnownCases,
     case_features,
     fit_familiarity,
 )
+from graphcircuits.predictor.facts.trust import Trust
 from graphcircuits.predictor.invariant import InvariantAligner, measured_columns
 from graphcircuits.predictor.model import (
     InvariantTables,
@@ -50,8 +52,6 @@ from graphcircuits.predictor.model import (
     start,
 )
 from graphcircuits.predictor.paths import along_paths
-from graphcircuits.predictor.trust import Trust
-from graphcircuits.store import StoreError, check_finite, load_artifact, save_artifact
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 

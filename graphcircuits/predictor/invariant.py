@@ -33,8 +33,8 @@ from torch import Tensor, nn
 from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor.block import linear
-from graphcircuits.predictor.contract import contract
-from graphcircuits.predictor.scaling import (
+from graphcircuits.predictor.measure.contract import contract
+from graphcircuits.predictor.measure.scaling import (
     SCALINGS,
     TINY,
     Scales,

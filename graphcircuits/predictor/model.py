@@ -28,13 +28,13 @@ from torch import Tensor, nn
 
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor import invariant
-from graphcircuits.predictor.align import TabpfnAligner
 from graphcircuits.predictor.block import Dropout, LayerNorm, linear
-from graphcircuits.predictor.dagformer import Dagformer
-from graphcircuits.predictor.dirgnn import AGGREGATIONS, DirGNN
-from graphcircuits.predictor.features import Features, features
-from graphcircuits.predictor.pool import DeepSets
-from graphcircuits.predictor.scaling import TINY, log_share
+from graphcircuits.predictor.measure.features import Features, features
+from graphcircuits.predictor.measure.scaling import TINY, log_share
+from graphcircuits.predictor.paper.align import TabpfnAligner
+from graphcircuits.predictor.paper.dagformer import Dagformer
+from graphcircuits.predictor.paper.dirgnn import AGGREGATIONS, DirGNN
+from graphcircuits.predictor.paper.pool import DeepSets
 from graphcircuits.predictor.transform import (
     CONNECTIVITIES,
     TRANSFORMATIONS,

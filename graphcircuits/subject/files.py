@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from graphcircuits.config import build_config
-from graphcircuits.files import StoreError, short
-from graphcircuits.store import DTYPES, check_finite, load_artifact, save_artifact
+from graphcircuits.io.config import build_config
+from graphcircuits.io.files import StoreError, short
+from graphcircuits.io.store import DTYPES, check_finite, load_artifact, save_artifact
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 

@@ -34,9 +34,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphcircuits.disk import write_atomic
-from graphcircuits.files import StoreError, parse_json, read_text
-from graphcircuits.files import short as quoted
+from graphcircuits.io.disk import write_atomic
+from graphcircuits.io.files import StoreError, parse_json, read_text
+from graphcircuits.io.files import short as quoted
 from graphcircuits.subject.codec import Codec
 from graphcircuits.task.table import PromptTable, filled
 from graphcircuits.task.text import (

@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.drawing.notebook import pairs_html
-from graphcircuits.files import StoreError
+from graphcircuits.io.files import StoreError
 from graphcircuits.subject.codec import Codec
 from graphcircuits.task.files import read_prompts, write_prompts
 from graphcircuits.task.problems import LOSSES, is_integer, pair_problems

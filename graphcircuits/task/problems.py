@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from graphcircuits.files import short
+from graphcircuits.io.files import short
 
 if TYPE_CHECKING:
     from graphcircuits.task.pairs import Pairs

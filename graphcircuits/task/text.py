@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphcircuits.files import short as quoted
+from graphcircuits.io.files import short as quoted
 from graphcircuits.task.table import PromptTable, filled
 
 SHOWN = 5

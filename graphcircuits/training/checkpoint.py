@@ -9,8 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphcircuits.io.store import (
+    StoreError,
+    content_hash,
+    load_artifact,
+    save_artifact,
+    taken_apart,
+)
 from graphcircuits.predictor.model import Predictor
-from graphcircuits.store import StoreError, content_hash, load_artifact, save_artifact, taken_apart
 
 CHECKPOINT = "predictor-checkpoint"
 WORDS = {"train": "settings", "data": "readings of the cases", "validation": "held-out cases"}

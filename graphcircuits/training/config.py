@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from typing import Literal
 
-from graphcircuits.config import load_config
+from graphcircuits.io.config import load_config
 from graphcircuits.predictor.model import PredictorConfig
 
 KEPT = ("last", "best")

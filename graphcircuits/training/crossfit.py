@@ -31,18 +31,18 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 
-from graphcircuits.compare.evaluate import auroc, faithfulness_curve
-from graphcircuits.corpus import N_FOLDS
-from graphcircuits.corpus.multitask import AT
+from graphcircuits.cases import N_FOLDS
+from graphcircuits.cases.multitask import AT
+from graphcircuits.evaluation.evaluate import auroc, faithfulness_curve
 from graphcircuits.jobs.command import driver_command
 from graphcircuits.jobs.runner import IN_PROCESS, Runner
 from graphcircuits.methods.eap import eap_ig
 from graphcircuits.methods.shipped import SHIPPED
-from graphcircuits.predictor.calibration import Calibration, fit_calibration, needed
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble
-from graphcircuits.predictor.familiarity import case_features, disagreement, known_cases
+from graphcircuits.predictor.facts.calibration import Calibration, fit_calibration, needed
+from graphcircuits.predictor.facts.familiarity import case_features, disagreement, known_cases
+from graphcircuits.predictor.facts.trust import Trust, fit_trust
 from graphcircuits.predictor.model import read_case
-from graphcircuits.predictor.trust import Trust, fit_trust
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.data import FRESH

@@ -17,7 +17,7 @@ from graphcircuits.drawing.library import (
     plain,
     save_figure,
 )
-from graphcircuits.store import load_artifact, taken_apart
+from graphcircuits.io.store import load_artifact, taken_apart
 from graphcircuits.training.checkpoint import CHECKPOINT, checkpoint_path
 from graphcircuits.training.validation import means
 

@@ -14,7 +14,7 @@ from graphcircuits.predictor.invariant import (
     statistics_of,
     table_width,
 )
-from graphcircuits.predictor.scaling import SCALINGS
+from graphcircuits.predictor.measure.scaling import SCALINGS
 from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS
 
 INPUTS = ("own", "effects", "far-effects", "activations", "bounds", "norms", "kinds")

@@ -13,9 +13,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from graphcircuits.compare.sources import source_hash
-from graphcircuits.predictor.features import Features
+from graphcircuits.io.store import content_hash, load_artifact, save_artifact, taken_apart
+from graphcircuits.predictor.measure.features import Features
 from graphcircuits.predictor.model import InvariantTables, read_case
-from graphcircuits.store import content_hash, load_artifact, save_artifact, taken_apart
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.sources import Source

@@ -1,7 +1,7 @@
 """Where training examples come from, as plain values: which subject, which task, related to what.
 
 1. `shipped_sources` names planted subjects of the package, `corpus_sources` the subjects of a
-   folder that `graphcircuits corpus` or `graphcircuits build` made, task by task, and
+   folder that `python -m lab.factory corpus` or `graphcircuits build` made, task by task, and
    `language_sources` small language models with every task that they do.
 2. Programs of the test split are never taken, nor are discarded ones, most of which are related to
    them: cases of the package are refused, a corpus has none, and of a folder of subject files they
@@ -23,17 +23,17 @@ from typing import Literal
 import torch
 
 from graphcircuits.adapters.load import load_model
+from graphcircuits.cases import N_FOLDS, Case, load_case
+from graphcircuits.cases.collection import Corpus, load_corpus
+from graphcircuits.cases.language_folder import REPORT
+from graphcircuits.cases.language_report import check_shares, does
+from graphcircuits.cases.multitask import AT, MultiCase
+from graphcircuits.cases.orders import Order
+from graphcircuits.cases.pools import pool_cases
+from graphcircuits.cases.prepare import find_case
+from graphcircuits.cases.relations import groups_of
 from graphcircuits.circuit import Circuit
-from graphcircuits.corpus import N_FOLDS, Case, load_case
-from graphcircuits.corpus.collection import Corpus, load_corpus
-from graphcircuits.corpus.language.folder import REPORT
-from graphcircuits.corpus.language.report import check_shares, does
-from graphcircuits.corpus.multitask import AT, MultiCase
-from graphcircuits.corpus.orders import Order
-from graphcircuits.corpus.pools import pool_cases
-from graphcircuits.corpus.prepare import find_case
-from graphcircuits.corpus.relations import groups_of
-from graphcircuits.files import read_json
+from graphcircuits.io.files import read_json
 from graphcircuits.subject.files import load_transformer
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -164,7 +164,7 @@ def _file_sources(root: Path, pool: str) -> list[Source]:
     if not paths:
         raise ValueError(
             f"{root} holds no subjects: neither {MANIFEST} of a corpus nor {SUFFIX} files; build "
-            "some with: graphcircuits corpus"
+            "some with: python -m lab.factory corpus"
         )
     own = None if pool == "pool" else _folds(pool)
     found, others = [], []

@@ -25,12 +25,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphcircuits.corpus.relations import groups_of
-from graphcircuits.disk import seldom
+from graphcircuits.cases.relations import groups_of
+from graphcircuits.io.disk import seldom
+from graphcircuits.io.store import content_hash
 from graphcircuits.predictor.ensemble import Ensemble, seen_of
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import InvariantTables, Predictor
-from graphcircuits.store import content_hash
 from graphcircuits.training.batches import Batches, StackPool, batches
 from graphcircuits.training.checkpoint import (
     TrainState,

@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.compare.evaluate import auroc
 from graphcircuits.engine.stack import MASKS_AT_ONCE, Stack
+from graphcircuits.evaluation.evaluate import auroc
 from graphcircuits.methods import METHODS
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import Predictor, PredictorConfig

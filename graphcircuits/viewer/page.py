@@ -22,7 +22,7 @@ from graphcircuits.viewer import app as viewer_files
 from graphcircuits.viewer.payload import circuit_payload, result_payload
 
 if TYPE_CHECKING:
-    from graphcircuits.result import Result
+    from graphcircuits.result.result import Result
 
 _STYLE = """
 :root { color-scheme: light dark; }

@@ -25,7 +25,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.task.stored import StoredPrompts
 
 if TYPE_CHECKING:
-    from graphcircuits.result import Result
+    from graphcircuits.result.result import Result
 
 VERSION = 1
 START = 20

@@ -11,7 +11,7 @@ from graphcircuits.adapters.eap_ig import read_graph
 from graphcircuits.adapters.transformer_lens import from_transformer_lens
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import eap
-from graphcircuits.result import Result
+from graphcircuits.result.result import Result
 from tests.adapters.lens import scored_model
 
 

@@ -11,7 +11,7 @@ import torch
 
 from graphcircuits.adapters.gguf import load_gguf
 from graphcircuits.adapters.gguf_settings import Settings, read_config
-from graphcircuits.files import StoreError
+from graphcircuits.io.files import StoreError
 from graphcircuits.subject.layers import RotaryScaling
 from tests.adapters.gguf_models import (
     LLAMA3,

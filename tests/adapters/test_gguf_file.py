@@ -13,7 +13,7 @@ import torch
 from graphcircuits.adapters import gguf_file
 from graphcircuits.adapters.gguf import load_gguf
 from graphcircuits.adapters.gguf_file import TYPES, read_gguf
-from graphcircuits.files import StoreError
+from graphcircuits.io.files import StoreError
 from tests.adapters.gguf_models import write_model
 from tests.damage import limits
 

@@ -12,7 +12,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from graphcircuits.adapters.gguf import load_gguf
 from graphcircuits.adapters.gguf_tokenizer import read_tokenizer
-from graphcircuits.files import StoreError
+from graphcircuits.io.files import StoreError
 from tests.adapters.gguf_models import write_model
 
 BYTES = [f"<0x{i:02X}>" for i in range(256)]

@@ -27,7 +27,7 @@ from graphcircuits.adapters.interpbench import (
 )
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.store import StoreError
+from graphcircuits.io.store import StoreError
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 from tests.damage import limits

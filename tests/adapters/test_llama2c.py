@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from graphcircuits.adapters.llama2c import load_llama2c, read_llama2c_tokenizer
-from graphcircuits.files import StoreError
+from graphcircuits.io.files import StoreError
 from tests.damage import limits
 
 PIECES = {"▁": -20.0, "a": -21.0, "b": -22.0, "▁a": -1.0, "ab": -2.0, "▁ab": -3.0}

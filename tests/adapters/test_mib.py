@@ -9,8 +9,8 @@ import torch
 from graphcircuits.adapters.mib import PARTS, read_submission, write_submission
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.result import Result
-from graphcircuits.store import StoreError
+from graphcircuits.io.store import StoreError
+from graphcircuits.result.result import Result
 
 
 def result(graph: ComponentGraph | None = None, seed: int = 0) -> Result:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from graphcircuits.corpus.build import BuildConfig
-from graphcircuits.corpus.case import Case
-from graphcircuits.corpus.orders import Order
+from graphcircuits.cases.build import BuildConfig
+from graphcircuits.cases.case import Case
+from graphcircuits.cases.orders import Order
 from graphcircuits.fleets.recipes import recipe
 from tests.shell import Command, refused
 
@@ -97,7 +97,7 @@ def test_a_program_of_your_own_is_built(
         said = {"passed": passed, **report}
         yield SimpleNamespace(id=f"{case.id}\x1b[31m", passed=passed, report=said)
 
-    monkeypatch.setattr("graphcircuits.corpus.build.build", build)
+    monkeypatch.setattr("graphcircuits.cases.build.build", build)
     own = ["--program", "prog.py", "--vocab", "0,1", "--max-seq-len", "4", "--causal"]
     ended = command("build", *own)
     assert ended.code == (0 if passed else 1)
@@ -126,7 +126,7 @@ def test_every_case_is_built_in_every_architecture_by_the_recipe(
             report = {"passed": True, "accuracy": 1.0, "loss": 0.5, "steps": 7}
             yield SimpleNamespace(id=order.id, passed=True, report=report)
 
-    monkeypatch.setattr("graphcircuits.corpus.build.build", build)
+    monkeypatch.setattr("graphcircuits.cases.build.build", build)
     words = ["--fleet", "natural", "--architecture", "gpt2, llama", "--seed", "2", "--steps", "9"]
     ended = command("build", "ib-3", "rnd-3", *words)
     assert (ended.code, ended.out) == (0, "4 of 4 subjects in subjects\n")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from graphcircuits.corpus.random_programs import random_ids
+from graphcircuits.cases.random_programs import random_ids
 from tests.shell import Command, refused
 
 pytestmark = pytest.mark.usefixtures("unchecked")

@@ -101,7 +101,7 @@ def test_the_circuit_is_printed_even_if_its_picture_cannot_be_written(
     def full(path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device", f".{path}.tmp")
 
-    monkeypatch.setattr("graphcircuits.store.write_atomic", full)
+    monkeypatch.setattr("graphcircuits.io.store.write_atomic", full)
     ended = command("compile", "ib-3", "--dot", "a.dot", "--html", "a.html")
     assert ended.code == 1
     assert "circuit (complete), 5 of" in ended.out

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphcircuits.compare.curves import evaluate
-from graphcircuits.corpus import load_case
+from graphcircuits.cases import load_case
+from graphcircuits.evaluation.curves import evaluate
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.result import Result
+from graphcircuits.result.result import Result
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.tasks import find
-from tests.benchmarks.test_language_models import Words
+from tests.lab.benchmarks.test_language_models import Words
 from tests.shell import Command, refused
 from tests.subjects import make_subject
 
@@ -141,7 +141,7 @@ def test_a_program_and_its_subject(command: Command, tmp_path: Path) -> None:
     case = load_case("ib-3")
     program = tmp_path / "mine.py"
     program.write_text(
-        "from graphcircuits.corpus import load_case\nfraction = load_case('ib-3').program\n"
+        "from graphcircuits.cases import load_case\nfraction = load_case('ib-3').program\n"
     )
     subject = tmp_path / "subject.safetensors"
     plain = case.subject()

@@ -9,8 +9,8 @@ import torch
 import typer
 from typer.testing import CliRunner, Result
 
+from graphcircuits.cases import load_case
 from graphcircuits.commands.interact import STRONGEST, _doubts, interact
-from graphcircuits.corpus import load_case
 from graphcircuits.interactions import SharedRead, edge_interactions, finite, integral, local
 from graphcircuits.methods import METHODS
 from graphcircuits.subject.files import save_transformer

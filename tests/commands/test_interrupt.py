@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import torch
 
+from graphcircuits.cases.build import build
+from graphcircuits.cases.orders import Order
 from graphcircuits.commands.interrupt import deferred, terminable
-from graphcircuits.corpus import making
-from graphcircuits.corpus.build import build
-from graphcircuits.corpus.orders import Order
+from graphcircuits.io.store import load_artifact
 from graphcircuits.methods import refine
-from graphcircuits.store import load_artifact
 from graphcircuits.training import train as training
-from tests.corpus.small import BUILD as SHARDS
-from tests.corpus.small import PLAN, instantly, unmeasured
+from lab.factory import making
+from tests.cases.small import BUILD as SHARDS
+from tests.cases.small import PLAN, instantly, unmeasured
 from tests.kills import BUILD, SIIT, letters
 from tests.shell import Command
 
@@ -240,7 +240,7 @@ def test_build_says_how_to_go_on(
         press()
         progress(10, 0, 1)
 
-    monkeypatch.setattr("graphcircuits.corpus.build.build", building)
+    monkeypatch.setattr("graphcircuits.cases.build.build", building)
     ended = command("build", "ib-3", "ib-4", *resume)
     assert (ended.code, ended.out) == (130, "")
     assert ended.err.splitlines()[1:] == [

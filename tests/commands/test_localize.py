@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphcircuits.corpus import load_case
-from graphcircuits.corpus.build import start_of
-from graphcircuits.corpus.orders import Order, shipped_path
+from graphcircuits.cases import load_case
+from graphcircuits.cases.build import start_of
+from graphcircuits.cases.orders import Order, shipped_path
 from graphcircuits.engine.memory import OutOfMemory
-from graphcircuits.result import Result
+from graphcircuits.result.result import Result
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.subject.transformer import Transformer
@@ -149,7 +149,7 @@ def test_refusals_before_anything_is_loaded(
     def loaded(id: str) -> None:
         raise AssertionError(f"{id} was loaded")
 
-    monkeypatch.setattr("graphcircuits.corpus.load_case", loaded)
+    monkeypatch.setattr("graphcircuits.cases.load_case", loaded)
     (tmp_path / "file").write_text("")
     refused(command("localize", "ib-3", *given), text)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -170,7 +170,7 @@ def test_refusals_before_anything_is_loaded(
 def test_subjects_that_there_are_not(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], text: str
 ) -> None:
-    monkeypatch.setattr("graphcircuits.corpus.orders.files", lambda _: tmp_path)
+    monkeypatch.setattr("graphcircuits.cases.orders.files", lambda _: tmp_path)
     save_transformer(tmp_path / "data/subjects/ib-3.safetensors", make_subject())
     refused(command(*FAST, *given), text)
 
@@ -185,7 +185,7 @@ def test_a_natural_subject_has_no_true_circuit(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a planted one of another architecture has it in its own graph."""
-    monkeypatch.setattr("graphcircuits.corpus.orders.files", lambda _: tmp_path)
+    monkeypatch.setattr("graphcircuits.cases.orders.files", lambda _: tmp_path)
     for id in ("ib-3.natural.llama.0", "ib-3.planted.llama-gqa.0"):
         order = Order.parse(id)
         subject = start_of(order, load_case("ib-3"))

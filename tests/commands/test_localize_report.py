@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import graphcircuits as gc
+from graphcircuits.cases import load_case
 from graphcircuits.commands import localize_report
-from graphcircuits.compare.proposal import fresh_seed, propose
-from graphcircuits.corpus import load_case
+from graphcircuits.evaluation.proposal import fresh_seed, propose
 from graphcircuits.methods import localize, shipped
-from graphcircuits.predictor.calibration import Platt
-from graphcircuits.result import Result
+from graphcircuits.predictor.facts.calibration import Platt
+from graphcircuits.result.result import Result
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.task.pairs import Pairs
 from tests.shell import Command

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from graphcircuits import methods
-from graphcircuits.compare.evaluate import auroc
-from graphcircuits.corpus.build import start_of, subject_codec, subject_config
-from graphcircuits.corpus.case import Case
-from graphcircuits.corpus.orders import Order
+from graphcircuits.cases.build import start_of, subject_codec, subject_config
+from graphcircuits.cases.case import Case
+from graphcircuits.cases.orders import Order
+from graphcircuits.evaluation.evaluate import auroc
 from graphcircuits.rasp import Map, tokens
 from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer

@@ -12,10 +12,10 @@ import typer
 from typer.testing import CliRunner, Result
 
 from graphcircuits import localize
+from graphcircuits.cases import load_case
+from graphcircuits.cases.pools import pool_cases
 from graphcircuits.commands.train import _cases, _plan, _settings, train
 from graphcircuits.compare.selection import select_cases
-from graphcircuits.corpus import load_case
-from graphcircuits.corpus.pools import pool_cases
 from graphcircuits.predictor.ensemble import load_ensemble
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.training import finish

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from graphcircuits.cases import load_case
 from graphcircuits.circuit import Circuit
-from graphcircuits.corpus import load_case
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.result import Result
+from graphcircuits.result.result import Result
 from tests.shell import Command, refused
 from tests.viewer.reading import bits, data_of, floats
 
@@ -192,7 +192,7 @@ def test_a_full_disk(command: Command, tmp_path: Path, monkeypatch: pytest.Monke
     def full(path: str | Path, data: bytes) -> None:
         raise OSError(28, "No space left on device", f"{path}.tmp")
 
-    monkeypatch.setattr("graphcircuits.store.write_atomic", full)
+    monkeypatch.setattr("graphcircuits.io.store.write_atomic", full)
     ended = command("view", "a.json", "--open")
     assert (ended.code, ended.err) == (1, "error: cannot write a.html: no space left on device\n")
     assert ended.out == "a: 20 of 110 edges\n"

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from graphcircuits import Transformer
+from graphcircuits.cases.architectures import subject_config
 from graphcircuits.compare.selection import Unit
-from graphcircuits.corpus.architectures import subject_config
 from graphcircuits.subject.files import save_transformer
 
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from graphcircuits import methods
+from graphcircuits.cases import load_case
+from graphcircuits.cases.multitask import multi_records
 from graphcircuits.compare import bench, runs
 from graphcircuits.compare.bench import FRESH, BenchConfig, run, usual_methods
-from graphcircuits.compare.evaluate import FaithfulnessCurve, faithfulness_curve, log_sizes
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import BenchRun, Failure
-from graphcircuits.corpus import load_case
-from graphcircuits.corpus.multitask import multi_records
+from graphcircuits.evaluation.evaluate import FaithfulnessCurve, faithfulness_curve, log_sizes
 from graphcircuits.jobs.processes import Processes
 from graphcircuits.predictor.paths import along_paths
 from graphcircuits.subject.transformer import Transformer
@@ -167,7 +167,7 @@ def test_changed_defaults_and_weights_are_run_again(
         {name: 2 * weight for name, weight in subject.weights.items()},
         subject.codec,
     )
-    monkeypatch.setattr("graphcircuits.corpus.case.Case.subject", lambda case, *_: moved)
+    monkeypatch.setattr("graphcircuits.cases.case.Case.subject", lambda case, *_: moved)
     finished(config(cases=("ib-3",)), tmp_path)
     assert len(calls) == 3
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from graphcircuits.compare.evaluate import Summary
 from graphcircuits.compare.figures import (
     CMD_HEADER,
     HEADER,
@@ -19,6 +18,7 @@ from graphcircuits.compare.figures import (
     to_markdown,
 )
 from graphcircuits.compare.published import HIGHLIGHTED
+from graphcircuits.evaluation.evaluate import Summary
 
 
 def row(spread: bool, peak: int | None = 3 * 2**20, *, truth: bool = True) -> Row:

@@ -8,10 +8,10 @@ import torch
 
 from graphcircuits.adapters.transformer_lens import from_transformer_lens
 from graphcircuits.circuit import Circuit
-from graphcircuits.compare.curves import evaluate
-from graphcircuits.compare.evaluate import FRACTIONS, faithfulness, faithfulness_curve
-from graphcircuits.result import Result
-from graphcircuits.result_files import ungrouped
+from graphcircuits.evaluation.curves import evaluate
+from graphcircuits.evaluation.evaluate import FRACTIONS, faithfulness, faithfulness_curve
+from graphcircuits.result.files import ungrouped
+from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.accuracy import OftenWrong
 from tests.adapters.lens import EAP_IG, scored_model

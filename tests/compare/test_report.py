@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphcircuits.cases import case_ids, load_case
+from graphcircuits.cases.case import LABELINGS
+from graphcircuits.cases.multitask import multi_records
 from graphcircuits.compare.bench import BenchConfig
-from graphcircuits.compare.evaluate import FaithfulnessCurve, auroc
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import Unit
-from graphcircuits.corpus import case_ids, load_case
-from graphcircuits.corpus.case import LABELINGS
-from graphcircuits.corpus.multitask import multi_records
+from graphcircuits.evaluation.evaluate import FaithfulnessCurve, auroc
 
 METHODS = ("eap", "random")
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from graphcircuits.cases import case_ids, load_case
+from graphcircuits.cases.multitask import multi_records
 from graphcircuits.compare.selection import Unit, select_cases, select_subjects
-from graphcircuits.corpus import case_ids, load_case
-from graphcircuits.corpus.multitask import multi_records
 from tests.compare.folders import save_subject
 
 TASKS = [f"mt-0@{case}" for case in multi_records()["mt-0"]["cases"]]

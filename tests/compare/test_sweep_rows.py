@@ -14,7 +14,7 @@ from graphcircuits.compare.sweep_rows import (
     read_rows,
     write_rows,
 )
-from graphcircuits.store import StoreError, save_artifact
+from graphcircuits.io.store import StoreError, save_artifact
 
 
 def a_row(**changes: Any) -> SweepRow:
@@ -49,9 +49,11 @@ def test_the_names_are_the_14_of_the_paper() -> None:
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     rows = [a_row(), a_row(cross_validation=None, eligible=0, details={"standardize": False})]
     for name in ("a.json", "b.json"):
-        write_rows(tmp_path / name, rows, config={"seeds": 2}, command="graphcircuits sweep x.toml")
+        write_rows(
+            tmp_path / name, rows, config={"seeds": 2}, command="python -m lab.paper sweep x.toml"
+        )
     assert read_rows(tmp_path / "a.json") == rows
-    assert command_of(tmp_path / "a.json") == "graphcircuits sweep x.toml"
+    assert command_of(tmp_path / "a.json") == "python -m lab.paper sweep x.toml"
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
     assert rows[0].n_seeds == 2
     assert rows[0].parts == ("dirgnn", "line", "observed")

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphcircuits.compare.evaluate import FaithfulnessCurve
 from graphcircuits.drawing.library import save_figure
-from graphcircuits.result_files import RecordedCurve
+from graphcircuits.evaluation.evaluate import FaithfulnessCurve
+from graphcircuits.result.files import RecordedCurve
 
 CURVE = RecordedCurve(sizes=(0, 4, 16), faithfulness=(0.0, -0.5, 1.0), pairs=8)
 

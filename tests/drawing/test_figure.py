@@ -18,7 +18,7 @@ from graphcircuits.drawing.figure import (
     widths_of,
 )
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.result import Result
+from graphcircuits.result.result import Result
 
 GRAPH = ComponentGraph(2, 2)
 NAMES = ["input->a0.h0<q>", "a0.h0->a1.h1<k>", "a0.h0->a1.h1<v>", "a1.h1->logits"]

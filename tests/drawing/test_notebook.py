@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from graphcircuits import Case, Circuit, Pairs, Result, load_case, rasp
-from graphcircuits.compare.evaluate import FaithfulnessCurve
 from graphcircuits.drawing import inline
 from graphcircuits.drawing.inline import still_svg
+from graphcircuits.evaluation.evaluate import FaithfulnessCurve
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.rasp.compile import compile_program
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
-from graphcircuits.compare.evaluate import faithfulness
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.memory import MEMORY_LIMIT, at_once, bytes_for, explained, half
 from graphcircuits.engine.resume import single_edge
+from graphcircuits.evaluation.evaluate import faithfulness
 from graphcircuits.methods.eap import eap
 from graphcircuits.subject.transformer import Transformer
 from tests.methods.tasks import make_pairs

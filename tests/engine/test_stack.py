@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits.compare.evaluate import faithfulness_curve
 from graphcircuits.engine.masked import ablated_writers, masked_logits
 from graphcircuits.engine.stack import Stack, group, log_sizes, ranks
+from graphcircuits.evaluation.evaluate import faithfulness_curve
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.subjects import SOME, make_subject, make_tokens

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphcircuits.corpus import load_case
-from graphcircuits.corpus.build import case_exchange, subject_codec, subject_config
+from graphcircuits.cases import load_case
+from graphcircuits.cases.build import case_exchange, subject_codec, subject_config
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import Fleet, Weights, form
 from graphcircuits.subject.transformer import Transformer

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits.corpus import load_case
-from graphcircuits.corpus.build import case_exchange
+from graphcircuits.cases import load_case
+from graphcircuits.cases.build import case_exchange
 from graphcircuits.fleets import batch as module
 from graphcircuits.fleets.batch import (
     FLOOR,

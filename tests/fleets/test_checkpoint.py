@@ -17,7 +17,7 @@ from graphcircuits.fleets.checkpoint import (
     save_snapshot,
 )
 from graphcircuits.fleets.train import SiitConfig, train_fleet
-from graphcircuits.store import StoreError, content_hash, save_artifact
+from graphcircuits.io.store import StoreError, content_hash, save_artifact
 from tests.fleets.test_train import work
 
 pytestmark = pytest.mark.usefixtures("unchecked")

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from graphcircuits.corpus import load_case
-from graphcircuits.corpus.build import case_exchange, subject_codec, subject_config
+from graphcircuits.cases import load_case
+from graphcircuits.cases.build import case_exchange, subject_codec, subject_config
 from graphcircuits.fleets import train as module
 from graphcircuits.fleets.batch import gather
 from graphcircuits.fleets.check import Shares

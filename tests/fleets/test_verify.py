@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphcircuits.corpus import load_case
-from graphcircuits.corpus.build import case_exchange
+from graphcircuits.cases import load_case
+from graphcircuits.cases.build import case_exchange
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.verify import (
     ACCURACY,

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from graphcircuits.io.store import save_artifact
 from graphcircuits.jobs.command import driver_command
 from graphcircuits.jobs.on_ray import OnRay
 from graphcircuits.jobs.runner import Runner
 from graphcircuits.jobs.store import JobStore, run_missing
-from graphcircuits.store import save_artifact
 
 
 def note(folder: Path, word: str) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from graphcircuits.corpus.build import build
-from graphcircuits.corpus.orders import Order
+from graphcircuits.cases.build import build
+from graphcircuits.cases.orders import Order
 from graphcircuits.jobs.on_ray import QUIET, OnRay
 from graphcircuits.jobs.processes import Processes
 from graphcircuits.jobs.runner import InProcess, Resources

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from graphcircuits.disk import HOST
-from graphcircuits.files import write_json
+from graphcircuits.io.disk import HOST
+from graphcircuits.io.files import write_json
 from graphcircuits.jobs import store as module
 from graphcircuits.jobs.runner import InProcess
 from graphcircuits.jobs.store import JobStore, run_missing

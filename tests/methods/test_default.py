@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits.corpus import load_case
+from graphcircuits.cases import load_case
 from graphcircuits.methods import BeyondTraining, default_method, localize, shipped
 from graphcircuits.methods.shipped import kind_of
-from graphcircuits.predictor.calibration import Platt
 from graphcircuits.predictor.ensemble import Ensemble, seen_of
-from graphcircuits.predictor.familiarity import Cloud, KnownCases
+from graphcircuits.predictor.facts.calibration import Platt
+from graphcircuits.predictor.facts.familiarity import Cloud, KnownCases
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer

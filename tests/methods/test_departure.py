@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from graphcircuits import Circuit, Pairs, Transformer
-from graphcircuits.compare.evaluate import faithfulness
+from graphcircuits.evaluation.evaluate import faithfulness
 from graphcircuits.methods.departure import Objective, Recipe, Sizes, concrete, exchangeable
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject

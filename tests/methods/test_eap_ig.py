@@ -9,7 +9,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import eap, eap_ig, effects
 from graphcircuits.methods.effects import add_effects, with_gradients, writer_deltas
 from graphcircuits.methods.exact import exact
-from graphcircuits.result_files import ungrouped
+from graphcircuits.result.files import ungrouped
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.adapters.lens import scored_model

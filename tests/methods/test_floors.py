@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from graphcircuits.compare.evaluate import auroc
-from graphcircuits.corpus import case_ids, load_case, split_records
-from graphcircuits.corpus.relations import groups_of, twins
+from graphcircuits.cases import case_ids, load_case, split_records
+from graphcircuits.cases.relations import groups_of, twins
+from graphcircuits.evaluation.evaluate import auroc
 from graphcircuits.methods import FLOORS, METHODS, find_method, localize
 from graphcircuits.methods.frequency import edge_frequency, usable_circuits
 from graphcircuits.subject.transformer import Transformer

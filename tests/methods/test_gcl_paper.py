@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphcircuits.corpus import load_case
+from graphcircuits.cases import load_case
 from graphcircuits.methods import localize, shipped
 from graphcircuits.methods.learned import gcl, gcl_paper
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble

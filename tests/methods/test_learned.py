@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits.compare.evaluate import auroc
-from graphcircuits.corpus import N_FOLDS, case_ids, load_case, split_records
-from graphcircuits.corpus.relations import fold_of, groups_of
+from graphcircuits.cases import N_FOLDS, case_ids, load_case, split_records
+from graphcircuits.cases.relations import fold_of, groups_of
+from graphcircuits.evaluation.evaluate import auroc
 from graphcircuits.methods import BeyondTraining, localize
 from graphcircuits.methods.learned import finding, gcl
 from graphcircuits.methods.shipped import SHIPPED, find_ensemble, shipped

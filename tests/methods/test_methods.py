@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import graphcircuits
-from graphcircuits.corpus import load_case
+from graphcircuits.cases import load_case
 from graphcircuits.methods import FLOORS, METHODS, NAMED_ONLY, default_method, localize, options_of
 from graphcircuits.methods.exact import exact
 from graphcircuits.subject.transformer import Transformer

@@ -8,20 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.pgexplainer import naive_distance, naive_logits
-from benchmarks.pgexplainer_grid import (
-    GRID,
-    jobs,
-    page_text,
-    pool_cases,
-    run,
-    select,
-    selection_score,
-    shard_of,
-    with_selection,
-)
-from graphcircuits.corpus import case_ids
+from graphcircuits.cases import case_ids
 from graphcircuits.engine.masked import masked_logits
+from graphcircuits.io.store import read_json
 from graphcircuits.methods.descriptors import describe, standardized
 from graphcircuits.methods.pgexplainer import (
     START,
@@ -36,9 +25,20 @@ from graphcircuits.methods.pgexplainer import (
     sample,
 )
 from graphcircuits.methods.prepare import Stop, to_clean_output
-from graphcircuits.store import read_json
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
+from lab.benchmarks.pgexplainer import naive_distance, naive_logits
+from lab.benchmarks.pgexplainer_grid import (
+    GRID,
+    jobs,
+    page_text,
+    pool_cases,
+    run,
+    select,
+    selection_score,
+    shard_of,
+    with_selection,
+)
 from tests.methods.tasks import make_pairs, output_sum, planted, ranks_right
 from tests.subjects import SOME, make_subject
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from graphcircuits import Pairs, Transformer, localize
-from graphcircuits.compare.evaluate import faithfulness_curve
+from graphcircuits.evaluation.evaluate import faithfulness_curve
+from graphcircuits.io.store import StoreError, save_artifact
 from graphcircuits.methods.departure import Objective, Recipe
 from graphcircuits.methods.prepare import Stop
 from graphcircuits.methods.refine import Refinement, dealt, rank_logits, refine, refinement
-from graphcircuits.store import StoreError, save_artifact
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from graphcircuits.corpus import case_ids, load_case, random_programs
-from graphcircuits.corpus.relations import groups_of
+from graphcircuits.cases import case_ids, load_case, random_programs
+from graphcircuits.cases.relations import groups_of
 from graphcircuits.methods.shipped import SHIPPED, blind_to, find_ensemble, seen_related, shipped
 from graphcircuits.predictor.ensemble import Ensemble
 from tests.subjects import make_subject

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits.compare.evaluate import auroc
-from graphcircuits.corpus import load_case
+from graphcircuits.cases import load_case
+from graphcircuits.evaluation.evaluate import auroc
 from graphcircuits.methods.prepare import Stop
 from graphcircuits.methods.ugs import START, draw, ugs
 from tests.methods.tasks import make_pairs

@@ -12,8 +12,8 @@ from torch import Tensor
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import eap
-from graphcircuits.predictor.features import features
 from graphcircuits.predictor.invariant import Invariants
+from graphcircuits.predictor.measure.features import features
 from graphcircuits.predictor.model import PredictorConfig, Reading, read_case
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs

@@ -7,7 +7,7 @@ import torch
 
 from graphcircuits.predictor import blockwise
 from graphcircuits.predictor.ensemble import Ensemble
-from graphcircuits.predictor.familiarity import case_features, fit_familiarity
+from graphcircuits.predictor.facts.familiarity import case_features, fit_familiarity
 from graphcircuits.predictor.model import Predictor, PredictorConfig, measure, read_case, start
 from tests.predictor.cases import AT_THE_CLEAN_RUN, make_reading, make_task, small
 from tests.predictor.graphs import seeded

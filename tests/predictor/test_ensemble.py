@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphcircuits.predictor.calibration import Isotonic, Platt, fit_calibration
+from graphcircuits.io.store import StoreError, load_artifact, save_artifact
 from graphcircuits.predictor.ensemble import (
     KIND,
     KNOWN,
@@ -18,10 +18,10 @@ from graphcircuits.predictor.ensemble import (
     with_calibration,
     with_familiarity,
 )
-from graphcircuits.predictor.familiarity import disagreement
+from graphcircuits.predictor.facts.calibration import Isotonic, Platt, fit_calibration
+from graphcircuits.predictor.facts.familiarity import disagreement
 from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, join, read_case
 from graphcircuits.predictor.paths import along_paths
-from graphcircuits.store import StoreError, load_artifact, save_artifact
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.predictor.cases import AT_THE_CLEAN_RUN, make_reading, make_task, small

@@ -24,7 +24,7 @@ from graphcircuits.predictor.invariant import (
     table,
     table_width,
 )
-from graphcircuits.predictor.scaling import FLOOR, NEGLIGIBLE, SCALINGS
+from graphcircuits.predictor.measure.scaling import FLOOR, NEGLIGIBLE, SCALINGS
 from graphcircuits.predictor.transform import TRANSFORMATIONS, Transformation, neighbourhoods
 from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS, kinds
 from graphcircuits.subject.transformer import Transformer
@@ -39,7 +39,7 @@ from tests.predictor.cases import (
     with_positions,
 )
 from tests.predictor.graphs import seeded, states
-from tests.predictor.test_features import rebased
+from tests.predictor.measure.test_features import rebased
 from tests.subjects import make_subject
 
 FIELDS = ("statistics", "written", "received")

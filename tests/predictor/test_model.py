@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from graphcircuits.predictor import invariant
-from graphcircuits.predictor.features import Features
+from graphcircuits.predictor.measure.features import Features
+from graphcircuits.predictor.measure.scaling import FLOOR
 from graphcircuits.predictor.model import (
     LEARNERS,
     InvariantTables,
@@ -19,7 +20,6 @@ from graphcircuits.predictor.model import (
     join,
     read_case,
 )
-from graphcircuits.predictor.scaling import FLOOR
 from graphcircuits.predictor.transform import CONNECTIVITIES, TRANSFORMATIONS, Transformation
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -34,7 +34,7 @@ from tests.predictor.cases import (
     with_positions,
 )
 from tests.predictor.graphs import seeded
-from tests.predictor.test_features import rebased
+from tests.predictor.measure.test_features import rebased
 from tests.tiers import some
 
 JOINABLE = [

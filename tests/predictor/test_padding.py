@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits.corpus import load_case
+from graphcircuits.cases import load_case
 from graphcircuits.methods.shipped import blind_to, shipped
 from graphcircuits.predictor.invariant import measure, statistics_of, table
+from graphcircuits.predictor.measure.scaling import SCALINGS
 from graphcircuits.predictor.model import read_case
-from graphcircuits.predictor.scaling import SCALINGS
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.methods.tasks import ranks_right

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcircuits.corpus import case_ids, load_case
+from graphcircuits.cases import case_ids, load_case
 from graphcircuits.rasp import (
     Aggregate,
     Comparison,
@@ -32,7 +32,7 @@ from graphcircuits.rasp import (
 )
 from graphcircuits.rasp.compile import CompiledModel, compile_program
 from graphcircuits.rasp.validate import validate
-from tests.corpus.reference import reference_cases
+from tests.cases.reference import reference_cases
 from tests.rasp.hard import HARD
 from tests.rasp.programs import EXAMPLES
 from tests.rasp.wild import wild

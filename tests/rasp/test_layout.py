@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcircuits.corpus import case_ids, load_case
+from graphcircuits.cases import case_ids, load_case
 from graphcircuits.rasp import (
     Aggregate,
     Comparison,
@@ -35,7 +35,7 @@ from graphcircuits.rasp.layout import (
     layers_of,
 )
 from graphcircuits.rasp.tabulate import Tables, tabulate
-from tests.corpus.reference import reference_cases
+from tests.cases.reference import reference_cases
 from tests.rasp.programs import EXAMPLES
 from tests.rasp.wild import wild
 from tests.tiers import some

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcircuits.corpus import case_ids, load_case
+from graphcircuits.cases import case_ids, load_case
 from graphcircuits.rasp import (
     Aggregate,
     Comparison,

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from graphcircuits.corpus import case_ids, load_case
+from graphcircuits.cases import case_ids, load_case
 from graphcircuits.rasp import (
     Aggregate,
     Comparison,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphcircuits.corpus import case_ids, load_case
+from graphcircuits.cases import case_ids, load_case
 from graphcircuits.rasp import (
     Aggregate,
     Comparison,

@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphcircuits.files import StoreError
+from graphcircuits.io.files import StoreError
 from graphcircuits.subject.codec import Codec
 from graphcircuits.task.files import ALIASES, read_prompts, write_prompts
 from graphcircuits.task.table import PromptTable

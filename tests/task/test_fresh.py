@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphcircuits.corpus import load_case
+from graphcircuits.cases import load_case
 from graphcircuits.task.fresh import hold_back, prompt_hashes, shared_prompts, unseen
 from graphcircuits.task.pairs import Pairs
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from graphcircuits import localize
-from graphcircuits.corpus import load_case
-from graphcircuits.store import content_hash
+from graphcircuits.cases import load_case
+from graphcircuits.io.store import content_hash
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.task.problems import LOSSES
 from tests.subjects import make_subject

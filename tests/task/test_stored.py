@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphcircuits.corpus import load_case
+from graphcircuits.cases import load_case
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs

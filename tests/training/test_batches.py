@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphcircuits.compare.evaluate import auroc, faithfulness_curve
+from graphcircuits.evaluation.evaluate import auroc, faithfulness_curve
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import InvariantTables, Predictor, PredictorConfig
 from graphcircuits.predictor.paths import along_paths

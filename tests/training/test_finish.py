@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from graphcircuits.compare.evaluate import auroc, faithfulness_curve
-from graphcircuits.corpus import load_case
+from graphcircuits.cases import load_case
+from graphcircuits.evaluation.evaluate import auroc, faithfulness_curve
 from graphcircuits.methods import METHODS
 from graphcircuits.predictor.ensemble import (
     Ensemble,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from graphcircuits.store import StoreError, save_artifact
+from graphcircuits.io.store import StoreError, save_artifact
 from graphcircuits.training.checkpoint import CHECKPOINT, checkpoint_path
 from graphcircuits.training.history_plot import (
     history_figure,

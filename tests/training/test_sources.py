@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from graphcircuits.corpus import load_case
-from graphcircuits.corpus.multitask import load_multi
-from graphcircuits.corpus.orders import Order
-from graphcircuits.corpus.pools import pool_cases
+from graphcircuits.cases import load_case
+from graphcircuits.cases.multitask import load_multi
+from graphcircuits.cases.orders import Order
+from graphcircuits.cases.pools import pool_cases
 from graphcircuits.jobs.processes import Processes
 from graphcircuits.predictor.model import InvariantTables
 from graphcircuits.training import data, sources

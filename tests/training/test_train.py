@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphcircuits.cases import load_case
 from graphcircuits.circuit import Circuit
-from graphcircuits.compare.evaluate import auroc
-from graphcircuits.corpus import load_case
+from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.io.store import StoreError, load_artifact, save_artifact
 from graphcircuits.predictor.block import Dropout
 from graphcircuits.predictor.ensemble import Ensemble, seen_of
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import InvariantTables, Predictor, read_case
-from graphcircuits.store import StoreError, load_artifact, save_artifact
 from graphcircuits.training.checkpoint import CHECKPOINT
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import Example, read_examples

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from benchmarks.screenshots import running
+from lab.benchmarks.screenshots import running
 
 
 @dataclass

@@ -9,7 +9,7 @@ from playwright.sync_api import Page
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.result import Result
+from graphcircuits.result.result import Result
 from tests.viewer.conftest import Opened
 
 Open = Callable[..., Opened]

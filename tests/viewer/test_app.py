@@ -9,8 +9,8 @@ from playwright.sync_api import Page
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.result import Result
-from graphcircuits.result_files import RecordedCurve
+from graphcircuits.result.files import RecordedCurve
+from graphcircuits.result.result import Result
 from graphcircuits.task.stored import StoredPrompts
 from graphcircuits.viewer.page import circuit_page, result_page
 from tests.viewer.looking import Open, change, chosen, drawn, look, made, names, numbers, settle

@@ -8,7 +8,7 @@ from playwright.sync_api import Page
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.result import Result
+from graphcircuits.result.result import Result
 from graphcircuits.viewer.page import result_page
 from tests.viewer.looking import (
     GRAPHS,

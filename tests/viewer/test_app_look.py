@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.result_files import RecordedCurve
+from graphcircuits.result.files import RecordedCurve
 from graphcircuits.viewer.page import result_page
 from tests.viewer.looking import SVG, Open, change, chosen, drawn, look, made, names, settle
 from tests.viewer.test_page import HOSTILE
@@ -145,7 +145,7 @@ def test_a_narrow_window(opened: Open) -> None:
 
 
 def test_many_edges_do_not_hold_up_the_page(opened: Open) -> None:
-    """Generous, since other tests run beside it; `python -m benchmarks.viewer` measures."""
+    """Generous, since other tests run beside it; `python -m lab.benchmarks.viewer` measures."""
     graph = ComponentGraph(18, 12)
     assert graph.n_edges > 70_000
     page = opened(result_page([made(graph)])).page

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import screenshots
 from graphcircuits import load_case, localize
 from graphcircuits.viewer.heatmap import heat_map_page
 from graphcircuits.viewer.page import circuit_page, page, result_page
+from lab.benchmarks import screenshots
 from tests.viewer.conftest import Opened
 from tests.viewer.test_page import HOSTILE, circuit, heat_map, viewer
 

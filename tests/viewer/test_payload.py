@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.result import Result
-from graphcircuits.result_files import RecordedCurve
+from graphcircuits.result.files import RecordedCurve
+from graphcircuits.result.result import Result
 from graphcircuits.task.stored import StoredPrompts
 from graphcircuits.viewer.payload import (
     circuit_payload,

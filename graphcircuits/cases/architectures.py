@@ -1,0 +1,192 @@
+"""The architectures that subjects are built in, by name, and the sizes a case has in each.
+
+1. `ARCHITECTURES` names what people train: with and without norms, learned or rotary positions,
+   gated MLPs, grouped keys, parallel layers. Each is a value with the options it sets, and the
+   weight decay and dropout that its models are commonly trained with.
+2. `subject_config` gives a case's transformer in one of them. `plain` has the sizes of the planted
+   subjects; the others have round ones, as people choose them.
+3. `misfit` says why a program's circuit cannot be planted there: the architecture lacks an edge
+   that the program reads along, or shares the keys and values of two of its heads.
+
+Torch is imported only where configurations are made, so that names can be listed quickly.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from graphcircuits.cases.case import Case
+    from graphcircuits.cases.multitask import MultiCase
+    from graphcircuits.graph import ComponentGraph
+    from graphcircuits.subject.codec import Codec
+    from graphcircuits.subject.transformer import TransformerConfig
+
+NARROW, WIDE = 8, 16
+"""Width of heads in all architectures but `plain`: wide where a plain head is wider than narrow,
+which is where the compiled ones are wider than 16."""
+MLP_UNIT = 8
+"""Gated MLPs are a multiple of this wide."""
+
+
+class UnfitError(ValueError):
+    """An architecture cannot hold a case."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SubjectArchitecture:
+    """What all subjects of one kind share, and how naturally trained ones are regularized."""
+
+    norm: Literal["none", "layer", "rms"] = "none"
+    positions: Literal["learned", "rotary"] = "learned"
+    rotary_share: float = 1.0
+    """The share of a head's coordinates that is rotated."""
+    activation: Literal["gelu", "gelu-tanh", "relu", "silu"] = "gelu"
+    gated_mlp: bool = False
+    parallel: bool = False
+    biases: bool = True
+    heads_per_group: int = 1
+    """Heads that share keys and values."""
+    weight_decay: float = 0.0
+    dropout: float = 0.0
+
+
+ARCHITECTURES = {
+    "plain": SubjectArchitecture(),
+    "relu": SubjectArchitecture(activation="relu"),
+    "rotary": SubjectArchitecture(positions="rotary"),
+    "gpt2": SubjectArchitecture(
+        norm="layer", activation="gelu-tanh", weight_decay=0.01, dropout=0.1
+    ),
+    "neox": SubjectArchitecture(norm="layer", positions="rotary", rotary_share=0.5, parallel=True),
+    "llama": SubjectArchitecture(
+        norm="rms",
+        positions="rotary",
+        activation="silu",
+        gated_mlp=True,
+        biases=False,
+        weight_decay=0.1,
+    ),
+    "llama-gqa": SubjectArchitecture(
+        norm="rms",
+        positions="rotary",
+        activation="silu",
+        gated_mlp=True,
+        biases=False,
+        heads_per_group=2,
+        weight_decay=0.1,
+    ),
+    "rms": SubjectArchitecture(norm="rms", activation="silu"),
+}
+"""By name. `plain` is that of the planted subjects that ship."""
+
+
+def find_architecture(name: str) -> SubjectArchitecture:
+    """The architecture of that name."""
+    if name not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise ValueError(f"unknown architecture {name!r}; choose from {known}.")
+    return ARCHITECTURES[name]
+
+
+def subject_codec(case: "Case | MultiCase") -> "Codec":
+    """The symbols of a case's subject, the same in every architecture."""
+    return case.codec
+
+
+def subject_config(
+    case: "Case | MultiCase", architecture: str = "plain", widen: float = 1.0
+) -> "TransformerConfig":
+    """The subject's configuration: the case's graph, context and vocabularies.
+
+    `widen` multiplies the width of heads, stream and MLPs. Refused where heads cannot be grouped.
+    """
+    from graphcircuits.subject.transformer import TransformerConfig
+
+    own, dims, codec = find_architecture(architecture), case.subject_dims, case.codec
+    if dims.n_heads % own.heads_per_group:
+        raise UnfitError(
+            f"case {case.id!r} has {dims.n_heads} heads, which {architecture} cannot put in groups "
+            f"of {own.heads_per_group}; choose another architecture."
+        )
+    if architecture == "plain":
+        d_head, d_model, d_mlp = _plain_sizes(case, widen)
+    else:
+        # Rotation takes coordinates in pairs, and half of a head may be rotated.
+        d_head = max(4, 4 * round((WIDE if dims.d_head > NARROW else NARROW) * widen / 4))
+        d_model = dims.n_heads * d_head
+        gated = MLP_UNIT * round(8 * d_model / 3 / MLP_UNIT)
+        d_mlp = gated if own.gated_mlp else 4 * d_model
+    return TransformerConfig(
+        n_layers=dims.n_layers,
+        n_heads=dims.n_heads,
+        d_head=d_head,
+        d_model=d_model,
+        d_mlp=d_mlp,
+        n_ctx=case.max_seq_len,
+        d_vocab=codec.d_vocab,
+        d_vocab_out=codec.d_vocab_out,
+        causal=case.causal,
+        n_kv_heads=None if own.heads_per_group == 1 else dims.n_heads // own.heads_per_group,
+        positions=own.positions,
+        rotary_dim=None if own.rotary_share == 1.0 else round(d_head * own.rotary_share),
+        norm=own.norm,
+        activation=own.activation,
+        gated_mlp=own.gated_mlp,
+        parallel=own.parallel,
+        biases=own.biases,
+    )
+
+
+def _plain_sizes(case: "Case | MultiCase", widen: float) -> tuple[int, int, int]:
+    """Width of heads, stream and MLPs; the case's own where nothing is widened."""
+    dims = case.subject_dims
+    d_head = max(1, round(dims.d_head * widen))
+    wide = 1.0 if widen == 1.0 else d_head * dims.n_heads / dims.d_model
+    return d_head, round(dims.d_model * wide), round(dims.d_mlp * wide)
+
+
+def edges_in(graph: "ComponentGraph", edges: Iterable[str]) -> frozenset[str]:
+    """Edges between heads of their own, by their names where keys and values are shared."""
+    heads = graph.n_heads // graph.n_groups
+    return frozenset(edges) if heads == 1 else frozenset(_grouped(edge, heads) for edge in edges)
+
+
+def _grouped(edge: str, heads: int) -> str:
+    writer, _, reader = edge.partition("->")
+    if not reader.endswith(("<k>", "<v>")):
+        return edge
+    layer, _, head = reader[:-3].partition(".h")
+    return f"{writer}->{layer}.g{int(head) // heads}{reader[-3:]}"
+
+
+def misfit(
+    case_id: str, components: Iterable[str], edges: Iterable[str], graph: "ComponentGraph"
+) -> str | None:
+    """Why a circuit of these components and edges, of heads with keys and values of their own,
+    cannot be planted in this graph; None where it can."""
+    if graph.parallel:
+        missing = sorted(edge for edge in edges if _within_layer(edge))
+        if missing:
+            return (
+                f"case {case_id!r}: the program reads along {missing[0]}, and in parallel layers "
+                "an MLP does not read the heads of its layer; choose another architecture."
+            )
+    heads = graph.n_heads // graph.n_groups
+    owners: dict[tuple[str, int], str] = {}
+    for name in sorted(name for name in components if ".h" in name):
+        layer, _, head = name.partition(".h")
+        group = (layer, int(head) // heads)
+        if group in owners:
+            return (
+                f"case {case_id!r}: the program's heads {owners[group]} and {name} would share "
+                "keys and values; choose another architecture."
+            )
+        owners[group] = name
+    return None
+
+
+def _within_layer(edge: str) -> bool:
+    """Whether an MLP reads a head of its own layer."""
+    writer, _, reader = edge.partition("->")
+    return writer.partition(".")[0] == f"a{reader[1:]}" and reader.startswith("m")

@@ -1,0 +1,236 @@
+"""Extra cases that count: running counts, counts of counts, shares, and checks built on them."""
+
+from graphcircuits.cases.idioms import (
+    BITS,
+    TO_FOUR,
+    back,
+    earlier_equal,
+    frequency,
+    gather,
+    how_many,
+    last,
+    length,
+    place,
+    recipe,
+    smaller,
+    so_far,
+)
+from graphcircuits.rasp import (
+    Aggregate,
+    Comparison,
+    LinearSequenceMap,
+    Map,
+    Select,
+    Selector,
+    SelectorWidth,
+    SequenceMap,
+    SOp,
+    indices,
+    numerical,
+    tokens,
+)
+
+# Earlier positions
+
+
+def earlier_larger() -> SOp:
+    """How many earlier tokens are larger."""
+    at = place()
+    inverted = Select(at, at, lambda key, query: key[0] > query[0] and key[1] < query[1])
+    return SelectorWidth(inverted).named("earlier_larger")
+
+
+@recipe(
+    "new-count-earlier-larger",
+    "How many earlier tokens are larger than this one.",
+    causal=True,
+)
+def count_earlier_larger() -> SOp:
+    return earlier_larger()
+
+
+@recipe(
+    "new-total-inversions-even",
+    "All 1 when the number of pairs in the wrong order is even, else all 0.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+)
+def total_inversions_even() -> SOp:
+    odd = Map(lambda count: count % 2, earlier_larger()).named("odd")
+    return Map(lambda count: int(count % 2 == 0), how_many(odd))
+
+
+@recipe(
+    "new-occurrence-number",
+    "Which occurrence of its token each position is, 1 for the first.",
+    causal=True,
+)
+def occurrence_number() -> SOp:
+    return Map(lambda count: count + 1, earlier_equal())
+
+
+@recipe(
+    "new-count-distinct",
+    "The number of distinct tokens, everywhere.",
+    sampler="subset",
+)
+def count_distinct() -> SOp:
+    return how_many(earlier_equal(), lambda count: count == 0)
+
+
+@recipe("new-prefix-parity", "Exclusive or of all bits up to here.", vocab=BITS, causal=True)
+def prefix_parity() -> SOp:
+    return Map(lambda count: count % 2, so_far(tokens))
+
+
+@recipe(
+    "new-run-position",
+    "The position inside the current run of equal tokens, counted from 1.",
+    vocab=(0, 1, 2),
+    max_seq_len=7,
+    causal=True,
+)
+def run_position() -> SOp:
+    change = SequenceMap(lambda x, before: x != before, tokens, back(1)).named("change")
+    run = SequenceMap(lambda run, i: (run, i), so_far(change), indices).named("run")
+    same_run = Select(run, run, lambda key, query: key[0] == query[0] and key[1] <= query[1])
+    return SelectorWidth(same_run)
+
+
+# Brackets
+
+
+def depth() -> SOp:
+    """Opening minus closing brackets, up to and including each position."""
+    opened, closed = (
+        so_far(Map(lambda x, bracket=bracket: x == bracket, tokens).named(f"is_{bracket}"))
+        for bracket in "()"
+    )
+    return SequenceMap(lambda x, y: x - y, opened, closed).named("depth")
+
+
+@recipe(
+    "new-bracket-depth",
+    "The number of '(' minus the number of ')' up to here.",
+    vocab=("(", ")", "x"),
+    max_seq_len=7,
+    causal=True,
+)
+def bracket_depth() -> SOp:
+    return depth()
+
+
+@recipe(
+    "new-dyck1-check",
+    "All 1 when the brackets are balanced, else all 0.",
+    vocab=("(", ")"),
+    max_seq_len=7,
+    sampler="balanced-brackets",
+)
+def dyck1_check() -> SOp:
+    level = depth()
+    below_zero = how_many(level, lambda d: d < 0)
+    at_end = gather(Map(last, length()).named("last_index"), level).named("at_end")
+    return SequenceMap(lambda count, d: int(count == 0 and d == 0), below_zero, at_end)
+
+
+# Counts of counts, and of other tokens
+
+
+@recipe("new-successor-present", "1 where the token plus 1 occurs in the sequence, else 0.")
+def successor_present() -> SOp:
+    successor = Map(lambda x: x + 1, tokens).named("successor")
+    found = SelectorWidth(Select(tokens, successor, Comparison.EQ)).named("found")
+    return Map(lambda count: int(count > 0), found)
+
+
+@recipe(
+    "new-frequency-of-frequency",
+    "How many positions hold a token that occurs as often as this one.",
+)
+def frequency_of_frequency() -> SOp:
+    count = frequency()
+    return SelectorWidth(Select(count, count, Comparison.EQ))
+
+
+@recipe(
+    "new-median-split-flag",
+    "1 where at least half of the tokens come before this one in sorted order, else 0.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+)
+def median_split_flag() -> SOp:
+    return SequenceMap(lambda rank, n: int(2 * rank >= n), smaller(place()), length())
+
+
+# Shares: numerical means of 0/1 sequences
+
+
+def share(selector: Selector, flag: SOp) -> SOp:
+    """The mean of a 0/1 sequence over what each position selects."""
+    return numerical(Aggregate(selector, flag, default=0)).named("share")
+
+
+def up_to_here() -> Selector:
+    return Select(indices, indices, Comparison.LEQ)
+
+
+@recipe(
+    "new-fraction-larger",
+    "The share of tokens up to here that exceed 2.",
+    max_seq_len=6,
+    causal=True,
+)
+def fraction_larger() -> SOp:
+    large = numerical(Map(lambda x: int(x > 2), tokens)).named("large")
+    return share(up_to_here(), large)
+
+
+@recipe(
+    "new-prefix-share-gap",
+    "The share of ones up to here minus the share of ones in all.",
+    vocab=BITS,
+    max_seq_len=6,
+)
+def prefix_share_gap() -> SOp:
+    bit = numerical(Map(lambda x: x, tokens)).named("bit")
+    everywhere = Select(indices, indices, Comparison.TRUE)
+    gap = LinearSequenceMap(share(up_to_here(), bit), share(everywhere, bit), 1, -1)
+    return numerical(gap)
+
+
+@recipe(
+    "new-open-close-imbalance-three",
+    "The share of 'a' up to here, minus that of 'b', plus that of 'c'.",
+    vocab=("a", "b", "c", "d"),
+    max_seq_len=6,
+    causal=True,
+)
+def open_close_imbalance_three() -> SOp:
+    a, b, c = (
+        share(
+            up_to_here(),
+            numerical(Map(lambda x, letter=letter: int(x == letter), tokens)).named(f"is_{letter}"),
+        )
+        for letter in "abc"
+    )
+    balance = numerical(LinearSequenceMap(a, b, 1, -1)).named("balance")
+    return numerical(LinearSequenceMap(balance, c, 1, 1))
+
+
+CASES = (
+    count_earlier_larger,
+    total_inversions_even,
+    occurrence_number,
+    count_distinct,
+    prefix_parity,
+    run_position,
+    bracket_depth,
+    dyck1_check,
+    successor_present,
+    frequency_of_frequency,
+    median_split_flag,
+    fraction_larger,
+    prefix_share_gap,
+    open_close_imbalance_three,
+)

@@ -1,0 +1,270 @@
+"""Extra cases that move tokens: pointers, look-backs, neighbours, mirrored and rotated copies."""
+
+from graphcircuits.cases.idioms import (
+    BITS,
+    TO_FOUR,
+    TO_THREE,
+    back,
+    cyclic_index,
+    earlier_equal,
+    first,
+    frequency,
+    gather,
+    how_many,
+    last,
+    length,
+    mirror_index,
+    recipe,
+    so_far,
+)
+from graphcircuits.rasp import (
+    Aggregate,
+    Comparison,
+    Map,
+    Select,
+    SequenceMap,
+    SOp,
+    indices,
+    numerical,
+    tokens,
+)
+
+# Pointers: a token is a position to read from. They need inputs of full length.
+
+
+def hops(count: int) -> SOp:
+    """Where one arrives after so many reads of "the token at the position I hold"."""
+    at = tokens
+    for hop in range(1, count + 1):
+        at = gather(at).named(f"hop_{hop}")
+    return at
+
+
+pointer_hop_1, pointer_hop_2, pointer_hop_3 = (
+    recipe(
+        f"new-pointer-hop-{count}",
+        f"The token as a pointer into the sequence, followed {times}.",
+        max_seq_len=7,
+        min_seq_len=7,
+    )(lambda count=count: hops(count))
+    for count, times in ((1, "once"), (2, "twice"), (3, "three times"))
+)
+
+
+@recipe(
+    "new-pointer-fixed-point",
+    "1 where two hops from the token lead back to it, else 0.",
+    max_seq_len=7,
+    min_seq_len=7,
+)
+def pointer_fixed_point() -> SOp:
+    return SequenceMap(lambda x, y: int(x == y), tokens, hops(2))
+
+
+# Looking back
+
+
+def previous_same() -> SOp:
+    """The index of the previous occurrence of the token; the own index where there is none."""
+    count = earlier_equal()
+    key = SequenceMap(lambda x, n: (x, n), tokens, count).named("occurrence")
+    query = SequenceMap(lambda x, n: (x, max(n - 1, 0)), tokens, count).named("one_before")
+    return Aggregate(Select(key, query, Comparison.EQ), indices).named("previous_same")
+
+
+@recipe(
+    "new-distance-to-previous-same",
+    "The distance back to the previous occurrence of the token, 0 where there is none.",
+    vocab=TO_THREE,
+    max_seq_len=7,
+    causal=True,
+)
+def distance_to_previous_same() -> SOp:
+    return SequenceMap(lambda i, j: i - j, indices, previous_same())
+
+
+@recipe(
+    "new-induction-next-token",
+    "The token that followed the previous occurrence of this one; this one where there is none.",
+    vocab=TO_THREE,
+    max_seq_len=7,
+    causal=True,
+)
+def induction_next_token() -> SOp:
+    after = SequenceMap(lambda i, j: i if i == j else j + 1, indices, previous_same())
+    return gather(after.named("after_previous"))
+
+
+@recipe(
+    "new-forward-fill",
+    "The nearest non-zero token up to here, 0 where there is none.",
+    vocab=TO_THREE,
+    max_seq_len=7,
+    causal=True,
+)
+def forward_fill() -> SOp:
+    # Non-zero tokens carry their number as a key; zeros a key that only they themselves look for.
+    given = Map(lambda x: x != 0, tokens).named("given")
+    count = so_far(given)
+    number = SequenceMap(lambda flag, n: n if flag else 0, given, count).named("number")
+    key = SequenceMap(lambda n, i: n or -1 - i, number, indices).named("key")
+    query = SequenceMap(lambda n, i: n or -1 - i, count, indices).named("query")
+    return Aggregate(Select(key, query, Comparison.EQ), tokens)
+
+
+@recipe(
+    "new-three-back-majority",
+    "The majority of this bit and the two before; the first bit stands in for missing ones.",
+    vocab=BITS,
+    causal=True,
+)
+def three_back_majority() -> SOp:
+    before = SequenceMap(lambda x, y: x + y, back(1), back(2)).named("sum_before")
+    return SequenceMap(lambda x, y: int(x + y >= 2), tokens, before)
+
+
+# The first token as an instruction
+
+
+@recipe("new-shift-cipher-by-first", "Token plus first token, modulo 6.", causal=True)
+def shift_cipher_by_first() -> SOp:
+    return SequenceMap(lambda x, y: (x + y) % 6, tokens, first())
+
+
+@recipe(
+    "new-rotate-by-first",
+    "The sequence rotated left by as many positions as the first token says.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+)
+def rotate_by_first() -> SOp:
+    rotation = SequenceMap(lambda x, n: (x, last(n) + 1), first(), length()).named("rotation")
+    return gather(
+        SequenceMap(lambda i, turn: (i + turn[0]) % turn[1], indices, rotation).named("origin")
+    )
+
+
+@recipe(
+    "new-conditional-reverse",
+    "The sequence reversed when the first token is even, else unchanged.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+)
+def conditional_reverse() -> SOp:
+    mirrored = gather(mirror_index(length()))
+    choices = SequenceMap(lambda x, y: (x, y), tokens, mirrored).named("choices")
+    return SequenceMap(lambda pair, x: pair[1 - x % 2], choices, first())
+
+
+# Neighbours in a ring
+
+
+def neighbours() -> tuple[SOp, SOp]:
+    """The tokens before and after, the last and the first being neighbours."""
+    n = length()
+    return (
+        gather(cyclic_index(n, step=-1)).named("before"),
+        gather(cyclic_index(n, step=1)).named("after"),
+    )
+
+
+def peak() -> SOp:
+    """1 where the token is larger than both neighbours, else 0."""
+    highest = SequenceMap(max, *neighbours()).named("highest_neighbour")
+    return SequenceMap(lambda x, y: int(x > y), tokens, highest).named("peak")
+
+
+@recipe(
+    "new-local-peak",
+    "1 where the token is larger than both neighbours in the ring, else 0.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+)
+def local_peak() -> SOp:
+    return peak()
+
+
+@recipe(
+    "new-count-local-peaks",
+    "The number of tokens larger than both neighbours in the ring, everywhere.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+)
+def count_local_peaks() -> SOp:
+    return how_many(peak())
+
+
+@recipe(
+    "new-second-difference",
+    "The sum of both neighbours in the ring minus twice the token.",
+    vocab=TO_THREE,
+    max_seq_len=7,
+)
+def second_difference() -> SOp:
+    around = SequenceMap(lambda x, y: x + y, *neighbours()).named("around")
+    return SequenceMap(lambda x, y: y - 2 * x, tokens, around)
+
+
+@recipe(
+    "new-two-frequency-compare",
+    "1 where the token is more frequent than the next one in the ring, else 0.",
+    vocab=TO_THREE,
+    max_seq_len=7,
+)
+def two_frequency_compare() -> SOp:
+    count = frequency()
+    after = gather(cyclic_index(length(), step=1), count)
+    return SequenceMap(lambda x, y: int(x > y), count, after)
+
+
+# Halves and mirrors
+
+
+@recipe(
+    "new-halves-equal",
+    "All 1 when the first half equals the second half, else all 0 (for even lengths).",
+    vocab=BITS,
+    max_seq_len=7,
+    sampler="doubled",
+)
+def halves_equal() -> SOp:
+    partner = SequenceMap(lambda i, n: (i + n // 2) % (last(n) + 1), indices, length())
+    counterpart = gather(partner.named("partner"))
+    differs = SequenceMap(lambda x, y: x != y, tokens, counterpart).named("differs")
+    return Map(lambda count: int(count == 0), how_many(differs))
+
+
+@recipe(
+    "new-mirror-match-fraction",
+    "The share of positions whose mirrored token is equal, everywhere.",
+    vocab=(0, 1, 2),
+    max_seq_len=7,
+)
+def mirror_match_fraction() -> SOp:
+    # Nothing numerical may be None, and a look-up without a default might be.
+    mirrored = gather(mirror_index(length()), default=0)
+    same = SequenceMap(lambda x, y: x == y, tokens, mirrored).named("same")
+    flag = numerical(Map(int, same)).named("same_as_number")
+    everywhere = Select(indices, indices, Comparison.TRUE)
+    return numerical(Aggregate(everywhere, flag, default=0))
+
+
+CASES = (
+    pointer_hop_1,
+    pointer_hop_2,
+    pointer_hop_3,
+    pointer_fixed_point,
+    distance_to_previous_same,
+    induction_next_token,
+    forward_fill,
+    three_back_majority,
+    shift_cipher_by_first,
+    rotate_by_first,
+    conditional_reverse,
+    local_peak,
+    count_local_peaks,
+    second_difference,
+    two_frequency_compare,
+    halves_equal,
+    mirror_match_fraction,
+)

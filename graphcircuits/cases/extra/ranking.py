@@ -1,0 +1,270 @@
+"""Extra cases that rank and sort, and then work on the sorted sequence."""
+
+from graphcircuits.cases.idioms import (
+    TO_FOUR,
+    TO_THREE,
+    back,
+    constant,
+    earlier_equal,
+    frequency,
+    gather,
+    how_many,
+    larger,
+    last,
+    length,
+    mirror_index,
+    next_index,
+    of_rank,
+    place,
+    recipe,
+    smaller,
+)
+from graphcircuits.rasp import Map, SequenceMap, SOp, indices, tokens
+
+
+def in_order(key: SOp) -> SOp:
+    """The tokens in ascending order of their keys, which must be distinct."""
+    return of_rank(smaller(key), indices).named("in_order")
+
+
+# One item by rank
+
+
+def mode() -> SOp:
+    """The most frequent token; the earliest of several."""
+    key = SequenceMap(lambda n, i: (-n, i), frequency(), indices).named("rarity")
+    return of_rank(smaller(key), constant(0)).named("mode")
+
+
+@recipe(
+    "new-most-frequent-token",
+    "The most frequent token, the earliest of several, everywhere.",
+    vocab=TO_THREE,
+    max_seq_len=7,
+)
+def most_frequent_token() -> SOp:
+    return mode()
+
+
+@recipe(
+    "new-mask-all-but-mode",
+    "0 instead of every token but the most frequent one, the earliest of several.",
+    vocab=(1, 2, 3, 4),
+    max_seq_len=7,
+)
+def mask_all_but_mode() -> SOp:
+    return SequenceMap(lambda x, y: x if x == y else 0, tokens, mode())
+
+
+@recipe(
+    "new-second-largest",
+    "The second largest token, repeats counted, everywhere.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+    sampler="subset",
+)
+def second_largest() -> SOp:
+    return of_rank(larger(place()), constant(1))
+
+
+@recipe(
+    "new-value-range",
+    "The largest minus the smallest token, everywhere.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+    sampler="subset",
+)
+def value_range() -> SOp:
+    key, top = place(), constant(0)
+    maximum = of_rank(larger(key), top).named("maximum")
+    minimum = of_rank(smaller(key), top).named("minimum")
+    return SequenceMap(lambda x, y: x - y, maximum, minimum)
+
+
+@recipe(
+    "new-swap-max-to-front",
+    "The sequence with its first token and its largest, the earliest of several, exchanged.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+)
+def swap_max_to_front() -> SOp:
+    def origin(i: int, top: int) -> int:
+        return top if i == 0 else 0 if i == top else i
+
+    key = SequenceMap(lambda x, i: (-x, i), tokens, indices).named("descending_key")
+    top = of_rank(smaller(key), constant(0), indices).named("index_of_maximum")
+    return gather(SequenceMap(origin, indices, top).named("origin"))
+
+
+@recipe(
+    "new-first-repeat-index",
+    "The first position that repeats an earlier token, everywhere; 0 where none does.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+)
+def first_repeat_index() -> SOp:
+    # Repeating positions come first, each by its index; 10 is more than any index.
+    key = SequenceMap(lambda n, i: i if n else i + 10, earlier_equal(), indices).named("key")
+    earliest = of_rank(smaller(key), constant(0), key)
+    return Map(lambda k: k if k < 10 else 0, earliest)
+
+
+# The sorted sequence
+
+
+@recipe(
+    "new-argsort",
+    "The index of the token that comes here in ascending order, ties in their order.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+)
+def argsort() -> SOp:
+    return of_rank(smaller(place()), indices, indices)
+
+
+@recipe(
+    "new-reverse-sorted",
+    "The tokens in descending order, by sorting up and turning around.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+)
+def reverse_sorted() -> SOp:
+    return gather(mirror_index(length()), in_order(place()))
+
+
+@recipe(
+    "new-stable-partition-parity",
+    "The odd tokens, then the even ones, each in their order.",
+)
+def stable_partition_parity() -> SOp:
+    even = Map(lambda x: int(x % 2 == 0), tokens).named("even")
+    return in_order(SequenceMap(lambda e, i: (e, i), even, indices).named("key"))
+
+
+def successor_value() -> SOp:
+    """The token that follows this one in ascending order; the last keeps its own."""
+    rank = smaller(place())
+    following = SequenceMap(lambda r, n: min(r + 1, last(n)), rank, length()).named("next_rank")
+    return of_rank(rank, following).named("successor")
+
+
+@recipe(
+    "new-next-larger-value",
+    "The token that follows this one in ascending order; the largest keeps its own.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+)
+def next_larger_value() -> SOp:
+    return successor_value()
+
+
+@recipe(
+    "new-gap-to-next-larger",
+    "The distance from the token to the one that follows in ascending order, 0 for the largest.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+)
+def gap_to_next_larger() -> SOp:
+    return SequenceMap(lambda x, y: y - x, tokens, successor_value())
+
+
+def drops() -> SOp:
+    """The tokens in descending order, each minus the next one; 0 for the last."""
+    descending = of_rank(larger(place()), indices).named("descending")
+    following = gather(next_index(length()), descending).named("following")
+    # No drop is negative, and saying so keeps the value out of what reads it.
+    return SequenceMap(lambda x, y: max(x - y, 0), descending, following).named("drop")
+
+
+@recipe(
+    "new-sort-descending-gap",
+    "The drop from each item to the next one of the tokens in descending order, 0 for the last.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+)
+def sort_descending_gap() -> SOp:
+    return drops()
+
+
+@recipe(
+    "new-largest-sorted-gap",
+    "The largest gap between neighbours of the sorted sequence, everywhere.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+    sampler="subset",
+)
+def largest_sorted_gap() -> SOp:
+    gap = drops()
+    unique = SequenceMap(lambda x, i: (x, i), gap, indices).named("unique_drop")
+    return of_rank(larger(unique), constant(0), gap)
+
+
+@recipe(
+    "new-sorted-run-count",
+    "The number of distinct tokens, everywhere, by counting steps in the sorted sequence.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+    sampler="subset",
+)
+def sorted_run_count() -> SOp:
+    ascending = in_order(place())
+    step = SequenceMap(lambda x, before: x != before, ascending, back(1, ascending)).named("step")
+    return Map(lambda count: count + 1, how_many(step))
+
+
+# Compacting: some positions first, then work on those
+
+
+@recipe(
+    "new-compact-first-occurrences",
+    "Every distinct token once, in the order of first occurrence, then zeros.",
+    vocab=(1, 2, 3, 4),
+    max_seq_len=7,
+)
+def compact_first_occurrences() -> SOp:
+    seen = Map(lambda n: int(n > 0), earlier_equal()).named("seen_before")
+    key = SequenceMap(lambda s, i: (s, i), seen, indices).named("key")
+    distinct = how_many(seen, lambda s: not s)
+    inside = SequenceMap(lambda i, n: i < n, indices, distinct).named("inside")
+    return SequenceMap(lambda x, keep: x if keep else 0, in_order(key), inside)
+
+
+@recipe(
+    "new-nonzero-palindrome",
+    "All 1 when the non-zero tokens, in their order, read the same backwards, else all 0.",
+    vocab=(0, 1, 2),
+    max_seq_len=7,
+    sampler="sparse",
+)
+def nonzero_palindrome() -> SOp:
+    def mirrored(i: int, n: int) -> int:
+        return n - 1 - i if i < n else i
+
+    zero = Map(lambda x: int(x == 0), tokens).named("zero")
+    compact = in_order(SequenceMap(lambda z, i: (z, i), zero, indices).named("key"))
+    count = how_many(zero, lambda z: not z)
+    counterpart = gather(
+        SequenceMap(mirrored, indices, count).named("mirror_inside"), compact
+    ).named("counterpart")
+    differs = SequenceMap(lambda x, y: x != y, compact, counterpart).named("differs")
+    return Map(lambda n: int(n == 0), how_many(differs))
+
+
+CASES = (
+    most_frequent_token,
+    mask_all_but_mode,
+    second_largest,
+    value_range,
+    swap_max_to_front,
+    first_repeat_index,
+    argsort,
+    reverse_sorted,
+    stable_partition_parity,
+    next_larger_value,
+    gap_to_next_larger,
+    sort_descending_gap,
+    largest_sorted_gap,
+    sorted_run_count,
+    compact_first_occurrences,
+    nonzero_palindrome,
+)

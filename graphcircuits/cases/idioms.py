@@ -1,0 +1,164 @@
+"""What the definitions of the TracrBench and the extra cases share: the decorator, idioms.
+
+A definition is a function that builds the program. Idioms are the moves that many programs make,
+each one or two components: read from a place, count, rank, find a place relative to another.
+"""
+
+from collections.abc import Callable
+
+from graphcircuits.cases.case import Case
+from graphcircuits.rasp import (
+    Aggregate,
+    Comparison,
+    Map,
+    Select,
+    SelectorWidth,
+    SequenceMap,
+    SOp,
+    Value,
+    indices,
+    tokens,
+)
+
+BITS = (0, 1)
+TO_THREE = (0, 1, 2, 3)
+TO_FOUR = (0, 1, 2, 3, 4)
+TO_FIVE = (0, 1, 2, 3, 4, 5)
+
+
+def recipe(
+    id: str,
+    task: str,
+    *,
+    vocab: tuple[Value, ...] = TO_FIVE,
+    max_seq_len: int = 9,
+    min_seq_len: int = 3,
+    causal: bool = False,
+    sampler: str = "uniform",
+) -> Callable[[Callable[[], SOp]], Case]:
+    """Turn a function that builds a program into the case of that program.
+
+    The id is family and name; the program's last expression takes the name.
+    """
+    family, _, name = id.partition("-")
+
+    def case_of(build: Callable[[], SOp]) -> Case:
+        def named() -> SOp:
+            return build().named(name)
+
+        return Case(
+            id=id,
+            name=name,
+            task=task,
+            family=family,
+            program=named(),
+            source=named,
+            vocab=vocab,
+            max_seq_len=max_seq_len,
+            min_seq_len=min_seq_len,
+            causal=causal,
+            sampler=sampler,
+        )
+
+    return case_of
+
+
+# Places
+
+
+def constant(value: Value) -> SOp:
+    """The same value everywhere, as a map that an attention head can use as its query."""
+    return Map(lambda _: value, indices).named(f"constant_{value}")
+
+
+def place() -> SOp:
+    """(token, index): a copy of the token that no other position shares."""
+    return SequenceMap(lambda x, i: (x, i), tokens, indices).named("place")
+
+
+def last(length: int) -> int:
+    """The last position. A length of 0 is among the values of a count, so it gets one too."""
+    return max(length - 1, 0)
+
+
+def mirror_index(length: SOp) -> SOp:
+    """The position as far from the end as this one is from the start."""
+    return SequenceMap(lambda i, n: n - 1 - i, indices, length).named("mirror_index")
+
+
+def next_index(length: SOp) -> SOp:
+    """The position after this one; the last position stays."""
+    return SequenceMap(lambda i, n: min(i + 1, last(n)), indices, length).named("next_index")
+
+
+def cyclic_index(length: SOp, *, step: int) -> SOp:
+    """The position `step` further on, the last followed by the first."""
+    return SequenceMap(lambda i, n: (i + step) % (last(n) + 1), indices, length).named(
+        f"cyclic_index_{step:+d}"
+    )
+
+
+# Reading
+
+
+def gather(where: SOp, values: SOp = tokens, default: Value = None) -> SOp:
+    """The value at the position that `where` names; the default where there is none."""
+    return Aggregate(Select(indices, where, Comparison.EQ), values, default).named("gathered")
+
+
+def back(steps: int, values: SOp = tokens) -> SOp:
+    """The value `steps` positions earlier; the first one where there are not so many."""
+    earlier = Select(indices, indices, lambda key, query: key == max(query - steps, 0))
+    return Aggregate(earlier, values).named(f"back_{steps}")
+
+
+def first() -> SOp:
+    """The first token, everywhere."""
+    return Aggregate(Select(indices, indices, lambda key, _: key == 0), tokens).named("first")
+
+
+def of_rank(rank: SOp, which: SOp, values: SOp = tokens) -> SOp:
+    """The value at the position whose rank is `which`; ranks must differ or values agree."""
+    return Aggregate(Select(rank, which, Comparison.EQ), values).named("of_rank")
+
+
+# Counting
+
+
+def length() -> SOp:
+    """The number of tokens, everywhere."""
+    return SelectorWidth(Select(tokens, tokens, Comparison.TRUE)).named("length")
+
+
+def frequency() -> SOp:
+    """How often the token at a position occurs."""
+    return SelectorWidth(Select(tokens, tokens, Comparison.EQ)).named("frequency")
+
+
+def how_many(flags: SOp, wanted: Callable[[Value], bool] = bool) -> SOp:
+    """How many positions hold a wanted value, everywhere."""
+    return SelectorWidth(Select(flags, flags, lambda key, _: wanted(key))).named("how_many")
+
+
+def smaller(keys: SOp) -> SOp:
+    """How many keys are smaller than the one at a position: its rank from below, from 0."""
+    return SelectorWidth(Select(keys, keys, Comparison.LT)).named("smaller")
+
+
+def larger(keys: SOp) -> SOp:
+    """How many keys are larger than the one at a position: its rank from above, from 0."""
+    return SelectorWidth(Select(keys, keys, Comparison.GT)).named("larger")
+
+
+def so_far(flags: SOp) -> SOp:
+    """How many positions up to and including this one hold a true flag."""
+    marked = SequenceMap(lambda flag, i: (flag, i), flags, indices).named("marked")
+    up_to_here = Select(marked, marked, lambda key, query: key[0] and key[1] <= query[1])
+    return SelectorWidth(up_to_here).named("so_far")
+
+
+def earlier_equal() -> SOp:
+    """How many earlier positions hold the same token."""
+    at = place()
+    same = Select(at, at, lambda key, query: key[0] == query[0] and key[1] < query[1])
+    return SelectorWidth(same).named("earlier_equal")

@@ -1,0 +1,178 @@
+"""InterpBench's cases whose heads count: selector widths, then elementwise functions of them."""
+
+from graphcircuits.cases.interpbench.recipe import (
+    ABC,
+    TO_29,
+    TO_TEN,
+    histogram,
+    length_of,
+    recipe,
+    zero,
+)
+from graphcircuits.rasp import (
+    Comparison,
+    Map,
+    Select,
+    SelectorWidth,
+    SequenceMap,
+    SOp,
+    indices,
+    tokens,
+)
+
+
+@recipe(
+    "ib-7",
+    "histogram",
+    "Number of occurrences of the current token in the sequence.",
+    vocab=ABC,
+    causal=False,
+)
+def occurrences() -> SOp:
+    return histogram()
+
+
+@recipe(
+    "ib-14",
+    "count-a",
+    "Number of 'a' in the sequence, repeated at every position.",
+    vocab=ABC,
+    causal=False,
+)
+def count_a() -> SOp:
+    is_a = Select(tokens, tokens, lambda key, query: key == "a")
+    return SelectorWidth(is_a).named("count_a")
+
+
+@recipe(
+    "ib-18",
+    "frequency-class",
+    "'frequent' if count > n/2, 'common' if count > n/4, otherwise 'rare'.",
+    vocab=("a", "b", "c", "d", "e"),
+    causal=False,
+)
+def frequency_class() -> SOp:
+    def classify(count: int, length: int) -> str:
+        if count > length / 2:
+            return "frequent"
+        return "common" if count > length / 4 else "rare"
+
+    return SequenceMap(classify, histogram(), length_of(tokens, selector="all_true_selector"))
+
+
+@recipe(
+    "ib-25",
+    "relative-frequency",
+    "Count of the current token divided by the sequence length.",
+    vocab=ABC,
+    causal=False,
+)
+def relative_frequency() -> SOp:
+    length = length_of(tokens, selector="all_true_selector")
+    return SequenceMap(lambda count, n: count / n if n else None, histogram(), length)
+
+
+@recipe(
+    "ib-44",
+    "count-greater",
+    "Number of greater elements.",
+    vocab=TO_TEN,
+    causal=False,
+)
+def count_greater() -> SOp:
+    greater = Select(tokens, tokens, Comparison.GT).named("greater_than_selector")
+    return SelectorWidth(greater).named("count_greater_than")
+
+
+@recipe(
+    "ib-45",
+    "double-first-half",
+    "Double the elements of the first half.",
+    vocab=TO_TEN,
+    causal=False,
+)
+def double_first_half() -> SOp:
+    first_half = SequenceMap(lambda i, n: int(i < n / 2), indices, length_of(tokens)).named(
+        "first_half_selector"
+    )
+    return SequenceMap(lambda x, flag: x * (1 + flag), tokens, first_half).named(
+        "double_first_half"
+    )
+
+
+@recipe("ib-63", "count-less", "Number of smaller elements.", vocab=TO_TEN, causal=False)
+def count_less() -> SOp:
+    less = Select(tokens, tokens, Comparison.LT).named("lt_selector")
+    return SelectorWidth(less).named("count_lt")
+
+
+@recipe("ib-67", "times-length", "Multiply by the sequence length.", vocab=TO_TEN, causal=False)
+def times_length() -> SOp:
+    length = length_of(tokens, selector="all_true_selector", named="length_sequence")
+    return SequenceMap(lambda x, n: x * n, tokens, length).named("multiply_by_length_sequence")
+
+
+@recipe("ib-71", "divide-by-length", "Divide by the sequence length.", vocab=TO_TEN, causal=False)
+def divide_by_length() -> SOp:
+    length = length_of(tokens, selector="all_true_selector")
+    return SequenceMap(lambda x, n: x / n if n else 0, tokens, length).named("divided_by_length")
+
+
+@recipe(
+    "ib-82",
+    "halve-second-half",
+    "Halve the elements of the second half.",
+    vocab=TO_TEN,
+    causal=False,
+)
+def halve_second_half() -> SOp:
+    length = length_of(tokens, selector="all_true_selector")
+    half = Map(lambda n: n // 2, length).named("half_length")
+    second = SequenceMap(lambda i, middle: i >= middle, indices, half).named("in_second_half")
+    return SequenceMap(lambda x, flag: x / 2 if flag else x, tokens, second).named(
+        "halved_sequence"
+    )
+
+
+@recipe(
+    "ib-124",
+    "all-equal",
+    "1 if all elements are equal else 0.",
+    vocab=TO_TEN,
+    causal=False,
+    sampler="constant-or-distinct",
+)
+def all_equal() -> SOp:
+    different = SelectorWidth(Select(tokens, tokens, Comparison.NEQ))
+    like_all_others = SelectorWidth(Select(different, zero(), Comparison.EQ))
+    return Map(lambda count: int(count > 0), like_all_others)
+
+
+@recipe(
+    "ib-129",
+    "all-even",
+    "1 if all elements are even else 0.",
+    vocab=TO_29,
+    causal=False,
+    sampler="even-or-one-odd",
+)
+def all_even() -> SOp:
+    even = Map(lambda x: int(x % 2 == 0), tokens).named("check_multiple_of_2")
+    odd_count = SelectorWidth(Select(even, zero(), Comparison.EQ))
+    return Map(lambda count: int(count == 0), odd_count)
+
+
+CASES = (
+    occurrences,
+    count_a,
+    frequency_class,
+    relative_frequency,
+    count_greater,
+    double_first_half,
+    count_less,
+    times_length,
+    divide_by_length,
+    halve_second_half,
+    all_equal,
+    all_even,
+)

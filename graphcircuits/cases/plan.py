@@ -1,0 +1,323 @@
+"""Which subjects a corpus has, and which of them train side by side: the same plan everywhere.
+
+1. Each fleet asked for takes its subjects evenly from the architectures. In each of them come first
+   the listed programs of the pool, then random ones, dealt out in turn so that no two architectures
+   have the same. Models of several tasks are dealt out likewise, and again from the next seed when
+   all have had their turn. No program of the test split is ever planned.
+2. A program whose circuit an architecture cannot hold is passed over where circuits are planted,
+   and so is one whose sizes hardly any other has: a fleet of its own takes as long as a full one.
+3. Subjects of one fleet, architecture and depth make shards, cut evenly, like sizes together. The
+   first shard of every kind comes before the second of any, so that a corpus that was stopped
+   early has a bit of everything.
+
+What a program is takes a while to find out, so worker processes do it.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, count, islice, repeat
+
+from graphcircuits.cases import case_ids
+from graphcircuits.cases.architectures import ARCHITECTURES, UnfitError, misfit, subject_config
+from graphcircuits.cases.case import Case
+from graphcircuits.cases.multitask import MultiCase, multi_ids
+from graphcircuits.cases.orders import Order
+from graphcircuits.cases.prepare import BuildConfig, find_case, workers
+from graphcircuits.cases.random_programs import random_ids
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.rasp.layout import complete_edges
+from graphcircuits.subject.layers import TransformerConfig, weight_shapes
+
+COUNTS = ("natural", "planted", "public", "multitask", "natural_multitask")
+"""What a corpus can have any number of."""
+MOST_SUBJECTS = 1_000_000
+RARE = 0.25
+"""Sizes that fewer subjects have than this share of the mean are passed over."""
+ABOUT = 1500
+"""Bytes that a report, a configuration and a codec take in a shard, roughly."""
+NAME = 110
+"""Bytes that the name, shape and place of one weight take."""
+BLOCK = 256
+"""Random programs drawn at once."""
+PATIENCE = 1000
+"""Programs in turn that an architecture may fail to hold."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CorpusConfig:
+    """What a corpus holds."""
+
+    natural: int = 0
+    """Subjects trained on the task alone."""
+    planted: int = 0
+    """Subjects with their program's circuit."""
+    public: int = 0
+    """Subjects trained by the public losses."""
+    multitask: int = 0
+    """Models of several tasks, each with its circuit."""
+    natural_multitask: int = 0
+    """Models of several tasks, trained on the tasks alone."""
+    architectures: tuple[str, ...] = tuple(ARCHITECTURES)
+    seed: int = 0
+    """Of weights and inputs."""
+    layers: int = 4
+    """Deepest subject of a single program."""
+    width: int = 32
+    """Widest stream of a subject of a single program."""
+    shard: int = 128
+    """Subjects that train side by side, at most."""
+    steps: int | None = None
+    """Training steps at most; None takes what the recipe of a fleet says."""
+    build: BuildConfig = field(default_factory=BuildConfig)
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} must be in 0..{MOST_SUBJECTS}, got {getattr(self, name)}"
+            for name in COUNTS
+            if not 0 <= getattr(self, name) <= MOST_SUBJECTS
+        ]
+        if not any(getattr(self, name) for name in COUNTS):
+            words = ", ".join(name.replace("_", " ") for name in COUNTS)
+            problems.append(f"nothing to build: say how many of {words}")
+        unknown = [name for name in self.architectures if name not in ARCHITECTURES]
+        if unknown or not self.architectures:
+            known = ", ".join(ARCHITECTURES)
+            problems.append(f"architectures must be some of {known}, got {', '.join(unknown)}")
+        if len(set(self.architectures)) < len(self.architectures):
+            problems.append(f"architectures must differ, got {', '.join(self.architectures)}")
+        problems += [
+            f"{name} must be at least {least}, got {getattr(self, name)}"
+            for name, least in {"seed": 0, "layers": 2, "width": 4, "shard": 1}.items()
+            if getattr(self, name) < least
+        ]
+        if problems:
+            raise ValueError("; ".join(problems) + ".")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A subject of a shard, and where its program stands in the split."""
+
+    order: Order
+    fold: int | None
+    group: str | None
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Subjects that train side by side and lie in one file."""
+
+    name: str
+    members: tuple[Member, ...]
+    n_bytes: int
+    """About how large its file will be, if all pass."""
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        return tuple(member.order for member in self.members)
+
+
+@dataclass(frozen=True)
+class _Sized:
+    """What a program is in one architecture."""
+
+    config: TransformerConfig
+    holds: bool
+    """Whether its circuit can be planted there."""
+
+    def suits(self, fleet: str, widest: int | None) -> bool:
+        narrow = widest is None or self.config.d_model <= widest
+        return narrow and (self.holds or fleet == "natural")
+
+
+@dataclass(frozen=True)
+class _Program:
+    """What planning knows about a program, or about several that share a model."""
+
+    id: str
+    fold: int | None
+    group: str | None
+    n_layers: int
+    sized: Mapping[str, _Sized]
+    """By architecture; those that cannot have its heads are missing."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    order: Order
+    program: _Program
+
+    @property
+    def config(self) -> TransformerConfig:
+        return self.program.sized[self.order.architecture].config
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What all members of a shard share; fleets with rotated heads are of one width."""
+        config = self.config
+        width = config.d_head if config.positions == "rotary" else 0
+        return (config.n_layers, config.n_heads, width)
+
+
+def plan(config: CorpusConfig, processes: int = 1) -> tuple[Shard, ...]:
+    """The shards of a corpus, in the order in which they are made."""
+    with nullcontext() if processes == 1 else workers(processes) as pool:
+        shards = _shards(config, pool)
+    return tuple(shard for _, shard in sorted(shards, key=lambda item: (item[0], item[1].name)))
+
+
+def _shards(config: CorpusConfig, pool: Executor | None) -> list[tuple[int, Shard]]:
+    """All shards, each with its number among those of its kind."""
+    names = config.architectures
+    listed = _look_up(case_ids(split="pool"), names, pool)
+    shallow = [program for program in listed if program.n_layers <= config.layers]
+    models = _look_up(multi_ids("pool"), names, pool) if _several(config) else []
+    deal = _Deal(config.layers, names, pool)
+    shards: list[tuple[int, Shard]] = []
+    for what in COUNTS:
+        fleet, several = _fleet_of(what), what.endswith("multitask")
+        for place, architecture in enumerate(names):
+            quota = getattr(config, what) // len(names)
+            quota += place < getattr(config, what) % len(names)
+            if several:
+                first = place * len(models) // len(names)
+                turned = models[first:] + models[:first]
+                turns = ((seed, program) for seed in count(config.seed) for program in turned)
+            else:
+                programs = chain(shallow, deal.hand(place))
+                turns = ((config.seed, program) for program in programs)
+            widest = None if several else config.width
+            found = _candidates(turns, fleet, architecture, widest)
+            chosen = _chosen(found, quota)
+            stem = f"{fleet}-multitask" if several else fleet
+            shards += _cut(chosen, f"{stem}-{architecture}", config.shard)
+    return shards
+
+
+def _several(config: CorpusConfig) -> bool:
+    return config.multitask > 0 or config.natural_multitask > 0
+
+
+def _fleet_of(what: str) -> str:
+    return {"multitask": "planted", "natural_multitask": "natural"}.get(what, what)
+
+
+# --- which programs ------------------------------------------------------------------------------
+
+
+def _candidates(
+    turns: Iterable[tuple[int, _Program]], fleet: str, architecture: str, widest: int | None
+) -> Iterator[_Candidate]:
+    """Subjects of the programs that the architecture can have, as they come, each once."""
+    taken: set[str] = set()
+    passed_over = 0
+    for seed, program in turns:
+        order = Order(program.id, fleet, architecture, seed)
+        sized = program.sized.get(architecture)
+        if order.id not in taken and sized is not None and sized.suits(fleet, widest):
+            taken.add(order.id)
+            passed_over = 0
+            yield _Candidate(order, program)
+        else:
+            passed_over += 1
+        if passed_over == PATIENCE:
+            raise ValueError(
+                f"only {len(taken)} {fleet} subjects of {architecture} can be had, the next "
+                f"{PATIENCE} programs do not fit; ask for fewer, or leave {architecture} out."
+            )
+
+
+def _chosen(candidates: Iterator[_Candidate], quota: int) -> list[_Candidate]:
+    """The first candidates, but for those of sizes that hardly any other has."""
+    first = list(islice(candidates, quota))
+    kinds = Counter(candidate.kind for candidate in first)
+    least = RARE * quota / max(1, len(kinds))
+    kept = [candidate for candidate in first if kinds[candidate.kind] >= least]
+    common = (candidate for candidate in candidates if kinds[candidate.kind] >= least)
+    return kept + list(islice(common, quota - len(kept)))
+
+
+class _Deal:
+    """Random programs of the pool, dealt out to the architectures in turn; drawn when asked for."""
+
+    def __init__(self, layers: int, architectures: Sequence[str], pool: Executor | None) -> None:
+        self._layers, self._architectures, self._pool = layers, architectures, pool
+        self._drawn: list[_Program] = []
+
+    def hand(self, place: int) -> Iterator[_Program]:
+        """Those that one architecture gets, without end."""
+        for turn in count(place, len(self._architectures)):
+            while turn >= len(self._drawn):
+                self._draw()
+            yield self._drawn[turn]
+
+    def _draw(self) -> None:
+        known = len(self._drawn)
+        ids = random_ids("pool", known + BLOCK, layers=self._layers)[known:]
+        self._drawn += _look_up(ids, self._architectures, self._pool)
+
+
+def _look_up(
+    ids: Sequence[str], architectures: Sequence[str], pool: Executor | None
+) -> list[_Program]:
+    """What there is to know about programs, by worker processes if there are some."""
+    mapped = map if pool is None else partial(pool.map, chunksize=8)
+    return list(mapped(_program, ids, repeat(tuple(architectures))))
+
+
+def _program(id: str, architectures: Sequence[str]) -> _Program:
+    case = find_case(id)
+    if case.split != "pool":
+        raise ValueError(f"{id} stands in the split {case.split!r}; a corpus is made of the pool.")
+    tasks = case.tasks if isinstance(case, MultiCase) else (case,)
+    sized = {}
+    for architecture in architectures:
+        with suppress(UnfitError):
+            config = subject_config(case, architecture)
+            sized[architecture] = _Sized(config, all(_holds(task, config) for task in tasks))
+    return _Program(id, case.fold, tasks[0].group, case.subject_dims.n_layers, sized)
+
+
+def _holds(case: Case, config: TransformerConfig) -> bool:
+    """Whether the program's circuit has a place in a transformer of this configuration."""
+    graph = ComponentGraph(
+        config.n_layers, config.n_heads, n_kv_heads=config.n_kv_heads, parallel=config.parallel
+    )
+    parts = [part.name for part in case.layout.components]
+    return misfit(case.id, parts, complete_edges(case.layout), graph) is None
+
+
+# --- which of them side by side ------------------------------------------------------------------
+
+
+def _cut(chosen: Sequence[_Candidate], stem: str, limit: int) -> list[tuple[int, Shard]]:
+    """Shards of subjects of one kind, each with its number among those of one depth."""
+    groups: dict[tuple[object, ...], list[_Candidate]] = {}
+    for candidate in chosen:
+        groups.setdefault(candidate.kind, []).append(candidate)
+    numbers: Counter[object] = Counter()
+    shards = []
+    for kind in sorted(groups, key=lambda kind: (-len(groups[kind]), str(kind))):
+        # Padding goes up to the largest of a shard.
+        ordered = sorted(groups[kind], key=lambda c: (c.config.d_model, c.config.n_ctx, c.order))
+        size = math.ceil(len(ordered) / math.ceil(len(ordered) / limit))
+        for start in range(0, len(ordered), size):
+            layers = ordered[start].config.n_layers
+            some = ordered[start : start + size]
+            members = (Member(c.order, c.program.fold, c.program.group) for c in some)
+            name = f"{stem}-{layers}-{numbers[layers]}"
+            n_bytes = sum(_bytes(candidate.config) for candidate in some)
+            shards.append((numbers[layers], Shard(name, tuple(members), n_bytes)))
+            numbers[layers] += 1
+    return shards
+
+
+def _bytes(config: TransformerConfig) -> int:
+    """About what a subject takes on disk, in half precision."""
+    shapes = weight_shapes(config).values()
+    return ABOUT + sum(NAME + 2 * math.prod(shape) for shape in shapes)

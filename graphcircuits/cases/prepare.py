@@ -1,0 +1,266 @@
+"""What subjects train on and are judged by, computed ahead of training.
+
+1. `case_exchange` draws inputs of a case and has its program answer them, plainly and under
+   interchange; `exchanges_of` does so for each task of a model.
+2. `prepare` does that three times per order: to train on, to decide when training is done, and to
+   judge what came of it. Subjects that train on the task alone get no interchanges.
+3. `prepared` does that for many orders, one after the other as they are asked for, and worker
+   processes ahead of that: while a fleet trains, the data of the next ones are computed.
+
+A program's functions cannot be sent to another process, but its id can: workers prepare cases of
+the corpus, and cases of one's own are prepared where they are.
+"""
+
+import itertools
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphcircuits.cases import MULTITASK, load_case
+from graphcircuits.cases.architectures import UnfitError, misfit, subject_config
+from graphcircuits.cases.case import OWN, Case
+from graphcircuits.cases.multitask import AT, MultiCase, load_multi
+from graphcircuits.cases.orders import Order
+from graphcircuits.cases.samplers import draw
+from graphcircuits.fleets.exchange import Exchange, exchange
+from graphcircuits.fleets.recipes import SiitConfig
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.io.store import content_hash
+from graphcircuits.subject.codec import Codec
+from graphcircuits.subject.transformer import TransformerConfig
+
+AHEAD = 256
+"""Orders whose data are computed before they are asked for: the next fleets."""
+
+
+class ConstantOutputError(ValueError):
+    """A program whose output does not depend on the input has nothing to train."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildConfig:
+    """How subjects are built."""
+
+    siit: SiitConfig | None = None
+    """How they are trained; None takes the recipe of their fleet."""
+    inputs: int = 16384
+    """Inputs that a subject trains on, per task."""
+    interchanges: int = 4096
+    """Interchanges of each component that it trains on."""
+    verify_inputs: int = 4096
+    verify_interchanges: int = 1024
+    widen: float = 1.0
+    """Factor on the width of heads, stream and MLPs, for subjects that are too small to train."""
+    processes: int = 1
+    """Workers that compute the programs' answers; 1 computes them between the trainings."""
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """The exchanges of a subject, one per task."""
+
+    train: tuple[Exchange, ...]
+    check: tuple[Exchange, ...]
+    """These decide when training is done."""
+    unseen: tuple[Exchange, ...]
+    """These judge what came of it."""
+    sha256: str
+    """Content of the first two, the program's answers to the inputs drawn, and of their symbols."""
+    config: TransformerConfig
+    """Of the subject, so that it can be started without its program."""
+    codec: Codec
+
+
+Prepared = Data | str
+"""The data of an order, or why there is none."""
+
+
+def find_case(id: str) -> Case | MultiCase:
+    """A case by its id, or a model of several tasks."""
+    several = id.partition("-")[0] == MULTITASK and AT not in id
+    return load_multi(id) if several else load_case(id)
+
+
+def case_exchange(case: Case, n_inputs: int, n_interchanges: int, seed: int) -> Exchange:
+    """Inputs drawn by the case's sampler with the program's answers; refuses constant outputs."""
+    generator = torch.Generator().manual_seed(seed)
+    length = case.max_seq_len - 1
+    codes = draw(case.sampler, case.tables.vocab, length, n_inputs, generator).numpy()
+    drawn = exchange(case.tables, case.layout, codes, n_interchanges, generator)
+    if (drawn.targets == drawn.targets[:1]).all():
+        raise ConstantOutputError(
+            f"case {case.id!r}: the output is the same for every input of {length} tokens, "
+            "so there is nothing to train; use another vocabulary, length or program."
+        )
+    return drawn
+
+
+def exchanges_of(
+    case: Case | MultiCase, n_inputs: int, n_interchanges: int, seed: int
+) -> tuple[Exchange, ...]:
+    """The exchange of a case, or of each task of a model."""
+    if isinstance(case, MultiCase):
+        return case.exchanges(n_inputs, n_interchanges, seed)
+    return (case_exchange(case, n_inputs, n_interchanges, seed),)
+
+
+def prepare(order: Order, case: Case | MultiCase, config: BuildConfig) -> Prepared:
+    """The data of an order; or why its program has nothing to train, or does not fit."""
+    amounts = (
+        (config.inputs, config.interchanges),
+        (config.verify_inputs, config.verify_interchanges),
+        (config.verify_inputs, config.verify_interchanges),
+    )
+    natural = order.fleet == "natural"
+    try:
+        graph = graph_of(order, case)
+        drawn = [
+            exchanges_of(case, inputs, 0 if natural else pairs, 1000 * order.seed + number)
+            for number, (inputs, pairs) in enumerate(amounts, start=1)
+        ]
+    except (ConstantOutputError, UnfitError) as error:
+        return str(error)
+    if natural:
+        drawn = [tuple(map(_task_alone, exchanges)) for exchanges in drawn]
+    for task in drawn[0]:
+        if (reason := misfit(case.id, task.components, task.edges, graph)) is not None:
+            return reason
+    train, check, unseen = drawn
+    content = [[_content(task) for task in tasks] for tasks in (train, check)]
+    sha256 = content_hash(*content, case.codec)
+    own = subject_config(case, order.architecture, config.widen)
+    return Data(train, check, unseen, sha256, own, case.codec)
+
+
+def graph_of(order: Order, case: Case | MultiCase) -> ComponentGraph:
+    """The component graph of the subject."""
+    config = subject_config(case, order.architecture)
+    return ComponentGraph(
+        config.n_layers, config.n_heads, n_kv_heads=config.n_kv_heads, parallel=config.parallel
+    )
+
+
+def _task_alone(exchange: Exchange) -> Exchange:
+    """Inputs and answers, and no word about components: any architecture can learn them."""
+    fields = ("base", "source", "swapped", "scored")
+    none = {name: getattr(exchange, name)[:0] for name in fields}
+    return replace(exchange, components=(), edges=frozenset(), **none)
+
+
+def _content(exchange: Exchange) -> dict[str, Any]:
+    return {**vars(exchange), "edges": sorted(exchange.edges)}
+
+
+# --- many orders, ahead of time ------------------------------------------------------------------
+
+
+def prepared(
+    orders: Iterable[Order],
+    config: BuildConfig,
+    processes: int = 1,
+    cases: Mapping[str, Case | MultiCase] | None = None,
+) -> Generator[tuple[Order, Prepared], None, None]:
+    """The data of every order, in their order; `cases` are those at hand, by id."""
+    at_hand = cases or {}
+    if processes == 1:
+        for order in orders:
+            yield order, prepare(order, at_hand.get(order.case) or find_case(order.case), config)
+        return
+    pool = workers(processes)
+    remaining = iter(orders)
+
+    def submitted() -> Iterator[tuple[Order, Future[Any] | None]]:
+        for order in remaining:
+            case = at_hand.get(order.case)
+            own = case is not None and case.family == OWN
+            yield order, None if own else pool.submit(_prepare_small, order, config)
+
+    try:
+        coming = submitted()
+        waiting = deque(itertools.islice(coming, AHEAD))
+        while waiting:
+            order, future = waiting.popleft()
+            waiting.extend(itertools.islice(coming, 1))
+            if future is None:
+                yield order, prepare(order, at_hand[order.case], config)
+            else:
+                yield order, _large(future.result())
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def workers(processes: int) -> ProcessPoolExecutor:
+    """Processes that take functions of this package, one thread each."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker)
+
+
+def _begin_worker() -> None:
+    """One thread per worker; Ctrl-C is for who started them, and none outlives who was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _prepare_small(order: Order, config: BuildConfig) -> Any:
+    """Data as arrays, of the smallest integers that hold them: they go through a pipe, and wait."""
+    found = prepare(order, find_case(order.case), config)
+    return found if isinstance(found, str) else _small(found)
+
+
+def _small(data: Data) -> Any:
+    sets = [[_arrays(task) for task in tasks] for tasks in (data.train, data.check, data.unseen)]
+    return sets, (data.sha256, data.config, data.codec)
+
+
+def _arrays(exchange: Exchange) -> dict[str, Any]:
+    return {
+        name: _smallest(value) if isinstance(value, Tensor) else value
+        for name, value in vars(exchange).items()
+    }
+
+
+def _smallest(tensor: Tensor) -> np.ndarray:
+    array = tensor.numpy()
+    if array.dtype != np.int64:
+        return array
+    return array.astype(np.min_scalar_type(int(array.max(initial=0))))
+
+
+def _large(sent: Any) -> Prepared:
+    if isinstance(sent, str):
+        return sent
+    found, about = sent
+    train, check, unseen = (tuple(map(_exchange, tasks)) for tasks in found)
+    return Data(train, check, unseen, *about)
+
+
+def _exchange(sent: Mapping[str, Any]) -> Exchange:
+    found: dict[str, Any] = {
+        name: _tensor(value) if isinstance(value, np.ndarray) else value
+        for name, value in sent.items()
+    }
+    return Exchange(**found)
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    whole = np.issubdtype(array.dtype, np.integer)
+    return torch.from_numpy(array.astype(np.int64) if whole else array)

@@ -1,0 +1,149 @@
+"""TracrBench's tasks that rank: count smaller or larger keys, then read by rank."""
+
+from graphcircuits.cases.idioms import (
+    TO_FOUR,
+    constant,
+    frequency,
+    larger,
+    last,
+    length,
+    of_rank,
+    place,
+    recipe,
+    smaller,
+)
+from graphcircuits.rasp import (
+    Comparison,
+    Map,
+    Select,
+    SelectorWidth,
+    SequenceMap,
+    SOp,
+    indices,
+    tokens,
+)
+
+
+def maximum(key: SOp) -> SOp:
+    """The token of the largest key."""
+    return of_rank(larger(key), constant(0)).named("maximum")
+
+
+def minimum(key: SOp) -> SOp:
+    """The token of the smallest key."""
+    return of_rank(smaller(key), constant(0)).named("minimum")
+
+
+@recipe("tb-max-element", "The largest token, everywhere.", sampler="subset")
+def max_element() -> SOp:
+    return maximum(place())
+
+
+@recipe("tb-min-element", "The smallest token, everywhere.", sampler="subset")
+def min_element() -> SOp:
+    key = place()
+    not_smaller = SelectorWidth(Select(key, key, Comparison.GEQ)).named("not_smaller")
+    return of_rank(not_smaller, length())
+
+
+@recipe(
+    "tb-rescale-by-max",
+    "The token divided by the largest token (by 1 when that is 0).",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+    sampler="subset",
+)
+def rescale_by_max() -> SOp:
+    divisor = Map(lambda most: most or 1, maximum(place())).named("divisor")
+    return SequenceMap(lambda x, y: x / y, tokens, divisor)
+
+
+@recipe(
+    "tb-rescale",
+    "The tokens rescaled so that the smallest is 0 and the largest 1; all 1 when they are equal.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+    sampler="subset",
+)
+def rescale() -> SOp:
+    key = place()
+    least, most = minimum(key), maximum(key)
+    spread = SequenceMap(lambda x, y: x - y, most, least).named("spread")
+    above = SequenceMap(lambda x, y: x - y, tokens, least).named("above_minimum")
+    return SequenceMap(lambda x, y: x / y if y else 1.0, above, spread)
+
+
+@recipe(
+    "tb-swap-min-max",
+    "Every largest token replaced by the smallest one and the other way round.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+    sampler="subset",
+)
+def swap_min_max() -> SOp:
+    def swapped(x: int, ends: tuple[int, int]) -> int:
+        low, high = ends
+        return {low: high, high: low}.get(x, x)
+
+    key = place()
+    ends = SequenceMap(lambda x, y: (x, y), minimum(key), maximum(key)).named("ends")
+    return SequenceMap(swapped, tokens, ends)
+
+
+def median() -> SOp:
+    rank, n = smaller(place()), length()
+    below = of_rank(rank, Map(lambda n: last(n) // 2, n).named("lower_middle"))
+    above = of_rank(rank, Map(lambda n: n // 2, n).named("upper_middle"))
+    return SequenceMap(lambda x, y: (x + y) / 2, below, above)
+
+
+# TracrBench has the median and the sort twice, under two names.
+compute_median, set_to_median = (
+    recipe(id, "The median, everywhere: the mean of the two middle tokens of an even length.")(
+        median
+    )
+    for id in ("tb-compute-median", "tb-set-to-median")
+)
+
+
+def ascending() -> SOp:
+    return of_rank(smaller(place()), indices)
+
+
+sort, sorting = (
+    recipe(id, "The tokens in ascending order.")(ascending) for id in ("tb-sort", "tb-sorting")
+)
+
+
+@recipe(
+    "tb-sort-unique",
+    "The tokens in ascending order, when they are distinct; "
+    "of equal ones the first is written and the others leave a None.",
+)
+def sort_unique() -> SOp:
+    return of_rank(smaller(tokens), indices)
+
+
+@recipe(
+    "tb-sort-freq",
+    "The tokens in the order of how often they occur, most frequent first, ties in their order.",
+)
+def sort_freq() -> SOp:
+    rarity = Map(lambda count: -count, frequency()).named("rarity")
+    key = SequenceMap(lambda x, i: (x, i), rarity, indices).named("key")
+    return of_rank(smaller(key), indices)
+
+
+CASES = (
+    max_element,
+    min_element,
+    rescale_by_max,
+    rescale,
+    swap_min_max,
+    compute_median,
+    set_to_median,
+    sort,
+    sorting,
+    sort_unique,
+    sort_freq,
+)

@@ -1,0 +1,277 @@
+"""TracrBench's tasks whose heads read tokens from fixed, neighbouring or computed positions."""
+
+from fractions import Fraction
+
+from graphcircuits.cases.idioms import (
+    TO_FOUR,
+    back,
+    constant,
+    cyclic_index,
+    first,
+    gather,
+    length,
+    mirror_index,
+    next_index,
+    recipe,
+)
+from graphcircuits.rasp import Aggregate, Map, Select, SequenceMap, SOp, indices, tokens
+
+# Fixed positions
+
+
+@recipe("tb-first-element", "The first token, everywhere.", causal=True)
+def first_element() -> SOp:
+    return first()
+
+
+@recipe("tb-element-second", "The second token, everywhere.")
+def element_second() -> SOp:
+    return gather(constant(1))
+
+
+@recipe(
+    "tb-check-multiple-of-first",
+    "1 where the token is a multiple of the first token, else 0; all 0 when the first token is 0.",
+    causal=True,
+)
+def check_multiple_of_first() -> SOp:
+    return SequenceMap(
+        lambda x, divisor: int(divisor != 0 and x % divisor == 0), tokens, gather(constant(0))
+    )
+
+
+@recipe(
+    "tb-one-hot-first",
+    "1 at the position whose number is the first token, 0 elsewhere.",
+    causal=True,
+)
+def one_hot_first() -> SOp:
+    return SequenceMap(lambda x, i: int(x == i), first(), indices)
+
+
+@recipe(
+    "tb-element-divide",
+    "Every token divided by second token / first token; unchanged when either of them is 0.",
+)
+def element_divide() -> SOp:
+    # Exact fractions: equal quotients must be one value, which they are not after rounding.
+    ratio = SequenceMap(
+        lambda x, y: Fraction(y, x) if x and y else Fraction(1),
+        gather(constant(0)),
+        gather(constant(1)),
+    ).named("ratio")
+    return SequenceMap(lambda x, r: float(x / r), tokens, ratio)
+
+
+@recipe(
+    "tb-polynomial",
+    "Second token times first token plus third token, everywhere.",
+    vocab=TO_FOUR,
+    max_seq_len=6,
+    min_seq_len=4,
+)
+def polynomial() -> SOp:
+    x, slope, offset = (gather(constant(i)).named(f"token_{i}") for i in range(3))
+    product = SequenceMap(lambda c, x: c * x, slope, x).named("product")
+    return SequenceMap(lambda p, c: p + c, product, offset)
+
+
+@recipe(
+    "tb-multiply-all-elements",
+    "The product of the first three tokens, everywhere.",
+    vocab=TO_FOUR,
+    max_seq_len=7,
+    min_seq_len=4,
+)
+def multiply_all_elements() -> SOp:
+    one, two, three = (gather(constant(i)).named(f"token_{i}") for i in range(3))
+    product = SequenceMap(lambda x, y: x * y, one, two).named("product")
+    return SequenceMap(lambda p, x: p * x, product, three)
+
+
+@recipe("tb-swap-elements", "The sequence with its first two tokens exchanged.")
+def swap_elements() -> SOp:
+    origin = Map(lambda i: 1 - i if i < 2 else i, indices).named("origin")
+    return gather(origin)
+
+
+# Earlier neighbours
+
+
+@recipe("tb-pairwise-max", "The larger of this and the previous token.", causal=True)
+def pairwise_max() -> SOp:
+    return SequenceMap(max, tokens, back(1))
+
+
+@recipe(
+    "tb-pairwise-sum",
+    "The sum of this and the previous token; the first token unchanged.",
+    causal=True,
+)
+def pairwise_sum() -> SOp:
+    previous = SequenceMap(lambda x, i: x if i else 0, back(1), indices).named("previous_or_0")
+    return SequenceMap(lambda x, y: x + y, tokens, previous)
+
+
+@recipe("tb-rolling-max", "The largest of this and the two previous tokens.", causal=True)
+def rolling_max() -> SOp:
+    return SequenceMap(max, tokens, SequenceMap(max, back(1), back(2)).named("larger_before"))
+
+
+@recipe(
+    "tb-zero-if-less-than-previous",
+    "0 instead of tokens that are smaller than their predecessor.",
+    causal=True,
+)
+def zero_if_less_than_previous() -> SOp:
+    return SequenceMap(lambda x, before: 0 if x < before else x, tokens, back(1))
+
+
+@recipe(
+    "tb-predecessor-difference",
+    "This token minus the previous one; 0 at the first position.",
+    causal=True,
+)
+def predecessor_difference() -> SOp:
+    return SequenceMap(lambda x, before: x - before, tokens, back(1))
+
+
+# Later neighbours
+
+
+@recipe("tb-difference-to-next", "The next token minus this one; 0 at the last position.")
+def difference_to_next() -> SOp:
+    return SequenceMap(lambda x, after: after - x, tokens, gather(next_index(length())))
+
+
+@recipe("tb-product-with-next", "Token times the next token; the last one squared.")
+def product_with_next() -> SOp:
+    return SequenceMap(lambda x, after: x * after, tokens, gather(next_index(length())))
+
+
+@recipe("tb-sum-with-next", "Token plus the next token; the last one doubled.")
+def sum_with_next() -> SOp:
+    return SequenceMap(lambda x, after: x + after, tokens, gather(next_index(length())))
+
+
+@recipe(
+    "tb-one-if-equal-to-next",
+    "1 instead of tokens that equal the next one, the last followed by the first.",
+)
+def one_if_equal_to_next() -> SOp:
+    after = gather(cyclic_index(length(), step=1))
+    return SequenceMap(lambda x, y: 1 if x == y else x, tokens, after)
+
+
+# The end
+
+
+def from_the_end(place: int, n: SOp) -> SOp:
+    """The token `place` positions before the end, 1 for the last one."""
+    return gather(Map(lambda n: max(n - place, 0), n).named(f"end_minus_{place}"))
+
+
+@recipe("tb-average-first-last", "The mean of the first and the last token, everywhere.")
+def average_first_last() -> SOp:
+    return SequenceMap(lambda x, y: (x + y) / 2, gather(constant(0)), from_the_end(1, length()))
+
+
+@recipe(
+    "tb-check-last-two-equal",
+    "All 1 when the last two tokens are equal, else all 0.",
+    sampler="last-two-equal",
+)
+def check_last_two_equal() -> SOp:
+    n = length()
+    return SequenceMap(lambda x, y: int(x == y), from_the_end(1, n), from_the_end(2, n))
+
+
+@recipe("tb-sum-of-last-two", "The sum of the last two tokens, everywhere.")
+def sum_of_last_two() -> SOp:
+    n = length()
+    return SequenceMap(lambda x, y: x + y, from_the_end(1, n), from_the_end(2, n))
+
+
+# Rearranging
+
+
+@recipe("tb-rotate-left", "The sequence rotated left by one.")
+def rotate_left() -> SOp:
+    return gather(cyclic_index(length(), step=1))
+
+
+@recipe("tb-swap-first-last", "The sequence with its first and last token exchanged.")
+def swap_first_last() -> SOp:
+    def origin(i: int, n: int) -> int:
+        return n - 1 - i if i in (0, n - 1) else i
+
+    return gather(SequenceMap(origin, indices, length()).named("origin"))
+
+
+@recipe(
+    "tb-flip-halves",
+    "First and second half exchanged; the middle token of an odd length stays.",
+)
+def flip_halves() -> SOp:
+    def origin(i: int, n: int) -> int:
+        half = n // 2
+        if i < half:
+            return i + n - half
+        return i - (n - half) if i >= n - half else i
+
+    return gather(SequenceMap(origin, indices, length()).named("origin"))
+
+
+@recipe(
+    "tb-interleave-reverse",
+    "Tokens at even positions stay, those at odd positions come in reverse order.",
+)
+def interleave_reverse() -> SOp:
+    def origin(i: int, n: int) -> int:
+        return i if i % 2 == 0 else n - n % 2 - i
+
+    return gather(SequenceMap(origin, indices, length()).named("origin"))
+
+
+@recipe(
+    "tb-elementwise-product-of-half-sequence",
+    "First half times second half, each item of both written twice (for even lengths).",
+)
+def elementwise_product_of_half_sequence() -> SOp:
+    def stretched(values: SOp) -> SOp:
+        doubled = Select(indices, indices, lambda key, query: key == query // 2)
+        return Aggregate(doubled, values).named("stretched")
+
+    # The second half is the first half of the reversed sequence, turned around once more.
+    mirror = mirror_index(length())
+    second = gather(mirror, stretched(gather(mirror).named("reversed"))).named("second_half")
+    return SequenceMap(lambda x, y: x * y, stretched(tokens), second)
+
+
+CASES = (
+    first_element,
+    element_second,
+    check_multiple_of_first,
+    one_hot_first,
+    element_divide,
+    polynomial,
+    multiply_all_elements,
+    swap_elements,
+    pairwise_max,
+    pairwise_sum,
+    rolling_max,
+    zero_if_less_than_previous,
+    predecessor_difference,
+    difference_to_next,
+    product_with_next,
+    sum_with_next,
+    one_if_equal_to_next,
+    average_first_last,
+    check_last_two_equal,
+    sum_of_last_two,
+    rotate_left,
+    swap_first_last,
+    flip_halves,
+    interleave_reverse,
+    elementwise_product_of_half_sequence,
+)

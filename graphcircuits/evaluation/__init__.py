@@ -1,0 +1,1 @@
+"""How good scores and circuits are."""

@@ -1,0 +1,279 @@
+"""The circuit that a result proposes, by one rule for every method, and how faithful it is.
+
+1. `propose` takes the fewest of the best edges that keep a share of the behaviour, `keep`, on the
+   pairs that the result was found on, without those on no path from input to logits: these change
+   nothing. It halves the range of sizes, in ratios, until one edge or CLOSE is left, so that some
+   eight circuits are run instead of one per size. Who gives a number of edges gets that many.
+2. How faithful the circuit is is measured on those pairs and on fresh ones, where some are given.
+3. `localize` is what users call in Python: scores by any method, with the proposed circuit.
+4. `recorded_curve` measures the best edges at many sizes, for those who want to look at others.
+
+On a large graph FEW_PAIRS of the pairs stand for all: running circuits there can take longer than
+the method.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from graphcircuits import methods
+from graphcircuits.circuit import Circuit
+from graphcircuits.engine.memory import OutOfMemory
+from graphcircuits.evaluation.evaluate import CircuitRuns, faithfulness, log_sizes, mib_sizes, shown
+from graphcircuits.methods import ChosenMethod, Method, Progress
+from graphcircuits.result.files import RecordedCurve
+from graphcircuits.result.result import Result
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.fresh import unseen
+from graphcircuits.task.pairs import Pairs
+
+KEEP = 0.9
+"""Faithfulness that a proposed circuit reaches."""
+CLOSE = 0.05
+"""How much larger than a size that keeps too little the proposed size may be."""
+EDGES = 20
+"""Shown where faithfulness cannot be measured, so that no circuit can be proposed."""
+LARGE = 10_000
+"""Edges from which on a graph is large: a thousandth of them is ten."""
+FEW_PAIRS = 16
+"""Pairs that stand for all on a large graph."""
+MUCH, MUCH_OF = 0.05, 1_000
+"""The share of the edges above which a circuit is no explanation any more, on graphs of at least so
+many edges: the known circuits of graphs of a hundred edges are larger than that share."""
+
+
+def fresh_seed(seed: int) -> int:
+    """What draws fresh pairs, where this seed drew those that a result was found on."""
+    return (seed + 1000) % 2**32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """A circuit, and how faithful it is where that could be measured."""
+
+    circuit: Circuit
+    best: int
+    """The number of best edges of which the circuit has those on a path from input to logits."""
+    keep: float | None = None
+    """The faithfulness that was asked for; None where the number of edges was."""
+    found_on: float | None = None
+    """Faithfulness on the pairs that the result was found on."""
+    n_pairs: int = 0
+    """How many of them it was measured on."""
+    of_pairs: int = 0
+    """How many there are."""
+    fresh: float | None = None
+    """Faithfulness on pairs that the result was not found on."""
+    n_fresh: int = 0
+    curve: RecordedCurve | None = None
+    """At the sizes that were tried, where the size was left open."""
+    problems: tuple[str, ...] = ()
+    """Why numbers are missing."""
+
+    def sentences(self) -> list[str]:
+        """What there is to say of the circuit."""
+        said, n_edges = [], self.circuit.graph.n_edges
+        size = f"{len(self.circuit):,} of {n_edges:,} edges in the circuit"
+        if loose := self.best - len(self.circuit):
+            size += f": the {self.best:,} best, without {loose:,} on no path from input to logits"
+        said.append(size)
+        if self.found_on is not None:
+            text = f"they keep {shown(self.found_on)} of the behaviour on "
+            of_all = "the " if self.n_pairs == self.of_pairs else f"{self.n_pairs} of the "
+            text += f"{of_all}{_count(self.of_pairs, 'pair')} they were found on"
+            if self.fresh is not None:
+                text += f", {shown(self.fresh)} on {_count(self.n_fresh, 'fresh pair')}"
+            said.append(text)
+            if self.keep is not None:
+                near = f" (found to within {CLOSE:.0%})" if self.best * CLOSE > 1 else ""
+                said.append(f"fewer of the best edges keep less than {self.keep:g}{near}")
+        return [*said, *(f"how faithful it is cannot be said: {one}" for one in self.problems)]
+
+    def warnings(self) -> list[str]:
+        """What must not be overlooked."""
+        size, n_edges = len(self.circuit), self.circuit.graph.n_edges
+        if n_edges < MUCH_OF or size <= MUCH * n_edges:
+            return []
+        return [
+            f"the circuit has {size / n_edges:.0%} of all edges, too many to explain anything: "
+            "either the scores do not rank the edges that matter first, or the behaviour is spread "
+            "over the model; try another method, refining, or fewer edges"
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """The numbers as JSON values."""
+        return {
+            "keep": self.keep,
+            "best_edges": self.best,
+            "found_on": self.found_on,
+            "pairs": self.n_pairs,
+            "fresh": self.fresh,
+            "fresh_pairs": self.n_fresh,
+            "problems": list(self.problems),
+            "curve": None if self.curve is None else self.curve.to_json(),
+        }
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def localize(
+    subject: Transformer,
+    pairs: Pairs,
+    method: str | Method | ChosenMethod | None = None,
+    *,
+    keep: float | None = KEEP,
+    **options: Any,
+) -> Result:
+    """Score every edge of a subject by a method, and propose a circuit.
+
+    `result.scores` ranks all edges; `result.circuit()` is the proposed circuit: the fewest of the
+    best edges that keep the share `keep` of the behaviour on the pairs (`propose`). None proposes
+    none, which saves about eight runs of the subject. Methods and options, which are those of the
+    method and of the run (seed, progress, refine_steps, ...), are as in `methods.localize`.
+    """
+    result = methods.localize(subject, pairs, method, **options)
+    if keep is None:
+        return result
+    found = propose(result, subject, pairs, keep=keep)
+    notes = [f"no circuit is proposed: {one}" for one in found.problems]
+    return replace(
+        result,
+        chosen=None if found.problems else found.circuit,
+        curve=found.curve,
+        notes=(*result.notes, *notes, *found.warnings()),
+    )
+
+
+def propose(
+    result: Result,
+    subject: Transformer,
+    pairs: Pairs,
+    *,
+    keep: float = KEEP,
+    edges: int | None = None,
+    fresh: Pairs | None = None,
+    seed: int | None = None,
+    progress: Progress | None = None,
+) -> Proposal:
+    """The fewest of the best edges that keep so much of the behaviour, or as many as `edges` says.
+
+    `seed` is what drew the pairs, for the record; `progress` is called with (circuits run, how many
+    there will be at most). Where faithfulness cannot be measured, such as on pairs whose corruption
+    changes nothing, the circuit has EDGES edges if nothing else is said.
+    """
+    if not 0 < keep <= 1:
+        raise ValueError(f"keep must be above 0 and at most 1, got {keep}.")
+    some, problems = _few(subject, pairs), []
+    found_on = curve = circuit = None
+    try:
+        runs = CircuitRuns(subject, some)
+        if edges is None:
+            edges, tried = _fewest(result, runs, keep, progress)
+            curve = _recorded(tried, some, seed)
+            circuit, found_on = result.circuit(edges=edges, prune=True), tried[edges]
+        else:
+            (found_on,) = runs([result.circuit(edges=edges)])
+    except (ValueError, MemoryError) as error:
+        problems.append(_why(error))
+        edges = min(EDGES, subject.graph.n_edges) if edges is None else edges
+    proposal = Proposal(
+        circuit=result.circuit(edges=edges) if circuit is None else circuit,
+        best=edges,
+        keep=None if curve is None else keep,
+        found_on=found_on,
+        n_pairs=len(some),
+        of_pairs=len(pairs),
+        curve=curve,
+        problems=tuple(problems),
+    )
+    return proposal if fresh is None or problems else _on_fresh(proposal, subject, pairs, fresh)
+
+
+def _fewest(
+    result: Result,
+    runs: Callable[[Sequence[Circuit]], list[float]],
+    keep: float,
+    progress: Progress | None,
+) -> tuple[int, dict[int, float]]:
+    """The smallest size that keeps enough, and the faithfulness at all sizes that were tried.
+
+    Faithfulness need not grow with the size. What is found is a size that keeps enough where a size
+    that is smaller by one edge, or by CLOSE, does not.
+    """
+    too_few, enough = 0, result.graph.n_edges
+    steps = math.ceil(math.log2(max(2.0, math.log(max(2, enough)) / math.log1p(CLOSE))))
+    tried = {enough: 1.0}  # all edges are the model itself
+    while enough - too_few > 1 and enough > too_few * (1 + CLOSE):
+        size = math.isqrt(max(1, too_few) * enough)
+        size = min(max(size, too_few + 1), enough - 1)
+        circuit = result.circuit(edges=size, prune=True)
+        (tried[size],) = runs([circuit])
+        if tried[size] >= keep:
+            # Edges behind the last on a path change nothing.
+            last = last_place(result, circuit)
+            tried[last] = tried[size]
+            enough = max(last, too_few + 1)
+        else:
+            too_few = size
+        if progress is not None:
+            progress(min(len(tried), steps), steps)
+    if enough < result.graph.n_edges:
+        del tried[result.graph.n_edges]
+    return enough, tried
+
+
+def last_place(result: Result, circuit: Circuit) -> int:
+    """How far down the ranking the edges of a circuit reach."""
+    inside = circuit.mask[result.ranking()].nonzero()
+    return int(inside[-1]) + 1 if len(inside) else 0
+
+
+def _on_fresh(proposal: Proposal, subject: Transformer, seen: Pairs, fresh: Pairs) -> Proposal:
+    left = unseen(fresh, seen)
+    if left is None:
+        problem = (
+            f"on fresh pairs: all {len(fresh)} that were drawn are among those it was found on"
+        )
+        return replace(proposal, problems=(problem,))
+    some = _few(subject, left)
+    try:
+        (value,) = faithfulness(subject, some, [proposal.circuit])
+    except (ValueError, MemoryError) as error:
+        return replace(proposal, problems=(f"on fresh pairs: {_why(error)}",))
+    return replace(proposal, fresh=value, n_fresh=len(some))
+
+
+def _why(error: Exception) -> str:
+    """What went wrong, without what a caller could do about memory: nobody called for this run."""
+    return error.head if isinstance(error, OutOfMemory) else str(error)
+
+
+def _few(subject: Transformer, pairs: Pairs) -> Pairs:
+    return pairs[:FEW_PAIRS] if subject.graph.n_edges >= LARGE else pairs
+
+
+def recorded_curve(
+    result: Result, subject: Transformer, pairs: Pairs, *, size: int, seed: int | None = None
+) -> RecordedCurve | None:
+    """How faithful the best edges are at this size and at those of a grid: MIB's on large graphs,
+    log-spaced on others, without the whole graph, which is faithful whatever the ranking.
+
+    None where it cannot be measured.
+    """
+    n_edges, some = subject.graph.n_edges, _few(subject, pairs)
+    grid = mib_sizes(n_edges) if n_edges >= LARGE else log_sizes(n_edges)
+    sizes = sorted({one for one in (*grid, size) if one < n_edges})
+    try:
+        values = faithfulness(subject, some, [result.circuit(edges=n, prune=True) for n in sizes])
+    except (ValueError, MemoryError):
+        return None
+    return _recorded(dict(zip(sizes, values, strict=True)), some, seed)
+
+
+def _recorded(values: dict[int, float], pairs: Pairs, seed: int | None) -> RecordedCurve:
+    sizes = sorted(values)
+    found = [values[size] for size in sizes]
+    return RecordedCurve(sizes=sizes, faithfulness=found, pairs=len(pairs), seed=seed)

@@ -1,0 +1,1 @@
+"""What a predictor knows of itself: calibration, familiarity, trust."""

@@ -1,0 +1,1 @@
+"""What a predictor reads from a subject."""

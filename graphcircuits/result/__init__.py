@@ -1,0 +1,1 @@
+"""What a method found: scores, views of them, and their files."""

@@ -1,0 +1,454 @@
+"""The files of a result: the JSON that EAP-IG and the MIB leaderboard use, and safetensors.
+
+1. `to_json_file` gives the JSON: their cfg, nodes and edges, and one block of ours under our name.
+   EAP-IG ranks edges by the absolute value of `score` unless told otherwise, in float32. So `score`
+   is never negative: it is our score where no score is negative, and the edge's place in the
+   ranking counted from the worst, ties sharing one, where some are. Our own numbers are in the
+   block, together with a hash of the whole file.
+2. `from_json_file` reads such a file, or one without our block, which is theirs.
+3. `from_tensor_file` reads an artifact of kind `result`.
+
+EAP-IG gives every head its own keys and values. A graph with grouped ones is written with the
+group's score at each of its heads, and read back from that. `grouped` brings scores of single heads
+to such a graph.
+
+A result may come with a `RecordedCurve`, how faithful its best edges were found to be, with
+probabilities, with prompts (`result_prompts`), and with a hash of every prompt that it was found
+on. Files without them have no word of it.
+
+Readers give the fields of a `Result`. They compare sizes with what the file holds before they build
+a graph: a graph of the sizes in a file can be larger than any memory.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from graphcircuits.circuit import Circuit
+from graphcircuits.drawing.curves import curve_figure
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.io.config import build_config
+from graphcircuits.io.files import read_json, short, to_json
+from graphcircuits.io.store import (
+    DTYPES,
+    FORMAT,
+    StoreError,
+    check_types,
+    check_version,
+    content_hash,
+    load_artifact,
+    origin,
+)
+from graphcircuits.result.prompts import (
+    PATTERNS,
+    prompts_from_json,
+    prompts_from_tensors,
+    prompts_to_json,
+)
+from graphcircuits.task.stored import StoredPrompts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ABOUT: Mapping[str, tuple[type, ...]] = {
+    "subject": (str,),
+    "task": (str,),
+    "method": (str,),
+    "options": (dict,),
+    "seed": (int, type(None)),
+    "seconds": (float, int, type(None)),
+    "notes": (list,),
+}
+"""What a result says of itself, in every file of ours."""
+_BLOCK: Mapping[str, tuple[type, ...]] = {
+    **{name: (int if name == "version" else str,) for name in origin("")},
+    **ABOUT,
+    "n_kv_heads": (int,),
+    "dtype": (str,),
+    "chosen": (bool,),
+    "scores": (list,),
+    "sha256": (str,),
+}
+_SCORES = (float, int, type(None))
+_CURVE: Mapping[str, tuple[type, ...]] = {
+    "sizes": (list,),
+    "faithfulness": (list,),
+    "pairs": (int,),
+    "seed": (int, type(None)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedCurve:
+    """How faithful the best edges of a result were found to be, from few of them to many."""
+
+    sizes: Sequence[int]
+    """Numbers of edges, growing."""
+    faithfulness: Sequence[float]
+    """Of the best edges at each size."""
+    pairs: int
+    """How many prompt pairs it was measured on."""
+    seed: int | None = None
+    """What drew these pairs, where a seed did."""
+
+    def __post_init__(self) -> None:
+        sizes, values = tuple(self.sizes), tuple(self.faithfulness)
+        if min(sizes, default=0) < 0 or any(a >= b for a, b in pairwise(sizes)):
+            raise ValueError(
+                f"the sizes of a curve must be growing numbers from 0, got {short(sizes)}."
+            )
+        if len(values) != len(sizes) or not all(map(math.isfinite, values)):
+            raise ValueError(
+                f"a curve must have a finite faithfulness for each of {len(sizes)} sizes, "
+                f"got {short(values)}."
+            )
+        if self.pairs < 1:
+            raise ValueError(f"a curve is measured on at least one pair, got {short(self.pairs)}.")
+        object.__setattr__(self, "sizes", sizes)
+        object.__setattr__(self, "faithfulness", values)
+
+    def to_json(self) -> dict[str, Any]:
+        """What files hold of it."""
+        return asdict(self) | {"sizes": list(self.sizes), "faithfulness": list(self.faithfulness)}
+
+    def plot(self, ax: "Axes | None" = None) -> "Figure":
+        """Draw it over the sizes, on `ax` or on a figure of its own; needs matplotlib."""
+        return curve_figure(self.sizes, self.faithfulness, ax=ax)
+
+
+@runtime_checkable
+class MeasuredCurve(Protocol):
+    """What `faithfulness_curve` gives: sizes, the faithfulness at each, and the number of pairs."""
+
+    @property
+    def sizes(self) -> Sequence[int]: ...
+    @property
+    def faithfulness(self) -> Sequence[float]: ...
+    @property
+    def pairs(self) -> int: ...
+
+
+def recorded(curve: MeasuredCurve) -> RecordedCurve:
+    """A curve as results keep it; of equal sizes, which small graphs have, one."""
+    values = dict(zip(curve.sizes, curve.faithfulness, strict=True))
+    sizes, pairs = sorted(values), curve.pairs
+    return RecordedCurve(sizes=sizes, faithfulness=[values[n] for n in sizes], pairs=pairs)
+
+
+# Writing
+
+
+def to_json_file(
+    graph: ComponentGraph,
+    scores: Float[Tensor, " edge"],
+    circuit: Circuit | None,
+    *,
+    d_model: int | None,
+    about: Mapping[str, Any],
+    curve: RecordedCurve | None = None,
+    probabilities: Float[Tensor, " edge"] | None = None,
+    prompts: StoredPrompts | None = None,
+    prompt_hashes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The content of a JSON file; the edges of `circuit` are marked `in_graph`."""
+    full, shared = ungrouped(graph)
+    mask = torch.zeros(graph.n_edges, dtype=torch.bool)
+    touched: list[str] = []
+    if circuit is not None:
+        mask, touched = circuit.on(graph).mask, components(graph, circuit)
+    ranked = signless(scores)[shared].tolist()
+    edges = zip(full.edge_names, ranked, mask[shared].tolist(), strict=True)
+    block = origin("result") | {
+        **about,
+        "n_kv_heads": graph.n_groups,
+        "dtype": str(scores.dtype).removeprefix("torch."),
+        "chosen": circuit is not None,
+        "scores": scores.tolist(),
+        **({} if curve is None else {"curve": curve.to_json()}),
+        **({} if probabilities is None else {"probabilities": probabilities.tolist()}),
+        **({} if prompts is None else {"prompts": prompts_to_json(prompts)}),
+        **({"prompt_hashes": list(prompt_hashes)} if prompt_hashes else {}),
+    }
+    content = {
+        "cfg": {
+            "n_layers": graph.n_layers,
+            "n_heads": graph.n_heads,
+            # EAP-IG needs a number here and, for scores of edges, does nothing with it.
+            "d_model": d_model or 0,
+            "parallel_attn_mlp": graph.parallel,
+        },
+        "nodes": {
+            # The logits are in every circuit, says EAP-IG.
+            name: {"in_graph": name in touched or name == "logits"}
+            for name in (*graph.writer_names, "logits")
+        },
+        "edges": {name: {"score": s, "in_graph": chosen} for name, s, chosen in edges},
+        FORMAT: block,
+    }
+    block["sha256"] = _hash(content)
+    return content
+
+
+def signless(scores: Float[Tensor, " edge"]) -> Float[Tensor, " edge"]:
+    """Numbers from 0 that rank the edges as the scores do, whether or not signs are dropped."""
+    if (scores >= 0).all():
+        return scores
+    # Places are exact in float32 up to 16 million; a shifted score could round two scores to one.
+    return scores.unique(return_inverse=True)[1].double()
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    """Of the whole file but for the hash itself."""
+    block = {name: value for name, value in content[FORMAT].items() if name != "sha256"}
+    return content_hash(to_json({**content, FORMAT: block}, sort_keys=True))
+
+
+def components(graph: ComponentGraph, circuit: Circuit) -> list[str]:
+    """The components that a circuit touches, in the order of the graph."""
+    touched = circuit.components
+    return [name for name in (*graph.writer_names, "logits") if name in touched]
+
+
+def ungrouped(graph: ComponentGraph) -> tuple[ComponentGraph, Int[Tensor, " edge"]]:
+    """The same graph with keys and values for each head, and the edge behind each of its edges."""
+    full = ComponentGraph(graph.n_layers, graph.n_heads, parallel=graph.parallel)
+    heads = torch.arange(graph.n_heads)
+    keys = graph.n_heads + heads // (graph.n_heads // graph.n_groups)
+    slots = torch.cat(
+        [heads, keys, keys + graph.n_groups, torch.tensor([graph.readers_per_layer - 1])]
+    )
+    layers = torch.arange(graph.n_layers)[:, None] * graph.readers_per_layer
+    readers = torch.cat([(layers + slots).flatten(), torch.tensor([graph.n_readers - 1])])
+    return full, graph.offsets[readers][full.edge_readers] + full.edge_writers
+
+
+def grouped(
+    graph: ComponentGraph, scores: Float[Tensor, " single"], mask: Bool[Tensor, " single"]
+) -> tuple[Float[Tensor, " edge"], Bool[Tensor, " edge"]]:
+    """Scores and a mask of single heads on a graph whose heads share keys and values.
+
+    Of the heads that share a key or a value, the best counts.
+    """
+    _, shared = ungrouped(graph)
+    best = scores.new_full((graph.n_edges,), -math.inf)
+    marked = torch.zeros(graph.n_edges, dtype=torch.int8)
+    return (
+        best.scatter_reduce(0, shared, scores, "amax"),
+        marked.scatter_reduce(0, shared, mask.to(torch.int8), "amax").bool(),
+    )
+
+
+# Reading
+
+
+def _read_curve(path: str | Path, found: Mapping[str, Any]) -> RecordedCurve | None:
+    """The curve in a block of ours, where it has one."""
+    if "curve" not in found:
+        return None
+    check_types(path, {"curve": found["curve"]}, {"curve": (dict,)}, "result")
+    curve = found["curve"]
+    check_types(path, curve, _CURVE, "curve")
+    for name, kinds in (("sizes", (int,)), ("faithfulness", (int, float))):
+        if any(type(value) not in kinds for value in curve[name]):
+            raise StoreError(f"{path}: {name} must be numbers, got {short(curve[name])}.")
+    return RecordedCurve(**curve | {"faithfulness": list(map(float, curve["faithfulness"]))})
+
+
+def _read_probabilities(
+    path: str | Path, found: Mapping[str, Any]
+) -> Float[Tensor, " edge"] | None:
+    """Those in a block of ours, where it has some."""
+    if "probabilities" not in found:
+        return None
+    values, count = found["probabilities"], len(found["scores"])
+    if (
+        type(values) is not list
+        or len(values) != count
+        or any(type(value) not in (int, float) for value in values)
+    ):
+        raise StoreError(
+            f"{path}: probabilities must be a number for each of {count} scores, got "
+            f"{short(values)}."
+        )
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def from_tensor_file(path: str | Path) -> dict[str, Any]:
+    """The fields of a result in a safetensors file."""
+    artifact = load_artifact(path, "result")
+    kinds = {name: kinds for name, kinds in ABOUT.items() if name != "seed"}
+    meta = dict(artifact.meta)
+    curve = _read_curve(path, meta)
+    texts = {"prompts": meta["prompts"]} if "prompts" in meta else {}
+    hashes = meta.get("prompt_hashes", ())
+    for name in ("curve", "prompts", "prompt_hashes"):
+        meta.pop(name, None)
+    check_types(path, meta, {**kinds, "d_model": (int, type(None))}, "result")
+    present = artifact.tensors.keys() & {"chosen", "probabilities", *PATTERNS}
+    check_types(path, artifact.tensors, dict.fromkeys(["scores", *present], (Tensor,)), "result")
+    scores, chosen = artifact.tensors["scores"], artifact.tensors.get("chosen")
+    if scores.dtype not in DTYPES.values() or scores.ndim != 1:
+        raise StoreError(
+            f"{path}: scores must be one row of numbers of {', '.join(DTYPES)}, got "
+            f"{scores.dtype} of shape {tuple(scores.shape)}."
+        )
+    if chosen is not None and (chosen.dtype, chosen.shape) != (torch.bool, scores.shape):
+        raise StoreError(
+            f"{path}: chosen must be a boolean for each of {len(scores)} scores, got "
+            f"{chosen.dtype} of shape {tuple(chosen.shape)}."
+        )
+    likely = artifact.tensors.get("probabilities")
+    if likely is not None and (likely.dtype, likely.shape) != (torch.float32, scores.shape):
+        raise StoreError(
+            f"{path}: probabilities must be a float32 for each of {len(scores)} scores, got "
+            f"{likely.dtype} of shape {tuple(likely.shape)}."
+        )
+    sizes = dict(artifact.config)
+    n_layers, n_heads = sizes.get("n_layers"), sizes.get("n_heads")
+    if type(n_layers) is int and type(n_heads) is int:
+        _check_count(path, n_layers, n_heads, len(scores))
+    graph = build_config(ComponentGraph, sizes)
+    prompts = prompts_from_tensors(path, texts, artifact.tensors, graph.n_layers, graph.n_heads)
+    return {
+        "graph": graph,
+        "scores": scores,
+        "seed": artifact.seed,
+        "chosen": None if chosen is None else Circuit.from_mask(graph, chosen),
+        "curve": curve,
+        "probabilities": likely,
+        "prompts": prompts,
+        "prompt_hashes": hashes,
+        **meta,
+    }
+
+
+def _check_count(path: str | Path, n_layers: int, n_heads: int, edges: int) -> None:
+    """Refuse sizes whose graph must have more edges than there are."""
+    # The edges into the queries alone: one writer and all heads of the layers before.
+    least = n_layers * n_heads + n_heads * n_heads * n_layers * (n_layers - 1) // 2
+    if min(n_layers, n_heads) > 0 and least > edges:
+        raise StoreError(
+            f"{path}: there are too few edges for {short(n_layers)} x {short(n_heads)} heads: "
+            f"{edges}."
+        )
+
+
+def from_json_file(path: str | Path) -> dict[str, Any]:
+    """The fields of a result in a JSON file: all of a file or an error."""
+    content = read_json(path)
+    ours = content.get(FORMAT) if isinstance(content, dict) else None
+    if ours is not None:
+        _check_block(path, content, ours)
+    parts = ("cfg", "nodes", "edges")
+    if not isinstance(content, dict) or any(type(content.get(part)) is not dict for part in parts):
+        raise StoreError(f"{path} is not a circuit: it must hold the objects cfg, nodes and edges.")
+    cfg: dict[str, Any] = content["cfg"]
+    n_layers, n_heads, d_model = (cfg.get(name) for name in ("n_layers", "n_heads", "d_model"))
+    if not (type(n_layers) is int and type(n_heads) is int and min(n_layers, n_heads) > 0):
+        raise StoreError(f"{path}: cfg must hold n_layers and n_heads, whole numbers from 1.")
+    if type(d_model) not in (int, type(None)):
+        raise StoreError(f"{path}: d_model in cfg must be a whole number, got {short(d_model)}.")
+    _check_count(path, n_layers, n_heads, len(content["edges"]))
+    graph = ComponentGraph(
+        n_layers,
+        n_heads,
+        n_kv_heads=ours["n_kv_heads"] if ours else None,
+        parallel=bool(cfg.get("parallel_attn_mlp", False)),
+    )
+    full, shared = ungrouped(graph)
+    scores, marked = _edge_values(path, content, full)
+    if ours is None:
+        chosen = Circuit.from_mask(graph, marked) if marked.any() else None
+        return {"graph": graph, "scores": scores, "d_model": d_model or None, "chosen": chosen}
+    values = torch.zeros(graph.n_edges, dtype=scores.dtype)
+    mask = torch.zeros(graph.n_edges, dtype=torch.bool)
+    values[shared], mask[shared] = scores, marked
+    agree = values[shared].isclose(scores, rtol=0, atol=0, equal_nan=True)
+    differ = ~agree | (mask[shared] != marked)
+    if differ.any():
+        name = full.edge_name(int(differ.nonzero()[0]))
+        raise StoreError(
+            f"{path}: {name} differs from another head of its group, but the header says that "
+            f"{graph.n_heads} heads share {graph.n_groups} keys and values."
+        )
+    return {
+        "graph": graph,
+        "scores": torch.tensor(ours["scores"], dtype=DTYPES[ours["dtype"]]),
+        "d_model": d_model or None,
+        "chosen": Circuit.from_mask(graph, mask) if ours["chosen"] else None,
+        "curve": _read_curve(path, ours),
+        "probabilities": _read_probabilities(path, ours),
+        "prompts": prompts_from_json(path, ours, n_layers, n_heads),
+        "prompt_hashes": ours.get("prompt_hashes", ()),
+        **{name: ours[name] for name in ABOUT},
+    }
+
+
+def _check_block(path: str | Path, content: dict[str, Any], ours: Any) -> None:
+    """Refuse a block that is not whole, and a file that was changed after it was written."""
+    check_version(path, ours)
+    sometimes = ("curve", "probabilities", "prompts", "prompt_hashes")
+    always = {name: ours[name] for name in ours if name not in sometimes}
+    check_types(path, always, _BLOCK, "result")
+    if _hash(content) != ours["sha256"]:
+        raise StoreError(
+            f"{path} has changed since it was written: its content does not have the sha256 that "
+            f"its {FORMAT!r} block says; restore it, or, to read what EAP-IG would read in it, "
+            "delete that block."
+        )
+    if ours["dtype"] not in DTYPES:
+        raise StoreError(f"{path}: dtype must be one of {', '.join(DTYPES)}.")
+    if any(type(score) not in (float, int) for score in ours["scores"]):
+        raise StoreError(f"{path}: the scores in its {FORMAT!r} block must be numbers.")
+
+
+def _edge_values(
+    path: str | Path, content: dict[str, Any], graph: ComponentGraph
+) -> tuple[Float[Tensor, " edge"], Bool[Tensor, " edge"]]:
+    """Scores and `in_graph` in our edge order. A file without any scores scores its circuit 1."""
+    edges = content["edges"]
+    names = graph.edge_names
+    unknown = sorted(edges.keys() - set(names))
+    missing = [name for name in names if name not in edges]
+    if unknown or missing:
+        parts = [
+            f"{len(group)} {words}: {', '.join(name[:80] for name in group[:3])}"
+            f"{', ...' if len(group) > 3 else ''}"
+            for group, words in ((unknown, "not in the graph"), (missing, "missing"))
+            if group
+        ]
+        raise StoreError(
+            f"{path}: the edges are not those of {graph.n_layers} layers x {graph.n_heads} heads"
+            f"{', attention and MLP in parallel' if graph.parallel else ''}; {'; '.join(parts)}."
+        )
+    scores, marked = [], []
+    for name in names:
+        info = edges[name]
+        values = (info.get("score"), info.get("in_graph", False)) if type(info) is dict else ()
+        if not values or type(values[0]) not in _SCORES or type(values[1]) is not bool:
+            raise StoreError(
+                f'{path}: {name} must hold {{"score": number, "in_graph": true or false}}, '
+                f"got {short(info)}."
+            )
+        scores.append(values[0])
+        marked.append(values[1])
+    marked = torch.tensor(marked)
+    unscored = scores.count(None)
+    if unscored == len(names):
+        return marked.double(), marked
+    if unscored:
+        first = names[scores.index(None)]
+        raise StoreError(f"{path}: {unscored} of {len(names)} edges have no score, first {first}.")
+    scores = torch.tensor(scores, dtype=torch.float64)
+    nodes = content["nodes"].values()
+    if not scores.any() and any(isinstance(node, dict) and node.get("score") for node in nodes):
+        raise StoreError(f"{path} scores nodes, not edges; a result needs a score for each edge.")
+    return scores, marked

@@ -1,0 +1,146 @@
+"""The prompts that a result is kept with, in its files.
+
+1. Texts are lists of lists in either kind of file. Patterns are the bytes of all tables, one after
+   the other, as base64 in JSON and as a tensor of bytes in safetensors.
+2. Readers take the shapes of the tables from the texts and from the graph, and compare them with
+   what the file holds before they build anything of these shapes.
+
+Files without prompts have no word of it.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from graphcircuits.io.files import StoreError, short
+from graphcircuits.io.store import check_types
+from graphcircuits.task.stored import StoredPrompts
+
+PATTERNS = ("patterns", "patterns_corrupted")
+"""The tables of a safetensors file, and the fields of JSON that hold the same."""
+_TEXTS: Mapping[str, tuple[type, ...]] = {
+    "clean": (list,),
+    "corrupted": (list,),
+    "answers": (list,),
+}
+
+
+def texts_to_json(prompts: StoredPrompts) -> dict[str, Any]:
+    """Prompts and answers without patterns."""
+    return {
+        "clean": [list(tokens) for tokens in prompts.clean],
+        "corrupted": [list(tokens) for tokens in prompts.corrupted],
+        "answers": list(prompts.answers),
+    }
+
+
+def prompt_tensors(prompts: StoredPrompts) -> dict[str, UInt8[Tensor, " byte"]]:
+    """The patterns by their names in a file."""
+    return {
+        name: torch.cat([table.flatten() for table in getattr(prompts, name)]) for name in PATTERNS
+    }
+
+
+def prompts_to_json(prompts: StoredPrompts) -> dict[str, Any]:
+    """Prompts, answers and patterns as JSON values."""
+    tables = {name: table.numpy().tobytes() for name, table in prompt_tensors(prompts).items()}
+    told = {name: base64.b64encode(table).decode() for name, table in tables.items()}
+    return texts_to_json(prompts) | told
+
+
+def prompts_from_json(
+    path: str | Path, found: Mapping[str, Any], n_layers: int, n_heads: int
+) -> StoredPrompts | None:
+    """Those in a block of ours, where it has some."""
+    if "prompts" not in found:
+        return None
+    prompts = _mapping(path, found, {**_TEXTS, **dict.fromkeys(PATTERNS, (str,))})
+    tables = {}
+    for name in PATTERNS:
+        try:
+            held = base64.b64decode(prompts[name], validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise StoreError(f"{path}: {name} of prompts must be base64: {error}.") from error
+        tables[name] = torch.from_numpy(np.frombuffer(held, np.uint8).copy())
+    return _built(path, prompts, tables, n_layers, n_heads)
+
+
+def prompts_from_tensors(
+    path: str | Path,
+    found: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    n_layers: int,
+    n_heads: int,
+) -> StoredPrompts | None:
+    """Those in the header of a safetensors file, with patterns from its tensors."""
+    present = [name for name in PATTERNS if name in tensors]
+    if "prompts" not in found and not present:
+        return None
+    if "prompts" not in found or len(present) < len(PATTERNS):
+        raise StoreError(
+            f"{path} is not a whole result: prompts need their texts, {' and '.join(PATTERNS)}, "
+            f"got {', '.join([*(['texts'] if 'prompts' in found else []), *present])} alone."
+        )
+    prompts = _mapping(path, found, _TEXTS)
+    for name in PATTERNS:
+        table = tensors[name]
+        if table.dtype != torch.uint8 or table.ndim != 1:
+            raise StoreError(
+                f"{path}: {name} must be one row of bytes, got {table.dtype} of shape "
+                f"{tuple(table.shape)}."
+            )
+    return _built(path, prompts, tensors, n_layers, n_heads)
+
+
+def _mapping(
+    path: str | Path, found: Mapping[str, Any], expected: Mapping[str, tuple[type, ...]]
+) -> dict[str, Any]:
+    check_types(path, {"prompts": found["prompts"]}, {"prompts": (dict,)}, "result")
+    prompts = found["prompts"]
+    check_types(path, prompts, expected, "set of prompts")
+    for name in ("clean", "corrupted"):
+        for tokens in prompts[name]:
+            if type(tokens) is not list or any(type(token) is not str for token in tokens):
+                raise StoreError(
+                    f"{path}: {name} prompts must be lists of texts, got {short(tokens)}."
+                )
+    if any(type(answer) not in (str, type(None)) for answer in prompts["answers"]):
+        raise StoreError(f"{path}: answers must be texts or null, got {short(prompts['answers'])}.")
+    return prompts
+
+
+def _built(
+    path: str | Path,
+    prompts: Mapping[str, Any],
+    tables: Mapping[str, Tensor],
+    n_layers: int,
+    n_heads: int,
+) -> StoredPrompts:
+    lengths = [len(tokens) for tokens in prompts["clean"]]
+    if not lengths or not min(lengths):
+        raise StoreError(f"{path}: there must be a prompt, and none without tokens.")
+    sizes = [n_layers * n_heads * length**2 for length in lengths]
+    for name in PATTERNS:
+        if len(tables[name]) != sum(sizes):
+            raise StoreError(
+                f"{path}: {name} must hold {sum(sizes)} bytes for prompts of {short(lengths)} "
+                f"tokens and {n_layers} x {n_heads} heads, got {len(tables[name])}."
+            )
+    split: dict[str, Any] = {
+        name: [
+            part.view(n_layers, n_heads, length, length)
+            for part, length in zip(tables[name].split(sizes), lengths, strict=True)
+        ]
+        for name in PATTERNS
+    }
+    try:
+        return StoredPrompts(**{name: prompts[name] for name in _TEXTS}, **split)
+    except ValueError as error:
+        raise StoreError(f"{path}: {error}") from error

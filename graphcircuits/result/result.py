@@ -1,0 +1,456 @@
+"""What a method says about a subject: one score per edge, views of it, and the files people use.
+
+1. `Result` holds the scores in the graph's edge order, larger meaning more likely in the circuit,
+   and what they were computed for.
+2. `top`, `circuit` and `head_level` are views, `show` writes a page; ties are broken by edge order.
+3. `save` and `load` use the JSON that EAP-IG and the MIB leaderboard read and write, with our
+   fields under one key of our own, or safetensors (`result_files`); `load` also reads EAP-IG's
+   `.pt` (`result_pt`), and `save` also writes CSV and Graphviz.
+"""
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from graphcircuits.circuit import Circuit
+from graphcircuits.drawing.figure import circuit_figure
+from graphcircuits.drawing.notebook import EDGES, result_html
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.io.files import short
+from graphcircuits.io.store import StoreError, save_artifact, write_atomic, write_json
+from graphcircuits.result.files import (
+    ABOUT,
+    MeasuredCurve,
+    RecordedCurve,
+    components,
+    from_json_file,
+    from_tensor_file,
+    grouped,
+    recorded,
+    to_json_file,
+)
+from graphcircuits.result.prompts import prompt_tensors, texts_to_json
+from graphcircuits.result.pt import from_pt_file
+from graphcircuits.task.stored import StoredPrompts
+from graphcircuits.viewer.page import result_page
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".json", ".safetensors", ".csv", ".dot")
+"""What a result can be saved as."""
+_HASH = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Result:
+    """Scores of all edges of a graph, and where they come from."""
+
+    graph: ComponentGraph
+    scores: Float[Tensor, " edge"]
+    """In edge order, larger meaning more likely in the circuit. Kept as a copy on the CPU."""
+    subject: str = ""
+    task: str = ""
+    method: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The method's options: text, numbers, booleans, None, lists and mappings of them."""
+    seed: int | None = None
+    seconds: float | None = None
+    """Wall-clock time of the method."""
+    d_model: int | None = None
+    """Width of the subject, which EAP-IG wants to know."""
+    chosen: Circuit | None = None
+    """The proposed circuit, which `circuit()` gives; files mark its edges `in_graph`."""
+    notes: Sequence[str] = ()
+    """What a reader of the scores should know, such as why the method was chosen."""
+    curve: RecordedCurve | None = None
+    """How faithful the best edges were found to be, where that was measured."""
+    probabilities: Float[Tensor, " edge"] | None = None
+    """That the edge is in the circuit, where the method says so; in single precision on the CPU."""
+    prompts: StoredPrompts | None = None
+    """Some of the prompts, and what each head attended to in them, where they were kept."""
+    prompt_hashes: Sequence[str] = ()
+    """Of all clean prompts that the scores were found on (`graphcircuits.task.fresh`)."""
+
+    def __post_init__(self) -> None:
+        scores = self.scores.detach().to("cpu", copy=True)
+        if scores.shape != (self.graph.n_edges,):
+            raise ValueError(
+                f"scores must be one number for each of {self.graph.n_edges} edges, "
+                f"got shape {tuple(scores.shape)}."
+            )
+        bad = (~scores.isfinite()).nonzero().flatten().tolist()
+        if bad:
+            edges = [f"{self.graph.edge_name(edge)} ({scores[edge].item()})" for edge in bad[:3]]
+            raise ValueError(
+                f"scores must be finite, {len(bad)} of {len(scores)} are not: {', '.join(edges)}"
+                f"{', ...' if len(bad) > 3 else ''}; look for a division by zero or an overflow."
+            )
+        if self.probabilities is not None:
+            found = self.probabilities.detach().to("cpu", torch.float32, copy=True)
+            if found.shape != scores.shape or not ((found >= 0) & (found <= 1)).all():
+                raise ValueError(
+                    f"probabilities must be one number in 0..1 for each of {len(scores)} edges, "
+                    f"got shape {tuple(found.shape)} with {short(found.flatten()[:3].tolist())}."
+                )
+            object.__setattr__(self, "probabilities", found)
+        if self.chosen is not None and self.chosen.graph != self.graph:
+            raise ValueError(
+                f"the chosen circuit is of {self.chosen.graph}, the scores of {self.graph}; "
+                "bring it over with chosen.on(graph)."
+            )
+        if self.curve is not None and max(self.curve.sizes, default=0) > self.graph.n_edges:
+            raise ValueError(
+                f"the curve has a circuit of {max(self.curve.sizes)} edges, but there are "
+                f"{self.graph.n_edges}."
+            )
+        if self.prompts is not None:
+            heads, own = self.prompts.heads, (self.graph.n_layers, self.graph.n_heads)
+            if heads != own:
+                raise ValueError(
+                    f"the prompts have patterns of {heads[0]} layers x {heads[1]} heads, the "
+                    f"graph has {own[0]} x {own[1]}."
+                )
+        try:
+            options = json.loads(json.dumps(dict(self.options), allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"options must be JSON values, got {self.options}: {error}.") from error
+        object.__setattr__(self, "scores", scores)
+        object.__setattr__(self, "options", options)
+        if not isinstance(self.notes, list | tuple) or any(type(x) is not str for x in self.notes):
+            raise TypeError(f"notes must be a list of texts, got {self.notes!r}.")
+        object.__setattr__(self, "notes", tuple(self.notes))
+        hashes = self.prompt_hashes
+        if not isinstance(hashes, list | tuple) or not all(
+            isinstance(one, str) and _HASH.fullmatch(one) for one in hashes
+        ):
+            raise TypeError(f"prompt_hashes must be a list of hashes, got {short(hashes)}.")
+        object.__setattr__(self, "prompt_hashes", tuple(hashes))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Result):
+            return NotImplemented
+        names = ("graph", "d_model", "chosen", "curve", "prompts", "prompt_hashes", *ABOUT)
+        return (
+            torch.equal(self.scores, other.scores)
+            and _equal(self.probabilities, other.probabilities)
+            and all(getattr(self, name) == getattr(other, name) for name in names)
+        )
+
+    def __repr__(self) -> str:
+        """What it is in one line, without the scores."""
+        method, subject = self.method or "a method", self.subject or "a subject"
+        size = (
+            "no circuit proposed" if self.chosen is None else f"{len(self.chosen):,} in the circuit"
+        )
+        ((best, score),) = self.top(1)
+        return (
+            f"Result({method} on {subject}: {self.graph.n_edges:,} edges, {size}, best {best} with "
+            f"{score:.4g})"
+        )
+
+    # Views
+
+    def ranking(self) -> Int[Tensor, " edge"]:
+        """Edges from the largest score to the smallest."""
+        return self.scores.sort(descending=True, stable=True).indices
+
+    def top(self, k: int = 10) -> list[tuple[str, float]]:
+        """The k best edges, at most all, with their scores."""
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}.")
+        best = self.ranking()[:k]
+        names = self.graph.names_of(best)
+        return list(zip(names, self.scores[best].tolist(), strict=True))
+
+    def top_probabilities(self, k: int = 10) -> list[float] | None:
+        """Of the k best edges, in the order of `top`; None where the method gave none."""
+        return (
+            None if self.probabilities is None else self.probabilities[self.ranking()[:k]].tolist()
+        )
+
+    def circuit(
+        self,
+        *,
+        edges: int | None = None,
+        threshold: float | None = None,
+        fraction: float | None = None,
+        prune: bool = False,
+    ) -> Circuit:
+        """The proposed circuit or, if one is given, the best edges: this many, those that score at
+        least so much, or this part of all.
+
+        `prune` then drops edges on no path from input to logits. A fraction is rounded down to
+        whole edges.
+        """
+        choices = {"edges": edges, "threshold": threshold, "fraction": fraction}
+        given = [name for name, value in choices.items() if value is not None]
+        if len(given) > 1:
+            raise ValueError(
+                f"give one of edges, threshold and fraction, got {' and '.join(given)}."
+            )
+        if not given:
+            if self.chosen is None:
+                raise ValueError(
+                    "these scores come without a proposed circuit, which graphcircuits.localize "
+                    "adds; give edges, threshold or fraction, such as result.circuit(edges=20)."
+                )
+            return self.chosen.pruned() if prune else self.chosen
+        if threshold is not None:
+            if math.isnan(threshold):
+                raise ValueError("threshold must be a number, got NaN.")
+            mask = self.scores >= threshold
+        else:
+            if fraction is not None:
+                if not 0 <= fraction <= 1:
+                    raise ValueError(f"fraction must be in 0..1, got {fraction}.")
+                # 0.29 * 100 falls short of 29 by a rounding error.
+                edges = math.floor(fraction * self.graph.n_edges + 1e-9)
+            assert edges is not None
+            if not 0 <= edges <= self.graph.n_edges:
+                raise ValueError(f"edges must be in 0..{self.graph.n_edges}, got {edges}.")
+            mask = self._best(edges)
+        circuit = Circuit.from_mask(self.graph, mask)
+        return circuit.pruned() if prune else circuit
+
+    def _best(self, edges: int) -> Bool[Tensor, " edge"]:
+        """The first edges of the ranking; selecting them is ten times faster than sorting all."""
+        if edges == 0:
+            return torch.zeros_like(self.scores, dtype=torch.bool)
+        # By NumPy, which has no half precision: PyTorch would wake its threads for each short step.
+        half = self.scores.dtype in (torch.float16, torch.bfloat16)
+        scores = (self.scores.float() if half else self.scores).numpy()
+        place = len(scores) - edges
+        cut = np.partition(scores, place)[place]
+        mask = scores > cut
+        tied = np.flatnonzero(scores == cut)
+        mask[tied[: edges - np.count_nonzero(mask)]] = True
+        return torch.from_numpy(mask)
+
+    def on(self, graph: ComponentGraph) -> "Result":
+        """The same scores on a graph whose heads share keys and values, as files of EAP-IG and MIB
+        never have them: of the heads that share one, the best counts."""
+        if graph == self.graph:
+            return self
+        if replace(graph, n_kv_heads=graph.n_heads) != self.graph:
+            raise ValueError(f"the scores are of {self.graph}, which cannot be brought to {graph}.")
+        none = torch.zeros(self.graph.n_edges, dtype=torch.bool)
+        scores, mask = grouped(
+            graph, self.scores, none if self.chosen is None else self.chosen.mask
+        )
+        chosen = None if self.chosen is None else Circuit.from_mask(graph, mask)
+        likely = self.probabilities
+        if likely is not None:
+            likely, _ = grouped(graph, likely, none)
+        # The curve counted edges of the other graph.
+        own = {"graph": graph, "scores": scores, "chosen": chosen, "probabilities": likely}
+        return replace(self, **own, curve=None)
+
+    def head_level(self) -> dict[str, float]:
+        """The best of q, k and v for each pair of components; `input->logits` is left out."""
+        scores = self.graph.promote(self.scores).tolist()
+        return dict(zip(self.graph.head_edges, scores, strict=True))
+
+    def to_csv(self) -> str:
+        """Edges from best to worst, with rank, ends, score and, where there is one, probability."""
+        buffer = io.StringIO(newline="")
+        writer = csv.writer(buffer, lineterminator="\n")
+        likely = self.top_probabilities(self.graph.n_edges)
+        named = [] if likely is None else ["probability"]
+        writer.writerow(["rank", "edge", "writer", "reader", "score", *named])
+        for place, (name, score) in enumerate(self.top(self.graph.n_edges)):
+            row = [place + 1, name, *name.split("->"), repr(score)]
+            writer.writerow(row if likely is None else [*row, f"{likely[place]:.6g}"])
+        return buffer.getvalue()
+
+    def to_dot(self, circuit: Circuit | None = None) -> str:
+        """Graphviz source of a circuit, the chosen one or else all edges; better edges thicker."""
+        graph = self.graph
+        if circuit is None:
+            circuit = self.circuit(fraction=1.0) if self.chosen is None else self.chosen
+        circuit = circuit.on(graph)
+        scores = self.scores[circuit.mask]
+        low, high = (scores.min().item(), scores.max().item()) if len(scores) else (0.0, 0.0)
+        lines = [f'  "{name}" [shape=box];' for name in components(graph, circuit)]
+        for (name, writer, ends), score in zip(circuit.links(), scores.tolist(), strict=True):
+            width = 0.5 + 3.5 * (score - low) / (high - low or 1.0)
+            label = f'label="{name[-2]}", ' if name.endswith(">") else ""
+            style = f'{label}penwidth={width:.2f}, tooltip="{name}: {score:.4g}"'
+            lines += [f'  "{writer}" -> "{end}" [{style}];' for end in ends]
+        return "\n".join(["digraph circuit {", *lines, "}"]) + "\n"
+
+    def show(
+        self,
+        path: str | Path,
+        *,
+        circuit: Circuit | None = None,
+        truth: Circuit | None = None,
+        others: "Sequence[Result]" = (),
+        notes: Mapping[str, str] | None = None,
+        curve: MeasuredCurve | None = None,
+    ) -> None:
+        """Write the circuit viewer as one HTML page that opens from disk.
+
+        It opens at `circuit`, by default the proposed one, or the 20 best edges if there is none.
+        `truth` is a known circuit to compare with, `others` are results on the same subject,
+        `notes` gives a word to write under a component, such as its variable, and `curve` is how
+        faithful the best edges are (`faithfulness_curve`), by default what the result has.
+        """
+        if Path(path).suffix not in (".html", ".htm"):
+            raise ValueError(f"a page is written as .html, got {path}.")
+        shown = self if circuit is None else replace(self, chosen=circuit.on(self.graph))
+        if curve is not None:
+            shown = replace(shown, curve=recorded(curve))
+        page = result_page([shown, *others], truth=truth, notes=notes)
+        write_atomic(path, page.encode())
+
+    def plot(
+        self,
+        *,
+        circuit: Circuit | None = None,
+        edges: int | None = None,
+        truth: Circuit | None = None,
+        ax: "Axes | None" = None,
+    ) -> "Figure":
+        """Draw a circuit for a paper, better edges thicker; needs matplotlib.
+
+        By default the proposed circuit, or the 20 best edges if there is none. With `truth`, hits,
+        misses and false alarms. On `ax`, or on a figure of its own; `plot().savefig("circuit.pdf")`
+        writes it.
+        """
+        if circuit is not None and edges is not None:
+            raise ValueError(f"give a circuit or a number of edges, got both, and {edges} edges.")
+        if circuit is None:
+            circuit = self._shown() if edges is None else self.circuit(edges=edges)
+        own = circuit.on(self.graph)
+        true = None if truth is None else truth.on(self.graph)
+        drawn = (own if true is None else own | true).mask.nonzero().flatten()
+        named = " of ".join(text for text in (self.method, self.subject) if text)
+        return circuit_figure(
+            self.graph,
+            own.mask.nonzero().flatten().tolist(),
+            truth=None if true is None else true.mask.nonzero().flatten().tolist(),
+            scores=dict(zip(drawn.tolist(), self.scores[drawn].tolist(), strict=True)),
+            title=named,
+            ax=ax,
+        )
+
+    def _shown(self) -> Circuit:
+        """What pictures are of where nothing else is said."""
+        if self.chosen is not None:
+            return self.chosen
+        return self.circuit(edges=min(20, self.graph.n_edges))
+
+    def _repr_html_(self) -> str:
+        few = (
+            self._best(min(EDGES, self.graph.n_edges)) if self.chosen is None else self.chosen.mask
+        )
+        found = few.nonzero().flatten()
+        best = found[self.scores[found].sort(descending=True, stable=True).indices][:EDGES]
+        likely = self.probabilities
+        return result_html(
+            self.graph,
+            facts={
+                "subject": self.subject,
+                "task": self.task,
+                "method": self.method,
+                "seed": self.seed,
+                "seconds": None if self.seconds is None else f"{self.seconds:.3g}",
+            },
+            notes=self.notes,
+            best=best.tolist(),
+            chosen=None if self.chosen is None else len(self.chosen),
+            scores=dict(zip(best.tolist(), self.scores[best].tolist(), strict=True)),
+            probabilities=None
+            if likely is None
+            else dict(zip(best.tolist(), likely[best].tolist(), strict=True)),
+        )
+
+    # Files
+
+    def save(self, path: str | Path, *, circuit: Circuit | None = None) -> None:
+        """Write `.json` (for EAP-IG and MIB), `.safetensors`, `.csv` or `.dot`, by the suffix.
+
+        The edges of `circuit`, by default the chosen one, are marked `in_graph`.
+        """
+        circuit = self.chosen if circuit is None else circuit
+        suffix = Path(path).suffix
+        if suffix not in SUFFIXES:
+            raise ValueError(f"a result is saved as .json, .safetensors, .csv or .dot, got {path}.")
+        if suffix == ".json":
+            content = to_json_file(
+                self.graph,
+                self.scores,
+                circuit,
+                d_model=self.d_model,
+                about=self._about(),
+                curve=self.curve,
+                probabilities=self.probabilities,
+                prompts=self.prompts,
+                prompt_hashes=self.prompt_hashes,
+            )
+            write_json(path, content)
+        elif suffix == ".safetensors":
+            self._save_tensors(path, circuit)
+        elif suffix == ".csv":
+            write_atomic(path, self.to_csv().encode())
+        else:
+            write_atomic(path, self.to_dot(circuit).encode())
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Result":
+        """Read `.json`, ours or that of EAP-IG and MIB, `.safetensors`, or EAP-IG's `.pt`."""
+        readers = {
+            ".json": from_json_file,
+            ".safetensors": from_tensor_file,
+            ".pt": from_pt_file,
+        }
+        read = readers.get(Path(path).suffix)
+        if read is None:
+            raise ValueError(f"a result is read from .json, .safetensors or .pt, got {path}.")
+        try:
+            return cls(**read(path))
+        except StoreError:
+            raise
+        except (ValueError, TypeError, OverflowError) as error:
+            raise StoreError(f"{path}: {error}") from error
+
+    def _about(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ABOUT}
+
+    def _save_tensors(self, path: str | Path, circuit: Circuit | None) -> None:
+        tensors = {"scores": self.scores}
+        if self.probabilities is not None:
+            tensors["probabilities"] = self.probabilities
+        if circuit is not None:
+            tensors["chosen"] = circuit.on(self.graph).mask
+        about = self._about()
+        seed = about.pop("seed")
+        meta = about | {"d_model": self.d_model}
+        if self.curve is not None:
+            meta["curve"] = self.curve.to_json()
+        if self.prompts is not None:
+            meta["prompts"] = texts_to_json(self.prompts)
+            tensors |= prompt_tensors(self.prompts)
+        if self.prompt_hashes:
+            meta["prompt_hashes"] = list(self.prompt_hashes)
+        config = self.graph
+        save_artifact(path, kind="result", config=config, seed=seed, tensors=tensors, meta=meta)
+
+
+def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return torch.equal(one, other)

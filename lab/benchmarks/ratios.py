@@ -1,0 +1,71 @@
+"""How a method compares with others, subject by subject, from the runs that a bench wrote.
+
+Seeds are averaged within a subject. For each file and each other method: the mean AUROC and CMD of
+both, by how much less the mean CMD is with its 95% interval over subjects (paired bootstrap), on
+which part of the subjects the first has the smaller CMD, the largest ratio of the two, and its
+median time by that of EAP.
+
+python -m lab.benchmarks.ratios docs/results/natural-cases.csv [FILE ...] [--method gcl]
+    [--by eap-ig eap-ig+paths]
+"""
+
+import argparse
+import csv
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, median
+
+from graphcircuits.compare.figures import in_percent
+from graphcircuits.compare.report import less_by
+from graphcircuits.evaluation.intervals import bootstrap
+
+
+def by_subject(rows: Sequence[dict[str, str]], method: str, figure: str) -> dict[str, float]:
+    """A figure of every subject, seeds averaged; those without it are left out."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if row["method"] == method and row[figure]:
+            found.setdefault(row["case"], []).append(float(row[figure]))
+    return {case: mean(values) for case, values in found.items()}
+
+
+def compared(rows: Sequence[dict[str, str]], method: str, other: str) -> str:
+    """One line."""
+    own, base = (by_subject(rows, name, "cmd") for name in (method, other))
+    ratios = [own[case] / base[case] for case in own]
+    words = [f"{len(own)} subjects"]
+    for figure in ("auroc", "cmd"):
+        means = [by_subject(rows, name, figure) for name in (method, other)]
+        if all(means):
+            both = " and ".join(f"{mean(each.values()):.4f}" for each in means)
+            words.append(f"{figure} {both}")
+    tables = [{case: {0: value} for case, value in each.items()} for each in (own, base)]
+    words.append(f"CMD less by {in_percent(bootstrap(tables, less_by))}")
+    words.append(f"smaller CMD on {mean(ratio < 1 for ratio in ratios):.0%}")
+    words.append(f"largest ratio {max(ratios):.2f}")
+    times = [[float(r["seconds"]) for r in rows if r["method"] == m] for m in (method, "eap")]
+    if all(times):
+        words.append(f"{median(times[0]) / median(times[1]):.2f} times EAP's time")
+    return ", ".join(words)
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--method", default="gcl")
+    parser.add_argument("--by", nargs="+", default=["eap-ig"])
+    words = parser.parse_args(given)
+    for path in words.files:
+        rows = list(csv.DictReader(path.read_text().splitlines()))
+        there = {row["method"] for row in rows}
+        for other in words.by:
+            missing = {words.method, other} - there
+            if missing:
+                parser.error(f"{path} has no runs of {', '.join(sorted(missing))}")
+            line = compared(rows, words.method, other)
+            sys.stdout.write(f"{path.stem}, {words.method} by {other}: {line}\n")
+
+
+if __name__ == "__main__":
+    main()

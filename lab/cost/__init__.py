@@ -1,0 +1,1 @@
+"""What methods cost: work, span, time and memory."""

@@ -1,0 +1,1 @@
+"""What makes the subjects, corpora, small language models and predictors that ship."""

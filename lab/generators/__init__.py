@@ -1,0 +1,1 @@
+"""What makes the split and the tables of cases."""

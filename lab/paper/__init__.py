@@ -1,0 +1,1 @@
+"""The paper's experiment: sweeps, their tables, findings and pages."""

@@ -1,0 +1,1 @@
+"""Studies of what data and parts of the predictor are worth."""

@@ -1,0 +1,396 @@
+"""Metrics against counting by hand; faithfulness against one run at a time and MIB's areas."""
+
+import itertools
+import math
+import statistics
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import graphcircuits
+from graphcircuits.circuit import Circuit
+from graphcircuits.engine.masked import ablated_writers, masked_logits
+from graphcircuits.engine.stack import LOG_SIZES
+from graphcircuits.evaluation.evaluate import (
+    FRACTIONS,
+    FaithfulnessCurve,
+    auprc,
+    auroc,
+    faithfulness,
+    faithfulness_curve,
+    precision_recall,
+    summarize,
+)
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.result.result import Result
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
+from tests.subjects import make_subject, make_tokens
+
+GRAPH = ComponentGraph(1, 2)
+SIZE = GRAPH.n_edges
+METRICS = [auroc, auprc, lambda *args: precision_recall(*args)[0]]
+
+
+LISTS = st.tuples(
+    st.lists(st.integers(-2, 2), min_size=SIZE, max_size=SIZE),
+    st.lists(st.booleans(), min_size=SIZE, max_size=SIZE),
+)
+"""Scores with many ties, and membership."""
+levels = st.sampled_from(["head", "qkv"])
+
+
+def build(lists: tuple[list[int], list[bool]]) -> tuple[Tensor, Circuit]:
+    """Scores, and a circuit with something in it and something out of it."""
+    scores, truth = lists
+    mask = torch.tensor(truth)
+    mask[GRAPH.edge_indices(["input->m0", "m0->logits"])] = torch.tensor([True, False])
+    return torch.tensor(scores, dtype=torch.float64), Circuit.from_mask(GRAPH, mask)
+
+
+def by_level(scores: Tensor, circuit: Circuit, level: str) -> tuple[list[float], list[bool]]:
+    """Scores and truth edge by edge; at head level by name, without the graph's own promotion."""
+    names = zip(GRAPH.edge_names, scores.tolist(), circuit.mask.tolist(), strict=True)
+    if level == "qkv":
+        _, values, truth = zip(*names, strict=True)
+        return list(values), list(truth)
+    merged: dict[str, tuple[float, bool]] = {}
+    for name, value, inside in names:
+        name = name.partition("<")[0]
+        best, any_inside = merged.get(name, (-math.inf, False))
+        merged[name] = max(best, value), any_inside or inside
+    del merged["input->logits"]
+    return [v for v, _ in merged.values()], [t for _, t in merged.values()]
+
+
+@given(LISTS, levels)
+def test_auroc_counts_pairs(lists: tuple[list[int], list[bool]], level: str) -> None:
+    values, truth = by_level(*build(lists), level)
+    inside = [v for v, t in zip(values, truth, strict=True) if t]
+    outside = [v for v, t in zip(values, truth, strict=True) if not t]
+    wins = [(a > b) + 0.5 * (a == b) for a, b in itertools.product(inside, outside)]
+    assert auroc(*build(lists), level) == pytest.approx(statistics.mean(wins), abs=1e-12)
+
+
+@given(LISTS, levels)
+def test_auprc_walks_the_thresholds(lists: tuple[list[int], list[bool]], level: str) -> None:
+    values, truth = by_level(*build(lists), level)
+    total, recall_before, area = sum(truth), 0.0, 0.0
+    for threshold in sorted(set(values), reverse=True):
+        taken = [t for v, t in zip(values, truth, strict=True) if v >= threshold]
+        recall = sum(taken) / total
+        area += (recall - recall_before) * sum(taken) / len(taken)
+        recall_before = recall
+    assert auprc(*build(lists), level) == pytest.approx(area, abs=1e-12)
+
+
+@given(LISTS, st.integers(1, SIZE))
+def test_precision_is_the_mean_over_orders_of_ties(
+    lists: tuple[list[int], list[bool]], size: int
+) -> None:
+    values, truth = by_level(*build(lists), "qkv")
+    cut = sorted(values, reverse=True)[size - 1]
+    above = [t for v, t in zip(values, truth, strict=True) if v > cut]
+    tied = [t for v, t in zip(values, truth, strict=True) if v == cut]
+    hits = sum(above) + (size - len(above)) * sum(tied) / len(tied)
+    precision, recall = precision_recall(*build(lists), "qkv", size=size)
+    assert precision == pytest.approx(hits / size, abs=1e-12)
+    assert recall == pytest.approx(hits / sum(truth), abs=1e-12)
+
+
+@given(LISTS, levels)
+def test_growing_transforms_change_nothing(lists: tuple[list[int], list[bool]], level: str) -> None:
+    scores, circuit = build(lists)
+    # Number by number: the exp of a tensor may round equal numbers differently.
+    powers = torch.tensor([math.exp(score) for score in scores.tolist()], dtype=scores.dtype)
+    for metric in METRICS:
+        for changed in (powers, 3 * scores - 7, scores.to(torch.bfloat16)):
+            assert metric(changed, circuit, level) == metric(scores, circuit, level)
+
+
+@given(LISTS, levels)
+def test_turning_the_scores_round_mirrors_auroc(
+    lists: tuple[list[int], list[bool]], level: str
+) -> None:
+    scores, circuit = build(lists)
+    if level == "head":
+        # The maximum over q, k and v does not turn round with the sign; give them one score.
+        same = GRAPH.promote(scores)
+        index = {name: n for n, name in enumerate(GRAPH.head_edges)}
+        merged = [index.get(name.partition("<")[0], 0) for name in GRAPH.edge_names]
+        scores = same[merged]
+    mirrored = auroc(scores, circuit, level) + auroc(-scores, circuit, level)
+    assert mirrored == pytest.approx(1.0, abs=1e-12)
+
+
+def test_exact_cases() -> None:
+    circuit = Circuit.from_names(GRAPH, ["input->a0.h0<q>", "a0.h0->logits"])
+    perfect = circuit.mask.double()
+    for metric in METRICS:
+        assert metric(perfect, circuit, "head") == metric(perfect, circuit, "qkv") == 1.0
+    assert auroc(-perfect, circuit, "qkv") == 0.0
+    flat = torch.zeros(SIZE)
+    assert auroc(flat, circuit) == 0.5
+    assert auprc(flat, circuit) == pytest.approx(2 / len(GRAPH.head_edges))
+    assert precision_recall(flat, circuit)[0] == pytest.approx(2 / len(GRAPH.head_edges))
+    # A wrong slot of the right head is right at head level only.
+    slots = Circuit.from_names(GRAPH, ["input->a0.h0<v>", "a0.h0->logits"]).mask.double()
+    assert auroc(slots, circuit, "head") == 1.0
+    assert auroc(slots, circuit, "qkv") < 1.0
+    # At head level the edge from input to logits is not looked at.
+    flooded = perfect.clone()
+    flooded[GRAPH.edge_index("input->logits")] = 9.0
+    assert auroc(flooded, circuit, "head") == 1.0
+
+
+def test_results_and_the_public_name() -> None:
+    circuit = Circuit.from_names(GRAPH, ["input->m0"])
+    scores = torch.randn(SIZE, generator=torch.Generator().manual_seed(0))
+    assert graphcircuits.auroc(Result(graph=GRAPH, scores=scores), circuit) == auroc(
+        scores, circuit
+    )
+
+
+def test_refusals() -> None:
+    circuit = Circuit.from_names(GRAPH, ["input->m0"])
+    scores = torch.zeros(SIZE)
+    empty, whole = circuit - circuit, Circuit.from_names(GRAPH, GRAPH.edge_names)
+    only_skipped = Circuit.from_names(GRAPH, ["input->logits"])
+    for truth in (empty, whole, only_skipped):
+        for metric in METRICS:
+            with pytest.raises(ValueError, match=r"some and not all of the 8 edges at the head le"):
+                metric(scores, truth, "head")
+    with pytest.raises(ValueError, match="level must be one of head, qkv, got 'edge'"):
+        auroc(scores, circuit, "edge")
+    with pytest.raises(ValueError, match=f"one number for each of {SIZE} edges, got shape"):
+        auroc(torch.zeros(3), circuit)
+    with pytest.raises(ValueError, match="scores must be numbers, got 1 NaN"):
+        auroc(torch.where(circuit.mask, torch.nan, scores), circuit)
+    other = ComponentGraph(2, 2)
+    with pytest.raises(ValueError, match=r"bring it over with circuit\.on\(graph\)"):
+        auroc(Result(graph=other, scores=torch.zeros(other.n_edges)), circuit)
+    with pytest.raises(ValueError, match=r"size must be in 1\.\.8, got 0"):
+        precision_recall(scores, circuit, size=0)
+
+
+# Summaries
+
+
+def test_seeds_are_averaged_within_cases_first() -> None:
+    values = {"a": {0: 0.0, 1: 1.0}, "b": {0: 0.2, 1: 0.4}, "c": {0: 1.0, 1: 0.8}}
+    summary = summarize(values)
+    assert summary.quantiles == pytest.approx((0.3, 0.4, 0.5, 0.7, 0.9))
+    quantiles = [0, 0.25, 0.5, 0.75, 1]
+    by_seed = [np.quantile([case[s] for case in values.values()], quantiles) for s in (0, 1)]
+    expected = [statistics.stdev(map(float, both)) for both in zip(*by_seed, strict=True)]
+    assert summary.spread == pytest.approx(expected)
+    assert (summary.n_cases, summary.n_seeds) == (3, 2)
+
+
+def test_one_seed_has_no_spread() -> None:
+    summary = summarize({"a": {3: 0.25}, "b": {3: 0.75}})
+    assert summary.quantiles == (0.25, 0.375, 0.5, 0.625, 0.75)
+    assert summary.spread is None
+    # Seeds that a case lacks say nothing about the spread over all cases.
+    assert summarize({"a": {0: 0.1, 1: 0.3}, "b": {0: 0.5}}).spread is None
+
+
+def test_empty_summaries_are_refused() -> None:
+    for values in ({}, {"a": {}, "b": {0: 1.0}}):
+        with pytest.raises(ValueError, match="every case needs a value"):
+            summarize(values)
+
+
+# Faithfulness
+
+
+def task(loss_name: str = "kl", **options: Any) -> tuple[Any, Pairs]:
+    subject = make_subject(**options)
+    scored = torch.ones(3, 5, dtype=torch.bool)
+    clean, corrupted = make_tokens(subject, seed=1), make_tokens(subject, seed=2)
+    targets = None if loss_name == "kl" else torch.tensor([0, 1, 2])
+    incorrect = torch.tensor([1, 2, 0]) if loss_name == "logit-diff" else None
+    return subject, Pairs(
+        clean=clean,
+        corrupted=corrupted,
+        scored=scored,
+        loss_name=loss_name,
+        targets=targets,
+        incorrect=incorrect,
+    )
+
+
+def test_a_curve_computed_by_hand() -> None:
+    curve = FaithfulnessCurve(
+        fractions=(0.0, 0.5, 1.0), sizes=(0, 5, 10), kept=(0, 4, 10), faithfulness=(0.0, 1.5, 1.0)
+    )
+    assert curve.cpr == pytest.approx(0.5 * 0.75 + 0.5 * 1.25)
+    assert curve.cmd == pytest.approx(0.5 * 0.75 + 0.5 * 0.25)
+    none = (0,) * 10
+    straight = FaithfulnessCurve(fractions=FRACTIONS, sizes=none, kept=none, faithfulness=FRACTIONS)
+    assert straight.cpr == pytest.approx((1 - 0.001**2) / 2)
+    assert straight.cpr + straight.cmd == pytest.approx(1 - 0.001)
+
+
+@pytest.mark.parametrize("ablation", ["corrupted", "zero", "mean"])
+@pytest.mark.parametrize("loss_name", ["kl", "cross-entropy"])
+def test_all_and_nothing(loss_name: str, ablation: str) -> None:
+    subject, pairs = task(loss_name)
+    whole = Circuit.from_names(subject.graph, subject.graph.edge_names)
+    found = faithfulness(subject, pairs, [whole, whole - whole], ablation=ablation)
+    assert found == pytest.approx([1.0, 0.0])
+
+
+def test_faithfulness_is_the_closed_part_of_the_gap() -> None:
+    subject, pairs = task("cross-entropy")
+    circuit = Circuit.from_names(subject.graph, ["input->m0", "m0->m1", "m1->logits"])
+    cut = subject.run(pairs.corrupted).writers
+    loss = pairs.loss(masked_logits(subject, pairs.clean, circuit.mask.double(), cut)).mean()
+    clean = pairs.loss(subject.logits(pairs.clean)).mean()
+    corrupted = pairs.loss(subject.logits(pairs.corrupted)).mean()
+    expected = float((loss - corrupted) / (clean - corrupted))
+    assert faithfulness(subject, pairs, [circuit]) == [pytest.approx(expected)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ablation", ["corrupted", "mean", "zero"])
+@pytest.mark.parametrize("kind", ["cross-entropy", "kl"])
+def test_prompts_that_do_not_fit_at_once_change_nothing(ablation: str, kind: str) -> None:
+    runs: list[int] = []
+
+    class Watched(Transformer):
+        def embed(self, tokens: Tensor) -> Tensor:
+            runs.append(len(tokens))
+            return super().embed(tokens)
+
+    plain, pairs = task(kind)
+    subject = Watched(plain.config, plain.weights)
+    # Each prompt scores another position, so each chunk reads other columns.
+    pairs = replace(pairs, scored=torch.eye(*pairs.clean.shape, dtype=torch.bool))
+    circuits = [Circuit.from_names(subject.graph, ["input->m0", "m0->m1", "m1->logits"])]
+    whole = faithfulness(subject, pairs, circuits, ablation=ablation)
+    assert max(runs) == len(pairs) > 1
+    runs.clear()
+    parts = faithfulness(subject, pairs, circuits, ablation=ablation, memory_limit=1)
+    assert parts == pytest.approx(whole)
+    assert max(runs) == 1
+
+
+@pytest.mark.parametrize("ablation", ["corrupted", "mean", "zero"])
+def test_faithfulness_by_masked_runs(ablation: str) -> None:
+    """Also where the prompts go on behind the last scored position."""
+    subject, pairs = task("cross-entropy")
+    pairs.scored[:, 3:] = False
+    graph, generator = subject.graph, torch.Generator().manual_seed(0)
+    masks = torch.rand(5, graph.n_edges, generator=generator) < 0.4
+    cut = ablated_writers(subject, pairs.corrupted, ablation)
+    masks = torch.cat([masks, torch.ones_like(masks[:1]), torch.zeros_like(masks[:1])])
+    losses = masked_logits(subject, pairs.clean, masks.double(), cut, metric=pairs.loss).mean(1)
+    expected = (losses[-1] - losses[:5]) / (losses[-1] - losses[-2])
+    circuits = [Circuit.from_mask(graph, mask) for mask in masks[:5]]
+    found = faithfulness(subject, pairs, circuits, ablation=ablation)
+    assert found == pytest.approx(expected.tolist())
+
+
+def test_the_curve_takes_the_best_edges() -> None:
+    subject, pairs = task()
+    graph = subject.graph
+    scores = torch.randn(graph.n_edges, generator=torch.Generator().manual_seed(0)).double()
+    curve = faithfulness_curve(scores, subject, pairs, prune=False)
+    assert curve.fractions == FRACTIONS
+    assert curve.sizes == curve.kept == tuple(int(f * graph.n_edges) for f in FRACTIONS)
+    result = Result(graph=graph, scores=scores)
+    one_by_one = [faithfulness(subject, pairs, [result.circuit(edges=n)])[0] for n in curve.sizes]
+    assert curve.faithfulness == pytest.approx(one_by_one)
+    pruned = graphcircuits.faithfulness_curve(result, subject, pairs)
+    assert pruned.sizes == curve.sizes
+    assert pruned.kept[-1] == graph.n_edges
+    assert pruned.kept[-2] == len(result.circuit(fraction=0.5, prune=True)) < curve.kept[-2]
+    # Edges on no path change nothing.
+    assert pruned.faithfulness == pytest.approx(curve.faithfulness)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5])
+def test_log_sizes_run_from_one_edge_to_all(layers: int) -> None:
+    subject, pairs = task(n_layers=layers)
+    n = subject.graph.n_edges
+    scores = torch.randn(n, generator=torch.Generator().manual_seed(0)).double()
+    curve = faithfulness_curve(scores, subject, pairs, sizes="log")
+    ratio = n ** (1 / (LOG_SIZES - 1))
+    assert curve.sizes == tuple(sorted({round(ratio**step) for step in range(LOG_SIZES)}))
+    assert (curve.sizes[0], curve.sizes[-1], curve.faithfulness[-1]) == (1, n, 1.0)
+    assert curve.fractions == tuple(size / n for size in curve.sizes)
+    assert curve == faithfulness_curve(scores, subject, pairs, sizes=curve.sizes)
+
+
+def additive() -> tuple[Any, Pairs, dict[str, float]]:
+    """A subject whose heads attend evenly and whose MLP is silent, and the share of each path.
+
+    The logit difference is then the sum of what `input` and the heads write; all shares are made
+    positive by the signs of the heads.
+    """
+    subject, pairs = task("logit-diff", n_layers=1)
+    weights = dict(subject.weights)
+    for name in ("W_Q", "b_Q", "W_out"):
+        weights[name] = torch.zeros_like(weights[name])
+    assert pairs.targets is not None
+    assert pairs.incorrect is not None
+    correct, incorrect = pairs.targets[:, 0], pairs.incorrect[:, 0]
+    direction = weights["W_U"][:, correct] - weights["W_U"][:, incorrect]
+
+    def written(weights: dict[str, Tensor]) -> Tensor:
+        tuned = Transformer(subject.config, weights)
+        change = tuned.run(pairs.clean).writers - tuned.run(pairs.corrupted).writers
+        return torch.einsum("bpwm,mb->w", change, direction)
+
+    signs = written(weights)[:-1].sign()
+    weights["W_O"] = weights["W_O"] * (signs[1:] * signs[0])[None, :, None, None]
+    parts = written(weights)
+    shares = dict(zip(subject.graph.writer_names, (parts / parts.sum()).tolist(), strict=True))
+    return Transformer(subject.config, weights), pairs, shares
+
+
+def test_the_curve_of_an_additive_subject_climbs_by_shares() -> None:
+    subject, pairs, shares = additive()
+    assert min(shares[name] for name in shares if name != "m0") > 0
+    scores = torch.zeros(subject.graph.n_edges, dtype=torch.float64)
+    expected, reached = [0.0], 0.0
+    heads = sorted((name for name in shares if name[0] == "a"), key=lambda name: -shares[name])
+    for rank, name in enumerate(["input", *heads]):
+        # A head counts from the second of its edges on.
+        path = [f"input->{name}<v>", f"{name}->logits"] if rank else ["input->logits"]
+        scores[subject.graph.edge_indices(path)] = 10.0 - rank
+        expected += [reached] * (len(path) - 1)
+        reached += shares[name]
+        expected.append(reached)
+    sizes = [*range(len(expected)), subject.graph.n_edges]
+    expected.append(1.0)
+    curve = faithfulness_curve(scores, subject, pairs, sizes=sizes)
+    assert curve.faithfulness == pytest.approx(expected)
+    assert all(a <= b + 1e-12 for a, b in itertools.pairwise(curve.faithfulness))
+    assert curve.kept == (0, 1, 1, 3, 3, 5, 5, 7, 7, 9, subject.graph.n_edges)
+    # The areas strip by strip: the mean of two sides times the part of the edges between them.
+    strips = itertools.pairwise(zip(sizes, expected, strict=True))
+    cpr = sum((a + b) / 2 * (n - m) / subject.graph.n_edges for (m, a), (n, b) in strips)
+    assert curve.cpr == pytest.approx(cpr)
+    assert curve.cmd == pytest.approx(1 - cpr)
+
+
+def test_bad_curves() -> None:
+    subject, pairs = task()
+    scores = torch.zeros(subject.graph.n_edges)
+    for sizes in ("linear", [5], [5, 1], [1, 1], [1, 999], [-1, 3]):
+        with pytest.raises(ValueError, match=r"sizes must be 'mib', 'log' or .* in 0\.\.110, got"):
+            faithfulness_curve(scores, subject, pairs, sizes=sizes)
+    other = ComponentGraph(1, 1)
+    with pytest.raises(ValueError, match=r"the scores are of .*, the subject of "):
+        faithfulness_curve(Result(graph=other, scores=torch.zeros(other.n_edges)), subject, pairs)
+    same = Pairs(clean=pairs.clean, corrupted=pairs.clean, scored=pairs.scored, loss_name="kl")
+    with pytest.raises(ValueError, match=r"runs? that differ, .*pairs whose corruption changes"):
+        faithfulness(subject, same, [])

@@ -1,0 +1,49 @@
+"""Tables escape what they are given."""
+
+import pytest
+
+from graphcircuits.evaluation.text_tables import (
+    csv_text,
+    escape_tex,
+    latex_table,
+    markdown_table,
+    signed,
+    with_spread,
+)
+
+
+def test_numbers() -> None:
+    assert with_spread((0.5, 0.12345), None) == ["0.500", "0.123"]
+    assert with_spread((0.5, 1.0), (0.01, 0.0), "+-") == ["0.500+-0.010", "1.000+-0.000"]
+    assert [signed(value) for value in (0.0204, -0.0204, 0.0004, -0.0004)] == [
+        "+0.020",
+        "\N{MINUS SIGN}0.020",
+        "0.000",
+        "0.000",
+    ]
+
+
+def test_markdown() -> None:
+    text = markdown_table(["a|b", "c"], [["<b>\nx", "1"]])
+    assert text == "| a\\|b | c |\n| --- | ---: |\n| &lt;b> x | 1 |"
+    assert "| --- | --- |" in markdown_table(["a", "b"], [], left=2)
+
+
+def test_latex() -> None:
+    assert escape_tex("a_b {50%} $x$ \\d ~^#&±") == (
+        r"a\_b \{50\%\} \$x\$ \textbackslash{}d \textasciitilde{}\textasciicircum{}\#\&$\pm$"
+    )
+    table = latex_table(
+        ["a", "b"], [("", [["x_1", "1"]]), ("Head & tail", [["y", "2"]])], caption="c"
+    )
+    assert table.count(r"\midrule") == 2
+    assert r"\multicolumn{2}{@{}l}{\textit{Head \& tail}} \\" in table
+    assert table.count("{") == table.count("}")
+
+
+@pytest.mark.parametrize("cell", ["a,b", 'say "b"', "two\nlines"])
+def test_csv(cell: str) -> None:
+    import csv
+    import io
+
+    assert list(csv.reader(io.StringIO(csv_text([[cell, 1]]), newline=""))) == [[cell, "1"]]

@@ -1,0 +1,77 @@
+"""Every page of results names a command that there is and data that are there."""
+
+import csv
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from graphcircuits.cli import app
+from lab.benchmarks import provenance
+from lab.benchmarks.provenance import FOLDER, OWN_TABLES, ROOT, Page, follows, pages, read_page
+
+PAGES = pages()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path.stem)
+def test_a_page_names_its_command_and_its_data(page: Page) -> None:
+    assert page.commands, "no command in backticks"
+    assert page.data, "no data file"
+    assert [file for file in page.data if not file.is_file()] == []
+    for command in page.commands:
+        assert _is_there(command), command
+
+
+def _is_there(command: str) -> bool:
+    """Whether a command of the package, a module or a target of that name exists."""
+    first, second, *rest = command.split()
+    if first == "graphcircuits":
+        return second in get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
+    if first == "make":
+        return f"\n{second}:" in (ROOT / "Makefile").read_text()
+    return find_spec(rest[0]) is not None
+
+
+def test_all_pages_are_in_the_list() -> None:
+    listed = re.findall(r"^\| \[([\w-]+)\]", (FOLDER / "provenance.md").read_text(), re.MULTILINE)
+    assert listed == [page.path.stem for page in PAGES]
+    assert set(OWN_TABLES) <= set(listed)
+
+
+def test_medians_are_compared_with_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "FOLDER", tmp_path)
+    path, runs = tmp_path / "small.md", tmp_path / "small-cases.csv"
+    runs.write_text("case,method,auroc,cmd\na,eap,0.5,1\na,eap,0.7,1\nb,eap,1.0,1\n")
+    table = "# t\n\n| Method | Min. | Q1 | Median |\n| --- | --- |\n| eap | 0.6 | 0.6 | {} ± 0 |\n"
+    path.write_text(f"{table.format('0.800')}\nMade with `make test`. [x](small-cases.csv)\n")
+    page = read_page(path)
+    assert (page.commands, page.data) == (("make test",), (runs,))
+    assert follows(page) is True
+    path.write_text(f"{table.format('0.900')}\n[x](small-cases.csv)\n")
+    assert follows(read_page(path)) is False
+    assert follows(Page(path, (), ())) is None
+
+
+def test_tables_of_language_models_hold_the_numbers_of_their_file() -> None:
+    text = (FOLDER / "language-models.md").read_text()
+    lines = (FOLDER / "language-models.csv").read_text().splitlines()
+    rows = {(row["model"], row["task"], row["method"]): row for row in csv.DictReader(lines)}
+    names = ("cmd_mib", "cpr_mib", "cmd_log", "seconds", "memory_mib")
+    compared = 0
+    for part in text.split("\n## ")[1:]:
+        model, *tables = part.split("\n### ")
+        for name, table in zip(names, tables, strict=True):
+            header, _, *body = [line for line in table.splitlines() if line.startswith("|")]
+            tasks = header.strip("| ").split(" | ")[1:-1]
+            for line in body:
+                method, *cells = line.strip("| ").split(" | ")
+                for task, cell in zip(tasks, cells[:-1], strict=True):
+                    value = float(rows[model.splitlines()[0], task, method][name])
+                    digits = len(cell.strip("*").partition(".")[2])
+                    assert f"{value:,.{digits}f}" == cell.strip("*")
+                    compared += 1
+    assert compared == len(names) * len(rows)
