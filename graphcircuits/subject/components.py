@@ -163,8 +163,8 @@ class Components:
     def _norm_weights(
         self, name: str, layer: int | slice | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        found = [self.weights.get(f"{name}_{part}") for part in "wb"]
-        weight, bias = (x if x is None or layer is None else x[layer] for x in found)
+        stored = [self.weights.get(f"{name}_{part}") for part in "wb"]
+        weight, bias = (x if x is None or layer is None else x[layer] for x in stored)
         if isinstance(layer, slice):
             # Between the layers and d_model lie the readers, prompts and positions.
             weight, bias = (x if x is None else x[:, None, None, None] for x in (weight, bias))

@@ -44,20 +44,20 @@ def load_transformer(path: str | Path) -> Transformer:
     says so.
     """
     artifact = load_artifact(path, "transformer")
-    found = artifact.config
+    stored = artifact.config
     other = {str(weight.dtype) for weight in artifact.tensors.values()} - set(
         map(str, DTYPES.values())
     )
     report = artifact.meta.get("report")
     case = _text(report, "case")
     try:
-        if found.keys() != {"transformer", "codec"}:
-            keys = short(sorted(found))
+        if stored.keys() != {"transformer", "codec"}:
+            keys = short(sorted(stored))
             raise ValueError(f"its config must hold transformer and codec, got {keys}")
         if other:
             raise ValueError(f"weights must be one of {', '.join(DTYPES)}, got {sorted(other)}")
-        config = build_config(TransformerConfig, found["transformer"])
-        codec = None if found["codec"] is None else build_config(Codec, found["codec"])
+        config = build_config(TransformerConfig, stored["transformer"])
+        codec = None if stored["codec"] is None else build_config(Codec, stored["codec"])
         check_finite("it", artifact.tensors)
         # Shapes are compared before anything is computed from a size.
         fleet = None if case is None else _text(report, "fleet") or "planted"
@@ -68,5 +68,5 @@ def load_transformer(path: str | Path) -> Transformer:
 
 def _text(report: object, name: str) -> str | None:
     """What a report says under a name, if there is one and it is text."""
-    found = report.get(name) if isinstance(report, Mapping) else None
-    return found if isinstance(found, str) else None
+    value = report.get(name) if isinstance(report, Mapping) else None
+    return value if isinstance(value, str) else None

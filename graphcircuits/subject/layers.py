@@ -274,6 +274,6 @@ def weight_problems(config: TransformerConfig, weights: dict[str, Tensor]) -> li
     ]
     kinds = {(weight.dtype, weight.device) for _, weight in known}
     if len(kinds) > 1 or any(not dtype.is_floating_point for dtype, _ in kinds):
-        found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-        problems.append(f"weights must share one floating dtype and one device, got {found}")
+        present = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+        problems.append(f"weights must share one floating dtype and one device, got {present}")
     return problems

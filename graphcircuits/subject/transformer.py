@@ -71,15 +71,15 @@ class Transformer(Components):
     def __repr__(self) -> str:
         """What it is in one line, without the weights."""
         config = self.config
-        parts = [
+        words = [
             f"{field.name}={value!r}"
             for field in fields(config)
             if (value := getattr(config, field.name)) != field.default
         ]
-        parts += [] if self.case is None else [f"case={self.case!r}"]
+        words += [] if self.case is None else [f"case={self.case!r}"]
         count = sum(weight.numel() for weight in self.weights.values())
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"Transformer({', '.join(parts)}; {count:,} parameters, {dtype}, {self.device})"
+        return f"Transformer({', '.join(words)}; {count:,} parameters, {dtype}, {self.device})"
 
     @classmethod
     def random(
@@ -236,8 +236,8 @@ class Transformer(Components):
             trace = self.trace(embedded.detach().requires_grad_())
             value = loss(trace.logits)
         states = trace.by_name()
-        found = iter(torch.autograd.grad(value, [x for each in states.values() for x in each]))
-        gradients = {name: [next(found) for _ in each] for name, each in states.items()}
+        values = iter(torch.autograd.grad(value, [x for each in states.values() for x in each]))
+        gradients = {name: [next(values) for _ in each] for name, each in states.items()}
         detached = {name: [state.detach() for state in each] for name, each in states.items()}
         streams = trace.streams.detach()
         return Run(self, States.stacked(detached), streams, States.stacked(gradients))
@@ -263,13 +263,13 @@ class Transformer(Components):
         hidden: Iterable[Tensor],
     ) -> Float[Tensor, "batch pos writer d_model"]:
         """What each writer adds to the stream, biases excluded, from `input` and layer by layer."""
-        parts = [first[None]]
+        outputs = [first[None]]
         for layer, (heads, mlp) in enumerate(zip(z, hidden, strict=True)):
             by_head = heads.permute(2, 0, 1, 3).flatten(1, 2) @ self.write_weight("W_O", layer)
-            parts.append(by_head.unflatten(1, first.shape[:2]))
-            parts.append((mlp @ self.write_weight("W_out", layer))[None])
+            outputs.append(by_head.unflatten(1, first.shape[:2]))
+            outputs.append((mlp @ self.write_weight("W_out", layer))[None])
         # Interventions take whole writers, so memory holds them writer by writer.
-        return rearrange(torch.cat(parts), "writer batch pos d_model -> batch pos writer d_model")
+        return rearrange(torch.cat(outputs), "writer batch pos d_model -> batch pos writer d_model")
 
 
 @dataclass(frozen=True, eq=False)

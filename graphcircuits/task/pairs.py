@@ -139,25 +139,26 @@ class Pairs:
         return self._map(lambda values: values.to(device))
 
     @classmethod
-    def concatenate(cls, parts: Iterable["Pairs"]) -> "Pairs":
-        """All pairs of the parts, in order."""
-        parts = list(parts)
-        if not parts:
+    def concatenate(cls, several: Iterable["Pairs"]) -> "Pairs":
+        """All of these pairs in one, in order."""
+        several = list(several)
+        if not several:
             raise ValueError("there is nothing to concatenate; give at least one Pairs.")
-        first = parts[0]
-        for part in parts[1:]:
-            if part.loss_name != first.loss_name or part.clean.shape[1] != first.clean.shape[1]:
+        first = several[0]
+        for each in several[1:]:
+            if each.loss_name != first.loss_name or each.clean.shape[1] != first.clean.shape[1]:
                 raise ValueError(
                     "pairs must share loss and length to be concatenated, got "
                     f"{first.loss_name!r} with {first.clean.shape[1]} positions and "
-                    f"{part.loss_name!r} with {part.clean.shape[1]}."
+                    f"{each.loss_name!r} with {each.clean.shape[1]}."
                 )
-            if part._tensors().keys() != first._tensors().keys():
+            if each._tensors().keys() != first._tensors().keys():
                 raise ValueError("some parts have targets and some have none; take them first.")
         joined = {
-            name: torch.cat([part._tensors()[name] for part in parts]) for name in first._tensors()
+            name: torch.cat([each._tensors()[name] for each in several])
+            for name in first._tensors()
         }
-        case = first.case if all(part.case == first.case for part in parts) else None
+        case = first.case if all(each.case == first.case for each in several) else None
         return replace(first, **joined, case=case)
 
     @property
@@ -222,10 +223,10 @@ class Pairs:
     def _own_loss(self, function: LossFunction, logits: Tensor) -> Tensor:
         # The user's function knows nothing of masks: it sees one run at a time.
         runs = logits.reshape(-1, *logits.shape[-3:])
-        found = [function(run, self) for run in runs]
-        if odd := [type(losses).__name__ for losses in found if not isinstance(losses, Tensor)]:
+        by_run = [function(run, self) for run in runs]
+        if odd := [type(losses).__name__ for losses in by_run if not isinstance(losses, Tensor)]:
             raise ValueError(f"the loss function must return a tensor, got {odd[0]}.")
-        losses = torch.stack(found)
+        losses = torch.stack(by_run)
         if logits.requires_grad and not losses.requires_grad:
             raise ValueError(
                 "the loss function must compute its result from the logits by operations of "
