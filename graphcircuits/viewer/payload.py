@@ -100,22 +100,22 @@ def on_one_graph(
             return [result.on(graph) for result in results]
         except ValueError:
             continue
-    graphs = [
+    differing = [
         f"{name} is of {result.graph.in_words}" for name, result in zip(names, results, strict=True)
     ]
-    graphs += [] if truth is None else [f"the true circuit is of {truth.graph.in_words}"]
-    raise ValueError(f"what one page shows must be of one subject: {'; '.join(graphs)}.")
+    differing += [] if truth is None else [f"the true circuit is of {truth.graph.in_words}"]
+    raise ValueError(f"what one page shows must be of one subject: {'; '.join(differing)}.")
 
 
 def distinct(names: Iterable[str]) -> list[str]:
     """The names, numbered where several would be the same."""
     names = list(names)
     counts, seen = Counter(names), Counter[str]()
-    names = []
+    numbered = []
     for name in names:
         seen[name] += 1
-        names.append(f"{name} ({seen[name]})" if counts[name] > 1 else name)
-    return names
+        numbered.append(f"{name} ({seen[name]})" if counts[name] > 1 else name)
+    return numbered
 
 
 def ranked_alike(scores: Float[Tensor, " edge"]) -> Float32[np.ndarray, " edge"]:
