@@ -276,16 +276,16 @@ def _set_apart(rows: Sequence[_Row], ways: Sequence[_Way]) -> None:
         for way in ways:
             if _passes(way, number):
                 through.setdefault(way.gaps[number - way.start - 1], []).append(way)
-        for gap, ways in through.items():
+        for gap, bundle in through.items():
             left, right = row.free(gap)
             before = {
                 id(way): way.lanes[-1] if way.lanes else _middle(rows, way.start, way.writer)
-                for way in ways
+                for way in bundle
             }
-            ways.sort(key=lambda way: (before[id(way)], _goal(rows, way), way.edge, way.reader))
-            step = min(LANE, min(right - left, 2 * WIDEST) / (len(ways) + 1))
-            wanted = [before[id(way)] for way in ways]
-            for way, x in zip(ways, _spread(wanted, step, left, right), strict=True):
+            bundle.sort(key=lambda way: (before[id(way)], _goal(rows, way), way.edge, way.reader))
+            step = min(LANE, min(right - left, 2 * WIDEST) / (len(bundle) + 1))
+            wanted = [before[id(way)] for way in bundle]
+            for way, x in zip(bundle, _spread(wanted, step, left, right), strict=True):
                 way.lanes.append(x)
 
 
@@ -365,12 +365,12 @@ def _starts(boxes: Mapping[str, Placed], ways: Sequence[_Way]) -> dict[tuple[int
     by_writer: dict[str, list[_Way]] = {}
     for way in ways:
         by_writer.setdefault(way.writer, []).append(way)
-    for name, ways in by_writer.items():
+    for name, bundle in by_writer.items():
         box = boxes[name]
-        ways.sort(key=lambda way: (_next(boxes, way), way.edge, way.reader))
-        step = min(LANE, (box.width - 8) / len(ways))
-        for index, way in enumerate(ways):
-            x = box.middle + (index - (len(ways) - 1) / 2) * step
+        bundle.sort(key=lambda way: (_next(boxes, way), way.edge, way.reader))
+        step = min(LANE, (box.width - 8) / len(bundle))
+        for index, way in enumerate(bundle):
+            x = box.middle + (index - (len(bundle) - 1) / 2) * step
             starts[way.edge, way.reader] = x
     return starts
 
@@ -385,13 +385,13 @@ def _ends(boxes: Mapping[str, Placed], ways: Sequence[_Way]) -> dict[tuple[int, 
     by_reader: dict[tuple[str, str], list[_Way]] = {}
     for way in ways:
         by_reader.setdefault((way.reader, way.slot), []).append(way)
-    for (name, slot), ways in by_reader.items():
+    for (name, slot), bundle in by_reader.items():
         box = boxes[name]
-        ways.sort(key=lambda way: (_last(boxes, way), way.edge))
+        bundle.sort(key=lambda way: (_last(boxes, way), way.edge))
         room = box.width - 8 if not slot else box.width / 3 - 4
-        step = min(LANE, room / len(ways))
-        for index, way in enumerate(ways):
-            arrivals[way.edge, name] = port(box, slot) + (index - (len(ways) - 1) / 2) * step
+        step = min(LANE, room / len(bundle))
+        for index, way in enumerate(bundle):
+            arrivals[way.edge, name] = port(box, slot) + (index - (len(bundle) - 1) / 2) * step
     return arrivals
 
 
