@@ -38,10 +38,19 @@ def save_transformer(
 
 
 def load_transformer(path: str | Path) -> Transformer:
-    """Read what `save_transformer` wrote; its meta is in `load_artifact(path, "transformer")`.
+    """The subject in a file that `graphcircuits build` or `save_transformer` wrote.
 
-    A subject that was built for a case knows it, and how it was trained: the report in its meta
-    says so.
+    Args:
+        path: a `.safetensors` file. The rest of what it says, such as the report of the training,
+            is read by `load_artifact(path, "transformer")`.
+
+    Returns:
+        The subject. One that was built for a case knows the case, and how it was trained.
+
+    Example:
+        subject = gc.load_transformer("runs/ib-3.safetensors")
+
+    See docs/subjects.md.
     """
     artifact = load_artifact(path, "transformer")
     stored = artifact.config

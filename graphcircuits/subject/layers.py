@@ -53,7 +53,15 @@ class RotaryScaling:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransformerConfig:
-    """Sizes and architecture of a subject."""
+    """Sizes and architecture of a subject; what does not fit together is refused at once.
+
+    Example:
+        gc.TransformerConfig(
+            n_layers=2, n_heads=4, d_model=32, d_head=8, d_mlp=64, n_ctx=10, d_vocab=7, d_vocab_out=7
+        )
+
+    See docs/models.md.
+    """
 
     n_layers: int
     n_heads: int

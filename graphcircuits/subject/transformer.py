@@ -42,7 +42,17 @@ __all__ = ["RotaryScaling", "Run", "States", "Transformer", "TransformerConfig",
 
 @dataclass(frozen=True, eq=False)
 class Transformer(Components):
-    """A subject: configuration, weights and, where it speaks a program's language, a codec."""
+    """A subject: configuration, weights and, where it speaks a program's language, a codec.
+
+    A frozen value: `to` and `dataclasses.replace` give new ones. `logits` runs it; whatever
+    intervenes in a run lives in `graphcircuits.engine`.
+
+    Example:
+        subject = gc.load_case("ib-3").subject()
+        subject.logits(tokens)
+
+    See docs/models.md, and the paper's section "A Transformer as a Component-Level DAG".
+    """
 
     codec: Codec | None = None
     case: str | None = field(default=None, compare=False)

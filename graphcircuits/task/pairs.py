@@ -36,7 +36,15 @@ LossFunction = Callable[[Tensor, "Pairs"], Tensor]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pairs:
-    """Clean and corrupted prompts of one length, targets, scored positions, and the loss."""
+    """Clean and corrupted prompts of one length, targets, scored positions, and the loss.
+
+    Prompts in words make them by `Pairs.from_text`, files by `Pairs.load`, cases by `case.pairs`.
+
+    Example:
+        pairs = gc.Pairs(clean=ids, corrupted=others, scored=last, loss_name="kl")
+
+    See docs/tasks.md; the paper's section "Features" says what the two prompts of a pair are for.
+    """
 
     # Plain tensors: shapes and dtypes are checked below, with an error that says what to do.
     clean: Tensor
@@ -321,11 +329,26 @@ class Pairs:
     ) -> "Pairs":
         """Pairs from prompts in words, scored at the last token of each.
 
-        Answers are words of one token, written with the space in front that they have behind the
-        prompt (" Mary"), or token ids. `chat` sets every prompt as a user's message in the chat
-        template of the tokenizer. Shorter prompts are padded at the end, which is sound for causal
-        subjects; without `padding` all must have one length. The loss, where none is given, is
-        logit-diff with incorrect answers, cross-entropy with correct ones alone, else kl.
+        Args:
+            tokenizer: one with the interface of Hugging Face's.
+            clean: the prompts.
+            corrupted: as many prompts with another answer.
+            correct: the right answers: words of one token, with the space in front that they have
+                behind the prompt (" Mary"), or token ids.
+            incorrect: answers that the right ones are compared with.
+            loss_name: where it is None, logit-diff with incorrect answers, cross-entropy with
+                correct ones alone, else kl.
+            chat: set every prompt as a user's message in the chat template of the tokenizer.
+            padding: pad shorter prompts at the end, which is sound for causal subjects; without it
+                all must have one length.
+
+        Returns:
+            The pairs.
+
+        Example:
+            gc.Pairs.from_text(tokenizer, ["Paris is in"], ["Rome is in"], [" France"], [" Italy"])
+
+        See docs/tasks.md.
         """
         table = text_table(
             tokenizer, clean, corrupted, correct, incorrect, chat=chat, padding=padding
