@@ -56,9 +56,8 @@ class TransformerConfig:
     """Sizes and architecture of a subject; what does not fit together is refused at once.
 
     Example:
-        gc.TransformerConfig(
-            n_layers=2, n_heads=4, d_model=32, d_head=8, d_mlp=64, n_ctx=10, d_vocab=7, d_vocab_out=7
-        )
+        sizes = dict(n_layers=2, n_heads=4, d_model=32, d_head=8, d_mlp=64)
+        gc.TransformerConfig(**sizes, n_ctx=10, d_vocab=7, d_vocab_out=7)
 
     See docs/models.md.
     """

@@ -1,7 +1,7 @@
 """What the page of a circuit receives: one JSON object, tables as base64.
 
-1. Results are brought to one graph, that of the true circuit where one is given. A graph is known by
-   its sizes: the page derives components, edges and their names from them, as `graph.py` does.
+1. Results are brought to one graph, that of the true circuit where one is given. A graph is known
+   by its sizes: the page derives components, edges and their names from them, as `graph.py` does.
 2. A result's scores go as little-endian float32 in edge order. Rounding to float32 can tie or
    overflow scores that differ, and the page ranks by what it is given, so `ranked_alike` moves such
    scores by as few of float32's steps as keep `Result.ranking`.
