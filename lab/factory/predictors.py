@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from graphcircuits.training.checkpoint import checkpoint_path
+from graphcircuits.training.crossfit import Figures, complete
 
 from graphcircuits.cases import load_case
 from graphcircuits.cases.language_folder import MANIFEST as LANGUAGE
@@ -42,9 +44,7 @@ from graphcircuits.methods.shipped import SHIPPED
 from graphcircuits.predictor.ensemble import save_ensemble
 from graphcircuits.predictor.model import Predictor
 from graphcircuits.training.batches import StackPool
-from graphcircuits.training.checkpoint import checkpoint_path
 from graphcircuits.training.config import TrainConfig, shipped_recipe
-from graphcircuits.training.crossfit import Figures, complete
 from graphcircuits.training.data import Example, read
 from graphcircuits.training.sources import (
     Source,

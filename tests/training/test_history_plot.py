@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from graphcircuits.training.checkpoint import CHECKPOINT, checkpoint_path
 
 from graphcircuits.io.store import StoreError, save_artifact
-from graphcircuits.training.checkpoint import CHECKPOINT, checkpoint_path
 from graphcircuits.training.history_plot import (
     history_figure,
     plot_histories,
