@@ -19,11 +19,11 @@ from torch.nn import functional as F
 from graphcircuits.circuit import Circuit
 from graphcircuits.predictor.measure.features import Features
 from graphcircuits.predictor.model import InvariantTables, PredictorConfig, structure_of
-from graphcircuits.predictor.paper.vectors import VectorLayout, vector_lists
 from graphcircuits.predictor.transform import Neighbourhoods
 from graphcircuits.training.data import Example
 from graphcircuits.training.objectives import label_weights
 from lab.paper.side_by_side import StackedTables, StackedVectors
+from lab.paper.vectors import VectorLayout, vector_lists
 
 LIKE = 1.5
 """How much wider than the narrowest the MLPs of a bucket may be."""

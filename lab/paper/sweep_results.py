@@ -17,7 +17,6 @@ from torch import Tensor
 
 from graphcircuits.cases import N_FOLDS
 from graphcircuits.cases.relations import groups_of
-from graphcircuits.compare.sweep_rows import SweepRow, write_rows
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble, seen_of
 from graphcircuits.predictor.model import Predictor
 from graphcircuits.training.sources import named_source
@@ -26,6 +25,7 @@ from lab.paper.selection import to_toml
 from lab.paper.stacked import StackedRun
 from lab.paper.sweep import Sweep
 from lab.paper.sweep_plan import Plan, SweepJob
+from lab.paper.sweep_rows import SweepRow, write_rows
 
 ROWS = "sweep.json"
 USUAL_STEPS = 150

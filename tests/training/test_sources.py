@@ -15,7 +15,6 @@ from graphcircuits.cases.orders import Order
 from graphcircuits.cases.pools import pool_cases
 from graphcircuits.jobs.processes import Processes
 from graphcircuits.predictor.model import InvariantTables
-from graphcircuits.subject.files import save_transformer
 from graphcircuits.training import data, sources
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import FRESH, Example, read, read_examples
@@ -30,7 +29,7 @@ from graphcircuits.training.sources import (
     split,
 )
 from tests.predictor.cases import training
-from tests.training.examples import PRIOR
+from tests.training.examples import PRIOR, natural_of
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -194,14 +193,6 @@ def test_examples_are_judged_on_prompts_that_were_not_read() -> None:
     assert one.reading.structure is two.reading.structure
     assert one.circuit == load_case("ib-7").circuit
     assert one.reading.prior is not None
-
-
-def natural_of(source: Source, folder: Path) -> Source:
-    """The same subject under the name of a natural one."""
-    order = Order(source.task, "natural")
-    path = folder / f"{order.id}.safetensors"
-    save_transformer(path, source.subject())
-    return replace(source, order=order, place=str(path))
 
 
 def test_what_has_labels_is_read_more_often(tmp_path: Path) -> None:
