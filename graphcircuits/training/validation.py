@@ -117,7 +117,7 @@ def search_figures(
     found = {}
     for case, example in {example.case: example for example in reversed(examples)}.items():
         assert example.source is not None
-        subject = example.source.subject() if example.item is None else example.item[0]
+        subject = example.subject()
         seen = example.source.pairs(subject, pairs, 0)
         scores = METHODS[method](subject.to(device), seen, **options)
         own: dict[str, float] = {}

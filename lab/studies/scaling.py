@@ -40,8 +40,7 @@ from graphcircuits.predictor.model import Predictor, structure_of
 from graphcircuits.training.batches import StackPool
 from graphcircuits.training.config import TrainConfig, shipped_recipe
 from graphcircuits.training.data import Example
-from graphcircuits.training.inputs import INPUTS, input_groups
-from graphcircuits.training.train import train
+from graphcircuits.training.members import INPUTS, input_groups, train_predictor
 from graphcircuits.training.validation import means, search_figures, validate
 from lab.programs import parser
 from lab.studies.scaling_data import ScalingData, find_sources, read_again, read_data, some_of
@@ -181,7 +180,9 @@ def _measured(
     config = setting.config
     learned = _restructured(some_of(pool, setting.count, seed), config)
     watched = _restructured([x for found in data.watched.values() for x in found], config)
-    trained = train(learned, config, seed=seed, validation=watched, device=device, stacks=stacks)
+    trained = train_predictor(
+        learned, config, seed=seed, validation=watched, device=device, stacks=stacks
+    )
     return {
         "examples": len(learned),
         "step": trained.step,

@@ -10,7 +10,7 @@ import torch
 from graphcircuits.predictor.model import InvariantTables, Predictor
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import read_examples
-from graphcircuits.training.inputs import INPUTS
+from graphcircuits.training.members import INPUTS
 from graphcircuits.training.validation import means, validate
 from lab.studies import scaling as module
 from lab.studies.scaling import COUNTS, main, references, scaling, settings

@@ -1,77 +1,50 @@
-"""What held-out folds say: kinds and draws of sources, means, labels, and the files with it."""
+"""What held-out folds say: kinds and draws of sources, corrections, and the files with it."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from graphcircuits.cases.orders import Order
 from graphcircuits.compare.selection import select_cases
 from graphcircuits.methods.shipped import SHIPPED
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble
 from graphcircuits.predictor.model import Predictor
-from graphcircuits.training import crossfit
-from graphcircuits.training.crossfit import (
-    Judged,
-    calibrations,
-    chosen,
-    correct,
-    held_out,
-    kind_of_source,
-    measured,
-)
+from graphcircuits.training import facts
 from graphcircuits.training.sources import Source, shipped_sources
+from lab.factory import crossfit
+from lab.factory.crossfit import correct, draw, held_out
 from tests.predictor.cases import small
 from tests.predictor.graphs import seeded
+from tests.training.examples import natural_of
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 def source(
-    id: str, fleet: str = "natural", task: str = "", folds: tuple[int, ...] = (0,)
+    name: str, fleet: str = "natural", task: str = "", folds: tuple[int, ...] = (0,)
 ) -> Source:
-    return Source(id, "corpus", "", id, task or id, (id,), folds, fleet)
-
-
-def judged(kind: str, gcl: float, other: float, fold: int = 0) -> Judged:
-    logits = torch.randn(40, generator=seeded(int(1000 * gcl))).numpy()
-    return Judged(kind, fold, logits, logits > 0.5, {"cmd": {"gcl": gcl, "eap-ig": other}})
+    return Source(Order(name, fleet), "here", task or name, (name,), folds)
 
 
 def test_kinds_are_those_of_the_subjects() -> None:
-    assert kind_of_source(source("rnd-1")) == "natural"
-    assert kind_of_source(source("mt-1", "planted", "mt-1@ib-3")) == "planted-multitask"
-    assert kind_of_source(source("gpt@quotes", "language", "quotes")) == "language"
+    assert source("rnd-1").kind == "natural"
+    assert source("mt-1", "planted", "mt-1@ib-3").kind == "planted-multitask"
+    assert Source(None, "gpt", "quotes", ("task:quotes",), (0, 0)).kind == "language"
 
 
 def test_what_is_held_out_goes_by_the_first_fold() -> None:
     sources = [source("a", folds=(1,)), source("b", folds=(1, 2)), source("c", folds=(2, 1))]
-    assert [x.id for x in held_out(sources, 1)] == ["a", "b"]
+    assert [x.task for x in held_out(sources, 1)] == ["a", "b"]
 
 
 def test_at_most_so_many_of_each_kind_are_drawn() -> None:
-    sources = [source(f"n-{n}") for n in range(9)] + [source("l", "language")]
-    found = list(chosen(sources, 4, seed=0))
+    sources = [source(f"n-{n}") for n in range(9)] + [source("l", "public")]
+    found = list(draw(sources, 4, seed=0))
     assert len(found) == 5
     assert len({x.id for x in found}) == 5
-    assert found == list(chosen(sources, 4, seed=0))
-    assert found != list(chosen(sources, 4, seed=1))
-
-
-def test_means_are_by_kind_and_leave_out_what_was_seen_too_seldom() -> None:
-    natural = [judged("natural", x, 0.5) for x in (0.1, 0.2, 0.3)]
-    found = measured([*natural, judged("odd", 0.0, 1.0)])
-    assert set(found) == {"natural"}
-    assert found["natural"]["cmd"] == pytest.approx({"gcl": 0.2, "eap-ig": 0.5})
-    assert found["natural"]["subjects"] == {"count": 3.0}
-
-
-def test_scores_become_probabilities_by_kind() -> None:
-    cases = [judged("natural", x, 0.5) for x in (0.1, 0.2, 0.3, 0.4)]
-    found = calibrations([*cases, judged("odd", 0.0, 1.0)])
-    assert set(found) == {"natural"}
-    said = found["natural"](torch.from_numpy(cases[0].logits)).numpy()
-    assert said[cases[0].labels].min() > said[~cases[0].labels].max()
+    assert found == list(draw(sources, 4, seed=0))
+    assert found != list(draw(sources, 4, seed=1))
 
 
 @pytest.fixture
@@ -89,22 +62,25 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_labelled_cases_are_corrected_and_others_are_tried(files: Path) -> None:
+def test_labelled_cases_are_corrected_and_others_are_tried(files: Path, tmp_path: Path) -> None:
     (labelled,) = shipped_sources(["ib-7"])
     ensembles = {name: load_ensemble(files / f"{name}.safetensors") for name in SHIPPED}
     found = correct(labelled, 0, ensembles)
     assert (found.helped, found.stake) == (True, crossfit.KNOWN_STAKE)
     assert found.disagreements.keys() == set(SHIPPED)
-    tried = correct(replace(labelled, fleet="natural"), 0, ensembles)
+    tried = correct(natural_of(labelled, tmp_path), 0, ensembles)
     assert 0 < tried.stake <= 1
     assert tried.stake != found.stake
 
 
 @pytest.mark.slow
-def test_all_files_get_what_the_other_folds_say(files: Path) -> None:
+def test_all_files_get_what_the_other_folds_say(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "FEWEST", 3)
     ids = select_cases("pool")[0][:12]
     labelled = shipped_sources(ids)
-    natural = [replace(x, id=f"{x.id}.natural", fleet="natural") for x in labelled]
+    natural = [natural_of(x, tmp_path) for x in labelled]
     figures = crossfit.complete(files, [*labelled, *natural], most=3)
     assert {"planted", "natural"} <= figures.keys()
     assert set(figures["planted"]) == {"cmd", "auroc", "subjects"}

@@ -10,62 +10,67 @@ and together they speak for their sibling that left out nothing:
 3. With that, all of it is scored again, and by `eap-ig`. `measured`: the means of both by kind of
    subject, by which `localize` chooses its method.
 4. `calibration`: from score to probability, by kind. Where no circuit is known the label of an edge
-   is whether it is among the best edges that are just enough for KEPT of the behaviour.
+   is whether it is among the best edges that are just enough for ENOUGH of the behaviour.
 5. `familiarity`: what the subjects look like that a predictor was trained on: those that were read,
    and all that ship, which people try first.
 
-All of it is written into the six files; `shipped.py` is the command that trains and judges them.
-Subjects are independent jobs of a runner, which hand over arrays.
+What is fitted to it, and from how many cases on, is that of every training (`training/facts.py`).
+All of it is written into the six files. Subjects are independent jobs of a runner, which hand over
+arrays.
 """
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from statistics import mean
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 
 from graphcircuits.cases import N_FOLDS
-from graphcircuits.cases.multitask import AT
 from graphcircuits.evaluation.evaluate import auroc, faithfulness_curve
 from graphcircuits.jobs.command import driver_command
 from graphcircuits.jobs.runner import IN_PROCESS, Runner
 from graphcircuits.methods.eap import eap_ig
 from graphcircuits.methods.shipped import SHIPPED
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble
-from graphcircuits.predictor.facts.calibration import Calibration, fit_calibration, needed
-from graphcircuits.predictor.facts.familiarity import case_features, disagreement, known_cases
-from graphcircuits.predictor.facts.trust import Trust, fit_trust
+from graphcircuits.predictor.facts.calibration import needed
+from graphcircuits.predictor.facts.familiarity import case_features, disagreement
+from graphcircuits.predictor.facts.trust import Trust
 from graphcircuits.predictor.model import read_case
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.data import FRESH
+from graphcircuits.training.facts import (
+    SEARCH,
+    CaseLook,
+    Corrected,
+    Figures,
+    HeldOut,
+    fit_calibrations,
+    fit_correction_trust,
+    fit_known_cases,
+    mean_figures,
+)
 from graphcircuits.training.sources import Source
 
 log = logging.getLogger(__name__)
 
 PAIRS = 32
-KEPT = 0.8
-LEAST = 3
-"""Subjects of a kind below which nothing is said of it."""
+ENOUGH = 0.8
 KNOWN_STAKE = 0.3
 """Of a task whose circuit is known: labels are what its correction was learned from."""
 TINY = 1e-6
 JOB = 3
 """Tasks that a process is given at a time."""
 
-Figures = dict[str, dict[str, dict[str, float]]]
-"""By kind of subject, figure and method."""
-
 
 @dataclass(frozen=True, eq=False)
-class Corrected:
+class Tried:
     """One held-out task of a subject, with the correction and without."""
 
     source: Source
@@ -83,7 +88,7 @@ class Corrected:
 class Judged:
     """The same task as scored in the end."""
 
-    kind: str
+    source: Source
     fold: int
     logits: Float[np.ndarray, " edge"]
     labels: Bool[np.ndarray, " edge"]
@@ -92,19 +97,13 @@ class Judged:
     """By figure and method."""
 
 
-def kind_of_source(source: Source) -> str:
-    """What `methods.shipped.kind_of` says of its subject."""
-    several = AT in source.task and source.fleet != "language"
-    return f"{source.fleet}-multitask" if several else source.fleet
-
-
 def read_pairs(source: Source, subject: Transformer) -> tuple[Pairs, Pairs]:
     """Those to find circuits on, and those to judge them on."""
-    found, fresh = (source.pairs(subject, PAIRS, seed) for seed in (0, FRESH))
-    return found, fresh
+    pairs, fresh = (source.pairs(subject, PAIRS, seed) for seed in (0, FRESH))
+    return pairs, fresh
 
 
-def correct(source: Source, fold: int, ensembles: Mapping[str, Ensemble]) -> Corrected:
+def correct(source: Source, fold: int, ensembles: Mapping[str, Ensemble]) -> Tried:
     """Whether a correction helps: always where it was learned from labels, else by CMD."""
     subject = source.subject()
     pairs, fresh = read_pairs(source, subject)
@@ -116,7 +115,7 @@ def correct(source: Source, fold: int, ensembles: Mapping[str, Ensemble]) -> Cor
         name: disagreement(each.member_logits(reading, generator=generator))
         for name, each in ensembles.items()
     }
-    case = Corrected(source, fold, features.numpy(), apart, True, KNOWN_STAKE)
+    case = Tried(source, fold, features.numpy(), apart, True, KNOWN_STAKE)
     if source.labelled:
         return case
     areas = []
@@ -135,7 +134,7 @@ def judge(source: Source, fold: int, ensemble: Ensemble) -> Judged:
     generator = torch.Generator().manual_seed(0)
     reading = read_case(ensemble.config, subject, pairs, generator=generator)
     logits = ensemble.logits(reading, generator=generator).double()
-    scores = {"gcl": logits, "eap-ig": eap_ig(subject, pairs).double()}
+    scores = {"gcl": logits, SEARCH: eap_ig(subject, pairs).double()}
     curves = {
         name: faithfulness_curve(x, subject, fresh, sizes="log") for name, x in scores.items()
     }
@@ -143,12 +142,12 @@ def judge(source: Source, fold: int, ensemble: Ensemble) -> Judged:
     circuit = source.circuit(subject, ensemble.labels)
     if circuit is None:
         own = curves["gcl"]
-        enough = [n for n, x in zip(own.sizes, own.faithfulness, strict=True) if x >= KEPT]
+        enough = [n for n, x in zip(own.sizes, own.faithfulness, strict=True) if x >= ENOUGH]
         labels = needed(logits, enough[0] if enough else len(logits) - 1)
     else:
         labels = circuit.mask
         figures["auroc"] = {name: auroc(x, circuit) for name, x in scores.items()}
-    return Judged(kind_of_source(source), fold, logits.float().numpy(), labels.numpy(), figures)
+    return Judged(source, fold, logits.float().numpy(), labels.numpy(), figures)
 
 
 def held_out(sources: Sequence[Source], fold: int) -> list[Source]:
@@ -156,55 +155,13 @@ def held_out(sources: Sequence[Source], fold: int) -> list[Source]:
     return [source for source in sources if source.folds[:1] == (fold,)]
 
 
-def learned_trust(cases: Sequence[Corrected]) -> Trust:
-    features = torch.stack([torch.from_numpy(case.features) for case in cases])
-    helped = torch.tensor([case.helped for case in cases])
-    return fit_trust(features, helped, torch.tensor([case.stake for case in cases]))
-
-
-def chosen(sources: Sequence[Source], most: int, seed: int) -> Iterator[Source]:
-    """At most so many of each kind, drawn."""
+def draw(sources: Sequence[Source], most: int, seed: int) -> Iterator[Source]:
+    """At most so many of each kind."""
     by_kind: dict[str, list[Source]] = {}
     for source in sources:
-        by_kind.setdefault(kind_of_source(source), []).append(source)
+        by_kind.setdefault(source.kind, []).append(source)
     for kind in sorted(by_kind):
         yield from Random(seed).sample(by_kind[kind], min(most, len(by_kind[kind])))
-
-
-def measured(judged: Iterable[Judged]) -> Figures:
-    """Means by kind of subject, figure and method, and the number of subjects."""
-    by_kind: dict[str, list[Judged]] = {}
-    for each in judged:
-        by_kind.setdefault(each.kind, []).append(each)
-    found: Figures = {}
-    for kind, some in by_kind.items():
-        if len(some) < LEAST:
-            continue
-        found[kind] = {
-            figure: {
-                method: mean(x.figures[figure][method] for x in some)
-                for method in some[0].figures[figure]
-            }
-            for figure in some[0].figures
-        }
-        found[kind]["subjects"] = {"count": float(len(some))}
-    return found
-
-
-def calibrations(judged: Sequence[Judged]) -> dict[str, Calibration]:
-    """From score to probability, by kind of subject."""
-    found = {}
-    for kind in sorted({each.kind for each in judged}):
-        some = [each for each in judged if each.kind == kind]
-        if len(some) < LEAST:
-            continue
-        cases = torch.cat([torch.full((len(x.logits),), n) for n, x in enumerate(some)])
-        logits, labels = (
-            torch.cat([torch.from_numpy(getattr(x, name)) for x in some])
-            for name in ("logits", "labels")
-        )
-        found[kind] = fit_calibration(logits, labels, cases)
-    return found
 
 
 Job = tuple[int, tuple[Source, ...]]
@@ -214,52 +171,64 @@ Job = tuple[int, tuple[Source, ...]]
 def complete(
     folder: Path, sources: Sequence[Source], most: int, runner: Runner = IN_PROCESS
 ) -> Figures:
-    """Judge on all folds, and write what was found into the six files."""
-    drawn = {fold: list(chosen(held_out(sources, fold), most, fold)) for fold in range(N_FOLDS)}
+    """Judge on all folds, and write the result into the six files."""
+    drawn = {fold: list(draw(held_out(sources, fold), most, fold)) for fold in range(N_FOLDS)}
     taken = {source for some in drawn.values() for source in some}
-    ships = [source for source in sources if source.kind == "shipped"]
+    ships = [source for source in sources if not source.place]
     beside = {fold: [x for x in held_out(ships, fold) if x not in taken] for fold in drawn}
-    cases = list(runner.run(partial(_correct, folder), [*_jobs(drawn), *_jobs(beside)]))
-    for case in cases:
-        if isinstance(case, str):
-            log.warning("left out: %s", case)
+    results = list(runner.run(partial(_correct, folder), [*_jobs(drawn), *_jobs(beside)]))
+    for result in results:
+        if isinstance(result, str):
+            log.warning("left out: %s", result)
     # In an order of their own: they come as they are finished.
-    read = sorted((x for x in cases if not isinstance(x, str)), key=lambda case: case.source.id)
-    corrected = [case for case in read if case.source in taken]
-    log.info("%d tasks read, %d of them to be judged", len(read), len(corrected))
+    tried = sorted((x for x in results if isinstance(x, Tried)), key=lambda case: case.source.id)
+    corrected = [case for case in tried if case.source in taken]
+    log.info("%d tasks read, %d of them to be judged", len(tried), len(corrected))
     trusts = {
-        name: learned_trust([case for case in corrected if f"fold-{case.fold}" != name])
+        name: fit_correction_trust([_corrected(x) for x in corrected if f"fold-{x.fold}" != name])
         for name in SHIPPED
     }
     lines = {
-        name: {part: x.numpy() for part, x in trust.tensors().items()}
+        name: {key: x.numpy() for key, x in trust.tensors().items()}
         for name, trust in trusts.items()
+        if trust is not None
     }
     known = {
         fold: [case.source for case in corrected if case.fold == fold] for fold in range(N_FOLDS)
     }
     judged = sorted(
         runner.run(partial(_judge, folder, lines), _jobs(known)),
-        key=lambda case: (case.kind, case.fold, case.figures["cmd"]["gcl"]),
+        key=lambda case: (case.source.kind, case.fold, case.figures["cmd"]["gcl"]),
     )
-    figures = measured(judged)
+    figures = mean_figures([_held_out(case) for case in judged])
     for name in SHIPPED:
         path = folder / f"{name}.safetensors"
         ensemble = load_ensemble(path)
-        seen = [case for case in read if f"fold-{case.fold}" != name]
+        others = [_held_out(case) for case in judged if f"fold-{case.fold}" != name]
+        looks = [_look(case, name) for case in tried if f"fold-{case.fold}" != name]
         made = replace(
             ensemble,
             origin={**ensemble.origin, "measured": figures},
-            calibration=calibrations([x for x in judged if f"fold-{x.fold}" != name]),
-            known=known_cases(
-                torch.stack([torch.from_numpy(case.features) for case in seen]),
-                [case.disagreements[name] for case in seen],
-                [min(case.source.groups) for case in seen],
-            ),
+            calibration=fit_calibrations(others),
+            known=fit_known_cases(looks),
             trust=trusts[name],
         )
         save_ensemble(path, made, command=driver_command())
     return figures
+
+
+def _corrected(case: Tried) -> Corrected:
+    return Corrected(torch.from_numpy(case.features), case.helped, case.stake)
+
+
+def _look(case: Tried, name: str) -> CaseLook:
+    features = torch.from_numpy(case.features)
+    return CaseLook(features, case.disagreements[name], min(case.source.groups))
+
+
+def _held_out(case: Judged) -> HeldOut:
+    logits, labels = torch.from_numpy(case.logits), torch.from_numpy(case.labels)
+    return HeldOut(case.source.id, case.source.kind, logits, labels, case.figures)
 
 
 def _jobs(by_fold: Mapping[int, Sequence[Source]]) -> list[Job]:
@@ -269,10 +238,10 @@ def _jobs(by_fold: Mapping[int, Sequence[Source]]) -> list[Job]:
         for fold, some in by_fold.items()
         for start in range(0, len(some), JOB)
     ]
-    return sorted(jobs, key=lambda job: kind_of_source(job[1][0]))
+    return sorted(jobs, key=lambda job: job[1][0].kind)
 
 
-def _correct(folder: Path, job: Job) -> Iterator[Corrected | str]:
+def _correct(folder: Path, job: Job) -> Iterator[Tried | str]:
     """Each task that can be read, or why it cannot be."""
     ensembles = {name: load_ensemble(folder / f"{name}.safetensors") for name in SHIPPED}
     for source in job[1]:
@@ -286,7 +255,8 @@ def _judge(
     folder: Path, lines: Mapping[str, Mapping[str, np.ndarray]], job: Job
 ) -> Iterator[Judged]:
     name = f"fold-{job[0]}"
-    trust = Trust(**{part: torch.from_numpy(x) for part, x in lines[name].items()})
-    ensemble = replace(load_ensemble(folder / f"{name}.safetensors"), trust=trust)
+    tensors = {key: torch.from_numpy(x) for key, x in lines.get(name, {}).items()}
+    ensemble = load_ensemble(folder / f"{name}.safetensors")
+    ensemble = replace(ensemble, trust=Trust(**tensors) if tensors else None)
     for source in job[1]:
         yield judge(source, job[0], ensemble)
