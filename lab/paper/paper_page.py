@@ -27,7 +27,7 @@ from graphcircuits.compare.boxes import SUFFIXES
 from graphcircuits.compare.published import N_CASES, N_SEEDS, PUBLISHED_TITLE, short_words
 from graphcircuits.compare.sweep_rows import CONFIGURATIONS, command_of, read_rows
 from graphcircuits.evaluation.text_tables import markdown_table, signed
-from graphcircuits.io.disk import write_atomic
+from graphcircuits.io.files import write_atomic
 from lab.paper.decompose import (
     Contrast,
     contrast_table,
