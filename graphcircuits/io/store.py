@@ -316,5 +316,5 @@ def running_command(arguments: Sequence[str]) -> str:
     if path.suffix == ".py" and path.is_relative_to(root):
         parts = path.relative_to(root).with_suffix("").parts
         if parts[0] in ("graphcircuits", "lab"):
-            words = ["python", "-m", ".".join(part for part in parts if part != "__main__")]
+            words = ["python", "-m", ".".join(parts).removesuffix(".__main__")]
     return shlex.join([*words, *arguments])
