@@ -21,10 +21,10 @@ from graphcircuits.commands.cases import cases
 from graphcircuits.commands.compile import compile_
 from graphcircuits.commands.evaluate import evaluate
 from graphcircuits.commands.interact import interact
-from graphcircuits.commands.interrupt import terminable
 from graphcircuits.commands.localize import localize
 from graphcircuits.commands.options import RayCommand
 from graphcircuits.commands.output import in_words, say, say_error
+from graphcircuits.commands.progress import terminable
 from graphcircuits.commands.tasks import tasks
 from graphcircuits.commands.train import train
 from graphcircuits.commands.view import view
