@@ -15,7 +15,7 @@ import pytest
 
 from graphcircuits import rasp
 from graphcircuits.cases import Case, case_ids, load_case, random_programs, split_records
-from graphcircuits.cases.build import ConstantOutputError, case_exchange
+from graphcircuits.cases.prepare import ConstantOutputError, case_exchange
 from graphcircuits.cases.random_programs import (
     GUESSABLE,
     INDEX_FILE,
