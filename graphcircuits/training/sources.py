@@ -29,9 +29,8 @@ from graphcircuits.cases.language_folder import REPORT
 from graphcircuits.cases.language_report import check_shares, does
 from graphcircuits.cases.multitask import AT, MultiCase
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.pools import pool_cases
 from graphcircuits.cases.prepare import find_case
-from graphcircuits.cases.relations import groups_of
+from graphcircuits.cases.relations import groups_of, pool_cases
 from graphcircuits.circuit import Circuit
 from graphcircuits.io.files import read_json
 from graphcircuits.subject.files import load_transformer

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from graphcircuits.cases.case import LABELINGS
-from graphcircuits.cases.pools import POOLS
+from graphcircuits.cases.relations import POOLS
 from graphcircuits.compare.sweep_rows import (
     CONFIGURATIONS,
     CONNECTIVITIES,

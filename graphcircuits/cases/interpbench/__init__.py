@@ -5,7 +5,7 @@ mended it, which released subject and published figures are of; `ib-13-fixed` is
 no case of the paper's. `data/interpbench.json` holds for each case the
 sizes of its released subject, its place and group in the paper's split, the edge list published for
 it (`paper`) or, where we do not have that, `worked_out` by rule, and for a case of the paper's pool
-its fold, which is ours (`cases.pools`).
+its fold, which is ours (`cases.relations`).
 """
 
 import json
