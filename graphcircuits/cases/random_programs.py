@@ -20,8 +20,8 @@
 4. `random_ids` gives the first seeds of a split, no program twice.
 
 To draw a program takes a tenth of a second, so `data/random.json` has the facts of the first seeds;
-`python -m lab.generators.index random` writes it. A seed keeps its meaning: tests compare the first
-ones with a record of them.
+`python -m lab.generators random-programs` writes it. A seed keeps its meaning: tests compare the
+first ones with a record of them.
 """
 
 import hashlib
@@ -85,13 +85,13 @@ class Facts:
 @lru_cache(maxsize=256)
 def random_case(seed: int) -> Case:
     """The case that a seed stands for."""
-    case = drawn_case(seed)
+    case = draw(seed)
     facts = _index()[seed] if seed < len(_index()) else facts_of(case)
     fields = {k: v for k, v in facts.assignment.items() if k in ("split", "fold", "group")}
     return replace(case, **fields)
 
 
-def drawn_case(seed: int) -> Case:
+def draw(seed: int) -> Case:
     """The program of a seed, outside the split."""
     if not 0 <= seed < RANDOM_SEEDS:
         raise ValueError(
@@ -171,7 +171,7 @@ def _digest(parts: Iterable[str]) -> str:
 @lru_cache(maxsize=2**16)
 def random_facts(seed: int) -> Facts:
     """What is known of a seed's program; it is drawn where the index does not have it."""
-    return _index()[seed] if seed < len(_index()) else facts_of(drawn_case(seed))
+    return _index()[seed] if seed < len(_index()) else facts_of(draw(seed))
 
 
 @cache

@@ -9,7 +9,7 @@
 Not recognized are weights that were changed, be it by one step of training, prompts that went
 through a file, and subjects that others trained on the same program.
 
-`python -m lab.generators.index subjects` writes that file.
+`python -m lab.generators subjects` writes that file.
 """
 
 import json
@@ -46,7 +46,7 @@ def planted_case(subject: Transformer) -> str | None:
 def _known(subject: Transformer) -> Order | None:
     """The shipped subject that has these weights."""
     known = _by_content()
-    size = n_weights(subject)
+    size = n_parameters(subject)
     # Nearly every other subject has another number of weights, and need not be hashed.
     if size not in {listed for listed, _ in known}:
         return None
@@ -66,8 +66,8 @@ def shipped_ids() -> list[str]:
     return [id for id in case_ids() if id in shipped]
 
 
-def n_weights(subject: Transformer) -> int:
-    """How many numbers the weights are."""
+def n_parameters(subject: Transformer) -> int:
+    """How many numbers its weights are."""
     return sum(weight.numel() for weight in subject.weights.values())
 
 

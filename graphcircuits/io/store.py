@@ -306,11 +306,12 @@ def origin(kind: str, command: str | None = None) -> dict[str, Any]:
 
 
 def running_command(arguments: Sequence[str]) -> str:
-    """The running program with these words, as it can be given again: a module of this package by
-    `python -m`, others without their folder, which is nobody else's business."""
-    path, root = Path(sys.argv[0]), Path(__file__).parent
+    """The running program with these words, as it can be given again: a module of the package or of
+    the laboratory by `python -m`, others without their folder, which is nobody else's business."""
+    path, root = Path(sys.argv[0]), Path(__file__).parents[2]
     words = [path.name]
     if path.suffix == ".py" and path.is_relative_to(root):
-        module = ".".join((root.name, *path.relative_to(root).with_suffix("").parts))
-        words = ["python", "-m", module]
+        parts = path.relative_to(root).with_suffix("").parts
+        if parts[0] in ("graphcircuits", "lab"):
+            words = ["python", "-m", ".".join(parts).removesuffix(".__main__")]
     return shlex.join([*words, *arguments])

@@ -27,23 +27,27 @@ import torch
 
 from graphcircuits.cases.collection import CorpusEntry, LoadedShard, load_shard
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.plan import CorpusConfig, Shard, plan
 from graphcircuits.cases.prepare import BuildConfig, Data, Prepared, prepared
 from graphcircuits.cases.shards import (
     MANIFEST,
+    CorpusConfig,
     KeptShard,
     Manifest,
-    ShardContent,
-    check_settings,
+    Shard,
     read_manifest,
-    still_there,
-    write_manifest,
-    write_shard,
 )
 from graphcircuits.cases.subjects import train_together, training, verified
 from graphcircuits.fleets.recipes import SiitConfig, recipe
 from graphcircuits.fleets.verify import verify_fleet
 from graphcircuits.io.store import StoreError
+from lab.factory.plan import plan
+from lab.factory.shards import (
+    ShardContent,
+    check_settings,
+    still_there,
+    write_manifest,
+    write_shard,
+)
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """The six predictors that ship, made by one command from corpora that it records.
 
 1. Sources are the shipped subjects of the pool and the folders that are named, each of which
-   `python -m lab.factory corpus` or `python -m lab.factory language` made. A labelled circuit that does not keep
-   LEAST of the answers by itself is not learned from.
+   `python -m lab.factory corpus` or `language` made. A labelled circuit that does not keep LEAST
+   of the answers by itself is not learned from.
 2. All of them are read once. `default` learns from everything, `fold-K` from what shares nothing
    with fold K; each has SEEDS members, which train side by side in processes of their own.
 3. What the held-out folds say is added (`crossfit.py`).
@@ -11,7 +11,7 @@
 
 Readings and the checkpoints of all members lie in FOLDER/work: what was cut off goes on.
 
-python -m lab.factory.predictors FOLDER --corpus DIR[,DIR] [--language DIR]
+python -m lab.factory predictors FOLDER --corpus DIR[,DIR] [--language DIR]
     [--device cuda] [--processes 15]
 """
 
@@ -27,8 +27,7 @@ import numpy as np
 import torch
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.language_folder import MANIFEST as LANGUAGE
-from graphcircuits.cases.language_folder import REPORT
+from graphcircuits.cases.collection import REPORT
 from graphcircuits.cases.shards import KIND as CORPUS
 from graphcircuits.cases.shards import MANIFEST
 from graphcircuits.compare.selection import select_cases
@@ -55,6 +54,8 @@ from graphcircuits.training.sources import (
 )
 from graphcircuits.training.train import together, train
 from lab.factory.audit import PAIRS, right_shares
+from lab.factory.language.folder import MANIFEST as LANGUAGE
+from lab.programs import parser
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ def describe(folder: Path) -> dict[str, Any]:
     if not (folder / MANIFEST).is_file():
         raise ValueError(
             f"{folder} has neither {MANIFEST} nor {LANGUAGE}, so that nobody could say what was "
-            "learned from; build it with python -m lab.factory corpus or python -m lab.factory language."
+            "learned from; build it with python -m lab.factory corpus or language."
         )
     artifact = load_artifact(folder / MANIFEST, CORPUS)
     shards = artifact.meta["kept"]
@@ -262,22 +263,22 @@ def make(
     return complete(folder, sources, most, runner)
 
 
-def parser() -> argparse.ArgumentParser:
+def command_words() -> argparse.ArgumentParser:
     """Of the command that the files record."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="for the files")
-    parser.add_argument("--corpus", default="", help="folders with commas between")
-    parser.add_argument("--language", default="", help="folders of language models, likewise")
-    parser.add_argument("--steps", type=int, help="instead of those of the recipe")
-    parser.add_argument("--most", type=int, default=24, help="tasks of a kind to judge by, a fold")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--processes", type=int, default=1, help="that read, train and judge")
-    return parser
+    words = parser("lab.factory predictors", __doc__)
+    words.add_argument("folder", type=Path, help="for the files")
+    words.add_argument("--corpus", default="", help="folders with commas between")
+    words.add_argument("--language", default="", help="folders of language models, likewise")
+    words.add_argument("--steps", type=int, help="instead of those of the recipe")
+    words.add_argument("--most", type=int, default=24, help="tasks of a kind to judge by, a fold")
+    words.add_argument("--device", default="cpu")
+    words.add_argument("--processes", type=int, default=1, help="that read, train and judge")
+    return words
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Make the files."""
-    given = parser().parse_args()
+    given = command_words().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     config = shipped_recipe()
     figures = make(
@@ -295,7 +296,3 @@ def main() -> None:
             for figure, by in by_figure.items()
         ]
         log.info("%s: %s", kind, "; ".join(words))
-
-
-if __name__ == "__main__":
-    main()

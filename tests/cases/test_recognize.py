@@ -20,7 +20,7 @@ from graphcircuits.io.store import content_hash
 from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
-from lab.generators.index import SUBJECTS_FILE, subject_records
+from lab.generators.subjects import FILE, index
 from tests.subjects import make_subject
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -34,9 +34,9 @@ def unmarked(id: str) -> Transformer:
 
 @pytest.mark.slow
 def test_the_index_is_that_of_the_shipped_subjects() -> None:
-    """Made by `python -m lab.generators.index subjects`."""
-    stored = json.loads(SUBJECTS_FILE.read_text())
-    assert stored == subject_records()
+    """Made by `python -m lab.generators subjects`."""
+    stored = json.loads(FILE.read_text())
+    assert stored == index()
     assert set(stored) == {order.id for order in shipped_orders()}
     assert [id for id in stored if id in case_ids()] == shipped_ids()
     assert len({record["sha256"] for record in stored.values()}) == len(stored)

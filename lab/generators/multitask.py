@@ -10,7 +10,7 @@
 
 Models for training hold programs of one fold each, so that no fold is divided.
 
-`python -m lab.factory.compose` writes `data/multitask.json`, which is what the package
+`python -m lab.generators multitask` writes `data/multitask.json`, which is what the package
 reads.
 """
 
@@ -19,7 +19,6 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from graphcircuits.cases import MULTITASK, N_FOLDS, case_ids, load_case
@@ -28,8 +27,10 @@ from graphcircuits.cases.multitask import MAX_HEADS, place
 from graphcircuits.cases.random_programs import random_ids
 from graphcircuits.cases.recognize import shipped_ids
 from graphcircuits.io.store import write_atomic
+from lab import DATA
+from lab.programs import parser
 
-FILE = Path(__file__).parents[1] / "data" / "multitask.json"
+FILE = DATA / "multitask.json"
 COUNTS = {"test": 44, **{f"fold-{fold}": 10 for fold in range(N_FOLDS)}}
 """Models of each split."""
 RANDOM = {"test": 120, **{f"fold-{fold}": 40 for fold in range(N_FOLDS)}}
@@ -126,14 +127,11 @@ def as_json(models: Mapping[str, Mapping[str, Any]]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Choose and write."""
+    parser("lab.generators multitask", __doc__).parse_args(arguments)
     models = records()
     write_atomic(FILE, as_json(models).encode())
     sizes = Counter(len(model["cases"]) for model in models.values())
     tasks = ", ".join(f"{count} of {size} tasks" for size, count in sorted(sizes.items()))
     sys.stdout.write(f"{len(models)} models: {tasks}\nwrote {FILE}\n")
-
-
-if __name__ == "__main__":
-    main()
