@@ -25,13 +25,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphcircuits.adapters.hf_families import FAMILIES, Family, Tensors, load_transformers
-from graphcircuits.adapters.hf_families.family import norm_in, norm_out
+from graphcircuits.adapters.hf_families import (
+    Family,
+    Tensors,
+    few,
+    load_transformers,
+    norm_in,
+    norm_out,
+)
+from graphcircuits.adapters.hf_families.gpt import GPT2, GPT_NEOX
+from graphcircuits.adapters.hf_families.llama import LLAMA_KIN
 from graphcircuits.adapters.hub import hub_or_cache
 from graphcircuits.io.files import printable, read_json, short
 from graphcircuits.io.store import check_finite
 from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
 
+FAMILIES = {"gpt2": GPT2, "gpt_neox": GPT_NEOX, **LLAMA_KIN}
+"""By the model type in a configuration."""
 TEXT_PARTS = {"gemma3": "gemma3_text"}
 """Model types that read images as well -> the type of the part that reads text."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
@@ -119,7 +129,7 @@ def _layer(family: Family, config: TransformerConfig, state: Tensors, prefix: st
         ) from error
     if unknown := sorted(prefix + name for name in state if not _BUFFER.search(name)):
         raise ValueError(
-            f"cannot convert a model with the weights {_few(unknown)}: its type does not have "
+            f"cannot convert a model with the weights {few(unknown)}: its type does not have "
             "them; merge adapters into the model first."
         )
     return weights
@@ -282,12 +292,12 @@ def _load(transformers: ModuleType, name: str, settings: Any, dtype: torch.dtype
         raise ValueError(f"{name}: its weights cannot be read: {_line(error)}") from error
     problems = []
     if missing := sorted(found["missing_keys"]):
-        problems.append(f"its files lack {_few(missing)}")
+        problems.append(f"its files lack {few(missing)}")
     if unexpected := sorted(x for x in found["unexpected_keys"] if not _BUFFER.search(x)):
-        problems.append(f"its configuration has no place for {_few(unexpected)}")
+        problems.append(f"its configuration has no place for {few(unexpected)}")
     if other := sorted(found["mismatched_keys"]):
         shapes = [f"{x[0]} of shape {tuple(x[1])}, not {tuple(x[2])}" for x in other]
-        problems.append(f"its files hold {_few(shapes)}")
+        problems.append(f"its files hold {few(shapes)}")
     if problems:
         raise ValueError(
             f"the weights of {name} do not fit its config.json: {'; '.join(problems)}."
@@ -306,10 +316,6 @@ def _check_size(config: TransformerConfig, folder: Path) -> None:
             f"the weights of {folder} do not fit its config.json: that has {least} weights, and "
             f"its files hold {held} bytes."
         )
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _line(error: Exception) -> str:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from graphcircuits.cases.case import Case
     from graphcircuits.cases.multitask import MultiCase
     from graphcircuits.graph import ComponentGraph
-    from graphcircuits.subject.codec import Codec
     from graphcircuits.subject.transformer import TransformerConfig
 
 NARROW, WIDE = 8, 16
@@ -87,11 +86,6 @@ def find_architecture(name: str) -> SubjectArchitecture:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"unknown architecture {name!r}; choose from {known}.")
     return ARCHITECTURES[name]
-
-
-def subject_codec(case: "Case | MultiCase") -> "Codec":
-    """The symbols of a case's subject, the same in every architecture."""
-    return case.codec
 
 
 def subject_config(

@@ -25,8 +25,8 @@ from graphcircuits.rasp.values import sorted_values
 if TYPE_CHECKING:
     import torch
 
-    import graphcircuits.cases.build
     import graphcircuits.cases.orders
+    import graphcircuits.cases.subjects
     import graphcircuits.circuit
     import graphcircuits.fleets.train
     import graphcircuits.graph
@@ -278,7 +278,7 @@ class Case:
         device: str = "cpu",
         progress: "graphcircuits.fleets.train.FleetProgress | None" = None,
         **settings: Any,
-    ) -> "graphcircuits.cases.build.Finished":
+    ) -> "graphcircuits.cases.subjects.Finished":
         """Train such a subject here: `.subject` is it, `.passed` whether it follows the program on
         inputs that it has not seen, `.report` how well.
 
@@ -288,7 +288,7 @@ class Case:
         subjects in all.
         """
         from graphcircuits.cases.orders import Order
-        from graphcircuits.cases.single import train_subject
+        from graphcircuits.cases.subjects import train_subject
 
         order = Order(self.subject_id, fleet, architecture, seed)
         return train_subject(self, order, settings, widen=widen, device=device, progress=progress)

@@ -43,6 +43,13 @@ class ConstantOutputError(ValueError):
     """A program whose output does not depend on the input has nothing to train."""
 
 
+def is_constant(case: Case, *, n: int = 64) -> bool:
+    """Whether the output is the same for `n` inputs drawn by the case's own sampler."""
+    outputs = map(case.evaluate, case.sample(n, torch.Generator().manual_seed(0)))
+    first = next(outputs)
+    return all(output == first for output in outputs)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildConfig:
     """How subjects are built."""

@@ -28,8 +28,7 @@ from graphcircuits.rasp.language import (
     tokens,
 )
 from graphcircuits.rasp.lookup import run
-from graphcircuits.rasp.selection import Part, conjunction
-from graphcircuits.rasp.size import size_problems
+from graphcircuits.rasp.size import Condition, conjunction, size_problems
 from graphcircuits.rasp.tabulate import NONE, Problem, Tables, tabulate
 from graphcircuits.rasp.values import RaspError, Value
 
@@ -140,7 +139,7 @@ def _resolution_problems(tables: Tables, sop: Map, noise: float) -> Iterator[Pro
         )
 
 
-def _moves_one_value(tables: Tables, sop: Aggregate, parts: list[Part]) -> bool:
+def _moves_one_value(tables: Tables, sop: Aggregate, parts: list[Condition]) -> bool:
     """Whether it is a mean, or some condition alone makes all selected values equal."""
     source = tables.variables[sop.values]
     constant = len(source.values) == 1 and not source.nullable

@@ -32,8 +32,7 @@ from graphcircuits.rasp.language import (
     indices,
 )
 from graphcircuits.rasp.layout import Layout
-from graphcircuits.rasp.selection import conjunction
-from graphcircuits.rasp.size import directions
+from graphcircuits.rasp.size import conjunction, directions
 from graphcircuits.rasp.tabulate import NONE, Tables
 from graphcircuits.rasp.validate import clusters
 

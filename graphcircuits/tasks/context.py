@@ -10,8 +10,18 @@ quotes           name = "Mary                            ", not '       " -> '
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, WholeWords
-from graphcircuits.tasks.words import COLORS, MEN, NOUNS, PLACES, THINGS, WOMEN, listed
+from graphcircuits.tasks.task import (
+    COLORS,
+    MEN,
+    NOUNS,
+    PLACES,
+    THINGS,
+    WOMEN,
+    Task,
+    TextPair,
+    WholeWords,
+    listed,
+)
 
 _ARGUMENTS = listed("""
 size name file path user text time data list node color point value level index mode date line

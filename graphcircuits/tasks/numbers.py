@@ -11,8 +11,7 @@ one below.
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, TooFewWords, WholeWords
-from graphcircuits.tasks.words import listed
+from graphcircuits.tasks.task import Task, TextPair, TooFewWords, WholeWords, listed
 
 _LASTING = listed("""
 war siege drought project trial journey voyage reign conflict campaign revolt crisis strike

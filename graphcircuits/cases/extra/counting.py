@@ -2,7 +2,6 @@
 
 from graphcircuits.cases.idioms import (
     BITS,
-    TO_FOUR,
     back,
     earlier_equal,
     frequency,
@@ -14,6 +13,7 @@ from graphcircuits.cases.idioms import (
     recipe,
     smaller,
     so_far,
+    up_to_four,
 )
 from graphcircuits.rasp import (
     Aggregate,
@@ -41,19 +41,15 @@ def earlier_larger() -> SOp:
 
 
 @recipe(
-    "new-count-earlier-larger",
-    "How many earlier tokens are larger than this one.",
-    causal=True,
+    "new-count-earlier-larger", "How many earlier tokens are larger than this one.", causal=True
 )
 def count_earlier_larger() -> SOp:
     return earlier_larger()
 
 
-@recipe(
+@up_to_four(
     "new-total-inversions-even",
     "All 1 when the number of pairs in the wrong order is even, else all 0.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
 )
 def total_inversions_even() -> SOp:
     odd = Map(lambda count: count % 2, earlier_larger()).named("odd")
@@ -69,11 +65,7 @@ def occurrence_number() -> SOp:
     return Map(lambda count: count + 1, earlier_equal())
 
 
-@recipe(
-    "new-count-distinct",
-    "The number of distinct tokens, everywhere.",
-    sampler="subset",
-)
+@recipe("new-count-distinct", "The number of distinct tokens, everywhere.", sampler="subset")
 def count_distinct() -> SOp:
     return how_many(earlier_equal(), lambda count: count == 0)
 
@@ -153,11 +145,9 @@ def frequency_of_frequency() -> SOp:
     return SelectorWidth(Select(count, count, Comparison.EQ))
 
 
-@recipe(
+@up_to_four(
     "new-median-split-flag",
     "1 where at least half of the tokens come before this one in sorted order, else 0.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
 )
 def median_split_flag() -> SOp:
     return SequenceMap(lambda rank, n: int(2 * rank >= n), smaller(place()), length())
@@ -216,21 +206,3 @@ def open_close_imbalance_three() -> SOp:
     )
     balance = numerical(LinearSequenceMap(a, b, 1, -1)).named("balance")
     return numerical(LinearSequenceMap(balance, c, 1, 1))
-
-
-CASES = (
-    count_earlier_larger,
-    total_inversions_even,
-    occurrence_number,
-    count_distinct,
-    prefix_parity,
-    run_position,
-    bracket_depth,
-    dyck1_check,
-    successor_present,
-    frequency_of_frequency,
-    median_split_flag,
-    fraction_larger,
-    prefix_share_gap,
-    open_close_imbalance_three,
-)

@@ -1,7 +1,6 @@
 """TracrBench's tasks that rank: count smaller or larger keys, then read by rank."""
 
 from graphcircuits.cases.idioms import (
-    TO_FOUR,
     constant,
     frequency,
     larger,
@@ -11,6 +10,7 @@ from graphcircuits.cases.idioms import (
     place,
     recipe,
     smaller,
+    up_to_four,
 )
 from graphcircuits.rasp import (
     Comparison,
@@ -46,11 +46,9 @@ def min_element() -> SOp:
     return of_rank(not_smaller, length())
 
 
-@recipe(
+@up_to_four(
     "tb-rescale-by-max",
     "The token divided by the largest token (by 1 when that is 0).",
-    vocab=TO_FOUR,
-    max_seq_len=7,
     sampler="subset",
 )
 def rescale_by_max() -> SOp:
@@ -58,11 +56,9 @@ def rescale_by_max() -> SOp:
     return SequenceMap(lambda x, y: x / y, tokens, divisor)
 
 
-@recipe(
+@up_to_four(
     "tb-rescale",
     "The tokens rescaled so that the smallest is 0 and the largest 1; all 1 when they are equal.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
     sampler="subset",
 )
 def rescale() -> SOp:
@@ -73,11 +69,9 @@ def rescale() -> SOp:
     return SequenceMap(lambda x, y: x / y if y else 1.0, above, spread)
 
 
-@recipe(
+@up_to_four(
     "tb-swap-min-max",
     "Every largest token replaced by the smallest one and the other way round.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
     sampler="subset",
 )
 def swap_min_max() -> SOp:
@@ -132,18 +126,3 @@ def sort_freq() -> SOp:
     rarity = Map(lambda count: -count, frequency()).named("rarity")
     key = SequenceMap(lambda x, i: (x, i), rarity, indices).named("key")
     return of_rank(smaller(key), indices)
-
-
-CASES = (
-    max_element,
-    min_element,
-    rescale_by_max,
-    rescale,
-    swap_min_max,
-    compute_median,
-    set_to_median,
-    sort,
-    sorting,
-    sort_unique,
-    sort_freq,
-)
