@@ -67,7 +67,7 @@ class LearnedMethod(KnownMethod):
     """Whether it does not see what is measured of a case."""
     needs_predictor: ClassVar[bool] = True
 
-    def run(
+    def run(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         subject: Transformer,
         pairs: Pairs,

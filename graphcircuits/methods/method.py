@@ -185,7 +185,7 @@ class KnownMethod:
 class FunctionMethod(KnownMethod):
     """A method that is one function."""
 
-    run: Method
+    run: Method  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 def known(method: Method) -> KnownMethod:

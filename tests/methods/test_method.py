@@ -80,7 +80,9 @@ def test_what_a_function_says_of_itself_is_used() -> None:
         def fill(self, subject: Transformer, pairs: Pairs, options: Options) -> Options:
             return {**options, "value": float(len(pairs))}
 
-        def remarks(self, *_: object) -> list[str | Warning]:
+        def remarks(
+            self, subject: Transformer, pairs: Pairs, options: Options
+        ) -> list[str | Warning]:
             return ["plain", UserWarning("grave")]
 
     entry = Counting(run=constant)

@@ -219,7 +219,7 @@ def test_a_refined_result(case: tuple[Transformer, Pairs, Tensor]) -> None:
     assert found.notes[0] == "first"
     assert found.notes[1].startswith("refined in 10 steps: ")
     assert (found.method, found.seed, found.subject) == (plain.method, 3, plain.subject)
-    assert found.seconds > plain.seconds  # pyright: ignore[reportOptionalOperand]
+    assert (found.seconds or 0) > (plain.seconds or 0) > 0
     seed = torch.Generator().manual_seed(3)
     by_hand = refinement(subject, pairs, plain.scores, steps=10, generator=seed)
     assert torch.equal(found.scores, by_hand.scores)
@@ -235,18 +235,19 @@ def test_old_ways_to_refine_are_refused_with_the_new_one(
     case: tuple[Transformer, Pairs, Tensor],
 ) -> None:
     subject, pairs, scores = case
-    for old, new in (("steps", 3), ("seconds", 1.0), ("checkpoint", "a.safetensors")):
+    values: list[tuple[str, Any]] = [
+        ("steps", 3),
+        ("seconds", 1.0),
+        ("checkpoint", "a.safetensors"),
+    ]
+    for old, new in values:
         text = (
             rf"no longer takes refine_{old}: .*graphcircuits\.refine\(subject, pairs, result, {old}"
         )
         with pytest.raises(TypeError, match=text):
             localize(subject, pairs, "eap", **{f"refine_{old}": new})
-    with pytest.raises(
-        TypeError, match=r"takes and returns a Result, got Tensor: give scores"
-    ):
+    with pytest.raises(TypeError, match=r"takes and returns a Result, got Tensor: give scores"):
         gc.refine(subject, pairs, scores, steps=3)  # pyright: ignore[reportArgumentType]
     result: Any = Result(graph=subject.graph, scores=scores)
-    with pytest.raises(
-        TypeError, match=r"call refine\(subject, pairs, result, .* got Result, "
-    ):
+    with pytest.raises(TypeError, match=r"call refine\(subject, pairs, result, .* got Result, "):
         gc.refine(result, subject, pairs)  # pyright: ignore[reportArgumentType]
