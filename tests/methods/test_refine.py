@@ -69,7 +69,7 @@ def test_it_gets_closer_to_faithful(case: tuple[Transformer, Pairs, Tensor]) -> 
     assert (found.steps, found.stopped) == (15, False)
     assert torch.equal(found.scores.sort().values, scores.sort().values)
     for told, ranking in ((found.before, scores), (found.after, found.scores)):
-        curve = faithfulness_curve(ranking, subject, pairs, sizes=sizes)
+        curve = faithfulness_curve(subject, pairs, ranking, sizes=sizes)
         assert told == pytest.approx(curve.cmd, rel=1e-5)
     assert found.told() == (
         "refined in 15 steps: mean distance of faithfulness from 1 on these pairs "
@@ -216,7 +216,7 @@ def test_localize_refines(case: tuple[Transformer, Pairs, Tensor]) -> None:
     assert found.options == {**plain.options, "refine_steps": 10}
     assert found.notes[-1].startswith("refined in 10 steps: ")
     before, after = (
-        faithfulness_curve(each, subject, pairs, sizes="log").cmd for each in (plain, found)
+        faithfulness_curve(subject, pairs, each, sizes="log").cmd for each in (plain, found)
     )
     assert after < before
     with pytest.raises(ValueError, match="give refine_steps or refine_seconds, not both"):
