@@ -22,16 +22,8 @@ from torch import Tensor
 
 from graphcircuits.adapters import interpbench
 from graphcircuits.adapters.load import load_model
-from graphcircuits.cases import language_folder
 from graphcircuits.cases.collection import load_corpus
-from graphcircuits.cases.language_report import markdown
-from graphcircuits.cases.shards import (
-    MANIFEST,
-    ShardContent,
-    shard_path,
-    write_manifest,
-    write_shard,
-)
+from graphcircuits.cases.shards import MANIFEST, shard_path
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.config import load_config
@@ -50,10 +42,12 @@ from graphcircuits.task.pairs import Pairs
 from graphcircuits.task.stored import StoredPrompts
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.sources import language_sources
+from lab.factory.language import folder as language_folder
+from lab.factory.language.report import markdown
+from lab.factory.shards import ShardContent, write_manifest, write_shard
 from lab.paper.selection import to_toml
 from lab.paper.sweep_results import rows_of
 from tests.cases.small import PLAN, begun, tiny
-from tests.cases.test_language_report import LEARNED
 from tests.damage import (
     WRONG,
     forge,
@@ -63,6 +57,7 @@ from tests.damage import (
     rehashed_result,
     split_artifact,
 )
+from tests.lab.factory.language.test_report import LEARNED
 from tests.subjects import make_config, make_subject
 
 Write = Callable[[random.Random], None]

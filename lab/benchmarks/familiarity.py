@@ -1,8 +1,8 @@
 """Whether a predictor knows where it fails, and whether its probabilities are true.
 
 1. Subjects whose programs the predictor has not seen: shipped planted ones of its fold, those of
-   corpora (`python -m lab.factory corpus`), and language models with the tasks that they do. CMD of `gcl`
-   and of `eap-ig` on fresh pairs over log-spaced sizes, beside the familiarity of each case.
+   corpora (`python -m lab.factory corpus`), and language models with the tasks that they do. CMD
+   of `gcl` and of `eap-ig` on fresh pairs over log-spaced sizes, beside how familiar each case is.
 2. Rank correlation of each measure of strangeness with (CMD of gcl - CMD of eap-ig), and AUROC of
    telling apart where gcl is worse by 20%, and by 0.03.
 3. Calibration: a half of the cases is fitted, the other one measured, and the reverse. Labels are
