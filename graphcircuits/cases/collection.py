@@ -1,7 +1,8 @@
 """A corpus read back: its subjects one by one, each with its program and its report.
 
 `load_corpus` reads the manifest and every finished shard once, checks them against their hashes,
-and keeps the reports. Weights are read when a subject is asked for, from its shard alone.
+and keeps the reports. Weights are read when a subject is asked for, from its shard alone. What
+language models beside them do, `does` reads from their reports.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -15,11 +16,17 @@ from safetensors import SafetensorError, safe_open
 
 from graphcircuits.cases.multitask import MultiCase
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.plan import Shard
 from graphcircuits.cases.prepare import find_case
-from graphcircuits.cases.shards import BETWEEN, KeptShard, read_manifest, read_shard, shard_path
+from graphcircuits.cases.shards import (
+    BETWEEN,
+    KeptShard,
+    Shard,
+    read_manifest,
+    read_shard,
+    shard_path,
+)
 from graphcircuits.io.config import build_config
-from graphcircuits.io.files import StoreError
+from graphcircuits.io.files import StoreError, short
 from graphcircuits.io.store import check_finite, taken_apart
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.layers import TransformerConfig, weight_shapes
@@ -31,6 +38,11 @@ if TYPE_CHECKING:
 
 LANGUAGE = "language"
 """The folder of language models beside the shards."""
+REPORT = "report.json"
+"""In the folder of each: how it was trained, and what share of the prompts of each task it answers
+right."""
+DOES = 0.8
+"""The share of prompts from which on a model does a task."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,3 +209,19 @@ def load_shard(folder: Path, shard: Shard, kept: KeptShard) -> LoadedShard:
     ]
     failed = {id: report for id, report in reports.items() if id not in subjects}
     return LoadedShard(tuple(entries), failed, refused)
+
+
+def check_shares(path: Path, report: Any) -> dict[str, Any]:
+    """The report, whose tasks have shares of prompts; StoreError otherwise."""
+    shares = report.get("tasks", {}) if isinstance(report, dict) else None
+    if not isinstance(shares, dict) or not all(
+        type(share) in (int, float) and 0 <= share <= 1 for share in shares.values()
+    ):
+        found = shares if isinstance(report, dict) else report
+        raise StoreError(f"{path}: its tasks must have shares in 0..1, got {short(found)}.")
+    return report
+
+
+def does(report: Mapping[str, Any]) -> list[str]:
+    """The tasks that a model does."""
+    return [name for name, share in report.get("tasks", {}).items() if share >= DOES]

@@ -280,7 +280,6 @@ def _run(
 
 def _show(report: "Report") -> None:
     from graphcircuits.compare import figures
-    from graphcircuits.compare.published import PUBLISHED_TITLE
 
     labels = f"AUROC ({report.config.labels} labels, {report.config.level} level)"
     say(f"{report.title}, {labels if report.has_truth else 'CMD'}")
@@ -290,11 +289,6 @@ def _show(report: "Report") -> None:
     rows, columns = report.rows(), figures.header(report.rows())
     shown = [figures.cells(row, plus_minus="±") for row in rows]
     print_table(list(columns), shown, numbers=len(columns) - 1)
-    published = [figures.cells(row, plus_minus="±")[:6] for row in report.published()]
-    if published:
-        say("")
-        say(f"{PUBLISHED_TITLE}:")
-        print_table(list(figures.HEADER[:6]), published, numbers=5)
     for other in report.other_labels():
         say("")
         say(f"AUROC ({other.config.labels} labels, {other.config.level} level)")
@@ -315,7 +309,6 @@ def _record(report: "Report") -> dict[str, Any]:
         "cases": list(config.cases),
         "methods": [asdict(row) for row in report.rows()],
         "breakdowns": [asdict(breakdown) for breakdown in report.breakdowns()],
-        "published": [asdict(row) for row in report.published()],
         "other_labels": {
             other.config.labels: [asdict(row) for row in other.rows()]
             for other in report.other_labels()

@@ -324,12 +324,18 @@ def _run_one(
             "peak_bytes": measured.peak_bytes,
         }
     scores = torch.tensor(stored["scores"], dtype=torch.float64)
-    curve = stored_curve(stored.get("curve"), loaded.judged_by, subject.graph.n_edges)
+    curve = stored_curve(
+        stored.get("curve"), loaded.judged_by, subject.graph.n_edges, len(loaded.unseen)
+    )
     if curve is None:
-        curve = faithfulness_curve(scores, subject, loaded.unseen, sizes="log")
+        curve = faithfulness_curve(subject, loaded.unseen, scores, sizes="log")
         if kept is not None:
-            record = {name: getattr(curve, name) for name in ("sizes", "kept", "faithfulness")}
-            curve_record = {**record, "judged_by": loaded.judged_by}
+            curve_record = {
+                "sizes": curve.sizes,
+                "kept": curve.pruned_sizes,
+                "faithfulness": curve.faithfulness,
+                "judged_by": loaded.judged_by,
+            }
             save_run(kept.path, kept.about, seed, {**stored, "curve": curve_record})
     return BenchRun(
         case=id,

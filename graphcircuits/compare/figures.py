@@ -4,11 +4,8 @@
    quantiles of AUROC where circuits are known, and of CMD where they are not: two kinds of table.
 2. `to_markdown`, `to_csv` and `to_latex` write the rows, `breakdown_text` means of parts of the
    cases, `kinds_text` circuits that are one of a kind and others, `contrasts_text` what one method
-   has over another. Published figures (`published`) are of other weights and stand in a block of
-   their own.
-3. `row_figure` draws the rows as the paper does, `box_plot` writes that to a file.
-
-`sweep_figures` does the same for the configurations of a sweep.
+   has over another.
+3. `row_figure` draws a box per row, as the paper does, `box_plot` writes that to a file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,9 +14,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import TYPE_CHECKING
 
-from graphcircuits.compare.boxes import Box, Slot, SlotGroup, box_figure
-from graphcircuits.compare.published import N_CASES, N_SEEDS, PUBLISHED_TITLE, Published
-from graphcircuits.drawing.library import known_suffix, save_figure
+from graphcircuits.drawing.library import STYLE, known_suffix, need_library, plain, save_figure
 from graphcircuits.evaluation.evaluate import QUANTILES, Summary
 from graphcircuits.evaluation.intervals import Interval
 from graphcircuits.evaluation.text_tables import csv_text, latex_table, markdown_table, with_spread
@@ -100,11 +95,8 @@ def header(rows: Sequence[Row]) -> tuple[str, ...]:
     return CMD_HEADER if rows and rows[0].auprc is None else HEADER
 
 
-def cells(row: Row | Published, *, plus_minus: str = " ± ") -> list[str]:
-    """The cells of a row under its header; a published row has none after the quantiles."""
-    if isinstance(row, Published):
-        quantiles = with_spread(row.quantiles, row.spread, plus_minus)
-        return [row.method, *quantiles, *[""] * (len(HEADER) - len(_START))]
+def cells(row: Row, *, plus_minus: str = " ± ") -> list[str]:
+    """The cells of a row under its header."""
     summary = row.summary
     if row.auprc is None or row.precision is None:
         middle = [f"{row.cmd:.3f}", f"{row.cpr:.3f}", f"{row.wins:.1f}"]
@@ -119,13 +111,9 @@ def cells(row: Row | Published, *, plus_minus: str = " ± ") -> list[str]:
     ]
 
 
-def to_markdown(rows: Sequence[Row], published: Sequence[Published], *, title: str) -> str:
-    """A title and one table, or two where there are published figures."""
-    parts = [title, markdown_table(header(rows), [cells(row) for row in rows])]
-    if published:
-        cut = [cells(row)[: len(_START)] for row in published]
-        parts += [f"{PUBLISHED_TITLE}:", markdown_table(_START, cut)]
-    return "\n\n".join(parts) + "\n"
+def to_markdown(rows: Sequence[Row], *, title: str) -> str:
+    """A title and a table."""
+    return f"{title}\n\n{markdown_table(header(rows), [cells(row) for row in rows])}\n"
 
 
 def breakdown_text(breakdown: Breakdown) -> str:
@@ -179,10 +167,10 @@ def in_percent(interval: Interval) -> str:
     return f"{value:.1f}% [{low:.1f}, {high:.1f}]"
 
 
-def to_csv(rows: Sequence[Row], published: Sequence[Published]) -> str:
-    """Numbers in full, one line per method, with a column that says which are published."""
+def to_csv(rows: Sequence[Row]) -> str:
+    """Numbers in full, one line per method."""
     deviations = [f"{name}_std" for name in QUANTILES]
-    names = ["method", "published", "measure", "cases", "seeds", *QUANTILES, *deviations]
+    names = ["method", "measure", "cases", "seeds", *QUANTILES, *deviations]
     more = ["auprc", "precision_at_size", "cpr", "cmd", "wins", "seconds", "peak_bytes"]
     lines: list[list[object]] = [[*names, *more]]
     for row in rows:
@@ -190,12 +178,8 @@ def to_csv(rows: Sequence[Row], published: Sequence[Published]) -> str:
         numbers = [*summary.quantiles, *(summary.spread or [""] * 5)]
         truth = [_blank(row.auprc), _blank(row.precision)]
         cost = [row.cpr, row.cmd, row.wins, row.seconds, _blank(row.peak_bytes)]
-        about = [row.method, "no", measure, summary.n_cases, summary.n_seeds]
+        about = [row.method, measure, summary.n_cases, summary.n_seeds]
         lines.append([*about, *numbers, *truth, *cost])
-    for row in published:
-        seeds = "" if row.spread is None else N_SEEDS
-        numbers = [*row.quantiles, *(row.spread or [""] * 5)]
-        lines.append([row.method, "yes", "auroc", N_CASES, seeds, *numbers, *[""] * len(more)])
     return csv_text(lines)
 
 
@@ -203,37 +187,55 @@ def _blank(value: object) -> object:
     return "" if value is None else value
 
 
-def to_latex(rows: Sequence[Row], published: Sequence[Published], *, title: str) -> str:
+def to_latex(rows: Sequence[Row], *, title: str) -> str:
     """A table with the rules of `booktabs`; the title is its caption."""
     blocks = [("", [cells(row, plus_minus="±") for row in rows])]
-    if published:
-        blocks.append((PUBLISHED_TITLE, [cells(row, plus_minus="±") for row in published]))
     return latex_table(header(rows), blocks, caption=title)
 
 
 # The box plot
 
 
-def box_plot(
-    path: str | Path, rows: Sequence[Row], published: Sequence[Published], *, title: str
-) -> None:
+def box_plot(path: str | Path, rows: Sequence[Row], *, title: str) -> None:
     """Write `row_figure` to a file; by suffix SVG, PNG or PDF."""
     known_suffix(path)
-    save_figure(row_figure(rows, published, title=title), path)
+    save_figure(row_figure(rows, title=title), path)
 
 
-def row_figure(rows: Sequence[Row], published: Sequence[Published], *, title: str) -> "Figure":
-    """The rows drawn as boxes, published ones dashed and to the right."""
-    boxes = [Box.of_cases(row.case_means, row.summary.spread) for row in rows]
-    slots = [Slot(label=row.method, boxes=(box,)) for row, box in zip(rows, boxes, strict=True)]
-    groups = [SlotGroup(title="", slots=tuple(slots))]
-    if published:
-        theirs = [Slot(label=row.method, boxes=(Box.of_published(row),)) for row in published]
-        groups.append(SlotGroup(title="Published, on other weights", slots=tuple(theirs)))
+def row_figure(rows: Sequence[Row], *, title: str) -> "Figure":
+    """A box per row over its cases: quartiles, whiskers to the last case within 1.5 interquartile
+    ranges of the box, circles for the cases beyond."""
+    if not rows:
+        raise ValueError("a box plot needs at least one row, got none.")
+    need_library("the box plot")
+    import matplotlib
+    from matplotlib.figure import Figure
+
     is_auroc = header(rows) == HEADER
-    return box_figure(
-        groups,
-        title=title,
-        axis="Edge AUROC" if is_auroc else "CMD, smaller is better",
-        limits=(-0.02, 1.03) if is_auroc else None,
-    )
+    with matplotlib.rc_context(STYLE):
+        # A figure of its own, without pyplot: no window system and no state that outlives the call.
+        figure = Figure(figsize=(max(6.0, 0.9 + 0.8 * len(rows)), 4.7), layout="constrained")
+        axes = figure.subplots()
+        line = {"color": "#0173b2", "linewidth": 0.9}
+        axes.boxplot(
+            [row.case_means for row in rows],
+            widths=0.44,
+            patch_artist=True,
+            boxprops={"edgecolor": "#0173b2", "facecolor": "#cfe3f0", "linewidth": 0.9},
+            whiskerprops=line,
+            capprops=line,
+            medianprops={"color": "#0173b2", "linewidth": 1.9},
+            flierprops={"marker": "o", "markersize": 3.4, "markeredgecolor": "#0173b2"},
+        )
+        # Names are broken at their hyphens: side by side they would overlap.
+        names = [plain(row.method.replace("-", "-\n").replace("+", "\n+")) for row in rows]
+        axes.set_xticks(range(1, len(rows) + 1), names, fontsize=7.5)
+        axes.tick_params(axis="y", labelsize=8)
+        axes.set_ylabel("Edge AUROC" if is_auroc else "CMD, smaller is better", fontsize=9)
+        if is_auroc:
+            axes.set_ylim(-0.02, 1.03)
+        axes.grid(axis="y", color="#e4e4e8", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        figure.suptitle(plain(title), fontsize=9.5)
+    return figure

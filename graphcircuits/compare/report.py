@@ -4,7 +4,7 @@
 2. `Report.scores` compares every run with the labels (AUROC, AUPRC, precision at the true size),
    where a circuit is known, and takes the areas of its curve (CPR, CMD).
 3. `Report.rows` summarizes AUROC as the paper does, and CMD in the same way where no circuit is
-   known; `Report.other_labels` does so by other labels where published figures stand beside.
+   known; `Report.other_labels` does so by other labels on the paper's test cases.
    `Report.breakdowns` divides the subjects by architecture, by tasks in a model and whether
    they share heads, and by layers where no circuit is known.
 4. `Report.kinds` divides them by whether another has the same circuit: where several share one, a
@@ -29,7 +29,6 @@ from graphcircuits.cases.case import LABELINGS
 from graphcircuits.cases.orders import Order
 from graphcircuits.compare import figures
 from graphcircuits.compare.bench import BenchConfig, truth
-from graphcircuits.compare.published import HIGHLIGHTED, Published
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import Unit
 from graphcircuits.drawing.library import known_suffix, save_figure
@@ -287,15 +286,12 @@ class Report:
     def _noun(self) -> str:
         return "case" if self.config.fleet == "planted" else "subject"
 
-    def published(self) -> tuple[Published, ...]:
-        """The paper's figures, where they are about the same cases at the same level."""
+    def other_labels(self) -> list["Report"]:
+        """The same runs by all other labels, on the test cases at head level: the paper's figures
+        are about those, and go by labels that are not the complete ones."""
         cases = {Order.parse(id).case for id in self.config.cases}
         same = cases == set(case_ids(split="test")) and self.config.level == "head"
-        return HIGHLIGHTED if same and self.has_truth else ()
-
-    def other_labels(self) -> list["Report"]:
-        """The same runs by the labels that published figures go by, where those stand beside."""
-        others = LABELINGS if self.published() else ()
+        others = LABELINGS if same and self.has_truth else ()
         configs = [replace(self.config, labels=x) for x in others if x != self.config.labels]
         return [replace(self, config=config) for config in configs]
 
@@ -319,7 +315,7 @@ class Report:
 
         `runs` is the name of a file with every run, in the same folder.
         """
-        text = figures.to_markdown(self.rows(), self.published(), title=f"## {self.title}")
+        text = figures.to_markdown(self.rows(), title=f"## {self.title}")
         parts = [text + "\n" + self._about()]
         if (kinds := self.kinds()) is not None:
             parts.append(figures.kinds_text(kinds))
@@ -387,8 +383,8 @@ class Report:
         out, rows = Path(out), self.rows()
         texts = {
             "table.md": self.markdown(),
-            "table.csv": figures.to_csv(rows, self.published()),
-            "table.tex": figures.to_latex(rows, self.published(), title=self.title),
+            "table.csv": figures.to_csv(rows),
+            "table.tex": figures.to_latex(rows, title=self.title),
             "cases.csv": self.case_csv(),
         }
         for name, text in texts.items():
@@ -409,7 +405,7 @@ class Report:
         """
         if path is not None:
             known_suffix(path)
-        figure = figures.row_figure(self.rows(), self.published(), title=self.title)
+        figure = figures.row_figure(self.rows(), title=self.title)
         if path is not None:
             save_figure(figure, path)
         return figure

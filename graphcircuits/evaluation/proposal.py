@@ -20,7 +20,7 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.engine.memory import OutOfMemory
 from graphcircuits.evaluation.evaluate import CircuitRuns, faithfulness, log_sizes, mib_sizes, shown
 from graphcircuits.methods import Progress
-from graphcircuits.result.files import RecordedCurve
+from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.fresh import unseen
@@ -66,7 +66,7 @@ class Proposal:
     fresh: float | None = None
     """Faithfulness on other pairs."""
     n_fresh: int = 0
-    curve: RecordedCurve | None = None
+    curve: FaithfulnessCurve | None = None
     """At the sizes that were tried, where the size was left open."""
     problems: tuple[str, ...] = ()
     """Why numbers are missing."""
@@ -144,7 +144,7 @@ def propose(
         runs = CircuitRuns(subject, some)
         if edges is None:
             edges, tried = _fewest(result, runs, keep, progress)
-            curve = _recorded(tried, some, seed)
+            curve = _recorded(tried, subject, some, seed)
             circuit, found_on = result.circuit(edges=edges, prune=True), tried[edges]
         else:
             (found_on,) = runs([result.circuit(edges=edges)])
@@ -224,7 +224,7 @@ def _few(subject: Transformer, pairs: Pairs) -> Pairs:
 
 def recorded_curve(
     subject: Transformer, pairs: Pairs, result: Result, *, size: int, seed: int | None = None
-) -> RecordedCurve | None:
+) -> FaithfulnessCurve | None:
     """How faithful the best edges are at this size and at those of a grid: MIB's on large graphs,
     log-spaced on others, without the whole graph, which is faithful whatever the ranking.
 
@@ -237,10 +237,17 @@ def recorded_curve(
         values = faithfulness(subject, some, [result.circuit(edges=n, prune=True) for n in sizes])
     except (ValueError, MemoryError):
         return None
-    return _recorded(dict(zip(sizes, values, strict=True)), some, seed)
+    return _recorded(dict(zip(sizes, values, strict=True)), subject, some, seed)
 
 
-def _recorded(values: dict[int, float], pairs: Pairs, seed: int | None) -> RecordedCurve:
+def _recorded(
+    values: dict[int, float], subject: Transformer, pairs: Pairs, seed: int | None
+) -> FaithfulnessCurve:
     sizes = sorted(values)
-    measured = [values[size] for size in sizes]
-    return RecordedCurve(sizes=sizes, faithfulness=measured, pairs=len(pairs), seed=seed)
+    return FaithfulnessCurve(
+        n_edges=subject.graph.n_edges,
+        sizes=sizes,
+        faithfulness=[values[size] for size in sizes],
+        n_pairs=len(pairs),
+        seed=seed,
+    )

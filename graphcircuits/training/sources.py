@@ -24,9 +24,7 @@ import torch
 
 from graphcircuits.adapters.load import load_model
 from graphcircuits.cases import N_FOLDS, Case, load_case
-from graphcircuits.cases.collection import Corpus, load_corpus
-from graphcircuits.cases.language_folder import REPORT
-from graphcircuits.cases.language_report import check_shares, does
+from graphcircuits.cases.collection import REPORT, Corpus, check_shares, does, load_corpus
 from graphcircuits.cases.multitask import AT, MultiCase
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.pools import pool_cases

@@ -1,8 +1,8 @@
 """Whether a predictor knows where it fails, and whether its probabilities are true.
 
 1. Subjects whose programs the predictor has not seen: shipped planted ones of its fold, those of
-   corpora (`python -m lab.factory corpus`), and language models with the tasks that they do. CMD of `gcl`
-   and of `eap-ig` on fresh pairs over log-spaced sizes, beside the familiarity of each case.
+   corpora (`python -m lab.factory corpus`), and language models with the tasks that they do. CMD
+   of `gcl` and of `eap-ig` on fresh pairs over log-spaced sizes, beside how familiar each case is.
 2. Rank correlation of each measure of strangeness with (CMD of gcl - CMD of eap-ig), and AUROC of
    telling apart where gcl is worse by 20%, and by 0.03.
 3. Calibration: a half of the cases is fitted, the other one measured, and the reverse. Labels are
@@ -133,7 +133,7 @@ def measured(ensemble: Ensemble, subject: Subject) -> Row | None:
         reading = read(ensemble, transformer, pairs)
         found = ensemble.predict(reading, generator=torch.Generator().manual_seed(0))
         own, other = (
-            faithfulness_curve(scores, transformer, fresh, sizes="log")
+            faithfulness_curve(transformer, fresh, scores, sizes="log")
             for scores in (found.logits, eap_ig(transformer, pairs))
         )
     except ValueError as error:

@@ -21,8 +21,8 @@ from statistics import mean, median
 
 from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.io.disk import write_atomic
+from lab import ROOT
 
-ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "results"
 NO_RESULTS = ("index", "provenance")
 """Pages that list the others."""

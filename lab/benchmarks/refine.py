@@ -1,7 +1,7 @@
 """What refining gains on natural subjects: CMD on fresh prompts, before and after.
 
-Subjects of one fold of a corpus (`python -m lab.factory corpus`), drawn at random; scores are found and
-refined on pairs of seed 0 and judged on those of seed 1000, over log-spaced sizes.
+Subjects of one fold of a corpus (`python -m lab.factory corpus`), drawn at random; scores are
+found and refined on pairs of seed 0 and judged on those of seed 1000, over log-spaced sizes.
 
 python -m lab.benchmarks.refine CORPUS --fold 1 --subjects 16 --seconds 10
 python -m lab.benchmarks.refine CORPUS --fold 1 --subjects 16 --steps 300 --rate 0.1 --spread 0.2
@@ -71,7 +71,7 @@ def measured(entry: CorpusEntry, options: argparse.Namespace) -> Found:
     )
     seconds = time.perf_counter() - began
     before, after, seen = (
-        faithfulness_curve(scores, subject, pairs, sizes="log").cmd
+        faithfulness_curve(subject, pairs, scores, sizes="log").cmd
         for scores, pairs in ((start, fresh), (refined.scores, fresh), (refined.scores, own))
     )
     return Found(before, after, seen, refined.steps, seconds)

@@ -19,7 +19,6 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from graphcircuits.cases import MULTITASK, N_FOLDS, case_ids, load_case
@@ -28,8 +27,9 @@ from graphcircuits.cases.multitask import MAX_HEADS, place
 from graphcircuits.cases.random_programs import random_ids
 from graphcircuits.cases.recognize import shipped_ids
 from graphcircuits.io.store import write_atomic
+from lab import DATA
 
-FILE = Path(__file__).parents[1] / "data" / "multitask.json"
+FILE = DATA / "multitask.json"
 COUNTS = {"test": 44, **{f"fold-{fold}": 10 for fold in range(N_FOLDS)}}
 """Models of each split."""
 RANDOM = {"test": 120, **{f"fold-{fold}": 40 for fold in range(N_FOLDS)}}

@@ -22,8 +22,7 @@ from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
     from graphcircuits.cases.collection import Corpus
-    from graphcircuits.cases.plan import CorpusConfig
-    from graphcircuits.cases.shards import Manifest
+    from graphcircuits.cases.shards import CorpusConfig, Manifest
 
 MOST_TOGETHER = 64
 
@@ -110,8 +109,8 @@ def corpus(
 
 def _settings(folder: Path, given: dict[str, Any]) -> "CorpusConfig | None":
     """What was asked for; None if nothing was, which goes on with what is there."""
-    from graphcircuits.cases.plan import CorpusConfig
-    from graphcircuits.cases.shards import MANIFEST, check_settings, read_manifest
+    from graphcircuits.cases.shards import MANIFEST, CorpusConfig, read_manifest
+    from lab.factory.shards import check_settings
 
     there = (folder / MANIFEST).exists()
     if there and not given:
@@ -133,8 +132,8 @@ def _make(
     """Plan, train and write, with a line per shard; gives the manifest as it is then."""
     import time
 
-    from graphcircuits.cases.shards import in_words
     from lab.factory.making import begin, make, training_of
+    from lab.factory.shards import in_words
 
     deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
     with _interruptible(folder), late_progress() as bar:

@@ -1,4 +1,4 @@
-"""`python -m lab.factory language`: small language models, trained on the text that a machine has."""
+"""`python -m lab.factory language`: small language models, trained on a machine's own text."""
 
 import shlex
 import sys
@@ -81,9 +81,9 @@ def language(
     """
     import time
 
-    from graphcircuits.cases.language_report import markdown
     from lab.factory.language.designs import PLAN, Design
     from lab.factory.language.model import LanguageConfig
+    from lab.factory.language.report import markdown
 
     names = list(PLAN) if models is None else models.replace(" ", "").split(",")
     refuse(
@@ -171,7 +171,7 @@ def _make(
 
 
 def _line(report: dict[str, Any]) -> str:
-    from graphcircuits.cases.language_report import does
+    from graphcircuits.cases.collection import does
 
     if report["problem"] is not None:
         return f"{report['model']:20} FAILED  {report['problem']}"
@@ -183,7 +183,8 @@ def _line(report: dict[str, Any]) -> str:
 
 
 def _show(reports: list[dict[str, Any]]) -> None:
-    from graphcircuits.cases.language_report import DOES, SIZES, does, percent, sizes
+    from graphcircuits.cases.collection import DOES, does
+    from lab.factory.language.report import SIZES, percent, sizes
 
     if not reports:
         return

@@ -28,24 +28,28 @@ import torch
 from graphcircuits.cases.build import finished, training
 from graphcircuits.cases.collection import CorpusEntry, LoadedShard, load_shard
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.plan import CorpusConfig, Shard, plan
 from graphcircuits.cases.prepare import BuildConfig, Data, Prepared, prepared
 from graphcircuits.cases.shards import (
     MANIFEST,
+    CorpusConfig,
     KeptShard,
     Manifest,
-    ShardContent,
-    check_settings,
+    Shard,
     read_manifest,
-    still_there,
-    write_manifest,
-    write_shard,
 )
 from graphcircuits.fleets.recipes import SiitConfig, recipe
 from graphcircuits.fleets.train import train_fleet
 from graphcircuits.fleets.verify import verify_fleet
 from graphcircuits.io.store import StoreError
 from graphcircuits.subject.transformer import Transformer
+from lab.factory.plan import plan
+from lab.factory.shards import (
+    ShardContent,
+    check_settings,
+    still_there,
+    write_manifest,
+    write_shard,
+)
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """The six predictors that ship, made by one command from corpora that it records.
 
 1. Sources are the shipped subjects of the pool and the folders that are named, each of which
-   `python -m lab.factory corpus` or `python -m lab.factory language` made. A labelled circuit that does not keep
-   LEAST of the answers by itself is not learned from.
+   `python -m lab.factory corpus` or `language` made. A labelled circuit that does not keep LEAST
+   of the answers by itself is not learned from.
 2. All of them are read once. `default` learns from everything, `fold-K` from what shares nothing
    with fold K; each has SEEDS members, which train side by side in processes of their own.
 3. What the held-out folds say is added (`crossfit.py`).
@@ -27,8 +27,7 @@ import numpy as np
 import torch
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.language_folder import MANIFEST as LANGUAGE
-from graphcircuits.cases.language_folder import REPORT
+from graphcircuits.cases.collection import REPORT
 from graphcircuits.cases.shards import KIND as CORPUS
 from graphcircuits.cases.shards import MANIFEST
 from graphcircuits.compare.selection import select_cases
@@ -55,6 +54,7 @@ from graphcircuits.training.sources import (
 )
 from graphcircuits.training.train import together, train
 from lab.factory.audit import PAIRS, right_shares
+from lab.factory.language.folder import MANIFEST as LANGUAGE
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def describe(folder: Path) -> dict[str, Any]:
     if not (folder / MANIFEST).is_file():
         raise ValueError(
             f"{folder} has neither {MANIFEST} nor {LANGUAGE}, so that nobody could say what was "
-            "learned from; build it with python -m lab.factory corpus or python -m lab.factory language."
+            "learned from; build it with python -m lab.factory corpus or language."
         )
     artifact = load_artifact(folder / MANIFEST, CORPUS)
     shards = artifact.meta["kept"]

@@ -32,7 +32,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import combinations, product
-from pathlib import Path
 
 import networkx as nx
 
@@ -40,12 +39,13 @@ from graphcircuits.cases import FAMILIES, N_FOLDS
 from graphcircuits.cases.case import Case
 from graphcircuits.cases.structure import Edge, circuit_of, is_constant, kind_of, structure_hash
 from graphcircuits.io.store import write_atomic
+from lab import DATA
 from lab.generators.template import program_template, source_template
 
 CHECKS = ("template", "circuit", "structure")
 HELD_OUT = ("ib-13-fixed",)
 """Held out beside the paper's test cases, for figures of their own."""
-SPLIT_FILE = Path(__file__).parents[1] / "data" / "split.json"
+SPLIT_FILE = DATA / "split.json"
 
 
 @dataclass(frozen=True, kw_only=True)

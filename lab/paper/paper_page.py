@@ -23,11 +23,9 @@ from functools import cached_property
 from pathlib import Path
 
 from graphcircuits.cases.case import LABELINGS
-from graphcircuits.compare.boxes import SUFFIXES
-from graphcircuits.compare.published import N_CASES, N_SEEDS, PUBLISHED_TITLE, short_words
-from graphcircuits.compare.sweep_rows import CONFIGURATIONS, command_of, read_rows
 from graphcircuits.evaluation.text_tables import markdown_table, signed
 from graphcircuits.io.disk import write_atomic
+from lab.paper.boxes import SUFFIXES
 from lab.paper.decompose import (
     Contrast,
     contrast_table,
@@ -38,6 +36,7 @@ from lab.paper.decompose import (
     main_contrasts,
 )
 from lab.paper.findings import PUBLISHED_MEDIANS, ClaimCheck, findings, learner_table
+from lab.paper.published import N_CASES, N_SEEDS, PUBLISHED_TITLE, short_words
 from lab.paper.sweep_costs import Record, cost_markdown, formula_markdown, read_costs
 from lab.paper.sweep_figures import (
     HIGHLIGHT,
@@ -50,6 +49,7 @@ from lab.paper.sweep_figures import (
     sweep_latex,
     sweep_markdown,
 )
+from lab.paper.sweep_rows import CONFIGURATIONS, command_of, read_rows
 from lab.paper.sweeps import Search, SweepResult, read_searches, sweeps_of
 
 CAPTION = (

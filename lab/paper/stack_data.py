@@ -22,12 +22,12 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.compare.selection import Unit
 from graphcircuits.predictor.measure.features import Features, features
 from graphcircuits.predictor.model import InvariantTables, PredictorConfig, read_case, structure_of
-from graphcircuits.predictor.paper.vectors import VectorLayout, vector_lists
 from graphcircuits.predictor.transform import Neighbourhoods
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import mixed_seed
 from graphcircuits.training.objectives import label_weights
 from lab.paper.side_by_side import StackedTables, StackedVectors
+from lab.paper.vectors import VectorLayout, vector_lists
 
 LIKE = 1.5
 """How much wider than the narrowest the MLPs of a bucket may be."""

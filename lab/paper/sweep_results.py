@@ -18,7 +18,6 @@ from torch import Tensor
 from graphcircuits.cases import N_FOLDS
 from graphcircuits.cases.relations import groups_of
 from graphcircuits.compare.selection import Unit
-from graphcircuits.compare.sweep_rows import SweepRow, write_rows
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble, seen_of
 from graphcircuits.predictor.model import Predictor
 from lab.paper.configurations import ALL, SweepConfig
@@ -27,6 +26,7 @@ from lab.paper.stack_data import subject_folder
 from lab.paper.stacked import StackedRun
 from lab.paper.sweep import Sweep
 from lab.paper.sweep_plan import Plan, SweepJob
+from lab.paper.sweep_rows import SweepRow, write_rows
 
 ROWS = "sweep.json"
 USUAL_STEPS = 150

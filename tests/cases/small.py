@@ -8,13 +8,13 @@ import torch
 
 from graphcircuits.cases.build import Finished
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.plan import CorpusConfig, Member, Shard
 from graphcircuits.cases.prepare import BuildConfig
-from graphcircuits.cases.shards import Manifest, write_manifest
+from graphcircuits.cases.shards import CorpusConfig, Manifest, Member, Shard
 from graphcircuits.fleets.checkpoint import TrainedSubject
 from graphcircuits.fleets.recipes import recipe
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
+from lab.factory.shards import write_manifest
 
 BUILD = BuildConfig(inputs=32, interchanges=8, verify_inputs=32, verify_interchanges=8)
 CONFIG = CorpusConfig(

@@ -88,7 +88,7 @@ def test_a_folder_of_natural_subjects(tmp_path: Path, monkeypatch: pytest.Monkey
     record = json.loads(done.stdout)
     assert record["title"] == "1 method on 2 natural subjects (all)"
     assert record["cases"] == ["ib-3.natural.llama.0", "ib-8.natural.plain.0"]
-    assert (record["fleet"], record["labels"], record["published"]) == ("natural", None, [])
+    assert (record["fleet"], record["labels"]) == ("natural", None)
     (row,) = record["methods"]
     assert (row["wins"], row["auprc"]) == (2.0, None)
     assert row["summary"]["quantiles"][2] == pytest.approx(row["cmd"])

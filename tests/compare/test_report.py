@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from graphcircuits.cases import case_ids, load_case
-from graphcircuits.cases.case import LABELINGS
 from graphcircuits.cases.multitask import multi_records
 from graphcircuits.compare.bench import BenchConfig
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import Unit
-from graphcircuits.evaluation.evaluate import FaithfulnessCurve, auroc
+from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.result.curve import FaithfulnessCurve
 
 METHODS = ("eap", "random")
 
@@ -31,14 +31,18 @@ def one_run(
     """A run whose best edges, however many, keep this part of the behaviour."""
     graph = Unit.of(case).case.graph
     generator = torch.Generator().manual_seed(seed)
-    ends = {"fractions": (0.0, 1.0), "sizes": (0, graph.n_edges), "kept": (0, graph.n_edges)}
     return BenchRun(
         case=case,
         method=method,
         seed=seed,
         graph=graph,
         scores=torch.rand(graph.n_edges, generator=generator) if scores is None else scores,
-        curve=FaithfulnessCurve(**ends, faithfulness=(kept, kept)),
+        curve=FaithfulnessCurve(
+            n_edges=graph.n_edges,
+            sizes=(0, graph.n_edges),
+            faithfulness=(kept, kept),
+            n_pairs=1,
+        ),
         seconds=1.0 + seed,
         peak_bytes=None if seed else 3 * 2**20,
         reused=False,
@@ -153,19 +157,6 @@ def test_circuits_that_are_one_of_a_kind_are_told_apart() -> None:
     assert report(perfect[:2], methods=("gcl",)).kinds() is None
 
 
-def test_published_figures_have_every_labeling_beside_them() -> None:
-    cases = case_ids(split="test")
-    runs = [one_run(id, "eap", 0, 0.5, load_case(id).labels("paper").mask.double()) for id in cases]
-    made = report([*runs], methods=("eap",), seeds=(0,))
-    medians = {
-        other.config.labels: other.rows()[0].summary.quantiles[2]
-        for other in (made, *made.other_labels())
-    }
-    assert set(medians) == set(LABELINGS)
-    assert medians["paper"] == 1.0 > min(medians.values())
-    assert report(runs[:3], methods=("eap",), seeds=(0,)).other_labels() == []
-
-
 def test_what_is_gained_on_natural_subjects_has_intervals() -> None:
     kept = {"gcl": (0.9, 0.8, 0.9), "eap-ig": (0.8, 0.8, 0.8), "eap-ig+paths": (0.85, 0.8, 0.85)}
     runs = [
@@ -209,7 +200,6 @@ def test_without_a_circuit_methods_are_compared_by_cmd(tmp_path: Path) -> None:
     # One subject is shared, each of the others has one winner.
     assert (first.wins, second.wins) == (1.5, 1.5)
     assert (first.auprc, first.precision) == (None, None)
-    assert made.published() == ()
     markdown = made.markdown()
     assert "| Method | Min. | Q1 | Median | Q3 | Max. | Mean | CPR | Wins | Seconds |" in markdown
     assert "| 0.333 | 0.667 | 1.5 | 1.5 | 3 MiB |" in markdown
@@ -256,7 +246,7 @@ def test_tasks_are_divided_by_how_many_a_model_has() -> None:
     assert made.by_case("auroc", "eap")[tasks[1]] == {0: own}
 
 
-def test_published_figures_only_beside_the_same_cases() -> None:
+def test_all_labels_only_on_the_test_cases() -> None:
     test = tuple(case_ids(split="test"))
     natural = tuple(f"{id}.natural.plain.0" for id in test)
     for cases, level, shown in (
@@ -267,7 +257,7 @@ def test_published_figures_only_beside_the_same_cases() -> None:
         (test, "qkv", False),
     ):
         given = BenchConfig(cases=cases, methods=("random",), level=level)
-        assert bool(Report(config=given, title="", runs=()).published()) == shown
+        assert bool(Report(config=given, title="", runs=()).other_labels()) == shown
 
 
 def test_labels_that_are_not_the_papers_own_are_named() -> None:
@@ -280,7 +270,7 @@ def test_labels_that_are_not_the_papers_own_are_named() -> None:
     assert "Labels `paper`, level `head`" in Report(config=given, title="", runs=()).markdown()
 
 
-def test_where_published_figures_stand_all_labelings_do() -> None:
+def test_the_test_cases_have_tables_by_all_labels() -> None:
     """Scores that are the complete circuit are perfect by complete labels alone."""
     runs = [
         one_run(id, "eap", 0, 1.0, load_case(id).circuit.mask.double())

@@ -43,7 +43,7 @@ def test_no_fewer_of_the_best_edges_keep_enough(given: Given) -> None:
     assert found.found_on == pytest.approx(kept(given, found.best))
     assert found.curve is not None
     assert found.best in found.curve.sizes
-    assert (found.curve.pairs, found.curve.seed) == (8, 0)
+    assert (found.curve.n_pairs, found.curve.seed) == (8, 0)
     for size, value in zip(found.curve.sizes, found.curve.faithfulness, strict=True):
         assert value == pytest.approx(kept(given, size), abs=1e-9)
     assert len(found.curve.sizes) <= 8
@@ -95,7 +95,7 @@ def test_a_curve_at_all_sizes_and_one_more(given: Given) -> None:
     assert 50 not in log_sizes(110)
     assert curve.sizes == tuple(sorted({*log_sizes(110), 50} - {110}))
     assert curve.faithfulness[curve.sizes.index(50)] == pytest.approx(kept(given, 50))
-    assert (curve.pairs, curve.seed) == (8, 3)
+    assert (curve.n_pairs, curve.seed) == (8, 3)
     same = replace(pairs, corrupted=pairs.clean)
     assert recorded_curve(subject, same, result, size=50) is None
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from graphcircuits.cases import language_folder as folders
 from graphcircuits.io.disk import writing
 from graphcircuits.io.files import write_json
+from lab.factory.language import folder as folders
 from lab.factory.language.designs import Design
 from lab.factory.language.model import LanguageConfig, ModelJob
 from lab.factory.language.text import collect, installed_roots

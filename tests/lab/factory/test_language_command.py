@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from graphcircuits.cases import language_folder as folders
+from lab.factory.language import folder as folders
 from lab.factory.language import workers
 from lab.factory.language.designs import PLAN
 from lab.factory.language.model import ModelJob
-from tests.cases.test_language_report import FAILED, LEARNED
+from tests.lab.factory.language.test_report import FAILED, LEARNED
 from tests.lab.factory.language.texts import write_texts
 from tests.shell import Command, refused
 

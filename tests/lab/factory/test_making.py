@@ -13,14 +13,14 @@ import pytest
 
 from graphcircuits.cases.collection import load_corpus
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.plan import CorpusConfig
 from graphcircuits.cases.prepare import Prepared, find_case, prepare
-from graphcircuits.cases.shards import MANIFEST, Manifest, shard_path, write_manifest
+from graphcircuits.cases.shards import MANIFEST, CorpusConfig, Manifest, shard_path
 from graphcircuits.fleets.recipes import recipe
 from graphcircuits.io import store
 from graphcircuits.io.store import StoreError, load_artifact, save_artifact
 from lab.factory import making as module
 from lab.factory.making import begin, build_of, make, measure_again
+from lab.factory.shards import write_manifest
 from tests.cases.small import CONFIG, FAILING, PLAN, all_files, begun, instantly, quick, unmeasured
 from tests.tiers import some
 

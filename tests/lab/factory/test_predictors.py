@@ -26,6 +26,7 @@ from graphcircuits.predictor.model import Predictor
 from graphcircuits.training.config import TrainConfig, shipped_recipe
 from graphcircuits.training.sources import shipped_sources
 from graphcircuits.training.train import TrainedPredictor
+from lab import ROOT
 from lab.factory import predictors as shipped
 from lab.factory.predictors import describe, describe_all, share_kept, true_sources
 from lab.paper.configurations import load_sweep
@@ -103,7 +104,7 @@ def test_shipped_predictors_learned_from_complete_circuits() -> None:
 
 
 def test_the_docs_say_what_the_files_record() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "predictor.md").read_text("utf-8")
+    text = (ROOT / "docs" / "predictor.md").read_text("utf-8")
     section = text.partition("## How it was trained")[2].partition("\n## ")[0]
     assert sum([run_block(block, {}) for block in python_blocks(section)]) == 4
     rows = dict(re.findall(r"^\| ([a-z, ]+) \| (\d.*) \|$", text, flags=re.MULTILINE))

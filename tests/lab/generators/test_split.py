@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from graphcircuits.cases import Case, case_ids, load_case, split_records
 from graphcircuits.cases.structure import structure_hash
 from graphcircuits.rasp.layout import interpbench_edges
+from lab import ROOT
 from lab.generators.split import (
     CHECKS,
     SPLIT_FILE,
@@ -103,7 +103,7 @@ def test_loading_a_case_does_not_recompute():
         "assert 'networkx' not in sys.modules\n"
         "assert 'lab.generators.split' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parents[2])
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
 
 # Its rules

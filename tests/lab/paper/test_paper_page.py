@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from graphcircuits.compare.sweep_rows import write_rows
 from lab.paper.paper_page import main
+from lab.paper.sweep_rows import write_rows
 from tests.lab.paper.sweep_examples import row, sweep
 
 BENCH = "case,method,seed,auroc\n" + "".join(

@@ -11,7 +11,6 @@ from graphcircuits.predictor.measure.features import Features
 from graphcircuits.predictor.model import InvariantTables, Predictor, PredictorConfig
 from graphcircuits.predictor.paper.align import TabpfnAligner
 from graphcircuits.predictor.paper.pool import DeepSets
-from graphcircuits.predictor.paper.vectors import WIDTHS, vector_lists
 from graphcircuits.predictor.transform import (
     TRANSFORMATIONS,
     Neighbourhoods,
@@ -20,6 +19,7 @@ from graphcircuits.predictor.transform import (
     sum_over_successors,
 )
 from lab.paper.side_by_side import StackedTables, StackedVectors, stacked_logits
+from lab.paper.vectors import WIDTHS, vector_lists
 from tests.predictor.cases import AT_THE_CLEAN_RUN, make_reading, small
 from tests.predictor.graphs import seeded
 from tests.subjects import make_subject

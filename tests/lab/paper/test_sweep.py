@@ -15,7 +15,6 @@ import torch
 
 from graphcircuits.cases import load_case
 from graphcircuits.cases.relations import twins
-from graphcircuits.compare.sweep_rows import read_rows
 from graphcircuits.io.config import load_config
 from graphcircuits.io.store import StoreError, load_artifact
 from graphcircuits.predictor.ensemble import load_ensemble
@@ -28,6 +27,7 @@ from lab.paper.stacked import StackedRun, Trained, train_side_by_side
 from lab.paper.sweep import Means, Outcome, lost_bundle, resources_of
 from lab.paper.sweep_plan import Bundle, bundles, in_turn, plan_sweep
 from lab.paper.sweep_results import held_out_median, rows_of, write_results
+from lab.paper.sweep_rows import read_rows
 from lab.paper.sweep_store import SweepFailure, SweepStore
 from tests.damage import join_artifact, rehashed, split_artifact
 from tests.lab.paper.sweeps import (

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from graphcircuits.adapters.load import load_model
-from graphcircuits.cases import language_folder as folder
-from lab.factory.language import build, train, workers
+from lab.factory.language import build, folder, train, workers
 from lab.factory.language.build import make_models
 from lab.factory.language.designs import Design
 from lab.factory.language.model import LanguageConfig, ModelJob
-from tests.cases.test_language_report import FAILED
+from tests.lab.factory.language.test_report import FAILED
 from tests.lab.factory.language.texts import write_texts
 
 NAMES = ("llama-1x32-chars", "gqa-2x32-chars")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graphcircuits.adapters.load import load_model
-from graphcircuits.cases import language_folder as folders
+from lab.factory.language import folder as folders
 from lab.factory.language import model as models
 from lab.factory.language import train as training
 from lab.factory.language.designs import Design

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from graphcircuits.compare.sweep_rows import (
+from graphcircuits.io.store import StoreError, save_artifact
+from lab.paper.sweep_rows import (
     CONFIGURATIONS,
     SweepRow,
     command_of,
@@ -14,7 +15,6 @@ from graphcircuits.compare.sweep_rows import (
     read_rows,
     write_rows,
 )
-from graphcircuits.io.store import StoreError, save_artifact
 
 
 def a_row(**changes: Any) -> SweepRow:

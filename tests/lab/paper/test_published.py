@@ -1,12 +1,13 @@
 """The published figures are those that the paper prints, in its table and in its figure."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from graphcircuits.compare.published import (
+from graphcircuits.methods import METHODS
+from lab import ROOT
+from lab.paper.published import (
     BASELINES,
     BY_CONFIGURATION,
     EXPLAINER,
@@ -16,10 +17,9 @@ from graphcircuits.compare.published import (
     short_words,
     words,
 )
-from graphcircuits.compare.sweep_rows import CONFIGURATIONS
-from graphcircuits.methods import METHODS
+from lab.paper.sweep_rows import CONFIGURATIONS
 
-FACTS = json.loads((Path(__file__).parents[1] / "data" / "paper_results.json").read_text())
+FACTS = json.loads((ROOT / "tests" / "data" / "paper_results.json").read_text())
 LONG = {"SP, edge": "Edge-wise Subnetwork Probing", "SP, node": "Node-wise Subnetwork Probing"}
 
 
@@ -75,3 +75,15 @@ def test_short_words() -> None:
         "Quadratic DAGformer, incidence graph, no message passing"
     )
     assert HIGHLIGHTED[1].method == "GCL, DirGraphConv, line graph, no message passing"
+
+
+def test_published_figures_are_consistent() -> None:
+    assert len(HIGHLIGHTED) == 8
+    for one in HIGHLIGHTED:
+        low, *_, high = one.quantiles
+        assert list(one.quantiles) == sorted(one.quantiles)
+        # The extremes are where the whiskers end, or lie beyond them.
+        assert one.whiskers is not None
+        assert low == min(one.whiskers[0], *one.outliers, 1.0)
+        assert high == max(one.whiskers[1], *one.outliers, 0.0)
+        assert all(not one.whiskers[0] <= outlier <= one.whiskers[1] for outlier in one.outliers)

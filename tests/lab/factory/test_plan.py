@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from graphcircuits.cases import case_ids
-from graphcircuits.cases import plan as module
 from graphcircuits.cases.architectures import subject_config
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.plan import CorpusConfig, Shard, plan
 from graphcircuits.cases.prepare import find_case
+from graphcircuits.cases.shards import CorpusConfig, Shard
 from graphcircuits.subject.transformer import TransformerConfig
+from lab.factory import plan as module
+from lab.factory.plan import plan
 
 
 @pytest.fixture

@@ -18,24 +18,22 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count, islice, repeat
 
 from graphcircuits.cases import case_ids
-from graphcircuits.cases.architectures import ARCHITECTURES, UnfitError, misfit, subject_config
+from graphcircuits.cases.architectures import UnfitError, misfit, subject_config
 from graphcircuits.cases.case import Case
 from graphcircuits.cases.multitask import MultiCase, multi_ids
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.prepare import BuildConfig, find_case, workers
+from graphcircuits.cases.prepare import find_case, workers
 from graphcircuits.cases.random_programs import random_ids
+from graphcircuits.cases.shards import COUNTS, CorpusConfig, Member, Shard
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.rasp.layout import complete_edges
 from graphcircuits.subject.layers import TransformerConfig, weight_shapes
 
-COUNTS = ("natural", "planted", "public", "multitask", "natural_multitask")
-"""What a corpus can have any number of."""
-MOST_SUBJECTS = 1_000_000
 RARE = 0.25
 """Sizes that fewer subjects have than this share of the mean are passed over."""
 ABOUT = 1500
@@ -46,80 +44,6 @@ BLOCK = 256
 """Random programs drawn at once."""
 PATIENCE = 1000
 """Programs in turn that an architecture may fail to hold."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CorpusConfig:
-    """What a corpus holds."""
-
-    natural: int = 0
-    """Subjects trained on the task alone."""
-    planted: int = 0
-    """Subjects with their program's circuit."""
-    public: int = 0
-    """Subjects trained by the public losses."""
-    multitask: int = 0
-    """Models of several tasks, each with its circuit."""
-    natural_multitask: int = 0
-    """Models of several tasks, trained on the tasks alone."""
-    architectures: tuple[str, ...] = tuple(ARCHITECTURES)
-    seed: int = 0
-    """Of weights and inputs."""
-    layers: int = 4
-    """Deepest subject of a single program."""
-    width: int = 32
-    """Widest stream of a subject of a single program."""
-    shard: int = 128
-    """Subjects that train side by side, at most."""
-    steps: int | None = None
-    """Training steps at most; None takes what the recipe of a fleet says."""
-    build: BuildConfig = field(default_factory=BuildConfig)
-
-    def __post_init__(self) -> None:
-        problems = [
-            f"{name} must be in 0..{MOST_SUBJECTS}, got {getattr(self, name)}"
-            for name in COUNTS
-            if not 0 <= getattr(self, name) <= MOST_SUBJECTS
-        ]
-        if not any(getattr(self, name) for name in COUNTS):
-            words = ", ".join(name.replace("_", " ") for name in COUNTS)
-            problems.append(f"nothing to build: say how many of {words}")
-        unknown = [name for name in self.architectures if name not in ARCHITECTURES]
-        if unknown or not self.architectures:
-            known = ", ".join(ARCHITECTURES)
-            problems.append(f"architectures must be some of {known}, got {', '.join(unknown)}")
-        if len(set(self.architectures)) < len(self.architectures):
-            problems.append(f"architectures must differ, got {', '.join(self.architectures)}")
-        problems += [
-            f"{name} must be at least {least}, got {getattr(self, name)}"
-            for name, least in {"seed": 0, "layers": 2, "width": 4, "shard": 1}.items()
-            if getattr(self, name) < least
-        ]
-        if problems:
-            raise ValueError("; ".join(problems) + ".")
-
-
-@dataclass(frozen=True)
-class Member:
-    """A subject of a shard, and where its program stands in the split."""
-
-    order: Order
-    fold: int | None
-    group: str | None
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Subjects that train side by side and lie in one file."""
-
-    name: str
-    members: tuple[Member, ...]
-    n_bytes: int
-    """About how large its file will be, if all pass."""
-
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        return tuple(member.order for member in self.members)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ They were measured on InterpBench's weights, which are not those of our subjects
 
 from dataclasses import dataclass
 
-from graphcircuits.compare.sweep_rows import (
+from lab.paper.sweep_rows import (
     CONNECTIVITIES,
     LEARNERS,
     TRANSFORMATIONS,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from graphcircuits.compare.boxes import Box, Slot, SlotGroup, draw_boxes
-from graphcircuits.compare.published import BY_CONFIGURATION, HIGHLIGHTED
+from lab.paper.boxes import Box, Slot, SlotGroup, draw_boxes
+from lab.paper.published import BY_CONFIGURATION, HIGHLIGHTED
 
 
 def test_the_box_of_cases() -> None:

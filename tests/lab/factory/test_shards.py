@@ -9,23 +9,25 @@ import pytest
 import torch
 
 from graphcircuits import __version__
-from graphcircuits.cases import shards as module
-from graphcircuits.cases.plan import CorpusConfig
 from graphcircuits.cases.shards import (
+    CorpusConfig,
     KeptShard,
     Manifest,
+    read_manifest,
+    read_shard,
+    shard_path,
+)
+from graphcircuits.io.store import StoreError, load_artifact, save_artifact
+from lab.factory import shards as module
+from lab.factory.shards import (
     ShardContent,
     check_settings,
     command_of,
     in_words,
-    read_manifest,
-    read_shard,
-    shard_path,
     still_there,
     write_manifest,
     write_shard,
 )
-from graphcircuits.io.store import StoreError, load_artifact, save_artifact
 from tests.cases.small import BUILD, CONFIG, PLAN, begun, tiny
 
 pytestmark = pytest.mark.usefixtures("unchecked")

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphcircuits.compare.published import Published
 from graphcircuits.drawing.library import (
     STYLE,
     SUFFIXES,
@@ -26,6 +25,7 @@ from graphcircuits.drawing.library import (
     save_figure,
 )
 from graphcircuits.evaluation.evaluate import quantiles
+from lab.paper.published import Published
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

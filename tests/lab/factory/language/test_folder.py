@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from graphcircuits.cases import language_folder as folders
 from graphcircuits.io.files import StoreError, read_json, write_json
-from tests.cases.test_language_report import FAILED, LEARNED
+from lab.factory.language import folder as folders
+from tests.lab.factory.language.test_report import FAILED, LEARNED
 
 SETTINGS = {"steps": 10, "seed": 0}
 TEXT = {"sha256": "ab"}

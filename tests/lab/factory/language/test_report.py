@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from graphcircuits.cases.language_report import check_report, does, markdown
+from graphcircuits.cases.collection import does
 from graphcircuits.io.files import StoreError
+from lab.factory.language.report import check_report, markdown
 
 LEARNED: dict[str, Any] = {
     "model": "gpt2-2x64-chars",

@@ -21,10 +21,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from graphcircuits.cases.language_report import check_report
+from graphcircuits.cases.collection import REPORT
 from graphcircuits.io.files import StoreError, read_json, short, write_json
 from graphcircuits.io.store import check_version, origin
 from graphcircuits.jobs.command import driver_command
+from lab.factory.language.report import check_report
 
 try:
     import fcntl
@@ -32,7 +33,7 @@ except ImportError:  # Windows
     fcntl = None
 
 LAYOUT = 1
-MANIFEST, REPORT, FAILED = "language.json", "report.json", "failed"
+MANIFEST, FAILED = "language.json", "failed"
 WEIGHTS = "model.safetensors"
 _STAGED = ".staged-"
 

@@ -1,6 +1,6 @@
 """What became of small language models, as tables: their sizes and losses, and what they do.
 
-Reports come from files: `check_report` and `check_shares` refuse one that no table can be made of.
+Reports come from files: `check_report` refuses one that no table can be made of.
 """
 
 import math
@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from graphcircuits.cases.collection import DOES, check_shares
 from graphcircuits.io.files import StoreError, short
 from graphcircuits.io.store import check_types
 
-DOES = 0.8
-"""The share of prompts from which on a model does a task."""
 SIZES = ("model", "layers", "heads", "width", "parameters", "loss", "bits/char", "counts")
 _COUNT, _LOSS = (int,), (float, type(None))
 _FIELDS = {
@@ -32,22 +31,6 @@ def check_report(path: Path, report: Any) -> dict[str, Any]:
     if not all(loss is None or math.isfinite(loss) for loss in losses):
         raise StoreError(f"{path}: losses must be finite or null, got {short(losses)}.")
     return report
-
-
-def check_shares(path: Path, report: Any) -> dict[str, Any]:
-    """The report, whose tasks have shares of prompts; StoreError otherwise."""
-    shares = report.get("tasks", {}) if isinstance(report, dict) else None
-    if not isinstance(shares, dict) or not all(
-        type(share) in (int, float) and 0 <= share <= 1 for share in shares.values()
-    ):
-        found = shares if isinstance(report, dict) else report
-        raise StoreError(f"{path}: its tasks must have shares in 0..1, got {short(found)}.")
-    return report
-
-
-def does(report: Mapping[str, Any]) -> list[str]:
-    """The tasks that a model does."""
-    return [name for name, share in report.get("tasks", {}).items() if share >= DOES]
 
 
 def sizes(report: Mapping[str, Any]) -> list[str]:
