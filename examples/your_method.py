@@ -90,7 +90,7 @@ def either_end(subject, pairs, *, weight=1.0):
 
 result = gc.localize(subject, pairs, either_end)
 for name, one in (("eap", packaged), ("either_end", result)):
-    curve = gc.faithfulness_curve(one, subject, case.pairs(64, seed=1), sizes="log")
+    curve = gc.faithfulness_curve(subject, case.pairs(64, seed=1), one, sizes="log")
     print(f"{name:10} AUROC {gc.auroc(one, case.circuit):.3f}  CMD {curve.cmd:.3f}")
 result.top(5)
 

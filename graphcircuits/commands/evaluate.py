@@ -102,9 +102,9 @@ def evaluate(
     import warnings
     from dataclasses import replace
 
+    from graphcircuits.drawing.library import SUFFIXES as PLOTS
+    from graphcircuits.drawing.library import missing_library
     from graphcircuits.evaluation import curves
-    from graphcircuits.evaluation.curve_plot import SUFFIXES as PLOTS
-    from graphcircuits.evaluation.curve_plot import missing_library
     from graphcircuits.result.result import Result
     from graphcircuits.task.accuracy import LEAST_RIGHT, OftenWrong, wrong_text
 
@@ -146,9 +146,9 @@ def evaluate(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", OftenWrong)  # said below
             found = curves.evaluate(
-                dict(zip(curves.file_names(files), loaded.values(), strict=True)),
                 transformer,
                 prompts,
+                dict(zip(curves.file_names(files), loaded.values(), strict=True)),
                 sizes=counts,
                 progress=lambda done, total: bar.update(step, completed=done, total=total),
             )

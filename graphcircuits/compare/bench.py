@@ -51,12 +51,12 @@ from graphcircuits.methods import (
     FLOORS,
     METHODS,
     NAMED_ONLY,
+    ChosenMethod,
     KnownMethod,
     Method,
+    choose_method,
     find_method,
-    localize,
     options_of,
-    settle,
 )
 from graphcircuits.methods.method import PATHS, known
 from graphcircuits.predictor.paths import along_paths
@@ -301,24 +301,21 @@ def _run_one(
     step: Step | None,
 ) -> BenchRun:
     id, seed, subject, pairs = loaded.id, loaded.seed, loaded.subject, loaded.pairs
-    chosen = config.method(method)
-    options = settle(chosen, subject, pairs, config.options_of(method), name=method)
+    chosen = choose_method(
+        subject,
+        pairs,
+        config.own.get(method, method),
+        seed=method_seed(id, seed),
+        **config.options_of(method),
+    )
     kept = None
     if out is not None and method not in config.own:
-        kept = _Kept.of(out, loaded, method, chosen, options)
+        kept = _Kept.of(out, loaded, chosen)
     stored = None if kept is None or fresh else kept.run(subject.graph.n_edges)
     reused = stored is not None
     if stored is None:
         measured = measure(
-            lambda: localize(
-                subject,
-                pairs,
-                config.own.get(method, method),
-                seed=method_seed(id, seed),
-                progress=step,
-                keep_prompts=0,
-                **options,
-            ),
+            lambda: chosen.run(progress=step, keep_prompts=0),
             subject.device,
         )
         stored = {
@@ -327,12 +324,18 @@ def _run_one(
             "peak_bytes": measured.peak_bytes,
         }
     scores = torch.tensor(stored["scores"], dtype=torch.float64)
-    curve = stored_curve(stored.get("curve"), loaded.judged_by, subject.graph.n_edges)
+    curve = stored_curve(
+        stored.get("curve"), loaded.judged_by, subject.graph.n_edges, len(loaded.unseen)
+    )
     if curve is None:
-        curve = faithfulness_curve(scores, subject, loaded.unseen, sizes="log")
+        curve = faithfulness_curve(subject, loaded.unseen, scores, sizes="log")
         if kept is not None:
-            record = {name: getattr(curve, name) for name in ("sizes", "kept", "faithfulness")}
-            curve_record = {**record, "judged_by": loaded.judged_by}
+            curve_record = {
+                "sizes": curve.sizes,
+                "kept": curve.pruned_sizes,
+                "faithfulness": curve.faithfulness,
+                "judged_by": loaded.judged_by,
+            }
             save_run(kept.path, kept.about, seed, {**stored, "curve": curve_record})
     return BenchRun(
         case=id,
@@ -356,11 +359,10 @@ class _Kept:
     seed: int
 
     @classmethod
-    def of(
-        cls, out: Path, loaded: _Loaded, method: str, chosen: KnownMethod, options: dict[str, Any]
-    ) -> "_Kept":
+    def of(cls, out: Path, loaded: _Loaded, chosen: ChosenMethod) -> "_Kept":
         id, seed, subject, pairs = loaded.id, loaded.seed, loaded.subject, loaded.pairs
-        made_by = [source_hash(chosen.run), *chosen.files(options)]
+        method, options = chosen.name, chosen.recorded
+        made_by = [source_hash(chosen.method.run), *chosen.method.files(chosen.options)]
         if options.get(PATHS):
             made_by.append(source_hash(along_paths))
         place = subject.device.type  # what a GPU computes, and how fast, is another result

@@ -15,10 +15,11 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.evaluation.evaluate import FaithfulnessCurve, log_sizes
+from graphcircuits.evaluation.evaluate import log_sizes
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.store import StoreError, load_artifact, save_artifact
 from graphcircuits.jobs.command import driver_command
+from graphcircuits.result.curve import FaithfulnessCurve
 
 KIND = "bench-run"
 
@@ -101,7 +102,9 @@ def _is_whole(meta: Mapping[str, Any], n_edges: int) -> bool:
     return _are_numbers(meta["scores"], n_edges) and _are_numbers([meta["seconds"], *peak])
 
 
-def stored_curve(found: object, judged_by: str, n_edges: int) -> FaithfulnessCurve | None:
+def stored_curve(
+    found: object, judged_by: str, n_edges: int, n_pairs: int
+) -> FaithfulnessCurve | None:
     """The curve that a run left; None where there is none of these prompts and this code."""
     if not isinstance(found, Mapping) or found.get("judged_by") != judged_by:
         return None
@@ -109,9 +112,14 @@ def stored_curve(found: object, judged_by: str, n_edges: int) -> FaithfulnessCur
     n_sizes = len(log_sizes(n_edges))
     if not all(_are_numbers(column, n_sizes) for column in columns):
         return None
-    sizes, kept, faithfulness = (tuple(column) for column in columns if column is not None)
-    fractions = tuple(size / n_edges for size in sizes)
-    return FaithfulnessCurve(fractions=fractions, sizes=sizes, kept=kept, faithfulness=faithfulness)
+    sizes, pruned, faithfulness = (tuple(column) for column in columns if column is not None)
+    return FaithfulnessCurve(
+        n_edges=n_edges,
+        sizes=sizes,
+        pruned_sizes=pruned,
+        faithfulness=faithfulness,
+        n_pairs=n_pairs,
+    )
 
 
 def _are_numbers(values: object, count: int | None = None) -> bool:

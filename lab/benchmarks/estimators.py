@@ -38,8 +38,7 @@ from graphcircuits import (
 )
 from graphcircuits.methods import hard_concrete, ugs
 from graphcircuits.methods.departure import Gates, Objective, Recipe, Sizes, concrete
-from graphcircuits.methods.refine import advance, dealt, rank_logits
-from graphcircuits.methods.refine_files import RefineState
+from graphcircuits.methods.refine import RefineState, advance, rank_logits, sort_by_rank
 
 MASKS = 4
 """Masked runs of one estimate."""
@@ -275,8 +274,8 @@ def refined_cmd(
         else:
             gradient = objective.gradient(state.values, sizes, state.generator)
         advance(state, gradient, recipe.learning_rate * (1 - step / steps))
-    scores = dealt(start, state.values)
-    return faithfulness_curve(scores, subject, case.pairs(32, 1000), sizes="log").cmd
+    scores = sort_by_rank(start, state.values)
+    return faithfulness_curve(subject, case.pairs(32, 1000), scores, sizes="log").cmd
 
 
 def _score_function(
@@ -362,7 +361,7 @@ def main() -> None:
     ]
     three = list(zip(subjects, cases, starts, strict=True))
     started = statistics.mean(
-        faithfulness_curve(start, subject, each.pairs(32, 1000), sizes="log").cmd
+        faithfulness_curve(subject, each.pairs(32, 1000), start, sizes="log").cmd
         for subject, each, start in three
     )
     reached = {

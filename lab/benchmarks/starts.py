@@ -77,7 +77,7 @@ def compare(
         subject = entry.subject()
         own, fresh = (entry.pairs(pairs, seed) for seed in (0, FRESH))
         for name, search in searches(shares, fold).items():
-            curve = faithfulness_curve(search(subject, own), subject, fresh, sizes="log")
+            curve = faithfulness_curve(subject, fresh, search(subject, own), sizes="log")
             found.setdefault(name, []).append(curve.cmd)
     return found
 

@@ -50,7 +50,7 @@ def test_the_case_that_the_files_name_on_fresh_pairs(
     assert "<svg" in (tmp_path / "a.svg").read_text()
 
     case = load_case("ib-3")
-    expected = evaluate(results, case.subject(), case.pairs(4, seed=1004))
+    expected = evaluate(case.subject(), case.pairs(4, seed=1004), results)
     record = json.loads(command("evaluate", *results, "--pairs", "4", "--json").out)
     assert record["results"] == json.loads(json.dumps(expected.record()["results"]))
     assert (record["seed"], record["pairs"], record["edges"]) == (1004, 4, 110)

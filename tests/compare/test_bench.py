@@ -18,9 +18,10 @@ from graphcircuits.compare import bench, runs
 from graphcircuits.compare.bench import FRESH, BenchConfig, run, usual_methods
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import BenchRun, Failure
-from graphcircuits.evaluation.evaluate import FaithfulnessCurve, faithfulness_curve, log_sizes
+from graphcircuits.evaluation.evaluate import faithfulness_curve, log_sizes
 from graphcircuits.jobs.processes import Processes
 from graphcircuits.predictor.paths import along_paths
+from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.compare.folders import save_subject
@@ -49,13 +50,18 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 
 def flat_curve(
-    scores: Tensor, subject: Transformer, pairs: Pairs, *, sizes: str
+    subject: Transformer, pairs: Pairs, scores: Tensor, *, sizes: str
 ) -> FaithfulnessCurve:
     """A curve that costs nothing; the true ones are in tests of their own."""
     counts = tuple(log_sizes(len(scores)))
-    parts = tuple(count / len(scores) for count in counts)
     flat = tuple(0.5 for _ in counts)
-    return FaithfulnessCurve(fractions=parts, sizes=counts, kept=counts, faithfulness=flat)
+    return FaithfulnessCurve(
+        n_edges=len(scores),
+        sizes=counts,
+        pruned_sizes=counts,
+        faithfulness=flat,
+        n_pairs=len(pairs),
+    )
 
 
 def add_method(monkeypatch: pytest.MonkeyPatch, name: str, method: Callable[..., Tensor]) -> None:
@@ -394,7 +400,7 @@ def test_results_are_judged_on_prompts_that_the_method_has_not_seen(tmp_path: Pa
     case = load_case("ib-3")
     seen, unseen = (case.pairs(2, seed=seed) for seed in (1, 1 + FRESH))
     assert not torch.equal(seen.clean, unseen.clean)
-    given = (one.scores, case.subject(), unseen)
+    given = (case.subject(), unseen, one.scores)
     assert one.curve == faithfulness_curve(*given, sizes="log")
     (again,), _ = finished(asked, tmp_path)
     assert (again.reused, again.curve) == (True, one.curve)

@@ -19,7 +19,8 @@ from graphcircuits.compare.bench import BenchConfig
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import Unit
-from graphcircuits.evaluation.evaluate import FaithfulnessCurve, auroc
+from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.result.curve import FaithfulnessCurve
 
 METHODS = ("eap", "random")
 
@@ -30,14 +31,18 @@ def one_run(
     """A run whose best edges, however many, keep this part of the behaviour."""
     graph = Unit.of(case).case.graph
     generator = torch.Generator().manual_seed(seed)
-    ends = {"fractions": (0.0, 1.0), "sizes": (0, graph.n_edges), "kept": (0, graph.n_edges)}
     return BenchRun(
         case=case,
         method=method,
         seed=seed,
         graph=graph,
         scores=torch.rand(graph.n_edges, generator=generator) if scores is None else scores,
-        curve=FaithfulnessCurve(**ends, faithfulness=(kept, kept)),
+        curve=FaithfulnessCurve(
+            n_edges=graph.n_edges,
+            sizes=(0, graph.n_edges),
+            faithfulness=(kept, kept),
+            n_pairs=1,
+        ),
         seconds=1.0 + seed,
         peak_bytes=None if seed else 3 * 2**20,
         reused=False,
