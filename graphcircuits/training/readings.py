@@ -1,7 +1,7 @@
 """What was read of subjects, kept in a file for the next training.
 
-A file is found again by what it depends on: the sources, the settings of reading, and the code that
-reads (`compare/sources.py`). It holds tensors by the place of their source.
+A file is found again by what it depends on: the sources, the settings of reading, and REVISION. It
+holds tensors by the place of their source.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,16 @@ from typing import Any
 from jaxtyping import Bool
 from torch import Tensor
 
-from graphcircuits.compare.sources import source_hash
 from graphcircuits.io.store import content_hash, load_artifact, save_artifact, taken_apart
 from graphcircuits.predictor.measure.features import Features
-from graphcircuits.predictor.model import InvariantTables, read_case
+from graphcircuits.predictor.model import InvariantTables
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.sources import Source
 
 KIND = "predictor-readings"
+REVISION = 1
+"""Raised when the code that reads comes to other tensors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,7 @@ def readings_path(
         "sources": [asdict(source) for source in sources],
         "predictor": [own.sampled, own.share, own.both_ends, own.prior, own.transformation],
         "train": [config.pairs, config.labels, config.judged, list(views), judged],
-        "code": source_hash(read_case),
+        "revision": REVISION,
     }
     return Path(folder) / f"{content_hash(about)[:16]}.safetensors"
 

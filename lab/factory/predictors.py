@@ -6,8 +6,8 @@
 2. All of them are read once. `default` learns from everything, `fold-K` from what shares nothing
    with fold K; each has SEEDS members, which train side by side in processes of their own.
 3. What the held-out folds say is added (`crossfit.py`).
-4. The files record this command, the settings, a hash of the code, and the hash of every corpus's
-   manifest; `corpora.json` beside them says more of each: counts, and the command that built it.
+4. The files record this command, the settings, and the hash of every corpus's manifest;
+   `corpora.json` beside them says more of each: counts, and the command that built it.
 
 Readings and the checkpoints of all members lie in FOLDER/work: what was cut off goes on.
 
@@ -31,7 +31,6 @@ from graphcircuits.cases.collection import REPORT
 from graphcircuits.cases.shards import KIND as CORPUS
 from graphcircuits.cases.shards import MANIFEST
 from graphcircuits.compare.selection import select_cases
-from graphcircuits.compare.sources import source_hash
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.io.files import read_json
 from graphcircuits.io.store import content_hash, load_artifact, save_artifact
@@ -247,7 +246,7 @@ def make(
         members[name, seed] = member, step
         log.info("%s, seed %d: trained", name, seed)
     hashes = {place: {x: own[x] for x in ("sha256", "subjects")} for place, own in about.items()}
-    record = {"code": source_hash(make), "corpora": hashes}
+    record = {"corpora": hashes}
     for name in SHIPPED:
         own = [members[name, seed] for seed in range(SEEDS)]
         ensemble = together(
