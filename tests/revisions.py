@@ -43,7 +43,7 @@ def current() -> Recorded:
     }
     for name, method in (METHODS | FLOORS).items():
         modules = behind(method.run.__module__, METHOD) - shared
-        found[name] = (getattr(method, "revision", 1), fingerprint(modules))
+        found[name] = (method.revision, fingerprint(modules))
     return found
 
 

@@ -40,7 +40,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.store import StoreError, content_hash, load_artifact, save_artifact
 from graphcircuits.jobs.command import driver_command
 from graphcircuits.jobs.runner import IN_PROCESS, ONE_CPU, InProcess, Resources, Runner
-from graphcircuits.methods import KnownMethod, localize, settle
+from graphcircuits.methods import ChosenMethod, choose_method
 from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -187,26 +187,20 @@ def _run_method(
     step: Step | None,
 ) -> BenchRun:
     subject, pairs, graph = inputs.subject, inputs.pairs, inputs.subject.graph
-    method = config.method(name)
-    options = settle(method, subject, pairs, config.options_of(name), name=name)
+    chosen = choose_method(
+        subject,
+        pairs,
+        config.functions.get(name, name),
+        seed=method_seed(inputs.id, inputs.seed),
+        **config.options_of(name),
+    )
     file = None
     if out is not None and name not in config.functions:
-        file = _RunFile.of(out, inputs, name, method, options)
+        file = _RunFile.of(out, inputs, chosen)
     stored = None if file is None or fresh else file.read(graph.n_edges)
     reused = stored is not None
     if stored is None:
-        measured = measure(
-            lambda: localize(
-                subject,
-                pairs,
-                config.functions.get(name, name),
-                seed=method_seed(inputs.id, inputs.seed),
-                progress=step,
-                keep_prompts=0,
-                **options,
-            ),
-            subject.device,
-        )
+        measured = measure(lambda: chosen.run(progress=step, keep_prompts=0), subject.device)
         stored = {
             "scores": measured.value.scores.tolist(),
             "seconds": measured.seconds,
@@ -255,15 +249,14 @@ class _RunFile:
     seed: int
 
     @classmethod
-    def of(
-        cls, out: Path, inputs: _Inputs, name: str, method: KnownMethod, options: dict[str, Any]
-    ) -> "_RunFile":
+    def of(cls, out: Path, inputs: _Inputs, chosen: ChosenMethod) -> "_RunFile":
         id, seed, subject, pairs = inputs.id, inputs.seed, inputs.subject, inputs.pairs
-        revisions = [SHARED_REVISION, getattr(method, "revision", 1)]
+        name, options = chosen.name, chosen.recorded
+        revisions = [SHARED_REVISION, chosen.method.revision]
         device = subject.device.type  # what a GPU computes, and how fast, is another result
         key = content_hash(
             *(__version__, id, subject, pairs, name, options, seed, device, revisions),
-            *method.files(options),
+            *chosen.method.files(chosen.options),
         )
         about = {"case": id, "method": name, "options": options, "pairs": len(pairs), "key": key}
         return cls(out / "runs" / name / f"{id}-seed{seed}-{key[:12]}.json", about, seed)

@@ -4,7 +4,7 @@
 2. Where cases with known circuits were held out, what its logits mean there, by kind of subject:
    `Ensemble.calibration`.
 3. What `gcl` and `eap-ig` reach on what was held out, by kind: `Ensemble.measured`, which decides
-   about the default method (`methods/default.py`).
+   about the default method (`methods/learned.py`).
 
 Of a few cases neither a limit nor a probability can be learned: then the first two are left out.
 """

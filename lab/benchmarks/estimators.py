@@ -38,8 +38,7 @@ from graphcircuits import (
 )
 from graphcircuits.methods import hard_concrete, ugs
 from graphcircuits.methods.departure import Gates, Objective, Recipe, Sizes, concrete
-from graphcircuits.methods.refine import advance, dealt, rank_logits
-from graphcircuits.methods.refine_files import RefineState
+from graphcircuits.methods.refine import RefineState, advance, rank_logits, sort_by_rank
 
 MASKS = 4
 """Masked runs of one estimate."""
@@ -275,7 +274,7 @@ def refined_cmd(
         else:
             gradient = objective.gradient(state.values, sizes, state.generator)
         advance(state, gradient, recipe.learning_rate * (1 - step / steps))
-    scores = dealt(start, state.values)
+    scores = sort_by_rank(start, state.values)
     return faithfulness_curve(subject, case.pairs(32, 1000), scores, sizes="log").cmd
 
 

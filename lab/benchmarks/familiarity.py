@@ -31,7 +31,7 @@ import graphcircuits as gc
 from graphcircuits.evaluation.evaluate import faithfulness_curve
 from graphcircuits.evaluation.proposal import fresh_seed
 from graphcircuits.methods.eap import eap_ig
-from graphcircuits.methods.shipped import find_ensemble
+from graphcircuits.methods.shipped import load_predictor
 from graphcircuits.predictor.ensemble import Ensemble, with_familiarity
 from graphcircuits.predictor.facts.calibration import (
     calibration_error,
@@ -246,7 +246,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    ensemble = acquainted(find_ensemble(options.predictor), options.pairs)
+    ensemble = acquainted(load_predictor(options.predictor), options.pairs)
 
     def subjects() -> Iterator[Subject]:
         yield from shipped(options.fold, options.pairs)

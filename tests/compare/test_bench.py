@@ -18,6 +18,7 @@ from graphcircuits.compare import bench as bench_module
 from graphcircuits.compare import runs
 from graphcircuits.compare.runs import BenchRun, run
 from graphcircuits.compare.selection import BenchConfig, Unit
+from graphcircuits.methods import learned
 from graphcircuits.predictor.ensemble import Ensemble
 
 CASES = ("ib-8", "ib-34")
@@ -136,9 +137,10 @@ def test_each_decision_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         (bench_module, "select_subjects"),
         (Unit, "subject"),
         (Case, "pairs"),
-        (runs, "settle"),
+        (runs, "choose_method"),
         (runs, "faithfulness_curve"),
-        (Ensemble, "scores"),
+        (learned, "choose_predictor"),
+        (Ensemble, "predict_case"),
     ):
         counted(owner, name)
     ran: list[str] = []
@@ -154,7 +156,8 @@ def test_each_decision_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         "select_subjects": 1,  # which subjects
         "subject": 1,  # read once for all methods
         "pairs": 2,  # those that methods see, and those of the curve
-        "settle": 3,  # options, once for each method
+        "choose_method": 3,  # options and the predictor, once for each run
         "faithfulness_curve": 3,  # once for each run
-        "scores": 1,  # the predictor
+        "choose_predictor": 1,  # which predictor is blind to the case
+        "predict_case": 1,
     }

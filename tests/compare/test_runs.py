@@ -279,8 +279,7 @@ def test_a_method_of_a_new_revision_is_run_again(
     calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished(config(methods=("fast", "random")), tmp_path)
-    revised = find_method("fast")
-    object.__setattr__(revised, "revision", 2)
+    revised = replace(find_method("fast"), revision=2)
     monkeypatch.setitem(cast(dict[str, Any], methods.METHODS), "fast", revised)
     found, _ = finished(config(methods=("fast", "random")), tmp_path)
     assert [(one.method, one.reused) for one in found] == [
