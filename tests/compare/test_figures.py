@@ -11,12 +11,12 @@ from graphcircuits.compare.figures import (
     CMD_HEADER,
     HEADER,
     Row,
-    box_plot,
     cells,
+    row_figure,
     to_csv,
     to_latex,
-    to_markdown,
 )
+from graphcircuits.drawing.library import save_figure
 from graphcircuits.evaluation.evaluate import Summary
 
 
@@ -51,10 +51,7 @@ def test_cells() -> None:
     assert cells(row(spread=True, peak=None))[-1] == ""
 
 
-def test_markdown_and_csv() -> None:
-    text = to_markdown([row(spread=False)], title="## Title")
-    assert text.startswith("## Title\n\n| Method |")
-    assert text.count("\n| ") == 3
+def test_csv() -> None:
     (line,) = csv.DictReader(io.StringIO(to_csv([row(spread=True)])))
     assert (float(line["max"]), float(line["q3_std"])) == (0.51234, 0.04)
 
@@ -71,9 +68,9 @@ def test_latex() -> None:
 def test_the_box_plot_is_reproducible(tmp_path: Path) -> None:
     rows = [row(spread=True), row(spread=False)]
     for name in ("a", "b"):
-        box_plot(tmp_path / "new" / f"{name}.svg", rows, title="Boxes & $x_1$")
-    box_plot(tmp_path / "new" / "c.svg", [row(spread=True, truth=False)], title="Boxes")
-    a, b, c = (path.read_bytes() for path in sorted((tmp_path / "new").iterdir()))
+        save_figure(row_figure(rows, title="Boxes & $x_1$"), tmp_path / f"{name}.svg")
+    save_figure(row_figure([row(spread=True, truth=False)], title="Boxes"), tmp_path / "c.svg")
+    a, b, c = (path.read_bytes() for path in sorted(tmp_path.iterdir()))
     assert a == b
     assert a.startswith(b"<?xml")
     assert b"Edge AUROC" in a
@@ -81,9 +78,9 @@ def test_the_box_plot_is_reproducible(tmp_path: Path) -> None:
     assert b"CMD, smaller is better" in c
 
 
-def test_what_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="a box plot needs at least one row, got none"):
-        box_plot(tmp_path / "a.svg", [], title="")
+        row_figure([], title="")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"pip install 'graphcircuits\[plot\]'"):
-        box_plot(tmp_path / "a.svg", [row(spread=True)], title="")
+        row_figure([row(spread=True)], title="")
