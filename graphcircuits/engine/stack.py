@@ -17,13 +17,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.engine.masked import Cut, ablated_writers, corrupted_streams, resumed_logits
+from graphcircuits.engine.relaxed import check_gap, departure, log_sizes, ranks
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.subject.attention import attend
 from graphcircuits.subject.layers import TransformerConfig
@@ -33,19 +33,12 @@ if TYPE_CHECKING:
     from graphcircuits.task.pairs import Pairs
 
 LOSS_NAMES = ("kl", "l1", "cross-entropy", "logit-diff")
-LOG_SIZES = 20
-"""Log-spaced sizes, before those that round to one number of edges are merged."""
 MASKS_AT_ONCE = 10
 """Masks per subject that `Stack.cmd` runs together."""
 
 StackItem = tuple[Transformer, "Pairs"]
 Rows = slice | Int[Tensor, " row"]
 """Which prompts, the same of every subject."""
-
-
-def log_sizes(n_edges: int) -> list[int]:
-    """Numbers of edges from one to all, in equal ratios."""
-    return np.unique(np.geomspace(1, n_edges, LOG_SIZES).round().astype(int)).tolist()
 
 
 def architecture(subject: Transformer) -> tuple[TransformerConfig, torch.dtype]:
@@ -170,7 +163,7 @@ class Stack:
         )
         masks = own.new_ones(len(ready), 1, bare.graph.n_edges)
         kept, cut = (bare.losses(x)[:, 0] for x in (masks, torch.zeros_like(masks)))
-        _check_ends(kept.mean(1), cut.mean(1))
+        check_gap(kept.mean(1).tolist(), cut.mean(1).tolist())
         return replace(bare, ends=torch.stack([kept, cut]))
 
     def __len__(self) -> int:
@@ -289,7 +282,7 @@ class Stack:
     ) -> Float[Tensor, "subject mask"]:
         """(loss - loss of the clean run) / gap, which is 1 - faithfulness; means over prompts."""
         clean = self.ends[0][:, slice(None) if rows is None else rows]
-        return (self.losses(masks, rows) - clean[:, None]).mean(-1) / self.gap[:, None]
+        return departure(self.losses(masks, rows), clean[:, None], self.gap[:, None])
 
     @torch.no_grad()
     def cmd(
@@ -311,13 +304,6 @@ class Stack:
             for part in counts.split(at_once)
         ]
         return torch.trapezoid(torch.cat(found, 1).abs(), counts.to(self.own) / n_edges, dim=1)
-
-
-def ranks(scores: Float[Tensor, "*subject edge"]) -> Int[Tensor, "*subject edge"]:
-    """The place of every edge from the best down, from 0; equal ones in edge order."""
-    order = scores.argsort(dim=-1, descending=True, stable=True)
-    places = torch.arange(scores.shape[-1], device=scores.device).expand_as(order)
-    return torch.empty_like(order).scatter(-1, order, places)
 
 
 # What a stack is made of
@@ -414,14 +400,3 @@ def _check(items: Sequence[StackItem]) -> None:
         problems.append(f"the loss must be one of {', '.join(LOSS_NAMES)}, got {odd[0]!r}")
     if problems:
         raise ValueError("; ".join(problems) + ".")
-
-
-def _check_ends(clean: Float[Tensor, " subject"], cut: Float[Tensor, " subject"]) -> None:
-    gap = (cut - clean).abs()
-    flat = (~(gap > 1e-9 * cut.abs().clamp_min(1.0))).nonzero().flatten().tolist()
-    if flat:
-        raise ValueError(
-            "every subject needs a clean and a corrupted run that differ in finite losses; of "
-            f"subjects {flat[:5]} the first has {clean[flat[0]]:.6g} and {cut[flat[0]]:.6g}; give "
-            "pairs whose corruption changes the output."
-        )

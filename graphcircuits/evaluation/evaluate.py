@@ -28,7 +28,7 @@ from graphcircuits.drawing.notebook import facts_html, framed, table_html
 from graphcircuits.engine.circuits import CutRun, circuit_logits
 from graphcircuits.engine.masked import ABLATIONS
 from graphcircuits.engine.memory import Footprint, at_once, explained
-from graphcircuits.engine.stack import log_sizes
+from graphcircuits.engine.relaxed import log_sizes
 from graphcircuits.result.result import Result
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer

@@ -26,14 +26,12 @@ from graphcircuits.methods import (
     exact,
     floor,
     frequency,
+    gates,
     learned,
     nodes,
     pgexplainer,
-    probing,
-    pruning,
     relp,
     shortlist,
-    ugs,
 )
 from graphcircuits.methods.default import ChosenMethod, default_method
 from graphcircuits.methods.learned import BeyondTraining
@@ -87,7 +85,7 @@ METHODS: Mapping[str, KnownMethod] = {
     "eap": KnownMethod(run=eap.eap),
     "eap-gp": KnownMethod(run=eap_gp.eap_gp),
     "eap-ig": KnownMethod(run=eap.eap_ig),
-    "edge-pruning": KnownMethod(run=pruning.edge_pruning),
+    "edge-pruning": KnownMethod(run=gates.edge_pruning),
     "exact": KnownMethod(
         run=exact.exact,
         independent=True,
@@ -100,9 +98,9 @@ METHODS: Mapping[str, KnownMethod] = {
     "pgexplainer": KnownMethod(run=pgexplainer.pgexplainer),
     "random": KnownMethod(run=floor.random_scores),
     "relp": KnownMethod(run=relp.relp),
-    "sp-edge": KnownMethod(run=probing.sp_edge),
-    "sp-node": KnownMethod(run=probing.sp_node),
-    "ugs": KnownMethod(run=ugs.ugs),
+    "sp-edge": KnownMethod(run=gates.sp_edge),
+    "sp-node": KnownMethod(run=gates.sp_node),
+    "ugs": KnownMethod(run=gates.ugs),
 }
 
 FLOORS: Mapping[str, KnownMethod] = {

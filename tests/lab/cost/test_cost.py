@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from graphcircuits.engine.between import Between
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.methods import METHODS, Progress, hard_concrete, localize, pgexplainer
+from graphcircuits.methods import METHODS, Progress, localize, prepare
 from graphcircuits.methods.acdc import acdc_circuit
 from graphcircuits.predictor.ensemble import Ensemble, save_ensemble
 from graphcircuits.predictor.model import Predictor, PredictorConfig
@@ -164,8 +164,7 @@ def test_passes_against_wrapped_functions(
     in_masks = wrapped(
         masked, masked_logits, lambda _, tokens, masks, *rest: len(tokens) * len(masks)
     )
-    for module in (hard_concrete, pgexplainer):
-        monkeypatch.setattr(module, "masked_logits", in_masks)
+    monkeypatch.setattr(prepare, "masked_logits", in_masks)
     between = wrapped(masked, Between.trace, lambda _, embedded, *rest: len(embedded))
     monkeypatch.setattr(Between, "trace", between)
     subject = make_small()
