@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from graphcircuits.engine.memory import Footprint, at_once, explained, keep_freed_memory
 from graphcircuits.graph import Block
+from graphcircuits.subject.components import Components
 from graphcircuits.subject.transformer import Transformer
 
 Metric = Callable[[Float[Tensor, "mask batch pos d_vocab_out"]], Float[Tensor, "mask ..."]]
@@ -96,7 +97,7 @@ class Cut:
 
 
 def resumed_logits(
-    subject: Transformer,
+    subject: Components,
     masks: Float[Tensor, "mask edge *pos"],
     cut: Cut,
     stream: int,
@@ -170,7 +171,7 @@ def _mixed(
 
 
 def head_vectors(
-    subject: Transformer,
+    subject: Components,
     read: Float[Tensor, "mask reader batch pos d_model"],
     kind: str,
     layer: int,
@@ -187,7 +188,7 @@ def head_vectors(
 
 
 def head_outputs(
-    subject: Transformer,
+    subject: Components,
     vectors: Mapping[str, Float[Tensor, "mask _ batch pos d_head"]],
     layer: int,
     heads: slice = slice(None),
@@ -199,7 +200,7 @@ def head_outputs(
 
 
 def mlp_outputs(
-    subject: Transformer, read: Float[Tensor, "mask 1 batch pos d_model"], layer: int
+    subject: Components, read: Float[Tensor, "mask 1 batch pos d_model"], layer: int
 ) -> Float[Tensor, "mask 1 batch pos d_model"]:
     """What an MLP writes."""
     *_, hidden = subject.mlp(read, layer)

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.engine.memory import CPU_BUFFER
+from graphcircuits.subject.components import Rules
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
 
@@ -97,6 +98,43 @@ def joined(runs: Sequence[Pass]) -> Pass:
         torch.cat([run.logits for run in runs]),
         tuple(torch.cat(each) for each in zip(*(run.gradients for run in runs), strict=True)),
     )
+
+
+# Between two runs
+
+
+@dataclass(frozen=True, eq=False)
+class _Between(Rules):
+    """Readers read `share` of the stream of the run, and for the rest that of another run."""
+
+    share: float
+    others: Sequence[Float[Tensor, "batch pos d_model"]]
+
+    def read(
+        self, stream: Float[Tensor, "*batch pos d_model"], index: int
+    ) -> Float[Tensor, "*batch pos d_model"]:
+        return self.others[index].lerp(stream, self.share)
+
+
+def between(subject: Transformer, corrupted: Pass, share: float) -> Transformer:
+    """The subject in a run between the corrupted and the clean one.
+
+    Each reader reads share * (the stream of this run) + (1 - share) * (that of the corrupted run):
+    the masked run in which all masks are `share`, at the cost of a plain one. Share 1 is the clean
+    run, 0 the corrupted one. Where the clean run is right beyond doubt its loss is flat, and where
+    all is corrupted nothing passes through two components at once; in between gradients see both.
+    The product of a reader's gradient and the change of a writer in this run is the gradient by the
+    edge's mask.
+
+    Args:
+        corrupted: A run of the subject on the corrupted prompts.
+        share: Above 0 and at most 1.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share must be above 0 and at most 1, got {share}.")
+    streams = [x for layer in corrupted.layers for x in (layer.at_heads, layer.at_mlp)]
+    # Rules that watch plain runs are left out: this is a masked run.
+    return replace(subject, rules=_Between(share, [*streams, corrupted.stream]))
 
 
 # Readers

@@ -26,6 +26,7 @@ from graphcircuits.engine.masked import Cut, ablated_writers, corrupted_streams,
 from graphcircuits.engine.relaxed import check_gap, departure, log_sizes, ranks
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.subject.attention import attend
+from graphcircuits.subject.components import Components, Rules
 from graphcircuits.subject.layers import TransformerConfig
 from graphcircuits.subject.transformer import Transformer
 
@@ -58,19 +59,20 @@ def group(items: Sequence[StackItem]) -> list[list[int]]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Padded(Transformer):
-    """One subject of a stack, as the masked run takes it: its positions are those of the longest,
-    and what they see is its own."""
+class _HiddenKeys(Rules):
+    """Each subject of a stack sees its own keys, since prompts are padded to the longest."""
 
-    unseen: Tensor | None = None
+    unseen: Tensor | None
 
-    def __post_init__(self) -> None:
-        """Nothing to check: weights for embedding are not here, all others were checked before."""
-
-    def _looked_up(
-        self, q: Float[Tensor, "..."], k: Float[Tensor, "..."], v: Float[Tensor, "..."], layer: int
+    def attend(
+        self,
+        config: TransformerConfig,
+        layer: int,
+        q: Float[Tensor, "..."],
+        k: Float[Tensor, "..."],
+        v: Float[Tensor, "..."],
     ) -> Float[Tensor, "..."]:
-        return attend(self.config, layer, q, k, v, self.unseen)
+        return attend(config, layer, q, k, v, self.unseen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +224,7 @@ class Stack:
             unseen: Tensor | None,
             masks: Tensor,
         ) -> Tensor:
-            subject = _Padded(self.config, weights, unseen=unseen)
+            subject = Components(self.config, weights, rules=_HiddenKeys(unseen))
             moved = own.expand(len(masks), 1, *own.shape)
             return resumed_logits(
                 subject, masks, Cut(writers, streams), 0, [moved], columns=self.columns
