@@ -18,18 +18,23 @@ from torch import Tensor
 
 from graphcircuits.engine.memory import CPU_BUFFER
 from graphcircuits.subject.components import Rules
-from graphcircuits.subject.states import Trace
+from graphcircuits.subject.states import LayerStates, Trace
 from graphcircuits.subject.transformer import Transformer
 
 
 @dataclass(frozen=True)
-class PassLayer:
-    """What is kept of a layer."""
+class RunLayer:
+    """What a layer of a run leaves for others: what its readers read, its components computed."""
 
     at_heads: Float[Tensor, "run pos d_model"]
     at_mlp: Float[Tensor, "run pos d_model"]
     z: Float[Tensor, "run pos head d_head"]
     hidden: Float[Tensor, "run pos d_mlp"]
+
+    @classmethod
+    def of(cls, states: LayerStates) -> "RunLayer":
+        """These values of a layer, without gradients."""
+        return cls(*(getattr(states, each.name).detach() for each in fields(cls)))
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class Pass:
     """A plain run; its values stay where they were computed, since stacking them is a copy."""
 
     subject: Transformer
-    layers: list[PassLayer]
+    layers: list[RunLayer]
     stream: Float[Tensor, "run pos d_model"]
     """What `logits` reads."""
     logits: Float[Tensor, "run column d_vocab_out"]
@@ -49,8 +54,7 @@ class Pass:
 
 def kept(subject: Transformer, trace: Trace) -> Pass:
     """What stays of a run, without gradients."""
-    names = [field.name for field in fields(PassLayer)]
-    layers = [PassLayer(*(getattr(x, name).detach() for name in names)) for x in trace.layers]
+    layers = [RunLayer.of(layer) for layer in trace.layers]
     return Pass(subject, layers, trace.layers[-1].after.detach(), trace.logits.detach())
 
 
@@ -79,7 +83,7 @@ def halves(run: Pass) -> tuple[Pass, Pass]:
     size = len(run.stream) // 2
 
     def part(rows: slice) -> Pass:
-        layers = [PassLayer(*(getattr(x, f.name)[rows] for f in fields(x))) for x in run.layers]
+        layers = [RunLayer(*(getattr(x, f.name)[rows] for f in fields(x))) for x in run.layers]
         return Pass(run.subject, layers, run.stream[rows], run.logits[rows])
 
     return part(slice(size)), part(slice(size, None))
@@ -88,7 +92,7 @@ def halves(run: Pass) -> tuple[Pass, Pass]:
 def joined(runs: Sequence[Pass]) -> Pass:
     """Runs as one batch: what its readers read, and their gradients. The subject is the first's."""
     layers = [
-        PassLayer(*(torch.cat([getattr(x, f.name) for x in each]) for f in fields(each[0])))
+        RunLayer(*(torch.cat([getattr(x, f.name) for x in each]) for f in fields(each[0])))
         for each in zip(*(run.layers for run in runs), strict=True)
     ]
     return Pass(

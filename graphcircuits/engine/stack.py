@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from graphcircuits.engine.masked import Cut, ablated_writers, corrupted_streams, resumed_logits
+from graphcircuits.engine.losses import LOSSES, OF_CLASSES, position_losses, wide
+from graphcircuits.engine.masked import ablated_writers, corrupted_streams, resumed_logits
 from graphcircuits.engine.relaxed import check_gap, departure, log_sizes, ranks
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.subject.attention import attend
@@ -33,7 +34,6 @@ from graphcircuits.subject.transformer import Transformer
 if TYPE_CHECKING:
     from graphcircuits.task.pairs import Pairs
 
-LOSS_NAMES = ("kl", "l1", "cross-entropy", "logit-diff")
 MASKS_AT_ONCE = 10
 """Masks per subject that `Stack.cmd` runs together."""
 
@@ -108,7 +108,7 @@ class Stack:
     classes: Int[Tensor, "subject batch column 2"] | None = field(repr=False)
     """Correct and incorrect class, of cross-entropy and logit-diff."""
     kind: Int[Tensor, " subject"] = field(repr=False)
-    """The place of each subject's loss among LOSS_NAMES."""
+    """The place of each subject's loss among LOSSES."""
     ends: Float[Tensor, "2 subject batch"] = field(repr=False)
     """The losses with every edge kept, and with every edge cut."""
 
@@ -227,7 +227,7 @@ class Stack:
             subject = Components(self.config, weights, rules=_HiddenKeys(unseen))
             moved = own.expand(len(masks), 1, *own.shape)
             return resumed_logits(
-                subject, masks, Cut(writers, streams), 0, [moved], columns=self.columns
+                subject, masks, writers, streams, 0, [moved], columns=self.columns
             )
 
         dims = (None if self.shared else 0, 0, 0, 0, None if self.unseen is None else 0, 0)
@@ -248,36 +248,28 @@ class Stack:
         self, masks: Float[Tensor, "subject mask edge"], rows: Rows | None = None
     ) -> Float[Tensor, "subject mask row"]:
         """One loss per subject, mask and prompt; of all prompts, or of those of `rows`."""
-        outputs = self.logits(masks, rows)
+        outputs = wide(self.logits(masks, rows))
         rows = slice(None) if rows is None else rows
-        if outputs.dtype in (torch.float16, torch.bfloat16):
-            outputs = outputs.float()
         if self.absent is not None:
             outputs = outputs.masked_fill(self.absent[:, None, None, None], -torch.inf)
-        found = None
+        losses = None
         for name in dict.fromkeys(self.loss_names):
-            here = (self._loss(name, outputs, rows) * self.share[:, None, rows]).sum(-1)
-            of_kind = (self.kind == LOSS_NAMES.index(name))[:, None, None]
-            found = here if found is None else torch.where(of_kind, here, found)
-        assert found is not None
-        return found
+            by_column = position_losses(name, outputs, *self._targets_of(name, rows))
+            here = (by_column * self.share[:, None, rows]).sum(-1)
+            of_kind = (self.kind == LOSSES.index(name))[:, None, None]
+            losses = here if losses is None else torch.where(of_kind, here, losses)
+        assert losses is not None
+        return losses
 
-    def _loss(
-        self, name: str, outputs: Float[Tensor, "subject mask row column d_vocab_out"], rows: Rows
-    ) -> Float[Tensor, "subject mask row column"]:
-        """One loss at every column, as `Pairs.loss` has it."""
-        if name == "kl":
-            assert self.distributions is not None
-            target = self.distributions[:, None, rows]
-            log_model = outputs.log_softmax(-1).masked_fill(target == 0, 0.0)
-            return (torch.xlogy(target, target) - target * log_model).sum(-1)
-        if name == "l1":
-            assert self.numbers is not None
-            return (outputs[..., 0] - self.numbers[:, None, rows]).abs()
-        assert self.classes is not None
-        classes = self.classes[:, None, rows].expand(*outputs.shape[:-1], 2)
-        correct, incorrect = outputs.gather(-1, classes).unbind(-1)
-        return (outputs.logsumexp(-1) if name == "cross-entropy" else incorrect) - correct
+    def _targets_of(self, name: str, rows: Rows) -> tuple[Tensor, Tensor | None]:
+        """Targets and wrong classes of one loss; those of subjects with another mean nothing."""
+        targets, incorrect = {"kl": self.distributions, "l1": self.numbers}.get(name), None
+        if name in OF_CLASSES:
+            assert self.classes is not None
+            targets, incorrect = self.classes.unbind(-1)
+            incorrect = incorrect[:, None, rows]
+        assert targets is not None
+        return targets[:, None, rows], incorrect
 
     def departure(
         self, masks: Float[Tensor, "subject mask edge"], rows: Rows | None = None
@@ -367,20 +359,20 @@ def _targets(
         counts = scored if part.targets.ndim == 2 else scored[..., None]
         targets = at_columns(part.targets).where(counts, 0)
         name, none = part.loss_name, torch.zeros_like(scored, dtype=wide)
-        kinds.append(LOSS_NAMES.index(str(name)))
+        kinds.append(LOSSES.index(str(name)))
         share.append(scored.to(wide) / scored.sum(-1, keepdim=True))
         own = targets.to(wide) if name == "kl" else none[..., None]
         distributions.append(F.pad(own, (0, classes - own.shape[-1])))
         numbers.append(targets.to(wide) if name == "l1" else none)
-        correct = targets.long() if name in LOSS_NAMES[2:] else none.long()
+        correct = targets.long() if name in OF_CLASSES else none.long()
         incorrect = correct if part.incorrect is None else at_columns(part.incorrect).long()
         named.append(torch.stack([correct, incorrect.where(scored, 0)], dim=-1))
-    there = {LOSS_NAMES[kind] for kind in kinds}
+    there = {LOSSES[kind] for kind in kinds}
     return {
         "share": torch.stack(share).to(device),
         "distributions": torch.stack(distributions).to(device) if "kl" in there else None,
         "numbers": torch.stack(numbers).to(device) if "l1" in there else None,
-        "classes": torch.stack(named).to(device) if there & set(LOSS_NAMES[2:]) else None,
+        "classes": torch.stack(named).to(device) if there & set(OF_CLASSES) else None,
         "kind": torch.tensor(kinds).to(device),
     }
 
@@ -397,8 +389,8 @@ def _check(items: Sequence[StackItem]) -> None:
     counts = sorted({len(pairs) for _, pairs in items})
     if len(counts) > 1:
         problems.append(f"every subject needs equally many pairs, got {counts}")
-    odd = [pairs.loss_name for _, pairs in items if pairs.loss_name not in LOSS_NAMES]
+    odd = [pairs.loss_name for _, pairs in items if pairs.loss_name not in LOSSES]
     if odd:
-        problems.append(f"the loss must be one of {', '.join(LOSS_NAMES)}, got {odd[0]!r}")
+        problems.append(f"the loss must be one of {', '.join(LOSSES)}, got {odd[0]!r}")
     if problems:
         raise ValueError("; ".join(problems) + ".")
