@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.engine.memory import CPU_BUFFER
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.subject.components import Rules
 from graphcircuits.subject.states import LayerStates, Trace
 from graphcircuits.subject.transformer import Transformer
@@ -244,3 +245,44 @@ def _write(vectors: Tensor, W: Tensor, out: Tensor) -> None:
         torch.matmul(vectors, W, out=out)
     else:
         out.copy_(vectors @ W)
+
+
+# Edges
+
+
+@torch.no_grad()
+def writer_deltas(
+    subject: Transformer, clean: Pass, corrupted: Pass
+) -> Float[Tensor, "writer batch pos d_model"]:
+    """Corrupted minus clean output of every writer, in single precision at least."""
+    dtype = torch.promote_types(subject.dtype, torch.float32)
+    first = corrupted.layers[0].at_heads.to(dtype) - clean.layers[0].at_heads
+    both = zip(clean.layers, corrupted.layers, strict=True)
+    return outputs(subject, first, ((b.z - a.z, b.hidden - a.hidden) for a, b in both))
+
+
+def add_effects(
+    total: Float[Tensor, "batch_or_1 edge"],
+    graph: ComponentGraph,
+    run: Pass,
+    deltas: Float[Tensor, "writer batch pos d_model"],
+    *,
+    first_layer: int,
+    writers: tuple[int, int],
+) -> None:
+    """Add the effects of a range of writers in a run that starts at a layer, summed over steps.
+
+    An edge's effect is (difference of its writer) . (gradient at its reader), over positions.
+    """
+    low, high = writers
+    # One row holds everything that is summed: a prompt, or all of them.
+    by_writer = deltas.view(len(deltas), len(total), -1)
+    blocks = graph.stream_blocks[2 * first_layer :]
+    for block, gradients in zip(blocks, gradient_blocks(run, deltas.shape[1]), strict=True):
+        seen = min(high, block.n_writers)
+        if seen <= low:
+            continue
+        readers = gradients.reshape(block.n_readers, len(total), -1).transpose(0, 1)
+        products = readers.to(total.dtype) @ by_writer[low:seen].permute(1, 2, 0)
+        edges = total[:, block.edges].view(-1, block.n_readers, block.n_writers)
+        edges[:, :, low:seen] += products

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from graphcircuits.adapters.transformer_lens import from_transformer_lens
+from graphcircuits.engine.passes import add_effects, writer_deltas
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.methods.eap import eap, eap_ig, effects
-from graphcircuits.methods.effects import add_effects, with_gradients, writer_deltas
+from graphcircuits.methods.eap import eap, eap_ig, effects, run_with_gradients
 from graphcircuits.methods.exact import exact
 from graphcircuits.result.files import ungrouped
 from graphcircuits.subject.components import Rules
@@ -101,7 +101,7 @@ def before_norms(
 
     monkeypatch.setattr(Rules, "attend", recorded)
     clean, corrupted = (
-        with_gradients(subject, subject.embed(tokens).detach(), pairs)
+        run_with_gradients(subject, subject.embed(tokens).detach(), pairs)
         for tokens in (pairs.clean, pairs.corrupted)
     )
     graph, ours = subject.graph, writer_deltas(subject, clean, corrupted)
