@@ -24,7 +24,6 @@ from einops import einsum, rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.subject.attention import attention_pattern
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.components import Components
@@ -114,15 +113,6 @@ class Transformer(Components):
                 weights[name] = normal * scale / fan_in**0.5
         return cls(config, weights, codec)
 
-    @cached_property
-    def graph(self) -> ComponentGraph:
-        return ComponentGraph(
-            self.config.n_layers,
-            self.config.n_heads,
-            n_kv_heads=self.config.n_kv_heads,
-            parallel=self.config.parallel,
-        )
-
     @property
     def device(self) -> torch.device:
         return self.weights["W_E"].device
@@ -164,7 +154,7 @@ class Transformer(Components):
         stream = self.embed(tokens)
         for layer in range(self.config.n_layers):
             stream = self.layer(stream, layer)
-        return self.unembed(stream)
+        return self.unembed(self.rules.read(stream, 2 * self.config.n_layers))
 
     def embed(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
         """The output of the `input` writer: token plus learned position embedding."""
@@ -198,14 +188,15 @@ class Transformer(Components):
         return self._layer(stream, layer).after
 
     def _layer(self, stream: Float[Tensor, "*batch pos d_model"], layer: int) -> LayerStates:
-        q, k, v, z = self.attention(stream, layer)
+        at_heads = self.rules.read(stream, 2 * layer)
+        q, k, v, z = self.attention(at_heads, layer)
         with_heads = stream + self._heads_out(z, layer)
         at_mlp = stream if self.config.parallel else with_heads
         # A view of its own, so that its gradient is that of what the MLP alone reads.
-        at_mlp = at_mlp.view_as(at_mlp)
+        at_mlp = self.rules.read(at_mlp.view_as(at_mlp), 2 * layer + 1)
         pre, gate, hidden = self.mlp(at_mlp, layer)
         out = self._linear(hidden, self.write_weight("W_out", layer), "b_out", layer)
-        return LayerStates(stream, at_mlp, q, k, v, z, pre, gate, hidden, with_heads + out)
+        return LayerStates(at_heads, at_mlp, q, k, v, z, pre, gate, hidden, with_heads + out)
 
     def patterns(
         self, tokens: Int[Tensor, "batch pos"]
@@ -263,7 +254,9 @@ class Transformer(Components):
         for layer in range(self.config.n_layers):
             layers.append(self._layer(stream, layer))
             stream = layers[-1].after
-        read = self.uncapped(stream[:, columns])
+        last = self.rules.read(stream, 2 * self.config.n_layers)
+        layers[-1] = replace(layers[-1], after=last)
+        read = self.uncapped(last[:, columns])
         return Trace(layers, read, self.capped(read))
 
     def written(

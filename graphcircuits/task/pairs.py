@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.drawing.notebook import pairs_html
+from graphcircuits.engine.losses import LOSSES, OF_CLASSES, position_losses, wide
 from graphcircuits.io.files import StoreError
 from graphcircuits.subject.codec import Codec
 from graphcircuits.task.files import read_prompts, write_prompts
-from graphcircuits.task.problems import LOSSES, is_integer, pair_problems
+from graphcircuits.task.problems import is_integer, pair_problems
 from graphcircuits.task.table import PromptTable
 from graphcircuits.task.text import text_table
 
@@ -188,7 +188,7 @@ class Pairs:
         self._check_logits(clean_logits, self.clean.shape[1])
         clean_logits = clean_logits.detach()
         numerical = self.loss_name == "l1"
-        targets = clean_logits[..., 0] if numerical else _wide(clean_logits).softmax(-1)
+        targets = clean_logits[..., 0] if numerical else wide(clean_logits).softmax(-1)
         return replace(self, targets=targets)
 
     def loss(
@@ -211,21 +211,14 @@ class Pairs:
                 "pairs.with_targets_from(subject.logits(pairs.clean)) first."
             )
         assert self.targets is not None
-        scored = self.scored[:, self.columns]
-        targets = self.targets[:, self.columns]
-        outputs = _wide(logits)
-        if self.loss_name == "kl":
-            # Classes that the target rules out add nothing, even where the model does so as well.
-            log_model = outputs.log_softmax(-1).masked_fill(targets == 0, 0.0)
-            losses = F.kl_div(log_model, targets.to(outputs.dtype), reduction="none").sum(-1)
-        elif self.loss_name == "l1":
-            losses = (outputs[..., 0] - targets.to(outputs.dtype)).abs()
-        elif self.loss_name == "cross-entropy":
-            losses = outputs.logsumexp(-1) - _pick(outputs, targets, scored)
-        else:
-            assert self.incorrect is not None
-            incorrect = self.incorrect[:, self.columns]
-            losses = _pick(outputs, incorrect, scored) - _pick(outputs, targets, scored)
+        scored, targets = self.scored[:, self.columns], self.targets[:, self.columns]
+        incorrect = None
+        if self.loss_name in OF_CLASSES:
+            # Class 0 always exists, whatever stands at positions that are not scored.
+            targets = targets.where(scored, 0)
+        if self.incorrect is not None:
+            incorrect = self.incorrect[:, self.columns].where(scored, 0)
+        losses = position_losses(self.loss_name, logits, targets, incorrect)
         return losses.where(scored, 0.0).sum(-1) / scored.sum(-1)
 
     def _own_loss(self, function: LossFunction, logits: Tensor) -> Tensor:
@@ -393,21 +386,6 @@ class Pairs:
             targets=targets,
             incorrect=None if loss_name in ("cross-entropy", "kl", "l1") else table.incorrect,
         )
-
-
-def _wide(logits: Tensor) -> Tensor:
-    """Half precision is too narrow for sums of exponentials."""
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-
-
-def _pick(
-    outputs: Float[Tensor, "*mask batch pos d_vocab_out"],
-    classes: Int[Tensor, "batch pos"],
-    scored: Bool[Tensor, "batch pos"],
-) -> Float[Tensor, "*mask batch pos"]:
-    """The logit of each position's class; unscored positions read class 0, which always exists."""
-    index = classes.long().where(scored, 0).expand(outputs.shape[:-1])
-    return outputs.gather(-1, index[..., None]).squeeze(-1)
 
 
 def check_losses(clean: Float[Tensor, " batch"], corrupted: Float[Tensor, " batch"]) -> None:
