@@ -22,8 +22,8 @@ from graphcircuits.predictor.block import along
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import Predictor
 from graphcircuits.predictor.paper.align import TabpfnAligner
+from graphcircuits.predictor.paper.transform import Neighbourhoods
 from graphcircuits.predictor.paper.vectors import VectorLayout
-from graphcircuits.predictor.transform import Neighbourhoods
 
 
 @dataclass(frozen=True, eq=False)

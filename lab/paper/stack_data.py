@@ -22,8 +22,8 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.compare.selection import Unit
 from graphcircuits.predictor.measure.features import Features, features
 from graphcircuits.predictor.model import InvariantTables, PredictorConfig, read_case, structure_of
+from graphcircuits.predictor.paper.transform import Neighbourhoods
 from graphcircuits.predictor.paper.vectors import VectorLayout, vector_lists
-from graphcircuits.predictor.transform import Neighbourhoods
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import mixed_seed
 from graphcircuits.training.objectives import label_weights

@@ -11,14 +11,14 @@ from graphcircuits.predictor.measure.features import Features
 from graphcircuits.predictor.model import InvariantTables, Predictor, PredictorConfig
 from graphcircuits.predictor.paper.align import TabpfnAligner
 from graphcircuits.predictor.paper.pool import DeepSets
-from graphcircuits.predictor.paper.vectors import WIDTHS, vector_lists
-from graphcircuits.predictor.transform import (
+from graphcircuits.predictor.paper.transform import (
     TRANSFORMATIONS,
     Neighbourhoods,
     neighbourhoods,
     sum_over_predecessors,
     sum_over_successors,
 )
+from graphcircuits.predictor.paper.vectors import WIDTHS, vector_lists
 from lab.paper.side_by_side import StackedTables, StackedVectors, stacked_logits
 from tests.predictor.cases import AT_THE_CLEAN_RUN, make_reading, small
 from tests.predictor.graphs import seeded

@@ -5,8 +5,8 @@ import torch
 
 from graphcircuits.predictor.measure.features import FEATURES, Features, features
 from graphcircuits.predictor.paper.align import TabpfnAligner
+from graphcircuits.predictor.paper.transform import TRANSFORMATIONS, Transformation
 from graphcircuits.predictor.paper.vectors import WIDTHS, vector_lists
-from graphcircuits.predictor.transform import TRANSFORMATIONS, Transformation
 from tests.methods.tasks import make_pairs
 from tests.predictor.graphs import seeded
 from tests.subjects import make_subject
