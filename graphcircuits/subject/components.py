@@ -101,7 +101,7 @@ class Components:
 
     config: TransformerConfig
     weights: dict[str, Tensor]
-    rules: Rules = field(default=PLAIN, kw_only=True, repr=False)
+    rules: Rules = field(default=PLAIN, kw_only=True, repr=False, compare=False)
     """How runs depart from the plain one. It is no part of what the subject is."""
 
     @cached_property
