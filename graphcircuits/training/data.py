@@ -27,7 +27,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.store import content_hash, load_artifact, save_artifact, taken_apart
 from graphcircuits.jobs.runner import IN_PROCESS, InProcess, Runner
 from graphcircuits.predictor.model import InvariantTables, Reading, read_case, structure_of
-from graphcircuits.predictor.transform import Neighbourhoods
+from graphcircuits.predictor.paper.transform import Neighbourhoods
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.config import TrainConfig

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from graphcircuits.circuit import Circuit
 from graphcircuits.predictor.measure.features import Features
 from graphcircuits.predictor.model import InvariantTables, PredictorConfig, structure_of
-from graphcircuits.predictor.transform import Neighbourhoods
+from graphcircuits.predictor.paper.transform import Neighbourhoods
 from graphcircuits.training.data import Example
 from graphcircuits.training.objectives import label_weights
 from lab.paper.side_by_side import StackedTables, StackedVectors

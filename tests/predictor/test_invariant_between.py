@@ -18,7 +18,7 @@ from graphcircuits.predictor.invariant import (
     statistics_of,
     table,
 )
-from graphcircuits.predictor.transform import TRANSFORMATIONS
+from graphcircuits.predictor.paper.transform import TRANSFORMATIONS
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.methods.tasks import make_pairs

@@ -9,7 +9,8 @@
 3. The predecessors of an edge depend on its writer alone. `Neighbourhoods` holds each such set once
    and the set every node reads, so its size is linear in the edges where the arcs are not.
 4. Sums over predecessors and successors go through these sets: gather into the sets, hand back to
-   the nodes. `line_graph` and `incidence_graph` list the arcs one by one, to look at and to test.
+   the nodes. Of a large graph `pieces` gives some nodes at a time, so that what is computed of
+   their states need not be held for all of them.
 
 Connectivity: `observed` keeps these arcs, `none` has no arcs at all, `complete` joins every node to
 all later ones of a topological order (reader by reader: the edges that arrive there, the reader
@@ -18,7 +19,7 @@ itself, the writers it completes).
 Paper: Graph Transformations, and the connectivity conditions in Graph Learning Models.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -34,7 +35,6 @@ Connectivity = Literal["observed", "none", "complete"]
 
 TRANSFORMATIONS: tuple[Transformation, ...] = ("line", "incidence")
 CONNECTIVITIES: tuple[Connectivity, ...] = ("observed", "none", "complete")
-RELATIONS = ("writer", "reader", "next")
 DENSE = 2**18
 """Sets times nodes up to which a GPU sums by products of matrices instead of scattering: faster, in
 full precision for short number formats, and the same every time."""
@@ -51,10 +51,10 @@ class Endpoints:
     edge_readers: Int[Tensor, " edge"]
     """The reader of each edge."""
     feeding: Int[Tensor, " feed"]
-    """A reader, and in `fed` at the same place a writer that computes from it."""
+    """A reader; `fed` has, at the same index, a writer that computes from it."""
     fed: Int[Tensor, " feed"]
     writer_rank: Int[Tensor, " writer"]
-    """The place of each writer in the order of computation: 0, 1, ... without gaps."""
+    """The rank of each writer in the order of computation: 0, 1, ... without gaps."""
     reader_rank: Int[Tensor, " reader"]
 
     @classmethod
@@ -72,43 +72,6 @@ class Endpoints:
             writer_rank=torch.arange(graph.n_writers),
             reader_rank=torch.arange(graph.n_readers),
         )
-
-    def __post_init__(self) -> None:
-        problems = list(self._malformed()) or list(self._cyclic())
-        if problems:
-            raise ValueError("these arrays are no component graph: " + "; ".join(problems) + ".")
-
-    def _malformed(self) -> Iterator[str]:
-        writers, readers = self.n_writers, self.n_readers
-        for name, other in (("edge_writers", "edge_readers"), ("feeding", "fed")):
-            lengths = len(getattr(self, name)), len(getattr(self, other))
-            if lengths[0] != lengths[1]:
-                yield f"{name} and {other} must be equally long, got {lengths[0]} and {lengths[1]}"
-        indices = {
-            "edge_writers": writers,
-            "edge_readers": readers,
-            "feeding": readers,
-            "fed": writers,
-        }
-        for name, bound in indices.items():
-            values: Tensor = getattr(self, name)
-            if len(values) and not 0 <= int(values.min()) <= int(values.max()) < bound:
-                yield f"{name} must be in 0..{bound - 1}, got {values.min()}..{values.max()}"
-        for name, count in (("writer_rank", writers), ("reader_rank", readers)):
-            if getattr(self, name).sort().values.tolist() != list(range(count)):
-                yield f"{name} must hold each of 0..{count - 1} once"
-        feeds = list(zip(self.feeding.tolist(), self.fed.tolist(), strict=False))
-        if len(set(feeds)) < len(feeds):
-            yield "a reader is said to feed the same writer twice"
-
-    def _cyclic(self) -> Iterator[str]:
-        early = self.reader_rank[self.edge_readers] <= self.last_read[self.edge_writers]
-        for edge in early.nonzero().flatten()[:1].tolist():
-            writer, reader = self.edge_writers[edge], self.edge_readers[edge]
-            yield (
-                f"edge {edge} leaves writer {writer} for reader {reader}, "
-                "which must rank after every reader that feeds that writer"
-            )
 
     @cached_property
     def last_read(self) -> Int[Tensor, " writer"]:
@@ -132,7 +95,7 @@ class Neighbourhoods:
     n_nodes: int
     n_groups: int
     member_node: Int[Tensor, " member"]
-    """Node j is in a predecessor set, and in `member_group` at the same place which one; sorted by
+    """A node that is in a predecessor set; `member_group` has the number of that set. Sorted by
     set."""
     member_group: Int[Tensor, " member"]
     group_of: Int[Tensor, " node"]
@@ -171,7 +134,7 @@ class Neighbourhoods:
 
     @cached_property
     def reading(self) -> Int[Tensor, " node"]:
-        """`group_of` with an extra, empty set in place of -1."""
+        """`group_of` with an extra, empty set instead of -1."""
         return self.group_of.where(self.group_of >= 0, self.n_groups)
 
     @cached_property
@@ -187,6 +150,42 @@ class Neighbourhoods:
     def sums_by_matrices(self, h: Tensor) -> bool:
         """Whether sums over neighbours of these states go by `matrices`."""
         return h.is_cuda and (self.n_groups + 1) * self.n_nodes <= DENSE
+
+    def sums(self, h: Float[Tensor, "*context node width"]) -> tuple[Tensor, Tensor]:
+        """At every node the sum of `h` over its predecessors, and over its successors."""
+        return sum_over_predecessors(h, self), sum_over_successors(h, self)
+
+    @cached_property
+    def members_by_node(self) -> tuple[Int[Tensor, " member"], Int[Tensor, " member"]]:
+        """`member_node` and `member_group`, sorted by node."""
+        by_node = self.member_node.argsort(stable=True)
+        return self.member_node[by_node], self.member_group[by_node]
+
+    def pieces(
+        self, h: Float[Tensor, "node width"], norm: Callable[[Tensor], Tensor], size: int
+    ) -> "list[Piece]":
+        """The nodes in pieces of `size`, each with the sums over its neighbours of `norm(h)`.
+
+        Memory beside `h` is that of a piece and of the sets. Not for complete DAGs.
+        """
+        self.check(h)
+        node, group = self.members_by_node
+        starts = range(0, self.n_nodes, size)
+        bounds = torch.tensor([*starts, self.n_nodes], device=node.device)
+        counts = torch.searchsorted(node, bounds).diff().tolist()
+        cut = zip(starts, node.split(counts), group.split(counts), strict=True)
+        before, after = h.new_zeros(2, self.n_groups + 1, h.shape[-1])
+        before_degree, after_degree = self.degrees
+        pieces = []
+        for start, nodes, groups in cut:
+            here = slice(start, start + size)
+            rows, reading = nodes - start, self.reading[here]
+            normed = norm(h[here])
+            before.index_add_(0, groups, normed.index_select(0, rows))
+            after.index_add_(0, reading, normed)
+            degrees = before_degree[here], after_degree[here]
+            pieces.append(Piece(here, reading, rows, groups, before, after, degrees))
+        return pieces
 
     @cached_property
     def tiles(self) -> tuple[Tile, ...]:
@@ -218,12 +217,33 @@ class Neighbourhoods:
         return torch.cat([self.group_of[:0], *(tile.readers.flatten() for tile in self.tiles)])
 
     @cached_property
-    def place(self) -> Int[Tensor, " node"]:
-        """Where each node stands in `tiled_readers`, or behind them all where it has no set."""
+    def tiled_row(self) -> Int[Tensor, " node"]:
+        """The row of each node in `tiled_readers`, or the one behind the last for no set."""
         listed = self.tiled_readers
-        place = torch.full_like(self.group_of, len(listed))
-        place[listed] = torch.arange(len(listed), device=listed.device)
-        return place
+        row = torch.full_like(self.group_of, len(listed))
+        row[listed] = torch.arange(len(listed), device=listed.device)
+        return row
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Some nodes of a large graph, with what their sums over neighbours are made of."""
+
+    nodes: slice
+    reading: Int[Tensor, " node"]
+    member_row: Int[Tensor, " member"]
+    member_group: Int[Tensor, " member"]
+    members: Float[Tensor, "group width"]
+    """Sums over the nodes in each set."""
+    readers: Float[Tensor, "group width"]
+    """Sums over the nodes that read each set."""
+    degrees: tuple[Float[Tensor, "node 1"], Float[Tensor, "node 1"]]
+
+    def sums(self, h: Float[Tensor, "node width"]) -> tuple[Tensor, Tensor]:
+        """As `Neighbourhoods.sums`, at these nodes."""
+        heard = self.readers.index_select(0, self.member_group)
+        after = torch.zeros_like(h).index_add_(0, self.member_row, heard)
+        return self.members.index_select(0, self.reading), after
 
 
 def neighbourhoods(
@@ -285,8 +305,8 @@ def _arrivals(ends: Endpoints) -> tuple[Int[Tensor, " member"], Int[Tensor, " me
     first = count.cumsum(0) - count
     repeats = count[ends.feeding]
     shift = first[ends.feeding] - (repeats.cumsum(0) - repeats)
-    places = torch.arange(int(repeats.sum())) + shift.repeat_interleave(repeats)
-    return by_reader[places], ends.fed.repeat_interleave(repeats)
+    rows = torch.arange(int(repeats.sum())) + shift.repeat_interleave(repeats)
+    return by_reader[rows], ends.fed.repeat_interleave(repeats)
 
 
 def _order(ends: Endpoints, transformation: Transformation) -> Int[Tensor, " node"]:
@@ -298,32 +318,6 @@ def _order(ends: Endpoints, transformation: Transformation) -> Int[Tensor, " nod
     readers = (rank * 3 + 1) * step
     writers = (ends.last_read * 3 + 2) * step + ends.writer_rank
     return torch.cat([writers, readers, edges]).argsort(stable=True)
-
-
-def line_graph(graph: ComponentGraph | Endpoints) -> Int[Tensor, "2 arc"]:
-    """Every arc of the directed line graph, edge before edge, sorted; not for large graphs."""
-    ends = graph if isinstance(graph, Endpoints) else Endpoints.of(graph)
-    arcs = [
-        torch.cartesian_prod(
-            (ends.edge_readers == reader).nonzero().flatten(),
-            (ends.edge_writers == writer).nonzero().flatten(),
-        )
-        for reader, writer in zip(ends.feeding.tolist(), ends.fed.tolist(), strict=True)
-    ]
-    return torch.cat([*arcs, torch.empty(0, 2, dtype=torch.int64)]).unique(dim=0).T
-
-
-def incidence_graph(graph: ComponentGraph | Endpoints) -> dict[str, Int[Tensor, "2 arc"]]:
-    """Every arc of the incidence graph by relation; nodes are writers, readers, then edges."""
-    ends = graph if isinstance(graph, Endpoints) else Endpoints.of(graph)
-    first = ends.n_writers + ends.n_readers
-    edges = first + torch.arange(len(ends.edge_writers))
-    arcs = (
-        torch.stack([ends.edge_writers, edges]),
-        torch.stack([edges, ends.n_writers + ends.edge_readers]),
-        line_graph(ends) + first,
-    )
-    return dict(zip(RELATIONS, arcs, strict=True))
 
 
 def sum_over_predecessors(
@@ -362,7 +356,7 @@ def _sum_of_earlier(
 ) -> Float[Tensor, "*context node width"]:
     """The sum over all nodes of the same DAG that stand before each one in the order."""
     before = []
-    for part in h.index_select(-2, order).split(lengths or (len(order),), dim=-2):
-        sums = part.cumsum(-2)
+    for dag in h.index_select(-2, order).split(lengths or (len(order),), dim=-2):
+        sums = dag.cumsum(-2)
         before += [torch.zeros_like(sums[..., :1, :]), sums[..., :-1, :]]
     return torch.cat(before, dim=-2).index_select(-2, order.argsort())

@@ -1,6 +1,5 @@
 """Transformed graphs: arcs by the definition, implicit sums against dense adjacencies."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,13 +7,11 @@ import torch
 from hypothesis import given, settings
 
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.predictor.transform import (
+from graphcircuits.predictor.paper.transform import (
     Connectivity,
     Endpoints,
     Neighbourhoods,
     Transformation,
-    incidence_graph,
-    line_graph,
     neighbourhoods,
     sum_over_predecessors,
     sum_over_successors,
@@ -23,6 +20,8 @@ from tests.predictor.graphs import (
     CHOICES,
     GRAPHS,
     SETTINGS,
+    incidence_graph,
+    line_graph,
     precedes,
     renumbered,
     states,
@@ -108,6 +107,24 @@ def test_sums_on_random_graphs(choice: tuple[int, int, int, bool, int]) -> None:
         torch.testing.assert_close(sum_over_successors(h, n), dense @ h, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("transformation", ["line", "incidence"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_sums_of_pieces_are_those_of_the_graph(
+    name: str, transformation: Transformation, size: int
+) -> None:
+    n = neighbourhoods(GRAPHS[name], transformation)
+    h = states(n.n_nodes, 3)
+    pieces = n.pieces(h, torch.sin, size)
+    sums = [piece.sums(h[piece.nodes]) for piece in pieces]
+    for found, expected in zip(zip(*sums, strict=True), n.sums(h.sin()), strict=True):
+        torch.testing.assert_close(torch.cat(found), expected, rtol=0, atol=1e-12)
+    for found, expected in zip(
+        zip(*(p.degrees for p in pieces), strict=True), n.degrees, strict=True
+    ):
+        assert torch.equal(torch.cat(found), expected)
+
+
 @settings(max_examples=25)
 @given(choice=CHOICES)
 def test_tiles_hold_every_arc_once(choice: tuple[int, int, int, bool, int]) -> None:
@@ -120,8 +137,8 @@ def test_tiles_hold_every_arc_once(choice: tuple[int, int, int, bool, int]) -> N
                 dense[members[:, None], row] += 1
         assert torch.equal(dense, precedes(ends, transformation, "observed").long())
         # A node stands where the tiles list it, or behind them all.
-        assert torch.equal(n.place[n.tiled_readers], torch.arange(len(n.tiled_readers)))
-        assert (n.place[n.group_of < 0] == len(n.tiled_readers)).all()
+        assert torch.equal(n.tiled_row[n.tiled_readers], torch.arange(len(n.tiled_readers)))
+        assert (n.tiled_row[n.group_of < 0] == len(n.tiled_readers)).all()
         assert len(n.tiled_readers) + int((n.group_of < 0).sum()) == n.n_nodes
 
 
@@ -205,31 +222,3 @@ def test_states_of_another_graph_are_refused() -> None:
     for total in (sum_over_predecessors, sum_over_successors):
         with pytest.raises(ValueError, match=f"expected states of {n.n_nodes} nodes, got 100"):
             total(torch.zeros(2, 100, 3), n)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_every_problem_of_the_arrays_is_reported() -> None:
-    ends = Endpoints.of(GRAPHS["smallest"])
-    with pytest.raises(ValueError, match="no component graph") as raised:
-        replace(
-            ends,
-            edge_writers=ends.edge_writers[1:],
-            edge_readers=ends.edge_readers + 1,
-            fed=torch.zeros_like(ends.fed),
-            feeding=torch.zeros_like(ends.feeding),
-            reader_rank=torch.zeros_like(ends.reader_rank),
-        )
-    n = len(ends.edge_readers)
-    for problem in (
-        f"edge_writers and edge_readers must be equally long, got {n - 1} and {n}",
-        f"edge_readers must be in 0..{ends.n_readers - 1}, got 1..{ends.n_readers}",
-        f"reader_rank must hold each of 0..{ends.n_readers - 1} once",
-        "a reader is said to feed the same writer twice",
-    ):
-        assert problem in str(raised.value)
-
-
-def test_an_edge_against_the_order_is_refused() -> None:
-    ends = Endpoints.of(GRAPHS["smallest"])
-    with pytest.raises(ValueError, match="edge 0 leaves writer 2 for reader 0, which must rank"):
-        replace(ends, edge_writers=ends.edge_writers.index_fill(0, torch.tensor([0]), 2))
