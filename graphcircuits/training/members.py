@@ -173,7 +173,7 @@ def _names(examples: Sequence[Example]) -> list[str]:
 
 def _standardize(predictor: Predictor, examples: Sequence[Example], config: TrainConfig) -> None:
     """Scale the inputs by those of all examples, and hide what the training is to do without."""
-    align, own = predictor.align, config.predictor
+    align, settings = predictor.align, config.predictor
     if not isinstance(align, InvariantAligner):
         return
     contents = [example.reading.content for example in examples]
@@ -181,7 +181,7 @@ def _standardize(predictor: Predictor, examples: Sequence[Example], config: Trai
     unknown = sorted(set(config.without) - set(INPUTS))
     if unknown:
         raise ValueError(f"unknown inputs {', '.join(unknown)}; choose from {', '.join(INPUTS)}.")
-    groups = input_groups(share=own.share, both_ends=own.both_ends)
+    groups = input_groups(share=settings.share, both_ends=settings.both_ends)
     hidden = torch.tensor([group in config.without for group in groups])
     # Divided by infinity, columns are zero whatever they hold.
     align.deviation[hidden.to(align.deviation.device)] = math.inf
