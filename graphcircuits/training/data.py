@@ -159,7 +159,7 @@ class _Shared:
         self.structures: dict[ComponentGraph, Neighbourhoods] = {}
 
     def subject(self, source: Source) -> Transformer:
-        name = (source.place, source.model)
+        name = (source.path, source.model)
         if name not in self.subjects:
             # Sources come model by model, and weights that nothing shares are not held here.
             self.subjects = {name: source.subject()}
@@ -363,12 +363,10 @@ def _load(path: Path, sources: Sequence[Source], shared: _Shared) -> dict[int, R
         words = artifact.meta["sources"]
         results: dict[int, Result] = {}
         for number, source in enumerate(sources):
-            own = words[str(number)]
-            results[number] = (
-                own
-                if isinstance(own, str)
-                else _unpacked(source, by_number[str(number)], own, shared)
-            )
+            result = words[str(number)]
+            if not isinstance(result, str):
+                result = _unpacked(source, by_number[str(number)], result, shared)
+            results[number] = result
         return results
 
 

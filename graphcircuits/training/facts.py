@@ -29,7 +29,7 @@ from graphcircuits.predictor.facts.familiarity import (
     KnownCases,
     case_features,
     disagreement,
-    known_cases,
+    fit_familiarity,
 )
 from graphcircuits.predictor.facts.trust import Trust, fit_trust
 from graphcircuits.predictor.model import Reading
@@ -94,7 +94,7 @@ def fit_known_cases(looks: Sequence[CaseLook]) -> KnownCases | None:
         return None
     apart = [look.disagreement for look in looks if look.disagreement is not None]
     features = torch.stack([look.features for look in looks])
-    return known_cases(features, apart if len(apart) == len(looks) else None, groups)
+    return fit_familiarity(features, apart if len(apart) == len(looks) else None, groups)
 
 
 def fit_calibrations(cases: Sequence[HeldOut]) -> dict[str, Calibration]:

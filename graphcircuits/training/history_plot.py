@@ -40,15 +40,15 @@ def history_figure(
     from matplotlib.lines import Line2D
 
     series = {seed: _series(history) for seed, history in histories.items()}
-    shown = [name for name in PANELS if any(name in own for own in series.values())]
+    shown = [name for name in PANELS if any(name in figures for figures in series.values())]
     if not shown:
         raise ValueError("a plot of a training needs at least one recorded step, got none.")
     figure = Figure(figsize=(1.2 + 3.2 * len(shown), 3.4), layout="constrained")
     panels = figure.subplots(1, len(shown), squeeze=False)[0]
     for axes, name in zip(panels, shown, strict=True):
-        for place, (seed, own) in enumerate(series.items()):
-            style = {"color": COLOURS[place % len(COLOURS)], "linewidth": 1.2}
-            points = own.get(name, {})
+        for number, (seed, figures) in enumerate(series.items()):
+            style = {"color": COLOURS[number % len(COLOURS)], "linewidth": 1.2}
+            points = figures.get(name, {})
             axes.plot(list(points), list(points.values()), marker="o", markersize=2.8, **style)
             if (step := (chosen or {}).get(seed)) in points:
                 axes.plot([step], [points[step]], **_RING, color=style["color"])
@@ -58,8 +58,8 @@ def history_figure(
         axes.grid(color=RULE, linewidth=0.6)
         axes.set_axisbelow(True)
     handles: dict[Any, str] = {
-        Line2D([], [], color=COLOURS[place % len(COLOURS)], linewidth=1.2): f"seed {seed}"
-        for place, seed in enumerate(series)
+        Line2D([], [], color=COLOURS[number % len(COLOURS)], linewidth=1.2): f"seed {seed}"
+        for number, seed in enumerate(series)
     }
     dot = Line2D([], [], color="#56565e", linestyle="", marker="o", markersize=2.8)
     handles[dot] = "recorded step"
@@ -101,8 +101,8 @@ _RING: dict[str, Any] = {
 
 def _series(history: History) -> dict[str, dict[int, float]]:
     """Every figure by step: the loss, and means over held-out cases."""
-    found: dict[str, dict[int, float]] = {}
+    series: dict[str, dict[int, float]] = {}
     for step, record in sorted(history.items()):
         for name, value in {"loss": record["loss"], **means(record["cases"])}.items():
-            found.setdefault(name, {})[step] = value
-    return found
+            series.setdefault(name, {})[step] = value
+    return series

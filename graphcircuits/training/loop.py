@@ -54,8 +54,10 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8
 class Learner(Protocol):
     """What the loop trains."""
 
-    predictor: Predictor
-    """In place; its parameters have a leading axis where several are trained side by side."""
+    @property
+    def predictor(self) -> Predictor:
+        """Trained in place; parameters have a leading axis where several are side by side."""
+        ...
 
     def backward(self, step: int) -> Float[Tensor, "*run"]:
         """Add the gradients of a step's loss; the loss, of each run, which is not waited for."""
@@ -96,6 +98,8 @@ class AdamW:
         rates = self.rates * share
         bias, square_bias = (1 - beta**self.steps for beta in BETAS)
         for p, g, m, v in zip(self.parameters, grads, self.moments, self.squares, strict=True):
+            if p.grad is None and not lead:
+                continue  # as torch does: what a predictor does not use does not decay either
             shape = (*lead, *(1,) * (p.ndim - len(lead)))
             rate, g = rates.view(shape), g * scale.view(shape)
             m.lerp_(g, 1 - BETAS[0])
@@ -107,17 +111,17 @@ class AdamW:
         """What a checkpoint holds of it."""
         count = torch.tensor(float(self.steps))
         return {
-            f"{place}.{name}": x
-            for place, (m, v) in enumerate(zip(self.moments, self.squares, strict=True))
+            f"{number}.{name}": x
+            for number, (m, v) in enumerate(zip(self.moments, self.squares, strict=True))
             for name, x in (("step", count), ("exp_avg", m), ("exp_avg_sq", v))
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Continue from what `tensors` gave."""
-        for place, (m, v) in enumerate(zip(self.moments, self.squares, strict=True)):
-            m.copy_(tensors[f"{place}.exp_avg"])
-            v.copy_(tensors[f"{place}.exp_avg_sq"])
-            self.steps = int(tensors[f"{place}.step"])
+        for number, (m, v) in enumerate(zip(self.moments, self.squares, strict=True)):
+            m.copy_(tensors[f"{number}.exp_avg"])
+            v.copy_(tensors[f"{number}.exp_avg_sq"])
+            self.steps = int(tensors[f"{number}.step"])
 
 
 @dataclass(eq=False)

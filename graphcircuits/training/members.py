@@ -35,11 +35,12 @@ from graphcircuits.predictor.invariant import (
 from graphcircuits.predictor.measure.scaling import SCALINGS
 from graphcircuits.predictor.model import InvariantTables, Predictor
 from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS
-from graphcircuits.training.batches import StackPool, batches
+from graphcircuits.training.batches import Batches, ExampleGroup, batches, grouped
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import (
     Example,
     ReadExamples,
+    ReadProgress,
     load_targets,
     mixed_seed,
     read,
@@ -47,7 +48,7 @@ from graphcircuits.training.data import (
 )
 from graphcircuits.training.loop import Log, StepProgress, checkpoint_path, run_steps
 from graphcircuits.training.sources import Source, split
-from graphcircuits.training.validation import Validation
+from graphcircuits.training.validation import figures_of
 
 SeedProgress = Callable[[int, int, int], None]
 """Called with a seed, its steps that are done, and how many there are."""
@@ -68,22 +69,34 @@ class TrainedPredictor:
     """The step whose weights these are."""
 
 
-class _OnExamples:
-    """One predictor that learns from examples, as the loop takes it."""
+@dataclass(frozen=True, eq=False)
+class TrainData:
+    """Examples on the device that they are used on, prepared once for all seeds."""
 
-    def __init__(
-        self,
-        predictor: Predictor,
+    batches: Batches
+    validation: list[ExampleGroup]
+
+    @classmethod
+    def of(
+        cls,
         examples: Sequence[Example],
         validation: Sequence[Example],
         config: TrainConfig,
-        seed: int,
-        stacks: StackPool | None,
-    ) -> None:
-        device = predictor.readout.weight.device
-        self.predictor, self.config, self.seed = predictor, config, seed
-        self.batches = batches(examples, config, seed, device, stacks)
-        self.held_out = Validation(validation, config.predictor, device, stacks)
+        device: torch.device | str,
+    ) -> "TrainData":
+        """What is learned from, and what is scored at regular steps."""
+        held_out = grouped(validation, config.predictor, device)
+        return cls(batches(examples, config, device), held_out)
+
+
+@dataclass(frozen=True, eq=False)
+class _OnExamples:
+    """One predictor that learns from examples, as the loop takes it."""
+
+    predictor: Predictor
+    data: TrainData
+    config: TrainConfig
+    seed: int
 
     def backward(self, step: int) -> Tensor:
         device = self.predictor.readout.weight.device
@@ -91,14 +104,14 @@ class _OnExamples:
         identifiers = torch.Generator().manual_seed(noise_seed)
         noise = torch.Generator(device).manual_seed(noise_seed)
         total = torch.zeros((), device=device)
-        for batch in self.batches.at(step):
+        for batch in self.data.batches.at(self.seed, step):
             loss = batch.loss(self.predictor, self.config, generator=identifiers, noise=noise)
             loss.backward()
             total = total + loss.detach()
         return total
 
     def validate(self) -> dict[str, dict[str, float]]:
-        return self.held_out.figures([self.predictor])
+        return figures_of([self.predictor], self.data.validation)
 
 
 def train_predictor(
@@ -109,14 +122,14 @@ def train_predictor(
     validation: Sequence[Example] = (),
     checkpoint: str | Path | None = None,
     device: torch.device | str = "cpu",
-    stacks: StackPool | None = None,
+    data: TrainData | None = None,
     progress: StepProgress | None = None,
     log: Log | None = None,
 ) -> TrainedPredictor:
     """Train one predictor; with a `checkpoint` file, continue from what it holds and update it.
 
     An interrupt that `progress` raises ends it after a whole step, which the checkpoint then holds.
-    `stacks` has the subjects of all examples, where several trainings share them.
+    `data` is what several seeds share: the examples and the held-out ones, prepared.
     """
     if not examples:
         raise ValueError("there is nothing to train on: no case was given.")
@@ -126,7 +139,8 @@ def train_predictor(
     predictor.to(device)
     _standardize(predictor, examples, config)
     about = _about(examples, validation, config, seed, device) if checkpoint else {}
-    learner = _OnExamples(predictor, examples, validation, config, seed, stacks)
+    data = data or TrainData.of(examples, validation, config, device)
+    learner = _OnExamples(predictor, data, config, seed)
     state = run_steps(
         learner, [config], checkpoint=checkpoint, about=about, progress=progress, log=log
     )
@@ -159,7 +173,7 @@ def _names(examples: Sequence[Example]) -> list[str]:
 
 def _standardize(predictor: Predictor, examples: Sequence[Example], config: TrainConfig) -> None:
     """Scale the inputs by those of all examples, and hide what the training is to do without."""
-    align, own = predictor.align, config.predictor
+    align, settings = predictor.align, config.predictor
     if not isinstance(align, InvariantAligner):
         return
     contents = [example.reading.content for example in examples]
@@ -167,7 +181,7 @@ def _standardize(predictor: Predictor, examples: Sequence[Example], config: Trai
     unknown = sorted(set(config.without) - set(INPUTS))
     if unknown:
         raise ValueError(f"unknown inputs {', '.join(unknown)}; choose from {', '.join(INPUTS)}.")
-    groups = input_groups(share=own.share, both_ends=own.both_ends)
+    groups = input_groups(share=settings.share, both_ends=settings.both_ends)
     hidden = torch.tensor([group in config.without for group in groups])
     # Divided by infinity, columns are zero whatever they hold.
     align.deviation[hidden.to(align.deviation.device)] = math.inf
@@ -224,33 +238,28 @@ class Lesson:
     checkpoints: Path | None = None
     device: str = "cpu"
 
-    def read(self, runner: Runner = IN_PROCESS, **given: Any) -> ReadExamples:
-        """All examples of the sources, whatever is held out: they are read together."""
+    def read(
+        self,
+        runner: Runner = IN_PROCESS,
+        *,
+        validation: bool = False,
+        progress: ReadProgress | None = None,
+    ) -> ReadExamples:
+        """Examples of all sources, which are read together whatever is held out; or, read once
+        each, of those that are scored on the way."""
         result = read(
-            self.sources,
+            self.validation if validation else self.sources,
             self.config,
+            views=1 if validation else None,
             judged=self.judged,
             runner=runner,
             folder=self.readings,
-            **given,
+            progress=progress,
         )
-        if self.targets is None:
+        if self.targets is None or validation:
             return result
-        return ReadExamples(
-            with_targets(result.examples, load_targets(self.targets)), result.left_out
-        )
-
-    def read_validation(self, runner: Runner = IN_PROCESS, **given: Any) -> ReadExamples:
-        """Examples that are scored on the way, each read once."""
-        return read(
-            self.validation,
-            self.config,
-            views=1,
-            judged=self.judged,
-            runner=runner,
-            folder=self.readings,
-            **given,
-        )
+        known = load_targets(self.targets)
+        return ReadExamples(with_targets(result.examples, known), result.left_out)
 
     def learned(self, examples: Sequence[Example]) -> list[Example]:
         """Of all examples those that are learned from."""
@@ -275,7 +284,7 @@ def train_members(
 
     `checkpoints` is a folder with one file for each seed; callbacks hear the seed first.
     """
-    stacks = None if config.by_labels_alone else StackPool([*examples, *validation], device)
+    data = TrainData.of(examples, validation, config, device) if examples else None
     members = []
     for seed in seeds:
         trained = train_predictor(
@@ -285,7 +294,7 @@ def train_members(
             validation=validation,
             checkpoint=checkpoint_path(checkpoints, seed) if checkpoints else None,
             device=device,
-            stacks=stacks,
+            data=data,
             progress=partial(progress, seed) if progress else None,
             log=partial(log, seed) if log else None,
         )
@@ -335,7 +344,7 @@ def _train_job(
         lesson.learned(lesson.read().examples),
         lesson.config,
         seeds=[seed],
-        validation=lesson.read_validation().examples,
+        validation=lesson.read(validation=True).examples,
         checkpoints=lesson.checkpoints,
         device=lesson.device,
     )

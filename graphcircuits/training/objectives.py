@@ -86,13 +86,13 @@ def distill_loss(
 ) -> Float[Tensor, ""]:
     """The mean over pairs of edges, drawn, of how far their order is from that of the targets.
 
-    A pair weighs by the distance of its ranks. Subjects that are not `known` have no part in it.
+    A pair weighs by the distance of its ranks. Subjects that are not `known` weigh nothing.
     """
     n_subjects, n_edges = scores.shape
     shape = (2, n_subjects, PAIRS_PER_EDGE * n_edges)
     one, other = torch.randint(n_edges, shape, generator=generator, device=scores.device)
-    place = ranks(targets).to(scores) / n_edges
-    apart = place.gather(1, other) - place.gather(1, one)
+    rank = ranks(targets).to(scores) / n_edges
+    apart = rank.gather(1, other) - rank.gather(1, one)
     ahead = scores.gather(1, one) - scores.gather(1, other)
     losses = apart.abs() * F.softplus(-ahead * apart.sign())
     weights = known.to(scores)[:, None].expand_as(losses)

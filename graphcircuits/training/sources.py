@@ -52,7 +52,7 @@ class Source:
 
     order: Order | None
     """The subject, where it was made for a program; None for a language model."""
-    place: str
+    path: str
     """The file of the subject, the corpus that has it, or the folder of the language model; nothing
     where it is shipped."""
     task: str
@@ -72,8 +72,8 @@ class Source:
 
     @property
     def model(self) -> str:
-        """The name of the subject in its place."""
-        return Path(self.place).name if self.order is None else self.order.id
+        """The name of the subject where it lies."""
+        return Path(self.path).name if self.order is None else self.order.id
 
     @property
     def fleet(self) -> str:
@@ -95,12 +95,12 @@ class Source:
         """The transformer."""
         order = self.order
         if order is None:
-            return _language_model(self.place)
-        if not self.place:
+            return _language_model(self.path)
+        if not self.path:
             return load_case(self.task).subject(order.fleet, order.architecture, order.seed)
-        if Path(self.place).is_dir():
-            return _corpus(self.place)[order.id].subject()
-        return load_transformer(self.place).to(torch.float32)
+        if Path(self.path).is_dir():
+            return _corpus(self.path)[order.id].subject()
+        return load_transformer(self.path).to(torch.float32)
 
     def pairs(self, subject: Transformer, n: int, seed: int) -> Pairs:
         """Prompts of the task."""
@@ -222,7 +222,7 @@ def _file_sources(root: Path, pool: str) -> list[Source]:
     return sources
 
 
-def _of_order(order: Order, place: str, fold: int, group: str | None) -> list[Source]:
+def _of_order(order: Order, path: str, fold: int, group: str | None) -> list[Source]:
     """One source, or one for each task of a subject that has several."""
     several = find_case(order.case) if order.case.startswith("mt-") else None
     if isinstance(several, MultiCase):
@@ -230,7 +230,7 @@ def _of_order(order: Order, place: str, fold: int, group: str | None) -> list[So
     else:
         tasks = [order.case]
     groups = tuple(sorted(groups_of(order.case))) if group is None else (group,)
-    return [Source(order, place, task, groups, (fold,)) for task in tasks]
+    return [Source(order, path, task, groups, (fold,)) for task in tasks]
 
 
 def language_sources(folder: str | Path) -> list[Source]:
@@ -266,11 +266,11 @@ def split(sources: Sequence[Source], fold: int) -> tuple[list[Source], list[Sour
         raise ValueError(f"the fold must be in 0..{N_FOLDS - 1}, got {fold}.")
     held_out = [x for x in sources if x.folds and set(x.folds) == {fold}]
     groups = {group for x in held_out for group in x.groups}
-    models = {(x.place, x.model) for x in held_out}
+    models = {(x.path, x.model) for x in held_out}
     left = [
         x
         for x in sources
-        if fold not in x.folds and groups.isdisjoint(x.groups) and (x.place, x.model) not in models
+        if fold not in x.folds and groups.isdisjoint(x.groups) and (x.path, x.model) not in models
     ]
     return left, held_out
 

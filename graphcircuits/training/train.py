@@ -197,10 +197,10 @@ def _read(
 
     learned = lesson.read(runner, progress=heard)
     before += len(lesson.sources)
-    validation = lesson.read_validation(runner, progress=heard)
+    validation = lesson.read(runner, validation=True, progress=heard)
     if not (plan.validation and plan.held_out):
         # Where one fold is held out, it serves both.
         return learned, validation, validation
     before += len(lesson.validation)
     last = replace(lesson, validation=tuple(plan.held_out))
-    return learned, validation, last.read_validation(runner, progress=heard)
+    return learned, validation, last.read(runner, validation=True, progress=heard)

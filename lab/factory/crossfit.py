@@ -174,7 +174,7 @@ def complete(
     """Judge on all folds, and write the result into the six files."""
     drawn = {fold: list(draw(held_out(sources, fold), most, fold)) for fold in range(N_FOLDS)}
     taken = {source for some in drawn.values() for source in some}
-    ships = [source for source in sources if not source.place]
+    ships = [source for source in sources if not source.path]
     beside = {fold: [x for x in held_out(ships, fold) if x not in taken] for fold in drawn}
     results = list(runner.run(partial(_correct, folder), [*_jobs(drawn), *_jobs(beside)]))
     for result in results:

@@ -25,11 +25,6 @@ class ScalingData:
     held_out: Mapping[str, list[Example]]
 
     @property
-    def all(self) -> list[Example]:
-        parts = (self.learned, self.watched, self.held_out)
-        return [example for part in parts for found in part.values() for example in found]
-
-    @property
     def content(self) -> str:
         """What stored results depend on."""
         parts = (self.learned, self.watched, self.held_out)

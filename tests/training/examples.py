@@ -55,4 +55,4 @@ def natural_of(source: Source, folder: Path) -> Source:
     order = Order(source.task, "natural")
     path = folder / f"{order.id}.safetensors"
     save_transformer(path, source.subject())
-    return replace(source, order=order, place=str(path))
+    return replace(source, order=order, path=str(path))

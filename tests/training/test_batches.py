@@ -11,7 +11,7 @@ from graphcircuits.evaluation.evaluate import auroc, faithfulness_curve
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import InvariantTables, Predictor, PredictorConfig
 from graphcircuits.predictor.paths import along_paths
-from graphcircuits.training.batches import Grouped, StackPool, grouped, scores_of
+from graphcircuits.training.batches import Grouped, grouped, scores_of
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import Example, load_targets, save_targets, with_targets
 from graphcircuits.training.members import INPUTS, input_groups, origin_of, train_predictor
@@ -103,28 +103,25 @@ def test_views_of_a_subject_share_its_place_in_the_stack() -> None:
     twice = [examples[0], replace(examples[0], circuit=None), examples[1]]
     group = grouped(twice, PRIOR, "cpu")[0]
     assert group.stack is not None
-    assert (len(group), len(group.stack), group.places) == (3, 2, (0, 0, 1))
+    assert (len(group), len(group.stack), group.rows) == (3, 2, (0, 0, 1))
     some = group.stack_of([1, 2])
     assert some is not None
     assert len(some) == 2
     assert not group.weights[1].any()
-    pool = StackPool(examples, "cpu")
-    shared = grouped(examples[1:2], PRIOR, "cpu", pool)[0]
-    assert (shared.stack is group.stack, shared.places) == (False, (1,))
 
 
 def test_steps_draw_groups_by_size() -> None:
     groups = grouped(make_judged(count=5), PRIOR, "cpu")
-    drawn = Grouped(groups, config(batch=2), 0)
-    seen = [drawn._drawn(step) for step in range(60)]
-    assert seen == [drawn._drawn(step) for step in range(60)]
+    drawn = Grouped(groups, config(batch=2))
+    seen = [drawn._drawn(0, step) for step in range(60)]
+    assert seen == [drawn._drawn(0, step) for step in range(60)]
     first = [step[0][0] for step in seen]
     assert 2 < first.count(1) < 25
     assert {tuple(map(len, index)) for step in seen for _, *index in step} == {(1,), (2,)}
     assert all(sum(len(index) for _, index in step) == 2 for step in seen)
-    whole = Grouped(groups, config(batch=0), 0)._drawn(0)
+    whole = Grouped(groups, config(batch=0))._drawn(0, 0)
     assert sorted((place, len(index)) for place, index in whole) == [(0, 5), (1, 1)]
-    assert sum(part.share for part in drawn.at(0)) == pytest.approx(1)
+    assert sum(part.share for part in drawn.at(0, 0)) == pytest.approx(1)
 
 
 def test_parts_that_fit_in_memory_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +134,9 @@ def test_parts_that_fit_in_memory_add_up(monkeypatch: pytest.MonkeyPatch) -> Non
     given = {"generator": seeded(0), "noise": seeded(0)}
     found = []
     for limit in (99, 1):
-        parts = Grouped(grouped(examples, PRIOR, "cpu"), own, 0)
+        parts = Grouped(grouped(examples, PRIOR, "cpu"), own)
         monkeypatch.setattr(parts, "_limits", [limit, limit], raising=False)
-        found.append([part.loss(predictor, own, **given) for part in parts.at(0)])
+        found.append([part.loss(predictor, own, **given) for part in parts.at(0, 0)])
     assert [len(losses) for losses in found] == [2, 4]
     torch.testing.assert_close(sum(found[0]), sum(found[1]))
 

@@ -11,8 +11,12 @@ from graphcircuits.evaluation.evaluate import auroc, faithfulness_curve
 from graphcircuits.methods import METHODS
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble
 from graphcircuits.predictor.facts.calibration import fit_calibration
-from graphcircuits.predictor.facts.familiarity import KnownCases, case_features, disagreement
-from graphcircuits.predictor.facts.familiarity import known_cases as fit
+from graphcircuits.predictor.facts.familiarity import (
+    KnownCases,
+    case_features,
+    disagreement,
+    fit_familiarity,
+)
 from graphcircuits.predictor.model import Predictor
 from graphcircuits.training import facts
 from graphcircuits.training.data import Example, read_examples
@@ -69,11 +73,11 @@ def test_the_training_cases_are_remembered() -> None:
     result = with_facts(ensemble, examples, config=CONFIG)
     features = torch.stack([case_features(x.reading) for x in examples])
     apart = [disagreement(ensemble.member_logits(x.reading, generator=seeded(0))) for x in examples]
-    assert same(result.known, fit(features, apart, range(len(examples))))
+    assert same(result.known, fit_familiarity(features, apart, range(len(examples))))
     assert (result.calibration, result.origin) == ({}, ensemble.origin)
     # Of a single network the distance is all that counts.
     alone = with_facts(make_ensemble(1), examples, config=CONFIG).known
-    assert same(alone, fit(features, None, range(len(examples))))
+    assert same(alone, fit_familiarity(features, None, range(len(examples))))
 
 
 def test_related_cases_are_one_group_and_too_few_groups_say_nothing(

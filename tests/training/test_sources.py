@@ -145,7 +145,7 @@ def test_what_is_held_out_shares_neither_program_nor_model() -> None:
         source("b", "two", "p", 1),
         source("c", "one", "q", 1),
         source("d", "three", "q", 1),
-        replace(source("e", "one", "r", 1), place="there"),
+        replace(source("e", "one", "r", 1), path="there"),
         replace(source("f", "four", "s", 1), folds=()),
     ]
     left, held_out = split(given, 0)
@@ -169,7 +169,7 @@ def test_the_papers_pool_is_taken_by_its_name_and_in_its_own_folds() -> None:
 
 def test_a_subject_is_found_by_its_id(tmp_path: Path) -> None:
     shipped = named_source("ib-7")
-    assert (shipped.id, shipped.place, shipped.labelled) == ("ib-7", "", True)
+    assert (shipped.id, shipped.path, shipped.labelled) == ("ib-7", "", True)
     other = natural_of(shipped, tmp_path)
     found = named_source(other.id, tmp_path)
     assert (found.id, found.kind, found.labelled) == (other.id, "natural", False)

@@ -155,7 +155,7 @@ def test_subjects_of_a_folder_come_first(tmp_path: Path) -> None:
         "tb-rolling-max.public.plain.0": "tb-rolling-max",
     }
     assert plan.left_out == ("tb-element-divide",)
-    found = {id: bool(named_source(id, tmp_path).place) for id in (*plan.units, *plan.tests)}
+    found = {id: bool(named_source(id, tmp_path).path) for id in (*plan.units, *plan.tests)}
     assert found == {
         "ib-7.public.plain.0": False,
         "tb-polynomial.public.plain.0": True,
