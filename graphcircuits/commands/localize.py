@@ -22,7 +22,7 @@ from graphcircuits.commands.checks import (
     writable,
 )
 from graphcircuits.commands.interrupt import deferred
-from graphcircuits.commands.localize_inputs import Inputs, Named
+from graphcircuits.commands.localize_inputs import Inputs, LocalizeWords
 from graphcircuits.commands.options import method_options, named_method
 from graphcircuits.commands.output import (
     INTERRUPTED,
@@ -179,7 +179,7 @@ def localize(
     from graphcircuits.fleets.recipes import FLEETS
     from graphcircuits.result.result import SUFFIXES
 
-    given = Named(
+    given = LocalizeWords(
         case=case,
         model=model,
         fleet=fleet,
