@@ -21,7 +21,7 @@ from graphcircuits.commands.checks import (
     suffix,
     writable,
 )
-from graphcircuits.commands.localize_inputs import Inputs, Named
+from graphcircuits.commands.localize_inputs import Inputs, LocalizeWords
 from graphcircuits.commands.options import method_options, named_method
 from graphcircuits.commands.output import (
     INTERRUPTED,
@@ -178,7 +178,7 @@ def localize(
     from graphcircuits.fleets.recipes import FLEETS
     from graphcircuits.result.result import SUFFIXES
 
-    given = Named(
+    given = LocalizeWords(
         case=case,
         model=model,
         fleet=fleet,

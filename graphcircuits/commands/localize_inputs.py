@@ -1,6 +1,6 @@
 """What `graphcircuits localize` works on: the subject and the prompts that the words name.
 
-`Named` holds the words; its `problems` says which do not go together, and its `load` gives the
+`LocalizeWords` holds the words; its `problems` says which do not go together, and its `load` gives the
 subject, its prompts and fresh ones: drawn by another seed or, of a file, those that were held back.
 """
 
@@ -50,7 +50,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named:
+class LocalizeWords:
     """What was typed about the subject and its prompts."""
 
     case: str | None
