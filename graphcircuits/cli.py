@@ -9,6 +9,7 @@ import re
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Annotated
 
@@ -21,10 +22,10 @@ from graphcircuits.commands.cases import cases
 from graphcircuits.commands.compile import compile_
 from graphcircuits.commands.evaluate import evaluate
 from graphcircuits.commands.interact import interact
-from graphcircuits.commands.interrupt import terminable
 from graphcircuits.commands.localize import localize
 from graphcircuits.commands.options import RayCommand
 from graphcircuits.commands.output import in_words, say, say_error
+from graphcircuits.commands.progress import terminable
 from graphcircuits.commands.tasks import tasks
 from graphcircuits.commands.train import train
 from graphcircuits.commands.view import view
@@ -61,12 +62,14 @@ MOVED = {
 """Commands of the laboratory, which is in the repository and not in the package."""
 
 
-def _moved(context: typer.Context) -> None:
-    name = str(context.info_name)
-    raise ValueError(
-        f"{name} is no command of the package any more; in a clone of the repository run: "
-        f"{MOVED[name]}"
-    )
+def _moved(name: str) -> Callable[[], None]:
+    def refuse() -> None:
+        raise ValueError(
+            f"{name} is no command of the package any more; in a clone of the repository run: "
+            f"{MOVED[name]}"
+        )
+
+    return refuse
 
 
 for _name in MOVED:
@@ -74,7 +77,7 @@ for _name in MOVED:
         _name,
         hidden=True,
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )(_moved)
+    )(_moved(_name))
 
 
 _debug: ContextVar[bool] = ContextVar("debug", default=False)

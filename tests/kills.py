@@ -38,8 +38,8 @@ from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import run
 from graphcircuits.compare.selection import BenchConfig
 from graphcircuits.fleets.recipes import SiitConfig
+from graphcircuits.jobs.runner import InProcess
 from graphcircuits.rasp import Map, tokens
-from graphcircuits.training.runner import InProcess
 from lab.factory.language.build import make_models
 from lab.factory.language.designs import Design
 from lab.factory.language.model import LanguageConfig

@@ -12,20 +12,18 @@
 3. `random_ids` gives the first seeds of a split, no program twice.
 
 To draw a program takes a tenth of a second, so `data/random.json` has the facts of the first seeds;
-`python -m graphcircuits.cases.random_programs` writes it. A seed keeps its meaning: tests compare
-the first ones with a record of them.
+`python -m lab.generators random-programs` writes it. A seed keeps its meaning: tests compare the
+first ones with a record of them.
 """
 
 import hashlib
 import json
 import random
-import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +32,6 @@ import torch
 from graphcircuits.cases import N_FOLDS, RANDOM, RANDOM_SEEDS, split_records
 from graphcircuits.cases.case import Case
 from graphcircuits.cases.structure import circuit_of, structure_hash
-from graphcircuits.io.store import write_atomic
 from graphcircuits.rasp.lookup import run
 from graphcircuits.rasp.sample import MAX_LAYERS, layers_drawn, sample_case
 
@@ -45,9 +42,6 @@ PROBES = 256
 GUESSABLE = 0.95
 """The share of answers up to which guessing them without the input leaves something to learn."""
 SPLITS = ("test", "pool", "discarded", *(f"fold-{fold}" for fold in range(N_FOLDS)))
-INDEX_FILE = Path(__file__).parents[1] / "data" / "random.json"
-INDEXED = 4096
-"""Seeds whose facts are in that file."""
 SEEDS_PER_ID = 200
 """How many seeds a search looks through for each program wanted before it gives up."""
 
@@ -83,12 +77,12 @@ class Facts:
 @lru_cache(maxsize=256)
 def random_case(seed: int) -> Case:
     """The case that a seed stands for."""
-    case = _drawn(seed)
+    case = draw(seed)
     place = (_index()[seed] if seed < len(_index()) else facts_of(case)).place
     return replace(case, **{k: place[k] for k in ("split", "fold", "group") if k in place})
 
 
-def _drawn(seed: int) -> Case:
+def draw(seed: int) -> Case:
     """The program of a seed, without its place."""
     if not 0 <= seed < RANDOM_SEEDS:
         raise ValueError(
@@ -116,7 +110,7 @@ def _generator(seed: int) -> torch.Generator:
 @lru_cache(maxsize=2**16)
 def random_facts(seed: int) -> Facts:
     """What is known of a seed's program; it is drawn where the index does not have it."""
-    return _index()[seed] if seed < len(_index()) else facts_of(_drawn(seed))
+    return _index()[seed] if seed < len(_index()) else facts_of(draw(seed))
 
 
 @cache
@@ -250,18 +244,3 @@ def _check(split: str, n: int, start: int, layers: int | None) -> None:
         )
     if problems:
         raise ValueError("; ".join(problems) + ".")
-
-
-def as_json(facts: Iterable[Facts]) -> str:
-    """One line per seed."""
-    return "[\n" + ",\n".join(f"  {json.dumps(astuple(each))}" for each in facts) + "\n]\n"
-
-
-def main() -> None:
-    """Draw the first seeds and write what is known of them."""
-    write_atomic(INDEX_FILE, as_json(facts_of(_drawn(seed)) for seed in range(INDEXED)).encode())
-    sys.stdout.write(f"{INDEXED} seeds\nwrote {INDEX_FILE}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -26,7 +26,7 @@ from graphcircuits.compare.selection import BenchConfig, Unit
 from graphcircuits.drawing.library import known_suffix, save_figure
 from graphcircuits.evaluation.evaluate import auprc, auroc, precision_recall
 from graphcircuits.evaluation.text_tables import csv_text, markdown_table
-from graphcircuits.io.disk import write_atomic
+from graphcircuits.io.files import write_atomic
 from graphcircuits.methods import FLOORS
 
 if TYPE_CHECKING:

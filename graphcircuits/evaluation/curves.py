@@ -32,8 +32,7 @@ from graphcircuits.evaluation.evaluate import (
 from graphcircuits.evaluation.proposal import fresh_seed
 from graphcircuits.evaluation.text_tables import csv_text, markdown_table
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.io.disk import write_atomic
-from graphcircuits.io.files import write_json
+from graphcircuits.io.files import write_atomic, write_json
 from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.files import ungrouped
 from graphcircuits.result.result import Result

@@ -3,7 +3,7 @@
 1. `OnRay` connects when the first job is there. Whether anything answers at an address is tried
    before Ray is asked, which would try for minutes.
 2. `run` gives out as many jobs as have room, and a few more so that no worker waits. Each is a task
-   that streams its messages (`messages.told`), with the CPUs and GPUs that it asks for.
+   that streams its messages (`runner.messages_of`), with the CPUs and GPUs that it asks for.
 3. A task whose worker or machine is gone costs a retry, or else what `lost` says. Ray itself
    retries nothing: it would not know which results are known.
 
@@ -22,9 +22,20 @@ from functools import partial
 from inspect import unwrap
 from typing import Any
 
-from graphcircuits.jobs.messages import Driver, Message, begin_worker, sendable, told
-from graphcircuits.jobs.pending import Attempt, Pending
-from graphcircuits.jobs.runner import ONE_CPU, Found, Job, Lost, Resources
+from graphcircuits.jobs.runner import (
+    ONE_CPU,
+    Attempt,
+    Driver,
+    Job,
+    Lost,
+    Message,
+    Output,
+    Pending,
+    Resources,
+    begin_worker,
+    messages_of,
+    sendable,
+)
 
 AHEAD = 1
 """Jobs that wait for each that is worked on."""
@@ -56,13 +67,13 @@ class OnRay:
 
     def run(
         self,
-        work: Callable[[Job], Iterable[Found]],
+        work: Callable[[Job], Iterable[Output]],
         jobs: Iterable[Job],
         *,
-        lost: Lost[Job, Found] | None = None,
+        lost: Lost[Job, Output] | None = None,
         resources: Resources = ONE_CPU,
         retries: int = 0,
-    ) -> Iterator[Found]:
+    ) -> Iterator[Output]:
         ray = self._connected()
         room = _room(ray, resources)
         task = ray.remote(
@@ -76,7 +87,7 @@ class OnRay:
 
         def fill() -> None:
             while len(running) < room and (attempt := pending.take()) is not None:
-                running[submit(attempt.job, attempt.found)] = attempt
+                running[submit(attempt.job, attempt.known)] = attempt
 
         try:
             fill()
@@ -85,16 +96,14 @@ class OnRay:
                 for stream in ready:
                     attempt = running[stream]
                     message, what = _next(ray, stream)
-                    if message is None or message.kind in ("done", "memory"):
+                    if message is None:
+                        yield from pending.retry(attempt, what)
+                    else:
+                        yield from pending.receive(attempt, message)
+                    if message is None or message.ends_job:
                         del running[stream]
-                        if message is None:
-                            yield from pending.broken_off(attempt, what)
-                        elif message.kind == "memory":
-                            yield from pending.given_up(attempt, message.value)
                         room = _room(ray, resources)
                         fill()
-                    else:
-                        yield from pending.heard(attempt, message)
         finally:
             for stream in running:
                 ray.cancel(stream, force=True)
@@ -225,7 +234,7 @@ def _serve(
 ) -> Iterator[Message]:
     """Messages, each tried first: one that cannot be sent is an error of the job, not of Ray."""
     begin_worker(driver, threads)
-    for message in told(work, copy.deepcopy(job), known):
+    for message in messages_of(work, copy.deepcopy(job), known):
         try:
             pickle.dumps(message)
         except (pickle.PicklingError, AttributeError, TypeError) as error:

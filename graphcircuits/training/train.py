@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from graphcircuits.cases.relations import groups_of
-from graphcircuits.io.disk import seldom
+from graphcircuits.io.files import seldom
 from graphcircuits.io.store import content_hash
 from graphcircuits.predictor.ensemble import Ensemble, seen_of
 from graphcircuits.predictor.invariant import InvariantAligner

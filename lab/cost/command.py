@@ -16,7 +16,6 @@ from graphcircuits.commands.checks import (
     seed_range,
     writable,
 )
-from graphcircuits.commands.given import Given
 from graphcircuits.commands.options import listed_methods, options_by_method
 from graphcircuits.commands.output import (
     Json,
@@ -26,6 +25,7 @@ from graphcircuits.commands.output import (
     say,
     write,
 )
+from graphcircuits.commands.programs import Given
 from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import Device, Dtype, Model, TaskName, Words
 

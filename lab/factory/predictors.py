@@ -11,7 +11,7 @@
 
 Readings and the checkpoints of all members lie in FOLDER/work: what was cut off goes on.
 
-python -m lab.factory.predictors FOLDER --corpus DIR[,DIR] [--language DIR]
+python -m lab.factory predictors FOLDER --corpus DIR[,DIR] [--language DIR]
     [--device cuda] [--processes 15]
 """
 
@@ -54,6 +54,7 @@ from graphcircuits.training.sources import (
 from graphcircuits.training.train import together, train
 from lab.factory.audit import PAIRS, right_shares
 from lab.factory.language.folder import MANIFEST as LANGUAGE
+from lab.programs import parser
 
 log = logging.getLogger(__name__)
 
@@ -261,22 +262,22 @@ def make(
     return complete(folder, sources, most, runner)
 
 
-def parser() -> argparse.ArgumentParser:
+def command_words() -> argparse.ArgumentParser:
     """Of the command that the files record."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="for the files")
-    parser.add_argument("--corpus", default="", help="folders with commas between")
-    parser.add_argument("--language", default="", help="folders of language models, likewise")
-    parser.add_argument("--steps", type=int, help="instead of those of the recipe")
-    parser.add_argument("--most", type=int, default=24, help="tasks of a kind to judge by, a fold")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--processes", type=int, default=1, help="that read, train and judge")
-    return parser
+    words = parser("lab.factory predictors", __doc__)
+    words.add_argument("folder", type=Path, help="for the files")
+    words.add_argument("--corpus", default="", help="folders with commas between")
+    words.add_argument("--language", default="", help="folders of language models, likewise")
+    words.add_argument("--steps", type=int, help="instead of those of the recipe")
+    words.add_argument("--most", type=int, default=24, help="tasks of a kind to judge by, a fold")
+    words.add_argument("--device", default="cpu")
+    words.add_argument("--processes", type=int, default=1, help="that read, train and judge")
+    return words
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Make the files."""
-    given = parser().parse_args()
+    given = command_words().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     config = shipped_recipe()
     figures = make(
@@ -294,7 +295,3 @@ def main() -> None:
             for figure, by in by_figure.items()
         ]
         log.info("%s: %s", kind, "; ".join(words))
-
-
-if __name__ == "__main__":
-    main()

@@ -18,8 +18,6 @@ from graphcircuits.cases import Case, case_ids, load_case, random_programs, spli
 from graphcircuits.cases.build import ConstantOutputError, case_exchange
 from graphcircuits.cases.random_programs import (
     GUESSABLE,
-    INDEX_FILE,
-    INDEXED,
     PROBES,
     Facts,
     facts_of,
@@ -30,6 +28,7 @@ from graphcircuits.cases.random_programs import (
 )
 from graphcircuits.rasp import describe
 from graphcircuits.rasp.sample import layers_drawn
+from lab.generators.random_programs import FILE, N_SEEDS, as_json
 from lab.generators.split import corpus, match, traits_of
 from tests.cases.reference import reference
 from tests.tiers import some
@@ -43,7 +42,7 @@ QUICK = (6, 13, 19, 24, 40, 48)
 
 def drawn(seed: int) -> Case:
     """The program of a seed, drawn without regard to the index."""
-    return random_programs._drawn(seed)
+    return random_programs.draw(seed)
 
 
 @pytest.fixture
@@ -123,16 +122,16 @@ def test_what_is_no_seed_is_refused(call: Callable[[], object], message: str):
 # Facts
 
 
-@pytest.mark.parametrize("seed", some(range(0, INDEXED, 128), (640, 1664, 2432)))
+@pytest.mark.parametrize("seed", some(range(0, N_SEEDS, 128), (640, 1664, 2432)))
 def test_the_index_is_what_drawing_gives(seed: int):
-    """Made by `python -m graphcircuits.cases.random_programs`."""
+    """Made by `python -m lab.generators random-programs`."""
     assert random_facts(seed) == facts_of(drawn(seed))
 
 
 def test_the_index_has_all_its_seeds():
-    rows = json.loads(INDEX_FILE.read_text("utf-8"))
-    assert len(rows) == INDEXED
-    assert INDEX_FILE.read_text("utf-8") == random_programs.as_json(Facts(*row) for row in rows)
+    rows = json.loads(FILE.read_text("utf-8"))
+    assert len(rows) == N_SEEDS
+    assert FILE.read_text("utf-8") == as_json(Facts(*row) for row in rows)
     assert [random_facts(seed).n_layers for seed in range(256)] == [
         max(2, layers_drawn(random_programs._generator(seed))) for seed in range(256)
     ]
@@ -225,7 +224,7 @@ def test_other_structures_are_dealt_by_their_number():
 
 
 def test_one_structure_in_eight_is_held_out_and_folds_are_alike():
-    structures = {random_facts(seed).structure for seed in range(INDEXED)}
+    structures = {random_facts(seed).structure for seed in range(N_SEEDS)}
     own = [place for x in structures if "to" not in (place := place_of(x, constant=False))]
     own = [place for place in own if place["group"].startswith("rnd:")]
     counts = Counter(place.get("fold", "test") for place in own)

@@ -2,13 +2,14 @@
 
 import csv
 import re
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
-from graphcircuits.cli import app
+from graphcircuits.cli import MOVED, app
 from lab.benchmarks import provenance
 from lab.benchmarks.provenance import FOLDER, OWN_TABLES, ROOT, Page, follows, pages, read_page
 
@@ -28,10 +29,14 @@ def _is_there(command: str) -> bool:
     """Whether a command of the package, a module or a target of that name exists."""
     first, second, *rest = command.split()
     if first == "graphcircuits":
-        return second in get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
+        return second not in MOVED and second in get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
     if first == "make":
         return f"\n{second}:" in (ROOT / "Makefile").read_text()
-    return find_spec(rest[0]) is not None
+    module = rest[0]
+    if module in ("lab.factory", "lab.generators", "lab.paper", "lab.studies"):
+        program = import_module(f"{module}.__main__").app
+        return rest[1] in get_command(program).commands  # pyright: ignore[reportAttributeAccessIssue]
+    return find_spec(module) is not None
 
 
 def test_all_pages_are_in_the_list() -> None:

@@ -65,7 +65,7 @@ def test_the_shipped_file_is_what_the_checks_give(
     places: dict[str, Place], traits: dict[str, Traits]
 ):
     assert SPLIT_FILE.read_text("utf-8") == as_json(places, traits), (
-        "the cases changed; rewrite the split with: python -m lab.generators.split"
+        "the cases changed; rewrite the split with: python -m lab.generators split"
     )
 
 

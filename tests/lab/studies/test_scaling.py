@@ -1,6 +1,5 @@
 """Scaling and ablations: what is trained, what is stored, and how it is told."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -196,9 +195,8 @@ def test_table_and_plot_of_what_is_stored(
     chosen = [replace(x, count=2) for x in settings("sizes", ["natural"], BASE)[:1]]
     chosen += settings("kinds", list(data.learned), BASE)[:2]
     list(scaling(chosen, data, out, seeds=(0, 1)))
-    given = ["scaling", "--out", out, "--stored", "--table", page, "--plot", picture]
-    monkeypatch.setattr(sys, "argv", list(map(str, given)))
-    main()
+    given = ["--out", out, "--stored", "--table", page, "--plot", picture]
+    main([str(word) for word in given])
     assert page.read_text() == capsys.readouterr().out
     assert page.read_text().count("\n") == 2 + 1 + 3
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -209,6 +207,5 @@ def test_table_and_plot_of_what_is_stored(
         ([], "give folders of subjects by --natural, --planted"),
         (["--natural", "x", "--grid", "size"], "--grid must be of sizes, kinds, ablations"),
     ):
-        monkeypatch.setattr(sys, "argv", ["scaling", "--out", str(tmp_path / "no"), *words])
         with pytest.raises(SystemExit, match=text):
-            main()
+            main(["--out", str(tmp_path / "no"), *words])

@@ -1,11 +1,10 @@
 """The page of the paper's experiment, by its command."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from lab.paper.paper_page import main
+from lab.paper.page import main
 from lab.paper.sweep_rows import write_rows
 from tests.lab.paper.sweep_examples import row, sweep
 
@@ -38,7 +37,7 @@ def test_the_page_is_made_from_files(tmp_path: Path, capsys: pytest.CaptureFixtu
     text, rest = page.read_text(), details.read_text()
     assert "[The details](paper-details.md)" in text
     assert "Behind [the page](paper.md)." in rest
-    made = "Both pages are made with `python -m lab.paper.paper_page "
+    made = "Both pages are made with `python -m lab.paper page "
     assert made in text
     assert made in rest
     assert f"--bench {tmp_path} paper={tmp_path} --cost" in rest
@@ -114,7 +113,7 @@ def test_figures_are_linked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert len(capsys.readouterr().out.splitlines()) == 6
 
 
-def test_what_the_command_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_command_refuses(tmp_path: Path) -> None:
     path, out = tmp_path / "a.json", tmp_path / "x.md"
     write_rows(path, [])
     for given, told in (
@@ -123,9 +122,8 @@ def test_what_the_command_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ([str(path), "--figure", "x.gif"], r"a figure is written as .*, got x\.gif"),
         ([str(path), "--bench", str(path)], "is not a table of a bench's runs"),
     ):
-        monkeypatch.setattr(sys, "argv", ["x", *given, "--out", str(out)])
         with pytest.raises(SystemExit, match=told):
-            main()
+            main([*given, "--out", str(out)])
     write_rows(path, [row("dirgnn-line-none")])
     with pytest.raises(SystemExit, match="is there twice"):
         main([str(path), str(path), "--out", str(out)])

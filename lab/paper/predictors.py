@@ -7,12 +7,12 @@
 
 Files hold the weights in half precision: they were learned in bfloat16, which is coarser.
 
-python -m lab.paper.paper_predictors paper --sweep FOLDER --out data/predictors/paper
+python -m lab.paper predictors paper --sweep FOLDER --out data/predictors/paper
 """
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,14 +20,15 @@ import torch
 from torch import Tensor
 
 from graphcircuits.compare.selection import Unit
+from graphcircuits.jobs.command import driver_command
 from graphcircuits.predictor.ensemble import Ensemble, save_ensemble
-from graphcircuits.training.runner import driver_command
 from lab.paper.configurations import load_sweep
 from lab.paper.stacked import DTYPES, StackedRun, train_side_by_side
 from lab.paper.sweep import Sweep
 from lab.paper.sweep_plan import Plan, plan_sweep
 from lab.paper.sweep_results import ensemble_of_runs, subjects_seen
 from lab.paper.sweep_store import SweepStore
+from lab.programs import parser
 
 CONFIGURATION = "dirgnn-line-observed"
 """The paper's choice."""
@@ -62,21 +63,21 @@ def _alone(plan: Plan, run: StackedRun, weights: Mapping[str, Tensor]) -> Ensemb
     return ensemble_of_runs([(run, weights)], cases, plan.config.fleet, seen)
 
 
-def parser() -> argparse.ArgumentParser:
+def command_words() -> argparse.ArgumentParser:
     """Of the command that shipped files record."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("config", help="of the sweep: a TOML file, or the name of one that ships")
-    parser.add_argument("--sweep", type=Path, required=True, help="its folder")
-    parser.add_argument("--precision", choices=list(DTYPES), default="float32", help="of the sweep")
-    parser.add_argument("--configuration", default=CONFIGURATION)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the predictors")
-    return parser
+    words = parser("lab.paper predictors", __doc__)
+    words.add_argument("config", help="of the sweep: a TOML file, or the name of one that ships")
+    words.add_argument("--sweep", type=Path, required=True, help="its folder")
+    words.add_argument("--precision", choices=list(DTYPES), default="float32", help="of the sweep")
+    words.add_argument("--configuration", default=CONFIGURATION)
+    words.add_argument("--device", default="cpu")
+    words.add_argument("--out", type=Path, required=True, help="folder for the predictors")
+    return words
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Make the files."""
-    given = parser().parse_args()
+    given = command_words().parse_args(arguments)
     plan = plan_sweep(load_sweep(given.config), precision=given.precision)
     store = SweepStore(given.sweep, driver_command())
     if not store.check(plan):
@@ -87,7 +88,3 @@ def main() -> None:
         seed, command = ensemble.origin["seeds"][0], driver_command()
         save_ensemble(path, ensemble, seed=seed, command=command, dtype=torch.float16)
         sys.stdout.write(f"wrote {path}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lab.paper import paper_predictors as module
-from lab.paper.paper_predictors import paper_predictors
+from lab.paper import predictors as module
+from lab.paper.predictors import paper_predictors
 from tests.lab.paper.sweeps import Trainer, run_with, sweep_in
 
 

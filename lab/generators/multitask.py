@@ -10,7 +10,7 @@
 
 Models for training hold programs of one fold each, so that no fold is divided.
 
-`python -m lab.factory.compose` writes `data/multitask.json`, which is what the package
+`python -m lab.generators multitask` writes `data/multitask.json`, which is what the package
 reads.
 """
 
@@ -28,6 +28,7 @@ from graphcircuits.cases.random_programs import random_ids
 from graphcircuits.cases.recognize import shipped_ids
 from graphcircuits.io.store import write_atomic
 from lab import DATA
+from lab.programs import parser
 
 FILE = DATA / "multitask.json"
 COUNTS = {"test": 44, **{f"fold-{fold}": 10 for fold in range(N_FOLDS)}}
@@ -126,14 +127,11 @@ def as_json(models: Mapping[str, Mapping[str, Any]]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Choose and write."""
+    parser("lab.generators multitask", __doc__).parse_args(arguments)
     models = records()
     write_atomic(FILE, as_json(models).encode())
     sizes = Counter(len(model["cases"]) for model in models.values())
     tasks = ", ".join(f"{count} of {size} tasks" for size, count in sorted(sizes.items()))
     sys.stdout.write(f"{len(models)} models: {tasks}\nwrote {FILE}\n")
-
-
-if __name__ == "__main__":
-    main()

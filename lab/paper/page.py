@@ -1,6 +1,6 @@
 """The pages of the paper's experiment, from the rows of sweeps; nothing on them is typed.
 
-    python -m lab.paper.paper_page SWEEP.json ... --bench CASES.csv \\
+    python -m lab.paper page SWEEP.json ... --bench CASES.csv \\
         --out docs/results/paper.md --figure docs/figures/paper.svg
 
 1. Rows of the sweeps are read and put together (`sweeps`); the first sweep is the one drawn.
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from graphcircuits.cases.case import LABELINGS
 from graphcircuits.evaluation.text_tables import markdown_table, signed
-from graphcircuits.io.disk import write_atomic
+from graphcircuits.io.files import write_atomic
 from lab.paper.boxes import SUFFIXES
 from lab.paper.decompose import (
     Contrast,
@@ -51,6 +51,7 @@ from lab.paper.sweep_figures import (
 )
 from lab.paper.sweep_rows import CONFIGURATIONS, command_of, read_rows
 from lab.paper.sweeps import Search, SweepResult, read_searches, sweeps_of
+from lab.programs import parser
 
 CAPTION = (
     "Boxes are quartiles over the held-out cases after the seeds of each case are averaged; "
@@ -272,10 +273,10 @@ def _span(values: Iterable[int]) -> str:
 # The command
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    given = _parser().parse_args(arguments)
-    typed = sys.argv[1:] if arguments is None else arguments
-    command = shlex.join(["python", "-m", "lab.paper.paper_page", *typed])
+def main(arguments: Sequence[str]) -> None:
+    """Make the page."""
+    given = _words().parse_args(arguments)
+    command = shlex.join(["python", "-m", "lab.paper", "page", *arguments])
     figures: list[Path] = given.figure
     if bad := [str(path) for path in figures if path.suffix not in SUFFIXES]:
         raise SystemExit(f"a figure is written as {', '.join(SUFFIXES)}, got {', '.join(bad)}.")
@@ -311,24 +312,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.stdout.write("".join(f"wrote {path}\n" for path in written))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("sweeps", nargs="+", type=Path, help="sweep.json of a sweep's folder")
-    parser.add_argument(
+def _words() -> argparse.ArgumentParser:
+    words = parser("lab.paper page", __doc__)
+    words.add_argument("sweeps", nargs="+", type=Path, help="sweep.json of a sweep's folder")
+    words.add_argument(
         "--bench",
         nargs="*",
         default=[],
         help="cases.csv of a bench, or its folder; LABELS=PATH where its labels were others",
     )
-    parser.add_argument(
+    words.add_argument(
         "--cost", nargs="*", type=Path, default=[], help="times.jsonl of a sweep, or JSON rows"
     )
-    parser.add_argument("--out", type=Path, required=True, help="the page, Markdown")
-    parser.add_argument(
+    words.add_argument("--out", type=Path, required=True, help="the page, Markdown")
+    words.add_argument(
         "--figure", nargs="*", type=Path, default=[], help="pictures: .svg, .png, .pdf"
     )
-    parser.add_argument("--latex", type=Path, help="where to write the tables, as LaTeX")
-    return parser
+    words.add_argument("--latex", type=Path, help="where to write the tables, as LaTeX")
+    return words
 
 
 def _bench(text: str) -> tuple[str, str]:
@@ -347,7 +348,3 @@ def _draw(sweep: SweepResult, searches: Sequence[Search], paths: Sequence[Path])
         configurations_figure(every, sweep, title=title)
         written += [path, every]
     return written
-
-
-if __name__ == "__main__":
-    main()
