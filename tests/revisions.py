@@ -41,7 +41,7 @@ def current() -> Recorded:
             fingerprint(behind("graphcircuits.evaluation.evaluate", CURVE)),
         ),
     }
-    for name, method in (METHODS | FLOORS).items():
+    for name, method in {**METHODS, **FLOORS}.items():
         modules = behind(method.run.__module__, METHOD) - shared
         found[name] = (method.revision, fingerprint(modules))
     return found

@@ -1,27 +1,70 @@
 """The rows of a bench as people read them: cells, CSV, LaTeX, and a box plot.
 
-1. A `Row` is one method: quantiles over cases, their spread over seeds, time and memory. They are
+1. `summarize` gives minimum, quartiles and maximum over cases, after averaging seeds in each case,
+   and how far each of the five varies from seed to seed, as in the paper's table.
+2. A `Row` is one method: quantiles over cases, their spread over seeds, time and memory. They are
    quantiles of AUROC where circuits are known, and of CMD where they are not: two kinds of table.
-2. `cells`, `to_csv` and `to_latex` write the rows, `breakdown_text` means over groups of cases.
-3. `row_figure` draws a box per row, as the paper does.
+3. `cells`, `to_csv` and `to_latex` write the rows, `breakdown_text` means over groups of cases.
+4. `row_figure` draws a box per row, as the paper does.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from graphcircuits.drawing.library import STYLE, need_library, plain
-from graphcircuits.evaluation.evaluate import QUANTILES, Summary
 from graphcircuits.evaluation.text_tables import csv_text, latex_table, markdown_table, with_spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+QUANTILES = ("min", "q1", "median", "q3", "max")
 _START, _END = ("Method", "Min.", "Q1", "Median", "Q3", "Max."), ("Seconds", "Memory")
 HEADER = (*_START, "AUPRC", "P@size", "CPR", "CMD", *_END)
 """Of a table that begins with AUROC."""
 CMD_HEADER = (*_START, "Mean", "CPR", "Wins", *_END)
 """Of a table that begins with CMD."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Five quantiles over cases, in the order of QUANTILES."""
+
+    quantiles: tuple[float, ...]
+    spread: tuple[float, ...] | None
+    """Standard deviation of each quantile over seeds (n - 1); None below two common seeds."""
+    n_cases: int
+    n_seeds: int
+    """Seeds that every case has."""
+
+
+def summarize(values: Mapping[str, Mapping[int, float]]) -> Summary:
+    """Quantiles over cases of `values[case][seed]`, seeds averaged within a case first.
+
+    Quantiles between two cases are interpolated.
+    """
+    if not values or not all(values.values()):
+        empty = [case for case, by_seed in values.items() if not by_seed]
+        raise ValueError(f"every case needs a value, and there must be a case; empty: {empty}.")
+    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in values.values())))
+    means = [float(np.mean(list(by_seed.values()))) for by_seed in values.values()]
+    spread = None
+    if len(seeds) > 1:
+        by_seed = [quantiles([values[case][seed] for case in values]) for seed in seeds]
+        spread = tuple(np.std(by_seed, axis=0, ddof=1).tolist())
+    return Summary(
+        quantiles=quantiles(means), spread=spread, n_cases=len(values), n_seeds=len(seeds)
+    )
+
+
+def quantiles(values: Sequence[float]) -> tuple[float, ...]:
+    """Minimum, quartiles and maximum."""
+    return tuple(np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist())
+
+
+# Rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from graphcircuits.compare import figures
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import BenchConfig, Unit
 from graphcircuits.drawing.library import known_suffix, save_figure
-from graphcircuits.evaluation.evaluate import auprc, auroc, precision_recall, summarize
+from graphcircuits.evaluation.evaluate import auprc, auroc, precision_recall
 from graphcircuits.evaluation.text_tables import csv_text, markdown_table
 from graphcircuits.io.files import write_atomic
 from graphcircuits.methods import FLOORS
@@ -144,7 +144,7 @@ class Report:
             rows.append(
                 figures.Row(
                     method=method,
-                    summary=summarize(main),
+                    summary=figures.summarize(main),
                     case_means=means(main),
                     auprc=self._median("auprc", method),
                     precision=self._median("precision", method),

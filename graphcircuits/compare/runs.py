@@ -307,11 +307,11 @@ def _stored_curve(
     """The curve that a run left; None where there is none of these prompts and revisions."""
     if not isinstance(record, Mapping) or record.get("judged_by") != judged_by:
         return None
-    sizes, pruned, values = (record.get(name) for name in ("sizes", "kept", "faithfulness"))
-    if sizes != log_sizes(n_edges):
+    columns = [record.get(name) for name in ("sizes", "kept", "faithfulness")]
+    n_sizes = len(log_sizes(n_edges))
+    if not all(_are_numbers(column, n_sizes) for column in columns):
         return None
-    if not (_are_numbers(pruned, len(sizes)) and _are_numbers(values, len(sizes))):
-        return None
+    sizes, pruned, values = (tuple(column) for column in columns if column is not None)
     return FaithfulnessCurve(
         n_edges=n_edges, sizes=sizes, pruned_sizes=pruned, faithfulness=values, n_pairs=n_pairs
     )

@@ -2,22 +2,25 @@
 
 import csv
 import io
+import statistics
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from graphcircuits.compare.figures import (
     CMD_HEADER,
     HEADER,
     Row,
+    Summary,
     cells,
     row_figure,
+    summarize,
     to_csv,
     to_latex,
 )
 from graphcircuits.drawing.library import save_figure
-from graphcircuits.evaluation.evaluate import Summary
 
 
 def row(spread: bool, peak: int | None = 3 * 2**20, *, truth: bool = True) -> Row:
@@ -84,3 +87,31 @@ def test_what_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"pip install 'graphcircuits\[plot\]'"):
         row_figure([row(spread=True)], title="")
+
+
+# Summaries
+
+
+def test_seeds_are_averaged_within_cases_first() -> None:
+    values = {"a": {0: 0.0, 1: 1.0}, "b": {0: 0.2, 1: 0.4}, "c": {0: 1.0, 1: 0.8}}
+    summary = summarize(values)
+    assert summary.quantiles == pytest.approx((0.3, 0.4, 0.5, 0.7, 0.9))
+    quantiles = [0, 0.25, 0.5, 0.75, 1]
+    by_seed = [np.quantile([case[s] for case in values.values()], quantiles) for s in (0, 1)]
+    expected = [statistics.stdev(map(float, both)) for both in zip(*by_seed, strict=True)]
+    assert summary.spread == pytest.approx(expected)
+    assert (summary.n_cases, summary.n_seeds) == (3, 2)
+
+
+def test_one_seed_has_no_spread() -> None:
+    summary = summarize({"a": {3: 0.25}, "b": {3: 0.75}})
+    assert summary.quantiles == (0.25, 0.375, 0.5, 0.625, 0.75)
+    assert summary.spread is None
+    # Seeds that a case lacks say nothing about the spread over all cases.
+    assert summarize({"a": {0: 0.1, 1: 0.3}, "b": {0: 0.5}}).spread is None
+
+
+def test_empty_summaries_are_refused() -> None:
+    for values in ({}, {"a": {}, "b": {0: 1.0}}):
+        with pytest.raises(ValueError, match="every case needs a value"):
+            summarize(values)
