@@ -1,7 +1,8 @@
 """What `graphcircuits localize` works on: the subject and the prompts that the words name.
 
-`LocalizeWords` holds the words; its `problems` says which do not go together, and its `load` gives the
-subject, its prompts and fresh ones: drawn by another seed or, of a file, those that were held back.
+`LocalizeWords` holds the words; its `problems` says which do not go together, and its `load` gives
+the subject, its prompts and fresh ones: drawn by another seed or, of a file, those that were held
+back.
 """
 
 from dataclasses import dataclass, replace
