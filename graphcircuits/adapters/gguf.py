@@ -94,10 +94,10 @@ class Settings:
     def unread(self) -> list[str]:
         """Settings that nothing asked for and that may change the computation."""
         prefix = f"{self.architecture}."
-        own = {key: value for key, value in self.metadata.items() if key.startswith(prefix)}
+        ours = {key: value for key, value in self.metadata.items() if key.startswith(prefix)}
         return [
             f"{key}={short(value)}"
-            for key, value in own.items()
+            for key, value in ours.items()
             if key not in self.read
             and key.removeprefix(prefix) not in _HISTORY
             and not _is_neutral(key.removeprefix(prefix), value)
@@ -171,16 +171,16 @@ def _check(file: GgufFile, settings: Settings, config: TransformerConfig) -> Non
         optional |= {f"blk.{layer}.{name}": shape for name, shape in may_be.items()}
     if config.positions == "rotary":
         optional[ROTARY] = (config.rotary_size // 2,)
-    known, found = needed | optional, _shapes(file)
+    known, stored = needed | optional, _shapes(file)
     problems = []
     if unread := settings.unread():
         problems.append(f"its settings {few(unread)} are not known")
-    if missing := [name for name in needed if name not in found]:
+    if missing := [name for name in needed if name not in stored]:
         problems.append(f"it lacks {few(missing)}")
-    if unknown := [name for name in found if name not in known]:
+    if unknown := [name for name in stored if name not in known]:
         problems.append(f"it holds {few(unknown)}, which is not known")
-    if other := [name for name in found if name in known and found[name] != known[name]]:
-        shapes = [f"{name} of shape {found[name]}, not {known[name]}" for name in other]
+    if other := [name for name in stored if name in known and stored[name] != known[name]]:
+        shapes = [f"{name} of shape {stored[name]}, not {known[name]}" for name in other]
         problems.append(f"it holds {few(shapes)}")
     if problems:
         raise StoreError(
@@ -195,20 +195,20 @@ def _weights(file: GgufFile, settings: Settings, config: TransformerConfig) -> d
     weights: dict[str, Any] = {
         name: torch.zeros(shape, dtype=dtype) for name, shape in weight_shapes(config).items()
     }
-    parts = {"W_E": "token_embd.weight", "W_pos": "position_embd.weight", "W_U": "output.weight"}
-    parts |= {"final_norm_w": "output_norm.weight", "final_norm_b": "output_norm.bias"}
-    for ours, name in parts.items():
+    whole = {"W_E": "token_embd.weight", "W_pos": "position_embd.weight", "W_U": "output.weight"}
+    whole |= {"final_norm_w": "output_norm.weight", "final_norm_b": "output_norm.bias"}
+    for ours, name in whole.items():
         if ours in weights:
             values = torch.from_numpy(file.numbers(name))
             weights[ours].copy_(values.T if ours == "W_U" else values)
     for layer in range(config.n_layers):
         prefix = f"blk.{layer}."
-        own = {
+        tensors = {
             name.removeprefix(prefix): torch.from_numpy(file.numbers(name))
             for name in file.tensors
             if name.startswith(prefix)
         }
-        for ours, values in layer_in(architecture, config, own).items():
+        for ours, values in layer_in(architecture, config, tensors).items():
             weights[ours][layer].copy_(values)
     return weights
 
@@ -343,9 +343,9 @@ def _scaling_of(settings: Settings, factors: Tensor, base: float) -> RotaryScali
                     kind="llama3", factor=factor, high_freq_factor=high, original_n_ctx=context
                 ),
             )
-    for found in candidates:
-        if torch.allclose(_factors_of(found, turns), factors, rtol=1e-4):
-            return found
+    for scaling in candidates:
+        if torch.allclose(_factors_of(scaling, turns), factors, rtol=1e-4):
+            return scaling
     raise StoreError(
         f"{settings.path} scales rotary frequencies by {ROTARY} in a way that is neither llama3's "
         "nor linear."

@@ -142,9 +142,9 @@ class Case:
 
     def __repr__(self) -> str:
         """Which case it is, in one line."""
-        place = "" if self.split is None else f", split={self.split!r}"
+        split = "" if self.split is None else f", split={self.split!r}"
         fold = "" if self.fold is None else f", fold={self.fold}"
-        return f"Case({self.id!r}, {self.name!r}{place}{fold})"
+        return f"Case({self.id!r}, {self.name!r}{split}{fold})"
 
     # The program
 
@@ -189,7 +189,7 @@ class Case:
     @property
     def variables(self) -> dict[str, str]:
         """What each component of the true circuit computes, in the program's words."""
-        return {part.name: ", ".join(part.writes) for part in self.layout.components}
+        return {one.name: ", ".join(one.writes) for one in self.layout.components}
 
     @property
     def outputs(self) -> tuple[Value, ...] | None:

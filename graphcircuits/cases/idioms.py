@@ -92,7 +92,7 @@ def constant(value: Value) -> SOp:
     return Map(lambda _: value, indices).named(f"constant_{value}")
 
 
-def place() -> SOp:
+def token_and_index() -> SOp:
     """(token, index): a copy of the token that no other position shares."""
     return SequenceMap(lambda x, i: (x, i), tokens, indices).named("place")
 
@@ -180,7 +180,7 @@ def so_far(flags: SOp) -> SOp:
 
 def earlier_equal() -> SOp:
     """How many earlier positions hold the same token."""
-    at = place()
+    at = token_and_index()
     same = Select(at, at, lambda key, query: key[0] == query[0] and key[1] < query[1])
     return SelectorWidth(same).named("earlier_equal")
 

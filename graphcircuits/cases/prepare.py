@@ -141,8 +141,8 @@ def prepare(order: Order, case: Case | MultiCase, config: BuildConfig) -> Prepar
     train, check, unseen = drawn
     content = [[_content(task) for task in tasks] for tasks in (train, check)]
     sha256 = content_hash(*content, case.codec)
-    own = subject_config(case, order.architecture, config.widen)
-    return Data(train, check, unseen, sha256, own, case.codec)
+    shape = subject_config(case, order.architecture, config.widen)
+    return Data(train, check, unseen, sha256, shape, case.codec)
 
 
 def graph_of(order: Order, case: Case | MultiCase) -> ComponentGraph:

@@ -210,7 +210,7 @@ _JOINTS: dict[Joint, Callable[..., bool]] = {
 def _holds(predicate: Predicate, key: Value, query: Value) -> bool:
     return fold_predicate(
         predicate,
-        lambda part, fixed: bool(part(fixed.get("key", key), fixed.get("query", query))),
+        lambda inner, fixed: bool(inner(fixed.get("key", key), fixed.get("query", query))),
         lambda joint, held: _JOINTS[joint](*held),
     )
 
@@ -221,18 +221,18 @@ def fold_predicate(
     join: Callable[[Joint, list[T]], T],
 ) -> T:
     """What the parts of a predicate give, the first one first, joined as they are."""
-    found: list[T] = []
+    results: list[T] = []
     stack: list[tuple[Any, Constants, bool]] = [(predicate, {}, False)]
     while stack:
-        part, constants, ready = stack.pop()
+        node, constants, ready = stack.pop()
         if ready:
-            n = len(part.parts)
-            found[-n:] = [join(part.joint, found[-n:])]
-        elif isinstance(part, Junction):
-            stack.append((part, constants, True))
-            stack += [(inner, constants, False) for inner in reversed(part.parts)]
-        elif isinstance(part, Fixed):
-            stack.append((part.predicate, {**constants, **part.constants}, False))
+            n = len(node.parts)
+            results[-n:] = [join(node.joint, results[-n:])]
+        elif isinstance(node, Junction):
+            stack.append((node, constants, True))
+            stack += [(inner, constants, False) for inner in reversed(node.parts)]
+        elif isinstance(node, Fixed):
+            stack.append((node.predicate, {**constants, **node.constants}, False))
         else:
-            found.append(leaf(part, constants))
-    return found[0]
+            results.append(leaf(node, constants))
+    return results[0]

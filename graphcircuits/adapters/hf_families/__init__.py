@@ -65,20 +65,20 @@ def load_transformers() -> ModuleType:
 
 
 def norm_in(ours: str, state: Tensors, theirs: str, one_plus: bool = False) -> Tensors:
-    parts = {"w": "weight", "b": "bias"}
-    found = {f"{ours}_{ab}": state.pop(f"{theirs}.{part}", None) for ab, part in parts.items()}
+    ends = {"w": "weight", "b": "bias"}
+    stored = {f"{ours}_{ab}": state.pop(f"{theirs}.{end}", None) for ab, end in ends.items()}
     return {
         name: weight + 1 if one_plus else weight
-        for name, weight in found.items()
+        for name, weight in stored.items()
         if weight is not None
     }
 
 
 def norm_out(ours: str, weights: Tensors, theirs: str, one_plus: bool = False) -> Tensors:
-    parts = {"w": "weight", "b": "bias"}
+    ends = {"w": "weight", "b": "bias"}
     return {
-        f"{theirs}.{part}": weights[f"{ours}_{ab}"] - 1 if one_plus else weights[f"{ours}_{ab}"]
-        for ab, part in parts.items()
+        f"{theirs}.{end}": weights[f"{ours}_{ab}"] - 1 if one_plus else weights[f"{ours}_{ab}"]
+        for ab, end in ends.items()
         if f"{ours}_{ab}" in weights
     }
 
@@ -168,12 +168,12 @@ def rotary_in(
     a base of their own in layers with a window.
     """
     whole, local = _by_layer(config)
-    part = whole.get("partial_rotary_factor", 1.0)
-    if part != 1.0 and not partial:
-        raise ValueError(f"cannot convert rotary positions with partial_rotary_factor={part}.")
+    share = whole.get("partial_rotary_factor", 1.0)
+    if share != 1.0 and not partial:
+        raise ValueError(f"cannot convert rotary positions with partial_rotary_factor={share}.")
     fields: dict[str, Any] = {
         "positions": "rotary",
-        "rotary_dim": int(d_head * part),
+        "rotary_dim": int(d_head * share),
         "rotary_base": whole["rope_theta"],
         "rotary_scaling": _scaling_in(whole, config.max_position_embeddings),
     }
@@ -189,12 +189,12 @@ def rotary_in(
 
 def _by_layer(config: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """The parameters in all layers or in full ones, and, if they are apart, in sliding ones."""
-    found = getattr(config, "rope_parameters", None)
-    if found and any(kind in found for kind in _BY_LAYER):
-        full, sliding = (found.get(kind) for kind in _BY_LAYER)
+    rope = getattr(config, "rope_parameters", None)
+    if rope and any(kind in rope for kind in _BY_LAYER):
+        full, sliding = (rope.get(kind) for kind in _BY_LAYER)
         return _known(full or sliding), _known(sliding or full)
-    if found:
-        return _known(found), None
+    if rope:
+        return _known(rope), None
     old = {
         "rope_theta": getattr(config, "rope_theta", getattr(config, "rotary_emb_base", 10000.0)),
         "partial_rotary_factor": getattr(
@@ -240,15 +240,15 @@ def _scaling_in(rope: dict[str, Any], n_ctx: int) -> RotaryScaling | None:
 
 def rotary_out(config: TransformerConfig) -> dict[str, Any]:
     """The fields of version 5 and those before it."""
-    part = config.rotary_size / config.d_head
+    share = config.rotary_size / config.d_head
     scaling = _scaling_out(config.rotary_scaling)
     rope = {"rope_type": "default", "rope_theta": config.rotary_base, **scaling}
     return {
-        "rope_parameters": {**rope, "partial_rotary_factor": part},
+        "rope_parameters": {**rope, "partial_rotary_factor": share},
         "rope_theta": config.rotary_base,
         "rope_scaling": scaling or None,
         "rotary_emb_base": config.rotary_base,
-        "rotary_pct": part,
+        "rotary_pct": share,
     }
 
 

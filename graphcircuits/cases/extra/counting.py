@@ -9,10 +9,10 @@ from graphcircuits.cases.idioms import (
     how_many,
     last,
     length,
-    place,
     recipe,
     smaller,
     so_far,
+    token_and_index,
     up_to_four,
 )
 from graphcircuits.rasp import (
@@ -35,7 +35,7 @@ from graphcircuits.rasp import (
 
 def earlier_larger() -> SOp:
     """How many earlier tokens are larger."""
-    at = place()
+    at = token_and_index()
     inverted = Select(at, at, lambda key, query: key[0] > query[0] and key[1] < query[1])
     return SelectorWidth(inverted).named("earlier_larger")
 
@@ -150,7 +150,7 @@ def frequency_of_frequency() -> SOp:
     "1 where at least half of the tokens come before this one in sorted order, else 0.",
 )
 def median_split_flag() -> SOp:
-    return SequenceMap(lambda rank, n: int(2 * rank >= n), smaller(place()), length())
+    return SequenceMap(lambda rank, n: int(2 * rank >= n), smaller(token_and_index()), length())
 
 
 # Shares: numerical means of 0/1 sequences

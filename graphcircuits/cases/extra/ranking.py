@@ -13,9 +13,9 @@ from graphcircuits.cases.idioms import (
     mirror_index,
     next_index,
     of_rank,
-    place,
     recipe,
     smaller,
+    token_and_index,
     up_to_four,
     up_to_three,
 )
@@ -57,14 +57,14 @@ def mask_all_but_mode() -> SOp:
     "new-second-largest", "The second largest token, repeats counted, everywhere.", sampler="subset"
 )
 def second_largest() -> SOp:
-    return of_rank(larger(place()), constant(1))
+    return of_rank(larger(token_and_index()), constant(1))
 
 
 @up_to_four(
     "new-value-range", "The largest minus the smallest token, everywhere.", sampler="subset"
 )
 def value_range() -> SOp:
-    key, top = place(), constant(0)
+    key, top = token_and_index(), constant(0)
     maximum = of_rank(larger(key), top).named("maximum")
     minimum = of_rank(smaller(key), top).named("minimum")
     return SequenceMap(lambda x, y: x - y, maximum, minimum)
@@ -101,14 +101,14 @@ def first_repeat_index() -> SOp:
     "new-argsort", "The index of the token that comes here in ascending order, ties in their order."
 )
 def argsort() -> SOp:
-    return of_rank(smaller(place()), indices, indices)
+    return of_rank(smaller(token_and_index()), indices, indices)
 
 
 @up_to_four(
     "new-reverse-sorted", "The tokens in descending order, by sorting up and turning around."
 )
 def reverse_sorted() -> SOp:
-    return gather(mirror_index(length()), in_order(place()))
+    return gather(mirror_index(length()), in_order(token_and_index()))
 
 
 @recipe("new-stable-partition-parity", "The odd tokens, then the even ones, each in their order.")
@@ -119,7 +119,7 @@ def stable_partition_parity() -> SOp:
 
 def successor_value() -> SOp:
     """The token that follows this one in ascending order; the last keeps its own."""
-    rank = smaller(place())
+    rank = smaller(token_and_index())
     following = SequenceMap(lambda r, n: min(r + 1, last(n)), rank, length()).named("next_rank")
     return of_rank(rank, following).named("successor")
 
@@ -142,7 +142,7 @@ def gap_to_next_larger() -> SOp:
 
 def drops() -> SOp:
     """The tokens in descending order, each minus the next one; 0 for the last."""
-    descending = of_rank(larger(place()), indices).named("descending")
+    descending = of_rank(larger(token_and_index()), indices).named("descending")
     following = gather(next_index(length()), descending).named("following")
     # No drop is negative, and saying so keeps the value out of what reads it.
     return SequenceMap(lambda x, y: max(x - y, 0), descending, following).named("drop")
@@ -173,7 +173,7 @@ def largest_sorted_gap() -> SOp:
     sampler="subset",
 )
 def sorted_run_count() -> SOp:
-    ascending = in_order(place())
+    ascending = in_order(token_and_index())
     step = SequenceMap(lambda x, before: x != before, ascending, back(1, ascending)).named("step")
     return Map(lambda count: count + 1, how_many(step))
 

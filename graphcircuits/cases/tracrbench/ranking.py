@@ -7,9 +7,9 @@ from graphcircuits.cases.idioms import (
     last,
     length,
     of_rank,
-    place,
     recipe,
     smaller,
+    token_and_index,
     up_to_four,
 )
 from graphcircuits.rasp import (
@@ -36,12 +36,12 @@ def minimum(key: SOp) -> SOp:
 
 @recipe("tb-max-element", "The largest token, everywhere.", sampler="subset")
 def max_element() -> SOp:
-    return maximum(place())
+    return maximum(token_and_index())
 
 
 @recipe("tb-min-element", "The smallest token, everywhere.", sampler="subset")
 def min_element() -> SOp:
-    key = place()
+    key = token_and_index()
     not_smaller = SelectorWidth(Select(key, key, Comparison.GEQ)).named("not_smaller")
     return of_rank(not_smaller, length())
 
@@ -52,7 +52,7 @@ def min_element() -> SOp:
     sampler="subset",
 )
 def rescale_by_max() -> SOp:
-    divisor = Map(lambda most: most or 1, maximum(place())).named("divisor")
+    divisor = Map(lambda most: most or 1, maximum(token_and_index())).named("divisor")
     return SequenceMap(lambda x, y: x / y, tokens, divisor)
 
 
@@ -62,7 +62,7 @@ def rescale_by_max() -> SOp:
     sampler="subset",
 )
 def rescale() -> SOp:
-    key = place()
+    key = token_and_index()
     least, most = minimum(key), maximum(key)
     spread = SequenceMap(lambda x, y: x - y, most, least).named("spread")
     above = SequenceMap(lambda x, y: x - y, tokens, least).named("above_minimum")
@@ -79,13 +79,13 @@ def swap_min_max() -> SOp:
         low, high = ends
         return {low: high, high: low}.get(x, x)
 
-    key = place()
+    key = token_and_index()
     ends = SequenceMap(lambda x, y: (x, y), minimum(key), maximum(key)).named("ends")
     return SequenceMap(swapped, tokens, ends)
 
 
 def median() -> SOp:
-    rank, n = smaller(place()), length()
+    rank, n = smaller(token_and_index()), length()
     below = of_rank(rank, Map(lambda n: last(n) // 2, n).named("lower_middle"))
     above = of_rank(rank, Map(lambda n: n // 2, n).named("upper_middle"))
     return SequenceMap(lambda x, y: (x + y) / 2, below, above)
@@ -101,7 +101,7 @@ compute_median, set_to_median = (
 
 
 def ascending() -> SOp:
-    return of_rank(smaller(place()), indices)
+    return of_rank(smaller(token_and_index()), indices)
 
 
 sort, sorting = (

@@ -231,9 +231,9 @@ def one_if_equal_to_next() -> SOp:
 # The end
 
 
-def from_the_end(place: int, n: SOp) -> SOp:
-    """The token `place` positions before the end, 1 for the last one."""
-    return gather(Map(lambda n: max(n - place, 0), n).named(f"end_minus_{place}"))
+def from_the_end(distance: int, n: SOp) -> SOp:
+    """The token `distance` positions before the end, 1 for the last one."""
+    return gather(Map(lambda n: max(n - distance, 0), n).named(f"end_minus_{distance}"))
 
 
 @recipe("tb-average-first-last", "The mean of the first and the last token, everywhere.")
