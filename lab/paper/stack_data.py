@@ -30,7 +30,7 @@ LIKE = 1.5
 
 
 @dataclass(frozen=True, eq=False)
-class Unit:
+class StackCase:
     """A subject as its bucket takes it."""
 
     id: str
@@ -43,7 +43,7 @@ class Unit:
     """Of `invariant` only."""
 
     @classmethod
-    def of(cls, examples: Sequence[Example], config: PredictorConfig) -> "Unit":
+    def of(cls, examples: Sequence[Example], config: PredictorConfig) -> "StackCase":
         """What was read of a subject, view by view."""
         id, circuit, made = examples[0].case, examples[0].circuit, examples[0].reading.content
         assert circuit is not None
@@ -143,13 +143,13 @@ def buckets(
     units: Mapping[str, Sequence[Example]], config: PredictorConfig, device: torch.device | str
 ) -> list[Bucket]:
     """Units of one graph and alike in width, in the order of their graphs' first units."""
-    by_graph: dict[object, list[Unit]] = {}
+    by_graph: dict[object, list[StackCase]] = {}
     for examples in units.values():
-        unit = Unit.of(examples, config)
+        unit = StackCase.of(examples, config)
         by_graph.setdefault(unit.circuit.graph, []).append(unit)
     found: list[Bucket] = []
     for several in by_graph.values():
-        part: list[Unit] = []
+        part: list[StackCase] = []
         for unit in sorted(several, key=lambda unit: unit.width):
             if part and unit.width > LIKE * part[0].width:
                 found.append(_bucket(part, config, device))
@@ -159,7 +159,9 @@ def buckets(
     return found
 
 
-def _bucket(units: Sequence[Unit], config: PredictorConfig, device: torch.device | str) -> Bucket:
+def _bucket(
+    units: Sequence[StackCase], config: PredictorConfig, device: torch.device | str
+) -> Bucket:
     first = units[0]
     pairs, positions = (max(unit.scored.shape[axis] for unit in units) for axis in (0, 1))
     values, known = {}, {}

@@ -259,7 +259,7 @@ def test_cases_without_a_subject_are_named(
         (["--plot", "a.gif"], "--plot must end in .svg, .png, .pdf, got a.gif"),
         (["--steps", "0"], "--steps must be at least 1, got 0"),
         (["--processes", "0"], "--processes must be in 1..1024, got 0"),
-        (["--objective", "labels=1,truth=2"], "with a weight each, such as labels=1,faithful"),
+        (["--objective", "labels=1,truth=2"], "objectives are labels, faithfulness, distill, each"),
         (["--objective", "labels=much"], "got 'labels=much'"),
         (["--objective", "distill=1"], "distill needs targets, and targets need distill"),
         (["--without-fold", "1", "--validation-fold", "1"], "must be different folds"),

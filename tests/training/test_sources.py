@@ -282,3 +282,14 @@ def test_a_process_that_ended_costs_the_source_it_was_at() -> None:
     job = tuple((place, x, 1) for place, x in enumerate(shipped_sources(["ib-7", "ib-2"])))
     assert data._lost(job, 0, "it was killed") == ([(0, "it was killed")], job[1:])
     assert data._lost(job, 1, "it was killed") == ([(1, "it was killed")], None)
+
+
+def test_a_change_of_what_is_read_is_another_revision() -> None:
+    """If these numbers change, raise REVISION: files of readings hold the old ones."""
+    (example,) = read_examples(["ib-7"], TrainConfig(pairs=8, views=1))
+    assert isinstance(example.reading.content, InvariantTables)
+    assert example.reading.prior is not None
+    nodes, prior = example.reading.content.nodes.double(), example.reading.prior
+    figures = [float(nodes.mean()), float(nodes.std()), float(prior.mean())]
+    assert figures == pytest.approx([-2.4199, 5.0902, -8.5888], abs=1e-3)
+    assert data.REVISION == 1

@@ -12,7 +12,7 @@ from graphcircuits.predictor.block import stacked
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.training.config import TrainConfig
 from lab.paper.side_by_side import stacked_logits
-from lab.paper.stack_data import Unit, buckets
+from lab.paper.stack_data import StackCase, buckets
 from lab.paper.stacked import StackedRun, can_share, read_by, read_units, train_side_by_side
 from tests.predictor.graphs import seeded
 
@@ -98,7 +98,7 @@ def test_buckets_fill_up_what_is_narrower() -> None:
     units = read_units(read_by(config), ("ib-40", "ib-53", "ib-15", "ib-7"))
     made = buckets(units, config.predictor, "cpu")
     assert sorted(id for bucket in made for id in bucket.ids) == ["ib-15", "ib-40", "ib-53", "ib-7"]
-    by_id = {id: Unit.of(examples, config.predictor) for id, examples in units.items()}
+    by_id = {id: StackCase.of(examples, config.predictor) for id, examples in units.items()}
     for bucket in made:
         widths = [by_id[id].width for id in bucket.ids]
         assert max(widths) <= 1.5 * min(widths)
