@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graphcircuits.cases.multitask import MultiCase, load_multi, multi_ids
     from graphcircuits.cases.random_programs import random_ids
     from graphcircuits.circuit import Circuit
-    from graphcircuits.compare.bench_call import bench
+    from graphcircuits.compare.bench import bench
     from graphcircuits.evaluation.curves import evaluate
     from graphcircuits.evaluation.evaluate import auroc, faithfulness, faithfulness_curve
     from graphcircuits.evaluation.localize import localize, refine
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from graphcircuits.subject.files import load_transformer
     from graphcircuits.subject.transformer import Transformer, TransformerConfig
     from graphcircuits.task.pairs import Pairs
+    from graphcircuits.training.train import train
 
 __version__ = "0.1.0"
 
@@ -64,6 +65,7 @@ __all__ = [
     "rasp",
     "refine",
     "tasks",
+    "train",
 ]
 
 # Public name -> the module that defines it; a subpackage stands for itself.
@@ -78,7 +80,7 @@ _EXPORTS = {
     "Transformer": "graphcircuits.subject.transformer",
     "TransformerConfig": "graphcircuits.subject.transformer",
     "auroc": "graphcircuits.evaluation.evaluate",
-    "bench": "graphcircuits.compare.bench_call",
+    "bench": "graphcircuits.compare.bench",
     "case_ids": "graphcircuits.cases",
     "compile_program": "graphcircuits.rasp.compile",
     "evaluate": "graphcircuits.evaluation.curves",
@@ -98,6 +100,7 @@ _EXPORTS = {
     "rasp": "graphcircuits.rasp",
     "refine": "graphcircuits.evaluation.localize",
     "tasks": "graphcircuits.tasks",
+    "train": "graphcircuits.training.train",
 }
 
 

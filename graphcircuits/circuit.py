@@ -300,8 +300,8 @@ def on_paths(graph: ComponentGraph, mask: Bool[Tensor, " edge"]) -> Bool[Tensor,
     widths = graph.stream_reads.tolist()
     counts = [graph.readers_per_layer - 1, 1] * graph.n_layers + [1]
     sizes = [count * width for count, width in zip(counts, widths, strict=True)]
-    parts = np.split(mask.numpy(), np.cumsum(sizes)[:-1])
-    blocks = [part.reshape(-1, width) for part, width in zip(parts, widths, strict=True)]
+    flat = np.split(mask.numpy(), np.cumsum(sizes)[:-1])
+    blocks = [one.reshape(-1, width) for one, width in zip(flat, widths, strict=True)]
     # The components that compute from each stream but the last, and their readers in it.
     served, slots_of_heads, slot_of_mlp = [], graph.head_slots.numpy(), np.array([[0]])
     for heads in range(1, graph.n_writers, graph.writers_per_layer):
@@ -316,10 +316,10 @@ def on_paths(graph: ComponentGraph, mask: Bool[Tensor, " edge"]) -> Bool[Tensor,
     useful = np.zeros(graph.n_writers, dtype=bool)
     last = blocks[-1] & reached
     useful |= last[0]
-    kept = [last]
+    useful_blocks = [last]
     for block, (components, slots) in zip(blocks[-2::-1], served[::-1], strict=True):
         readers = np.zeros((len(block), 1), dtype=bool)
         readers[slots[useful[components]].flatten()] = True
-        kept.append(block & reached[: block.shape[1]] & readers)
-        useful[: block.shape[1]] |= kept[-1].any(0)
-    return torch.from_numpy(np.concatenate([block.ravel() for block in reversed(kept)]))
+        useful_blocks.append(block & reached[: block.shape[1]] & readers)
+        useful[: block.shape[1]] |= useful_blocks[-1].any(0)
+    return torch.from_numpy(np.concatenate([block.ravel() for block in reversed(useful_blocks)]))

@@ -21,10 +21,10 @@ from graphcircuits.commands.cases import cases
 from graphcircuits.commands.compile import compile_
 from graphcircuits.commands.evaluate import evaluate
 from graphcircuits.commands.interact import interact
-from graphcircuits.commands.interrupt import terminable
 from graphcircuits.commands.localize import localize
 from graphcircuits.commands.options import RayCommand
 from graphcircuits.commands.output import in_words, say, say_error
+from graphcircuits.commands.progress import terminable
 from graphcircuits.commands.tasks import tasks
 from graphcircuits.commands.train import train
 from graphcircuits.commands.view import view
@@ -61,20 +61,17 @@ MOVED = {
 """Commands of the laboratory, which is in the repository and not in the package."""
 
 
-def _moved(context: typer.Context) -> None:
-    name = str(context.info_name)
-    raise ValueError(
-        f"{name} is no command of the package any more; in a clone of the repository run: "
-        f"{MOVED[name]}"
-    )
+def _refuse_moved(name: str) -> None:
+    @app.command(name, hidden=True, context_settings={"ignore_unknown_options": True})
+    def moved(words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+        raise ValueError(
+            f"{name} is no command of the package any more; in a clone of the repository run: "
+            f"{MOVED[name]}"
+        )
 
 
 for _name in MOVED:
-    app.command(
-        _name,
-        hidden=True,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )(_moved)
+    _refuse_moved(_name)
 
 
 _debug: ContextVar[bool] = ContextVar("debug", default=False)

@@ -176,13 +176,13 @@ def find_device(device: torch.device | str | None) -> torch.device | None:
         return None
     if not _DEVICE.fullmatch(str(device)):
         raise ValueError(f"the device must be cpu, cuda or cuda:NUMBER, got {str(device)!r}.")
-    found = torch.device(device)
-    if found.type == "cuda":
+    wanted = torch.device(device)
+    if wanted.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if count == 0:
-            raise ValueError(f"the device {found} was asked for, but PyTorch finds no GPU here.")
-        if (found.index or 0) >= count:
+            raise ValueError(f"the device {wanted} was asked for, but PyTorch finds no GPU here.")
+        if (wanted.index or 0) >= count:
             raise ValueError(
-                f"the device {found} was asked for, but PyTorch finds only {count} GPUs, from 0."
+                f"the device {wanted} was asked for, but PyTorch finds only {count} GPUs, from 0."
             )
-    return found
+    return wanted

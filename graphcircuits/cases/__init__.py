@@ -122,10 +122,10 @@ def random_seed(id: str) -> int | None:
 @cache
 def _cases(family: str) -> Mapping[str, Case]:
     cases = import_module(FAMILIES[family]).cases()
-    return {case.id: replace(case, **_place(case.id)) for case in cases}
+    return {case.id: replace(case, **_split_fields(case.id)) for case in cases}
 
 
-def _place(id: str) -> dict[str, Any]:
+def _split_fields(id: str) -> dict[str, Any]:
     """The fields of a case that the split gives it; none for a case that is newer than the file."""
     record = split_records().get(id, {})
     return {name: record[name] for name in ("split", "fold", "group") if name in record}

@@ -25,8 +25,8 @@ from graphcircuits.rasp.values import sorted_values
 if TYPE_CHECKING:
     import torch
 
-    import graphcircuits.cases.build
     import graphcircuits.cases.orders
+    import graphcircuits.cases.subjects
     import graphcircuits.circuit
     import graphcircuits.fleets.train
     import graphcircuits.graph
@@ -142,9 +142,9 @@ class Case:
 
     def __repr__(self) -> str:
         """Which case it is, in one line."""
-        place = "" if self.split is None else f", split={self.split!r}"
+        split = "" if self.split is None else f", split={self.split!r}"
         fold = "" if self.fold is None else f", fold={self.fold}"
-        return f"Case({self.id!r}, {self.name!r}{place}{fold})"
+        return f"Case({self.id!r}, {self.name!r}{split}{fold})"
 
     # The program
 
@@ -189,7 +189,7 @@ class Case:
     @property
     def variables(self) -> dict[str, str]:
         """What each component of the true circuit computes, in the program's words."""
-        return {part.name: ", ".join(part.writes) for part in self.layout.components}
+        return {one.name: ", ".join(one.writes) for one in self.layout.components}
 
     @property
     def outputs(self) -> tuple[Value, ...] | None:
@@ -278,7 +278,7 @@ class Case:
         device: str = "cpu",
         progress: "graphcircuits.fleets.train.FleetProgress | None" = None,
         **settings: Any,
-    ) -> "graphcircuits.cases.build.Finished":
+    ) -> "graphcircuits.cases.subjects.Finished":
         """Train such a subject here: `.subject` is it, `.passed` whether it follows the program on
         inputs that it has not seen, `.report` how well.
 
@@ -288,7 +288,7 @@ class Case:
         subjects in all.
         """
         from graphcircuits.cases.orders import Order
-        from graphcircuits.cases.single import train_subject
+        from graphcircuits.cases.subjects import train_subject
 
         order = Order(self.subject_id, fleet, architecture, seed)
         return train_subject(self, order, settings, widen=widen, device=device, progress=progress)

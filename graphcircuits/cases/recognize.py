@@ -9,28 +9,22 @@
 Not recognized are weights that were changed, be it by one step of training, prompts that went
 through a file, and subjects that others trained on the same program.
 
-`python -m graphcircuits.cases.recognize` writes the file, which is what the package reads.
+`python -m lab.generators subjects` writes that file.
 """
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
-from typing import Any
 
 import torch
 
 from graphcircuits.cases import case_ids
-from graphcircuits.cases.orders import Order, shipped_orders, shipped_path
-from graphcircuits.io.store import content_hash, write_atomic
-from graphcircuits.subject.files import load_transformer
+from graphcircuits.cases.orders import Order
+from graphcircuits.io.store import content_hash
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
-
-INDEX_FILE = Path(__file__).parents[1] / "data" / "subjects.json"
 
 
 @dataclass(frozen=True)
@@ -67,11 +61,11 @@ def planted_case(subject: Transformer) -> str | None:
 def _known(subject: Transformer) -> Order | None:
     """The shipped subject that has these weights."""
     known = _by_content()
-    sizes = {size for size, _ in known}
+    size = n_parameters(subject)
     # Nearly every other subject has another number of weights, and need not be hashed.
-    if _size(subject) not in sizes:
+    if size not in {listed for listed, _ in known}:
         return None
-    return known.get((_size(subject), fingerprint(subject)))
+    return known.get((size, fingerprint(subject)))
 
 
 def fingerprint(subject: Transformer) -> str:
@@ -87,18 +81,8 @@ def shipped_ids() -> list[str]:
     return [id for id in case_ids() if id in shipped]
 
 
-def index() -> dict[str, dict[str, Any]]:
-    """Number and hash of the weights of every shipped subject, by the id of its order."""
-    listed = [Order(id) for id in shipped_ids()]
-    orders = [*listed, *(order for order in shipped_orders() if order not in listed)]
-    subjects = {order.id: load_transformer(shipped_path(order)) for order in orders}
-    return {
-        id: {"parameters": _size(subject), "sha256": fingerprint(subject)}
-        for id, subject in subjects.items()
-    }
-
-
-def _size(subject: Transformer) -> int:
+def n_parameters(subject: Transformer) -> int:
+    """How many numbers its weights are."""
     return sum(weight.numel() for weight in subject.weights.values())
 
 
@@ -108,15 +92,3 @@ def _by_content() -> Mapping[tuple[int, str], Order]:
     return {
         (record["parameters"], record["sha256"]): Order.parse(id) for id, record in records.items()
     }
-
-
-def main() -> None:
-    """Read all shipped subjects and write the file."""
-    found = index()
-    lines = [f"  {json.dumps(id)}: {json.dumps(record)}" for id, record in found.items()]
-    write_atomic(INDEX_FILE, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
-    sys.stdout.write(f"{len(found)} subjects\nwrote {INDEX_FILE}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -21,7 +21,6 @@ from graphcircuits.commands.checks import (
     suffix,
     writable,
 )
-from graphcircuits.commands.interrupt import deferred
 from graphcircuits.commands.localize_inputs import Inputs, LocalizeWords
 from graphcircuits.commands.options import method_options, named_method
 from graphcircuits.commands.output import (
@@ -33,7 +32,7 @@ from graphcircuits.commands.output import (
     save,
     say,
 )
-from graphcircuits.commands.progress import late_progress
+from graphcircuits.commands.progress import deferred, late_progress
 from graphcircuits.commands.subjects import Device, Dtype, Model, TaskName, Words
 
 if TYPE_CHECKING:

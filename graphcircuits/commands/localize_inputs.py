@@ -55,18 +55,18 @@ class LocalizeWords:
 
     case: str | None
     model: str | None
-    fleet: str
-    architecture: str | None
+    fleet: str = "planted"
+    architecture: str | None = None
     task: str | None
     pairs_file: Path | None
     words: bool
     n_pairs: int
     seed: int
-    hold_out: float | None
-    only_right: bool
-    vocab: str | None
-    max_seq_len: int | None
-    causal: bool
+    hold_out: float | None = None
+    only_right: bool = False
+    vocab: str | None = None
+    max_seq_len: int | None = None
+    causal: bool = False
     device: str
     dtype: str | None
 
@@ -98,8 +98,8 @@ class LocalizeWords:
             problems += [f"--hold-out must be below 1, got {self.hold_out}"] * (self.hold_out >= 1)
         return problems
 
-    def load(self) -> Inputs:
-        """Subject and prompts."""
+    def load(self, *, fresh: bool = True) -> Inputs:
+        """Subject and prompts; with `fresh`, others to judge by."""
         from graphcircuits.evaluation.proposal import fresh_seed
         from graphcircuits.task.accuracy import only_right
 
@@ -107,25 +107,25 @@ class LocalizeWords:
         notes: tuple[str, ...] = ()
         if self.pairs_file is None:
             pairs = self._draw(case, subject, self.seed)
-            fresh = self._draw(case, subject, fresh_seed(self.seed))
+            others = self._draw(case, subject, fresh_seed(self.seed)) if fresh else None
         else:
             file, model = self.pairs_file, str(self.model)
-            pairs, fresh = own_pairs(file, model, subject, words=self.words), None
+            pairs, others = own_pairs(file, model, subject, words=self.words), None
         if self.only_right:
             given, pairs = len(pairs), only_right(subject, pairs)
-            fresh = None if fresh is None else only_right(subject, fresh)
+            others = None if others is None else only_right(subject, others)
             notes = (
                 f"{given - len(pairs)} of {given} pairs are left out, which the model gets wrong",
             )
-        if self.pairs_file is not None:
-            pairs, fresh, note = self._hold_back(pairs)
+        if self.pairs_file is not None and fresh:
+            pairs, others, note = self._hold_back(pairs)
             notes += note
         if case is not None:
             pairs = replace(pairs, task=case.task)
         return Inputs(
             replace(subject, name=printable(subject.name)),
             replace(pairs, task=printable(pairs.task)),
-            fresh,
+            others,
             truth,
             None
             if case is None or truth is None

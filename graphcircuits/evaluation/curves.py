@@ -29,10 +29,10 @@ from graphcircuits.evaluation.evaluate import (
     size_grids,
     subject_first,
 )
+from graphcircuits.evaluation.proposal import fresh_seed
 from graphcircuits.evaluation.text_tables import csv_text, markdown_table
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.io.disk import write_atomic
-from graphcircuits.io.files import write_json
+from graphcircuits.io.files import write_atomic, write_json
 from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.files import ungrouped
 from graphcircuits.result.result import Result
@@ -238,7 +238,8 @@ def evaluate(
     """
     subject_first("evaluate", subject, "results")
     named, notes = _on_subject(_named(results), subject)
-    notes += _seen(named, pairs)
+    title, task = subject.name or subject.case or "", pairs.task
+    notes = [*_of_others(named, title, task), *notes, *_seen(named, pairs)]
     if sizes in ("mib", "both"):
         notes += _counted(subject.graph)
     right = share_right(subject, pairs) if has_answers(pairs) else None
@@ -257,6 +258,8 @@ def evaluate(
         n_pairs=len(pairs),
         right=right,
         notes=tuple(notes),
+        subject=title,
+        task=task,
     )
 
 
@@ -349,6 +352,30 @@ def _on_subject(
             f"results must be of the subject, which has {graph.in_words}; {', '.join(other)}."
         )
     return same, notes
+
+
+def fresh_draw(results: Sequence[Result], seed: int | None = None) -> tuple[int, str]:
+    """The seed that draws prompts to evaluate on, and what that means for the results.
+
+    If none is given, it is another than those that drew the prompts of the results.
+    """
+    seeds = sorted({result.seed for result in results if result.seed is not None})
+    used = f"the results were found with {' and '.join(map(str, seeds))}"
+    if seed in seeds:
+        return seed, f"these pairs may not be fresh: {used}, the seed that was given"
+    drawn = fresh_seed(max(seeds, default=0)) if seed is None else seed
+    note = f"fresh pairs, of seed {drawn}" if seed is None else f"pairs of seed {drawn}"
+    return drawn, f"{note}; {used}" if seeds else note
+
+
+def _of_others(named: Mapping[str, Result], title: str, task: str) -> list[str]:
+    """Results that name another subject or task than the one they are evaluated on."""
+    return [
+        f"{name} was found for another {noun}: {theirs}"
+        for name, result in named.items()
+        for noun, theirs, ours in (("subject", result.subject, title), ("task", result.task, task))
+        if theirs and ours and theirs != ours
+    ]
 
 
 def _seen(named: Mapping[str, Result], pairs: Pairs) -> list[str]:

@@ -3,15 +3,13 @@
 1. `auroc`, `auprc` and `precision_recall` compare scores with a true circuit, at head level (the
    official InterpBench reading: the best of q, k and v counts, `input->logits` is left out) or with
    q, k and v apart. Ties are never broken: they get half or shared credit.
-2. `summarize` gives minimum, quartiles and maximum over cases, after averaging seeds in each case,
-   and how far each of the five varies from seed to seed, as in the paper's table.
-3. `faithfulness` ablates everything outside a circuit and says which part of the gap between the
+2. `faithfulness` ablates everything outside a circuit and says which part of the gap between the
    corrupted and the clean run is closed. `faithfulness_curve` does so for the best edges at growing
    sizes, MIB's or log-spaced; its areas are CPR (larger is better) and CMD (smaller is better).
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, get_args
@@ -26,7 +24,7 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.engine.circuits import CutRun, circuit_logits
 from graphcircuits.engine.masked import ABLATIONS
 from graphcircuits.engine.memory import Footprint, at_once, explained
-from graphcircuits.engine.stack import log_sizes
+from graphcircuits.engine.relaxed import log_sizes
 from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.result import Result
 from graphcircuits.subject.states import Trace
@@ -35,7 +33,6 @@ from graphcircuits.task.pairs import Pairs
 
 Level = Literal["head", "qkv"]
 LEVELS: tuple[str, ...] = get_args(Level)
-QUANTILES = ("min", "q1", "median", "q3", "max")
 FRACTIONS = (*PARTS, 1.0)
 """MIB's circuit sizes, as shares of all edges."""
 
@@ -143,45 +140,6 @@ def _cumulative(
     _, group, sizes = values.unique(return_inverse=True, return_counts=True)
     true_sizes = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, group, truth.double())
     return true_sizes.flip(0).cumsum(0), sizes.flip(0).cumsum(0)
-
-
-# Over cases and seeds
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """Five quantiles over cases, in the order of QUANTILES."""
-
-    quantiles: tuple[float, ...]
-    spread: tuple[float, ...] | None
-    """Standard deviation of each quantile over seeds (n - 1); None below two common seeds."""
-    n_cases: int
-    n_seeds: int
-    """Seeds that every case has."""
-
-
-def summarize(values: Mapping[str, Mapping[int, float]]) -> Summary:
-    """Quantiles over cases of `values[case][seed]`, seeds averaged within a case first.
-
-    Quantiles between two cases are interpolated.
-    """
-    if not values or not all(values.values()):
-        empty = [case for case, by_seed in values.items() if not by_seed]
-        raise ValueError(f"every case needs a value, and there must be a case; empty: {empty}.")
-    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in values.values())))
-    means = [float(np.mean(list(by_seed.values()))) for by_seed in values.values()]
-    spread = None
-    if len(seeds) > 1:
-        by_seed = [quantiles([values[case][seed] for case in values]) for seed in seeds]
-        spread = tuple(np.std(by_seed, axis=0, ddof=1).tolist())
-    return Summary(
-        quantiles=quantiles(means), spread=spread, n_cases=len(values), n_seeds=len(seeds)
-    )
-
-
-def quantiles(values: Sequence[float]) -> tuple[float, ...]:
-    """Minimum, quartiles and maximum."""
-    return tuple(np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist())
 
 
 # By ablation

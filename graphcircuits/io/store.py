@@ -26,7 +26,6 @@ from torch import Tensor
 
 from graphcircuits import __version__
 from graphcircuits.io.config import load_config
-from graphcircuits.io.disk import write_atomic
 from graphcircuits.io.files import (
     StoreError,
     parse_json,
@@ -36,6 +35,7 @@ from graphcircuits.io.files import (
     refuse_pickle,
     short,
     to_json,
+    write_atomic,
     write_json,
 )
 
@@ -306,11 +306,15 @@ def origin(kind: str, command: str | None = None) -> dict[str, Any]:
 
 
 def running_command(arguments: Sequence[str]) -> str:
-    """The running program with these words, as it can be given again: a module of this package by
-    `python -m`, others without their folder, which is nobody else's business."""
-    path, root = Path(sys.argv[0]), Path(__file__).parent
+    """The running program with these words, as it can be given again.
+
+    A module of the package or of the laboratory beside it goes by `python -m`, other programs go
+    without their folder, which is nobody else's business.
+    """
+    path, root = Path(sys.argv[0]), Path(__file__).parents[2]
     words = [path.name]
     if path.suffix == ".py" and path.is_relative_to(root):
-        module = ".".join((root.name, *path.relative_to(root).with_suffix("").parts))
-        words = ["python", "-m", module]
+        parts = path.relative_to(root).with_suffix("").parts
+        if parts[0] in ("graphcircuits", "lab"):
+            words = ["python", "-m", ".".join(parts).removesuffix(".__main__")]
     return shlex.join([*words, *arguments])

@@ -28,14 +28,12 @@ from graphcircuits.methods import (
     eap_gp,
     exact,
     floors,
+    gates,
     learned,
     nodes,
     pgexplainer,
-    probing,
-    pruning,
     relp,
     shortlist,
-    ugs,
 )
 from graphcircuits.methods.learned import BeyondTraining, LearnedMethod
 from graphcircuits.methods.method import (
@@ -106,7 +104,7 @@ METHODS: Mapping[str, KnownMethod] = {
         FunctionMethod(name="eap", run=eap.eap),
         FunctionMethod(name="eap-gp", run=eap_gp.eap_gp),
         FunctionMethod(name="eap-ig", run=eap.eap_ig),
-        FunctionMethod(name="edge-pruning", run=pruning.edge_pruning),
+        FunctionMethod(name="edge-pruning", run=gates.edge_pruning),
         _Exact(name="exact", run=exact.exact, independent=True),
         learned.GCL,
         LearnedMethod(name="gcl-paper", system=PAPER),
@@ -114,9 +112,9 @@ METHODS: Mapping[str, KnownMethod] = {
         FunctionMethod(name="pgexplainer", run=pgexplainer.pgexplainer),
         FunctionMethod(name="random", run=floors.random_scores),
         FunctionMethod(name="relp", run=relp.relp),
-        FunctionMethod(name="sp-edge", run=probing.sp_edge),
-        FunctionMethod(name="sp-node", run=probing.sp_node),
-        FunctionMethod(name="ugs", run=ugs.ugs),
+        FunctionMethod(name="sp-edge", run=gates.sp_edge),
+        FunctionMethod(name="sp-node", run=gates.sp_node),
+        FunctionMethod(name="ugs", run=gates.ugs),
     )
 }
 

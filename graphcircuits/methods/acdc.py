@@ -31,7 +31,6 @@ from torch import Tensor
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.engine.masked import (
-    Cut,
     head_outputs,
     head_vectors,
     mlp_outputs,
@@ -138,7 +137,10 @@ class _Part:
 
     pairs: Pairs
     clean_losses: Float[Tensor, " batch"]
-    cut: Cut
+    writers: Float[Tensor, "writer batch pos d_model"]
+    """What cut edges carry: the corrupted outputs."""
+    streams: Float[Tensor, "stream batch pos d_model"]
+    """What readers read in the corrupted run."""
     differences: Float[Tensor, "writer batch pos d_model"]
     """Clean minus corrupted outputs."""
 
@@ -211,8 +213,8 @@ class _Setting:
             clean, corrupted = (self.subject.run(x) for x in (pairs.clean, pairs.corrupted))
             by_writer = corrupted.writers.permute(2, 0, 1, 3)
             differences = clean.writers.permute(2, 0, 1, 3) - by_writer
-            cut = Cut(by_writer, corrupted.streams)
-            yield _Part(pairs, pairs.loss(clean.logits), cut, differences.contiguous())
+            losses = pairs.loss(clean.logits)
+            yield _Part(pairs, losses, by_writer, corrupted.streams, differences.contiguous())
 
 
 def _setting(
@@ -327,20 +329,22 @@ def _logits_without(
         return subject.unembed(read.squeeze(1))
     if heads is None:
         first = reader.served.start
-        moved = [mlp_outputs(subject, read, layer) - part.cut.writers[first : first + 1]]
+        moved = [mlp_outputs(subject, read, layer) - part.writers[first : first + 1]]
     else:
         first = 1 + layer * subject.graph.writers_per_layer
         _, moved = _reread(subject, part, heads, rows_of_heads, read, reader)
     # Of the writers, those before `first` are the clean run's.
     known = part.differences[:first]
-    return resumed_logits(subject, masks, part.cut, block.stream + 1, moved, known)
+    return resumed_logits(
+        subject, masks, part.writers, part.streams, block.stream + 1, moved, known
+    )
 
 
 def _read(
     part: _Part, block: Block, mixing: Float[Tensor, "row reader writer"]
 ) -> Float[Tensor, "row reader batch pos d_model"]:
     """What readers read below which all edges are in place."""
-    stream = part.cut.streams[block.stream]
+    stream = part.streams[block.stream]
     known = part.differences[: block.n_writers].flatten(1)
     read = torch.addmm(stream.flatten(), mixing.flatten(0, 1), known)
     return read.view(*mixing.shape[:2], *stream.shape)
@@ -366,7 +370,7 @@ def _reread(
     place = reader.index - (own.start if kind == "q" else groups.start)
     found[kind] = _replaced(found[kind], place, vector)
     out = head_outputs(subject, found, layer, own)
-    moved = out - part.cut.writers[served.start : served.stop]
+    moved = out - part.writers[served.start : served.stop]
     return vector, [heads.written[rows, : own.start], moved, heads.written[rows, own.stop :]]
 
 
@@ -406,6 +410,6 @@ def _heads(
         read = _read(part, each, mixing)
         found[each.kind] = head_vectors(subject, read, each.kind, block.layer)
     first = 1 + block.layer * subject.graph.writers_per_layer
-    corrupted = part.cut.writers[first : first + subject.config.n_heads]
+    corrupted = part.writers[first : first + subject.config.n_heads]
     out = head_outputs(subject, found, block.layer)
     return _Heads(**found, written=out - corrupted)

@@ -64,7 +64,7 @@ def shipped(name: str) -> Ensemble:
     """A predictor of the package."""
     with as_file(FOLDER.joinpath(f"{name}.safetensors")) as path:
         if not path.is_file():
-            makes = "python -m lab.paper.paper_predictors"
+            makes = "python -m lab.paper predictors"
             makes = makes if name.startswith(PAPER) else "graphcircuits train"
             raise FileNotFoundError(
                 f"this installation has no predictor {name!r}; name a file with one of its kind, "

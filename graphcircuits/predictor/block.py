@@ -17,8 +17,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from graphcircuits.predictor.transform import Neighbourhoods
-
 Module = TypeVar("Module", bound=nn.Module)
 
 START_SCALE = 0.1
@@ -120,7 +118,7 @@ class Branch(nn.Module):
     def forward(
         self,
         h: Float[Tensor, "*context node width"],
-        *structure: Neighbourhoods,
+        *structure: object,
         noise: torch.Generator | None = None,
     ) -> Float[Tensor, "*context node width"]:
         """`structure` is the graph where the branch needs it, nothing where it does not."""

@@ -5,7 +5,7 @@
    edge does to first order), reach = |g| |change of the writer's output|, and
    bound = |g| |the writer's clean output|; g is the gradient at the reader's input in the stream.
    With `share` below 1 the gradient is that of a run between the corrupted and the clean one
-   (`engine.between`), and own = g . (the change of the message in that run) is the gradient by the
+   (`engine.passes`), and own = g . (the change of the message in that run) is the gradient by the
    edge's mask there: where the clean run saturates, as attention does, its gradient vanishes and
    the other one need not. With `both_ends` the effect is taken by the gradient at the corrupted run
    as well.
@@ -37,13 +37,12 @@ from graphcircuits.predictor.measure.contract import contract
 from graphcircuits.predictor.measure.scaling import (
     SCALINGS,
     TINY,
-    Scales,
+    log_rank,
     log_share,
-    place,
+    scaled,
     significant,
-    whole,
 )
-from graphcircuits.predictor.transform import Transformation
+from graphcircuits.predictor.paper.transform import Transformation
 from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS, kinds
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs, check_losses
@@ -62,6 +61,8 @@ BETWEEN_STATISTICS = (
     "clean_by_pair",
 )
 """Those with the gradient of a run between; what is signed is the absolute value of a mean."""
+ROWS = 2**14
+"""Rows of a table that the aligner projects at once where no gradient is wanted."""
 FAR_STATISTICS = ("far_effect", "far_effect_by_pair", "far_effect_signed")
 """Effects by the gradient at the corrupted run."""
 
@@ -168,16 +169,6 @@ def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int, *, runs: int) 
     return at_once(subject, held + 4 * size.writers, memory_limit)
 
 
-# Scaling
-
-
-def scaled(
-    values: Float[Tensor, "statistic edge"], graph: ComponentGraph
-) -> Float[Tensor, "edge statistic scaling"]:
-    """Every statistic under every scaling, in the order of SCALINGS."""
-    return Scales.of(values, graph).columns(whole(graph, values.device)).permute(2, 0, 1)
-
-
 # Tables of nodes
 
 
@@ -228,7 +219,7 @@ def component_tables(
 
 def _norms(values: Float[Tensor, "norm component"]) -> Float[Tensor, "component column"]:
     values, top = significant(values)
-    return torch.cat([log_share(values / top), place(values)]).T
+    return torch.cat([log_share(values / top), log_rank(values)]).T
 
 
 def context_table(found: Invariants) -> Float[Tensor, "context edge contraction"]:
@@ -280,7 +271,10 @@ class InvariantAligner(nn.Module):
         contexts: Float[Tensor, "context edge contraction"],
         edge_nodes: Int[Tensor, " edge"],
     ) -> Float[Tensor, "node width"]:
-        h = self.project((nodes - self.mean) / self.deviation)
+        # A standardized table of a million edges would take as much memory as the table itself. In
+        # training all rows are one product, whose gradient is then one as well.
+        rows = len(nodes) if torch.is_grad_enabled() else min(len(nodes), ROWS)
+        h = torch.cat([self.project((x - self.mean) / self.deviation) for x in nodes.split(rows)])
         if self.contexts is None or self.gather is None:
             return h
         pooled = self.gather(self.contexts(contexts).mean(0))

@@ -35,7 +35,7 @@ from graphcircuits.predictor.paper.align import TabpfnAligner
 from graphcircuits.predictor.paper.dagformer import Dagformer
 from graphcircuits.predictor.paper.dirgnn import AGGREGATIONS, DirGNN
 from graphcircuits.predictor.paper.pool import DeepSets
-from graphcircuits.predictor.transform import (
+from graphcircuits.predictor.paper.transform import (
     CONNECTIVITIES,
     TRANSFORMATIONS,
     Connectivity,
@@ -172,32 +172,25 @@ class Reading:
 
 
 def read_case(
-    config: PredictorConfig, subject: Transformer, pairs: Pairs, *, generator: torch.Generator
+    config: PredictorConfig,
+    subject: Transformer,
+    pairs: Pairs,
+    *,
+    generator: torch.Generator,
+    dtype: torch.dtype | None = None,
 ) -> Reading:
     """What a predictor of this configuration needs of a subject and its prompts.
 
-    `generator` draws the contexts that are looked at one by one, where there are any.
+    `generator` draws the contexts that are looked at one by one, where there are any. Invariants
+    are rounded to `dtype` before they are ranked, so that values which differ by rounding alone tie
+    in the same way whatever the precision of the subject; None leaves them as they are.
     """
     structure = structure_of(subject.graph, config).to(subject.device)
     if config.aligner == "tabpfn":
         chosen = torch.randperm(len(pairs), generator=generator, device=generator.device)
         some = pairs[chosen[: config.context_pairs].sort().values.to(pairs.clean.device)]
-        found = features(subject, some)
-        return Reading(structure, found, graph=subject.graph)
-    measured = measure(config, subject, pairs, generator=generator)
-    prior = start(measured) if config.prior else None
-    return Reading(structure, tables(measured, config), prior, subject.graph)
-
-
-def measure(
-    config: PredictorConfig,
-    subject: Transformer,
-    pairs: Pairs,
-    *,
-    generator: torch.Generator | None = None,
-) -> invariant.Invariants:
-    """The invariants that a predictor of this configuration takes."""
-    return invariant.measure(
+        return Reading(structure, features(subject, some), graph=subject.graph)
+    measured = invariant.measure(
         subject,
         pairs,
         share=config.share,
@@ -205,6 +198,12 @@ def measure(
         sample=config.sampled,
         generator=generator,
     )
+    if dtype is not None:
+        measured = measured.to(dtype)
+    table = invariant.table(measured, config.transformation)
+    content = InvariantTables(table, invariant.context_table(measured))
+    prior = start(measured) if config.prior else None
+    return Reading(structure, content, prior, subject.graph)
 
 
 START = invariant.BETWEEN_STATISTICS.index("own_by_pair")
@@ -225,12 +224,6 @@ def structure_of(graph: ComponentGraph, config: PredictorConfig) -> Neighbourhoo
 
 
 _structure = lru_cache(maxsize=8)(neighbourhoods)
-
-
-def tables(measured: invariant.Invariants, config: PredictorConfig) -> InvariantTables:
-    """Invariants as tables of numbers that are comparable between cases."""
-    contexts = invariant.context_table(measured)
-    return InvariantTables(invariant.table(measured, config.transformation), contexts)
 
 
 def join(readings: Sequence[Reading]) -> Reading:

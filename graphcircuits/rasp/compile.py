@@ -43,10 +43,10 @@ def compile_program(
     Raises `RaspError` with every reason at once where no exact weights exist.
     """
     tables = tabulate(program, vocab=vocab, max_seq_len=max_seq_len, causal=causal)
-    if found := problems(tables):
+    if reasons := problems(tables):
         raise RaspError(
-            f"{len(found)} expression{'s' if len(found) > 1 else ''} cannot be compiled: "
-            + "; ".join(map(str, found))
+            f"{len(reasons)} expression{'s' if len(reasons) > 1 else ''} cannot be compiled: "
+            + "; ".join(map(str, reasons))
             + "."
         )
     layout = lay_out(tables)
@@ -151,7 +151,7 @@ class CompiledModel:
         # A value that is mixed in holds its share of the positions, which is 1 / length at least.
         certain = min(CERTAIN, 1 / (4 * self.tables.max_length))
         return {
-            sop: _decode(variable, stream[:, self.stream.place[sop]], certain)
+            sop: _decode(variable, stream[:, self.stream.slices[sop]], certain)
             for sop, variable in self.tables.variables.items()
         }
 

@@ -18,7 +18,7 @@ from typing import Any
 from graphcircuits.drawing.curves import Points, panels_figure
 from graphcircuits.drawing.library import save_figure
 from graphcircuits.evaluation.text_tables import csv_text
-from graphcircuits.io.disk import write_atomic
+from graphcircuits.io.files import write_atomic
 from graphcircuits.io.store import StoreError, read_json
 
 TITLES = {

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -17,7 +16,7 @@ from torch import Tensor
 import graphcircuits
 from graphcircuits.circuit import Circuit
 from graphcircuits.engine.masked import ablated_writers, masked_logits
-from graphcircuits.engine.stack import LOG_SIZES
+from graphcircuits.engine.relaxed import LOG_SIZES
 from graphcircuits.evaluation.evaluate import (
     FRACTIONS,
     auprc,
@@ -25,7 +24,6 @@ from graphcircuits.evaluation.evaluate import (
     faithfulness,
     faithfulness_curve,
     precision_recall,
-    summarize,
 )
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result.curve import FaithfulnessCurve
@@ -178,34 +176,6 @@ def test_refusals() -> None:
         auroc(Result(graph=other, scores=torch.zeros(other.n_edges)), circuit)
     with pytest.raises(ValueError, match=r"size must be in 1\.\.8, got 0"):
         precision_recall(scores, circuit, size=0)
-
-
-# Summaries
-
-
-def test_seeds_are_averaged_within_cases_first() -> None:
-    values = {"a": {0: 0.0, 1: 1.0}, "b": {0: 0.2, 1: 0.4}, "c": {0: 1.0, 1: 0.8}}
-    summary = summarize(values)
-    assert summary.quantiles == pytest.approx((0.3, 0.4, 0.5, 0.7, 0.9))
-    quantiles = [0, 0.25, 0.5, 0.75, 1]
-    by_seed = [np.quantile([case[s] for case in values.values()], quantiles) for s in (0, 1)]
-    expected = [statistics.stdev(map(float, both)) for both in zip(*by_seed, strict=True)]
-    assert summary.spread == pytest.approx(expected)
-    assert (summary.n_cases, summary.n_seeds) == (3, 2)
-
-
-def test_one_seed_has_no_spread() -> None:
-    summary = summarize({"a": {3: 0.25}, "b": {3: 0.75}})
-    assert summary.quantiles == (0.25, 0.375, 0.5, 0.625, 0.75)
-    assert summary.spread is None
-    # Seeds that a case lacks say nothing about the spread over all cases.
-    assert summarize({"a": {0: 0.1, 1: 0.3}, "b": {0: 0.5}}).spread is None
-
-
-def test_empty_summaries_are_refused() -> None:
-    for values in ({}, {"a": {}, "b": {0: 1.0}}):
-        with pytest.raises(ValueError, match="every case needs a value"):
-            summarize(values)
 
 
 # Faithfulness

@@ -25,7 +25,7 @@ from graphcircuits.predictor.invariant import (
     table_width,
 )
 from graphcircuits.predictor.measure.scaling import FLOOR, NEGLIGIBLE, SCALINGS
-from graphcircuits.predictor.transform import TRANSFORMATIONS, Transformation, neighbourhoods
+from graphcircuits.predictor.paper.transform import TRANSFORMATIONS, Transformation, neighbourhoods
 from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS, kinds
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs

@@ -39,7 +39,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor.block import LayerNorm, along, check_sizes, feed_forward, linear
 from graphcircuits.predictor.measure.features import FEATURES, EdgeVectors, Features
 from graphcircuits.predictor.paper.summary import summarize
-from graphcircuits.predictor.transform import TRANSFORMATIONS, Transformation
+from graphcircuits.predictor.paper.transform import TRANSFORMATIONS, Transformation
 from graphcircuits.subject.sites import Interfaces
 
 WRITERS = ("input", "z", "hidden")

@@ -28,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from graphcircuits.predictor.block import Branch, check_sizes, feed_forward, linear
-from graphcircuits.predictor.transform import Neighbourhoods
+from graphcircuits.predictor.paper.transform import Neighbourhoods
 
 Attention = Literal["softmax", "factorized"]
 
@@ -120,7 +120,7 @@ def _over_tiles(
     parts = [block(*each).flatten(2, 3) for each in zip(queries, keys, values, strict=True)]
     # The last row is for the nodes without predecessors.
     parts.append(torch.zeros_like(v[:, :, :1]))
-    return torch.cat(parts, dim=2).index_select(2, n.place)
+    return torch.cat(parts, dim=2).index_select(2, n.tiled_row)
 
 
 def _alone(n: Neighbourhoods) -> Tensor | None:

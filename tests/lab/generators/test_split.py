@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcircuits.cases import Case, case_ids, load_case, split_records
-from graphcircuits.cases.structure import structure_hash
+from graphcircuits.cases.random_programs import structure_hash
 from graphcircuits.rasp.layout import interpbench_edges
 from lab import ROOT
 from lab.generators.split import (
@@ -65,7 +65,7 @@ def test_the_shipped_file_is_what_the_checks_give(
     places: dict[str, Place], traits: dict[str, Traits]
 ):
     assert SPLIT_FILE.read_text("utf-8") == as_json(places, traits), (
-        "the cases changed; rewrite the split with: python -m lab.generators.split"
+        "the cases changed; rewrite the split with: python -m lab.generators split"
     )
 
 

@@ -96,4 +96,4 @@ def test_the_split_table_counts_the_cases():
 def test_the_page_shows_the_tables():
     page = PAGE.read_text("utf-8")
     missing = [title for title, text in tables().items() if text not in page]
-    assert missing == [], "paste them from: python -m lab.generators.tables"
+    assert missing == [], "paste them from: python -m lab.generators tables"
