@@ -28,7 +28,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -81,6 +81,11 @@ class LearnedMethod(KnownMethod):
         generator = generator or torch.Generator().manual_seed(0)
         options = self.fill(subject, pairs, {"predictor": predictor})
         return self.predict(subject, pairs, options["predictor"], generator).logits
+
+    @property
+    def annotations(self) -> dict[str, Any]:
+        """The types of the options as they can be typed: a predictor by its name or path."""
+        return {**super().annotations, "predictor": str | None}
 
     def fill(self, subject: Transformer, pairs: Pairs, options: Options) -> Options:
         """The options with the predictor chosen, read and checked."""
