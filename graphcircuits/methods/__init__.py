@@ -247,12 +247,12 @@ def choose_method(
     if method is None:
         default = learned.default_method(subject, pairs, seed=seed)
         entry = find_method(default.name)
-        own = {} if default.predictor is None else {"predictor": default.predictor}
+        decided = {} if default.predictor is None else {"predictor": default.predictor}
         chosen = ChosenMethod(
             **given,
             name=default.name,
             method=entry,
-            options=entry.complete(subject, pairs, own, name=default.name),
+            options=entry.complete(subject, pairs, decided, name=default.name),
             reason=default.reason,
             scored=default.scored,
             seconds=default.seconds,
@@ -273,18 +273,12 @@ def localize(
     keep_prompts: int = MOST_PAIRS,
     **options: Any,
 ) -> Result:
-    """Score every edge of a subject; the result records the method, all its options and the seed.
+    """Score every edge of a subject, as `graphcircuits.localize` does, without proposing a circuit.
 
-    `method` is a name of METHODS or any function of a subject and pairs that returns one score per
-    edge; its keyword-only parameters are its options. Without one the predictor that is blind to
-    the case says which (`learned.default_method`), or it is `gcl` if a `predictor` is given; the
-    result's notes say why. They also say what is to be known of the scores; what must not be
-    overlooked is a warning as well. A run that would take long is announced by a `LongRun` warning
-    before it begins. `progress` is called with (steps done, steps in all) by methods that iterate.
-
-    The first pairs, at most `keep_prompts`, are stored with the result together with the attention
-    patterns of a plain run on them, for the page that shows it; fewer or none where patterns would
-    take more than 600 kB. That run is no part of the result's seconds.
+    The notes of the result say what is to be known of the scores; what must not be overlooked is a
+    warning as well. A run that would take long is announced by a `LongRun` warning before it
+    begins. The attention patterns of a plain run on the first pairs, at most `keep_prompts`, are
+    stored with the result; that run is no part of its seconds.
     """
     chosen = choose_method(subject, pairs, method, seed=seed, **options)
     return chosen.run(progress=progress, keep_prompts=keep_prompts)
