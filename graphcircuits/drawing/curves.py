@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOWEST, HIGHEST = -0.25, 1.35
-"""The part of the axis that panels side by side draw: a curve may leave it far on either side."""
+"""The range of the axis that panels side by side draw: a curve may leave it far on either side."""
 ONE = "1: as good as the whole subject"
 POINT = "size that was measured"
 
@@ -43,9 +43,9 @@ def curve_figure(
         figure = Figure(figsize=(4.2, 3.0), layout="constrained")
         axes: Any = figure.subplots()
     else:
-        found = ax.get_figure(root=True)
-        assert found is not None
-        figure, axes = found, ax
+        whole = ax.get_figure(root=True)
+        assert whole is not None
+        figure, axes = whole, ax
     draw_curve(axes, sizes, faithfulness, color=COLOURS[0], label=label)
     frame(axes)
     low, high = min(faithfulness), max(faithfulness)
