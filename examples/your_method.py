@@ -103,7 +103,7 @@ result.top(5)
 
 # %%
 cases = ["ib-3", "ib-4", "ib-13", "ib-18", "ib-19", "ib-21"]
-report = gc.bench(["gcl", "eap-ig", "eap", either_end, "random"], cases, pairs=32)
+report = gc.bench(["gcl", "eap-ig", "eap", either_end, "random"], cases, n_pairs=32)
 
 print("method       AUROC: min  median    CMD   best on")
 for row in report.rows():
@@ -132,7 +132,7 @@ for id in cases:
 # %%
 weights = {f"weight {w}": either_end for w in (0.01, 0.1, 1.0)}
 options = {name: {"weight": float(name.split()[1])} for name in weights}
-tuned = gc.bench(weights, ["ib-3", "ib-4", "ib-18"], pairs=16, seeds=2, options=options)
+tuned = gc.bench(weights, ["ib-3", "ib-4", "ib-18"], n_pairs=16, seeds=2, options=options)
 
 for row in tuned.rows():
     print(

@@ -179,13 +179,13 @@ def _problems(
 def _counts(sizes: str) -> str | list[int]:
     if sizes in SIZES:
         return sizes
-    parts = sizes.replace(" ", "").split(",")
-    if not all(part.isascii() and part.isdecimal() and len(part) < 16 for part in parts):
+    numbers = sizes.replace(" ", "").split(",")
+    if not all(text.isascii() and text.isdecimal() and len(text) < 16 for text in numbers):
         raise ValueError(
             f"--sizes must be {', '.join(SIZES)} or numbers of edges with commas between, "
             f"got {sizes!r}."
         )
-    return [int(part) for part in parts]
+    return [int(text) for text in numbers]
 
 
 def _named_case(results: "list[Result]") -> str:

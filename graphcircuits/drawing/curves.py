@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOWEST, HIGHEST = -0.25, 1.35
-"""The part of the axis that panels side by side draw: a curve may leave it far on either side."""
+"""The range of the axis that panels side by side draw: a curve may leave it far on either side."""
 ONE = "1: as good as the whole subject"
 POINT = "size that was measured"
 

@@ -3,9 +3,9 @@
 1. `evaluate` takes the best edges of every result at growing numbers of them, ablates all others,
    and gives an `Evaluation`: one faithfulness curve per result and grid of sizes, and how faithful
    the circuit is that a result comes with.
-2. The grids are MIB's, ten parts of all edges, which CPR and CMD are published on, and a log-spaced
-   one, which tells circuits of a few edges apart. A small graph makes several of MIB's parts one
-   number of edges; the notes say so. Numbers of edges of one's own are a third.
+2. The grids are MIB's, ten shares of all edges, which CPR and CMD are published on, and a
+   log-spaced one, which shows differences between circuits of a few edges. On a small graph several
+   of MIB's sizes are the same; the notes say so. A third grid is the numbers that a user gives.
 3. An `Evaluation` is a table, JSON, CSV, Markdown or a picture. It also says on which share of the
    prompts the subject is right, since the circuit of a task that it does not do means little.
 
@@ -146,13 +146,8 @@ class Evaluation:
         ]
         for result in self.results:
             for grid, curve in result.curves.items():
-                points = zip(
-                    curve.fractions,
-                    curve.sizes,
-                    curve.pruned_sizes,
-                    curve.faithfulness,
-                    strict=True,
-                )
+                columns = (curve.fractions, curve.sizes, curve.pruned_sizes, curve.faithfulness)
+                points = zip(*columns, strict=True)
                 areas = ["" if area is None else area for area in curve.areas.values()]
                 lines += [[result.name, result.method, grid, *point, *areas] for point in points]
         return csv_text(lines)
@@ -379,7 +374,7 @@ def _of_others(named: Mapping[str, Result], title: str, task: str) -> list[str]:
 
 
 def _seen(named: Mapping[str, Result], pairs: Pairs) -> list[str]:
-    """Which results were found on some of these prompts, as far as they know their own."""
+    """Which results were found on some of these prompts, as far as they record theirs."""
     counts = {name: shared_prompts(pairs, result.prompt_hashes) for name, result in named.items()}
     return [
         f"{count} of {len(pairs)} prompts were used to find {name}: on those it may look better "

@@ -3,7 +3,7 @@
 1. `auroc`, `auprc` and `precision_recall` compare scores with a true circuit, at head level (the
    official InterpBench reading: the best of q, k and v counts, `input->logits` is left out) or with
    q, k and v apart. Ties are never broken: they get half or shared credit.
-2. `faithfulness` ablates everything outside a circuit and says which part of the gap between the
+2. `faithfulness` ablates everything outside a circuit and says which share of the gap between the
    corrupted and the clean run is closed. `faithfulness_curve` does so for the best edges at growing
    sizes, MIB's or log-spaced; its areas are CPR (larger is better) and CMD (smaller is better).
 """

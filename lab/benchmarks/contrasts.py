@@ -119,7 +119,7 @@ def contrasts_text(rows: Rows, kinds: Mapping[str, str] | None) -> str:
     """Each difference in words, with its intervals; empty where none of the methods ran."""
     labelled = any(row["auroc"] for row in rows)
     ran = {row["method"] for row in rows}
-    noun = "cases" if labelled else "subjects"
+    noun = "cases" if rows[0].get("fleet") == "planted" else "subjects"
     lines = []
     for method, other, words in OVER_FLOORS if labelled else OVER_SEARCHES:
         if not {method, other} <= ran:

@@ -21,7 +21,7 @@ from graphcircuits.compare.selection import BenchConfig, Unit
 from graphcircuits.methods import learned
 from graphcircuits.predictor.ensemble import Ensemble
 
-CASES = ("ib-8", "ib-34")
+CASES = ("ib-8", "ib-3")
 
 
 def edge_number(subject: Transformer, pairs: Pairs, *, sign: float = 1.0) -> Tensor:

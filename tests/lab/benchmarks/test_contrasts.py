@@ -10,7 +10,7 @@ CASES = ("ib-3", "ib-8", "ib-20")  # the last two have one circuit
 
 
 def runs(by_method: dict[str, tuple[float, ...]], figure: str) -> list[dict[str, str]]:
-    blank = {"auroc": "", "cmd": "0.1"}
+    blank = {"auroc": "", "cmd": "0.1", "fleet": "planted" if figure == "auroc" else "natural"}
     return [
         {**blank, "case": case, "method": method, "seed": "0", figure: str(value)}
         for method, values in by_method.items()
