@@ -299,12 +299,12 @@ class Given:
 
         if self.model is not None:
             case, subject = planted(self.cases, Path(self.model))
-            found = [(case, subject, self.model)]
+            items = [(case, subject, self.model)]
         else:
             ids = [id.strip() for id in self.cases.split(",")] if several else [self.cases]
-            found = [(case, case.subject(), case.id) for case in map(load_case, ids)]
-        if self.pairs is not None and len(found) > 1:
-            raise ValueError(f"one file of prompts cannot serve {len(found)} cases; name one case.")
+            items = [(case, case.subject(), case.id) for case in map(load_case, ids)]
+        if self.pairs is not None and len(items) > 1:
+            raise ValueError(f"one file of prompts cannot serve {len(items)} cases; name one case.")
         return [
             Loaded(
                 case.id,
@@ -314,5 +314,5 @@ class Given:
                 if self.pairs is None
                 else own_pairs(self.pairs, source, subject, words=words),
             )
-            for case, subject, source in found
+            for case, subject, source in loaded
         ]

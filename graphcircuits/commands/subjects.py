@@ -125,12 +125,12 @@ def task_pairs(task: str, source: str, transformer: "Transformer", *, n: int, se
 
 def tokenizer_of(source: str, transformer: "Transformer") -> Any:
     """What turns words into the subject's tokens: its codec, or the model's own tokenizer."""
-    found = transformer.tokenizer if transformer.codec is None else transformer.codec
-    if found is None:
+    tokenizer = transformer.tokenizer if transformer.codec is None else transformer.codec
+    if tokenizer is None:
         raise ValueError(
             f"{source} has no vocabulary to read words with; give token ids, not --words."
         )
-    return found
+    return tokenizer
 
 
 def prompt_problems(
