@@ -314,5 +314,5 @@ class Given:
                 if self.pairs is None
                 else own_pairs(self.pairs, source, subject, words=words),
             )
-            for case, subject, source in loaded
+            for case, subject, source in items
         ]
