@@ -1,9 +1,7 @@
 """`python -m lab.factory corpus`: what it refuses, what it prints, and how it ends."""
 
 import errno
-import itertools
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +15,7 @@ from graphcircuits.cases.shards import MANIFEST
 from lab.factory import making
 from lab.factory.making import Remeasured
 from tests.cases.small import BUILD, PLAN, all_files, instantly, unmeasured
+from tests.commands.test_interrupt import heard, pressing  # noqa: F401  a fixture
 from tests.shell import Command, refused
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -161,26 +160,20 @@ def test_verify_counts_what_is_not_as_it_was(
     assert [one["accuracy"] for one in json.loads(ended.out)] == [0.995, None]
 
 
-def interrupted(function: Callable[..., Any], number: int) -> Callable[..., Any]:
-    """The function, during whose call of this number somebody presses Ctrl-C."""
-    calls = itertools.count(1)
-
-    def call(*args: Any, **options: Any) -> Any:
-        if next(calls) == number:
-            raise KeyboardInterrupt
-        return function(*args, **options)
-
-    return call
-
-
-@pytest.mark.usefixtures("instant")
-def test_an_interrupt_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making, "train_fleet", interrupted(instantly, 2))
+@pytest.mark.usefixtures("heard", "unchecked")
+def test_corpus_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = making.prepared
+    monkeypatch.setattr(making, "prepared", lambda orders, _, *rest: real(orders, BUILD, *rest))
+    monkeypatch.setattr(making, "train_fleet", pressing(instantly, 2))
+    monkeypatch.setattr(making, "finished", unmeasured)
+    monkeypatch.setattr(making, "plan", lambda *_: PLAN)
     ended = command("corpus", "mine", "--natural", "4")
     assert (ended.code, ended.out) == (130, "")
-    text = "interrupted: 1 of 3 shards are kept in mine; the same command goes on from there."
-    assert ended.err.splitlines()[-1] == text
-    monkeypatch.setattr(making, "plan", interrupted(lambda *_: PLAN, 1))
+    told = "interrupted: 1 of 3 shards are kept in mine; the same command goes on from there."
+    assert ended.err.splitlines()[-1] == told
+    monkeypatch.setattr(making, "plan", pressing(lambda *_: PLAN, 1))
     ended = command("corpus", "other", "--natural", "4")
-    text = "interrupted: nothing was planned yet; the same command goes on from there.\n"
-    assert (ended.code, ended.err) == (130, text)
+    assert (ended.code, ended.err) == (
+        130,
+        "interrupted: nothing was planned yet; the same command goes on from there.\n",
+    )
