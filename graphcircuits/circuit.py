@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 JSON_EDGES, JSON_NODES = 2**28, 2**18
-"""The largest graph whose circuits are stored as names; small files must not ask for much memory."""
+"""The largest graph whose circuits are stored as names; small files must not take much memory."""
 _SHOWN = 10
 """How many edges an error or a printed circuit lists."""
 
