@@ -331,7 +331,7 @@ def _plan(
     from random import Random
 
     from graphcircuits.cases import N_FOLDS
-    from graphcircuits.cases.pools import POOLS
+    from graphcircuits.cases.relations import POOLS
     from graphcircuits.training.sources import (
         corpus_sources,
         language_sources,

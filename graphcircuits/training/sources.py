@@ -27,9 +27,8 @@ from graphcircuits.cases import N_FOLDS, Case, load_case
 from graphcircuits.cases.collection import REPORT, Corpus, check_shares, does, load_corpus
 from graphcircuits.cases.multitask import AT, MultiCase
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.pools import pool_cases
 from graphcircuits.cases.prepare import find_case
-from graphcircuits.cases.relations import groups_of
+from graphcircuits.cases.relations import groups_of, pool_cases
 from graphcircuits.circuit import Circuit
 from graphcircuits.io.files import read_json
 from graphcircuits.subject.files import load_transformer

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from graphcircuits import localize
 from graphcircuits.cases import load_case
-from graphcircuits.cases.pools import pool_cases
+from graphcircuits.cases.relations import pool_cases
 from graphcircuits.commands.train import _cases, _plan, _settings, train
 from graphcircuits.compare.selection import select_cases
 from graphcircuits.predictor.ensemble import load_ensemble

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from graphcircuits.adapters.hf_families.family import (
+from graphcircuits.adapters.hf_families import (
     Family,
     Tensors,
     activation_in,
@@ -16,9 +16,10 @@ from graphcircuits.adapters.hf_families.family import (
     norm_out,
     only,
     plain_needs,
+    rotary_in,
+    rotary_out,
     split_heads,
 )
-from graphcircuits.adapters.hf_families.rotary import rotary_in, rotary_out
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
 # GPT-2: matrices multiply from the right, q, k and v side by side

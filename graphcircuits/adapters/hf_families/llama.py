@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from graphcircuits.adapters.hf_families.family import (
+from graphcircuits.adapters.hf_families import (
     Family,
     Tensors,
     activation_in,
@@ -22,9 +22,11 @@ from graphcircuits.adapters.hf_families.family import (
     norm_in,
     norm_out,
     only,
+    rotary_by_layer_out,
+    rotary_in,
+    rotary_out,
     split_heads,
 )
-from graphcircuits.adapters.hf_families.rotary import rotary_by_layer_out, rotary_in, rotary_out
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
