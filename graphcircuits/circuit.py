@@ -28,18 +28,30 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 JSON_EDGES, JSON_NODES = 2**28, 2**18
-"""The largest graph whose circuits are kept as names; a small file must not ask for much memory."""
+"""The largest graph whose circuits are stored as names; small files must not take much memory."""
 _SHOWN = 10
 """How many edges an error or a printed circuit lists."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Circuit:
-    """A set of edges of one graph."""
+    """A set of edges of one graph: a mask over its edge order, with names as a view.
+
+    Circuits of one graph have set algebra: `a | b`, `a & b`, `a - b`, `a ^ b`, `a <= b`.
+
+    Example:
+        >>> import graphcircuits as gc
+        >>> graph = gc.ComponentGraph(1, 1)
+        >>> circuit = gc.Circuit.from_names(graph, ["input->m0", "m0->logits"])
+        >>> len(circuit), "input->m0" in circuit
+        (2, True)
+
+    See Conmy et al. 2023, Towards Automated Circuit Discovery (arXiv:2304.14997).
+    """
 
     graph: ComponentGraph
     mask: Bool[Tensor, " edge"]
-    """True at the edges of the circuit, in edge order. Kept as a copy on the CPU."""
+    """True at the edges of the circuit, in edge order; copied to the CPU."""
 
     def __post_init__(self) -> None:
         mask = torch.from_numpy(self.mask.detach().cpu().numpy().copy())
@@ -51,10 +63,12 @@ class Circuit:
 
     @classmethod
     def from_mask(cls, graph: ComponentGraph, mask: Bool[Tensor, " edge"]) -> "Circuit":
+        """The circuit of the edges at which the mask is true."""
         return cls(graph, mask)
 
     @classmethod
     def from_names(cls, graph: ComponentGraph, names: Iterable[str]) -> "Circuit":
+        """The circuit of the edges of these names; an error lists those that the graph lacks."""
         names = list(dict.fromkeys(names))
         edges = [graph.find_edge(name) for name in names]
         if unknown := sorted(n for n, edge in zip(names, edges, strict=True) if edge is None):
@@ -276,7 +290,7 @@ def _too_large(graph: ComponentGraph) -> str | None:
     if graph.n_edges <= JSON_EDGES and graph.n_nodes <= JSON_NODES:
         return None
     return (
-        f"names are kept for graphs of up to {JSON_NODES:,} nodes and {JSON_EDGES:,} edges, "
+        f"names are stored for graphs of up to {JSON_NODES:,} nodes and {JSON_EDGES:,} edges, "
         f"this one has {graph.n_nodes:,} and {graph.n_edges:,}"
     )
 

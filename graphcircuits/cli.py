@@ -111,9 +111,9 @@ def _report(error: Exception) -> int:
         return FAILED if full else MISTAKE
     if isinstance(error, MemoryError) or re.search("out of memory|allocate memory", str(error)):
         in_commands = getattr(error, "in_commands", None)
-        told = in_commands() if in_commands else str(error) * isinstance(error, MemoryError)
+        text = in_commands() if in_commands else str(error) * isinstance(error, MemoryError)
         say_error(
-            told or "out of memory; give fewer prompts, smaller options or a smaller subject."
+            text or "out of memory; give fewer prompts, smaller options or a smaller subject."
         )
         return FAILED
     say_error(

@@ -57,7 +57,22 @@ class Block:
 
 @dataclass(frozen=True)
 class ComponentGraph:
-    """Sizes of a transformer's component graph; everything else is derived from them."""
+    """Sizes of a transformer's component graph; everything else is derived from them.
+
+    Args:
+        n_layers: Layers of the transformer.
+        n_heads: Attention heads of a layer.
+
+    Example:
+        >>> import graphcircuits as gc
+        >>> graph = gc.ComponentGraph(2, 4)
+        >>> graph.n_edges
+        110
+        >>> graph.edge_index("m0->logits")
+        104
+
+    See docs/architecture.md, and Tan et al. 2026, A Transformer as a Component-Level DAG.
+    """
 
     n_layers: int
     n_heads: int

@@ -60,10 +60,20 @@ def from_hf(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Transformer:
-    """The subject that computes the logits of a causal language model, given or named.
+    """The subject that computes the logits of a causal language model of `transformers`.
 
-    It shares no memory with the model, and stays on the model's device and in its dtype, or in the
-    one that is stored, where no other is given.
+    Args:
+        model_or_name: A model, a folder of one, or a name on the Hugging Face hub.
+        device: Where its weights go; by default the model's own device.
+        dtype: By default the model's, or the one that is stored.
+
+    Returns:
+        A subject that shares no memory with the model; with a `.tokenizer` where it was loaded.
+
+    Example:
+        subject = gc.from_hf("gpt2")
+
+    See docs/reference/subjects.md for the model types.
     """
     transformers = load_transformers()
     if not isinstance(model_or_name, str):

@@ -38,12 +38,21 @@ def load_model(
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
 ) -> Transformer:
-    """The subject in a model: an object, a file, a folder, or a name on the Hugging Face hub.
+    """The subject in a model, whatever it comes as.
 
-    Objects are models of `transformers` and of TransformerLens. Files are GGUF, llama2.c's `.bin`
-    and our own `.safetensors`; folders those of Hugging Face and of InterpBench. The device is the
-    CPU, or that of the object, and the dtype the stored one (float32 for quantized weights) unless
-    others are given. Where the model comes with a tokenizer, the subject has it as `.tokenizer`.
+    Args:
+        source: A model of `transformers` or TransformerLens; a GGUF file, llama2.c's `.bin` or our
+            `.safetensors`; a folder of Hugging Face or of InterpBench; or a name on the hub.
+        device: By default the CPU, or the device of the object.
+        dtype: By default the stored one, float32 for quantized weights.
+
+    Returns:
+        The subject, with a `.tokenizer` where the model comes with one.
+
+    Example:
+        subject = gc.load_model("gpt2", dtype="float32")
+
+    See docs/gguf.md and docs/exchange.md.
     """
     return load_with_circuit(source, device=device, dtype=dtype)[0]
 

@@ -167,6 +167,18 @@ def load_corpus(folder: str | Path) -> Corpus:
     """The subjects of a folder that `python -m lab.factory corpus` built, finished or not.
 
     Every shard is checked against its hash; weights are read when a subject is asked for.
+
+    Args:
+        folder: The folder with the `manifest.json`.
+
+    Returns:
+        Its subjects, which can be counted, walked through and taken by id.
+
+    Example:
+        corpus = gc.load_corpus("corpus")
+        subject = corpus["rnd-17.natural.llama.0"].subject()
+
+    See docs/corpus.md.
     """
     root = Path(folder)
     manifest = read_manifest(root)

@@ -48,7 +48,13 @@ WIDTHS = {3: 32, 5: 40, MAX_TASKS: 48}
 class MultiCase:
     """Programs that one model is to run, each by its own circuit.
 
-    `MultiCase(id="mine", cases=(load_case("ib-8"), load_case("ib-34")))` is a model of one's own.
+    Example:
+        >>> import graphcircuits as gc
+        >>> both = gc.MultiCase(id="mine", cases=(gc.load_case("ib-8"), gc.load_case("ib-62")))
+        >>> both.names
+        ('ib-8', 'ib-62')
+
+    See docs/multitask.md.
     """
 
     id: str
@@ -319,7 +325,21 @@ def _problems(cases: Sequence[Case]) -> Iterator[str]:
 
 
 def multi_ids(split: str | None = None) -> list[str]:
-    """Ids of the models of the corpus: all, or those of `test`, `pool`, `fold-0` to `fold-4`."""
+    """Ids of the models with several tasks that are listed.
+
+    Args:
+        split: Only those of `test`, `pool`, or `fold-0` to `fold-4`; None gives all.
+
+    Returns:
+        Ids for `load_multi`.
+
+    Example:
+        >>> import graphcircuits as gc
+        >>> gc.multi_ids()[0]
+        'mt-0'
+
+    See docs/multitask.md.
+    """
     return [
         id
         for id, record in multi_records().items()
@@ -329,7 +349,21 @@ def multi_ids(split: str | None = None) -> list[str]:
 
 @cache
 def load_multi(id: str) -> MultiCase:
-    """The model of that id, such as mt-7."""
+    """The model with several tasks of that id.
+
+    Args:
+        id: Such as `mt-7`; `multi_ids` lists them. A single task of it, `mt-7@ib-4`, is a case.
+
+    Returns:
+        The programs it runs and how they share its heads.
+
+    Example:
+        >>> import graphcircuits as gc
+        >>> len(gc.load_multi("mt-0").tasks) >= 2
+        True
+
+    See docs/multitask.md.
+    """
     record = multi_records().get(id)
     if record is None:
         known = list(multi_records())

@@ -258,12 +258,29 @@ def random_ids(
     categorical: bool | None = None,
     causal: bool | None = None,
 ) -> list[str]:
-    """The first `n` random programs of a split, from seed `start` on; the same ids anywhere.
+    """Ids of the first random programs of a split, the same anywhere.
 
     No two have the same structure and function, and none has answers that can nearly all be guessed
-    without the input. Where given, `layers` is the most that the subject's graph may have, at least
-    2; `categorical` and `causal` are what the programs must be. The subjects of `test` are for
-    measuring, those of `pool` and of its folds for training; `discarded` is for neither.
+    without the input.
+
+    Args:
+        split: `test` is for measuring, `pool` and its folds, `fold-0` and on, for training;
+            `discarded` is for neither.
+        n: How many.
+        start: The seed to begin at.
+        layers: The most layers that the subject's graph may have, at least 2.
+        categorical: Only programs that give classes, or only such that give numbers.
+        causal: Only programs with causal attention, or only such without.
+
+    Returns:
+        Ids for `load_case`.
+
+    Example:
+        >>> import graphcircuits as gc
+        >>> len(gc.random_ids("pool", 3))
+        3
+
+    See docs/benchmark.md, and Tan et al. 2026, Creating Additional Model-Task Pairs.
     """
     _check(split, n, start, layers)
     ids: dict[str, str] = {}

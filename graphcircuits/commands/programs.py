@@ -240,9 +240,9 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Given:
-    """Cases or a program, a model, and a file of prompts, each where it was given."""
+    """A case or a program, a model, and a file of prompts, each where it was given."""
 
-    cases: str | None
+    case: str | None
     model: str | None
     pairs: Path | None
 
@@ -258,16 +258,16 @@ class Given:
     @property
     def files(self) -> list[Path | None]:
         """What is read, and must not be written over."""
-        program = None if self.cases is None else program_file(self.cases)
+        program = None if self.case is None else program_file(self.case)
         return [program, None if self.model is None else Path(self.model), self.pairs]
 
     def problems(self, task: str | None, *, words: bool) -> list[str]:
         """Words that do not go together."""
-        if self.cases is None and self.model is None:
+        if self.case is None and self.model is None:
             return ["give a case, such as ib-3, or your own model with --model; got neither"]
         return [
-            *([] if self.cases is None else unsuited(self.cases, self.model)),
-            *prompt_problems(self.cases, self.model, task=task, pairs_file=self.pairs, words=words),
+            *([] if self.case is None else unsuited(self.case, self.model)),
+            *prompt_problems(self.case, self.model, task=task, pairs_file=self.pairs, words=words),
         ]
 
     def load(
@@ -279,40 +279,24 @@ class Given:
         words: bool,
         n: int,
         seed: int,
-        several: bool = False,
-    ) -> list[Loaded]:
-        """The subjects with their prompts: one, or, if several may be, that of each case."""
-        if self.cases is None:
+    ) -> Loaded:
+        """The subject with its prompts."""
+        if self.case is None:
             assert self.model is not None
             subject, _ = own_subject(self.model, device, dtype)
             prompts, about = model_prompts(
-                self.model,
-                subject,
-                task=task,
-                pairs_file=self.pairs,
-                words=words,
-                n=n,
-                seed=seed,
+                self.model, subject, task=task, pairs_file=self.pairs, words=words, n=n, seed=seed
             )
-            return [Loaded(title_of(self.model), about, subject, prompts)]
+            return Loaded(title_of(self.model), about, subject, prompts)
         from graphcircuits.cases import load_case
 
         if self.model is not None:
-            case, subject = planted(self.cases, Path(self.model))
-            found = [(case, subject, self.model)]
+            case, subject = planted(self.case, Path(self.model))
         else:
-            ids = [id.strip() for id in self.cases.split(",")] if several else [self.cases]
-            found = [(case, case.subject(), case.id) for case in map(load_case, ids)]
-        if self.pairs is not None and len(found) > 1:
-            raise ValueError(f"one file of prompts cannot serve {len(found)} cases; name one case.")
-        return [
-            Loaded(
-                case.id,
-                printable(case.task),
-                placed(subject, device, dtype),
-                case.pairs(n, seed=seed)
-                if self.pairs is None
-                else own_pairs(self.pairs, source, subject, words=words),
-            )
-            for case, subject, source in found
-        ]
+            case = load_case(self.case)
+            subject = case.subject()
+        if self.pairs is None:
+            prompts = case.pairs(n, seed=seed)
+        else:
+            prompts = own_pairs(self.pairs, self.model or case.id, subject, words=words)
+        return Loaded(case.id, printable(case.task), placed(subject, device, dtype), prompts)

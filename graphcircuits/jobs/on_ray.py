@@ -141,8 +141,8 @@ def address_problems(name: str, address: str | None) -> list[str]:
             "ended; run the command on a machine of the cluster (ray start --address=HOST:PORT "
             "makes this one part of it), and give auto or HOST:PORT"
         ]
-    found = _ADDRESS.fullmatch(address)
-    if not found or not 0 < int(found["port"]) < 2**16:
+    matched = _ADDRESS.fullmatch(address)
+    if not matched or not 0 < int(matched["port"]) < 2**16:
         return [f"{name} must be auto or HOST:PORT of a Ray cluster, got {address!r}"]
     return []
 
@@ -215,8 +215,8 @@ def _next(ray: Any, stream: Any) -> tuple[Message | None, str]:
 
 
 def _line(error: BaseException) -> str:
-    told = error.strerror if isinstance(error, OSError) and error.strerror else error
-    text = str(told).strip().partition("\n")[0].rstrip(".")
+    said = error.strerror if isinstance(error, OSError) and error.strerror else error
+    text = str(said).strip().partition("\n")[0].rstrip(".")
     return text or type(error).__name__
 
 

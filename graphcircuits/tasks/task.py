@@ -127,7 +127,13 @@ def _alike(one: Sequence[Any], other: Sequence[Any]) -> int:
 
 @dataclass(frozen=True)
 class Task:
-    """A task: `task(tokenizer, n=64, seed=0)` draws prompt pairs for it."""
+    """A task of the library: calling it draws prompt pairs.
+
+    Example:
+        pairs = gc.tasks.ioi(subject.tokenizer, n=64, seed=0)
+
+    See docs/tasks.md for all of them, with who studied each.
+    """
 
     name: str
     description: str
@@ -137,7 +143,16 @@ class Task:
     write: Callable[[WholeWords, Random], TextPair] = field(repr=False)
 
     def __call__(self, tokenizer: Any, n: int = 64, seed: int = 0) -> Pairs:
-        """`n` pairs for a model with this tokenizer."""
+        """Pairs for a model with this tokenizer.
+
+        Args:
+            tokenizer: Of the model that is to be explained.
+            n: How many pairs; they repeat where the task has fewer.
+            seed: Of the draw.
+
+        Returns:
+            Pairs with logit-diff as their loss.
+        """
         texts = self.texts(tokenizer, n, seed)
         with warnings.catch_warnings():
             # An answer that was cut where it parts from another need not begin a word.

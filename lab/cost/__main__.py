@@ -108,7 +108,14 @@ def cost(
     )
     listed = listed_methods(methods)
     options = options_by_method(option or [], listed)
-    subjects = given.load(device, dtype, task=task, words=words, n=draw, seed=seed, several=True)
+    several = given.case is not None and given.model is None
+    ids = [id.strip() for id in str(given.case).split(",")] if several else [given.case]
+    if given.pairs is not None and len(ids) > 1:
+        raise ValueError(f"one file of prompts cannot serve {len(ids)} cases; name one case.")
+    subjects = [
+        replace(given, case=id).load(device, dtype, task=task, words=words, n=draw, seed=seed)
+        for id in ids
+    ]
     reports = []
     with late_progress() as bar:
         overall = bar.add_task("cost", total=len(subjects) * len(listed))
