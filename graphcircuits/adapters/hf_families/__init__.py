@@ -7,7 +7,7 @@ of layer; versions before have the base and the scaling in separate fields, of s
 of scaling and parameters that a subject does not have are refused by name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -51,6 +51,27 @@ class Family:
     positions: str | None = None
     one_plus: bool = False
     """Norms multiply by one plus the stored weight."""
+
+
+# Fields of our configurations -> theirs, in all families but GPT-2.
+SIZES = {
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "d_model": "hidden_size",
+    "d_mlp": "intermediate_size",
+    "n_ctx": "max_position_embeddings",
+}
+
+
+def fields_in(config: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of theirs by our names."""
+    return {ours: getattr(config, theirs) for ours, theirs in names.items()}
+
+
+def fields_out(config: TransformerConfig, names: Mapping[str, str]) -> dict[str, Any]:
+    """Our fields by their names, with those that all families share."""
+    shared = {"vocab_size": config.d_vocab, "tie_word_embeddings": config.tied_unembedding}
+    return {theirs: getattr(config, ours) for ours, theirs in names.items()} | shared
 
 
 def load_transformers() -> ModuleType:
@@ -130,13 +151,10 @@ def common_needs(subject: Transformer) -> dict[str, bool]:
     }
 
 
-def plain_needs(subject: Transformer) -> dict[str, bool]:
-    """What model types ask that have none of the later options."""
-    config = subject.config
-    absent = ("attention_scale", "score_cap", "logit_cap", "windows")
+def unscaled_needs(config: TransformerConfig, *absent: str) -> dict[str, bool]:
+    """What model types ask that have neither scales nor caps, nor the options named."""
+    absent = ("attention_scale", "score_cap", "logit_cap", *absent)
     return {
-        "qk_norm=none": config.qk_norm == "none",
-        "norm_places=before": config.norm_places == "before",
         "embedding_scale=1": config.embedding_scale == 1.0,
         **{f"no {name}": getattr(config, name) is None for name in absent},
     }
