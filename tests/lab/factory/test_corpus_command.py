@@ -1,7 +1,9 @@
 """`python -m lab.factory corpus`: what it refuses, what it prints, and how it ends."""
 
 import errno
+import itertools
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
