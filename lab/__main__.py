@@ -11,6 +11,12 @@ PROGRAMS = {
     "lab.benchmarks": "speed and memory; lab/benchmarks/README.md lists more",
 }
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Print one line per program."""
     lines = [f"python -m {name:16} {does}\n" for name, does in PROGRAMS.items()]
     sys.stdout.write("".join(lines))
+
+
+if __name__ == "__main__":
+    main()

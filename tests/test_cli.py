@@ -292,8 +292,9 @@ def test_bench_on_the_test_cases_goes_by_all_labels(
         monkeypatch.setattr(f"graphcircuits.compare.{module}.case_ids", lambda **_: ["ib-3"])
     ended = command("bench", "--methods", "random", "--pairs", "2", "--out", tmp_path)
     assert ended.code == 0
-    assert "1 method on 1 case (test)" in ended.out
-    assert "AUROC (paper labels, head level)" in ended.out
+    assert "1 method on 1 case (test), AUROC (complete labels, head level)" in ended.out
+    for labels in ("interpbench", "paper"):
+        assert f"\nAUROC ({labels} labels, head level)\n" in ended.out
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_the_source_holds_what_builds_and_tests_it() -> None:
     assert tops >= {"graphcircuits", "tests", "docs", "lab", "hatch_build.py", "README.md"}
     assert tops >= {"LICENSE", "CITATION.cff", "constraints.txt", "pyproject.toml", "Makefile"}
     assert not tops & {".venv", "build", "dist", ".git", "runs", "results"}
-    assert set(found) >= tree(ROOT / "graphcircuits") | tree(ROOT / "tests")
+    assert set(found) >= tree(ROOT / "graphcircuits") | tree(ROOT / "lab") | tree(ROOT / "tests")
     # As a checkout weighs it, in whole blocks.
     blocks = sum(-(-path.stat().st_size // 4096) for path in found.values())
     assert blocks * 4096 < 48 * 2**20

@@ -1,1 +1,0 @@
-"""What methods cost: work, span, time and memory."""

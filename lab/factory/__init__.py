@@ -1,1 +1,0 @@
-"""What makes the subjects, corpora, small language models and predictors that ship."""

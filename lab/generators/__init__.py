@@ -1,1 +1,0 @@
-"""What makes the split and the tables of cases."""

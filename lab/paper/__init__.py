@@ -1,1 +1,0 @@
-"""The paper's experiment: sweeps, their tables, findings and pages."""

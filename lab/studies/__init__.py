@@ -1,1 +1,0 @@
-"""Studies of what data and parts of the predictor are worth."""

@@ -1,6 +1,5 @@
 """One set of entry points: the command of the package, and few programs of the laboratory."""
 
-import runpy
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import typer
 
 from graphcircuits import cli
 from lab import ROOT
-from lab.__main__ import PROGRAMS
+from lab.__main__ import PROGRAMS, main
 
 APART = "if __name__ == "
 
@@ -39,7 +38,7 @@ def test_every_subcommand_has_help(
 
 
 def test_the_list_has_all_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_module("lab", run_name="__main__")
+    main()
     listed = capsys.readouterr().out
     there = {f"lab.{path.parent.name}" for path in (ROOT / "lab").glob("*/__main__.py")}
     assert there == set(PROGRAMS)
