@@ -58,7 +58,7 @@ KNOWN, TRUST = "familiarity.", "trust."
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What an ensemble says of a case."""
+    """What an ensemble predicts for a case."""
 
     logits: Float[Tensor, " edge"]
     probabilities: Float[Tensor, " edge"] | None
@@ -108,7 +108,7 @@ class Ensemble:
         generator: torch.Generator,
         kind: str | None = None,
     ) -> Prediction:
-        """All that it says of a subject and its prompts.
+        """Its prediction for a subject and its prompts.
 
         Args:
             subject: The transformer that is explained, on the ensemble's device.
@@ -126,10 +126,10 @@ class Ensemble:
             >>> from graphcircuits.methods.shipped import shipped
             >>> case = load_case("ib-3")
             >>> subject, pairs = case.subject(), case.pairs(16, seed=0)
-            >>> said = shipped("default").predict_case(
+            >>> prediction = shipped("default").predict_case(
             ...     subject, pairs, generator=torch.Generator(), kind="planted"
             ... )
-            >>> len(said.logits) == subject.graph.n_edges
+            >>> len(prediction.logits) == subject.graph.n_edges
             True
         """
         with torch.no_grad():

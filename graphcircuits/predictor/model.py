@@ -134,7 +134,7 @@ class PredictorConfig:
 
     @property
     def sampled(self) -> int:
-        """Contexts that have to be kept one by one."""
+        """Contexts that are looked at one by one."""
         return self.contexts if self.context_width else 0
 
 
@@ -219,7 +219,7 @@ def start(measured: invariant.Invariants) -> Float[Tensor, " edge"]:
 
 
 def structure_of(graph: ComponentGraph, config: PredictorConfig) -> Neighbourhoods:
-    """The transformed graph: made of sizes and the configuration, not of weights; 8 are kept."""
+    """The transformed graph: made of sizes and the configuration, not of weights; 8 are cached."""
     return _structure(graph, config.transformation, config.connectivity)
 
 
@@ -229,44 +229,44 @@ _structure = lru_cache(maxsize=8)(neighbourhoods)
 def join(readings: Sequence[Reading]) -> Reading:
     """Cases side by side in one graph without arcs between them; for invariants only."""
     contents = [reading.content for reading in readings]
-    kept = [content for content in contents if isinstance(content, InvariantTables)]
-    if len(kept) < len(contents):
+    tables = [content for content in contents if isinstance(content, InvariantTables)]
+    if len(tables) < len(contents):
         raise ValueError("only invariants can be joined; pass cases with features one at a time.")
-    contexts = min(len(content.contexts) for content in kept)
+    contexts = min(len(content.contexts) for content in tables)
     joined = InvariantTables(
-        torch.cat([content.nodes for content in kept]),
-        torch.cat([content.contexts[:contexts] for content in kept], dim=1),
+        torch.cat([content.nodes for content in tables]),
+        torch.cat([content.contexts[:contexts] for content in tables], dim=1),
     )
     priors = [reading.prior for reading in readings if reading.prior is not None]
     structure = _side_by_side([reading.structure for reading in readings])
     return Reading(structure, joined, torch.cat(priors) if priors else None)
 
 
-def _side_by_side(parts: Sequence[Neighbourhoods]) -> Neighbourhoods:
-    nodes = _starts([part.n_nodes for part in parts])
-    groups = _starts([part.n_groups for part in parts])
+def _side_by_side(graphs: Sequence[Neighbourhoods]) -> Neighbourhoods:
+    nodes = _starts([graph.n_nodes for graph in graphs])
+    groups = _starts([graph.n_groups for graph in graphs])
 
     def shifted(name: str, starts: list[int]) -> Tensor:
-        values = [getattr(part, name) for part in parts]
+        values = [getattr(graph, name) for graph in graphs]
         # -1 stands for no group and stays.
         moved = [x.where(x < 0, x + start) for x, start in zip(values, starts, strict=True)]
         return torch.cat(moved)
 
-    complete = parts[0].order is not None
+    complete = graphs[0].order is not None
     return Neighbourhoods(
-        n_nodes=sum(part.n_nodes for part in parts),
-        n_groups=sum(part.n_groups for part in parts),
+        n_nodes=sum(graph.n_nodes for graph in graphs),
+        n_groups=sum(graph.n_groups for graph in graphs),
         member_node=shifted("member_node", nodes),
         member_group=shifted("member_group", groups),
         group_of=shifted("group_of", groups),
         order=shifted("order", nodes) if complete else None,
         edge_nodes=shifted("edge_nodes", nodes),
-        lengths=tuple(part.n_nodes for part in parts) if complete else (),
+        lengths=tuple(graph.n_nodes for graph in graphs) if complete else (),
     )
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:
-    return [sum(sizes[:place]) for place in range(len(sizes))]
+    return [sum(sizes[:number]) for number in range(len(sizes))]
 
 
 # The network

@@ -120,16 +120,16 @@ def one_task(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
 
 
 def patched_logits(
-    subject: Transformer, tokens: Tensor, donors: Tensor, parts: Iterable[str]
+    subject: Transformer, tokens: Tensor, donors: Tensor, components: Iterable[str]
 ) -> Tensor:
-    """A plain run in which the named parts hold what they did on `donors`."""
-    parts = set(parts)
-    chosen = torch.tensor([name in parts for name in subject.graph.writer_names[1:]])
+    """A plain run in which the named components hold what they did on `donors`."""
+    components = set(components)
+    chosen = torch.tensor([name in components for name in subject.graph.writer_names[1:]])
     return patched_rows(subject, tokens, donors, chosen.expand(len(tokens), -1))
 
 
 def patched_rows(subject: Transformer, tokens: Tensor, donors: Tensor, patched: Tensor) -> Tensor:
-    """A plain run layer by layer; the parts marked, by row, hold what they did on `donors`."""
+    """A plain run layer by layer; the components marked, by row, hold what they did on `donors`."""
     weights, config = subject.weights, subject.config
     states = subject.run(donors).states
     stream = subject.embed(tokens)

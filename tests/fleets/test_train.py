@@ -10,12 +10,12 @@ from graphcircuits.cases import load_case
 from graphcircuits.cases.build import case_exchange, subject_codec, subject_config
 from graphcircuits.fleets import train as module
 from graphcircuits.fleets.batch import gather
-from graphcircuits.fleets.check import Shares
 from graphcircuits.fleets.checkpoint import State
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import form, stack
 from graphcircuits.fleets.recipes import SiitConfig
 from graphcircuits.fleets.train import TrainedSubject, train_fleet
+from graphcircuits.fleets.verify import Shares
 from graphcircuits.subject.transformer import Transformer
 from tests.fleets.fleets import case_fleet, fleet_of, one_task
 
@@ -136,7 +136,7 @@ def test_the_best_weights_are_kept() -> None:
         state = State.of(weights, torch.device("cpu"))
         scores = Shares(
             accuracy=torch.tensor([[accuracy]]),
-            parts=torch.ones(1, 1, 10),
+            components=torch.ones(1, 1, 10),
             inside=DATA.inside[2, None],
             circuit=torch.tensor([[circuit]]),
         )
@@ -157,7 +157,7 @@ def test_a_subject_is_as_good_as_its_worst_task() -> None:
     for worst, expected in ((0.4, []), (1.0, [0])):
         scores = Shares(
             accuracy=torch.tensor([[1.0, worst]]),
-            parts=torch.ones(1, 2, 10),
+            components=torch.ones(1, 2, 10),
             inside=inside,
             circuit=torch.ones(1, 2),
         )

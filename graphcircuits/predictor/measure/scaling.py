@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
 
-SCALINGS = ("case", "reader_share", "reader_top", "writer_share", "writer_top", "place")
+SCALINGS = ("case", "reader_share", "reader_top", "writer_share", "writer_top", "rank")
 LOGARITHMIC = ("case", "reader_top", "writer_top")
 """Scalings of which the logarithm is taken."""
 

@@ -58,8 +58,10 @@ class DirectedGraphConv(nn.Module):
         if self.aggregation == "mean":
             n_before, n_after = (degree.to(h).clamp_min(1) for degree in n.degrees)
             before, after = before / n_before, after / n_after
-        incoming, outgoing = self.incoming(before), self.outgoing(after)
-        return self.root(h) + (1 - self.alpha) * incoming + self.alpha * outgoing
+        # The sums of a piece have been mapped before they were handed to its nodes.
+        if isinstance(n, Neighbourhoods):
+            before, after = self.incoming(before), self.outgoing(after)
+        return self.root(h) + (1 - self.alpha) * before + self.alpha * after
 
 
 class _ActivatedConv(DirectedGraphConv):
@@ -125,8 +127,10 @@ class DirGNN(nn.Module):
         made = torch.empty_like(h)
         for convolution, feed in zip(self.convolutions, self.feed_forwards, strict=True):
             assert isinstance(convolution, Branch)
-            for piece in n.pieces(h, convolution.norm, size):
-                own = convolution(h[piece.nodes], piece, noise=noise)
-                made[piece.nodes] = feed(own, noise=noise)
+            conv = convolution.branch
+            assert isinstance(conv, DirectedGraphConv)
+            for piece in n.pieces(h, size, convolution.norm, (conv.incoming, conv.outgoing)):
+                states = convolution(h[piece.nodes], piece, noise=noise)
+                made[piece.nodes] = feed(states, noise=noise)
             h = made
         return made

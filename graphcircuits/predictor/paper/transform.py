@@ -162,11 +162,17 @@ class Neighbourhoods:
         return self.member_node[by_node], self.member_group[by_node]
 
     def pieces(
-        self, h: Float[Tensor, "node width"], norm: Callable[[Tensor], Tensor], size: int
+        self,
+        h: Float[Tensor, "node width"],
+        size: int,
+        norm: Callable[[Tensor], Tensor],
+        maps: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]],
     ) -> "list[Piece]":
         """The nodes in pieces of `size`, each with the sums over its neighbours of `norm(h)`.
 
-        Memory beside `h` is that of a piece and of the sets. Not for complete DAGs.
+        Sums over predecessors and over successors go through linear `maps`, which are applied to
+        sets and not to nodes: there are as many sets as components. Memory beside `h` is that of a
+        piece and of the sets. Not for complete DAGs.
         """
         self.check(h)
         node, group = self.members_by_node
@@ -185,6 +191,8 @@ class Neighbourhoods:
             after.index_add_(0, reading, normed)
             degrees = before_degree[here], after_degree[here]
             pieces.append(Piece(here, reading, rows, groups, before, after, degrees))
+        for sums, linear in zip((before, after), maps, strict=True):
+            sums.copy_(linear(sums))
         return pieces
 
     @cached_property
@@ -240,7 +248,7 @@ class Piece:
     degrees: tuple[Float[Tensor, "node 1"], Float[Tensor, "node 1"]]
 
     def sums(self, h: Float[Tensor, "node width"]) -> tuple[Tensor, Tensor]:
-        """As `Neighbourhoods.sums`, at these nodes."""
+        """As `Neighbourhoods.sums`, at these nodes, and mapped."""
         heard = self.readers.index_select(0, self.member_group)
         after = torch.zeros_like(h).index_add_(0, self.member_row, heard)
         return self.members.index_select(0, self.reading), after

@@ -22,7 +22,9 @@ GRAPHS = (
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_shares_and_largest_by_the_ends_of_each_edge(graph: ComponentGraph) -> None:
     values = torch.rand(2, graph.n_edges, generator=seeded(0), dtype=torch.float64) + 0.1
-    columns = dict(zip(SCALINGS, scaled(values, graph).unbind(2), strict=True))
+    columns: dict[str, torch.Tensor] = dict(
+        zip(SCALINGS, scaled(values, graph).unbind(2), strict=True)
+    )
     for side, ends in (("reader", graph.edge_readers), ("writer", graph.edge_writers)):
         for edge in range(graph.n_edges):
             here = values[:, ends == ends[edge]]

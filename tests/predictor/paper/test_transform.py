@@ -115,10 +115,10 @@ def test_sums_of_pieces_are_those_of_the_graph(
 ) -> None:
     n = neighbourhoods(GRAPHS[name], transformation)
     h = states(n.n_nodes, 3)
-    pieces = n.pieces(h, torch.sin, size)
+    pieces = n.pieces(h, size, torch.sin, (torch.neg, torch.neg))
     sums = [piece.sums(h[piece.nodes]) for piece in pieces]
     for found, expected in zip(zip(*sums, strict=True), n.sums(h.sin()), strict=True):
-        torch.testing.assert_close(torch.cat(found), expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(-torch.cat(found), expected, rtol=0, atol=1e-12)
     for found, expected in zip(
         zip(*(p.degrees for p in pieces), strict=True), n.degrees, strict=True
     ):
