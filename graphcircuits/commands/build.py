@@ -257,8 +257,7 @@ def _listed_cases(ids: list[str] | None, family: str | None) -> "list[Case | Mul
     """The cases named; or all of a family, but for those with nothing to train."""
     from graphcircuits.cases import case_ids, load_case
     from graphcircuits.cases.multitask import AT
-    from graphcircuits.cases.prepare import find_case
-    from graphcircuits.cases.structure import is_constant
+    from graphcircuits.cases.prepare import find_case, is_constant
 
     for id in ids or ():
         model, at, _ = id.partition(AT)

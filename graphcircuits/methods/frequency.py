@@ -20,9 +20,8 @@ from torch import Tensor
 
 from graphcircuits.cases import load_case
 from graphcircuits.cases.architectures import edges_in
-from graphcircuits.cases.pools import pool_cases
 from graphcircuits.cases.recognize import case_of
-from graphcircuits.cases.relations import fold_of, groups_of, twins
+from graphcircuits.cases.relations import fold_of, groups_of, pool_cases, twins
 from graphcircuits.methods.method import KnownMethod
 from graphcircuits.methods.prepare import prepare
 from graphcircuits.subject.transformer import Transformer

@@ -29,10 +29,9 @@ from graphcircuits.cases import N_FOLDS, Case, load_case
 from graphcircuits.cases.collection import REPORT, Corpus, check_shares, does, load_corpus
 from graphcircuits.cases.multitask import AT, MultiCase
 from graphcircuits.cases.orders import Order, shipped_path
-from graphcircuits.cases.pools import POOLS, pool_cases
 from graphcircuits.cases.prepare import find_case
 from graphcircuits.cases.recognize import shipped_ids
-from graphcircuits.cases.relations import groups_of
+from graphcircuits.cases.relations import POOLS, groups_of, pool_cases
 from graphcircuits.circuit import Circuit
 from graphcircuits.compare.selection import SELECTIONS, select_cases
 from graphcircuits.io.files import read_json

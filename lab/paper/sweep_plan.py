@@ -19,8 +19,7 @@ from typing import Any
 
 from graphcircuits.cases import case_ids
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.pools import PoolCase, pool_cases
-from graphcircuits.cases.relations import twins
+from graphcircuits.cases.relations import PoolCase, pool_cases, twins
 from graphcircuits.io.store import content_hash
 from graphcircuits.training.sources import named_source
 from lab.paper.configurations import ALL, SweepConfig

@@ -12,7 +12,7 @@ import torch
 from graphcircuits.cases import load_case
 from graphcircuits.cases.multitask import load_multi
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.pools import pool_cases
+from graphcircuits.cases.relations import pool_cases
 from graphcircuits.jobs.processes import Processes
 from graphcircuits.predictor.model import InvariantTables
 from graphcircuits.training import data, sources

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from graphcircuits.cases.build import BuildConfig, build, training
+from graphcircuits.cases.build import build
 from graphcircuits.cases.case import Case
 from graphcircuits.cases.multitask import MultiCase
 from graphcircuits.cases.orders import Order
+from graphcircuits.cases.prepare import BuildConfig
+from graphcircuits.cases.subjects import training
 from graphcircuits.rasp import Map, indices, tokens
 from graphcircuits.subject.files import load_transformer
 

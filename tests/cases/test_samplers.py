@@ -8,8 +8,7 @@ import torch
 from torch import Generator
 
 from graphcircuits.cases import case_ids, load_case
-from graphcircuits.cases.balanced import BALANCED, spoiled
-from graphcircuits.cases.samplers import SAMPLERS, draw
+from graphcircuits.cases.samplers import SAMPLERS, draw, spoiled
 
 DIGITS = (0, 1, 2, 3, 4, 5)
 
@@ -26,9 +25,13 @@ def share(flags: list[bool]) -> float:
     return sum(flags) / len(flags)
 
 
-@pytest.mark.parametrize("sampler", BALANCED)
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_rows_follow_the_generator_and_stay_in_the_vocabulary(sampler: str):
-    vocab = {"balanced-brackets": ("(", ")"), "one-hot": (0, 1)}.get(sampler, DIGITS)
+    vocab = {
+        "balanced-brackets": ("(", ")"),
+        "one-hot": (0, 1),
+        "even-or-one-odd": tuple(range(12)),
+    }.get(sampler, DIGITS)
     rows = draw(sampler, vocab, 6, 50, seeded())
     assert rows.shape == (50, 6)
     assert rows.dtype == torch.int64

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphcircuits.rasp import Comparison, Value
-from graphcircuits.rasp.functions import Composition, Fixed, Junction, Predicate, fold_predicate
+from graphcircuits.rasp.values import Composition, Fixed, Junction, Predicate, fold_predicate
 
 LEAVES = st.sampled_from([*Comparison, lambda key, query: (key + query) % 2])
 PREDICATES: st.SearchStrategy[Predicate] = st.recursive(

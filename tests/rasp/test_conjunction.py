@@ -20,7 +20,7 @@ from graphcircuits.rasp import (
     indices,
     tokens,
 )
-from graphcircuits.rasp.selection import conjunction
+from graphcircuits.rasp.size import conjunction
 from graphcircuits.rasp.tabulate import Tables, selector_leaves, tabulate
 
 VOCAB = (0, 1, 2, 3)
