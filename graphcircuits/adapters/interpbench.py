@@ -24,10 +24,8 @@ import torch
 from graphcircuits.adapters import hooked
 from graphcircuits.circuit import Circuit
 from graphcircuits.io.config import build_config
-from graphcircuits.io.disk import write_atomic
-from graphcircuits.io.files import StoreError, read_json, short, write_json
-from graphcircuits.io.plain_pickle import Made, read_pickle
-from graphcircuits.io.plain_weights import read_weights
+from graphcircuits.io.files import StoreError, read_json, short, write_atomic, write_json
+from graphcircuits.io.pickles import Made, read_pickle, read_weights
 from graphcircuits.io.store import check_finite
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer, TransformerConfig

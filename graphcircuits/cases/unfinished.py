@@ -19,7 +19,7 @@ import torch
 from graphcircuits.cases.orders import Order
 from graphcircuits.fleets.checkpoint import Snapshot, load_snapshot, read_about, save_snapshot
 from graphcircuits.fleets.train import Keep
-from graphcircuits.io.disk import seldom
+from graphcircuits.io.files import seldom
 from graphcircuits.io.store import StoreError, content_hash
 from graphcircuits.subject.transformer import Transformer
 

@@ -265,7 +265,7 @@ def _run(
                 found.append(one)
                 # A case that cannot be loaded takes all its runs with it.
                 runs = 1 if one.method else config.n_runs // len(config.cases)
-                bar.advance(overall, runs, kept=isinstance(one, BenchRun) and one.reused)
+                bar.advance(overall, runs, reused=isinstance(one, BenchRun) and one.reused)
     except KeyboardInterrupt:
         kept = sum(isinstance(one, BenchRun) for one in found)
         say(

@@ -17,12 +17,11 @@ from graphcircuits.commands.checks import (
     suffix,
     writable,
 )
-from graphcircuits.commands.interrupt import deferred
 from graphcircuits.commands.localize_inputs import Inputs, Typed
 from graphcircuits.commands.localize_report import Conclusion, conclude, tell
 from graphcircuits.commands.options import method_options, named_method
 from graphcircuits.commands.output import INTERRUPTED, Json, save, say
-from graphcircuits.commands.progress import late_progress
+from graphcircuits.commands.progress import deferred, late_progress
 from graphcircuits.commands.subjects import Device, Dtype, Model, TaskName, Words
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from graphcircuits.drawing.library import known_suffix, save_figure
 from graphcircuits.evaluation.evaluate import auprc, auroc, precision_recall, summarize
 from graphcircuits.evaluation.intervals import ByCase, Means, bootstrap
 from graphcircuits.evaluation.text_tables import csv_text, markdown_table
-from graphcircuits.io.disk import write_atomic
+from graphcircuits.io.files import write_atomic
 from graphcircuits.methods import FLOORS
 
 if TYPE_CHECKING:

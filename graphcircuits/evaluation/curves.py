@@ -31,8 +31,7 @@ from graphcircuits.evaluation.evaluate import (
 )
 from graphcircuits.evaluation.text_tables import csv_text
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.io.disk import write_atomic
-from graphcircuits.io.files import write_json
+from graphcircuits.io.files import write_atomic, write_json
 from graphcircuits.result.files import ungrouped
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer

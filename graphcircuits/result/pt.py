@@ -19,7 +19,7 @@ from torch import Tensor
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.files import StoreError, short
-from graphcircuits.io.plain_weights import read_saved
+from graphcircuits.io.pickles import read_saved
 from graphcircuits.io.store import DTYPES
 
 _PARTS = ("cfg", "src_nodes", "dst_nodes", "edges_scores", "edges_in_graph")

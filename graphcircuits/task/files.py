@@ -34,8 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphcircuits.io.disk import write_atomic
-from graphcircuits.io.files import StoreError, parse_json, read_text
+from graphcircuits.io.files import StoreError, parse_json, read_text, write_atomic
 from graphcircuits.io.files import short as quoted
 from graphcircuits.subject.codec import Codec
 from graphcircuits.task.table import PromptTable, filled

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.io.disk import seldom
+from graphcircuits.io.files import seldom
 from graphcircuits.io.store import (
     StoreError,
     content_hash,

@@ -18,7 +18,7 @@ from typing import Any
 from graphcircuits.evaluation.curve_plot import plot_curves
 from graphcircuits.evaluation.evaluate import FaithfulnessCurve
 from graphcircuits.evaluation.text_tables import csv_text
-from graphcircuits.io.disk import write_atomic
+from graphcircuits.io.files import write_atomic
 from graphcircuits.io.store import StoreError, read_json
 
 TITLES = {

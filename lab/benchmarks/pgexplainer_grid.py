@@ -36,7 +36,7 @@ from graphcircuits.cases import load_case
 from graphcircuits.compare.bench import method_seed
 from graphcircuits.compare.selection import select_cases
 from graphcircuits.evaluation.evaluate import auroc
-from graphcircuits.io.disk import write_atomic
+from graphcircuits.io.files import write_atomic
 from graphcircuits.io.store import content_hash, read_json, write_json
 from graphcircuits.jobs.runner import runner_of
 from graphcircuits.methods.pgexplainer import Fit, pgexplainer

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from graphcircuits.evaluation.text_tables import markdown_table
-from graphcircuits.io.disk import write_atomic
+from graphcircuits.io.files import write_atomic
 from lab import ROOT
 
 FOLDER = ROOT / "docs" / "results"

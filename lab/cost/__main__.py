@@ -17,7 +17,6 @@ from graphcircuits.commands.checks import (
     seed_range,
     writable,
 )
-from graphcircuits.commands.given import Given
 from graphcircuits.commands.options import listed_methods, options_by_method
 from graphcircuits.commands.output import (
     Json,
@@ -27,6 +26,7 @@ from graphcircuits.commands.output import (
     say,
     write,
 )
+from graphcircuits.commands.programs import Given
 from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import Device, Dtype, Model, TaskName, Words
 
@@ -108,7 +108,14 @@ def cost(
     )
     listed = listed_methods(methods)
     options = options_by_method(option or [], listed)
-    subjects = given.load(device, dtype, task=task, words=words, n=draw, seed=seed, several=True)
+    several = given.case is not None and given.model is None
+    ids = [id.strip() for id in str(given.case).split(",")] if several else [given.case]
+    if given.pairs is not None and len(ids) > 1:
+        raise ValueError(f"one file of prompts cannot serve {len(ids)} cases; name one case.")
+    subjects = [
+        replace(given, case=id).load(device, dtype, task=task, words=words, n=draw, seed=seed)
+        for id in ids
+    ]
     reports = []
     with late_progress() as bar:
         overall = bar.add_task("cost", total=len(subjects) * len(listed))

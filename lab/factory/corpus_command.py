@@ -21,6 +21,8 @@ from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from graphcircuits.cases.collection import Corpus
     from graphcircuits.cases.shards import CorpusConfig, Manifest
 
@@ -144,7 +146,7 @@ def _make(
         steps = {
             shard.name: training_of(manifest.config, shard).steps for shard in manifest.unfinished
         }
-        tasks: dict[str, int] = {}
+        tasks: dict[str, TaskID] = {}
 
         def show(name: str, step: int, passed: int, total: int) -> None:
             if name not in tasks:

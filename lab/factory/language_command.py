@@ -166,7 +166,7 @@ def _make(
                 bar.remove_task(training.pop(name))
                 bar.say(_line(report))
             reports[name] = report
-            bar.advance(overall, kept=not made)
+            bar.advance(overall, reused=not made)
     return reports
 
 

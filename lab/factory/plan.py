@@ -16,21 +16,21 @@ What a program is takes a while to find out, so worker processes do it.
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
-from contextlib import nullcontext, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count, islice, repeat
+from itertools import chain, count, islice
 
 from graphcircuits.cases import case_ids
 from graphcircuits.cases.architectures import UnfitError, misfit, subject_config
 from graphcircuits.cases.case import Case
 from graphcircuits.cases.multitask import MultiCase, multi_ids
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.prepare import find_case, workers
+from graphcircuits.cases.prepare import find_case
 from graphcircuits.cases.random_programs import random_ids
 from graphcircuits.cases.shards import COUNTS, CorpusConfig, Member, Shard
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.jobs.processes import in_order
 from graphcircuits.rasp.layout import complete_edges
 from graphcircuits.subject.layers import TransformerConfig, weight_shapes
 
@@ -90,18 +90,34 @@ class _Candidate:
 
 def plan(config: CorpusConfig, processes: int = 1) -> tuple[Shard, ...]:
     """The shards of a corpus, in the order in which they are made."""
-    with nullcontext() if processes == 1 else workers(processes) as pool:
-        shards = _shards(config, pool)
+    listed = case_ids(split="pool")
+    several = config.multitask > 0 or config.natural_multitask > 0
+    models = multi_ids("pool") if several else []
+    ids = chain(listed, models, _random_ids(config.layers))
+    look_up = partial(_program, architectures=config.architectures)
+    with closing(in_order(processes, look_up, ids, ahead=BLOCK)) as programs:
+        of_listed = list(islice(programs, len(listed)))
+        of_models = list(islice(programs, len(models)))
+        shards = _shards(config, of_listed, of_models, programs)
     return tuple(shard for _, shard in sorted(shards, key=lambda item: (item[0], item[1].name)))
 
 
-def _shards(config: CorpusConfig, pool: Executor | None) -> list[tuple[int, Shard]]:
+def _random_ids(layers: int) -> Iterator[str]:
+    """Random programs of the pool, without end."""
+    for known in count(0, BLOCK):
+        yield from random_ids("pool", known + BLOCK, layers=layers)[known:]
+
+
+def _shards(
+    config: CorpusConfig,
+    listed: Sequence[_Program],
+    models: Sequence[_Program],
+    random: Iterator[_Program],
+) -> list[tuple[int, Shard]]:
     """All shards, each with its number among those of its kind."""
     names = config.architectures
-    listed = _look_up(case_ids(split="pool"), names, pool)
     shallow = [program for program in listed if program.n_layers <= config.layers]
-    models = _look_up(multi_ids("pool"), names, pool) if _several(config) else []
-    deal = _Deal(config.layers, names, pool)
+    deal = _Deal(len(names), random)
     shards: list[tuple[int, Shard]] = []
     for what in COUNTS:
         fleet, several = _fleet_of(what), what.endswith("multitask")
@@ -110,7 +126,7 @@ def _shards(config: CorpusConfig, pool: Executor | None) -> list[tuple[int, Shar
             quota += place < getattr(config, what) % len(names)
             if several:
                 first = place * len(models) // len(names)
-                turned = models[first:] + models[:first]
+                turned = [*models[first:], *models[:first]]
                 turns = ((seed, program) for seed in count(config.seed) for program in turned)
             else:
                 programs = chain(shallow, deal.hand(place))
@@ -121,10 +137,6 @@ def _shards(config: CorpusConfig, pool: Executor | None) -> list[tuple[int, Shar
             stem = f"{fleet}-multitask" if several else fleet
             shards += _cut(chosen, f"{stem}-{architecture}", config.shard)
     return shards
-
-
-def _several(config: CorpusConfig) -> bool:
-    return config.multitask > 0 or config.natural_multitask > 0
 
 
 def _fleet_of(what: str) -> str:
@@ -167,31 +179,18 @@ def _chosen(candidates: Iterator[_Candidate], quota: int) -> list[_Candidate]:
 
 
 class _Deal:
-    """Random programs of the pool, dealt out to the architectures in turn; drawn when asked for."""
+    """Programs that go to the architectures in turn; taken when asked for."""
 
-    def __init__(self, layers: int, architectures: Sequence[str], pool: Executor | None) -> None:
-        self._layers, self._architectures, self._pool = layers, architectures, pool
+    def __init__(self, n_architectures: int, programs: Iterator[_Program]) -> None:
+        self._n_architectures, self._programs = n_architectures, programs
         self._drawn: list[_Program] = []
 
     def hand(self, place: int) -> Iterator[_Program]:
         """Those that one architecture gets, without end."""
-        for turn in count(place, len(self._architectures)):
+        for turn in count(place, self._n_architectures):
             while turn >= len(self._drawn):
-                self._draw()
+                self._drawn.append(next(self._programs))
             yield self._drawn[turn]
-
-    def _draw(self) -> None:
-        known = len(self._drawn)
-        ids = random_ids("pool", known + BLOCK, layers=self._layers)[known:]
-        self._drawn += _look_up(ids, self._architectures, self._pool)
-
-
-def _look_up(
-    ids: Sequence[str], architectures: Sequence[str], pool: Executor | None
-) -> list[_Program]:
-    """What there is to know about programs, by worker processes if there are some."""
-    mapped = map if pool is None else partial(pool.map, chunksize=8)
-    return list(mapped(_program, ids, repeat(tuple(architectures))))
 
 
 def _program(id: str, architectures: Sequence[str]) -> _Program:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from graphcircuits.cases.case import LABELINGS
 from graphcircuits.evaluation.text_tables import markdown_table, signed
-from graphcircuits.io.disk import write_atomic
+from graphcircuits.io.files import write_atomic
 from lab.paper.boxes import SUFFIXES
 from lab.paper.decompose import (
     Contrast,

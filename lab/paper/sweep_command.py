@@ -203,7 +203,7 @@ def _run(
     try:
         with late_progress() as bar:
             task = bar.add_task("trainings", total=total)
-            if bar.console is not None:
+            if bar.on_terminal:
                 bar.show_above(_table(made, names, ""))
             for one in made.run(runner, means, phase=phase, only=names, deadline=deadline):
                 count += 1
@@ -213,7 +213,7 @@ def _run(
                 told = f"{one.id}: " + (
                     f"failed, {one.failed}" if one.failed else f"{one.together} done"
                 )
-                if bar.console is None:
+                if not bar.on_terminal:
                     bar.say(f"{told}; {bar.line()}")
                 else:
                     bar.show_above(_table(made, names, told))

@@ -15,7 +15,7 @@ import torch
 
 from graphcircuits.cases.build import build
 from graphcircuits.cases.orders import Order
-from graphcircuits.commands.interrupt import deferred, terminable
+from graphcircuits.commands.progress import deferred, terminable
 from graphcircuits.io.store import load_artifact
 from graphcircuits.methods import refine
 from graphcircuits.training import members

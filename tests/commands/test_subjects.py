@@ -89,8 +89,7 @@ def test_interactions_of_a_model(
         for words in (["--model", folder, "pairs.csv"], [folder, "pairs.csv"])
     ]
     assert {ended.code for ended in by_file} == {0}
-    records = [json.loads(ended.out) for ended in (by_task, *by_file)]
-    for record in records:
+    for record in (json.loads(ended.out) for ended in (by_task, *by_file)):
         assert (record["subject"], record["pairs"]) == ("tiny.v1", 2)
 
 

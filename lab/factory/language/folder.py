@@ -13,7 +13,6 @@
 """
 
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -22,15 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from graphcircuits.cases.collection import REPORT
-from graphcircuits.io.files import StoreError, read_json, short, write_json
+from graphcircuits.io.files import StoreError, hold, read_json, short, write_json
 from graphcircuits.io.store import check_version, origin
 from graphcircuits.jobs.command import driver_command
 from lab.factory.language.report import check_report
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
 
 LAYOUT = 1
 MANIFEST, FAILED = "language.json", "failed"
@@ -42,7 +36,7 @@ _STAGED = ".staged-"
 def held(folder: Path) -> Iterator[None]:
     """The folder, made if need be, for this run alone; removed again if nothing came of it."""
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with hold(folder, f"another run is writing to {folder}; wait for it."):
         _remove_staged(folder)
         try:
             yield
@@ -50,22 +44,6 @@ def held(folder: Path) -> Iterator[None]:
             _remove_staged(folder)
             with suppress(OSError):
                 folder.rmdir()
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    if fcntl is None:
-        yield
-        return
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"another run is writing to {folder}; wait for it.") from None
-        yield
-    finally:
-        os.close(lock)
 
 
 def _remove_staged(folder: Path) -> None:

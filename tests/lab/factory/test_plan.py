@@ -155,8 +155,9 @@ def test_models_of_several_tasks_take_turns_and_then_the_next_seed(
         replace(one, sized={"plain": one.sized["plain"], "rms": one.sized["plain"]})
         for one in models
     ]
-    monkeypatch.setattr(module, "_look_up", lambda ids, *_: both if ids[:1] == ["mt"] else [])
-    monkeypatch.setattr(module, "multi_ids", lambda split: ["mt"])
+    by_id = {one.id: one for one in both}
+    monkeypatch.setattr(module, "_program", lambda id, architectures: by_id[id])
+    monkeypatch.setattr(module, "multi_ids", lambda split: list(by_id))
     monkeypatch.setattr(module, "case_ids", lambda split: [])
     settings = CorpusConfig(natural_multitask=6, architectures=("plain", "rms"))
     orders = sorted(orders_of(plan(settings)))

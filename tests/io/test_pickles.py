@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcircuits.io.plain_pickle import Made, Named, read_pickle
+from graphcircuits.io.pickles import Made, Named, read_pickle
 from graphcircuits.io.store import StoreError
 from tests.damage import limits
 
@@ -184,7 +184,7 @@ def test_a_small_pickle_of_an_endless_tree(tmp_path: Path) -> None:
     assert target.stat().st_size < 2_000
     with limits():
         found = read_pickle(target, ANYTHING)
-        assert "made by tests.io.test_plain_pickle.Node" in repr(found)
+        assert "made by tests.io.test_pickles.Node" in repr(found)
 
 
 def test_a_small_pickle_of_an_endless_key(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits.io.plain_weights import read_weights
+from graphcircuits.io.pickles import read_weights
 from graphcircuits.io.store import StoreError
 from tests.damage import limits
 

@@ -8,8 +8,8 @@ from typing import IO, Any
 
 import pytest
 
-from graphcircuits.io import disk
-from graphcircuits.io.disk import seldom, write_atomic, writing
+from graphcircuits.io import files
+from graphcircuits.io.files import hold, seldom, write_atomic, writing
 
 
 def names(folder: Path) -> list[str]:
@@ -58,7 +58,7 @@ def test_failed_write_leaves_the_old_file(
 
 KILLED = """
 import os, sys
-from graphcircuits.io.disk import write_atomic
+from graphcircuits.io.files import write_atomic
 os.replace = lambda *_: os._exit(9)
 write_atomic(sys.argv[1], b"new" * 1000)
 """
@@ -116,8 +116,8 @@ def test_a_temporary_file_taken_before_its_lock_is_made_again(
 def test_without_locks_files_are_written_and_nothing_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "fcntl", None)
-    left = tmp_path / f".file.bin.{disk.HOST}{'0' * 16}.tmp"
+    monkeypatch.setattr(files, "fcntl", None)
+    left = tmp_path / f".file.bin.{files.HOST}{'0' * 16}.tmp"
     left.write_bytes(b"")
     write_atomic(tmp_path / "file.bin", b"new")
     assert names(tmp_path) == [left.name, "file.bin"]
@@ -178,7 +178,7 @@ def test_checkpoints_take_their_share_of_the_time(monkeypatch: pytest.MonkeyPatc
         written.append(value)
         now += 1.0
 
-    monkeypatch.setattr(disk.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(files.time, "perf_counter", lambda: now)
     perhaps = seldom(write, share=0.1)
     for second in range(40):
         perhaps(second)
@@ -187,3 +187,17 @@ def test_checkpoints_take_their_share_of_the_time(monkeypatch: pytest.MonkeyPatc
     assert written == [0, 10, 20, 30]
     perhaps(40, force=True)
     assert written[-1] == 40
+
+
+@pytest.mark.parametrize("name", ["", ".lock"])
+def test_one_alone_holds_a_folder_until_it_ends(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    with hold(path, "it is taken"):
+        with pytest.raises(ValueError, match="it is taken"), hold(path, "it is taken"):
+            pass
+        code = f"import graphcircuits.io.files as d; d.hold(d.Path({str(path)!r}), '').__enter__()"
+        assert subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL).returncode
+    killed = f"{code}; import os; os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", killed]).returncode == -9
+    with hold(path, "it is taken"):
+        pass
