@@ -33,7 +33,7 @@ from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensem
 from graphcircuits.predictor.facts.calibration import Isotonic, Platt
 from graphcircuits.predictor.facts.familiarity import Cloud, KnownCases
 from graphcircuits.predictor.model import Predictor, PredictorConfig
-from graphcircuits.result.files import RecordedCurve
+from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.result import Result
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import load_transformer, save_transformer
@@ -161,7 +161,9 @@ def either(*ways: dict[str, Any]) -> dict[str, Any]:
 def make_result() -> Result:
     graph = ComponentGraph(1, 2)
     scores = torch.randn(graph.n_edges, generator=torch.Generator().manual_seed(0))
-    curve = RecordedCurve(sizes=(0, 3), faithfulness=(0.0, 0.5), pairs=2, seed=1)
+    curve = FaithfulnessCurve(
+        n_edges=graph.n_edges, sizes=(0, 3), faithfulness=(0.0, 0.5), n_pairs=2, seed=1
+    )
     about: dict[str, Any] = {"method": "gcl", "options": {"a": [1]}, "seconds": 0.5, "curve": curve}
     table = torch.full((1, 1, 2, 2, 2), 127, dtype=torch.uint8)
     prompts = StoredPrompts(

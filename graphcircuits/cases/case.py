@@ -287,7 +287,7 @@ class Case:
 
         order = self.shipped(fleet, architecture, seed)
         subject = load_transformer(shipped_path(order)).to(torch.float32)
-        return replace(subject, case=self.id)
+        return replace(subject, case=self.id, name=replace(order, case=self.id).id)
 
     def train(
         self,

@@ -168,7 +168,9 @@ class MultiCase:
         self, *args: Any, **options: Any
     ) -> "graphcircuits.subject.transformer.Transformer":
         """The trained model as shipped with the package; it takes what `Case.subject` takes."""
-        return replace(self.tasks[0].subject(*args, **options), case=self.id)
+        first = self.tasks[0]
+        name = replace(first.shipped(*args, **options), case=self.id).id
+        return replace(first.subject(*args, **options), case=self.id, name=name)
 
     def report(self, *args: Any, **options: Any) -> dict[str, Any]:
         """How the shipped model was trained, and how well it follows each program."""

@@ -1,7 +1,7 @@
 """Which case a subject and its prompts belong to, whatever way they came.
 
 1. A subject that `graphcircuits build` wrote says its case when it is read from its file, and how
-   it was trained: only `planted_case` asks for that.
+   it was trained: only a planted one has a known circuit.
 2. A shipped subject is known by its weights: `data/subjects.json` has their number and a hash. The
    hash is of the weights rounded to bfloat16, so that any dtype that holds them gives it.
 3. Prompts that a case drew say its id.
@@ -14,6 +14,7 @@ through a file, and subjects that others trained on the same program.
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
@@ -26,21 +27,35 @@ from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
 
+@dataclass(frozen=True)
+class Recognized:
+    """What is known of a subject and its prompts by themselves."""
+
+    case: str | None
+    """The case that the subject, or else the pairs, belong to."""
+    planted: str | None
+    """The case whose circuit the subject was trained to have."""
+
+
+def recognize(subject: Transformer, pairs: Pairs | None = None) -> Recognized:
+    """Which case a subject and its prompts belong to; both names are None if none is recognized."""
+    if subject.case is not None:
+        case, fleet = subject.case, subject.fleet
+    elif (order := _known(subject)) is not None:
+        case, fleet = order.case, order.fleet
+    else:
+        return Recognized(None if pairs is None else pairs.case, None)
+    return Recognized(case, None if fleet == "natural" else case)
+
+
 def case_of(subject: Transformer, pairs: Pairs | None = None) -> str | None:
     """The case that the subject, or else the pairs, belong to; None if none is recognized."""
-    if subject.case is not None:
-        return subject.case
-    if (order := _known(subject)) is not None:
-        return order.case
-    return None if pairs is None else pairs.case
+    return recognize(subject, pairs).case
 
 
 def planted_case(subject: Transformer) -> str | None:
     """The case whose circuit the subject was trained to have; None if none is known."""
-    if subject.case is not None:
-        return None if subject.fleet == "natural" else subject.case
-    order = _known(subject)
-    return None if order is None or order.fleet == "natural" else order.case
+    return recognize(subject).planted
 
 
 def _known(subject: Transformer) -> Order | None:

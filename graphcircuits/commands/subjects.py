@@ -97,6 +97,12 @@ def model_prompts(
     if task is None:
         assert pairs_file is not None
         return own_pairs(pairs_file, source, transformer, words=words), ""
+    pairs = task_pairs(task, source, transformer, n=n, seed=seed)
+    return pairs, printable(pairs.task)
+
+
+def task_pairs(task: str, source: str, transformer: "Transformer", *, n: int, seed: int) -> "Pairs":
+    """Prompts of a task of the library, in the tokens of the model."""
     from graphcircuits import tasks
 
     if transformer.tokenizer is None:
@@ -105,8 +111,7 @@ def model_prompts(
             "that comes with one (a GGUF file, or a Hugging Face folder with its tokenizer files), "
             "or prompts in token ids with --pairs-file."
         )
-    chosen = tasks.find(task)
-    return chosen(transformer.tokenizer, n=n, seed=seed), printable(chosen.description)
+    return tasks.find(task)(transformer.tokenizer, n=n, seed=seed)
 
 
 def own_pairs(file: Path, source: str, transformer: "Transformer", *, words: bool) -> "Pairs":

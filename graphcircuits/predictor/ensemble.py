@@ -85,6 +85,8 @@ class Ensemble:
     """What the training cases were like."""
     trust: Trust | None = None
     """How much the correction counts on a case; all of it where that was not learned."""
+    name: str = ""
+    """What results call it: the path of its file, or the name it ships under."""
 
     @property
     def config(self) -> PredictorConfig:

@@ -31,7 +31,7 @@ import graphcircuits as gc
 from graphcircuits.evaluation.evaluate import faithfulness_curve
 from graphcircuits.evaluation.proposal import fresh_seed
 from graphcircuits.methods.eap import eap_ig
-from graphcircuits.methods.shipped import find_ensemble
+from graphcircuits.methods.shipped import load_predictor
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.facts.calibration import fit_calibration, needed
 from graphcircuits.predictor.facts.familiarity import Familiarity
@@ -130,7 +130,7 @@ def measured(ensemble: Ensemble, subject: Subject) -> Row | None:
         reading = read(ensemble, transformer, pairs)
         found = ensemble.predict(reading, generator=torch.Generator().manual_seed(0))
         own, other = (
-            faithfulness_curve(scores, transformer, fresh, sizes="log")
+            faithfulness_curve(transformer, fresh, scores, sizes="log")
             for scores in (found.logits, eap_ig(transformer, pairs))
         )
     except ValueError as error:
@@ -243,7 +243,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    ensemble = acquainted(find_ensemble(options.predictor), options.pairs)
+    ensemble = acquainted(load_predictor(options.predictor), options.pairs)
 
     def subjects() -> Iterator[Subject]:
         yield from shipped(options.fold, options.pairs)

@@ -33,7 +33,7 @@ import torch
 
 from graphcircuits import __version__
 from graphcircuits.cases import load_case
-from graphcircuits.compare.bench import method_seed
+from graphcircuits.compare.runs import method_seed
 from graphcircuits.compare.selection import select_cases
 from graphcircuits.evaluation.evaluate import auroc
 from graphcircuits.io.files import write_atomic

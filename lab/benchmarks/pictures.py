@@ -36,7 +36,7 @@ def main() -> None:
     result = gc.localize(subject, pairs, "eap-ig")
     save_figure(result.plot(edges=14), out / "circuit.svg")
     save_figure(result.plot(edges=len(case.circuit), truth=case.circuit), out / "truth.svg")
-    curve = gc.faithfulness_curve(result, subject, case.pairs(32, seed=1000), sizes="log")
+    curve = gc.faithfulness_curve(subject, case.pairs(32, seed=1000), result, sizes="log")
     save_figure(curve.plot(), out / "curve.svg")
     config = TrainConfig(steps=60, every=5, predictor=PredictorConfig(width=8, layers=1))
     examples, held_out = (read_examples(ids, config) for ids in (LEARNED, HELD_OUT))

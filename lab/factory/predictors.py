@@ -6,8 +6,8 @@
 2. All of them are read once. `default` learns from everything, `fold-K` from what shares nothing
    with fold K; each has SEEDS members, which train side by side in processes of their own.
 3. What the held-out folds say is added (`crossfit.py`).
-4. The files record this command, the settings, a hash of the code, and the hash of every corpus's
-   manifest; `corpora.json` beside them says more of each: counts, and the command that built it.
+4. The files record this command, the settings, and the hash of every corpus's manifest;
+   `corpora.json` beside them says more of each: counts, and the command that built it.
 
 Readings and the checkpoints of all members lie in FOLDER/work: what was cut off goes on.
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphcircuits.compare.figures import quantiles
 from graphcircuits.drawing.library import (
     STYLE,
     SUFFIXES,
@@ -24,7 +25,6 @@ from graphcircuits.drawing.library import (
     plain,
     save_figure,
 )
-from graphcircuits.evaluation.evaluate import quantiles
 from lab.paper.published import Published
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from statistics import fmean
 import numpy as np
 from jaxtyping import Float
 
-from graphcircuits.evaluation.intervals import (
+from graphcircuits.evaluation.text_tables import markdown_table, signed
+from lab.paper.intervals import (
     ByCase,
     Interval,
     Means,
@@ -29,7 +30,6 @@ from graphcircuits.evaluation.intervals import (
     bootstrap,
     difference_of_medians,
 )
-from graphcircuits.evaluation.text_tables import markdown_table, signed
 from lab.paper.published import (
     BASELINES,
     BY_CONFIGURATION,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from graphcircuits.evaluation.evaluate import Summary
+from graphcircuits.compare.figures import Summary
 from graphcircuits.evaluation.text_tables import (
     Block,
     latex_table,

@@ -331,7 +331,7 @@ def test_ctrl_c_says_what_was_not_written(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("graphcircuits.methods.localize", interrupted)
+    monkeypatch.setattr("graphcircuits.methods.ChosenMethod.run", interrupted)
     ended = command(*FAST, "--out", "a.json", "--html", "a.html")
     said = "interrupted: there is no result yet; not written: a.json, a.html.\n"
     assert (ended.code, ended.err) == (130, said)
@@ -343,7 +343,7 @@ def test_out_of_memory_in_the_words_of_the_command_line(
     def full(*_: object, **__: object) -> None:
         raise OutOfMemory("out of memory on cpu with 64 prompts at once", 2**20, 8)
 
-    monkeypatch.setattr("graphcircuits.methods.localize", full)
+    monkeypatch.setattr("graphcircuits.methods.ChosenMethod.run", full)
     ended = command(*FAST)
     assert ended.code == 1
     assert "--option memory-limit=1048576" in ended.err

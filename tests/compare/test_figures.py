@@ -2,22 +2,25 @@
 
 import csv
 import io
+import statistics
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from graphcircuits.compare.figures import (
     CMD_HEADER,
     HEADER,
     Row,
-    box_plot,
+    Summary,
     cells,
+    row_figure,
+    summarize,
     to_csv,
     to_latex,
-    to_markdown,
 )
-from graphcircuits.evaluation.evaluate import Summary
+from graphcircuits.drawing.library import save_figure
 
 
 def row(spread: bool, peak: int | None = 3 * 2**20, *, truth: bool = True) -> Row:
@@ -51,10 +54,7 @@ def test_cells() -> None:
     assert cells(row(spread=True, peak=None))[-1] == ""
 
 
-def test_markdown_and_csv() -> None:
-    text = to_markdown([row(spread=False)], title="## Title")
-    assert text.startswith("## Title\n\n| Method |")
-    assert text.count("\n| ") == 3
+def test_csv() -> None:
     (line,) = csv.DictReader(io.StringIO(to_csv([row(spread=True)])))
     assert (float(line["max"]), float(line["q3_std"])) == (0.51234, 0.04)
 
@@ -71,9 +71,9 @@ def test_latex() -> None:
 def test_the_box_plot_is_reproducible(tmp_path: Path) -> None:
     rows = [row(spread=True), row(spread=False)]
     for name in ("a", "b"):
-        box_plot(tmp_path / "new" / f"{name}.svg", rows, title="Boxes & $x_1$")
-    box_plot(tmp_path / "new" / "c.svg", [row(spread=True, truth=False)], title="Boxes")
-    a, b, c = (path.read_bytes() for path in sorted((tmp_path / "new").iterdir()))
+        save_figure(row_figure(rows, title="Boxes & $x_1$"), tmp_path / f"{name}.svg")
+    save_figure(row_figure([row(spread=True, truth=False)], title="Boxes"), tmp_path / "c.svg")
+    a, b, c = (path.read_bytes() for path in sorted(tmp_path.iterdir()))
     assert a == b
     assert a.startswith(b"<?xml")
     assert b"Edge AUROC" in a
@@ -81,9 +81,37 @@ def test_the_box_plot_is_reproducible(tmp_path: Path) -> None:
     assert b"CMD, smaller is better" in c
 
 
-def test_what_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="a box plot needs at least one row, got none"):
-        box_plot(tmp_path / "a.svg", [], title="")
+        row_figure([], title="")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"pip install 'graphcircuits\[plot\]'"):
-        box_plot(tmp_path / "a.svg", [row(spread=True)], title="")
+        row_figure([row(spread=True)], title="")
+
+
+# Summaries
+
+
+def test_seeds_are_averaged_within_cases_first() -> None:
+    values = {"a": {0: 0.0, 1: 1.0}, "b": {0: 0.2, 1: 0.4}, "c": {0: 1.0, 1: 0.8}}
+    summary = summarize(values)
+    assert summary.quantiles == pytest.approx((0.3, 0.4, 0.5, 0.7, 0.9))
+    quantiles = [0, 0.25, 0.5, 0.75, 1]
+    by_seed = [np.quantile([case[s] for case in values.values()], quantiles) for s in (0, 1)]
+    expected = [statistics.stdev(map(float, both)) for both in zip(*by_seed, strict=True)]
+    assert summary.spread == pytest.approx(expected)
+    assert (summary.n_cases, summary.n_seeds) == (3, 2)
+
+
+def test_one_seed_has_no_spread() -> None:
+    summary = summarize({"a": {3: 0.25}, "b": {3: 0.75}})
+    assert summary.quantiles == (0.25, 0.375, 0.5, 0.625, 0.75)
+    assert summary.spread is None
+    # Seeds that a case lacks say nothing about the spread over all cases.
+    assert summarize({"a": {0: 0.1, 1: 0.3}, "b": {0: 0.5}}).spread is None
+
+
+def test_empty_summaries_are_refused() -> None:
+    for values in ({}, {"a": {}, "b": {0: 1.0}}):
+        with pytest.raises(ValueError, match="every case needs a value"):
+            summarize(values)

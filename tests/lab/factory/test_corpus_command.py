@@ -1,7 +1,9 @@
 """`python -m lab.factory corpus`: what it refuses, what it prints, and how it ends."""
 
 import errno
+import itertools
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -160,20 +162,26 @@ def test_verify_counts_what_is_not_as_it_was(
     assert [one["accuracy"] for one in json.loads(ended.out)] == [0.995, None]
 
 
-@pytest.mark.usefixtures("heard", "unchecked")
-def test_corpus_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = making.prepared
-    monkeypatch.setattr(making, "prepared", lambda orders, _, *rest: real(orders, BUILD, *rest))
-    monkeypatch.setattr(making, "train_fleet", pressing(instantly, 2))
-    monkeypatch.setattr(making, "finished", unmeasured)
-    monkeypatch.setattr(making, "plan", lambda *_: PLAN)
+def interrupted(function: Callable[..., Any], number: int) -> Callable[..., Any]:
+    """The function, during whose call of this number somebody presses Ctrl-C."""
+    calls = itertools.count(1)
+
+    def call(*args: Any, **options: Any) -> Any:
+        if next(calls) == number:
+            raise KeyboardInterrupt
+        return function(*args, **options)
+
+    return call
+
+
+@pytest.mark.usefixtures("instant")
+def test_an_interrupt_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "train_fleet", interrupted(instantly, 2))
     ended = command("corpus", "mine", "--natural", "4")
     assert (ended.code, ended.out) == (130, "")
-    told = "interrupted: 1 of 3 shards are kept in mine; the same command goes on from there."
-    assert ended.err.splitlines()[-1] == told
-    monkeypatch.setattr(making, "plan", pressing(lambda *_: PLAN, 1))
+    text = "interrupted: 1 of 3 shards are kept in mine; the same command goes on from there."
+    assert ended.err.splitlines()[-1] == text
+    monkeypatch.setattr(making, "plan", interrupted(lambda *_: PLAN, 1))
     ended = command("corpus", "other", "--natural", "4")
-    assert (ended.code, ended.err) == (
-        130,
-        "interrupted: nothing was planned yet; the same command goes on from there.\n",
-    )
+    text = "interrupted: nothing was planned yet; the same command goes on from there.\n"
+    assert (ended.code, ended.err) == (130, text)

@@ -1,4 +1,8 @@
-"""A floor: how often an edge of this name is in the circuits that predictors learn from.
+"""The floors that every method must beat: rankings that see nothing of what a subject computes.
+
+`random_scores` are independent and uniform.
+
+`edge_frequency` is how often an edge of this name is in the circuits that predictors learn from:
 
 1. The circuits are those of the pool's listed cases, under one labeling. Of a case that is
    recognized, all circuits of its fold and of cases related to it stay out, as its predictor was
@@ -6,8 +10,8 @@
 2. Edges are compared by their names, such as `a0.h1->m0`, in graphs of all sizes: an edge has the
    share of those circuits that hold one of its name.
 
-Nothing of the subject but the size of its graph is looked at. What this reaches, a method reaches
-without finding anything: many small programs need the same few edges.
+What these reach, a method reaches without finding anything: many small programs need the same few
+edges, which is why tables show them.
 """
 
 from collections import Counter
@@ -22,10 +26,20 @@ from graphcircuits.cases import load_case
 from graphcircuits.cases.architectures import edges_in
 from graphcircuits.cases.recognize import case_of
 from graphcircuits.cases.relations import fold_of, groups_of, pool_cases, twins
-from graphcircuits.methods.method import KnownMethod
 from graphcircuits.methods.prepare import prepare
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
+
+
+def random_scores(
+    subject: Transformer,
+    pairs: Pairs,
+    *,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, " edge"]:
+    """Uniform in 0..1. The pairs are only checked, as by every other method."""
+    prepare(subject, pairs)
+    return torch.rand(subject.graph.n_edges, generator=generator)
 
 
 def edge_frequency(
@@ -61,6 +75,3 @@ def _pool_circuits(labels: str) -> Mapping[str, frozenset[str]]:
     if labels == "paper":
         cases = [case for case in cases if case.published or case.worked_out]
     return {case.id: case.labels(labels).edges for case in cases}
-
-
-EDGE_FREQUENCY = KnownMethod(run=edge_frequency)

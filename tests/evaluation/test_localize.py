@@ -9,7 +9,7 @@ import torch
 
 import graphcircuits as gc
 from graphcircuits.cases import load_case
-from graphcircuits.commands import localize_report
+from graphcircuits.commands import localize as command_module
 from graphcircuits.evaluation.proposal import fresh_seed, propose
 from graphcircuits.methods import localize, shipped
 from graphcircuits.predictor.facts.calibration import Platt
@@ -36,7 +36,7 @@ def test_a_case_is_measured_on_its_pairs_and_on_fresh_ones(command: Command) -> 
     case = load_case("ib-3")
     subject, pairs = case.subject(), case.pairs(8, seed=3)
     fresh = case.pairs(8, seed=fresh_seed(3))
-    found = propose(localize(subject, pairs, "eap"), subject, pairs, fresh=fresh, seed=3)
+    found = propose(subject, pairs, localize(subject, pairs, "eap"), fresh=fresh, seed=3)
     assert "\n".join(found.sentences()) in command(*given).out
     record = json.loads(command(*given, "--json").out)
     assert record["faithfulness"] == found.record()
@@ -48,7 +48,7 @@ def test_a_case_is_measured_on_its_pairs_and_on_fresh_ones(command: Command) -> 
 def test_the_size_is_found_where_no_truth_is_known(command: Command, tmp_path: Path) -> None:
     given = own_model(tmp_path)
     subject, pairs = make_subject(), Pairs.load(tmp_path / "pairs.csv")
-    found = propose(localize(subject, pairs, "eap"), subject, pairs)
+    found = propose(subject, pairs, localize(subject, pairs, "eap"))
     assert found.curve is not None
     ended = command(*given, "--out", "a.json")
     assert "\n".join(found.sentences()) in ended.out
@@ -66,7 +66,7 @@ def test_the_size_is_found_where_no_truth_is_known(command: Command, tmp_path: P
 def test_long_tables_are_cut_unless_asked_for(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(localize_report, "ROWS", 2)
+    monkeypatch.setattr(command_module, "ROWS", 2)
     given = ["localize", "ib-3", "--method", "eap", "--pairs", "2"]
     lines = command(*given).out.splitlines()
     assert "... and 1 more, which --json and --out give" in lines

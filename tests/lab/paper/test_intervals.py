@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from graphcircuits.evaluation.intervals import (
+from lab.paper.intervals import (
     ByCase,
     Interval,
     above_the_rest,
