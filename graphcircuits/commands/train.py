@@ -142,7 +142,7 @@ def train(
     ):
         log = None if tensorboard is None else _tensorboard(tensorboard, stack)
         interruption = None if ray is not None else stack.enter_context(deferred())
-        tasks: dict[str, int] = {}
+        tasks: dict[str, Any] = {}
 
         def progress(what: str, done: int, total: int) -> None:
             if what not in tasks:

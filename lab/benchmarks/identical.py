@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -57,7 +58,7 @@ def write(path: Path, n_cases: int, methods: list[str]) -> None:
         subject = case.subject(fleet, architecture).to(torch.float64)
         pairs = case.pairs(N_PAIRS, seed=1)
         for method in methods:
-            options = {"steps": STEPS[method]} if method in STEPS else {}
+            options: dict[str, Any] = {"steps": STEPS[method]} if method in STEPS else {}
             start = time.perf_counter()
             result = gc.localize(subject, pairs, method=method, **options)
             key = f"{method} {id} {fleet} {architecture or 'plain'}"
