@@ -22,7 +22,7 @@ from graphcircuits.commands.progress import deferred, late_progress
 from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
-    from graphcircuits.training.train import Training
+    from graphcircuits.training.train import TrainingResult
 
 
 def train(
@@ -240,7 +240,7 @@ def _tensorboard(folder: Path, stack: ExitStack) -> Callable[[int, int, Mapping[
     return log
 
 
-def _record(trained: "Training") -> dict[str, Any]:
+def _record(trained: "TrainingResult") -> dict[str, Any]:
     """What `--json` prints."""
     origin, figures = trained.predictor.origin, trained.figures
     return {
@@ -258,7 +258,7 @@ def _record(trained: "Training") -> dict[str, Any]:
     }
 
 
-def _report(trained: "Training") -> None:
+def _report(trained: "TrainingResult") -> None:
     """What is printed otherwise."""
     figures, absent = trained.figures, trained.left_out
     for id, why in trained.not_read.items():

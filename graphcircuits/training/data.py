@@ -119,7 +119,7 @@ def read(
         progress: Hears of every source.
     """
     times = [_views(source, config) if views is None else views for source in sources]
-    shared = _Shared(config)
+    shared = _InCommon(config)
     path = None
     if folder is not None and config.predictor.aligner == "invariant":
         path = _path(Path(folder), sources, config, times, judged)
@@ -150,7 +150,7 @@ def _views(source: Source, config: TrainConfig) -> int:
     return config.views if source.labelled else config.unlabelled_views
 
 
-class _Shared:
+class _InCommon:
     """What examples have in common: tasks of one model its weights, cases of one graph its arcs."""
 
     def __init__(self, config: TrainConfig) -> None:
@@ -172,7 +172,7 @@ class _Shared:
 
 
 def _read_source(
-    source: Source, config: TrainConfig, views: int, judged: bool, shared: _Shared
+    source: Source, config: TrainConfig, views: int, judged: bool, shared: _InCommon
 ) -> list[Example]:
     """One example for each view of a source."""
     subject, readings = shared.subject(source), []
@@ -221,7 +221,7 @@ def _results(
     times: Sequence[int],
     judged: bool,
     runner: Runner,
-    shared: _Shared,
+    shared: _InCommon,
 ) -> Iterator[tuple[int, Result]]:
     """Every source's number and its result, as they come."""
     numbered = list(zip(range(len(sources)), sources, times, strict=True))
@@ -240,7 +240,7 @@ def _results(
 
 
 def _read_job(
-    job: Job, config: TrainConfig, judged: bool, shared: _Shared
+    job: Job, config: TrainConfig, judged: bool, shared: _InCommon
 ) -> Iterator[tuple[int, Result]]:
     for number, source, views in job:
         try:
@@ -258,7 +258,7 @@ def _lost(job: Job, done: int, why: str) -> tuple[Sequence[tuple[int, Any]], Job
 def _packed_job(
     job: Job, config: TrainConfig, judged: bool
 ) -> Iterator[tuple[int, tuple[dict[str, np.ndarray], dict[str, Any]] | str]]:
-    for number, result in _read_job(job, config, judged, _Shared(config)):
+    for number, result in _read_job(job, config, judged, _InCommon(config)):
         if isinstance(result, str):
             yield number, result
         else:
@@ -295,7 +295,7 @@ def _unpacked(
     source: Source,
     tensors: Mapping[str, Tensor],
     words: Mapping[str, Any],
-    shared: _Shared,
+    shared: _InCommon,
 ) -> list[Example]:
     """What `_packed` was given."""
     subject = shared.subject(source)
@@ -353,7 +353,7 @@ def _save(path: Path, results: Mapping[int, Result]) -> None:
     )
 
 
-def _load(path: Path, sources: Sequence[Source], shared: _Shared) -> dict[int, Result]:
+def _load(path: Path, sources: Sequence[Source], shared: _InCommon) -> dict[int, Result]:
     artifact = load_artifact(path, READINGS)
     with taken_apart(path, "readings"):
         by_number: dict[str, dict[str, Tensor]] = {}

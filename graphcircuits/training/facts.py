@@ -9,7 +9,7 @@ predictors that ship, and from how many cases on.
    tried. One training holds out one fold, and a trust that was fitted there could not be measured
    there; so only predictors of several folds have it (`lab/factory/crossfit.py`).
 4. `mean_figures`: what `gcl` and `eap-ig` reach on what was held out, by kind, which decides about
-   the default method (`methods/default.py`). Means of any number of cases, which comes with them.
+   the default method (`methods/learned.py`). Means of any number of cases, which comes with them.
 
 A limit, a probability or a trust that was learned from a few cases says nothing: below FEWEST they
 are left out, and the predictor says that it does not know.

@@ -31,7 +31,7 @@ TrainProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Training:
+class TrainingResult:
     """A trained predictor, and what there is to say of its training."""
 
     predictor: Ensemble
@@ -86,7 +86,7 @@ def train(
     resources: Resources | None = None,
     progress: TrainProgress | None = None,
     log: SeedLog | None = None,
-) -> Training:
+) -> TrainingResult:
     """Train a predictor, as `graphcircuits train` does.
 
     Only programs of the pool are learned from: test cases are for measuring what was trained, and
@@ -172,7 +172,7 @@ def train(
         )
     ensemble = ensemble_of(members, learned.examples, settings, numbers)
     figures = validate(ensemble.to(device), scored.examples) if scored.examples else {}
-    return Training(
+    return TrainingResult(
         predictor=with_facts(
             ensemble, learned.examples, scored.examples, figures, config=settings, device=device
         ),
