@@ -11,7 +11,9 @@ MODULES = (
     "cases.multitask",
     "cases.random_programs",
     "circuit",
+    "evaluation.localize",
     "graph",
+    "methods.shipped",
     "rasp.compile",
 )
 

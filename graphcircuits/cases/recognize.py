@@ -48,16 +48,6 @@ def recognize(subject: Transformer, pairs: Pairs | None = None) -> Recognized:
     return Recognized(case, None if fleet == "natural" else case)
 
 
-def case_of(subject: Transformer, pairs: Pairs | None = None) -> str | None:
-    """The case that the subject, or else the pairs, belong to; None if none is recognized."""
-    return recognize(subject, pairs).case
-
-
-def planted_case(subject: Transformer) -> str | None:
-    """The case whose circuit the subject was trained to have; None if none is known."""
-    return recognize(subject).planted
-
-
 def _known(subject: Transformer) -> Order | None:
     """The shipped subject that has these weights."""
     known = _by_content()

@@ -86,7 +86,7 @@ def test_results_are_printed_even_if_they_cannot_be_written(
     def full(path: str | Path, data: bytes) -> None:
         raise OSError(28, "No space left on device", f"{path}.tmp")
 
-    for module in ("files", "result"):
+    for module in ("io.files", "result.result"):
         monkeypatch.setattr(f"graphcircuits.{module}.write_atomic", full)
     failures = (
         "error: cannot write a.json: no space left on device\n"
