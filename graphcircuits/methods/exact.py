@@ -7,7 +7,7 @@
    then rank below them, in EAP-IG's order.
 
 It is what attribution estimates, and so the oracle of its tests; itself it is tested against masked
-runs. Prompts go in chunks, and within a chunk edges do, so that memory bounds the number of neither.
+runs. Prompts go in chunks, and within a chunk edges do: memory bounds the number of neither.
 """
 
 from collections.abc import Callable, Sequence
