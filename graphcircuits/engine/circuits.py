@@ -6,8 +6,10 @@
 3. A component reads what it reads in the cut run + the sum over its kept edges of their writers'
    differences from it, all masks in one product, and its own difference joins them.
 
-The values are those of `masked_logits`, which takes any masks and has gradients. A circuit of few
-edges costs a small part of a plain run here, one of all edges not much more than a plain run.
+The values are those of `masked_logits`, which takes any masks and has gradients; the tests compare
+the two. A circuit of few edges costs a small share of a plain run here, one of all edges not much
+more than a plain run, and a faithfulness curve is mostly circuits of few edges: that is why there
+is a second run.
 Tensors lie component by component, then mask by mask, so that no product copies its operands.
 """
 
@@ -82,12 +84,12 @@ def circuit_logits(
     Masks are looked at on the CPU: there it costs no waiting for a GPU.
     """
     steps = _steps(subject, masks, cut.repeats)
-    own = subject.embed(tokens) - cut.layers[0].at_heads
-    shape = (len(masks), *own.shape)
-    mixings = torch.from_numpy(np.concatenate([step.mixing.ravel() for step in steps])).to(own)
+    change = subject.embed(tokens) - cut.layers[0].at_heads
+    shape = (len(masks), *change.shape)
+    mixings = torch.from_numpy(np.concatenate([step.mixing.ravel() for step in steps])).to(change)
     by_step = mixings.split([step.mixing.size for step in steps])
-    differences = own.new_empty(1 + sum(len(step.writers) for step in steps), *shape)
-    differences[0] = own
+    differences = change.new_empty(1 + sum(len(step.writers) for step in steps), *shape)
+    differences[0] = change
     done, logits = 1, None
     for step, flat in zip(steps, by_step, strict=True):
         mixing, block = flat.view(step.mixing.shape), step.block
@@ -139,15 +141,15 @@ def _add_heads(
     for kind, some in zip("QKV", read.split((len(heads), len(groups), len(groups))), strict=True):
         W = subject.weights[f"W_{kind}"][layer]
         chosen = slice(None) if whole else heads if kind == "Q" else groups
-        found = torch.bmm(some.flatten(1, 3), W[chosen])
+        projected = torch.bmm(some.flatten(1, 3), W[chosen])
         bias = subject.bias(f"b_{kind}", layer)
         if bias is not None:
-            found += bias[chosen, None]
-        vectors.append(found.unflatten(1, some.shape[1:4]))
+            projected += bias[chosen, None]
+        vectors.append(projected.unflatten(1, some.shape[1:4]))
     q, k, v = vectors
     if not whole:
-        places = [groups.index(head // subject.config.heads_per_group) for head in heads]
-        k, v = k[places], v[places]
+        group_of = [groups.index(head // subject.config.heads_per_group) for head in heads]
+        k, v = k[group_of], v[group_of]
     z = subject.attend(q, k, v, layer, dim=-5)
     by_head, W_O = cut_z.permute(2, 0, 1, 3), subject.write_weight("W_O", layer)
     if not whole:
@@ -179,13 +181,13 @@ def _steps(subject: Transformer, masks: Bool[Tensor, "mask edge"], repeats: bool
     """
     graph = subject.graph
     by_mask = masks.cpu().numpy()
-    kept = np.logical_or.reduce(by_mask, axis=0)
+    in_any = np.logical_or.reduce(by_mask, axis=0)
     moves = np.zeros(graph.n_writers, dtype=bool)
     moves[0] = True
     steps = []
     for block in graph.stream_blocks:
         seen = moves[: block.n_writers].nonzero()[0]
-        edges = kept[block.edges].reshape(block.n_readers, block.n_writers)
+        edges = in_any[block.edges].reshape(block.n_readers, block.n_writers)
         reached = np.logical_or.reduce(edges[:, seen], axis=1) | (not repeats)
         first = 1 + block.layer * graph.writers_per_layer
         heads, groups, readers, writers = [], [], [0], []

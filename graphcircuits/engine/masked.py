@@ -7,8 +7,10 @@
    readers are one matrix product: (reader, prefix) masks times the (prefix, ...) differences.
 3. The component computes as usual, and its difference joins the others.
 
-Masks of 1 give the plain run, masks of 0 the corrupted one. `resumed_logits` does this from any
-stream on, where the writers before it are known.
+Masks of 1 give the plain run, masks of 0 the corrupted one: the tests check both on every
+architecture, and single masks against patching by definition. `resumed_logits` does this from any
+stream on, where the writers before it are known. This is the primitive of the package: it is
+differentiable and takes many masks at once, and what else runs edges is a faster special case.
 """
 
 from collections.abc import Callable, Mapping
@@ -69,20 +71,20 @@ def masked_logits(
     by_writer = corrupted.permute(2, 0, 1, 3)
     streams = corrupted_streams(subject, by_writer, len(tokens))
     wide = with_wide_heads(subject)
-    own = (embedded - by_writer[0])[None]
+    change_of_input = (embedded - by_writer[0])[None]
     keep_freed_memory()
 
-    def evaluate(part: Float[Tensor, "mask edge *pos"]) -> Float[Tensor, "mask ..."]:
-        moved = [own.expand(len(part), *own.shape)]
-        logits = resumed_logits(wide, part, by_writer, streams, 0, moved, columns=columns)
+    def evaluate(some: Float[Tensor, "mask edge *pos"]) -> Float[Tensor, "mask ..."]:
+        moved = [change_of_input.expand(len(some), *change_of_input.shape)]
+        logits = resumed_logits(wide, some, by_writer, streams, 0, moved, columns=columns)
         return logits if metric is None else metric(logits)
 
     parts = (masks if masks.ndim > 1 else masks[None]).to(embedded).split(chunk)
     with explained(subject, "masks", len(parts[0]), numbers):
         if recompute:
-            results = [checkpoint(evaluate, part, use_reentrant=False) for part in parts]
+            results = [checkpoint(evaluate, some, use_reentrant=False) for some in parts]
         else:
-            results = [evaluate(part) for part in parts]
+            results = [evaluate(some) for some in parts]
     joined = torch.cat(results)
     return joined if masks.ndim > 1 else joined[0]
 

@@ -6,7 +6,8 @@
 3. `at_once` divides it by the counts. On a CPU it also keeps tensors within the caches.
 4. `explained` says what to do where memory runs out all the same.
 
-Counts are of activations: weights, prompts and results come on top.
+Counts are of activations: weights, prompts and results come on top. There is one model of memory so
+that every method stays within a limit without knowing the subject's size.
 """
 
 from collections.abc import Iterator
@@ -117,9 +118,9 @@ def free_bytes(device: torch.device) -> int:
     """What this process may still take of a GPU: what is free, or what PyTorch holds ready for the
     next tensors, within the process's own share."""
     free, total = torch.cuda.mem_get_info(device)
-    own = int(torch.cuda.get_per_process_memory_fraction(device) * total)
-    there = min(free + torch.cuda.memory_reserved(device), own)
-    return there - torch.cuda.memory_allocated(device)
+    allowed = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+    usable = min(free + torch.cuda.memory_reserved(device), allowed)
+    return usable - torch.cuda.memory_allocated(device)
 
 
 def at_once(

@@ -1,12 +1,18 @@
 """Plain runs with the gradients that tell readers apart, and what writers put out in them.
 
-1. `with_gradients` runs the subject and takes the gradients of a loss at its readers; `kept` is
-   what stays of a run without them. Values stay in lists by layer, since stacking them is a copy.
+1. `with_gradients` runs the subject and takes the gradients of a loss at its readers; `detached`
+   is what stays of a run without them. Values stay in lists by layer: stacking them is a copy.
 2. `gradient_blocks` takes these gradients to the stream, readers of one stream at a time,
    `layer_gradients` those of a layer: all at once would be too many.
-3. `outputs` puts what writers computed on the stream, in one tensor.
+3. `outputs` puts what writers computed on the stream, in one tensor; `writer_deltas` is its change
+   from one run to another.
+4. `add_effects` multiplies 2 and 3 for every edge.
+5. `between` is a run between two others, at the cost of a plain one.
 
-Attribution and the features of the predictor are products of 2 and 3.
+Attribution and the features of the predictor are products of 2 and 3, and on large models these
+products, not the runs, decide time and memory: hence lists, blocks and layers at a time. The tests
+compare gradients and outputs with those of the run that holds everything (`Transformer.run`), and
+the run between with the masked run in which all masks are alike.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -53,7 +59,7 @@ class Pass:
     losses: Float[Tensor, "step batch"] | None = None
 
 
-def kept(subject: Transformer, trace: Trace) -> Pass:
+def detached(subject: Transformer, trace: Trace) -> Pass:
     """What stays of a run, without gradients."""
     layers = [RunLayer.of(layer) for layer in trace.layers]
     return Pass(subject, layers, trace.layers[-1].after.detach(), trace.logits.detach())
@@ -76,18 +82,18 @@ def with_gradients(
         total = losses.sum()
     wanted = [reader for layer in trace.layers for reader in layer.readers]
     gradients = torch.autograd.grad(total, [*wanted, trace.layers[-1].after])
-    return replace(kept(subject, trace), gradients=gradients, losses=losses.detach())
+    return replace(detached(subject, trace), gradients=gradients, losses=losses.detach())
 
 
 def halves(run: Pass) -> tuple[Pass, Pass]:
     """The two runs that a batch was made of, without gradients."""
     size = len(run.stream) // 2
 
-    def part(rows: slice) -> Pass:
+    def half(rows: slice) -> Pass:
         layers = [RunLayer(*(getattr(x, f.name)[rows] for f in fields(x))) for x in run.layers]
         return Pass(run.subject, layers, run.stream[rows], run.logits[rows])
 
-    return part(slice(size)), part(slice(size, None))
+    return half(slice(size)), half(slice(size, None))
 
 
 def joined(runs: Sequence[Pass]) -> Pass:
@@ -168,12 +174,14 @@ def layer_gradients(run: Pass) -> Iterator[Float[Tensor, "reader run pos d_model
         *heads, mlp = run.gradients[4 * layer : 4 * layer + 4]
         vectors = torch.cat([x.permute(2, 0, 1, 3) for x in heads]).flatten(1, 2)
         W = torch.cat([weights[name][layer] for name in ("W_Q", "W_K", "W_V")])
-        found = mlp.new_empty(len(W) + 1, *mlp.shape)
-        pulled = torch.bmm(vectors, W.mT, out=found[:-1].flatten(1, 2)).unflatten(1, mlp.shape[:2])
+        at_readers = mlp.new_empty(len(W) + 1, *mlp.shape)
+        pulled = torch.bmm(vectors, W.mT, out=at_readers[:-1].flatten(1, 2)).unflatten(
+            1, mlp.shape[:2]
+        )
         if "attn_norm_w" in weights:
-            found[:-1] = subject.pull_through_norm("attn_norm", states.at_heads, pulled, layer)
-        found[-1] = mlp
-        yield found
+            at_readers[:-1] = subject.pull_through_norm("attn_norm", states.at_heads, pulled, layer)
+        at_readers[-1] = mlp
+        yield at_readers
     yield run.gradients[-1][None]
 
 
@@ -182,8 +190,8 @@ def _head_gradients(
 ) -> Float[Tensor, "layer reader batch pos d_model"]:
     """Gradients at the heads' readers of some layers, taken to the stream."""
     subject, weights, layers = run.subject, run.subject.weights, slice(some.start, some.stop)
-    parts = [run.gradients[4 * layer + kind] for layer in some for kind in range(3)]
-    vectors = torch.cat([part.permute(2, 0, 1, 3) for part in parts])
+    by_kind = [run.gradients[4 * layer + kind] for layer in some for kind in range(3)]
+    vectors = torch.cat([each.permute(2, 0, 1, 3) for each in by_kind])
     # Without a norm in between, the map to the stream is the same in every step.
     same = "attn_norm_w" not in weights
     vectors = _over_steps(vectors, batch, 1) if same else vectors
@@ -228,15 +236,15 @@ def outputs(
     `layers` gives z and hidden of each layer; all of it is linear, so differences may be given.
     """
     graph = subject.graph
-    found = first.new_empty(graph.n_writers, *first.shape)
-    found[0] = first
+    written = first.new_empty(graph.n_writers, *first.shape)
+    written[0] = first
     for layer, (z, hidden) in enumerate(layers):
         low = 1 + layer * graph.writers_per_layer
         mlp = low + graph.n_heads
         W_O, W_out = (subject.write_weight(name, layer) for name in ("W_O", "W_out"))
-        _write(z.permute(2, 0, 1, 3).flatten(1, 2), W_O, found[low:mlp].flatten(1, 2))
-        _write(hidden, W_out, found[mlp])
-    return found
+        _write(z.permute(2, 0, 1, 3).flatten(1, 2), W_O, written[low:mlp].flatten(1, 2))
+        _write(hidden, W_out, written[mlp])
+    return written
 
 
 def _write(vectors: Tensor, W: Tensor, out: Tensor) -> None:

@@ -11,6 +11,9 @@
 4. `Stack.departure` is 1 - faithfulness: how far a masked run is from the clean one, in units of
    the distance from there to the corrupted one. `Stack.cmd` is the area of its absolute value for
    the best edges at growing sizes, as `evaluation/evaluate.py` has it.
+
+Small subjects leave a GPU idle; a training step takes dozens of them, so they run as one. The tests
+check that losses and gradients are those of each subject alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,10 +55,10 @@ def architecture(subject: Transformer) -> tuple[TransformerConfig, torch.dtype]:
 
 def group(items: Sequence[StackItem]) -> list[list[int]]:
     """The places of subjects that can be stacked, group by group, in order of appearance."""
-    found: dict[tuple[TransformerConfig, torch.dtype, int], list[int]] = {}
-    for place, (subject, pairs) in enumerate(items):
-        found.setdefault((*architecture(subject), len(pairs)), []).append(place)
-    return list(found.values())
+    groups: dict[tuple[TransformerConfig, torch.dtype, int], list[int]] = {}
+    for index, (subject, pairs) in enumerate(items):
+        groups.setdefault((*architecture(subject), len(pairs)), []).append(index)
+    return list(groups.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +135,7 @@ class Stack:
         lengths = {pairs.clean.shape[1] for _, pairs in ready}
         hides = ahead and (len(lengths) > 1 or any(config.causal for config in configs))
         runs = [_cut_run(subject, pairs, pos) for subject, pairs in ready]
-        own, writers, streams = (torch.stack(part).to(device) for part in zip(*runs, strict=True))
+        own, writers, streams = (torch.stack(each).to(device) for each in zip(*runs, strict=True))
         sizes = torch.tensor([config.d_vocab_out for config in configs], device=device)
         fewer = bool((sizes < classes).any())
         shared = all(subject is items[0][0] for subject, _ in items)
@@ -164,9 +167,9 @@ class Stack:
             ends=own.new_zeros(2, len(ready), own.shape[1]),
         )
         masks = own.new_ones(len(ready), 1, bare.graph.n_edges)
-        kept, cut = (bare.losses(x)[:, 0] for x in (masks, torch.zeros_like(masks)))
-        check_gap(kept.mean(1).tolist(), cut.mean(1).tolist())
-        return replace(bare, ends=torch.stack([kept, cut]))
+        whole, cut = (bare.losses(x)[:, 0] for x in (masks, torch.zeros_like(masks)))
+        check_gap(whole.mean(1).tolist(), cut.mean(1).tolist())
+        return replace(bare, ends=torch.stack([whole, cut]))
 
     def __len__(self) -> int:
         return len(self.own)
@@ -187,16 +190,16 @@ class Stack:
 
     def subset(self, index: Sequence[int]) -> "Stack":
         """Some of the subjects, in this order."""
-        places = torch.tensor(list(index), dtype=torch.long).to(self.device)
+        chosen = torch.tensor(list(index), dtype=torch.long).to(self.device)
         moved = {
-            each.name: value.index_select(int(each.name == "ends"), places)
+            each.name: value.index_select(int(each.name == "ends"), chosen)
             for each in fields(self)
             if isinstance(value := getattr(self, each.name), Tensor)
         }
         weights = self.weights
         if not self.shared:
-            weights = {name: x.index_select(0, places) for name, x in weights.items()}
-        names = tuple(self.loss_names[place] for place in index)
+            weights = {name: x.index_select(0, chosen) for name, x in weights.items()}
+        names = tuple(self.loss_names[chosen_index] for chosen_index in index)
         return replace(self, **moved, weights=weights, loss_names=names)
 
     # Runs
@@ -291,13 +294,13 @@ class Stack:
         """
         n_edges = self.graph.n_edges
         sizes = log_sizes(n_edges) if sizes is None else list(sizes)
-        places = ranks(scores.to(self.device))
+        order = ranks(scores.to(self.device))
         counts = torch.tensor(sizes).to(self.device)
-        found = [
-            self.departure((places[:, None] < part[:, None]).to(self.own))
-            for part in counts.split(at_once)
+        departures = [
+            self.departure((order[:, None] < some[:, None]).to(self.own))
+            for some in counts.split(at_once)
         ]
-        return torch.trapezoid(torch.cat(found, 1).abs(), counts.to(self.own) / n_edges, dim=1)
+        return torch.trapezoid(torch.cat(departures, 1).abs(), counts.to(self.own) / n_edges, dim=1)
 
 
 # What a stack is made of
@@ -352,27 +355,27 @@ def _targets(
         x = x[:, columns]
         return F.pad(x, (0, 0) * (x.ndim - 2) + (0, width - x.shape[1]))
 
-    share, distributions, numbers, named, kinds = [], [], [], [], []
-    for part in pairs:
-        assert part.targets is not None
-        scored = at_columns(part.scored)
-        counts = scored if part.targets.ndim == 2 else scored[..., None]
-        targets = at_columns(part.targets).where(counts, 0)
-        name, none = part.loss_name, torch.zeros_like(scored, dtype=wide)
+    share, distributions, numbers, by_class, kinds = [], [], [], [], []
+    for each in pairs:
+        assert each.targets is not None
+        scored = at_columns(each.scored)
+        counts = scored if each.targets.ndim == 2 else scored[..., None]
+        targets = at_columns(each.targets).where(counts, 0)
+        name, zeros = each.loss_name, torch.zeros_like(scored, dtype=wide)
         kinds.append(LOSSES.index(str(name)))
         share.append(scored.to(wide) / scored.sum(-1, keepdim=True))
-        own = targets.to(wide) if name == "kl" else none[..., None]
-        distributions.append(F.pad(own, (0, classes - own.shape[-1])))
-        numbers.append(targets.to(wide) if name == "l1" else none)
-        correct = targets.long() if name in OF_CLASSES else none.long()
-        incorrect = correct if part.incorrect is None else at_columns(part.incorrect).long()
-        named.append(torch.stack([correct, incorrect.where(scored, 0)], dim=-1))
-    there = {LOSSES[kind] for kind in kinds}
+        distribution = targets.to(wide) if name == "kl" else zeros[..., None]
+        distributions.append(F.pad(distribution, (0, classes - distribution.shape[-1])))
+        numbers.append(targets.to(wide) if name == "l1" else zeros)
+        correct = targets.long() if name in OF_CLASSES else zeros.long()
+        incorrect = correct if each.incorrect is None else at_columns(each.incorrect).long()
+        by_class.append(torch.stack([correct, incorrect.where(scored, 0)], dim=-1))
+    names = {LOSSES[kind] for kind in kinds}
     return {
         "share": torch.stack(share).to(device),
-        "distributions": torch.stack(distributions).to(device) if "kl" in there else None,
-        "numbers": torch.stack(numbers).to(device) if "l1" in there else None,
-        "classes": torch.stack(named).to(device) if there & set(OF_CLASSES) else None,
+        "distributions": torch.stack(distributions).to(device) if "kl" in names else None,
+        "numbers": torch.stack(numbers).to(device) if "l1" in names else None,
+        "classes": torch.stack(by_class).to(device) if names & set(OF_CLASSES) else None,
         "kind": torch.tensor(kinds).to(device),
     }
 

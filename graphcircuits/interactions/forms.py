@@ -86,25 +86,25 @@ def edge_interactions(
     held = 2 * size.pair + size.masked(grad=False)
     runs = 0
 
-    def loss(part: Pairs, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    def loss(some: Pairs, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         nonlocal runs
-        found = part.loss(logits)
-        runs += found.numel()
+        losses = some.loss(logits)
+        runs += losses.numel()
         if progress is not None:
             progress(runs, len(masks) * len(pairs))
-        return found
+        return losses
 
     losses = torch.cat(
         [
             masked_logits(
                 subject,
-                part.clean,
+                some.clean,
                 masks,
-                subject.run(part.corrupted).writers,
-                metric=partial(loss, part),
+                subject.run(some.corrupted).writers,
+                metric=partial(loss, some),
                 memory_limit=half(memory_limit),
             )
-            for part in pairs.split(at_once(subject, held, memory_limit))
+            for some in pairs.split(at_once(subject, held, memory_limit))
         ],
         dim=1,
     )
@@ -123,11 +123,11 @@ def first_order(
 
     Its sum over places is EAP's effect of the whole edge.
     """
-    found = []
-    for part, _ in _parts(read, memory_limit, derivatives=1):
-        _, gradient = _gradient(part, part.inputs)
-        found.append((part.changes * gradient.detach()).sum(-1))
-    return torch.cat(found, dim=-1)
+    effects = []
+    for some, _ in _chunks(read, memory_limit, derivatives=1):
+        _, gradient = _gradient(some, some.inputs)
+        effects.append((some.changes * gradient.detach()).sum(-1))
+    return torch.cat(effects, dim=-1)
 
 
 @torch.no_grad()
@@ -135,12 +135,12 @@ def finite(read: SharedRead, *, memory_limit: int | None = None) -> Effects:
     """Effects (axes place and batch) of changing the read input at one position; any downstream."""
     pairs = torch.triu_indices(len(read.edges), len(read.edges), 1)
     singles, joints = [], []
-    for part, fit in _parts(read, memory_limit, derivatives=0):
-        u, d = part.inputs, part.changes
-        clean = part.losses(u)
-        singles.append(torch.cat([part.losses(u + some) - clean for some in d.split(fit)]))
+    for chunk, fit in _chunks(read, memory_limit, derivatives=0):
+        u, d = chunk.inputs, chunk.changes
+        clean = chunk.losses(u)
+        singles.append(torch.cat([chunk.losses(u + some) - clean for some in d.split(fit)]))
         chunks = pairs.split(fit, dim=1)
-        joints.append(torch.cat([part.losses(u + d[i] + d[j]) - clean for i, j in chunks]))
+        joints.append(torch.cat([chunk.losses(u + d[i] + d[j]) - clean for i, j in chunks]))
     single = torch.cat(singles, dim=-1)
     return Effects(edges=read.edges, single=single, joint=square(single, torch.cat(joints, dim=-1)))
 
@@ -153,13 +153,13 @@ def local(
     Zero on the diagonal, where there is no pair.
     """
     _check_smooth(read, "local")
-    found = []
-    for part, _ in _parts(read, memory_limit, derivatives=2):
-        u, gradient = _gradient(part, part.inputs)
-        products = torch.stack([_product(gradient, u, change) for change in part.changes])
+    interactions = []
+    for chunk, _ in _chunks(read, memory_limit, derivatives=2):
+        u, gradient = _gradient(chunk, chunk.inputs)
+        products = torch.stack([_product(gradient, u, change) for change in chunk.changes])
         inner = "one place batch d, other place batch d -> one other place batch"
-        found.append(einsum(products, part.changes, inner))
-    return without_diagonal(torch.cat(found, dim=-1))
+        interactions.append(einsum(products, chunk.changes, inner))
+    return without_diagonal(torch.cat(interactions, dim=-1))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -195,13 +195,13 @@ def integral(
     points, weights = _rules(order, order - 2)
     points, weights = points.to(read.inputs), weights.to(read.inputs)
     sums = []
-    for part, fit in _parts(read, memory_limit, derivatives=2):
+    for chunk, fit in _chunks(read, memory_limit, derivatives=2):
         by_pair = []
-        for d1, d2 in (part.changes[[part.edges.index(edge) for edge in pair]] for pair in pairs):
+        for d1, d2 in (chunk.changes[[chunk.edges.index(edge) for edge in pair]] for pair in pairs):
             mixed = []
             for some in points.split(fit):
                 s, r = some.T[:, :, None, None, None]
-                u, gradient = _gradient(part, part.inputs + s * d1 + r * d2)
+                u, gradient = _gradient(chunk, chunk.inputs + s * d1 + r * d2)
                 mixed.append((_product(gradient, u, d2.expand_as(u)) * d1).sum(-1))
             by_pair.append(einsum(weights, torch.cat(mixed), "rule point, point ... -> rule ..."))
         sums.append(torch.stack(by_pair, dim=1))
@@ -321,25 +321,25 @@ def _rules(*orders: int) -> tuple[Float[Tensor, "point 2"], Float[Tensor, "rule 
     """The points of several tensor rules on the unit square, and each rule's weights on them."""
     points, weights = [], []
     for order in orders:
-        nodes, parts = (torch.from_numpy(x) / 2 for x in np.polynomial.legendre.leggauss(order))
+        nodes, halves = (torch.from_numpy(x) / 2 for x in np.polynomial.legendre.leggauss(order))
         points.append(torch.cartesian_prod(nodes + 0.5, nodes + 0.5))
-        weights.append(torch.outer(parts, parts).flatten())
+        weights.append(torch.outer(halves, halves).flatten())
     return torch.cat(points), torch.block_diag(*weights)
 
 
-def _parts(
+def _chunks(
     read: SharedRead, memory_limit: int | None, *, derivatives: int
 ) -> Iterator[tuple[SharedRead, int]]:
     """The prompts some at a time, and how many alternative inputs fit into memory at once."""
-    subject, pos, places = read.subject, read.pairs.clean.shape[1], len(read.positions)
+    subject, pos, n_positions = read.subject, read.pairs.clean.shape[1], len(read.positions)
     # Derivatives keep every layer, and each adds about as much again as the pass it differentiates.
-    kept = (1 + derivatives) * subject.config.n_layers if derivatives else 1
-    numbers = places * kept * Footprint(subject, pos).passing
-    largest = places * pos * subject.config.d_mlp
+    layers_held = (1 + derivatives) * subject.config.n_layers if derivatives else 1
+    numbers = n_positions * layers_held * Footprint(subject, pos).passing
+    largest = n_positions * pos * subject.config.d_mlp
     fit = at_once(subject, numbers, memory_limit, largest=largest)
     size = min(fit, len(read.pairs))
-    for part in read.pairs.split(size):
-        yield replace(read, pairs=part), fit // size
+    for some in read.pairs.split(size):
+        yield replace(read, pairs=some), fit // size
 
 
 def _check_smooth(read: SharedRead, form: str) -> None:

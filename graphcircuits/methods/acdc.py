@@ -17,7 +17,8 @@
 An edge's score is the largest threshold it survives, 0 if none. The loss is measured from the clean
 run where it is a distance (kl, l1), as published: removal is then judged by what it changes, not by
 whether it happens to help. Prompts that do not fit in memory go in parts, whose clean and corrupted
-runs are then made anew at every visit.
+runs are then made anew at every visit. The tests compare decisions with those of a search by plain
+masked runs.
 """
 
 import math

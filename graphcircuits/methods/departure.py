@@ -4,6 +4,8 @@
 2. `Objective` holds the subject, its pairs and their losses when all edges are kept and when none
    is. `errors` is the distance of faithfulness from 1 of the best edges at several sizes, `area`
    its mean over all sizes: CMD, on the given pairs.
+   The measure is that of training a predictor (`engine.relaxed`), on one subject and within limits
+   of memory; the tests compare it with `faithfulness`, and its gradient with differences.
 3. `Sizes` draws numbers of edges for a step, `gradient` a mask for each of them, with `concrete`
    gates near the threshold (Maddison et al. 2017), and differentiates the distance.
 """
@@ -104,9 +106,9 @@ class Objective:
         """That of pairs with targets."""
         pairs = pairs.up_to_last_column() if subject.config.causal else pairs
         size = Footprint(subject, pairs.clean.shape[1])
-        parts = list(pairs.split(at_once(subject, size.passing, memory_limit)))
+        chunks = list(pairs.split(at_once(subject, size.passing, memory_limit)))
         clean, empty = (
-            torch.cat([part.loss(subject.logits(getattr(part, kind))) for part in parts]).float()
+            torch.cat([some.loss(subject.logits(getattr(some, kind))) for some in chunks]).float()
             for kind in ("clean", "corrupted")
         )
         check_gap([float(clean.mean())], [float(empty.mean())])

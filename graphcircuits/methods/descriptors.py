@@ -175,14 +175,14 @@ def _maps(graph: ComponentGraph, factors: EdgeFactors) -> _Maps:
     rows: list[Tensor] = []
     for reader, B in enumerate(factors.readers):
         total = B.mT @ received[int(graph.reader_stream[reader])] @ B
-        found = B.new_zeros(int(graph.reads[reader]), 4 + N_SINGULAR)
+        summaries = B.new_zeros(int(graph.reads[reader]), 4 + N_SINGULAR)
         for kind in _writers_by_kind(graph):
-            chosen = kind[kind < len(found)]
+            chosen = kind[kind < len(summaries)]
             if len(chosen):
                 A = torch.stack([factors.writers[writer] for writer in chosen])
                 beside = A @ sent[first_stream[chosen]] @ A.mT
-                found[chosen] = _summary(A @ B, beside, total)
-        rows.append(found)
+                summaries[chosen] = _summary(A @ B, beside, total)
+        rows.append(summaries)
     norm, fourth, beside_writer, beside_reader, *singular = torch.cat(rows).T
     return _Maps(norm, fourth, torch.stack(singular, dim=1), beside_writer, beside_reader)
 
@@ -246,8 +246,8 @@ def _neighbours(
     upstream[0] = downstream[-1] = 1.0
     for reader in range(graph.n_readers - 1):
         served = graph.components_of(reader)
-        part = upstream[served.start : served.stop]
-        upstream[served.start : served.stop] = torch.maximum(part, into[reader])
+        so_far = upstream[served.start : served.stop]
+        upstream[served.start : served.stop] = torch.maximum(so_far, into[reader])
         downstream[reader] = out_of[served.start : served.stop].max()
     return upstream, downstream
 

@@ -12,6 +12,10 @@
 3. A score pools an edge's effects on the prompts: by default the mean of absolute values, where the
    papers add up signed effects (`pool="sum"`); docs/research/pooling.md has the comparison.
 
+It is the cheapest look at all edges, and the start of most others. The tests check that it equals
+exact patching where the subject is linear, and the gradient by the edges' masks everywhere; along a
+path, that the edges leaving `input` add up to the loss gap.
+
 Plain passes give all that is needed, and none is made twice: the gradients of EAP come from its
 clean run. Values stay in lists by layer, gradients are taken to the stream a layer at a time, and
 prompts and steps go in chunks, so that memory bounds neither the number of edges nor of prompts.
@@ -30,7 +34,7 @@ from graphcircuits.engine.memory import (
     explained,
     keep_freed_memory,
 )
-from graphcircuits.engine.passes import Pass, add_effects, kept, with_gradients, writer_deltas
+from graphcircuits.engine.passes import Pass, add_effects, detached, with_gradients, writer_deltas
 from graphcircuits.methods.prepare import (
     DIRECTIONS,
     POOLS,
@@ -139,17 +143,17 @@ def attribute(
     pairs = pairs.up_to_last_column() if subject.config.causal else pairs
     prompts, steps, numbers = _chunks(subject, pairs, len(shares), memory_limit)
 
-    def of_part(part: Pairs) -> Effects:
+    def of_some(some: Pairs) -> Effects:
         by_prompt = pool == "abs"
-        return _effects(subject, part, over, shares.split(steps), weights, by_prompt=by_prompt)
+        return _effects(subject, some, over, shares.split(steps), weights, by_prompt=by_prompt)
 
     advice = "use eap-ig, exact or the gradient at the corrupted run (denoising)"
     with explained(subject, "prompts", prompts, numbers):
-        return pooled(pairs.split(prompts), pool, of_part, "edge", advice)
+        return pooled(pairs.split(prompts), pool, of_some, "edge", advice)
 
 
 def pooled(
-    parts: Iterable[Pairs],
+    chunks: Iterable[Pairs],
     pool: str,
     effects: Callable[[Pairs], Effects],
     what: str,
@@ -161,8 +165,8 @@ def pooled(
     """
     keep_freed_memory()
     total, losses = None, []
-    for part in parts:
-        values, *both = effects(part)
+    for some in chunks:
+        values, *both = effects(some)
         values = (values.abs_() if pool == "abs" else values).sum(0)
         total = values if total is None else total.add_(values)
         losses.append(both)
@@ -226,12 +230,12 @@ def _effects(
     with torch.no_grad():
         if pairs.needs_targets:
             pairs = pairs.with_targets_from(subject.logits(pairs.clean))
-        clean = None if end == 1.0 else kept(subject, subject.trace(embedded, pairs.columns))
-        corrupted = None if end == 0.0 else kept(subject, subject.trace(other, pairs.columns))
+        clean = None if end == 1.0 else detached(subject, subject.trace(embedded, pairs.columns))
+        corrupted = None if end == 0.0 else detached(subject, subject.trace(other, pairs.columns))
     clean = clean or run_with_gradients(subject, embedded, pairs)
     corrupted = corrupted or run_with_gradients(subject, other, pairs)
     deltas = writer_deltas(subject, clean, corrupted)
-    found = deltas.new_zeros(len(pairs) if by_prompt else 1, subject.graph.n_edges)
+    scores = deltas.new_zeros(len(pairs) if by_prompt else 1, subject.graph.n_edges)
     if end is None:
         runs = _runs(subject, pairs, over, shares, weights, (clean, corrupted), deltas)
     else:
@@ -239,19 +243,19 @@ def _effects(
         runs = [(whole, clean if end == 1.0 else corrupted)]
     for path, run in runs:
         add_effects(
-            found,
+            scores,
             subject.graph,
             run,
             deltas,
             first_layer=path.first_layer,
             writers=path.writers,
         )
-    found /= len(points) if weights is None else float(weights.sum())
+    scores /= len(points) if weights is None else float(weights.sum())
     losses = [
         pairs.loss_at_columns(run.logits) if run.losses is None else run.losses[0]
         for run in (clean, corrupted)
     ]
-    return found, losses[0], losses[1]
+    return scores, losses[0], losses[1]
 
 
 # Paths
@@ -345,10 +349,10 @@ def _suffix(subject: Transformer, layer: int, *, with_mlp: bool) -> Transformer:
     ]
     weights = dict(subject.weights)
     for name in layered:
-        kept = weights[name][layer:]
+        suffix = weights[name][layer:]
         if name in silent:
-            kept = torch.cat([torch.zeros_like(kept[:1]), kept[1:]])
-        weights[name] = kept
+            suffix = torch.cat([torch.zeros_like(suffix[:1]), suffix[1:]])
+        weights[name] = suffix
     return Transformer(subject.config.from_layer(layer), weights)
 
 

@@ -6,7 +6,8 @@
 3. On large graphs some edges alone may be tested: the best by EAP-IG, or named ones. The others
    then rank below them, in EAP-IG's order.
 
-Prompts go in chunks, and within a chunk edges do, so that memory bounds the number of neither.
+It is what attribution estimates, and so the oracle of its tests; itself it is tested against masked
+runs. Prompts go in chunks, and within a chunk edges do: memory bounds the number of neither.
 """
 
 from collections.abc import Callable, Sequence
@@ -62,18 +63,18 @@ def exact(
     prompts = at_once(subject, held, memory_limit, largest=pos * subject.config.d_mlp)
     total = torch.zeros(subject.graph.n_edges, dtype=subject.dtype, device=subject.device)
     chosen = torch.arange(len(total)) if tested is None else tested.edges
-    places = chosen.to(total.device)
+    rows = chosen.to(total.device)
     runs = 0
 
-    def tell(new: int) -> None:
+    def report(new: int) -> None:
         nonlocal runs
         runs += new
         if progress is not None:
             progress(min(runs, len(chosen) * len(pairs)), len(chosen) * len(pairs))
 
-    for part in pairs.split(prompts):
+    for some in pairs.split(prompts):
         limit = half(memory_limit)
-        total[places] += _summed_effects(subject, part, chosen, direction, pool, limit, tell)
+        total[rows] += _summed_effects(subject, some, chosen, direction, pool, limit, report)
     scores = total.abs() / len(pairs)
     return scores if tested is None else tested.completed(scores)
 
@@ -85,7 +86,7 @@ def _summed_effects(
     direction: str,
     pool: str,
     memory_limit: int | None,
-    tell: Callable[[int], None],
+    report: Callable[[int], None],
 ) -> Float[Tensor, " edge"]:
     """Effects of some edges, or their absolute values, summed over prompts."""
     clean, corrupted = subject.run(pairs.clean), subject.run(pairs.corrupted)
@@ -94,7 +95,7 @@ def _summed_effects(
 
     def summed(logits: Float[Tensor, "edge batch pos d_vocab_out"]) -> Float[Tensor, " edge"]:
         effects = pairs.loss(logits) - before
-        tell(effects.numel())
+        report(effects.numel())
         return (effects.abs() if pool == "abs" else effects).sum(-1)
 
     return single_edge(base, other.writers, edges, metric=summed, memory_limit=memory_limit)

@@ -7,6 +7,7 @@
 2. The gradient is that at the clean run or, with `steps`, the mean over points on the straight path
    from corrupted to clean inputs, as in EAP-IG.
 3. A component's score pools its effects on the prompts, as in `eap`. `node_scores` gives these.
+   Where components are enough of an answer this is the cheapest one; the tests check the sum of 1.
 4. `nap` lifts them to edges: an edge scores the smaller of its two components, so that the best
    edges are those among the best components. A reader of a group of heads counts as the best of
    them; `logits`, which writes nothing, as the best component of all.
@@ -63,8 +64,8 @@ def lifted(graph: ComponentGraph, writers: Float[Tensor, " writer"]) -> Float[Te
     served = [graph.components_of(reader) for reader in range(graph.n_readers - 1)]
     ends = [writers[each.start : each.stop].max() for each in served]
     readers = torch.stack([*ends, writers.max()])
-    places = (graph.edge_writers.to(writers.device), graph.edge_readers.to(writers.device))
-    return torch.minimum(writers[places[0]], readers[places[1]])
+    ends_of = (graph.edge_writers.to(writers.device), graph.edge_readers.to(writers.device))
+    return torch.minimum(writers[ends_of[0]], readers[ends_of[1]])
 
 
 def _scores(
@@ -79,8 +80,8 @@ def _scores(
     numbers = size.backward + 2 * size.states
     prompts = min(len(pairs), at_once(subject, numbers, memory_limit))
     with explained(subject, "prompts", prompts, numbers):
-        of_part = partial(_effects, subject, steps=steps)
-        return pooled(pairs.split(prompts), pool, of_part, "component", "give nap steps")
+        of_some = partial(_effects, subject, steps=steps)
+        return pooled(pairs.split(prompts), pool, of_some, "component", "give nap steps")
 
 
 def _effects(subject: Transformer, pairs: Pairs, steps: int) -> Effects:
@@ -93,24 +94,24 @@ def _effects(subject: Transformer, pairs: Pairs, steps: int) -> Effects:
         clean = subject.trace(first, pairs.columns) if steps else None
     if clean is None:
         clean, slopes = _with_gradients(subject, first, pairs)
-        found = _contracted(clean, corrupted, slopes)
+        effects = _contracted(clean, corrupted, slopes)
     else:
-        found = torch.zeros((), device=subject.device)
+        effects = torch.zeros((), device=subject.device)
         for step in range(steps):
             stream = torch.lerp(last, first, (step + 0.5) / steps)
             _, slopes = _with_gradients(subject, stream, pairs)
-            found = found + _contracted(clean, corrupted, slopes) / steps
+            effects = effects + _contracted(clean, corrupted, slopes) / steps
     losses = [pairs.loss_at_columns(run.logits.detach()) for run in (clean, corrupted)]
-    return found, losses[0], losses[1]
+    return effects, losses[0], losses[1]
 
 
 def _outputs(trace: Trace) -> list[Tensor]:
     """What the components put out, before the weights that write it: `input`, then a layer at a
     time its heads and its MLP."""
-    found = [trace.layers[0].at_heads]
+    computed = [trace.layers[0].at_heads]
     for layer in trace.layers:
-        found += [layer.z, layer.hidden]
-    return found
+        computed += [layer.z, layer.hidden]
+    return computed
 
 
 def _with_gradients(
@@ -129,10 +130,10 @@ def _contracted(
 ) -> Float[Tensor, "batch writer"]:
     """The change of each output times the gradient there."""
 
-    def product(own: Tensor, other: Tensor, slope: Tensor) -> Float[Tensor, "batch _"]:
-        wide = torch.promote_types(own.dtype, torch.float32)
-        by_position = ((other - own) * slope).sum(-1, dtype=wide)
-        return (by_position if own.ndim == 4 else by_position[..., None]).sum(1)
+    def product(clean: Tensor, corrupted: Tensor, slope: Tensor) -> Float[Tensor, "batch _"]:
+        wide = torch.promote_types(clean.dtype, torch.float32)
+        by_position = ((corrupted - clean) * slope).sum(-1, dtype=wide)
+        return (by_position if clean.ndim == 4 else by_position[..., None]).sum(1)
 
     outputs = zip(_outputs(clean), _outputs(corrupted), slopes, strict=True)
     return torch.cat([product(*each) for each in outputs], dim=1)

@@ -18,7 +18,8 @@ bends a component as a constant factor of it:
 
 The loss itself is differentiated as it is, and linear maps keep their gradient (0-rule). Without
 biases, and with all four rules, what reaches the input adds up to the output: relevance is
-conserved. Scores pool effects as in `eap`.
+conserved, which the tests check. Scores pool effects as in `eap`; what differs from it is a value
+of `Rules` that the subject is run by.
 """
 
 from collections.abc import Callable

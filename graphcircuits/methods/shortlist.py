@@ -4,6 +4,9 @@
    ranked below all of these, in EAP-IG's order, with scores from 0 down to -1.
 2. `single_edges_forecast` and `search_forecast` measure a few runs and warn of a long wait before
    it begins. Where arithmetic alone says that it is none, nothing is run.
+
+A language model has tens of thousands of edges: who asks for one run each should know before, and
+have a way to ask for less. The tests check that tested edges score as without a shortlist.
 """
 
 import time
@@ -97,8 +100,8 @@ def single_edges_forecast(
 ) -> Iterable[Warning]:
     """A warning where testing each edge in one run of its own takes long."""
 
-    def measured(subject: Transformer, part: Pairs) -> float:
-        base, other = subject.run(part.clean), subject.run(part.corrupted).writers
+    def measured(subject: Transformer, some: Pairs) -> float:
+        base, other = subject.run(some.clean), subject.run(some.corrupted).writers
         spread = torch.linspace(0, subject.graph.n_edges - 1, EDGES + 1).long()
 
         def run(edges: Int[Tensor, " edge"]) -> float:
@@ -116,11 +119,11 @@ def search_forecast(
 ) -> Iterable[Warning]:
     """A warning where a search that decides edge after edge takes long."""
 
-    def measured(subject: Transformer, part: Pairs) -> float:
-        corrupted = subject.run(part.corrupted).writers
+    def measured(subject: Transformer, some: Pairs) -> float:
+        corrupted = subject.run(some.corrupted).writers
         mask = torch.ones(1, subject.graph.n_edges).to(corrupted)
         runs = [
-            _seconds(lambda: masked_logits(subject, part.clean, mask, corrupted)) for _ in range(2)
+            _seconds(lambda: masked_logits(subject, some.clean, mask, corrupted)) for _ in range(2)
         ]
         # On average half of the subject follows an edge.
         return min(runs) / 2
@@ -142,8 +145,8 @@ def _forecast(
     if edges * _operations(subject, pairs) < WORK:
         return []
     subject = settled(subject)
-    part = pairs[: min(PROMPTS, len(pairs))].to(subject.device)
-    seconds = measured(subject, part) * edges * len(pairs) / len(part)
+    some = pairs[: min(PROMPTS, len(pairs))].to(subject.device)
+    seconds = measured(subject, some) * edges * len(pairs) / len(some)
     if seconds < LONG:
         return []
     text = (

@@ -11,10 +11,10 @@ from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.passes import (
     Pass,
     between,
+    detached,
     gradient_blocks,
     halves,
     joined,
-    kept,
     layer_gradients,
     outputs,
     with_gradients,
@@ -43,7 +43,7 @@ def test_gradients_and_outputs_are_those_of_the_whole_run(architecture: str) -> 
     torch.testing.assert_close(run.losses, loss(run.logits))
 
     with torch.no_grad():
-        plain = kept(subject, subject.trace(subject.embed(pairs.clean)))
+        plain = detached(subject, subject.trace(subject.embed(pairs.clean)))
     layers = ((layer.z, layer.hidden) for layer in plain.layers)
     found = outputs(subject, plain.layers[0].at_heads, layers)
     torch.testing.assert_close(found, whole.writers.permute(2, 0, 1, 3))
@@ -80,7 +80,7 @@ FAST = ("plain", "grouped-keys", "parallel", "gpt-2", "llama", "norms-after", "e
 
 def at_the_corrupted_prompts(subject: Transformer, pairs: Pairs) -> Pass:
     with torch.no_grad():
-        return kept(subject, subject.trace(subject.embed(pairs.corrupted)))
+        return detached(subject, subject.trace(subject.embed(pairs.corrupted)))
 
 
 def run_between(subject: Transformer, pairs: Pairs, share: float) -> Pass:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from graphcircuits.engine.masked import masked_logits
-from graphcircuits.engine.passes import between, kept
+from graphcircuits.engine.passes import between, detached
 from graphcircuits.predictor.invariant import (
     BETWEEN_STATISTICS,
     FAR_STATISTICS,
@@ -69,7 +69,7 @@ def test_own_effects_are_gradients_by_masks(architecture: str) -> None:
 def twin(subject: Transformer, pairs: Pairs) -> Invariants:
     """Everything from three whole runs: clean, corrupted, and between the two."""
     with torch.no_grad():
-        cut = kept(subject, subject.trace(subject.embed(pairs.corrupted)))
+        cut = detached(subject, subject.trace(subject.embed(pairs.corrupted)))
     mixed = between(subject, cut, SHARE)
     middle = mixed.run(pairs.clean, lambda logits: pairs.loss(logits).sum())
     clean, corrupted = (

@@ -24,9 +24,9 @@ from graphcircuits.engine.memory import CPU_BUFFER
 from graphcircuits.engine.passes import (
     Pass,
     between,
+    detached,
     halves,
     joined,
-    kept,
     layer_gradients,
     outputs,
     with_gradients,
@@ -173,11 +173,11 @@ def _runs_between(
     if both_ends:
         other = with_gradients(subject, corrupted, columns, loss)
         with torch.no_grad():
-            own = kept(subject, subject.trace(clean, columns))
+            own = detached(subject, subject.trace(clean, columns))
     else:
         with torch.no_grad():
             own, other = halves(
-                kept(subject, subject.trace(torch.cat([clean, corrupted]), columns))
+                detached(subject, subject.trace(torch.cat([clean, corrupted]), columns))
             )
     middle = with_gradients(between(subject, other, share), clean.clone(), columns, loss)
     losses = torch.cat([loss(own.logits), loss(other.logits)])
@@ -212,7 +212,7 @@ def _runs(
     else:
         run = with_gradients(subject, clean, columns, loss)
         with torch.no_grad():
-            other = kept(subject, subject.trace(corrupted, columns))
+            other = detached(subject, subject.trace(corrupted, columns))
             assert run.losses is not None
             losses = torch.cat([run.losses, loss(other.logits)])
         layers = [
