@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from graphcircuits.subject.files import load_transformer
     from graphcircuits.subject.transformer import Transformer, TransformerConfig
     from graphcircuits.task.pairs import Pairs
+    from graphcircuits.training.train import train
 
 __version__ = "0.1.0"
 
@@ -64,6 +65,7 @@ __all__ = [
     "rasp",
     "refine",
     "tasks",
+    "train",
 ]
 
 # Public name -> the module that defines it; a subpackage stands for itself.
@@ -98,6 +100,7 @@ _EXPORTS = {
     "rasp": "graphcircuits.rasp",
     "refine": "graphcircuits.evaluation.localize",
     "tasks": "graphcircuits.tasks",
+    "train": "graphcircuits.training.train",
 }
 
 

@@ -9,7 +9,6 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Annotated
 
@@ -62,22 +61,17 @@ MOVED = {
 """Commands of the laboratory, which is in the repository and not in the package."""
 
 
-def _moved(name: str) -> Callable[[], None]:
-    def refuse() -> None:
+def _refuse_moved(name: str) -> None:
+    @app.command(name, hidden=True, context_settings={"ignore_unknown_options": True})
+    def moved(words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
         raise ValueError(
             f"{name} is no command of the package any more; in a clone of the repository run: "
             f"{MOVED[name]}"
         )
 
-    return refuse
-
 
 for _name in MOVED:
-    app.command(
-        _name,
-        hidden=True,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )(_moved(_name))
+    _refuse_moved(_name)
 
 
 _debug: ContextVar[bool] = ContextVar("debug", default=False)
@@ -117,9 +111,9 @@ def _report(error: Exception) -> int:
         return FAILED if full else MISTAKE
     if isinstance(error, MemoryError) or re.search("out of memory|allocate memory", str(error)):
         in_commands = getattr(error, "in_commands", None)
-        told = in_commands() if in_commands else str(error) * isinstance(error, MemoryError)
+        text = in_commands() if in_commands else str(error) * isinstance(error, MemoryError)
         say_error(
-            told or "out of memory; give fewer prompts, smaller options or a smaller subject."
+            text or "out of memory; give fewer prompts, smaller options or a smaller subject."
         )
         return FAILED
     say_error(

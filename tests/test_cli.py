@@ -29,12 +29,19 @@ from tests.viewer.reading import data_of, floats
 
 @pytest.mark.parametrize(
     "name",
-    ["bench", "build", "cases", "compile", "cost", "evaluate", "interact", "localize", "train"],
+    ["bench", "build", "cases", "compile", "evaluate", "interact", "localize", "train"],
 )
 def test_every_command_has_help(name: str) -> None:
     done = CliRunner().invoke(cli.app, [name, "--help"])
     assert done.exit_code == 0
     assert "Usage:" in done.output
+
+
+@pytest.mark.parametrize("name", cli.MOVED)
+def test_commands_of_the_laboratory_say_where_they_are(command: Command, name: str) -> None:
+    ended = command(name, "ib-3", "--methods", "eap")
+    refused(ended, f"in a clone of the repository run: {cli.MOVED[name]}")
+    assert f"│ {name} " not in CliRunner().invoke(cli.app, ["--help"]).output
 
 
 def test_version(command: Command) -> None:

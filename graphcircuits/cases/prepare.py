@@ -43,6 +43,13 @@ class ConstantOutputError(ValueError):
     """A program whose output does not depend on the input has nothing to train."""
 
 
+def is_constant(case: Case, *, n: int = 64) -> bool:
+    """Whether the output is the same for `n` inputs drawn by the case's own sampler."""
+    outputs = map(case.evaluate, case.sample(n, torch.Generator().manual_seed(0)))
+    first = next(outputs)
+    return all(output == first for output in outputs)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildConfig:
     """How subjects are built."""
@@ -134,8 +141,8 @@ def prepare(order: Order, case: Case | MultiCase, config: BuildConfig) -> Prepar
     train, check, unseen = drawn
     content = [[_content(task) for task in tasks] for tasks in (train, check)]
     sha256 = content_hash(*content, case.codec)
-    own = subject_config(case, order.architecture, config.widen)
-    return Data(train, check, unseen, sha256, own, case.codec)
+    shape = subject_config(case, order.architecture, config.widen)
+    return Data(train, check, unseen, sha256, shape, case.codec)
 
 
 def graph_of(order: Order, case: Case | MultiCase) -> ComponentGraph:

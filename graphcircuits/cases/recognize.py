@@ -9,7 +9,7 @@
 Not recognized are weights that were changed, be it by one step of training, prompts that went
 through a file, and subjects that others trained on the same program.
 
-`python -m lab.generators subjects` writes the file, which is what the package reads.
+`python -m lab.generators subjects` writes that file.
 """
 
 import json
@@ -48,24 +48,14 @@ def recognize(subject: Transformer, pairs: Pairs | None = None) -> Recognized:
     return Recognized(case, None if fleet == "natural" else case)
 
 
-def case_of(subject: Transformer, pairs: Pairs | None = None) -> str | None:
-    """The case that the subject, or else the pairs, belong to; None if none is recognized."""
-    return recognize(subject, pairs).case
-
-
-def planted_case(subject: Transformer) -> str | None:
-    """The case whose circuit the subject was trained to have; None if none is known."""
-    return recognize(subject).planted
-
-
 def _known(subject: Transformer) -> Order | None:
     """The shipped subject that has these weights."""
     known = _by_content()
-    sizes = {size for size, _ in known}
+    size = n_parameters(subject)
     # Nearly every other subject has another number of weights, and need not be hashed.
-    if n_parameters(subject) not in sizes:
+    if size not in {listed for listed, _ in known}:
         return None
-    return known.get((n_parameters(subject), fingerprint(subject)))
+    return known.get((size, fingerprint(subject)))
 
 
 def fingerprint(subject: Transformer) -> str:

@@ -152,38 +152,38 @@ def read_manifest(folder: Path) -> Manifest:
             f"{folder} holds no corpus: there is no {MANIFEST} in it; build one with: "
             f"python -m lab.factory corpus {folder} --natural 100"
         )
-    found = load_artifact(path, KIND)
-    version = found.meta.get("corpus")
+    artifact = load_artifact(path, KIND)
+    version = artifact.meta.get("corpus")
     if version != VERSION:
         raise StoreError(
             f"{path} describes a corpus of version {short(version)}, written by graphcircuits "
-            f"{found.package}; this is {__version__}, which has version {VERSION}: build it anew "
-            "in another folder."
+            f"{artifact.package}; this is {__version__}, which has version {VERSION}: build it "
+            "anew in another folder."
         )
     with taken_apart(path, "manifest"):
-        config = build_config(CorpusConfig, found.config)
-        plan = tuple(build_config(Shard, one) for one in found.meta["plan"])
+        config = build_config(CorpusConfig, artifact.config)
+        plan = tuple(build_config(Shard, one) for one in artifact.meta["plan"])
         kept = {
-            name: build_config(KeptShard, one) for name, one in dict(found.meta["kept"]).items()
+            name: build_config(KeptShard, one) for name, one in dict(artifact.meta["kept"]).items()
         }
         for name in (*kept, *(shard.name for shard in plan)):
             if Path(name).name != name:
                 raise ValueError(f"{short(name)} is not the name of a shard")
-        return Manifest(config, plan, kept, found.package)
+        return Manifest(config, plan, kept, artifact.package)
 
 
 def read_shard(folder: Path, name: str, kept: KeptShard | None = None) -> Artifact:
     """A shard, whole and as the manifest has it; StoreError otherwise."""
     path = shard_path(folder, name)
-    found = load_artifact(path, SHARD)
-    if kept is not None and found.sha256 != kept.sha256:
+    artifact = load_artifact(path, SHARD)
+    if kept is not None and artifact.sha256 != kept.sha256:
         raise StoreError(
-            f"{path} is not the shard that was finished: it has sha256 {found.sha256[:12]}..., "
+            f"{path} is not the shard that was finished: it has sha256 {artifact.sha256[:12]}..., "
             f"the manifest says {kept.sha256[:12]}...; the command that built the corpus makes it "
             "again."
         )
     with taken_apart(path, "shard"):
-        maps = [found.meta[part] for part in ("subjects", "reports", "refused")]
-        if not all(isinstance(part, dict) for part in maps) or not maps[0].keys() <= maps[1].keys():
+        maps = [artifact.meta[each] for each in ("subjects", "reports", "refused")]
+        if not all(isinstance(each, dict) for each in maps) or not maps[0].keys() <= maps[1].keys():
             raise ValueError("every subject needs a report")
-    return found
+    return artifact

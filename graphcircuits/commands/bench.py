@@ -256,7 +256,7 @@ def _run(
                 # A case that cannot be loaded takes all its runs with it.
                 runs = 1 if outcome.method else config.n_runs // len(config.cases)
                 reused = isinstance(outcome, BenchRun) and outcome.reused
-                bar.advance(overall, runs, kept=reused)
+                bar.advance(overall, runs, reused=reused)
 
             return finished(
                 config,

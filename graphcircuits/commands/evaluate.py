@@ -15,7 +15,7 @@ from graphcircuits.commands.checks import (
     suffix,
     writable,
 )
-from graphcircuits.commands.localize_inputs import Named
+from graphcircuits.commands.localize_inputs import LocalizeWords
 from graphcircuits.commands.output import Json, print_json, print_table, save, say
 from graphcircuits.commands.programs import program_file, without_subject
 from graphcircuits.commands.progress import late_progress
@@ -112,7 +112,7 @@ def evaluate(
     counts = _counts(sizes)
     loaded = [Result.load(file) for file in files]
     drawn_by, note = curves.fresh_draw(loaded, seed)
-    named = Named(
+    named = LocalizeWords(
         case=_named_case(loaded) if subject is None and model is None else subject,
         model=model,
         task=task,

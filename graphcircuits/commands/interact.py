@@ -106,7 +106,7 @@ def interact(
         given.problems(task, words=words),
         ["--by-position goes with --json"] if by_position and not as_json else [],
     )
-    (loaded,) = given.load(device, dtype, task=task, words=words, n=draw, seed=seed)
+    loaded = given.load(device, dtype, task=task, words=words, n=draw, seed=seed)
     title, prompts = loaded.title, loaded.pairs
     with late_progress() as bar:
         step = bar.add_task(f"interactions in {title}", total=None)

@@ -21,7 +21,7 @@ from graphcircuits.commands.checks import (
     suffix,
     writable,
 )
-from graphcircuits.commands.localize_inputs import Inputs, Named
+from graphcircuits.commands.localize_inputs import Inputs, LocalizeWords
 from graphcircuits.commands.options import method_options, named_method
 from graphcircuits.commands.output import (
     INTERRUPTED,
@@ -178,7 +178,7 @@ def localize(
     from graphcircuits.fleets.recipes import FLEETS
     from graphcircuits.result.result import SUFFIXES
 
-    given = Named(
+    given = LocalizeWords(
         case=case,
         model=model,
         fleet=fleet,
@@ -222,20 +222,18 @@ def localize(
     named = None if method is None else named_method(method)
     if named is not None:
         method_options(named, option or [])  # before anything is loaded
-    refining: dict[str, Any] | None = None
-    if refine is not None or refine_steps is not None:
-        refining = {"seconds": refine, "steps": refine_steps, "checkpoint": refine_checkpoint}
+    length = {"seconds": refine, "steps": refine_steps, "checkpoint": refine_checkpoint}
     try:
         inputs = given.load()
         small = inputs.subject.graph.n_edges < LARGE  # its curve takes no time to speak of
         looked_at = out is not None and out.suffix in (".json", ".safetensors")
-        found, cut_short = _run(
+        conclusion, cut_short = _run(
             inputs,
             named,
             option or [],
             top=top,
             seed=seed,
-            refining=refining,
+            refining=None if refine is None and refine_steps is None else length,
             edges=edges,
             keep=keep,
             level=level,
@@ -244,13 +242,14 @@ def localize(
         )
     except KeyboardInterrupt:
         _say_nothing_written([out, html], refine_checkpoint)
+    result, truth = conclusion.result, inputs.truth
     saved = save(
         {
-            out: lambda path: found.result.save(path),
-            html: lambda path: found.result.show(path, truth=inputs.truth, notes=inputs.variables),
+            out: lambda path: result.save(path),
+            html: lambda path: result.show(path, truth=truth, notes=inputs.variables),
         }
     )
-    _print(found, as_json=as_json, rows=ROWS if edges is None else found.proposal.best)
+    _print(conclusion, as_json=as_json, rows=ROWS if edges is None else conclusion.proposal.best)
     saved.tell(quiet=as_json)
     if cut_short:
         _say_cut_short(refine_checkpoint)
@@ -298,7 +297,7 @@ def _run(
                 result = refined(subject, prompts, result, progress=progress, **refining)
         bar.remove_task(step)
         step = bar.add_task(f"choosing the circuit of {subject.name}", total=None)
-        found = conclude(
+        conclusion = conclude(
             subject,
             prompts,
             result,
@@ -309,36 +308,36 @@ def _run(
             progress=lambda done, total: bar.update(step, completed=done, total=total),
             **judged,
         )
-    return found, interruption.asked
+    return conclusion, interruption.asked
 
 
 # What is printed
 
 
-def _print(found: "Conclusion", *, as_json: bool, rows: int) -> None:
+def _print(conclusion: "Conclusion", *, as_json: bool, rows: int) -> None:
     """Print a conclusion; the table has at most so many rows."""
     from graphcircuits.task.accuracy import LEAST_RIGHT, wrong_text
 
     if as_json:
-        print_json(found.record())
+        print_json(conclusion.record())
     else:
-        _show(found, min(rows, found.proposal.best))
-    for text in found.warnings:
+        _show(conclusion, min(rows, conclusion.proposal.best))
+    for text in conclusion.warnings:
         say(f"warning: {text}", err=True)
-    if found.right is not None and found.right < LEAST_RIGHT:
-        say(f"warning: {wrong_text(found.right, found.n_pairs)}", err=True)
+    if conclusion.right is not None and conclusion.right < LEAST_RIGHT:
+        say(f"warning: {wrong_text(conclusion.right, conclusion.n_pairs)}", err=True)
 
 
-def _show(found: "Conclusion", n_rows: int) -> None:
+def _show(conclusion: "Conclusion", n_rows: int) -> None:
     """Print the best edges and what there is to say of them."""
-    result, proposal, truth = found.result, found.proposal, found.truth
+    result, proposal, truth = conclusion.result, conclusion.proposal, conclusion.truth
     say(f"{result.subject}: {result.task}" if result.task else result.subject)
-    say(f"{result.method}, {found.n_pairs} pairs, seed {result.seed}, {result.seconds:.2f} s")
+    say(f"{result.method}, {conclusion.n_pairs} pairs, seed {result.seed}, {result.seconds:.2f} s")
     for note in result.notes:
-        if note not in found.warnings:
+        if note not in conclusion.warnings:
             say(note)
-    if found.right is not None:
-        say(f"the subject is right on {found.right:.0%} of the prompts")
+    if conclusion.right is not None:
+        say(f"the subject is right on {conclusion.right:.0%} of the prompts")
     rows, likely = [], result.top_probabilities(n_rows)
     for rank, (edge, score) in enumerate(result.top(n_rows)):
         rows.append([str(rank + 1), edge, f"{score:.4g}"])
@@ -356,7 +355,7 @@ def _show(found: "Conclusion", n_rows: int) -> None:
     if truth is not None:
         true_edges = len(proposal.circuit & truth.on(result.graph))
         say(f"{true_edges} of the {len(truth)} true edges are among them")
-        say(f"AUROC {found.auroc:.4f} ({found.level} level)")
+        say(f"AUROC {conclusion.auroc:.4f} ({conclusion.level} level)")
 
 
 def _say_nothing_written(files: list[Path | None], checkpoint: Path | None) -> NoReturn:

@@ -1,7 +1,7 @@
 """What `graphcircuits localize` works on: the subject and the prompts that the words name.
 
-`Named` holds the words; its `problems` says which do not go together, and its `load` gives the
-subject, its prompts and fresh ones: drawn by another seed or, of a file, those that were held back.
+`LocalizeWords` holds the words; its `problems` says which do not go together, and its `load` gives
+the subject, its prompts and fresh ones: drawn by another seed or, of a file, those held back.
 """
 
 from dataclasses import dataclass, replace
@@ -50,7 +50,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named:
+class LocalizeWords:
     """What was typed about the subject and its prompts."""
 
     case: str | None
@@ -109,7 +109,8 @@ class Named:
             pairs = self._draw(case, subject, self.seed)
             others = self._draw(case, subject, fresh_seed(self.seed)) if fresh else None
         else:
-            pairs, others = self._from_file(subject), None
+            file, model = self.pairs_file, str(self.model)
+            pairs, others = own_pairs(file, model, subject, words=self.words), None
         if self.only_right:
             given, pairs = len(pairs), only_right(subject, pairs)
             others = None if others is None else only_right(subject, others)
@@ -139,8 +140,7 @@ class Named:
         if self.model is not None and self.case is None:
             subject, truth = own_subject(self.model, self.device, self.dtype)
             return None, replace(subject, name=title_of(self.model)), truth
-        if self.model is not None:
-            assert self.case is not None
+        if self.model is not None and self.case is not None:
             typed = {"vocab": self.vocab, "max_seq_len": self.max_seq_len, "causal": self.causal}
             case, subject = planted(self.case, Path(self.model), **typed)
             subject = replace(subject, name=case.id)
@@ -162,14 +162,7 @@ class Named:
     def _draw(self, case: "Case | None", subject: "Transformer", seed: int) -> "Pairs":
         if case is not None:
             return case.pairs(self.n_pairs, seed=seed)
-        assert self.task is not None
-        assert self.model is not None
-        return task_pairs(self.task, self.model, subject, n=self.n_pairs, seed=seed)
-
-    def _from_file(self, subject: "Transformer") -> "Pairs":
-        assert self.pairs_file is not None
-        assert self.model is not None
-        return own_pairs(self.pairs_file, self.model, subject, words=self.words)
+        return task_pairs(str(self.task), str(self.model), subject, n=self.n_pairs, seed=seed)
 
     def _hold_back(self, pairs: "Pairs") -> "tuple[Pairs, Pairs | None, tuple[str, ...]]":
         """The pairs of a file without those that are held back, these, and a note on it."""

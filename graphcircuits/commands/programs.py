@@ -1,7 +1,7 @@
 """Programs of a user's own: `path/to/file.py:name`, with the vocabulary and length they need.
 
-`own_program` reads one, `own_case` makes a case of it, and `planted` takes its inputs from the
-subject that `graphcircuits build --program` made of it, so that they need not be typed again.
+`own_case` makes a case of one, and `planted` takes its inputs from the subject that `graphcircuits
+build --program` made of it, so that they need not be typed again.
 
 `Given` sorts the words CASE [PAIRS] of a command, where CASE may be the path of a model as well.
 With --model there is no case: what comes first is a program, or the file of prompts.
@@ -25,7 +25,7 @@ from graphcircuits.commands.subjects import (
 
 if TYPE_CHECKING:
     from graphcircuits.cases.case import Case
-    from graphcircuits.rasp import SOp, Value
+    from graphcircuits.rasp import Value
     from graphcircuits.subject.transformer import Transformer
     from graphcircuits.task.pairs import Pairs
 
@@ -37,34 +37,13 @@ ENOUGH = 0.9
 """Share of right answers below which a subject does not follow the program, whatever it was."""
 
 
-@dataclass(frozen=True)
-class OwnProgram:
-    """A program from a file, and what it runs on."""
-
-    path: Path
-    name: str
-    program: "SOp"
-    vocab: "tuple[Value, ...]"
-    max_seq_len: int
-
-
-def own_program(given: str, vocab: str | None, max_seq_len: int | None) -> OwnProgram:
-    """The program that `path/to/file.py:name` means, or `path/to/file.py` if it holds but one."""
-    from graphcircuits.rasp.load import load_program
-
+def own_case(given: str, vocab: str | None, max_seq_len: int | None, causal: bool) -> "Case":
+    """The case of the program that `path/to/file.py:name` means; the name may be left out where the
+    file holds but one."""
     if vocab is None or max_seq_len is None:
         raise ValueError("your own program needs --vocab and --max-seq-len.")
     refuse(in_range("--max-seq-len", max_seq_len, 2, LONGEST))
-    tokens = _tokens(vocab)
-    path, name = split_name(given)
-    name, program = load_program(path, name)
-    return OwnProgram(path, name, program, tokens, max_seq_len)
-
-
-def own_case(given: str, vocab: str | None, max_seq_len: int | None, causal: bool) -> "Case":
-    """The case of a program, by the name that it has in its file."""
-    own = own_program(given, vocab, max_seq_len)
-    return _case(own.path, own.name, own.program, own.vocab, own.max_seq_len, causal)
+    return _case(given, _tokens(vocab), max_seq_len, causal)
 
 
 def planted(
@@ -82,10 +61,8 @@ def planted(
     """
     import torch
 
-    from graphcircuits.rasp.load import load_program, vocab_text
+    from graphcircuits.rasp.load import vocab_text
 
-    path, name = split_name(given)
-    name, program = load_program(path, name)
     if not file.exists():
         raise FileNotFoundError(
             f"no subject at {file}: there is no such file; build one with: {build_command(given)}"
@@ -108,7 +85,7 @@ def planted(
     if causal and not config.causal:
         problems.append(f"--causal was given, but {file} attends both ways")
     refuse(problems)
-    case = _case(path, name, program, codec.vocab, config.n_ctx, config.causal)
+    case = _case(given, codec.vocab, config.n_ctx, config.causal)
     problems = _misfits(case, transformer)
     if problems:
         raise ValueError(
@@ -177,16 +154,12 @@ def _tokens(vocab: str) -> "tuple[Value, ...]":
     return tokens
 
 
-def _case(
-    path: Path,
-    name: str,
-    program: "SOp",
-    vocab: "tuple[Value, ...]",
-    max_seq_len: int,
-    causal: bool,
-) -> "Case":
+def _case(given: str, vocab: "tuple[Value, ...]", max_seq_len: int, causal: bool) -> "Case":
     from graphcircuits.cases.case import Case
+    from graphcircuits.rasp.load import load_program
 
+    path, name = split_name(given)
+    name, program = load_program(path, name)
     return Case(
         id=name,
         program=program,
@@ -267,9 +240,9 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Given:
-    """Cases or a program, a model, and a file of prompts, each where it was given."""
+    """A case or a program, a model, and a file of prompts, each where it was given."""
 
-    cases: str | None
+    case: str | None
     model: str | None
     pairs: Path | None
 
@@ -285,16 +258,16 @@ class Given:
     @property
     def files(self) -> list[Path | None]:
         """What is read, and must not be written over."""
-        program = None if self.cases is None else program_file(self.cases)
+        program = None if self.case is None else program_file(self.case)
         return [program, None if self.model is None else Path(self.model), self.pairs]
 
     def problems(self, task: str | None, *, words: bool) -> list[str]:
         """Words that do not go together."""
-        if self.cases is None and self.model is None:
+        if self.case is None and self.model is None:
             return ["give a case, such as ib-3, or your own model with --model; got neither"]
         return [
-            *([] if self.cases is None else unsuited(self.cases, self.model)),
-            *prompt_problems(self.cases, self.model, task=task, pairs_file=self.pairs, words=words),
+            *([] if self.case is None else unsuited(self.case, self.model)),
+            *prompt_problems(self.case, self.model, task=task, pairs_file=self.pairs, words=words),
         ]
 
     def load(
@@ -306,40 +279,24 @@ class Given:
         words: bool,
         n: int,
         seed: int,
-        several: bool = False,
-    ) -> list[Loaded]:
-        """The subjects with their prompts: one, or, if several may be, that of each case."""
-        if self.cases is None:
+    ) -> Loaded:
+        """The subject with its prompts."""
+        if self.case is None:
             assert self.model is not None
             subject, _ = own_subject(self.model, device, dtype)
             prompts, about = model_prompts(
-                self.model,
-                subject,
-                task=task,
-                pairs_file=self.pairs,
-                words=words,
-                n=n,
-                seed=seed,
+                self.model, subject, task=task, pairs_file=self.pairs, words=words, n=n, seed=seed
             )
-            return [Loaded(title_of(self.model), about, subject, prompts)]
+            return Loaded(title_of(self.model), about, subject, prompts)
         from graphcircuits.cases import load_case
 
         if self.model is not None:
-            case, subject = planted(self.cases, Path(self.model))
-            found = [(case, subject, self.model)]
+            case, subject = planted(self.case, Path(self.model))
         else:
-            ids = [id.strip() for id in self.cases.split(",")] if several else [self.cases]
-            found = [(case, case.subject(), case.id) for case in map(load_case, ids)]
-        if self.pairs is not None and len(found) > 1:
-            raise ValueError(f"one file of prompts cannot serve {len(found)} cases; name one case.")
-        return [
-            Loaded(
-                case.id,
-                printable(case.task),
-                placed(subject, device, dtype),
-                case.pairs(n, seed=seed)
-                if self.pairs is None
-                else own_pairs(self.pairs, source, subject, words=words),
-            )
-            for case, subject, source in found
-        ]
+            case = load_case(self.case)
+            subject = case.subject()
+        if self.pairs is None:
+            prompts = case.pairs(n, seed=seed)
+        else:
+            prompts = own_pairs(self.pairs, self.model or case.id, subject, words=words)
+        return Loaded(case.id, printable(case.task), placed(subject, device, dtype), prompts)

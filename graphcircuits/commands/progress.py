@@ -74,22 +74,22 @@ class Progress(rich_progress.Progress):
         *,
         completed: int | float | None = None,
         description: str | None = None,
-        kept: bool = False,
+        reused: bool = False,
         **given: Any,
     ) -> None:
-        """Change what is given; `kept` says that what is completed was there before."""
+        """Change what is given; `reused` says that what is completed was there before."""
         with self._lock:
             count = self._tasks[task_id]
             if completed is not None and completed < count.completed:
                 self.reset(task_id)  # another count begins
-            if completed is not None and kept:
+            if completed is not None and reused:
                 count.completed = completed  # past rich, which would time it
             text = None if description is None else printable(description)
             super().update(task_id, completed=completed, description=text, **given)
 
-    def advance(self, task_id: TaskID, advance: int | float = 1, *, kept: bool = False) -> None:
+    def advance(self, task_id: TaskID, advance: int | float = 1, *, reused: bool = False) -> None:
         with self._lock:
-            self.update(task_id, completed=self._tasks[task_id].completed + advance, kept=kept)
+            self.update(task_id, completed=self._tasks[task_id].completed + advance, reused=reused)
 
     def say(self, line: str) -> None:
         """Print one line that stays, above the bars where there are any."""
@@ -204,24 +204,24 @@ def deferred() -> Iterator[Interruption]:
     Before the first call of `check` there is no step to wait for, and nothing is held back. In
     other threads than the main one, and where Ctrl-C is ignored, all is as it was.
     """
-    found = Interruption()
+    interruption = Interruption()
 
     def heard(number: int, frame: FrameType | None) -> None:
-        if found.asked or not found.steps:
+        if interruption.asked or not interruption.steps:
             raise KeyboardInterrupt
-        found.asked = True
+        interruption.asked = True
         with suppress(RuntimeError):  # a line was just being written; the next interrupt counts
             say("interrupted: this step is finished first; once more ends it at once.", err=True)
 
     if threading.current_thread() is not threading.main_thread():
-        yield found
+        yield interruption
         return
     before = {one: signal.getsignal(one) for one in SIGNALS}
     replaced = [one for one, handler in before.items() if callable(handler)]
     for one in replaced:
         signal.signal(one, heard)
     try:
-        yield found
+        yield interruption
     finally:
         for one in replaced:
             signal.signal(one, before[one])

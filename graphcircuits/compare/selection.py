@@ -22,8 +22,8 @@ from graphcircuits.cases import MULTITASK, RANDOM, case_ids, load_case
 from graphcircuits.cases.case import DEFAULT_LABELS, LABELINGS, Case
 from graphcircuits.cases.multitask import AT, TaskCase, multi_records
 from graphcircuits.cases.orders import Order, shipped_orders
-from graphcircuits.cases.pools import POOLS, pool_cases
 from graphcircuits.cases.recognize import shipped_ids
+from graphcircuits.cases.relations import POOLS, pool_cases
 from graphcircuits.circuit import Circuit
 from graphcircuits.evaluation.evaluate import LEVELS, auroc
 from graphcircuits.graph import ComponentGraph

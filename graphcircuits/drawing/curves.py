@@ -43,9 +43,9 @@ def curve_figure(
         figure = Figure(figsize=(4.2, 3.0), layout="constrained")
         axes: Any = figure.subplots()
     else:
-        whole = ax.get_figure(root=True)
-        assert whole is not None
-        figure, axes = whole, ax
+        parent = ax.get_figure(root=True)
+        assert parent is not None
+        figure, axes = parent, ax
     draw_curve(axes, sizes, faithfulness, color=COLOURS[0], label=label)
     frame(axes)
     low, high = min(faithfulness), max(faithfulness)

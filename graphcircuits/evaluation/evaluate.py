@@ -24,7 +24,7 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.engine.circuits import CutRun, circuit_logits
 from graphcircuits.engine.masked import ABLATIONS
 from graphcircuits.engine.memory import Footprint, at_once, explained
-from graphcircuits.engine.stack import log_sizes
+from graphcircuits.engine.relaxed import log_sizes
 from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.result import Result
 from graphcircuits.subject.states import Trace

@@ -67,8 +67,11 @@ def localize(
         best edges that keep enough; with subject, task, method, options, seed and notes.
 
     Example:
+        >>> import graphcircuits as gc
         >>> case = gc.load_case("ib-3")
-        >>> gc.localize(case.subject(), case.pairs(64)).circuit()
+        >>> result = gc.localize(case.subject(), case.pairs(64))
+        >>> result.method, list(result.circuit())
+        ('gcl', ['input->m0', 'm0->a1.h0<v>', 'a1.h0->logits'])
 
     Reference: docs/methods.md for the methods, docs/evaluate.md for the proposed circuit.
     """
@@ -110,8 +113,12 @@ def refine(
         what was gained. It has no probabilities: these belong to scores as they were predicted.
 
     Example:
+        >>> import graphcircuits as gc
+        >>> case = gc.load_case("ib-3")
+        >>> subject, pairs = case.subject("natural"), case.pairs(64)
         >>> result = gc.localize(subject, pairs, "eap-ig")
-        >>> gc.refine(subject, pairs, result, seconds=10).circuit()
+        >>> len(gc.refine(subject, pairs, result, steps=10).circuit()) < len(result.circuit())
+        True
 
     Reference: docs/refine.md.
     """

@@ -73,22 +73,22 @@ class Proposal:
 
     def sentences(self) -> list[str]:
         """What there is to say of the circuit."""
-        said, n_edges = [], self.circuit.graph.n_edges
+        sentences, n_edges = [], self.circuit.graph.n_edges
         size = f"{len(self.circuit):,} of {n_edges:,} edges in the circuit"
         if loose := self.best - len(self.circuit):
             size += f": the {self.best:,} best, without {loose:,} on no path from input to logits"
-        said.append(size)
+        sentences.append(size)
         if self.found_on is not None:
             text = f"they keep {shown(self.found_on)} of the behaviour on "
             of_all = "the " if self.n_pairs == self.of_pairs else f"{self.n_pairs} of the "
             text += f"{of_all}{_count(self.of_pairs, 'pair')} they were found on"
             if self.fresh is not None:
                 text += f", {shown(self.fresh)} on {_count(self.n_fresh, 'fresh pair')}"
-            said.append(text)
+            sentences.append(text)
             if self.keep is not None:
                 near = f" (found to within {CLOSE:.0%})" if self.best * CLOSE > 1 else ""
-                said.append(f"fewer of the best edges keep less than {self.keep:g}{near}")
-        return [*said, *(f"how faithful it is cannot be said: {one}" for one in self.problems)]
+                sentences.append(f"fewer of the best edges keep less than {self.keep:g}{near}")
+        return [*sentences, *(f"how faithful it is cannot be said: {one}" for one in self.problems)]
 
     def warnings(self) -> list[str]:
         """What must not be overlooked."""
@@ -138,13 +138,13 @@ def propose(
     """
     if not 0 < keep <= 1:
         raise ValueError(f"keep must be above 0 and at most 1, got {keep}.")
-    some, problems = _few(subject, pairs), []
+    few, problems = _few(subject, pairs), []
     found_on = curve = circuit = None
     try:
-        runs = CircuitRuns(subject, some)
+        runs = CircuitRuns(subject, few)
         if edges is None:
             edges, tried = _fewest(result, runs, keep, progress)
-            curve = _recorded(tried, subject, some, seed)
+            curve = _recorded(tried, subject, few, seed)
             circuit, found_on = result.circuit(edges=edges, prune=True), tried[edges]
         else:
             (found_on,) = runs([result.circuit(edges=edges)])
@@ -156,7 +156,7 @@ def propose(
         best=edges,
         keep=None if curve is None else keep,
         found_on=found_on,
-        n_pairs=len(some),
+        n_pairs=len(few),
         of_pairs=len(pairs),
         curve=curve,
         problems=tuple(problems),
@@ -205,12 +205,12 @@ def _on_fresh(proposal: Proposal, subject: Transformer, seen: Pairs, fresh: Pair
             f"on fresh pairs: all {len(fresh)} that were drawn are among those it was found on"
         )
         return replace(proposal, problems=(problem,))
-    some = _few(subject, left)
+    few = _few(subject, left)
     try:
-        (value,) = faithfulness(subject, some, [proposal.circuit])
+        (value,) = faithfulness(subject, few, [proposal.circuit])
     except (ValueError, MemoryError) as error:
         return replace(proposal, problems=(f"on fresh pairs: {_why(error)}",))
-    return replace(proposal, fresh=value, n_fresh=len(some))
+    return replace(proposal, fresh=value, n_fresh=len(few))
 
 
 def _why(error: Exception) -> str:
@@ -230,14 +230,14 @@ def recorded_curve(
 
     None where it cannot be measured.
     """
-    n_edges, some = subject.graph.n_edges, _few(subject, pairs)
+    n_edges, few = subject.graph.n_edges, _few(subject, pairs)
     grid = mib_sizes(n_edges) if n_edges >= LARGE else log_sizes(n_edges)
     sizes = sorted({one for one in (*grid, size) if one < n_edges})
     try:
-        values = faithfulness(subject, some, [result.circuit(edges=n, prune=True) for n in sizes])
+        values = faithfulness(subject, few, [result.circuit(edges=n, prune=True) for n in sizes])
     except (ValueError, MemoryError):
         return None
-    return _recorded(dict(zip(sizes, values, strict=True)), subject, some, seed)
+    return _recorded(dict(zip(sizes, values, strict=True)), subject, few, seed)
 
 
 def _recorded(

@@ -35,17 +35,17 @@ SCALE = 2**20
 
 @dataclass(frozen=True, eq=False)
 class FleetData:
-    """The exchanges of all subjects, padded alike; `part` numbers all components of a subject."""
+    """The exchanges of all subjects, padded alike; components are all of a subject's."""
 
     tokens: Int[Tensor, "subject task input pos_with_bos"]
     targets: Float[Tensor, "subject task input pos"]
-    base: Int[Tensor, "subject task part pair"]
-    source: Int[Tensor, "subject task part pair"]
-    swapped: Float[Tensor, "subject task part pair pos"]
-    scored: Bool[Tensor, "subject task part pair pos"]
+    base: Int[Tensor, "subject task component pair"]
+    source: Int[Tensor, "subject task component pair"]
+    swapped: Float[Tensor, "subject task component pair pos"]
+    scored: Bool[Tensor, "subject task component pair pos"]
     exists: Bool[Tensor, "subject pos"]
     """Positions within the subject's context."""
-    inside: Bool[Tensor, "subject task part"]
+    inside: Bool[Tensor, "subject task component"]
     """Whether a component is in the task's circuit."""
     free: Bool[Tensor, "subject task reader writer"]
     """Edges that the program does not need: outside the complete circuit."""
@@ -72,7 +72,7 @@ class Errors:
     """How wrong each task and each of its components was when last checked, from 0 to 1."""
 
     task: Float[Tensor, "subject task"]
-    part: Float[Tensor, "subject task part"]
+    component: Float[Tensor, "subject task component"]
 
     @classmethod
     def unknown(cls, data: FleetData) -> "Errors":
@@ -81,12 +81,12 @@ class Errors:
         return cls(torch.ones(shape[:2], device=device), torch.ones(shape, device=device))
 
     def take(self, chosen: Int[Tensor, " subject"]) -> "Errors":
-        return Errors(self.task[chosen], self.part[chosen])
+        return Errors(self.task[chosen], self.component[chosen])
 
     def copy_(self, other: "Errors") -> None:
         """Overwrite in place, for a step that was recorded with these tensors."""
         self.task.copy_(other.task)
-        self.part.copy_(other.part)
+        self.component.copy_(other.component)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +96,7 @@ class PatchedRows:
     tokens: Int[Tensor, "subject row pos_with_bos"]
     targets: Float[Tensor, "subject row pos"]
     scored: Bool[Tensor, "subject row pos"]
-    parts: Bool[Tensor, "subject row part"]
+    components: Bool[Tensor, "subject row component"]
     """Components that hold what they do in the donor's run."""
     strict: Bool[Tensor, " row"]
     """Rows whose patch lies outside the circuit."""
@@ -123,8 +123,8 @@ class Rows:
     cut: CutRows | None
 
 
-def part_names(fleet: Fleet) -> list[str]:
-    """Components in the order of the `part` axis: a layer's heads, then its MLP."""
+def component_names(fleet: Fleet) -> list[str]:
+    """Components in the order of the `component` axis: a layer's heads, then its MLP."""
     return list(fleet.graph.writer_names[1:])
 
 
@@ -134,7 +134,7 @@ def part_names(fleet: Fleet) -> list[str]:
 def gather(fleet: Fleet, exchanges: Sequence[Sequence[Exchange]]) -> FleetData:
     """All subjects' data in tensors of one size; for each subject the exchanges of its tasks."""
     _check_alike(exchanges)
-    config, graph, names = fleet.config, fleet.graph, part_names(fleet)
+    config, graph, names = fleet.config, fleet.graph, component_names(fleet)
     subjects, tasks = len(exchanges), max(map(len, exchanges))
     inputs, drawn = len(exchanges[0][0].tokens), exchanges[0][0].base.shape[1]
     pos = config.n_ctx - 1
@@ -149,39 +149,39 @@ def gather(fleet: Fleet, exchanges: Sequence[Sequence[Exchange]]) -> FleetData:
         exists=torch.zeros(subjects, pos, dtype=torch.bool),
         inside=torch.zeros(*every, len(names), dtype=torch.bool),
         free=torch.zeros(*every, graph.n_readers, graph.n_writers, dtype=torch.bool),
-        numerical=torch.tensor([own[0].numerical for own in exchanges]),
-        n_tasks=torch.tensor([len(own) for own in exchanges]),
+        numerical=torch.tensor([tasks[0].numerical for tasks in exchanges]),
+        n_tasks=torch.tensor([len(tasks) for tasks in exchanges]),
     )
-    for s, own in enumerate(exchanges):
-        data.exists[s, : own[0].targets.shape[1]] = True
-        for t, exchange in enumerate(own):
+    for s, of_subject in enumerate(exchanges):
+        data.exists[s, : of_subject[0].targets.shape[1]] = True
+        for t, exchange in enumerate(of_subject):
             length = exchange.targets.shape[1]
             data.tokens[s, t, :, : length + 1] = exchange.tokens
             data.targets[s, t, :, :length] = exchange.targets
-            needed = Circuit.from_names(graph, _own_names(graph, exchange.edges)).mask
+            needed = Circuit.from_names(graph, _with_groups(graph, exchange.edges)).mask
             data.free[s, t, graph.edge_readers, graph.edge_writers] = ~needed
             for row, name in enumerate(exchange.components):
-                part = names.index(name)
-                data.inside[s, t, part] = True
-                data.base[s, t, part] = exchange.base[row]
-                data.source[s, t, part] = exchange.source[row]
-                data.swapped[s, t, part, :, :length] = exchange.swapped[row]
-                data.scored[s, t, part, :, :length] = exchange.scored[row]
+                component = names.index(name)
+                data.inside[s, t, component] = True
+                data.base[s, t, component] = exchange.base[row]
+                data.source[s, t, component] = exchange.source[row]
+                data.swapped[s, t, component, :, :length] = exchange.swapped[row]
+                data.scored[s, t, component, :, :length] = exchange.scored[row]
     return data
 
 
 def _check_alike(exchanges: Sequence[Sequence[Exchange]]) -> None:
     """Refuse what cannot stand in one tensor, or in one subject."""
-    if empty := [s for s, own in enumerate(exchanges) if not own]:
+    if empty := [s for s, tasks in enumerate(exchanges) if not tasks]:
         raise ValueError(f"every subject needs at least one task, got none for number {empty[0]}.")
-    sizes = {(len(x.tokens), x.base.shape[1]) for own in exchanges for x in own}
+    sizes = {(len(x.tokens), x.base.shape[1]) for tasks in exchanges for x in tasks}
     if len(sizes) > 1:
         raise ValueError(
             "all exchanges of a fleet need equally many inputs and interchanges, "
             f"got {' and '.join(f'{n} with {m}' for n, m in sorted(sizes))}."
         )
-    for s, own in enumerate(exchanges):
-        kinds = {(x.targets.shape[1], "numbers" if x.numerical else "classes") for x in own}
+    for s, tasks in enumerate(exchanges):
+        kinds = {(x.targets.shape[1], "numbers" if x.numerical else "classes") for x in tasks}
         if len(kinds) > 1:
             raise ValueError(
                 f"the tasks of subject number {s} need inputs of one length and outputs of one "
@@ -189,7 +189,7 @@ def _check_alike(exchanges: Sequence[Sequence[Exchange]]) -> None:
             )
 
 
-def _own_names(graph: ComponentGraph, edges: frozenset[str]) -> frozenset[str]:
+def _with_groups(graph: ComponentGraph, edges: frozenset[str]) -> frozenset[str]:
     """Edges of a program as those of the graph, where heads may share keys and values."""
     if graph.n_groups == graph.n_heads:
         return edges
@@ -252,31 +252,31 @@ def _patched(
 ) -> tuple[Int[Tensor, "subject row"], PatchedRows]:
     """Which inputs are donors, and the rows that take activations from them."""
     (subjects, rows), device = task.shape, task.device
-    inputs, parts = data.tokens.shape[2], data.inside.shape[2]
+    inputs, components = data.tokens.shape[2], data.inside.shape[2]
     half = rows // 2
     inner_task, outer_task = task[:, :half], task[:, half:]
     subject = torch.arange(subjects, device=device)[:, None]
-    part = torch.arange(parts, device=device)
+    component = torch.arange(components, device=device)
 
     def integers(high: int, size: int) -> Int[Tensor, "subject size"]:
         return torch.randint(high, (subjects, size), generator=generator, device=device)
 
-    inner = _pick(_bounds(errors.part, data.inside)[subject, inner_task], generator)
+    inner = _pick(_bounds(errors.component, data.inside)[subject, inner_task], generator)
     drawn = (subject, inner_task, inner, integers(data.base.shape[3], half))
     outside = ~data.inside[subject, outer_task]
-    outer = _pick(_bounds(errors.part, ~data.inside)[subject, outer_task], generator)
-    lone = outer[..., None] == part
+    outer = _pick(_bounds(errors.component, ~data.inside)[subject, outer_task], generator)
+    lone = outer[..., None] == component
     coins = torch.rand(outside.shape, generator=generator, device=device) < 0.5
     many = (torch.arange(rows - half, device=device) % 2 == 0)[None, :, None]
     exchanged = (lone | (coins & many)) & outside
     base, source = (integers(inputs, rows - half) for _ in range(2))
-    kept = data.targets[subject, outer_task, base]
-    everywhere = data.exists[:, None].expand_as(kept)
+    unchanged = data.targets[subject, outer_task, base]
+    everywhere = data.exists[:, None].expand_as(unchanged)
     run = PatchedRows(
         tokens=data.tokens[subject, task, torch.cat([data.base[drawn], base], dim=1)],
-        targets=torch.cat([data.swapped[drawn], kept], dim=1),
+        targets=torch.cat([data.swapped[drawn], unchanged], dim=1),
         scored=torch.cat([data.scored[drawn], everywhere], dim=1),
-        parts=torch.cat([inner[..., None] == part, exchanged], dim=1),
+        components=torch.cat([inner[..., None] == component, exchanged], dim=1),
         strict=torch.arange(rows, device=device) >= half,
     )
     return torch.cat([data.source[drawn], source], dim=1), run
@@ -304,9 +304,9 @@ def _pick(
 ) -> Int[Tensor, "subject row"]:
     """One of the choices for every row, drawn by weight; the last where none is allowed.
 
-    That does no harm for parts: a row outside the circuit then exchanges nothing, since parts
-    inside are taken out of it, and a row inside has no scored position. Counting the bounds below a
-    random number, unlike `torch.multinomial`, can be recorded on a GPU.
+    That does no harm: a row outside the circuit then exchanges nothing, since components inside
+    are taken out of it, and a row inside has no scored position. Counting the bounds below a random
+    number, unlike `torch.multinomial`, can be recorded on a GPU.
     """
     subjects, rows, choices = bounds.shape
     share = torch.rand(

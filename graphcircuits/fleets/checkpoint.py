@@ -67,7 +67,7 @@ class Snapshot:
 
     step: int
     alive: Sequence[int]
-    """Places in the fleet of the subjects that still train, in the order of the tensors."""
+    """Indices in the fleet of the subjects that still train, in the order of the tensors."""
     state: State
     errors: Errors
     generator: Tensor
@@ -84,12 +84,12 @@ def save_snapshot(path: Path, about: Mapping[str, Any], snapshot: Snapshot) -> N
         for name, tensor in getattr(state, kind).items()
     }
     tensors |= {"count": state.count, "generator": snapshot.generator}
-    tensors |= {"errors.task": snapshot.errors.task, "errors.part": snapshot.errors.part}
-    for place, one in snapshot.best.items():
-        tensors |= {f"best{place}.{name}": w for name, w in one.subject.weights.items()}
+    tensors |= {"errors.task": snapshot.errors.task, "errors.part": snapshot.errors.component}
+    for index, one in snapshot.best.items():
+        tensors |= {f"best{index}.{name}": w for name, w in one.subject.weights.items()}
     best = {
-        str(place): {"merit": one.merit, "steps": one.steps, "passed": one.passed}
-        for place, one in snapshot.best.items()
+        str(index): {"merit": one.merit, "steps": one.steps, "passed": one.passed}
+        for index, one in snapshot.best.items()
     }
     meta = {"step": snapshot.step, "alive": list(snapshot.alive), "best": best}
     meta |= {"names": list(state.weights)}
@@ -103,33 +103,35 @@ def read_about(path: Path) -> dict[str, Any]:
 
 def load_snapshot(path: Path, subjects: Sequence[Transformer], device: torch.device) -> Snapshot:
     """Read a snapshot of a training that began with these subjects."""
-    found = load_artifact(path, KIND)
+    artifact = load_artifact(path, KIND)
     with taken_apart(path, "checkpoint"):
-        return _snapshot(found, subjects, device)
+        return _snapshot(artifact, subjects, device)
 
 
-def _snapshot(found: Artifact, subjects: Sequence[Transformer], device: torch.device) -> Snapshot:
+def _snapshot(
+    artifact: Artifact, subjects: Sequence[Transformer], device: torch.device
+) -> Snapshot:
     def under(prefix: str) -> Weights:
-        # The file has no order, but norms are summed in this one. Copies, because memory of its own
+        # The file has no order, but norms are summed in this one. Copies, because fresh memory
         # is aligned as in a training that never stopped.
-        return {name: found.tensors[prefix + name].clone() for name in found.meta["names"]}
+        return {name: artifact.tensors[prefix + name].clone() for name in artifact.meta["names"]}
 
     weights, first, second = (
         {name: tensor.to(device) for name, tensor in under(f"{kind}.").items()} for kind in MOMENTS
     )
     weights = {name: tensor.requires_grad_() for name, tensor in weights.items()}
     best = {}
-    for key, one in found.meta["best"].items():
+    for key, one in artifact.meta["best"].items():
         start = subjects[int(key)]
         subject = Transformer(start.config, under(f"best{key}."), start.codec)
         best[int(key)] = TrainedSubject(subject, **one)
     return Snapshot(
-        step=found.meta["step"],
-        alive=found.meta["alive"],
-        state=State(weights, first, second, found.tensors["count"].clone().to(device)),
+        step=artifact.meta["step"],
+        alive=artifact.meta["alive"],
+        state=State(weights, first, second, artifact.tensors["count"].clone().to(device)),
         errors=Errors(
-            *(found.tensors[f"errors.{of}"].clone().to(device) for of in ("task", "part"))
+            *(artifact.tensors[f"errors.{of}"].clone().to(device) for of in ("task", "part"))
         ),
-        generator=found.tensors["generator"].clone(),
+        generator=artifact.tensors["generator"].clone(),
         best=best,
     )

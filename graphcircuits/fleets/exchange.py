@@ -92,8 +92,8 @@ def written_variables(tables: Tables, layout: Layout) -> dict[str, list[SOp]]:
     """The variables that each component holds; the head of a selector width holds the width."""
     by_label = {tables.labels[sop]: sop for sop in tables.variables}
     return {
-        part.name: [by_label[label.removesuffix(WIDTH_SUFFIX)] for label in part.writes]
-        for part in layout.components
+        component.name: [by_label[label.removesuffix(WIDTH_SUFFIX)] for label in component.writes]
+        for component in layout.components
     }
 
 

@@ -69,12 +69,12 @@ class Fleet:
         held = {name: x for name in names if (x := getattr(self, name)) is not None}
         return replace(self, **{name: x.to(device) for name, x in held.items()})
 
-    def take(self, kept: Sequence[int]) -> "Fleet":
+    def take(self, indices: Sequence[int]) -> "Fleet":
         """Some of the subjects. The common sizes stay as they are."""
-        chosen = torch.tensor(kept, dtype=torch.int64, device=self.device)
+        chosen = torch.tensor(indices, dtype=torch.int64, device=self.device)
         held = {name: x for name in BY_SUBJECT if (x := getattr(self, name)) is not None}
         indexed = {name: x[chosen] for name, x in held.items()}
-        return replace(self, members=tuple(self.members[place] for place in kept), **indexed)
+        return replace(self, members=tuple(self.members[index] for index in indices), **indexed)
 
 
 def form(members: Sequence[TransformerConfig]) -> Fleet:
@@ -87,12 +87,12 @@ def form(members: Sequence[TransformerConfig]) -> Fleet:
     _require_alike(members)
     largest = {name: max(getattr(member, name) for member in members) for name in SIZES}
     config = replace(members[0], **largest, causal=False)
-    place = torch.arange(config.n_ctx)
+    pos = torch.arange(config.n_ctx)
     outputs = torch.arange(config.d_vocab_out)
     return Fleet(
         config=config,
         members=tuple(members),
-        attends=torch.stack([_attends(member, place) for member in members]),
+        attends=torch.stack([_attends(member, pos) for member in members]),
         scale=torch.tensor([member.score_scale for member in members], dtype=torch.float64),
         outputs=torch.stack([outputs < member.d_vocab_out for member in members]),
         turns=_turns(config),
@@ -114,15 +114,15 @@ def _require_computed(member: TransformerConfig) -> None:
 
 def _require_alike(members: Sequence[TransformerConfig]) -> None:
     """Refuse subjects that no single run computes."""
-    found: dict[str, list[object]] = {}
+    options: dict[str, list[object]] = {}
     for member in members:
         for name, value in _architecture(member).items():
-            values = found.setdefault(name, [])
+            values = options.setdefault(name, [])
             if value not in values:
                 values.append(value)
     unlike = [
         f"{name} {' and '.join(map(repr, values))}"
-        for name, values in found.items()
+        for name, values in options.items()
         if len(values) > 1
     ]
     if unlike:
@@ -143,10 +143,10 @@ def _architecture(member: TransformerConfig) -> dict[str, object]:
     return shared
 
 
-def _attends(member: TransformerConfig, place: Int[Tensor, " pos"]) -> Bool[Tensor, "query key"]:
+def _attends(member: TransformerConfig, pos: Int[Tensor, " pos"]) -> Bool[Tensor, "query key"]:
     """Keys within the context, and not after the query where attention is causal."""
-    within = (place < member.n_ctx)[None, :].expand(len(place), -1)
-    return within & (place[None, :] <= place[:, None]) if member.causal else within
+    within = (pos < member.n_ctx)[None, :].expand(len(pos), -1)
+    return within & (pos[None, :] <= pos[:, None]) if member.causal else within
 
 
 def _turns(config: TransformerConfig) -> Float[Tensor, "2 pos rotary_dim"] | None:
@@ -163,8 +163,8 @@ def _centre(
     width = config.d_model
     centre = torch.zeros(len(members), width, width, dtype=torch.float64)
     for corner, member in zip(centre, members, strict=True):
-        own = member.d_model
-        corner[:own, :own] = torch.eye(own, dtype=torch.float64) - 1 / own
+        size = member.d_model
+        corner[:size, :size] = torch.eye(size, dtype=torch.float64) - 1 / size
     return centre
 
 
@@ -172,10 +172,10 @@ def stack(fleet: Fleet, subjects: Sequence[Transformer]) -> Weights:
     """The subjects' weights in one padded tensor a name, subjects first."""
     stacked = {}
     for name, shape in weight_shapes(fleet.config).items():
-        parts = [subject.weights[name] for subject in subjects]
-        stacked[name] = parts[0].new_zeros(len(parts), *shape)
-        for row, part in zip(stacked[name], parts, strict=True):
-            row[tuple(slice(size) for size in part.shape)] = part
+        each = [subject.weights[name] for subject in subjects]
+        stacked[name] = each[0].new_zeros(len(each), *shape)
+        for row, weight in zip(stacked[name], each, strict=True):
+            row[tuple(slice(size) for size in weight.shape)] = weight
     return stacked
 
 

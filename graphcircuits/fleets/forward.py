@@ -1,4 +1,4 @@
-"""All subjects of a fleet run at once, plainly or with parts of another run in place of their own.
+"""All subjects of a fleet run at once, plainly or with activations of another run.
 
 1. `_layers` takes a layer's weights as the runs use them: what reads a stream joined into one
    matrix, with the weight of the norm before it and the scale of scores multiplied in.
@@ -52,10 +52,12 @@ class Patch:
     mlps: Bool[Tensor, "subject row layer"]
 
 
-def patch_of(fleet: Fleet, donor: Activations, parts: Bool[Tensor, "subject row part"]) -> Patch:
+def patch_of(
+    fleet: Fleet, donor: Activations, components: Bool[Tensor, "subject row component"]
+) -> Patch:
     """The components marked take their activations from the donor run."""
     config = fleet.config
-    by_layer = parts.unflatten(-1, (config.n_layers, config.n_heads + 1))
+    by_layer = components.unflatten(-1, (config.n_layers, config.n_heads + 1))
     return Patch(donor, by_layer[..., :-1], by_layer[..., -1])
 
 
@@ -122,7 +124,7 @@ def forward_cut(
     *blocks, last = fleet.graph.stream_blocks
     tables = _tables(fleet, weights, tokens)
     constants = _constants(fleet, weights)
-    kept = (~cut).to(donor.dtype)
+    uncut = (~cut).to(donor.dtype)
     differences = _embed(weights, tokens)[..., None, :] - donor[..., :1, :]
 
     def read(block: Block) -> Float[Tensor, "subject row pos reader d_model"]:
@@ -131,7 +133,7 @@ def forward_cut(
         if constants is not None:
             stream = stream + constants[block.stream][:, None, None]
         mine = torch.einsum(
-            "srnw,srpwd->srpnd", kept[:, :, block.readers, :n], differences[..., :n, :]
+            "srnw,srpwd->srpnd", uncut[:, :, block.readers, :n], differences[..., :n, :]
         )
         return _unit(fleet, tables, stream[..., None, :] + mine)
 

@@ -2,7 +2,7 @@
 
 planted: the task, interchanges inside the circuit, patches outside it, and cut edges, so that the
 circuit alone does the task. public: the first three, as the published benchmark is trained.
-natural: the task alone; where the subject computes it is its own affair. One program trains all.
+natural: the task alone, computed wherever the subject learns to. One program trains all.
 """
 
 from dataclasses import dataclass

@@ -1,37 +1,53 @@
 """Training of a fleet under one optimizer: strict interchange intervention training, or less.
 
-Every step (`step.py`) is one update of every subject. The edge loss is ours: the public procedure
-exchanges whole components only, which leaves a subject free to use edges that its circuit does not
-have. Every so often all tasks are checked, and their components where those are trained; the best
-weights of each subject are kept, subjects whose worst task passes stop, and the fleet is formed
-anew without them. Then is also when a snapshot can be kept, from which a training that was cut off
-goes on step for step.
+1. A step (`stepper`) draws rows, computes the loss and updates every subject by Adam. The loss has
+   up to four terms: behaviour (a plain run), interchange and strict loss (a patched run), edge loss
+   (a run with cut edges). A run that no term needs is not made. Each subject's gradient is clipped
+   by itself; weight decay is decoupled, as in AdamW (Loshchilov and Hutter, 2019).
+2. Every so often all tasks are checked, and their components where those are trained. The best
+   weights of each subject are remembered, subjects whose worst task passes stop, and the fleet is
+   formed anew without them. Then a snapshot can be saved, from which an interrupted training goes
+   on step for step.
+
+The edge loss is ours: the public procedure exchanges whole components only, which leaves a subject
+free to use edges that its circuit does not have.
+
+On a GPU the whole step is recorded once as a CUDA graph and replayed, the draw of its rows and of
+dropout included: small subjects would otherwise wait for the launch of every kernel. The generator
+is registered with the graph, and goes on with every replay as if the step had been made plainly.
 """
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
-from graphcircuits.fleets.batch import Errors, FleetData, gather
-from graphcircuits.fleets.check import Shares, check
+from graphcircuits.fleets.batch import Errors, FleetData, Rows, draw_rows, gather
 from graphcircuits.fleets.checkpoint import Snapshot, State, TrainedSubject
 from graphcircuits.fleets.exchange import Exchange
-from graphcircuits.fleets.fleet import Fleet, form, stack, unstack
+from graphcircuits.fleets.fleet import Fleet, Weights, form, stack, unstack
+from graphcircuits.fleets.forward import Drop, forward, forward_cut, patch_of, writers
 from graphcircuits.fleets.recipes import SiitConfig
-from graphcircuits.fleets.step import stepper
+from graphcircuits.fleets.verify import Shares, check, row_losses
 from graphcircuits.subject.transformer import Transformer
 
 log = logging.getLogger(__name__)
+_recording = threading.Lock()
 
-
+SQUARED = 10.0
+"""Weight of squared errors, against 1 for cross-entropy."""
+Step = Callable[[float], None]
+"""Makes one step, with this learning rate."""
 FleetProgress = Callable[[int, int, int], None]
 """Called with the step, subjects that passed, subjects in all."""
 OnPass = Callable[[int, TrainedSubject], None]
-"""Called with the place of a subject and what it became, as soon as it passes."""
+"""Called with the index of a subject and what it became, as soon as it passes."""
 Keep = Callable[[Snapshot, bool], None]
 """Called with where training is, at the start and after each check, and whether time is up."""
 
@@ -56,8 +72,8 @@ def train_fleet(
     subject, with the exchange of each of its tasks. The device is the generator's; on a GPU steps
     are recorded and replayed unless `record` is false. Training stops at `deadline`, a time of
     `time.monotonic`, with what it has; an interrupt that `progress` raises ends it after `keep` has
-    heard where it is. From `resume` on it takes the steps that the training took which `keep` was
-    told of.
+    been called. From `resume`, a snapshot that `keep` was given, it takes the very steps that the
+    training took from there.
     """
     device = generator.device
     fleet = form([subject.config for subject in subjects]).to(device)
@@ -106,11 +122,11 @@ def train_fleet(
             for which in done:
                 on_pass(which, best[which])
         if done:
-            kept = [place for place, which in enumerate(alive) if which not in done]
-            alive, run_step = [alive[place] for place in kept], None
-            chosen = torch.tensor(kept, dtype=torch.int64, device=device)
+            remaining = [row for row, which in enumerate(alive) if which not in done]
+            alive, run_step = [alive[row] for row in remaining], None
+            chosen = torch.tensor(remaining, dtype=torch.int64, device=device)
             state, errors = state.take(chosen), errors.take(chosen)
-            fleet, data, check_data = _fewer(fleet, data, check_data, kept)
+            fleet, data, check_data = _fewer(fleet, data, check_data, remaining)
         if keep is not None:
             keep(snapshot(), False)
         try:
@@ -129,11 +145,11 @@ def train_fleet(
 
 
 def _fewer(
-    fleet: Fleet, data: FleetData, check_data: FleetData, kept: Sequence[int]
+    fleet: Fleet, data: FleetData, check_data: FleetData, remaining: Sequence[int]
 ) -> tuple[Fleet, FleetData, FleetData]:
     """The fleet without those that passed, and its data. The common sizes stay as they are."""
-    chosen = torch.tensor(kept, dtype=torch.int64, device=data.tokens.device)
-    return fleet.take(kept), data.take(chosen), check_data.take(chosen)
+    chosen = torch.tensor(remaining, dtype=torch.int64, device=data.tokens.device)
+    return fleet.take(remaining), data.take(chosen), check_data.take(chosen)
 
 
 def _check_pairs(config: SiitConfig, *data: FleetData) -> None:
@@ -152,7 +168,7 @@ def _lr(config: SiitConfig, step: int) -> float:
     return warm * (config.final_lr + (config.lr - config.final_lr) * cosine)
 
 
-# --- keeping the best ---------------------------------------------------------------------------
+# --- the best weights ---------------------------------------------------------------------------
 
 
 def _note_best(
@@ -172,10 +188,10 @@ def _note_best(
     done = []
     weights = {name: weight.detach().cpu() for name, weight in state.weights.items()}
     measured = (scores.accuracy, scores.interchange, scores.strict, scores.circuit)
-    for place, (accuracy, interchange, strict, circuit) in enumerate(
+    for row, (accuracy, interchange, strict, circuit) in enumerate(
         zip(*(share.amin(1).tolist() for share in measured), strict=True)
     ):
-        which = alive[place]
+        which = alive[row]
         passed = (
             accuracy >= config.enough_accuracy
             and interchange >= config.enough_interchange
@@ -184,9 +200,162 @@ def _note_best(
         )
         merit = min(accuracy - 0.02, interchange, strict, circuit)
         if passed or which not in best or merit > best[which].merit:
-            own = unstack(fleet, weights, place)
-            subject = Transformer(subjects[which].config, own, subjects[which].codec)
+            trained = unstack(fleet, weights, row)
+            subject = Transformer(subjects[which].config, trained, subjects[which].codec)
             best[which] = TrainedSubject(subject, merit, step, passed)
         if passed:
             done.append(which)
     return done
+
+
+# --- one step ------------------------------------------------------------------------------------
+
+
+def stepper(
+    fleet: Fleet,
+    state: State,
+    data: FleetData,
+    errors: Errors,
+    config: SiitConfig,
+    generator: torch.Generator,
+    *,
+    record: bool = True,
+) -> Step:
+    """A function that makes steps with these tensors, which are changed in place.
+
+    On a GPU its first call makes the step and records it, and later ones replay it, unless `record`
+    is false.
+    """
+    lr = torch.zeros((), device=generator.device)
+    cut_rows = min(config.cut_rows, config.rows) if config.cuts else 0
+    drop = dropout(config.dropout, generator)
+
+    def step() -> None:
+        rows = draw_rows(data, errors, config.rows, cut_rows, generator, patched=config.patches)
+        update(fleet, state, rows, data.numerical, data.exists, config, lr, drop)
+
+    make = step
+    if record and generator.device.type == "cuda":
+        make = _recorded(step, generator)
+        log.info("steps of %d subjects are recorded as a CUDA graph", len(fleet.members))
+    else:
+        log.info("steps of %d subjects are made one by one", len(fleet.members))
+
+    def run(rate: float) -> None:
+        lr.fill_(rate)
+        make()
+
+    return run
+
+
+def _recorded(step: Callable[[], None], generator: torch.Generator) -> Callable[[], None]:
+    """The same step: the first call makes and records it, later ones replay the record."""
+    recorded: list[torch.cuda.CUDAGraph] = []
+
+    def replay() -> None:
+        if recorded:
+            recorded[0].replay()
+            return
+        # What libraries set up when first used cannot be recorded.
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(generator)
+        # Other threads may train other fleets meanwhile; only recording is one at a time, since it
+        # begins with a wait for the whole device.
+        with _recording, torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            step()
+        recorded.append(graph)
+
+    return replay
+
+
+def dropout(share: float, generator: torch.Generator) -> Drop | None:
+    """Sets that share of coordinates to zero and scales up the others; None where it is 0."""
+    if share == 0:
+        return None
+
+    def drop(x: Tensor) -> Tensor:
+        mask = torch.empty_like(x).bernoulli_(1 - share, generator=generator)
+        return x * mask / (1 - share)
+
+    return drop
+
+
+def update(
+    fleet: Fleet,
+    state: State,
+    rows: Rows,
+    numerical: Bool[Tensor, " subject"],
+    exists: Bool[Tensor, "subject pos"],
+    config: SiitConfig,
+    lr: Float[Tensor, ""],
+    drop: Drop | None = None,
+) -> None:
+    """Change the state in place by the gradient of the loss on these rows."""
+    loss = loss_of(fleet, state.weights, rows, numerical, exists, config, drop)
+    gradients = torch.autograd.grad(loss.sum(), list(state.weights.values()))
+    with torch.no_grad():
+        adam(state, gradients, lr, config.clip, config.weight_decay)
+
+
+def loss_of(
+    fleet: Fleet,
+    weights: Weights,
+    rows: Rows,
+    numerical: Bool[Tensor, " subject"],
+    exists: Bool[Tensor, "subject pos"],
+    config: SiitConfig,
+    drop: Drop | None = None,
+) -> Float[Tensor, " subject"]:
+    """Behaviour, interchange, strict and edge loss of every subject, weighted and added."""
+    scale = torch.where(numerical, SQUARED, 1.0)[:, None]
+
+    def losses(logits: Tensor, targets: Tensor, scored: Tensor) -> Float[Tensor, "subject row"]:
+        return scale * row_losses(fleet, logits, targets, scored, numerical)
+
+    plain, donor = forward(fleet, weights, rows.donors, drop=drop)
+    everywhere = exists[:, None].expand_as(rows.targets)
+    loss = config.behaviour_weight * losses(plain, rows.targets, everywhere).mean(1)
+    if (patched := rows.patched) is not None:
+        patch = patch_of(fleet, donor, patched.components)
+        logits, _ = forward(fleet, weights, patched.tokens, patch, drop=drop)
+        exchanged = losses(logits, patched.targets, patched.scored)
+        weight = torch.where(patched.strict, config.strict_weight, config.interchange_weight)
+        # Half of the rows have either weight.
+        loss = loss + 2 * (weight * exchanged).mean(1)
+    if (cut := rows.cut) is not None:
+        few = cut.edges.shape[1]
+        given = writers(fleet, weights, rows.donors[:, :few], donor.first(few))
+        logits = forward_cut(fleet, weights, cut.tokens, given, cut.edges)
+        held = losses(logits, cut.targets, everywhere[:, :few])
+        loss = loss + config.edge_weight * held.mean(1)
+    return loss
+
+
+def adam(
+    state: State,
+    gradients: Sequence[Tensor],
+    lr: Float[Tensor, ""],
+    clip: float,
+    weight_decay: float = 0.0,
+    b1: float = 0.9,
+    b2: float = 0.99,
+) -> None:
+    """Update the state in place by gradients, each subject's clipped to a norm of its own."""
+    norm = sum(g.flatten(1).square().sum(1) for g in gradients)
+    assert isinstance(norm, Tensor)
+    factor = (clip / (norm.sqrt() + 1e-6)).clamp(max=1.0)
+    state.count.add_(1)
+    rate = lr * (1 - b2**state.count).sqrt() / (1 - b1**state.count)
+    for (name, weight), gradient in zip(state.weights.items(), gradients, strict=True):
+        clipped = gradient * factor.view(-1, *[1] * (gradient.dim() - 1))
+        first, second = state.first[name], state.second[name]
+        first.lerp_(clipped, 1 - b1)
+        second.lerp_(clipped.square(), 1 - b2)
+        if weight_decay > 0 and name.startswith("W_"):
+            weight.mul_(1 - lr * weight_decay)
+        weight.sub_(rate * first / (second.sqrt() + 1e-8))

@@ -11,8 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphcircuits.interactions.effects import Effects, edge_interactions
-from graphcircuits.interactions.forms import Integral, finite, integral, local
+from graphcircuits.interactions.forms import (
+    Effects,
+    Integral,
+    edge_interactions,
+    finite,
+    integral,
+    local,
+)
 from graphcircuits.interactions.forms import decay as fit_decay
 from graphcircuits.interactions.read import SharedRead
 from graphcircuits.methods.exact import exact

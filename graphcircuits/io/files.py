@@ -73,8 +73,8 @@ def read_bytes(path: str | Path, *, limit: int | None = None) -> bytes:
     """The content of a regular file of at most `limit` bytes."""
     mode = Path(path).stat().st_mode
     if not stat.S_ISREG(mode):
-        found = "a folder" if stat.S_ISDIR(mode) else "a pipe, a device or the like"
-        raise StoreError(f"{path} is {found}; expected a regular file.")
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a device or the like"
+        raise StoreError(f"{path} is {kind}; expected a regular file.")
     with Path(path).open("rb") as file:
         data = file.read(-1 if limit is None else limit + 1)
     if limit is not None and len(data) > limit:
@@ -317,12 +317,12 @@ def _remove_abandoned(folder: Path) -> None:
     with suppress(OSError):
         for path in folder.glob(f".*.{HOST}*.tmp"):
             with suppress(OSError):
-                found = os.open(path, os.O_WRONLY)
+                held = os.open(path, os.O_WRONLY)
                 try:
-                    fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     path.unlink()
                 finally:
-                    os.close(found)
+                    os.close(held)
 
 
 @contextmanager

@@ -240,8 +240,8 @@ _ALLOWED = re.compile(
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """The tensors by name in a file that `torch.save` wrote of a mapping of them."""
-    found = _read(path, plain=False)
-    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    values = _read(path, plain=False)
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
 def read_saved(path: str | Path) -> dict[str, object]:
@@ -271,18 +271,18 @@ def _read(path: str | Path, *, plain: bool) -> dict[str, object]:
     order = members.get(f"{roots[0]}byteorder", b"little").decode(errors="replace")
     if order != sys.byteorder:
         raise StoreError(f"{path} has byte order {short(order)}, this machine {sys.byteorder!r}.")
-    found = parse_pickle(path, members[f"{roots[0]}data.pkl"], _ALLOWED, storages=True)
-    if not isinstance(found, dict) or not (
-        plain or all(isinstance(made, Made) for made in found.values())
+    values = parse_pickle(path, members[f"{roots[0]}data.pkl"], _ALLOWED, storages=True)
+    if not isinstance(values, dict) or not (
+        plain or all(isinstance(made, Made) for made in values.values())
     ):
         what = "values" if plain else "weights"
-        raise StoreError(f"{path} must hold {what} by name, got {short(found)}.")
+        raise StoreError(f"{path} must hold {what} by name, got {short(values)}.")
     storages = {
         name.removeprefix(f"{roots[0]}data/"): content
         for name, content in members.items()
         if name.startswith(f"{roots[0]}data/")
     }
-    made = {name: value for name, value in found.items() if isinstance(value, Made)}
+    made = {name: value for name, value in values.items() if isinstance(value, Made)}
     weights: dict[str, Tensor] = {}
     for name, value in made.items():
         try:
@@ -292,7 +292,7 @@ def _read(path: str | Path, *, plain: bool) -> dict[str, object]:
     # Tied matrices are stored once and counted twice.
     if sum(weight.nbytes for weight in weights.values()) > 2 * len(data):
         raise StoreError(f"{path} names more numbers than it holds: its tensors share memory.")
-    return {**found, **weights}
+    return {**values, **weights}
 
 
 def _members(data: bytes) -> dict[str, bytes]:

@@ -192,10 +192,10 @@ def load_artifact(path: str | Path, kind: str) -> Artifact:
     if header["kind"] != kind:
         raise StoreError(f"{path} holds a {short(header['kind'])} artifact; expected {kind!r}.")
     stated = header.pop("sha256")
-    found = content_hash(header, tensors)
-    if found != stated:
+    computed = content_hash(header, tensors)
+    if computed != stated:
         raise StoreError(
-            f"{path} has changed since it was written: its content has sha256 {found[:12]}..., "
+            f"{path} has changed since it was written: its content has sha256 {computed[:12]}..., "
             f"its header says {stated[:12]}...; restore it or make it again with: "
             f"{header['command']}"
         )
@@ -229,18 +229,18 @@ def _read_parts(path: str | Path) -> tuple[Any, dict[str, Tensor]]:
 
 
 def check_types(
-    path: str | Path, found: Mapping[str, Any], expected: Mapping[str, tuple[type, ...]], noun: str
+    path: str | Path, given: Mapping[str, Any], expected: Mapping[str, tuple[type, ...]], noun: str
 ) -> None:
-    """Refuse a mapping whose keys are not the expected ones, or whose values have other types."""
-    problems = [f"no {name!r}" for name in sorted(expected.keys() - found.keys())]
-    problems += [f"unknown key {name!r}" for name in sorted(found.keys() - expected.keys())]
+    """Refuse a mapping whose keys are not the expected ones, or whose given have other types."""
+    problems = [f"no {name!r}" for name in sorted(expected.keys() - given.keys())]
+    problems += [f"unknown key {name!r}" for name in sorted(given.keys() - expected.keys())]
     if problems:
         raise StoreError(f"{path} is not a whole {noun}: {', '.join(problems)}.")
     problems = [
-        f"{name!r} must be {' or '.join(kind.__name__ for kind in kinds)}, got {short(found[name])}"
+        f"{name!r} must be {' or '.join(kind.__name__ for kind in kinds)}, got {short(given[name])}"
         for name, kinds in expected.items()
         # By identity: True is an int to Python.
-        if type(found[name]) not in kinds
+        if type(given[name]) not in kinds
     ]
     if problems:
         raise StoreError(f"{path} is not a whole {noun}: {'; '.join(problems)}.")
@@ -271,9 +271,9 @@ def taken_apart(path: str | Path, noun: str) -> Iterator[None]:
     except StoreError:
         raise
     except _NOT_WHOLE as error:
-        told = short(f"{type(error).__name__}: {error}")
+        what = short(f"{type(error).__name__}: {error}")
         raise StoreError(
-            f"{path} is not a whole {noun} ({told}); delete it to start afresh."
+            f"{path} is not a whole {noun} ({what}); delete it to start afresh."
         ) from error
 
 

@@ -16,22 +16,21 @@ import os
 import pickle
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import unwrap
 from typing import Any
 
 from graphcircuits.jobs.runner import (
-    ONE_CPU,
     Attempt,
     Driver,
     Job,
-    Lost,
     Message,
     Output,
     Pending,
     Resources,
+    Runner,
     begin_worker,
     messages_of,
     sendable,
@@ -55,7 +54,7 @@ _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d
 
 
 @dataclass
-class OnRay:
+class OnRay(Runner):
     """A Ray cluster at an address: auto, HOST:PORT; None starts one here, with all its CPUs."""
 
     address: str | None = None
@@ -65,15 +64,12 @@ class OnRay:
     def __post_init__(self) -> None:
         _refuse("the address", self.address)
 
-    def run(
+    def _run(
         self,
         work: Callable[[Job], Iterable[Output]],
-        jobs: Iterable[Job],
-        *,
-        lost: Lost[Job, Output] | None = None,
-        resources: Resources = ONE_CPU,
-        retries: int = 0,
-    ) -> Iterator[Output]:
+        pending: Pending[Job, Output],
+        resources: Resources,
+    ) -> Generator[Output, None, None]:
         ray = self._connected()
         room = _room(ray, resources)
         task = ray.remote(
@@ -82,7 +78,6 @@ class OnRay:
         # Sent once, and not with every job.
         shared = ray.put(work)
         submit = partial(task.remote, shared, Driver.here(), resources.threads)
-        pending = Pending(jobs, lost, retries)
         running: dict[Any, Attempt[Job]] = {}
 
         def fill() -> None:
@@ -146,8 +141,8 @@ def address_problems(name: str, address: str | None) -> list[str]:
             "ended; run the command on a machine of the cluster (ray start --address=HOST:PORT "
             "makes this one part of it), and give auto or HOST:PORT"
         ]
-    found = _ADDRESS.fullmatch(address)
-    if not found or not 0 < int(found["port"]) < 2**16:
+    matched = _ADDRESS.fullmatch(address)
+    if not matched or not 0 < int(matched["port"]) < 2**16:
         return [f"{name} must be auto or HOST:PORT of a Ray cluster, got {address!r}"]
     return []
 
@@ -220,8 +215,8 @@ def _next(ray: Any, stream: Any) -> tuple[Message | None, str]:
 
 
 def _line(error: BaseException) -> str:
-    told = error.strerror if isinstance(error, OSError) and error.strerror else error
-    text = str(told).strip().partition("\n")[0].rstrip(".")
+    said = error.strerror if isinstance(error, OSError) and error.strerror else error
+    text = str(said).strip().partition("\n")[0].rstrip(".")
     return text or type(error).__name__
 
 

@@ -25,15 +25,14 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
 from graphcircuits.jobs.runner import (
-    ONE_CPU,
     Attempt,
     Driver,
     Job,
-    Lost,
     Message,
     Output,
     Pending,
     Resources,
+    Runner,
     begin_worker,
     messages_of,
     sendable,
@@ -70,7 +69,7 @@ class _Worker(Generic[Job]):
 
 
 @dataclass(frozen=True)
-class Processes:
+class Processes(Runner):
     """So many jobs side by side on this machine."""
 
     n: int
@@ -79,16 +78,12 @@ class Processes:
         if self.n < 1:
             raise ValueError(f"there must be at least 1 process, got {self.n}.")
 
-    def run(
+    def _run(
         self,
         work: Callable[[Job], Iterable[Output]],
-        jobs: Iterable[Job],
-        *,
-        lost: Lost[Job, Output] | None = None,
-        resources: Resources = ONE_CPU,
-        retries: int = 0,
+        pending: Pending[Job, Output],
+        resources: Resources,
     ) -> Generator[Output, None, None]:
-        pending = Pending(jobs, lost, retries)
         workers: list[_Worker[Job]] = []
 
         def start(cards: str | None) -> None:
@@ -126,9 +121,6 @@ class Processes:
                 worker.process.terminate()
             for worker in workers:
                 worker.end()
-
-    def close(self) -> None:
-        """Processes end with the jobs."""
 
 
 def in_order(

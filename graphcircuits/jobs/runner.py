@@ -28,12 +28,13 @@ import pickle
 import re
 import sys
 import warnings
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, TypeVar
 
 Job = TypeVar("Job")
 Output = TypeVar("Output")
@@ -71,8 +72,9 @@ class Resources:
 ONE_CPU = Resources()
 
 
-@runtime_checkable
-class Runner(Protocol):
+class Runner(ABC):
+    """Whoever works on jobs."""
+
     def run(
         self,
         work: Callable[[Job], Iterable[Output]],
@@ -81,33 +83,41 @@ class Runner(Protocol):
         lost: Lost[Job, Output] | None = None,
         resources: Resources = ONE_CPU,
         retries: int = 0,
-    ) -> Iterator[Output]:
-        """Yield the results of `work` for each job, in the order in which they are ready.
+    ) -> Generator[Output, None, None]:
+        """Yield the results of each job, in the order in which they are ready.
 
-        `work`, the jobs and the results may go between processes and machines: they are plain
-        values, and no tensors. Without `lost`, a job that is lost for good is an error.
+        Args:
+            work: Takes a job and yields its results. It, the jobs and the results may go between
+                processes and machines: they are plain values, and no tensors.
+            jobs: Taken one by one, when somebody is free to work on them.
+            lost: What takes the place of a result that is lost for good; without it, an error does.
+            resources: What one job takes.
+            retries: How often a job is begun anew whose worker was lost.
         """
-        ...
+        return self._run(work, Pending(jobs, lost, retries), resources)
 
-    def close(self) -> None:
+    @abstractmethod
+    def _run(
+        self,
+        work: Callable[[Job], Iterable[Output]],
+        pending: "Pending[Job, Output]",
+        resources: Resources,
+    ) -> Generator[Output, None, None]: ...
+
+    def close(self) -> None:  # noqa: B027  most start nothing that lasts
         """Let go of what was started for it."""
-        ...
 
 
 @dataclass(frozen=True)
-class InProcess:
+class InProcess(Runner):
     """One job after the other, here; `resources` are those of this process."""
 
-    def run(
+    def _run(
         self,
         work: Callable[[Job], Iterable[Output]],
-        jobs: Iterable[Job],
-        *,
-        lost: Lost[Job, Output] | None = None,
-        resources: Resources = ONE_CPU,
-        retries: int = 0,
-    ) -> Iterator[Output]:
-        pending = Pending(jobs, lost, retries)
+        pending: "Pending[Job, Output]",
+        resources: Resources,
+    ) -> Generator[Output, None, None]:
         while (attempt := pending.take()) is not None:
             try:
                 for result in work(attempt.job):
@@ -115,12 +125,9 @@ class InProcess:
                     attempt.known += 1
             except Exception as error:
                 what = out_of_memory(error)
-                if what is None or lost is None:
+                if what is None or pending.lost is None:
                     raise
                 yield from pending.give_up(attempt, what)
-
-    def close(self) -> None:
-        """Nothing was started."""
 
 
 IN_PROCESS = InProcess()
@@ -168,7 +175,7 @@ class Pending(Generic[Job, Output]):
     def __init__(self, jobs: Iterable[Job], lost: Lost[Job, Output] | None, retries: int) -> None:
         self._coming = iter(jobs)
         self._again: deque[Attempt[Job]] = deque()
-        self._lost = lost
+        self.lost = lost
         self._retries = retries
 
     def take(self) -> Attempt[Job] | None:
@@ -200,9 +207,9 @@ class Pending(Generic[Job, Output]):
 
     def give_up(self, attempt: Attempt[Job], what: str) -> Sequence[Output]:
         """What takes the place of the result that a job was lost at; the rest is done later."""
-        if self._lost is None:
+        if self.lost is None:
             raise ChildProcessError(f"a job was lost: {what}.")
-        instead, rest = self._lost(attempt.job, attempt.known, what)
+        instead, rest = self.lost(attempt.job, attempt.known, what)
         if rest is not None:
             self._again.append(Attempt(rest))
         return instead

@@ -28,14 +28,12 @@ from graphcircuits.methods import (
     eap_gp,
     exact,
     floors,
+    gates,
     learned,
     nodes,
     pgexplainer,
-    probing,
-    pruning,
     relp,
     shortlist,
-    ugs,
 )
 from graphcircuits.methods.learned import BeyondTraining, LearnedMethod
 from graphcircuits.methods.method import (
@@ -106,7 +104,7 @@ METHODS: Mapping[str, KnownMethod] = {
         FunctionMethod(name="eap", run=eap.eap),
         FunctionMethod(name="eap-gp", run=eap_gp.eap_gp),
         FunctionMethod(name="eap-ig", run=eap.eap_ig),
-        FunctionMethod(name="edge-pruning", run=pruning.edge_pruning),
+        FunctionMethod(name="edge-pruning", run=gates.edge_pruning),
         _Exact(name="exact", run=exact.exact, independent=True),
         learned.GCL,
         LearnedMethod(name="gcl-paper", system=PAPER),
@@ -114,9 +112,9 @@ METHODS: Mapping[str, KnownMethod] = {
         FunctionMethod(name="pgexplainer", run=pgexplainer.pgexplainer),
         FunctionMethod(name="random", run=floors.random_scores),
         FunctionMethod(name="relp", run=relp.relp),
-        FunctionMethod(name="sp-edge", run=probing.sp_edge),
-        FunctionMethod(name="sp-node", run=probing.sp_node),
-        FunctionMethod(name="ugs", run=ugs.ugs),
+        FunctionMethod(name="sp-edge", run=gates.sp_edge),
+        FunctionMethod(name="sp-node", run=gates.sp_node),
+        FunctionMethod(name="ugs", run=gates.ugs),
     )
 }
 
@@ -249,12 +247,12 @@ def choose_method(
     if method is None:
         default = learned.default_method(subject, pairs, seed=seed)
         entry = find_method(default.name)
-        own = {} if default.predictor is None else {"predictor": default.predictor}
+        decided = {} if default.predictor is None else {"predictor": default.predictor}
         chosen = ChosenMethod(
             **given,
             name=default.name,
             method=entry,
-            options=entry.complete(subject, pairs, own, name=default.name),
+            options=entry.complete(subject, pairs, decided, name=default.name),
             reason=default.reason,
             scored=default.scored,
             seconds=default.seconds,
@@ -275,18 +273,12 @@ def localize(
     keep_prompts: int = MOST_PAIRS,
     **options: Any,
 ) -> Result:
-    """Score every edge of a subject; the result records the method, all its options and the seed.
+    """Score every edge of a subject, as `graphcircuits.localize` does, without proposing a circuit.
 
-    `method` is a name of METHODS or any function of a subject and pairs that returns one score per
-    edge; its keyword-only parameters are its options. Without one the predictor that is blind to
-    the case says which (`learned.default_method`), or it is `gcl` if a `predictor` is given; the
-    result's notes say why. They also say what is to be known of the scores; what must not be
-    overlooked is a warning as well. A run that would take long is announced by a `LongRun` warning
-    before it begins. `progress` is called with (steps done, steps in all) by methods that iterate.
-
-    The first pairs, at most `keep_prompts`, are stored with the result together with the attention
-    patterns of a plain run on them, for the page that shows it; fewer or none where patterns would
-    take more than 600 kB. That run is no part of the result's seconds.
+    The notes of the result say what is to be known of the scores; what must not be overlooked is a
+    warning as well. A run that would take long is announced by a `LongRun` warning before it
+    begins. The attention patterns of a plain run on the first pairs, at most `keep_prompts`, are
+    stored with the result; that run is no part of its seconds.
     """
     chosen = choose_method(subject, pairs, method, seed=seed, **options)
     return chosen.run(progress=progress, keep_prompts=keep_prompts)

@@ -24,9 +24,8 @@ from torch import Tensor
 
 from graphcircuits.cases import load_case
 from graphcircuits.cases.architectures import edges_in
-from graphcircuits.cases.pools import pool_cases
-from graphcircuits.cases.recognize import case_of
-from graphcircuits.cases.relations import fold_of, groups_of, twins
+from graphcircuits.cases.recognize import recognize
+from graphcircuits.cases.relations import fold_of, groups_of, pool_cases, twins
 from graphcircuits.methods.prepare import prepare
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -48,7 +47,7 @@ def edge_frequency(
 ) -> Float[Tensor, " edge"]:
     """The share of the pool's circuits, cases related to this one left out, with such an edge."""
     prepare(subject, pairs)
-    graph, circuits = subject.graph, usable_circuits(case_of(subject, pairs), labels)
+    graph, circuits = subject.graph, usable_circuits(recognize(subject, pairs).case, labels)
     counts = Counter(name for names in circuits.values() for name in edges_in(graph, names))
     scores = torch.zeros(graph.n_edges)
     for name, count in counts.items():

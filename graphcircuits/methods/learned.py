@@ -22,16 +22,13 @@ ones are in `graphcircuits.methods.shipped`; `graphcircuits train` makes others.
      `gcl` was not measured, or was not as good, the choice is `eap-ig`.
    - `Ensemble.known`: whether this very case is like those of the training. That is known after the
      predictor has run; its scores are then those of the choice, if it is `gcl`.
-
-   Predictors that hold neither of them are taken for plain planted subjects of one task alone,
-   which those that came first were measured on.
 """
 
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -84,6 +81,11 @@ class LearnedMethod(KnownMethod):
         generator = generator or torch.Generator().manual_seed(0)
         options = self.fill(subject, pairs, {"predictor": predictor})
         return self.predict(subject, pairs, options["predictor"], generator).logits
+
+    @property
+    def annotations(self) -> dict[str, Any]:
+        """The types of the options as they can be typed: a predictor by its name or path."""
+        return {**super().annotations, "predictor": str | None}
 
     def fill(self, subject: Transformer, pairs: Pairs, options: Options) -> Options:
         """The options with the predictor chosen, read and checked."""
@@ -231,7 +233,7 @@ class DefaultMethod:
     predictor: ChosenPredictor | None = None
     """That of `gcl`."""
     scored: Scored | None = None
-    """Its run, where it had to be run to know whether the case is like those of the training."""
+    """The run of `gcl`, by which it is known that the case is like those of the training."""
     seconds: float = 0.0
     """That the run took."""
 
@@ -242,8 +244,6 @@ def default_method(subject: Transformer, pairs: Pairs, *, seed: int = 0) -> Defa
     ensemble, kind = chosen.ensemble, chosen.kind
     if pairs.needs_targets and needs_targets(ensemble):
         return _search("gcl needs pairs with targets")
-    if ensemble.known is None:
-        return _by_origin(subject, chosen)
     text, won = _compared(ensemble, kind)
     if not text:
         return _search(f"gcl has not been measured on {kind} subjects")
@@ -280,23 +280,3 @@ def _compared(ensemble: Ensemble, kind: str) -> tuple[str, bool]:
 
 def _search(reason: str) -> DefaultMethod:
     return DefaultMethod("eap-ig", f"no method was named: eap-ig, because {reason}")
-
-
-def _by_origin(subject: Transformer, chosen: ChosenPredictor) -> DefaultMethod:
-    """For predictors that know nothing of their training cases."""
-    case = chosen.recognized.planted
-    if case is None:
-        return _search(
-            "this is not known to be a planted subject, and gcl has been measured on those only"
-        )
-    config, codec = subject.config, subject.codec
-    shape = (config.norm, config.positions, config.activation, config.gated_mlp, config.parallel)
-    several = codec is not None and bool(codec.tasks)
-    plain = shape == ("none", "learned", "gelu", False, False) and not several
-    if not plain or config.n_groups != config.n_heads:
-        return _search(
-            "gcl has been measured on planted subjects of the plain architecture and of one task "
-            "only"
-        )
-    reason = f"no method was named: gcl, because this is a planted subject ({case})"
-    return DefaultMethod("gcl", reason, chosen)

@@ -1,7 +1,7 @@
 """Refine scores on the very case they were given for: gradient steps on faithfulness itself.
 
 1. The start is the ranking of the given scores, whatever method they come from: an edge's value is
-   the logit of its place in it, so that effects and logits of any scale begin alike.
+   the logit of its rank, so that effects and logits of any scale begin alike.
 2. Each step draws some sizes from 1 to all edges, more often where the start is far from faithful,
    and weighs them so that every size counts alike, as in the area of CMD. For each it draws a mask
    that keeps about so many of the best edges: gates near 0 or 1 far from the threshold, random near
@@ -46,7 +46,7 @@ from graphcircuits.task.pairs import Pairs
 STEPS = 300
 """Steps, where neither steps nor seconds are given."""
 MOMENTS = (0.9, 0.999)
-"""How much a step keeps of the running means of the gradient and of its square."""
+"""The decay of the running means of the gradient and of its square, as in Adam."""
 SAVED = 30.0
 """Seconds between two checkpoints."""
 KIND = "refine-checkpoint"
@@ -116,8 +116,10 @@ def refined(
     Its options record how long it refined, its seconds count all of it. Probabilities belong to
     scores as they were predicted, so there are none.
     """
+    if result.graph != subject.graph:
+        raise ValueError(f"the result is of {result.graph}, but the subject has {subject.graph}.")
     start = time.perf_counter()
-    found = refinement(
+    outcome = refinement(
         subject,
         pairs,
         result.scores,
@@ -133,10 +135,10 @@ def refined(
         length = {"refine_steps": STEPS}
     return replace(
         result,
-        scores=found.scores,
+        scores=outcome.scores,
         options={**result.options, **length},
         seconds=(result.seconds or 0.0) + time.perf_counter() - start,
-        notes=(*result.notes, found.describe()),
+        notes=(*result.notes, outcome.describe()),
         chosen=None,
         curve=None,
         probabilities=None,
@@ -167,7 +169,6 @@ def refinement(
     """
     began = time.perf_counter()
     _check_length(steps, seconds, checkpoint)
-    _check_scores(subject, scores)
     recipe, about = recipe or Recipe(), {"steps": steps, "seconds": seconds}
     if steps is None and seconds is None:
         about["steps"] = STEPS
@@ -215,12 +216,12 @@ def refinement(
 
 
 def rank_logits(scores: Scores) -> Scores:
-    """The logit of every edge's place in the ranking; ties are broken by edge order, as ever."""
+    """The logit of every edge's rank; ties are broken by edge order, as ever."""
     n = len(scores)
-    places = torch.empty(n, dtype=torch.float64, device=scores.device)
+    ranks = torch.empty(n, dtype=torch.float64, device=scores.device)
     best_first = scores.argsort(descending=True, stable=True)
-    places[best_first] = torch.arange(n, dtype=torch.float64, device=scores.device)
-    return (1 - (places + 0.5) / n).logit().float()
+    ranks[best_first] = torch.arange(n, dtype=torch.float64, device=scores.device)
+    return (1 - (ranks + 0.5) / n).logit().float()
 
 
 def sort_by_rank(scores: Scores, values: Scores) -> Scores:
@@ -245,13 +246,13 @@ def sort_by_rank(scores: Scores, values: Scores) -> Scores:
 def advance(state: RefineState, gradient: Scores, rate: float) -> None:
     """Move the values against the running mean of the gradient."""
     state.step += 1
-    kept, kept_square = MOMENTS
-    state.first.mul_(kept).add_(gradient, alpha=1 - kept)
+    decay, decay_square = MOMENTS
+    state.first.mul_(decay).add_(gradient, alpha=1 - decay)
     square = float(gradient.double().square().mean())
-    state.second = kept_square * state.second + (1 - kept_square) * square
-    size = (state.second / (1 - kept_square**state.step)) ** 0.5
+    state.second = decay_square * state.second + (1 - decay_square) * square
+    size = (state.second / (1 - decay_square**state.step)) ** 0.5
     if size > 0:
-        state.values.sub_(state.first, alpha=rate / (1 - kept**state.step) / size)
+        state.values.sub_(state.first, alpha=rate / (1 - decay**state.step) / size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,16 +341,3 @@ def _check_length(steps: int | None, seconds: float | None, checkpoint: str | Pa
         problems.append(f"checkpoint must be a .safetensors file, got {checkpoint}")
     if problems:
         raise ValueError("; ".join(problems) + ".")
-
-
-def _check_scores(subject: Transformer, scores: Scores) -> None:
-    n_edges = subject.graph.n_edges
-    if scores.shape != (n_edges,) or not scores.is_floating_point():
-        raise ValueError(
-            f"scores must be one real number for each of {n_edges} edges, got {scores.dtype} of "
-            f"shape {tuple(scores.shape)}."
-        )
-    if not scores.isfinite().all():
-        raise ValueError(
-            f"scores must be finite, {int((~scores.isfinite()).sum())} of {n_edges} are not."
-        )

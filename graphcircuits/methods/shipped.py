@@ -43,8 +43,11 @@ def load_predictor(source: str | Path) -> Ensemble:
         used for any number of subjects.
 
     Example:
-        >>> predictor = gc.load_predictor("mine.safetensors")
-        >>> result = gc.localize(subject, pairs, "gcl", predictor=predictor)
+        >>> import graphcircuits as gc
+        >>> predictor = gc.load_predictor("fold-0")
+        >>> case = gc.load_case("ib-3")
+        >>> gc.localize(case.subject(), case.pairs(64), predictor=predictor).options
+        {'predictor': 'fold-0'}
 
     Reference: docs/howto/own-predictor.md.
     """

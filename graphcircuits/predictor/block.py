@@ -17,8 +17,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from graphcircuits.predictor.transform import Neighbourhoods
-
 Module = TypeVar("Module", bound=nn.Module)
 
 START_SCALE = 0.1
@@ -34,10 +32,10 @@ class Linear(nn.Linear):
             return super().forward(input)
         flat, matrices = input.flatten(1, -2), self.weight.to(input.dtype).mT
         if self.bias is None:
-            found = torch.bmm(flat, matrices)
+            mapped = torch.bmm(flat, matrices)
         else:
-            found = torch.baddbmm(self.bias.to(input.dtype).unsqueeze(1), flat, matrices)
-        return found.unflatten(1, input.shape[1:-1])
+            mapped = torch.baddbmm(self.bias.to(input.dtype).unsqueeze(1), flat, matrices)
+        return mapped.unflatten(1, input.shape[1:-1])
 
 
 class LayerNorm(nn.LayerNorm):
@@ -103,12 +101,12 @@ class Dropout(nn.Module):
                 "dropout is drawn at random while training; give a torch.Generator as noise, or "
                 "call eval() first."
             )
-        kept = torch.empty_like(h).bernoulli_(1 - self.rate, generator=noise)
-        return h * (kept / (1 - self.rate) if self.rate < 1 else kept)
+        mask = torch.empty_like(h).bernoulli_(1 - self.rate, generator=noise)
+        return h * (mask / (1 - self.rate) if self.rate < 1 else mask)
 
 
 class Branch(nn.Module):
-    """A residual branch behind its own normalization."""
+    """A residual branch behind a normalization."""
 
     def __init__(self, width: int, branch: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
@@ -120,7 +118,7 @@ class Branch(nn.Module):
     def forward(
         self,
         h: Float[Tensor, "*context node width"],
-        *structure: Neighbourhoods,
+        *structure: object,
         noise: torch.Generator | None = None,
     ) -> Float[Tensor, "*context node width"]:
         """`structure` is the graph where the branch needs it, nothing where it does not."""
@@ -146,9 +144,9 @@ def stacked(modules: Sequence[Module]) -> Module:
         *owners, name = path.split(".")
         owner = joined.get_submodule(".".join(owners))
         together = torch.stack([state[path] for state in states])
-        kept = isinstance(getattr(owner, name), nn.Parameter)
+        is_parameter = isinstance(getattr(owner, name), nn.Parameter)
         assert together.shape[1:] == value.shape
-        setattr(owner, name, nn.Parameter(together) if kept else together)
+        setattr(owner, name, nn.Parameter(together) if is_parameter else together)
     return joined
 
 

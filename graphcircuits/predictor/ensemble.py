@@ -1,44 +1,42 @@
-"""Trained predictors: several of one shape whose logits are averaged, kept in one file.
+"""Trained predictors: several networks of one shape whose logits are averaged, and their file.
 
-1. `Ensemble.predict_case` reads a case and runs all members on it, block by block where it can, and
-   `predict` does so for one that was read: the mean logit of every edge, counted along paths, and
-   where the file has what it takes, the probability that it stands for (`calibration`) and whether
-   the case is like those of the training (`familiarity`).
-2. `with_calibration` and `with_familiarity` fit these two at the end of a training.
-3. `save_ensemble` and `load_ensemble` are its artifact: weights, configuration, what it was trained
+1. `load_ensemble` reads one, `save_ensemble` writes it: weights, configuration, what it was trained
    on and, under `measured`, how it did on cases that were left out.
-4. An ensemble says what its training had not: `unseen` names what of a subject's architecture,
-   `origin` which cases.
+2. `Ensemble.predict_case` reads a case and runs all members on it; `predict` does so for a case
+   that was read before. Both give a `Prediction`: the mean logit of every edge, counted along
+   paths, and where the file has what it takes, the probability that it stands for (`calibration`)
+   and whether the case is like those of the training (`familiarity`).
+3. An ensemble knows what its training did not have: `unseen` names traits of a subject's
+   architecture, `origin` lists the cases.
+
+Averaging two networks costs one more pass over the graph, which is little beside the runs of the
+subject, and their disagreement shows where neither has learned anything.
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.config import build_config
 from graphcircuits.io.files import short
 from graphcircuits.io.store import StoreError, check_finite, load_artifact, save_artifact
-from graphcircuits.predictor import blockwise
 from graphcircuits.predictor.facts.calibration import (
     Calibration,
     calibration_from_json,
     calibration_to_json,
-    fit_calibration,
 )
 from graphcircuits.predictor.facts.familiarity import (
     Familiarity,
     KnownCases,
     case_features,
-    fit_familiarity,
 )
 from graphcircuits.predictor.facts.trust import Trust
 from graphcircuits.predictor.invariant import InvariantAligner, measured_columns
@@ -47,9 +45,7 @@ from graphcircuits.predictor.model import (
     Predictor,
     PredictorConfig,
     Reading,
-    measure,
     read_case,
-    start,
 )
 from graphcircuits.predictor.paths import along_paths
 from graphcircuits.subject.transformer import Transformer
@@ -62,7 +58,7 @@ KNOWN, TRUST = "familiarity.", "trust."
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What an ensemble says of a case."""
+    """What an ensemble predicts for a case."""
 
     logits: Float[Tensor, " edge"]
     probabilities: Float[Tensor, " edge"] | None
@@ -96,13 +92,16 @@ class Ensemble:
     def config(self) -> PredictorConfig:
         return self.members[0].config
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.members[0].readout.weight.dtype
+
     def scores(
         self, subject: Transformer, pairs: Pairs, *, generator: torch.Generator
     ) -> Float[Tensor, " edge"]:
         """The score of every edge: the mean logit, or that of the best path the edge lies on."""
         return self.predict_case(subject, pairs, generator=generator).logits
 
-    @torch.no_grad()
     def predict_case(
         self,
         subject: Transformer,
@@ -111,58 +110,58 @@ class Ensemble:
         generator: torch.Generator,
         kind: str | None = None,
     ) -> Prediction:
-        """All that it says of a case, as `predict`; block by block where it can."""
-        if not blockwise.applies(self.config):
-            reading = read_case(self.config, subject, pairs, generator=generator)
-            return self.predict(reading, generator=generator, kind=kind)
-        found = measure(self.config, subject, pairs)
-        members, columns = blockwise.run(self.folded, found)
-        starts = self.folded.scale * start(found).to(members) if self.config.prior else None
-        return self._prediction(members, starts, columns, found.graph, kind)
+        """Its prediction for a subject and its prompts.
 
+        Args:
+            subject: The transformer that is explained, on the ensemble's device.
+            pairs: Clean and corrupted prompts with their targets.
+            generator: Draws what a configuration draws at random: contexts, prompt pairs of the
+                paper's aligner and its identifiers of coordinates.
+            kind: Of the subject, such as "natural": by it logits become probabilities.
+
+        Returns:
+            Logits, and what the file knows besides; see docs/predictor.md.
+
+        Example:
+            >>> import torch
+            >>> from graphcircuits import load_case
+            >>> from graphcircuits.methods.shipped import shipped
+            >>> case = load_case("ib-3")
+            >>> subject, pairs = case.subject(), case.pairs(16, seed=0)
+            >>> prediction = shipped("default").predict_case(
+            ...     subject, pairs, generator=torch.Generator(), kind="planted"
+            ... )
+            >>> len(prediction.logits) == subject.graph.n_edges
+            True
+        """
+        with torch.no_grad():
+            reading = read_case(self.config, subject, pairs, generator=generator, dtype=self.dtype)
+        return self.predict(reading, generator=generator, kind=kind)
+
+    @torch.no_grad()
     def predict(
         self, reading: Reading, *, generator: torch.Generator, kind: str | None = None
     ) -> Prediction:
-        """All that it says of a case that has been read; every member runs once.
-
-        `kind` is that of the subject, by which probabilities go.
-        """
+        """As `predict_case`, for a case that has been read; every member runs once."""
         members = self.member_logits(reading, generator=generator)
-        tables = isinstance(reading.content, InvariantTables)
-        wanted = self.known is not None or self.trust is not None
-        columns = case_features(reading) if tables and wanted else None
-        begun = [member.start(reading) for member in self.members]
-        starts = [each for each in begun if each is not None]
-        together = torch.stack(starts) if starts else None
-        return self._prediction(members, together, columns, reading.graph, kind)
-
-    def _prediction(
-        self,
-        members: Float[Tensor, "member edge"],
-        starts: Float[Tensor, "member edge"] | None,
-        columns: Float[Tensor, " column"] | None,
-        graph: ComponentGraph | None,
-        kind: str | None,
-    ) -> Prediction:
         logits, trusted = members.mean(0), 1.0
-        if self.trust is not None and starts is not None and columns is not None:
-            trusted = self.trust(columns)
-            logits = starts.mean(0).lerp(logits, trusted)
+        features = None
+        if isinstance(reading.content, InvariantTables) and (self.known or self.trust):
+            features = case_features(reading)
+        starts = [start for member in self.members if (start := member.start(reading)) is not None]
+        if self.trust is not None and starts and features is not None:
+            trusted = self.trust(features)
+            logits = torch.stack(starts).mean(0).lerp(logits, trusted)
         if self.config.paths:
-            if graph is None:
+            if reading.graph is None:
                 raise ValueError("paths are those of one case: predict joined readings apart.")
-            logits = along_paths(logits, graph)
-        likely = self.calibration.get(kind) if kind is not None else None
-        judged = None
-        if self.known is not None and columns is not None:
-            judged = self.known.judge(columns, members)
-        probabilities = None if likely is None else likely(logits)
-        return Prediction(logits, probabilities, judged, trusted)
-
-    @cached_property
-    def folded(self) -> blockwise.Folded:
-        """The members' weights as `blockwise` takes them, made once: members do not change."""
-        return blockwise.folded(self.members)
+            logits = along_paths(logits, reading.graph)
+        familiarity = None
+        if self.known is not None and features is not None:
+            familiarity = self.known.judge(features, members)
+        calibration = self.calibration.get(kind) if kind is not None else None
+        probabilities = None if calibration is None else calibration(logits)
+        return Prediction(logits, probabilities, familiarity, trusted)
 
     def logits(self, reading: Reading, *, generator: torch.Generator) -> Float[Tensor, " edge"]:
         """The score of every edge of a case that has been read."""
@@ -173,17 +172,13 @@ class Ensemble:
         self, reading: Reading, *, generator: torch.Generator
     ) -> Float[Tensor, "member edge"]:
         """The logit of every edge by every member."""
-        found = []
+        logits = []
         for member in self.members:
             # Setting the mode visits every module, which takes as long as a small graph.
             if member.training:
                 member.eval()
-            found.append(member(reading, generator=generator))
-        return torch.stack(found)
-
-    def familiarity(self, reading: Reading, *, generator: torch.Generator) -> Familiarity | None:
-        """Whether a case is like those of the training; None where that was not kept."""
-        return self.predict(reading, generator=generator).familiarity
+            logits.append(member(reading, generator=generator))
+        return torch.stack(logits)
 
     @property
     def measured(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
@@ -260,57 +255,9 @@ def traits(subject: Transformer) -> dict[str, Any]:
 
 def seen_of(subjects: Sequence[Transformer]) -> dict[str, Any]:
     """The traits of training subjects, for `Ensemble.origin`."""
-    found = [traits(subject) for subject in subjects]
-    seen: dict[str, Any] = {name: sorted({trait[name] for trait in found}) for name in found[0]}
+    each = [traits(subject) for subject in subjects]
+    seen: dict[str, Any] = {name: sorted({trait[name] for trait in each}) for name in each[0]}
     return seen | {"layers": max(subject.config.n_layers for subject in subjects)}
-
-
-# At the end of a training
-
-
-def with_familiarity(
-    ensemble: Ensemble, readings: Sequence[Reading], groups: Sequence[Hashable] | None = None
-) -> Ensemble:
-    """The ensemble with what its training cases are like, from readings of them.
-
-    Readings of one case, and of related ones, have one group. Readings of held-out cases may be
-    among them. Predictors that take raw features (`tabpfn`) stay as they are.
-    """
-    if ensemble.config.aligner == "tabpfn":
-        return ensemble
-    generator = torch.Generator().manual_seed(0)
-    logits = [ensemble.member_logits(reading, generator=generator).cpu() for reading in readings]
-    return replace(ensemble, known=fit_familiarity(readings, logits, groups))
-
-
-def with_calibration(
-    ensemble: Ensemble,
-    readings: Sequence[Reading],
-    labels: Sequence[Bool[Tensor, " edge"]],
-    cases: Sequence[Hashable] | None = None,
-    *,
-    kind: str,
-) -> Ensemble:
-    """The ensemble with a map from logit to probability for subjects of a kind, from cases of it
-    that it was not trained on.
-
-    Several readings of one case have one name in `cases`; without names all are cases of their own.
-    """
-    names = list(range(len(readings)) if cases is None else cases)
-    if not len(readings) == len(labels) == len(names):
-        raise ValueError(
-            "every reading needs labels and a case, got "
-            f"{len(readings)}, {len(labels)} and {len(names)}."
-        )
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    generator = torch.Generator().manual_seed(0)
-    logits = [ensemble.logits(reading, generator=generator).cpu() for reading in readings]
-    number = [
-        torch.full(each.shape, numbers[name]) for each, name in zip(logits, names, strict=True)
-    ]
-    masks = torch.cat([mask.cpu() for mask in labels])
-    fitted = fit_calibration(torch.cat(logits), masks, torch.cat(number))
-    return replace(ensemble, calibration={**ensemble.calibration, kind: fitted})
 
 
 # Files
@@ -326,11 +273,11 @@ def save_ensemble(
 ) -> None:
     """Write weights, configuration and origin as one artifact; `command` as in `save_artifact`.
 
-    Weights are kept in `dtype`, their own if None; they are read as single precision again.
+    Weights are written in `dtype`, that of the members if None, and read in single precision.
     """
     tensors = {
-        f"{place}.{name}": tensor if dtype is None else tensor.to(dtype)
-        for place, member in enumerate(ensemble.members)
+        f"{number}.{name}": tensor if dtype is None else tensor.to(dtype)
+        for number, member in enumerate(ensemble.members)
         for name, tensor in member.state_dict().items()
     }
     meta: dict[str, Any] = {"members": len(ensemble.members), "origin": ensemble.origin}
@@ -353,7 +300,17 @@ def save_ensemble(
 
 
 def load_ensemble(path: str | Path) -> Ensemble:
-    """Read an ensemble; a file that this code cannot run is refused."""
+    """The ensemble in a file that `save_ensemble` wrote.
+
+    Args:
+        path: The file, such as `graphcircuits train --out my.safetensors` makes.
+
+    Returns:
+        The members in evaluation mode on the CPU, with their origin and what the file knows.
+
+    Raises:
+        StoreError: Where the file is damaged, or holds what this code cannot run.
+    """
     artifact = load_artifact(path, KIND)
     try:
         config = build_config(PredictorConfig, artifact.config)
@@ -362,21 +319,16 @@ def load_ensemble(path: str | Path) -> Ensemble:
         _check_sizes(config, count, artifact.tensors)
         check_finite("it", artifact.tensors)
         members = []
-        for place in range(count):
-            member, prefix = Predictor(config), f"{place}."
-            own = {
-                name.removeprefix(prefix): tensor
-                for name, tensor in artifact.tensors.items()
-                if name.startswith(prefix)
-            }
-            member.load_state_dict(own)
+        for number in range(count):
+            member = Predictor(config)
+            member.load_state_dict(_under(f"{number}.", artifact.tensors))
             members.append(member.eval().requires_grad_(False))
-        said = artifact.meta.get("calibration", {})
-        if not isinstance(said, dict):
-            raise ValueError(f"calibration must be by kind of subject, got {short(said)}")
-        calibration = {kind: calibration_from_json(each) for kind, each in said.items()}
-        known = _kept(KnownCases, KNOWN, members[0], artifact.tensors)
-        trust = _kept(Trust, TRUST, members[0], artifact.tensors)
+        by_kind = artifact.meta.get("calibration", {})
+        if not isinstance(by_kind, dict):
+            raise ValueError(f"calibration must be by kind of subject, got {short(by_kind)}")
+        calibration = {kind: calibration_from_json(each) for kind, each in by_kind.items()}
+        known = _fact(KnownCases, KNOWN, members[0], artifact.tensors)
+        trust = _fact(Trust, TRUST, members[0], artifact.tensors)
         return Ensemble(tuple(members), origin, artifact.sha256, calibration, known, trust)
     except (KeyError, RuntimeError, ValueError) as error:
         raise StoreError(
@@ -385,23 +337,28 @@ def load_ensemble(path: str | Path) -> Ensemble:
         ) from error
 
 
-Kept = TypeVar("Kept", KnownCases, Trust)
+Fact = TypeVar("Fact", KnownCases, Trust)
 
 
-def _kept(
-    cls: type[Kept], prefix: str, member: Predictor, tensors: Mapping[str, Tensor]
-) -> Kept | None:
-    """What a file holds under a prefix, if anything."""
-    found = {
+def _fact(
+    cls: type[Fact], prefix: str, member: Predictor, tensors: Mapping[str, Tensor]
+) -> Fact | None:
+    """What a file knows of the training under a prefix, if anything."""
+    stored = _under(prefix, tensors)
+    if not stored:
+        return None
+    if not isinstance(member.align, InvariantAligner):
+        raise ValueError(f"only predictors that take invariants have {prefix[:-1]}")
+    return cls.from_tensors(stored, len(member.align.mean))
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, by the rest of their names."""
+    return {
         name.removeprefix(prefix): tensor
         for name, tensor in tensors.items()
         if name.startswith(prefix)
     }
-    if not found:
-        return None
-    if not isinstance(member.align, InvariantAligner):
-        raise ValueError(f"only predictors that take invariants have {prefix[:-1]}")
-    return cls.from_tensors(found, len(member.align.mean))
 
 
 def _check_sizes(config: PredictorConfig, members: object, tensors: Mapping[str, Tensor]) -> None:
@@ -438,18 +395,12 @@ def _checked_origin(origin: object) -> dict[str, Any]:
 
 
 def _check_measured(measured: object) -> None:
-    kinds = measured if isinstance(measured, dict) else {"": measured}
-    tables = [table for kind in kinds.values() for table in _values(kind)]
-    if not all(_is_number(value) for table in tables for value in _values(table)):
+    """Refuse anything but finite numbers three mappings deep: kind, figure, method."""
+    level = [measured]
+    for _ in range(3):
+        tables = [each if isinstance(each, dict) else {"": None} for each in level]
+        level = [value for table in tables for value in table.values()]
+    if not all(isinstance(x, int | float) and -math.inf < x < math.inf for x in level):
         raise ValueError(
             f"what was measured must be numbers by kind, figure and method, got {short(measured)}"
         )
-
-
-def _values(found: object) -> list[Any]:
-    """Those of a mapping; of anything else one that is no number."""
-    return [*found.values()] if isinstance(found, dict) else [None]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and -math.inf < value < math.inf

@@ -5,7 +5,7 @@
    edge does to first order), reach = |g| |change of the writer's output|, and
    bound = |g| |the writer's clean output|; g is the gradient at the reader's input in the stream.
    With `share` below 1 the gradient is that of a run between the corrupted and the clean one
-   (`engine.between`), and own = g . (the change of the message in that run) is the gradient by the
+   (`engine.passes`), and own = g . (the change of the message in that run) is the gradient by the
    edge's mask there: where the clean run saturates, as attention does, its gradient vanishes and
    the other one need not. With `both_ends` the effect is taken by the gradient at the corrupted run
    as well.
@@ -13,7 +13,7 @@
    positions of a pair first, and means with signs. That is one pass over the prompts, chunked to a
    memory limit, and over the edges block by block (`contract`).
 3. `scaled` makes a subject's numbers comparable with another's: by the largest of the case, by the
-   largest and the sum at an edge's reader and at its writer, and by their place from the top
+   largest and the sum at an edge's reader and at its writer, and by their rank from the top
    (`scaling`). None of these changes when edges that do nothing are added.
 4. `InvariantAligner` standardizes and projects them, with the kinds of writer and reader. It may
    add a learned projection of single contexts, pooled after it.
@@ -37,13 +37,12 @@ from graphcircuits.predictor.measure.contract import contract
 from graphcircuits.predictor.measure.scaling import (
     SCALINGS,
     TINY,
-    Scales,
+    log_rank,
     log_share,
-    place,
+    scaled,
     significant,
-    whole,
 )
-from graphcircuits.predictor.transform import Transformation
+from graphcircuits.predictor.paper.transform import Transformation
 from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS, kinds
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs, check_losses
@@ -62,14 +61,16 @@ BETWEEN_STATISTICS = (
     "clean_by_pair",
 )
 """Those with the gradient of a run between; what is signed is the absolute value of a mean."""
+ROWS = 2**14
+"""Rows of a table that the aligner projects at once where no gradient is wanted."""
 FAR_STATISTICS = ("far_effect", "far_effect_by_pair", "far_effect_signed")
 """Effects by the gradient at the corrupted run."""
 
 
 def statistics_of(*, share: float, both_ends: bool) -> tuple[str, ...]:
     """What is measured of every edge, in the order of the rows of `Invariants.statistics`."""
-    own = STATISTICS if share == 1 else BETWEEN_STATISTICS
-    return (*own, *FAR_STATISTICS) if both_ends else own
+    near = STATISTICS if share == 1 else BETWEEN_STATISTICS
+    return (*near, *FAR_STATISTICS) if both_ends else near
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +107,7 @@ def measure(
 
     `share` says where the gradient is taken, from the corrupted (0) to the clean run (1). Targets
     that are still to be taken from the clean run are. Contractions of `sample` contexts, drawn by
-    `generator`, are kept one by one.
+    `generator`, are returned one by one.
     """
     if sample and generator is None:
         raise ValueError("contexts are drawn at random; give a torch.Generator as generator.")
@@ -120,36 +121,38 @@ def measure(
         drawn = order[:sample].cpu()
     keep_freed_memory()
     statistics = statistics_of(share=share, both_ends=both_ends)
-    total, losses, kept, first = None, [], [], 0
-    for part in pairs.split(_chunk(subject, pairs, memory_limit, runs=1 + both_ends + (share < 1))):
-        last = first + part.clean.numel()
+    total, losses, samples, first = None, [], [], 0
+    for chunk in pairs.split(
+        _chunk(subject, pairs, memory_limit, runs=1 + both_ends + (share < 1))
+    ):
+        last = first + chunk.clean.numel()
         here = drawn[(drawn >= first) & (drawn < last)].long() - first
         first = last
-        if share < 1 and part.needs_targets:
-            part = part.with_targets_from(subject.logits(part.clean))
-        sums = contract(subject, part, statistics, here.to(subject.device), share)
+        if share < 1 and chunk.needs_targets:
+            chunk = chunk.with_targets_from(subject.logits(chunk.clean))
+        sums = contract(subject, chunk, statistics, here.to(subject.device), share)
         losses.append(sums.losses)
-        kept.append(sums.sample)
+        samples.append(sums.sample)
         total = sums if total is None else total.plus(sums)
     assert total is not None
-    found = Invariants(
+    measured = Invariants(
         subject.graph,
         statistics=total.edges.abs_().div_(n_contexts),
         written=total.written / n_contexts,
         received=total.received / n_contexts,
-        sample=torch.cat(kept),
+        sample=torch.cat(samples),
     )
     # Outputs first: a loss that is not finite may only be what followed from one of them.
-    _check_finite("output", found.graph.writer_names, found.written.sum(0))
+    _check_finite("output", measured.graph.writer_names, measured.written.sum(0))
     check_losses(*torch.cat(losses, dim=1))
-    _check_finite("gradient", found.graph.reader_names, found.received)
-    if not found.received.any():
+    _check_finite("gradient", measured.graph.reader_names, measured.received)
+    if not measured.received.any():
         raise ValueError(
             "the gradient of the loss is zero at every component, so features would say nothing of "
             "the task; a loss whose targets are the clean run's own outputs is flat there: give "
             "the right answers as targets, or use eap-ig or exact."
         )
-    return found
+    return measured
 
 
 def _check_finite(what: str, names: Sequence[str], values: Float[Tensor, " component"]) -> None:
@@ -168,23 +171,13 @@ def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int, *, runs: int) 
     return at_once(subject, held + 4 * size.writers, memory_limit)
 
 
-# Scaling
-
-
-def scaled(
-    values: Float[Tensor, "statistic edge"], graph: ComponentGraph
-) -> Float[Tensor, "edge statistic scaling"]:
-    """Every statistic under every scaling, in the order of SCALINGS."""
-    return Scales.of(values, graph).columns(whole(graph, values.device)).permute(2, 0, 1)
-
-
 # Tables of nodes
 
 
 def table_width(*, share: float, both_ends: bool) -> int:
     """Columns of `table`."""
-    own = len(statistics_of(share=share, both_ends=both_ends)) * len(SCALINGS)
-    return own + 3 * 2 + len(WRITER_KINDS) + len(READER_KINDS)
+    scaled_values = len(statistics_of(share=share, both_ends=both_ends)) * len(SCALINGS)
+    return scaled_values + 3 * 2 + len(WRITER_KINDS) + len(READER_KINDS)
 
 
 def measured_columns(*, share: float, both_ends: bool) -> Bool[Tensor, " column"]:
@@ -194,16 +187,16 @@ def measured_columns(*, share: float, both_ends: bool) -> Bool[Tensor, " column"
     return torch.tensor([True, False, True, False]).repeat_interleave(torch.tensor(counts))
 
 
-def table(found: Invariants, transformation: Transformation) -> Float[Tensor, "node column"]:
+def table(measured: Invariants, transformation: Transformation) -> Float[Tensor, "node column"]:
     """What each node of the transformed graph knows, zeros where something is absent.
 
     Columns: scaled statistics; norms at writer (clean, change) and reader (gradient), by the
-    largest of the case and by place; kinds of writer and reader. An edge has all of them. In the
-    incidence graph a component has its own norms and kind, and edges leave these to components.
+    largest of the case and by rank; kinds of writer and reader. An edge has all of them. In the
+    incidence graph a component has its norms and kind, and edges leave these to components.
     """
-    graph, device = found.graph, found.statistics.device
-    writers, readers = component_tables(found)
-    edges = scaled(found.statistics, graph).flatten(1)
+    graph, device = measured.graph, measured.statistics.device
+    writers, readers = component_tables(measured)
+    edges = scaled(measured.statistics, graph).flatten(1)
     if transformation == "line":
         at_writer = writers[graph.edge_writers.to(device)]
         return torch.cat([edges, at_writer, readers[graph.edge_readers.to(device)]], dim=1)
@@ -211,30 +204,30 @@ def table(found: Invariants, transformation: Transformation) -> Float[Tensor, "n
 
 
 def component_tables(
-    found: Invariants,
+    measured: Invariants,
 ) -> tuple[Float[Tensor, "writer column"], Float[Tensor, "reader column"]]:
     """The columns of `table` that an edge has from its writer, and those from its reader."""
-    made = []
+    tables = []
     for norms, kind, names in zip(
-        (found.written, found.received[None]),
-        kinds(found.graph),
+        (measured.written, measured.received[None]),
+        kinds(measured.graph),
         (WRITER_KINDS, READER_KINDS),
         strict=True,
     ):
         hot = nn.functional.one_hot(kind.to(norms.device), len(names))
-        made.append(torch.cat([_norms(norms), hot], dim=1).to(found.statistics))
-    return made[0], made[1]
+        tables.append(torch.cat([_norms(norms), hot], dim=1).to(measured.statistics))
+    return tables[0], tables[1]
 
 
 def _norms(values: Float[Tensor, "norm component"]) -> Float[Tensor, "component column"]:
     values, top = significant(values)
-    return torch.cat([log_share(values / top), place(values)]).T
+    return torch.cat([log_share(values / top), log_rank(values)]).T
 
 
-def context_table(found: Invariants) -> Float[Tensor, "context edge contraction"]:
+def context_table(measured: Invariants) -> Float[Tensor, "context edge contraction"]:
     """Contractions of single contexts by the largest mean of theirs over edges, compressed."""
-    means = found.sample.abs().mean(0).amax(0).clamp_min(TINY)
-    return torch.asinh(10 * found.sample / means) / 3
+    means = measured.sample.abs().mean(0).amax(0).clamp_min(TINY)
+    return torch.asinh(10 * measured.sample / means) / 3
 
 
 class InvariantAligner(nn.Module):
@@ -280,7 +273,10 @@ class InvariantAligner(nn.Module):
         contexts: Float[Tensor, "context edge contraction"],
         edge_nodes: Int[Tensor, " edge"],
     ) -> Float[Tensor, "node width"]:
-        h = self.project((nodes - self.mean) / self.deviation)
+        # A standardized table of a million edges would take as much memory as the table itself. In
+        # training all rows are one product, whose gradient is then one as well.
+        rows = len(nodes) if torch.is_grad_enabled() else min(len(nodes), ROWS)
+        h = torch.cat([self.project((x - self.mean) / self.deviation) for x in nodes.split(rows)])
         if self.contexts is None or self.gather is None:
             return h
         pooled = self.gather(self.contexts(contexts).mean(0))

@@ -35,7 +35,7 @@ from graphcircuits.predictor.paper.align import TabpfnAligner
 from graphcircuits.predictor.paper.dagformer import Dagformer
 from graphcircuits.predictor.paper.dirgnn import AGGREGATIONS, DirGNN
 from graphcircuits.predictor.paper.pool import DeepSets
-from graphcircuits.predictor.transform import (
+from graphcircuits.predictor.paper.transform import (
     CONNECTIVITIES,
     TRANSFORMATIONS,
     Connectivity,
@@ -134,7 +134,7 @@ class PredictorConfig:
 
     @property
     def sampled(self) -> int:
-        """Contexts that have to be kept one by one."""
+        """Contexts that are looked at one by one."""
         return self.contexts if self.context_width else 0
 
 
@@ -172,32 +172,25 @@ class Reading:
 
 
 def read_case(
-    config: PredictorConfig, subject: Transformer, pairs: Pairs, *, generator: torch.Generator
+    config: PredictorConfig,
+    subject: Transformer,
+    pairs: Pairs,
+    *,
+    generator: torch.Generator,
+    dtype: torch.dtype | None = None,
 ) -> Reading:
     """What a predictor of this configuration needs of a subject and its prompts.
 
-    `generator` draws the contexts that are looked at one by one, where there are any.
+    `generator` draws the contexts that are looked at one by one, where there are any. Invariants
+    are rounded to `dtype` before they are ranked, so that values which differ by rounding alone tie
+    in the same way whatever the precision of the subject; None leaves them as they are.
     """
     structure = structure_of(subject.graph, config).to(subject.device)
     if config.aligner == "tabpfn":
         chosen = torch.randperm(len(pairs), generator=generator, device=generator.device)
         some = pairs[chosen[: config.context_pairs].sort().values.to(pairs.clean.device)]
-        found = features(subject, some)
-        return Reading(structure, found, graph=subject.graph)
-    measured = measure(config, subject, pairs, generator=generator)
-    prior = start(measured) if config.prior else None
-    return Reading(structure, tables(measured, config), prior, subject.graph)
-
-
-def measure(
-    config: PredictorConfig,
-    subject: Transformer,
-    pairs: Pairs,
-    *,
-    generator: torch.Generator | None = None,
-) -> invariant.Invariants:
-    """The invariants that a predictor of this configuration takes."""
-    return invariant.measure(
+        return Reading(structure, features(subject, some), graph=subject.graph)
+    measured = invariant.measure(
         subject,
         pairs,
         share=config.share,
@@ -205,6 +198,12 @@ def measure(
         sample=config.sampled,
         generator=generator,
     )
+    if dtype is not None:
+        measured = measured.to(dtype)
+    table = invariant.table(measured, config.transformation)
+    content = InvariantTables(table, invariant.context_table(measured))
+    prior = start(measured) if config.prior else None
+    return Reading(structure, content, prior, subject.graph)
 
 
 START = invariant.BETWEEN_STATISTICS.index("own_by_pair")
@@ -220,60 +219,54 @@ def start(measured: invariant.Invariants) -> Float[Tensor, " edge"]:
 
 
 def structure_of(graph: ComponentGraph, config: PredictorConfig) -> Neighbourhoods:
-    """The transformed graph: made of sizes and the configuration, not of weights; 8 are kept."""
+    """The transformed graph: made of sizes and the configuration, not of weights; 8 are cached."""
     return _structure(graph, config.transformation, config.connectivity)
 
 
 _structure = lru_cache(maxsize=8)(neighbourhoods)
 
 
-def tables(measured: invariant.Invariants, config: PredictorConfig) -> InvariantTables:
-    """Invariants as tables of numbers that are comparable between cases."""
-    contexts = invariant.context_table(measured)
-    return InvariantTables(invariant.table(measured, config.transformation), contexts)
-
-
 def join(readings: Sequence[Reading]) -> Reading:
     """Cases side by side in one graph without arcs between them; for invariants only."""
     contents = [reading.content for reading in readings]
-    kept = [content for content in contents if isinstance(content, InvariantTables)]
-    if len(kept) < len(contents):
+    tables = [content for content in contents if isinstance(content, InvariantTables)]
+    if len(tables) < len(contents):
         raise ValueError("only invariants can be joined; pass cases with features one at a time.")
-    contexts = min(len(content.contexts) for content in kept)
+    contexts = min(len(content.contexts) for content in tables)
     joined = InvariantTables(
-        torch.cat([content.nodes for content in kept]),
-        torch.cat([content.contexts[:contexts] for content in kept], dim=1),
+        torch.cat([content.nodes for content in tables]),
+        torch.cat([content.contexts[:contexts] for content in tables], dim=1),
     )
     priors = [reading.prior for reading in readings if reading.prior is not None]
     structure = _side_by_side([reading.structure for reading in readings])
     return Reading(structure, joined, torch.cat(priors) if priors else None)
 
 
-def _side_by_side(parts: Sequence[Neighbourhoods]) -> Neighbourhoods:
-    nodes = _starts([part.n_nodes for part in parts])
-    groups = _starts([part.n_groups for part in parts])
+def _side_by_side(graphs: Sequence[Neighbourhoods]) -> Neighbourhoods:
+    nodes = _starts([graph.n_nodes for graph in graphs])
+    groups = _starts([graph.n_groups for graph in graphs])
 
     def shifted(name: str, starts: list[int]) -> Tensor:
-        values = [getattr(part, name) for part in parts]
+        values = [getattr(graph, name) for graph in graphs]
         # -1 stands for no group and stays.
         moved = [x.where(x < 0, x + start) for x, start in zip(values, starts, strict=True)]
         return torch.cat(moved)
 
-    complete = parts[0].order is not None
+    complete = graphs[0].order is not None
     return Neighbourhoods(
-        n_nodes=sum(part.n_nodes for part in parts),
-        n_groups=sum(part.n_groups for part in parts),
+        n_nodes=sum(graph.n_nodes for graph in graphs),
+        n_groups=sum(graph.n_groups for graph in graphs),
         member_node=shifted("member_node", nodes),
         member_group=shifted("member_group", groups),
         group_of=shifted("group_of", groups),
         order=shifted("order", nodes) if complete else None,
         edge_nodes=shifted("edge_nodes", nodes),
-        lengths=tuple(part.n_nodes for part in parts) if complete else (),
+        lengths=tuple(graph.n_nodes for graph in graphs) if complete else (),
     )
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:
-    return [sum(sizes[:place]) for place in range(len(sizes))]
+    return [sum(sizes[:number]) for number in range(len(sizes))]
 
 
 # The network

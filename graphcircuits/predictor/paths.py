@@ -1,13 +1,13 @@
 """Scores of edges by the paths they lie on: an edge carries no more than the best of them.
 
 Of the best edges of a subject, those on no path from `input` to `logits` do nothing: their writer
-says what it says in the corrupted run, or nobody listens to their reader. A path is as good as its
+puts out the same as in the corrupted run, or nothing uses their reader. A path is as good as its
 worst edge. So an edge counts for the best path that it lies on, and is chosen when that path is:
 
 1. from `input` on, `reached` is how good the best path to each writer is;
 2. from `logits` back, `heard` is how good the best path from each reader is;
-3. an edge's score is the least of its own and these two. Edges of one bottleneck would tie: a small
-   part of what an edge loses is left to it, so that the better ones come first.
+3. an edge's score is the least of its logit and these two. Edges of one bottleneck would tie: a
+   small share of what an edge loses is left to it, so that the better ones come first.
 
 Time and memory are linear in the edges, which are taken block by block.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 from graphcircuits.graph import Block, ComponentGraph
 
 LEFT = 1e-3
-"""The part of what an edge loses that is left to it."""
+"""The share of what an edge loses that is left to it."""
 
 
 def along_paths(scores: Float[Tensor, " edge"], graph: ComponentGraph) -> Float[Tensor, " edge"]:
@@ -39,14 +39,14 @@ def along_paths(scores: Float[Tensor, " edge"], graph: ComponentGraph) -> Float[
             heard[readers] = _by_reader(graph, block, leaving[low:high])
         best = torch.minimum(_rectangle(scores, block), heard[readers, None]).amax(0)
         leaving[: block.n_writers] = torch.maximum(leaving[: block.n_writers], best)
-    found = scores.clone()
+    bounded = scores.clone()
     for block in blocks:
-        rectangle = _rectangle(found, block)
+        rectangle = _rectangle(bounded, block)
         readers = block.readers
         bound = torch.minimum(reached[: block.n_writers], heard[readers, None])
         least = torch.minimum(rectangle, bound)
         rectangle.lerp_(least, 1 - LEFT)
-    return found
+    return bounded
 
 
 def _rectangle(scores: Float[Tensor, " edge"], block: Block) -> Float[Tensor, "reader writer"]:

@@ -36,8 +36,8 @@ from graphcircuits import (
     localize,
     rasp,
 )
-from graphcircuits.methods import hard_concrete, ugs
-from graphcircuits.methods.departure import Gates, Objective, Recipe, Sizes, concrete
+from graphcircuits.engine.relaxed import concrete, hard_concrete, window
+from graphcircuits.methods.departure import Gates, Objective, Recipe, Sizes
 from graphcircuits.methods.refine import RefineState, advance, rank_logits, sort_by_rank
 
 MASKS = 4
@@ -111,12 +111,6 @@ def soft(locations: Tensor, generator: torch.Generator) -> Tensor:
     return locations.sigmoid()
 
 
-def at_temperature(temperature: float, locations: Tensor, generator: torch.Generator) -> Tensor:
-    uniform = torch.rand(locations.shape, generator=generator, dtype=torch.float64)
-    noise = uniform.clamp(1e-7, 1 - 1e-7).logit().to(locations)
-    return ((locations + noise) / temperature).sigmoid()
-
-
 def straight_through(locations: Tensor, generator: torch.Generator) -> Tensor:
     """Kept or cut, with the gradient of the probability."""
     kept = locations.sigmoid()
@@ -126,18 +120,18 @@ def straight_through(locations: Tensor, generator: torch.Generator) -> Tensor:
 
 def uniform_sampling(locations: Tensor, generator: torch.Generator) -> Tensor:
     """One draw of every gate as in `ugs`."""
-    flat = ugs.draw(locations.flatten(), 1, generator)
+    flat = window(locations.flatten(), 1, generator)
     return flat.unflatten(1, locations.shape).squeeze(0)
 
 
 ESTIMATORS = (
     Estimator("straight-through", straight_through),
     Estimator("soft mask, no noise", soft),
-    Estimator("concrete, temperature 0.25", partial(at_temperature, 0.25)),
-    Estimator("concrete, temperature 0.5", partial(at_temperature, 0.5)),
+    Estimator("concrete, temperature 0.25", partial(concrete, temperature=0.25)),
+    Estimator("concrete, temperature 0.5", partial(concrete, temperature=0.5)),
     Estimator("concrete, temperature 1", concrete),
-    Estimator("concrete, temperature 2", partial(at_temperature, 2.0)),
-    Estimator("hard concrete, temperature 2/3", hard_concrete.sample_each),
+    Estimator("concrete, temperature 2", partial(concrete, temperature=2.0)),
+    Estimator("hard concrete, temperature 2/3", hard_concrete),
     Estimator("uniform gradient sampling", uniform_sampling),
     Estimator("score function", straight_through, score_function=True),
     Estimator("score function, baseline", straight_through, score_function=True, baseline=True),

@@ -20,7 +20,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 
@@ -32,17 +32,14 @@ from graphcircuits.evaluation.evaluate import faithfulness_curve
 from graphcircuits.evaluation.proposal import fresh_seed
 from graphcircuits.methods.eap import eap_ig
 from graphcircuits.methods.shipped import load_predictor
-from graphcircuits.predictor.ensemble import Ensemble, with_familiarity
-from graphcircuits.predictor.facts.calibration import (
-    calibration_error,
-    fit_calibration,
-    needed,
-    reliability,
-)
+from graphcircuits.predictor.ensemble import Ensemble
+from graphcircuits.predictor.facts.calibration import fit_calibration, needed
 from graphcircuits.predictor.facts.familiarity import Familiarity
 from graphcircuits.predictor.model import Reading, read_case
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
+from graphcircuits.training.facts import case_looks, fit_known_cases
+from lab.benchmarks.reliability import calibration_error, reliability
 
 WORSE, MUCH = 1.2, 0.03
 GOAL = 0.8
@@ -82,9 +79,9 @@ def acquainted(ensemble: Ensemble, n_pairs: int) -> Ensemble:
     if ensemble.known is not None:
         return ensemble
     cases = [gc.load_case(id) for id in ensemble.origin["cases"]]
-    return with_familiarity(
-        ensemble, [read(ensemble, case.subject(), case.pairs(n_pairs)) for case in cases]
-    )
+    readings = [read(ensemble, case.subject(), case.pairs(n_pairs)) for case in cases]
+    looks = case_looks(ensemble, readings, range(len(readings)))
+    return replace(ensemble, known=fit_known_cases(looks))
 
 
 def shipped(fold: int, n_pairs: int) -> Iterator[Subject]:

@@ -22,7 +22,7 @@ from graphcircuits.compare.measure import measure as measure_call
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor.paper.dagformer import Dagformer
 from graphcircuits.predictor.paper.dirgnn import DirGNN
-from graphcircuits.predictor.transform import (
+from graphcircuits.predictor.paper.transform import (
     Connectivity,
     Neighbourhoods,
     Transformation,

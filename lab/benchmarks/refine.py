@@ -17,16 +17,16 @@ import torch
 
 from graphcircuits import faithfulness_curve, load_corpus
 from graphcircuits.cases.collection import CorpusEntry
+from graphcircuits.engine.relaxed import concrete, hard_concrete
 from graphcircuits.methods import localize
-from graphcircuits.methods.departure import Gates, Recipe, concrete
-from graphcircuits.methods.hard_concrete import sample_each
+from graphcircuits.methods.departure import Gates, Recipe
 from graphcircuits.methods.refine import refinement
 from lab.benchmarks.estimators import soft, straight_through
 
 FRESH = 1000
 GATES: dict[str, Gates] = {
     "concrete": concrete,
-    "hard-concrete": sample_each,
+    "hard-concrete": hard_concrete,
     "soft": soft,
     "straight-through": straight_through,
 }

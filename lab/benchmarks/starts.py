@@ -3,7 +3,7 @@
 Subjects of one fold of a corpus, which the fold's predictor has not learned from, are scored by
 searches of one to six passes: EAP at either end, EAP-IG with 1, 2 and 5 points, RelP, and the
 gradient by each edge's mask in a run between the two ends, for several shares of it
-(`graphcircuits.engine.between`); the last is what `gcl` starts from. Some are also counted along
+(`graphcircuits.engine.passes`); the last is what `gcl` starts from. Some are also counted along
 paths (`graphcircuits.predictor.paths`). The table has the mean CMD on other prompts, and how often
 and how far each is below EAP-IG with 5 points.
 

@@ -31,12 +31,12 @@ from graphcircuits.cases.multitask import load_multi, multi_ids
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.random_programs import (
     GUESSABLE,
+    mask_structure,
     probed,
     random_case,
     random_facts,
     random_ids,
 )
-from graphcircuits.cases.structure import mask_structure
 from graphcircuits.fleets.recipes import SiitConfig
 from lab.generators.random_programs import N_SEEDS
 from lab.programs import parser
@@ -90,7 +90,7 @@ def deep_orders(depths: Sequence[int] = DEEP) -> list[Order]:
         alike = found.get(facts.n_layers)
         if alike is None or len(alike) == DEEP_TRIED or facts.guessable > GUESSABLE:
             continue
-        if facts.place["split"] != "test" or order.case in taken or seed in LIKE_THE_POOL:
+        if facts.assignment["split"] != "test" or order.case in taken or seed in LIKE_THE_POOL:
             continue
         case = random_case(seed)
         fits = (case.subject_dims.d_model, case.subject_dims.n_heads) == (DEEP_WIDTH, HEADS)

@@ -23,7 +23,7 @@ from typing import Any
 
 from graphcircuits.cases import MULTITASK, N_FOLDS, case_ids, load_case
 from graphcircuits.cases.case import Case
-from graphcircuits.cases.multitask import MAX_HEADS, place
+from graphcircuits.cases.multitask import MAX_HEADS, share_heads
 from graphcircuits.cases.random_programs import random_ids
 from graphcircuits.cases.recognize import shipped_ids
 from graphcircuits.io.store import write_atomic
@@ -105,7 +105,7 @@ def _choose(cases: Sequence[Case], size: int, shared: bool) -> list[Case]:
             len(more) <= size
             and len({one.group for one in more}) == len(more)
             and set.intersection(*(set(one.vocab) for one in more))
-            and max(p.n_heads for p in place([one.layout for one in more], shared)) <= MAX_HEADS
+            and max(x.n_heads for x in share_heads([y.layout for y in more], shared)) <= MAX_HEADS
         ):
             chosen = more
     return chosen

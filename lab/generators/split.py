@@ -37,7 +37,8 @@ import networkx as nx
 
 from graphcircuits.cases import FAMILIES, N_FOLDS
 from graphcircuits.cases.case import Case
-from graphcircuits.cases.structure import Edge, circuit_of, is_constant, kind_of, structure_hash
+from graphcircuits.cases.prepare import is_constant
+from graphcircuits.cases.random_programs import Edge, circuit_of, kind_of, structure_hash
 from graphcircuits.io.store import write_atomic
 from lab import DATA
 from lab.generators.template import program_template, source_template

@@ -105,8 +105,8 @@ def difference_table() -> str:
 def random_table() -> str:
     """The first random programs: where they stand, how many to choose from, and their layers."""
     every = [random_facts(seed) for seed in range(N_SEEDS)]
-    related = [each for each in every if each.place.get("check") == "structure"]
-    constant = [each for each in every if each.place.get("check") == "constant"]
+    related = [each for each in every if each.assignment.get("check") == "structure"]
+    constant = [each for each in every if each.assignment.get("check") == "constant"]
     subsets = {
         name: [each for each in every if split in each.splits] for name, split in SUBSETS.items()
     }
@@ -115,8 +115,8 @@ def random_table() -> str:
     for name, found in subsets.items():
         fit = {each.program: each for each in found if each.guessable <= GUESSABLE}.values()
         layers = Counter(each.n_layers for each in fit)
-        groups = {each.place["group"] for each in found}
-        listed = sum(not each.place["group"].startswith(RANDOM) for each in found)
+        groups = {each.assignment["group"] for each in found}
+        listed = sum(not each.assignment["group"].startswith(RANDOM) for each in found)
         rows.append(
             [name, len(found), listed, len(groups), len(fit)]
             + [layers[n] for n in range(2, MAX_LAYERS + 1)]

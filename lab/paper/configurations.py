@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from graphcircuits.cases.case import LABELINGS
-from graphcircuits.cases.pools import POOLS
+from graphcircuits.cases.relations import POOLS
 from graphcircuits.io.config import build_config, load_config
 from graphcircuits.predictor.model import ALIGNERS, PredictorConfig
 from graphcircuits.training.config import TrainConfig

@@ -18,7 +18,7 @@ from itertools import combinations
 from statistics import fmean
 
 from graphcircuits.cases import case_ids, load_case
-from graphcircuits.cases.pools import pool_cases
+from graphcircuits.cases.relations import pool_cases
 from graphcircuits.evaluation.text_tables import markdown_table, signed
 from lab.paper.findings import PUBLISHED_MEDIANS
 from lab.paper.intervals import ByCase, Interval, bootstrap, difference_of_medians

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from graphcircuits.compare.selection import Unit
+from graphcircuits.cases.orders import Order
 from graphcircuits.jobs.command import driver_command
 from graphcircuits.predictor.ensemble import Ensemble, save_ensemble
 from lab.paper.configurations import load_sweep
@@ -58,7 +58,7 @@ def paper_predictors(
 
 
 def _alone(plan: Plan, run: StackedRun, weights: Mapping[str, Tensor]) -> Ensemble:
-    cases = [Unit.of(id).case.id for id in run.train]
+    cases = [Order.parse(id).case for id in run.train]
     seen = subjects_seen(run.train, plan.config.subjects)
     return ensemble_of_runs([(run, weights)], cases, plan.config.fleet, seen)
 

@@ -22,7 +22,7 @@ from graphcircuits.predictor.block import along
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import Predictor
 from graphcircuits.predictor.paper.align import TabpfnAligner
-from graphcircuits.predictor.transform import Neighbourhoods
+from graphcircuits.predictor.paper.transform import Neighbourhoods
 from lab.paper.vectors import VectorLayout
 
 

@@ -104,7 +104,7 @@ def sweep(
     plan = plan_sweep(settings, precision=precision)
     if plan.left_out:
         say(f"left out, no subject to learn from: {', '.join(plan.left_out)}", err=True)
-    command = ["graphcircuits", "sweep", config]
+    command = ["python", "-m", "lab.paper", "sweep", config]
     command += [] if precision == "float32" else ["--precision", precision]
     store = SweepStore(folder, shlex.join(command))
     if dry_run:

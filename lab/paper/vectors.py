@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from graphcircuits.graph import Block, ComponentGraph
 from graphcircuits.predictor.measure.features import FEATURES, Features
 from graphcircuits.predictor.paper.align import factors
-from graphcircuits.predictor.transform import Transformation
+from graphcircuits.predictor.paper.transform import Transformation
 from graphcircuits.subject.sites import Interfaces
 
 WIDTHS = {

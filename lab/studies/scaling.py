@@ -37,11 +37,9 @@ from graphcircuits.io.store import (
     write_atomic,
 )
 from graphcircuits.predictor.model import Predictor, structure_of
-from graphcircuits.training.batches import StackPool
 from graphcircuits.training.config import TrainConfig, shipped_recipe
 from graphcircuits.training.data import Example
-from graphcircuits.training.inputs import INPUTS, input_groups
-from graphcircuits.training.train import train
+from graphcircuits.training.members import INPUTS, input_groups, train_predictor
 from graphcircuits.training.validation import means, search_figures, validate
 from lab.programs import parser
 from lab.studies.scaling_data import ScalingData, find_sources, read_again, read_data, some_of
@@ -137,7 +135,6 @@ def scaling(
     `data` was read by the configuration of the first setting; it is read again, in so many
     processes and with readings `kept` in a folder, for settings that read otherwise.
     """
-    stacks: StackPool | None = None
     by_reading = {_read_by(chosen[0].config): data}
     yield from references(data, chosen[0].config, out, device)
     for seed, setting in product(seeds, chosen):
@@ -145,12 +142,11 @@ def scaling(
         path = Path(out) / f"{content_hash(about)[:16]}.json"
         found = stored(path)
         if found is None:
-            stacks = stacks or StackPool(data.all, device)
             key = _read_by(setting.config)
             if key not in by_reading:
                 again = read_again(data, setting.config, processes=processes, kept=kept)
                 by_reading[key] = again
-            meta = _measured(setting, by_reading[key], seed, device, stacks)
+            meta = _measured(setting, by_reading[key], seed, device)
             save_artifact(path, kind=KIND, config=about, seed=seed, meta=meta)
             found = stored(path)
         assert found is not None
@@ -174,14 +170,13 @@ def _measured(
     data: ScalingData,
     seed: int,
     device: torch.device | str,
-    stacks: StackPool,
 ) -> dict[str, Any]:
     """Train from a seed, and measure on everything that is held out."""
     pool = [example for kind in setting.kinds for example in data.learned[kind]]
     config = setting.config
     learned = _restructured(some_of(pool, setting.count, seed), config)
     watched = _restructured([x for found in data.watched.values() for x in found], config)
-    trained = train(learned, config, seed=seed, validation=watched, device=device, stacks=stacks)
+    trained = train_predictor(learned, config, seed=seed, validation=watched, device=device)
     return {
         "examples": len(learned),
         "step": trained.step,

@@ -10,12 +10,7 @@ import torch
 from graphcircuits.adapters.interpbench import export_interpbench, import_interpbench
 from graphcircuits.cases import case_ids, load_case
 from graphcircuits.cases.orders import Order, shipped_orders
-from graphcircuits.cases.recognize import (
-    case_of,
-    fingerprint,
-    planted_case,
-    shipped_ids,
-)
+from graphcircuits.cases.recognize import Recognized, fingerprint, recognize, shipped_ids
 from graphcircuits.io.store import content_hash
 from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer
@@ -46,20 +41,20 @@ def test_the_index_is_that_of_the_shipped_subjects() -> None:
 def test_weights_are_recognized_in_every_dtype(dtype: str) -> None:
     subject = unmarked("ib-7").to(getattr(torch, dtype))
     assert subject.case is None
-    assert case_of(subject) == "ib-7"
+    assert recognize(subject).case == "ib-7"
 
 
 def test_weights_are_recognized_in_another_layout(tmp_path: Path) -> None:
     case = load_case("ib-14")
     export_interpbench(tmp_path, case.subject(), case.circuit, {})
-    assert case_of(import_interpbench(tmp_path).transformer) == "ib-14"
+    assert recognize(import_interpbench(tmp_path).transformer).case == "ib-14"
 
 
 def test_weights_that_were_changed_are_not() -> None:
     subject = unmarked("ib-7")
     subject.weights["b_U"] = subject.weights["b_U"] + 0.01
-    assert case_of(subject) is None
-    assert case_of(make_subject()) is None
+    assert recognize(subject).case is None
+    assert recognize(make_subject()).case is None
 
 
 def test_other_sizes_are_not_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,16 +62,16 @@ def test_other_sizes_are_not_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("hashed")
 
     monkeypatch.setattr("graphcircuits.cases.recognize.fingerprint", refuse)
-    assert case_of(make_subject()) is None
+    assert recognize(make_subject()).case is None
     with pytest.raises(AssertionError, match="hashed"):
-        case_of(unmarked("ib-7"))
+        recognize(unmarked("ib-7"))
 
 
 def test_a_file_of_build_says_its_case(tmp_path: Path) -> None:
     path = tmp_path / "mine.safetensors"
     save_transformer(path, make_subject(), meta={"report": {"case": "ib-2"}})
     loaded = load_transformer(path)
-    assert case_of(loaded) == case_of(loaded.to(torch.float32)) == "ib-2"
+    assert recognize(loaded).case == recognize(loaded.to(torch.float32)).case == "ib-2"
     for meta in ({}, {"report": None}, {"report": {"case": 3}}, {"report": {}}):
         save_transformer(path, make_subject(), meta=meta)
         assert load_transformer(path).case is None
@@ -92,11 +87,12 @@ def test_a_file_of_build_says_how_it_was_trained(tmp_path: Path) -> None:
     ):
         save_transformer(path, make_subject(), meta={"report": {"case": "ib-2", **said}})
         assert load_transformer(path).fleet == fleet
-        assert planted_case(load_transformer(path)) == "ib-2"
+        assert recognize(load_transformer(path)).planted == "ib-2"
     report = {"case": "ib-2", "fleet": "natural"}
     save_transformer(path, make_subject(), meta={"report": report})
     natural = load_transformer(path).to(torch.float64)
-    assert (natural.fleet, case_of(natural), planted_case(natural)) == ("natural", "ib-2", None)
+    assert natural.fleet == "natural"
+    assert recognize(natural) == Recognized("ib-2", None)
     save_transformer(path, make_subject(), meta={"report": {"fleet": "natural"}})
     assert load_transformer(path).fleet is None
 
@@ -108,22 +104,22 @@ def test_shipped_natural_weights_belong_to_their_case_and_have_no_circuit(
     size = sum(weight.numel() for weight in subject.weights.values())
     known = {(size, fingerprint(subject)): Order("ib-2", "natural", "gpt2")}
     monkeypatch.setattr("graphcircuits.cases.recognize._by_content", lambda: known)
-    assert (case_of(subject), planted_case(subject)) == ("ib-2", None)
+    assert recognize(subject) == Recognized("ib-2", None)
     monkeypatch.undo()
-    assert planted_case(unmarked("ib-7")) == "ib-7"
-    assert planted_case(subject) is None
+    assert recognize(unmarked("ib-7")).planted == "ib-7"
+    assert recognize(subject).planted is None
 
 
 def test_prompts_of_a_case_say_so() -> None:
     pairs = load_case("ib-7").pairs(4)
     subject = make_subject()
-    assert case_of(subject, pairs) == "ib-7"
-    assert case_of(subject, pairs[:2]) == case_of(subject, pairs.to("cpu")) == "ib-7"
-    assert case_of(subject, Pairs.concatenate([pairs, pairs])) == "ib-7"
+    assert recognize(subject, pairs).case == "ib-7"
+    assert recognize(subject, pairs[:2]).case == recognize(subject, pairs.to("cpu")).case == "ib-7"
+    assert recognize(subject, Pairs.concatenate([pairs, pairs])).case == "ib-7"
     mixed = Pairs.concatenate([pairs, replace(pairs, case="ib-14")])
-    assert case_of(subject, mixed) is None
+    assert recognize(subject, mixed).case is None
     # The circuit is in the subject: prompts speak only where it says nothing.
-    assert case_of(unmarked("ib-2"), pairs) == "ib-2"
+    assert recognize(unmarked("ib-2"), pairs).case == "ib-2"
 
 
 def test_marks_are_no_content() -> None:

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from graphcircuits.cases import Case, case_ids, load_case
-from graphcircuits.cases.build import case_exchange, subject_codec, subject_config
+from graphcircuits.cases.architectures import subject_config
+from graphcircuits.cases.prepare import case_exchange
 from graphcircuits.compare.selection import select_cases
 from graphcircuits.engine.masked import masked_logits
-from graphcircuits.fleets.verify import ACCURACY, INTERCHANGE, STRICT, verify
+from graphcircuits.fleets.verify import ACCURACY, INTERCHANGE, STRICT, verify_fleet
 from graphcircuits.io.store import load_artifact
 from lab.factory.audit import right_shares
 
@@ -69,7 +70,7 @@ def test_every_subject_has_its_cases_size() -> None:
         subject, report = case.subject(), case.report()
         assert subject.config == subject_config(case, widen=report["build"]["widen"])
         assert report["widened"] is (subject.config != subject_config(case))
-        assert subject.codec == subject_codec(case)
+        assert subject.codec == case.codec
         assert subject.graph == case.graph
         assert subject.dtype == torch.float32
         assert all(weight.isfinite().all() for weight in subject.weights.values())
@@ -103,7 +104,8 @@ def test_every_second_subject_passes_on_fresh_inputs() -> None:
     verdicts = {}
     for case in shipped()[::2]:
         exchange = case_exchange(case, 512, 64, seed=424242)
-        verdicts[case.id] = verify(case.subject(), exchange, torch.Generator().manual_seed(5))
+        verdict = verify_fleet([case.subject()], [[exchange]], torch.Generator().manual_seed(5))
+        verdicts[case.id] = verdict[0][0]
     low = {
         id: (verdict.accuracy, verdict.worst_interchange, verdict.worst_strict)
         for id, verdict in verdicts.items()

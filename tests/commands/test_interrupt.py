@@ -18,7 +18,7 @@ from graphcircuits.cases.orders import Order
 from graphcircuits.commands.progress import deferred, terminable
 from graphcircuits.io.store import load_artifact
 from graphcircuits.methods import refine
-from graphcircuits.training import train as training
+from graphcircuits.training import members
 from tests.kills import BUILD, SIIT, letters
 from tests.shell import Command
 
@@ -163,14 +163,14 @@ def test_a_training_keeps_the_very_step_and_ends_as_if_unbroken(
     given += ["--seeds", "2", "--out", "mine.safetensors"]
     assert command(*given).code == 0
     whole = Path("mine.safetensors").rename("whole.safetensors")
-    step = training._step
+    step = members._OnExamples.backward
     for call, number, kept in (
         (2, signal.SIGINT, {0: 2}),
         (7, signal.SIGINT, {0: 7, 1: 2}),
         (3, signal.SIGTERM, {0: 7, 1: 5}),
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(training, "_step", pressing(step, call, number=number))
+            patched.setattr(members._OnExamples, "backward", pressing(step, call, number=number))
             stopped = command(*given)
         assert (stopped.code, stopped.out) == (130, "")
         assert stopped.err.splitlines() == [

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.build import start_of
 from graphcircuits.cases.orders import Order, shipped_path
 from graphcircuits.engine.memory import OutOfMemory
 from graphcircuits.result.result import Result
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.subject.transformer import Transformer
+from tests.cases.programs import untrained
 from tests.shell import PYTHON, Command, refused
 from tests.subjects import make_subject
 from tests.viewer.reading import bits, data_of
@@ -86,7 +86,7 @@ def test_results_are_printed_even_if_they_cannot_be_written(
     def full(path: str | Path, data: bytes) -> None:
         raise OSError(28, "No space left on device", f"{path}.tmp")
 
-    for module in ("files", "result"):
+    for module in ("io.files", "result.result"):
         monkeypatch.setattr(f"graphcircuits.{module}.write_atomic", full)
     failures = (
         "error: cannot write a.json: no space left on device\n"
@@ -188,7 +188,7 @@ def test_a_natural_subject_has_no_true_circuit(
     monkeypatch.setattr("graphcircuits.cases.orders.files", lambda _: tmp_path)
     for id in ("ib-3.natural.llama.0", "ib-3.planted.llama-gqa.0"):
         order = Order.parse(id)
-        subject = start_of(order, load_case("ib-3"))
+        subject = untrained(order, load_case("ib-3"))
         save_transformer(shipped_path(order), subject, meta={"report": vars(order)})
     found = json.loads(command(*FAST, "--fleet", "natural", "--json").out)
     assert (found["subject"], found["auroc"]) == ("ib-3.natural.llama.0", None)

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from graphcircuits import methods
-from graphcircuits.cases.build import start_of, subject_codec, subject_config
+from graphcircuits.cases.architectures import subject_config
 from graphcircuits.cases.case import Case
 from graphcircuits.cases.orders import Order
 from graphcircuits.evaluation.evaluate import auroc
 from graphcircuits.rasp import Map, tokens
 from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer
+from tests.cases.programs import untrained
 from tests.shell import Command, refused
 from tests.subjects import make_subject
 
@@ -35,9 +36,7 @@ def case(tmp_path: Path) -> Case:
     (tmp_path / "my.py").write_text(PROGRAMS)
     program = Map(lambda x: {"a": "b", "b": "a"}[x], tokens)
     case = Case(id="swapped", program=program, vocab=("a", "b"), max_seq_len=3)
-    drawn = Transformer.random(
-        subject_config(case), torch.Generator().manual_seed(0), subject_codec(case)
-    )
+    drawn = Transformer.random(subject_config(case), torch.Generator().manual_seed(0), case.codec)
     report = {"report": {"case": "swapped"}}
     save_transformer(tmp_path / "mine.safetensors", drawn.to(torch.float16), meta=report)
     return case
@@ -138,7 +137,7 @@ def test_subjects_that_a_program_cannot_have(command: Command, case: Case, tmp_p
         other = Case(id="other", program=tokens, vocab=vocab, max_seq_len=3)
         config = replace(subject_config(other), **changes)
         generator = torch.Generator().manual_seed(0)
-        drawn = Transformer.random(config, generator, subject_codec(other))
+        drawn = Transformer.random(config, generator, other.codec)
         save_transformer(tmp_path / "other.safetensors", drawn)
         ended = command("localize", "my.py:swapped", "--subject", "other.safetensors")
         assert (ended.code, ended.out) == (2, "")
@@ -152,7 +151,7 @@ def test_a_subject_of_another_architecture_is_the_programs_too(
 ) -> None:
     """Its circuit is known in its own graph, unless it trained on the task alone."""
     order = Order(case.id, fleet, "llama-gqa")
-    subject = start_of(order, case)
+    subject = untrained(order, case)
     save_transformer(tmp_path / "gqa.safetensors", subject, meta={"report": vars(order)})
     words = ("--subject", "gqa.safetensors", "--method", "random", "--pairs", "2", "--json")
     ended = command("localize", "my.py:swapped", *words)

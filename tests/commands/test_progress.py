@@ -67,7 +67,7 @@ def test_what_was_there_before_says_nothing_of_the_time() -> None:
     bar.advance(task)
     assert "about 0:01:36 left" in bar.line()
     # Stored results that come between computed ones.
-    bar.advance(task, 40, kept=True)
+    bar.advance(task, 40, reused=True)
     assert "work 92/100" in bar.line()
     assert "about 0:00:16 left" in bar.line()
 

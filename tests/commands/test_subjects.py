@@ -1,6 +1,7 @@
 """Models of a user's own in the commands: --model, --task, --device, --dtype, and refusals."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         def __call__(self, tokenizer: Any, n: int = 64, seed: int = 0) -> Pairs:
             asked.append((n, seed))
             clean, corrupted, correct, incorrect = (["to be"], ["to or"], ["not"], ["be"])
-            return Pairs.from_text(tokenizer, clean * n, corrupted * n, correct * n, incorrect * n)
+            texts = clean * n, corrupted * n, correct * n, incorrect * n
+            return replace(Pairs.from_text(tokenizer, *texts), task=self.description)
 
     known = tasks.find("ioi")
     task = Words(**vars(known))
@@ -89,7 +91,8 @@ def test_interactions_of_a_model(
         for words in (["--model", folder, "pairs.csv"], [folder, "pairs.csv"])
     ]
     assert {ended.code for ended in by_file} == {0}
-    for record in (json.loads(ended.out) for ended in (by_task, *by_file)):
+    records = [json.loads(ended.out) for ended in (by_task, *by_file)]
+    for record in records:
         assert (record["subject"], record["pairs"]) == ("tiny.v1", 2)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 import graphcircuits
 from graphcircuits.circuit import Circuit
 from graphcircuits.engine.masked import ablated_writers, masked_logits
-from graphcircuits.engine.stack import LOG_SIZES
+from graphcircuits.engine.relaxed import LOG_SIZES
 from graphcircuits.evaluation.evaluate import (
     FRACTIONS,
     auprc,

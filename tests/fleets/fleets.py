@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.build import case_exchange, subject_codec, subject_config
+from graphcircuits.cases.architectures import subject_config
+from graphcircuits.cases.prepare import case_exchange
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import Fleet, Weights, form
 from graphcircuits.subject.transformer import Transformer
@@ -106,9 +107,7 @@ def case_fleet(
     cases = [load_case(id) for id in ids]
     generator = torch.Generator().manual_seed(5)
     subjects = [
-        Transformer.random(
-            subject_config(case), generator, subject_codec(case), dtype=torch.float64
-        )
+        Transformer.random(subject_config(case), generator, case.codec, dtype=torch.float64)
         for case in cases
     ]
     return subjects, [case_exchange(case, inputs, pairs, 3) for case in cases]
@@ -120,16 +119,16 @@ def one_task(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
 
 
 def patched_logits(
-    subject: Transformer, tokens: Tensor, donors: Tensor, parts: Iterable[str]
+    subject: Transformer, tokens: Tensor, donors: Tensor, components: Iterable[str]
 ) -> Tensor:
-    """A plain run in which the named parts hold what they did on `donors`."""
-    parts = set(parts)
-    chosen = torch.tensor([name in parts for name in subject.graph.writer_names[1:]])
+    """A plain run in which the named components hold what they did on `donors`."""
+    components = set(components)
+    chosen = torch.tensor([name in components for name in subject.graph.writer_names[1:]])
     return patched_rows(subject, tokens, donors, chosen.expand(len(tokens), -1))
 
 
 def patched_rows(subject: Transformer, tokens: Tensor, donors: Tensor, patched: Tensor) -> Tensor:
-    """A plain run layer by layer; the parts marked, by row, hold what they did on `donors`."""
+    """A plain run layer by layer; the components marked, by row, hold what they did on `donors`."""
     weights, config = subject.weights, subject.config
     states = subject.run(donors).states
     stream = subject.embed(tokens)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.build import case_exchange
+from graphcircuits.cases.prepare import case_exchange
 from graphcircuits.fleets import batch as module
 from graphcircuits.fleets.batch import (
     FLOOR,
@@ -17,9 +17,9 @@ from graphcircuits.fleets.batch import (
     FleetData,
     PatchedRows,
     Rows,
+    component_names,
     draw_rows,
     gather,
-    part_names,
 )
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.graph import ComponentGraph
@@ -31,7 +31,7 @@ OTHERS = [case_exchange(load_case(id), 64, 16, 9) for id in MIXED]
 TASKS = [[EXCHANGES[0], OTHERS[0]], [EXCHANGES[1]], [EXCHANGES[2], OTHERS[2], OTHERS[2]]]
 FLEET = fleet_of(SUBJECTS)
 DATA = gather(FLEET, TASKS)
-NAMES = part_names(FLEET)
+NAMES = component_names(FLEET)
 ROWS, CUT_ROWS = 200, 40
 
 
@@ -79,9 +79,9 @@ def test_edges_of_heads_that_share_keys_are_those_of_their_group() -> None:
     graph = ComponentGraph(2, 4, n_kv_heads=2)
     edges = {"input->a0.h3<k>", "m0->a1.h2<v>", "input->a0.h3<q>", "a0.h3->m0", "m1->logits"}
     expected = {"input->a0.g1<k>", "m0->a1.g1<v>", "input->a0.h3<q>", "a0.h3->m0", "m1->logits"}
-    assert module._own_names(graph, frozenset(edges)) == expected
-    assert module._own_names(graph, frozenset(expected)) == expected
-    assert module._own_names(ComponentGraph(2, 4), frozenset(edges)) == edges
+    assert module._with_groups(graph, frozenset(edges)) == expected
+    assert module._with_groups(graph, frozenset(expected)) == expected
+    assert module._with_groups(ComponentGraph(2, 4), frozenset(edges)) == edges
 
 
 def test_take_is_the_data_of_those_subjects() -> None:
@@ -153,17 +153,17 @@ def test_rows_are_what_they_say() -> None:
         answer = inputs_of(exchange)
         own_tokens, own_donors = (x[s, :, : length + 1].tolist() for x in (run.tokens, rows.donors))
         for row in range(ROWS):
-            parts = list(itertools.compress(NAMES, run.parts[s, row].tolist()))
+            components = list(itertools.compress(NAMES, run.components[s, row].tolist()))
             clean, donor = own_tokens[row], own_donors[row]
             assert torch.equal(rows.targets[s, row, :length], answer[tuple(donor)])
             if row >= half:
-                assert parts
-                assert not set(parts) & set(exchange.components)
+                assert components
+                assert not set(components) & set(exchange.components)
                 assert torch.equal(run.targets[s, row, :length], answer[tuple(clean)])
                 assert torch.equal(run.scored[s, row], DATA.exists[s])
                 continue
-            (part,) = parts
-            which = exchange.components.index(part)
+            (component,) = components
+            which = exchange.components.index(component)
             pairs = zip(exchange.base[which], exchange.source[which], strict=True)
             drawn_pairs = [
                 pair
@@ -176,7 +176,7 @@ def test_rows_are_what_they_say() -> None:
                 and torch.equal(run.scored[s, row, :length], exchange.scored[which, pair])
                 for pair in drawn_pairs
             )
-        counts = run.parts[s, half:].sum(-1)
+        counts = run.components[s, half:].sum(-1)
         assert (counts[1::2] == 1).all()
         assert counts[::2].float().mean() > 2
 
@@ -208,8 +208,11 @@ def test_base_source_patch_and_cut_of_a_row_are_of_one_task() -> None:
         assert (tokens == rows.donors[..., :1]).all()
     for targets in (rows.targets, run.targets):
         assert (targets == rows.donors[..., :1]).all()
-    inner, outer = run.parts[:, :200].int().argmax(-1), run.parts[:, 200:].int().argmax(-1)
-    assert (run.parts[:, :200].sum(-1) == 1).all()
+    inner, outer = (
+        run.components[:, :200].int().argmax(-1),
+        run.components[:, 200:].int().argmax(-1),
+    )
+    assert (run.components[:, :200].sum(-1) == 1).all()
     assert (inner <= task[:, :200]).all()
     assert (outer > task[:, 200:]).all()
     assert (inner == task[:, :200]).any()
@@ -259,12 +262,12 @@ def test_components_that_are_wrong_come_more_often() -> None:
     data = gather(FLEET, one_task(EXCHANGES))
     errors = Errors(torch.ones(3, 1), torch.zeros(data.inside.shape))
     m0, outside = NAMES.index("m0"), NAMES.index("a1.h3")
-    errors.part[1, 0, [m0, outside]] = 1.0
+    errors.component[1, 0, [m0, outside]] = 1.0
     inside = data.inside[1, 0]
     assert inside[m0]
     assert not inside[outside]
-    parts = whole(draw_rows(data, errors, 4000, 1, generator())).parts
-    inner, outer = parts[1, :2000], parts[1, 2001::2]
+    components = whole(draw_rows(data, errors, 4000, 1, generator())).components
+    inner, outer = components[1, :2000], components[1, 2001::2]
     share = 1 / (1 + FLOOR * (inside.sum() - 1))
     assert abs(inner[:, m0].float().mean() - share) < 0.03
     share = 1 / (1 + FLOOR * ((~inside).sum() - 1))

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.build import case_exchange
+from graphcircuits.cases.prepare import case_exchange
 from graphcircuits.engine.masked import masked_logits
-from graphcircuits.fleets import check as module
-from graphcircuits.fleets.batch import gather, part_names
-from graphcircuits.fleets.check import Shares, answered, check
+from graphcircuits.fleets import verify as module
+from graphcircuits.fleets.batch import component_names, gather
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import stack
+from graphcircuits.fleets.verify import Shares, answered, check
 from graphcircuits.subject.transformer import Transformer
 from tests.fleets.fleets import case_fleet, fleet_of, one_task, patched_logits
 
@@ -81,14 +81,16 @@ def half_right(
 def test_interchange_shares_are_the_slow_count(tolerance: float) -> None:
     subjects, exchanges = half_right(64)
     scores = checked(subjects, exchanges, PAIRS, tolerance)
-    names = part_names(fleet_of(subjects))
+    names = component_names(fleet_of(subjects))
     seen = []
     for s, (subject, exchange) in enumerate(zip(subjects, exchanges, strict=True)):
         slow = slow_interchange(subject, exchange, tolerance)
         places = [names.index(name) for name in exchange.components]
-        assert scores.parts[s, 0, places].tolist() == pytest.approx(slow, abs=1e-6)
+        assert scores.components[s, 0, places].tolist() == pytest.approx(slow, abs=1e-6)
         assert scores.interchange[s, 0].item() == pytest.approx(min(slow), abs=1e-6)
-        assert {names[part] for part in scores.inside[s, 0].nonzero()} == set(exchange.components)
+        assert {names[component] for component in scores.inside[s, 0].nonzero()} == set(
+            exchange.components
+        )
         seen += slow
     assert min(seen) < 0.95
     assert len(set(seen)) > 4
@@ -110,14 +112,14 @@ def test_other_shares_are_estimates_of_those_over_all_inputs() -> None:
         for exchange in exchanges
     ]
     scores = checked(subjects, wide, many)
-    names = part_names(fleet_of(subjects))
+    names = component_names(fleet_of(subjects))
     wrong = 0
     for s, (subject, exchange) in enumerate(zip(subjects, exchanges, strict=True)):
         hits = right(subject.logits(exchange.tokens), exchange, exchange.targets, 0.05)
         assert scores.accuracy[s, 0].item() == pytest.approx(hits.float().mean().item(), abs=0.07)
         outside = [name for name in names if name not in exchange.components]
         slow = [slow_strict(subject, exchange, name, 0.05) for name in outside]
-        got = scores.parts[s, 0, [names.index(name) for name in outside]].tolist()
+        got = scores.components[s, 0, [names.index(name) for name in outside]].tolist()
         assert got == pytest.approx(slow, abs=0.07)
         assert scores.strict[s, 0].item() == pytest.approx(min(slow), abs=0.07)
         base, source = every_pair(exchange)
@@ -135,8 +137,8 @@ def test_chunks_of_cut_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     subjects, exchanges = half_right(64)
     whole = checked(subjects, exchanges, PAIRS)
     monkeypatch.setattr(module, "CUT_CHUNK", 7)
-    parts = checked(subjects, exchanges, PAIRS)
-    torch.testing.assert_close(whole.circuit, parts.circuit)
+    components = checked(subjects, exchanges, PAIRS)
+    torch.testing.assert_close(whole.circuit, components.circuit)
 
 
 def test_a_subject_is_checked_alike_with_others_beside_it() -> None:
@@ -145,7 +147,7 @@ def test_a_subject_is_checked_alike_with_others_beside_it() -> None:
     for s, (subject, exchange) in enumerate(zip(subjects, exchanges, strict=True)):
         alone = checked([subject], [exchange], PAIRS)
         inside = together.inside[s]
-        assert torch.equal(alone.parts[0, inside], together.parts[s, inside])
+        assert torch.equal(alone.components[0, inside], together.components[s, inside])
 
 
 def test_tasks_are_checked_apart() -> None:
@@ -156,12 +158,12 @@ def test_tasks_are_checked_apart() -> None:
     fleet = fleet_of(subjects)
     weights, data = stack(fleet, subjects), gather(fleet, tasks)
     scores = check(fleet, weights, data, PAIRS, 0.05, torch.Generator().manual_seed(0))
-    names = part_names(fleet)
+    names = component_names(fleet)
     for s, own in enumerate(tasks):
         for t, exchange in enumerate(own):
             slow = slow_interchange(subjects[s], exchange, 0.05)
             places = [names.index(name) for name in exchange.components]
-            assert scores.parts[s, t, places].tolist() == pytest.approx(slow, abs=1e-6)
+            assert scores.components[s, t, places].tolist() == pytest.approx(slow, abs=1e-6)
             assert scores.interchange[s, t].item() == pytest.approx(min(slow), abs=1e-6)
     for share in (scores.accuracy, scores.interchange, scores.strict, scores.circuit):
         assert share[1:, 1].tolist() == [1, 1]
@@ -190,7 +192,7 @@ def test_chunks_of_plain_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
     def found() -> tuple[Tensor, ...]:
         shares = checked(subjects, exchanges, PAIRS)
-        return (*answered(fleet, weights, data, everything, 0.05), shares.parts[shares.inside])
+        return (*answered(fleet, weights, data, everything, 0.05), shares.components[shares.inside])
 
     whole = found()
     monkeypatch.setattr(module, "CHUNK", 30)
@@ -201,7 +203,7 @@ def test_chunks_of_plain_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) ->
 def test_more_rows_than_pairs_are_all_pairs() -> None:
     subjects, exchanges = case_fleet(pairs=5)
     few, many = (checked(subjects, exchanges, rows) for rows in (5, 40))
-    assert torch.equal(few.parts[few.inside], many.parts[few.inside])
+    assert torch.equal(few.components[few.inside], many.components[few.inside])
     assert few.inside.any()
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from graphcircuits.cases import Case, case_ids, load_case
-from graphcircuits.cases.build import case_exchange
+from graphcircuits.cases.prepare import case_exchange
 from graphcircuits.fleets import exchange as module
 from graphcircuits.fleets.exchange import Exchange, exchange, written_variables
 from graphcircuits.rasp import Aggregate, SOp, Value, evaluate, is_numerical, tokens
@@ -181,9 +181,9 @@ def test_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     case = load_case("ib-18")
     whole = case_exchange(case, 40, 24, seed=1)
     monkeypatch.setattr(module, "BATCH", 7)
-    parts = case_exchange(case, 40, 24, seed=1)
+    components = case_exchange(case, 40, 24, seed=1)
     for name in ("tokens", "targets", "base", "source", "swapped", "scored"):
-        assert torch.equal(getattr(whole, name), getattr(parts, name))
+        assert torch.equal(getattr(whole, name), getattr(components, name))
 
 
 def test_without_interchanges_it_is_the_task_alone() -> None:

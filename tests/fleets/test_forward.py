@@ -70,11 +70,11 @@ def test_a_shorter_input_and_fewer_subjects_are_a_run_of_theirs(architecture: st
 def test_a_patch_is_the_same_patch_by_hand(architecture: str) -> None:
     subjects = unlike_subjects(architecture)
     fleet, weights = fleet_of(subjects), stack(fleet_of(subjects), subjects)
-    parts = fleet.graph.n_writers - 1
-    tokens, donors = (inputs_of(fleet, 2 * parts, seed) for seed in (1, 2))
-    some = coins(len(subjects), parts, parts, share=0.4)
+    components = fleet.graph.n_writers - 1
+    tokens, donors = (inputs_of(fleet, 2 * components, seed) for seed in (1, 2))
+    some = coins(len(subjects), components, components, share=0.4)
     # Each component alone, and then several at once.
-    patched = torch.cat([torch.eye(parts).bool().expand_as(some), some], dim=1)
+    patched = torch.cat([torch.eye(components).bool().expand_as(some), some], dim=1)
     _, donor = forward(fleet, weights, donors)
     logits, held = forward(fleet, weights, tokens, patch_of(fleet, donor, patched))
     for s, subject in enumerate(subjects):
@@ -201,8 +201,8 @@ def test_a_run_asks_for_no_value_and_takes_nothing_from_the_host(architecture: s
     weights = {n: w.to(meta).requires_grad_() for n, w in stack(fleet, subjects).items()}
     tokens, cut = inputs_of(fleet, ROWS).to(meta), some_cuts(fleet).to(meta)
     both, held = both_runs(fleet, weights, tokens, cut)
-    parts = torch.zeros(len(subjects), ROWS, fleet.graph.n_writers - 1, dtype=torch.bool)
-    patched, _ = forward(fleet, weights, tokens, patch_of(fleet, held, parts.to(meta)))
+    components = torch.zeros(len(subjects), ROWS, fleet.graph.n_writers - 1, dtype=torch.bool)
+    patched, _ = forward(fleet, weights, tokens, patch_of(fleet, held, components.to(meta)))
     gradients = torch.autograd.grad((both + patched).sum(), list(weights.values()))
     assert all(gradient.is_meta for gradient in gradients)
 

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphcircuits.engine.masked import masked_logits
-from graphcircuits.fleets.batch import Errors, FleetData, Rows, draw_rows, gather, part_names
+from graphcircuits.fleets.batch import Errors, FleetData, Rows, component_names, draw_rows, gather
 from graphcircuits.fleets.checkpoint import State
 from graphcircuits.fleets.fleet import Fleet, form, stack, unstack
 from graphcircuits.fleets.recipes import FLEETS, SiitConfig, recipe
-from graphcircuits.fleets.step import adam, dropout, loss_of, stepper, update
+from graphcircuits.fleets.train import adam, dropout, loss_of, stepper, update
 from graphcircuits.graph import ComponentGraph
 from tests.fleets.fleets import (
     MIXED,
@@ -55,7 +55,7 @@ def row_loss(logits: Tensor, targets: Tensor, scored: Tensor, numerical: bool) -
 def parts_by_hand(s: int, rows: Rows) -> dict[str, Tensor]:
     """The four losses of one subject, row by row, with its own transformer."""
     subject, numerical = SUBJECTS[s], bool(DATA.numerical[s])
-    length, names = subject.config.n_ctx, part_names(FLEET)
+    length, names = subject.config.n_ctx, component_names(FLEET)
     graph = ComponentGraph(2, 4)
     found: dict[str, list[Tensor]] = {"behaviour": [], "interchange": [], "strict": [], "edge": []}
     everywhere = torch.ones(length - 1)
@@ -67,8 +67,8 @@ def parts_by_hand(s: int, rows: Rows) -> dict[str, Tensor]:
         targets = rows.targets[s, row, : length - 1]
         plain = subject.logits(donors)[0]
         found["behaviour"].append(row_loss(plain, targets, everywhere, numerical))
-        parts = [name for name, on in zip(names, run.parts[s, row], strict=True) if on]
-        patched = patched_logits(subject, tokens, donors, parts)[0]
+        components = [name for name, on in zip(names, run.components[s, row], strict=True) if on]
+        patched = patched_logits(subject, tokens, donors, components)[0]
         targets, scored = (x[s, row, : length - 1] for x in (run.targets, run.scored))
         kind = "strict" if run.strict[row] else "interchange"
         found[kind].append(row_loss(patched, targets, scored, numerical))
@@ -88,13 +88,13 @@ def test_the_loss_is_the_weighted_sum_of_its_parts() -> None:
     public = loss(FLEET, weights, replace(rows, cut=None), WEIGHTED)
     natural = loss(FLEET, weights, replace(rows, cut=None, patched=None), WEIGHTED)
     for s in range(len(MIXED)):
-        parts = parts_by_hand(s, rows)
-        behaviour = 0.7 * parts["behaviour"]
-        three = behaviour + 1.3 * parts["interchange"] + 0.4 * parts["strict"]
+        components = parts_by_hand(s, rows)
+        behaviour = 0.7 * components["behaviour"]
+        three = behaviour + 1.3 * components["interchange"] + 0.4 * components["strict"]
         # The weights of rows are single precision, the losses are not.
         torch.testing.assert_close(natural[s], behaviour, rtol=1e-7, atol=0)
         torch.testing.assert_close(public[s], three, rtol=1e-7, atol=0)
-        torch.testing.assert_close(got[s], three + 2 * parts["edge"], rtol=1e-7, atol=0)
+        torch.testing.assert_close(got[s], three + 2 * components["edge"], rtol=1e-7, atol=0)
 
 
 def alone(s: int, rows: Rows) -> Rows:
@@ -109,7 +109,7 @@ def alone(s: int, rows: Rows) -> Rows:
                 cut[field.name] = value[s, None, :, :length]
             elif field.name in ("targets", "scored"):
                 cut[field.name] = value[s, None, :, : length - 1]
-            elif field.name in ("parts", "edges"):
+            elif field.name in ("components", "edges"):
                 cut[field.name] = value[s, None]
         return replace(given, **cut)
 

@@ -7,15 +7,16 @@ import pytest
 import torch
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.build import case_exchange, subject_codec, subject_config
+from graphcircuits.cases.architectures import subject_config
+from graphcircuits.cases.prepare import case_exchange
 from graphcircuits.fleets import train as module
 from graphcircuits.fleets.batch import gather
-from graphcircuits.fleets.check import Shares
 from graphcircuits.fleets.checkpoint import State
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import form, stack
 from graphcircuits.fleets.recipes import SiitConfig
 from graphcircuits.fleets.train import TrainedSubject, train_fleet
+from graphcircuits.fleets.verify import Shares
 from graphcircuits.subject.transformer import Transformer
 from tests.fleets.fleets import case_fleet, fleet_of, one_task
 
@@ -44,9 +45,7 @@ Work = tuple[list[Transformer], list[list[Exchange]], list[list[Exchange]]]
 def work(*ids: str) -> Work:
     cases = [load_case(id) for id in ids]
     generator = torch.Generator().manual_seed(1)
-    subjects = [
-        Transformer.random(subject_config(case), generator, subject_codec(case)) for case in cases
-    ]
+    subjects = [Transformer.random(subject_config(case), generator, case.codec) for case in cases]
     first, second = ([case_exchange(case, 256, 64, seed) for case in cases] for seed in (1, 2))
     return subjects, one_task(first), one_task(second)
 
@@ -136,7 +135,7 @@ def test_the_best_weights_are_kept() -> None:
         state = State.of(weights, torch.device("cpu"))
         scores = Shares(
             accuracy=torch.tensor([[accuracy]]),
-            parts=torch.ones(1, 1, 10),
+            components=torch.ones(1, 1, 10),
             inside=DATA.inside[2, None],
             circuit=torch.tensor([[circuit]]),
         )
@@ -157,7 +156,7 @@ def test_a_subject_is_as_good_as_its_worst_task() -> None:
     for worst, expected in ((0.4, []), (1.0, [0])):
         scores = Shares(
             accuracy=torch.tensor([[1.0, worst]]),
-            parts=torch.ones(1, 2, 10),
+            components=torch.ones(1, 2, 10),
             inside=inside,
             circuit=torch.ones(1, 2),
         )

@@ -6,14 +6,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.build import case_exchange
+from graphcircuits.cases.prepare import case_exchange
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.verify import (
     ACCURACY,
     INTERCHANGE,
     STRICT,
     Verdict,
-    verify,
     verify_fleet,
 )
 from graphcircuits.subject.transformer import Transformer
@@ -31,7 +30,7 @@ def shipped(id: str) -> tuple[Transformer, Exchange]:
 
 
 def verdict_on(subject: Transformer, exchange: Exchange, seed: int = 0) -> Verdict:
-    return verify(subject, exchange, torch.Generator().manual_seed(seed))
+    return verify_fleet([subject], [[exchange]], torch.Generator().manual_seed(seed))[0][0]
 
 
 def changed(subject: Transformer, **weights: Tensor) -> Transformer:
@@ -140,7 +139,7 @@ def test_every_limit_counts(
 def test_one_seed_one_verdict_and_the_tolerance_is_used() -> None:
     subject, exchange = shipped("ib-3")
     assert verdict_on(subject, exchange) == verdict_on(subject, exchange)
-    strict = verify(subject, exchange, torch.Generator(), tolerance=1e-6)
+    strict = verify_fleet([subject], [[exchange]], torch.Generator(), tolerance=1e-6)[0][0]
     assert strict.accuracy < 0.5
 
 

@@ -172,19 +172,16 @@ def test_an_error_of_the_predictor_is_an_error(ship: Ship) -> None:
         localize(subject, make_pairs(subject, flat))
 
 
-def test_predictors_that_know_nothing_of_their_training_go_by_what_the_subject_is(
-    ship: Ship,
-) -> None:
+def test_probabilities_go_by_the_kind_of_subject(ship: Ship) -> None:
     ship(known=None)
     subject, pairs = make_case()
-    assert choose_method(subject, pairs).name == "eap-ig"
     planted = replace(subject, case="ib-3", fleet="planted")
-    assert choose_method(planted, pairs).name == "gcl"
-    # Probabilities do not depend on it, but go by kind; an unknown kind has none.
-    found = localize(planted, pairs)
+    found = localize(planted, pairs, "gcl")
     assert found.probabilities is not None
     torch.testing.assert_close(found.probabilities, found.scores.sigmoid().float())
-    assert localize(replace(planted, fleet="public"), pairs).probabilities is None
+    assert localize(replace(planted, fleet="public"), pairs, "gcl").probabilities is None
+    # Without a word on which cases are familiar, none is.
+    assert choose_method(subject, pairs).reason.endswith("like those that gcl was trained on")
 
 
 def test_a_case_of_the_pool_is_judged_by_the_predictor_that_is_blind_to_it(

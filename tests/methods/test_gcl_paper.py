@@ -12,7 +12,7 @@ from graphcircuits.methods import METHODS, localize, shipped
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble
 from graphcircuits.predictor.model import Predictor, read_case
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.train import train_ensemble
+from graphcircuits.training.train import train
 from tests.methods.tasks import make_pairs
 from tests.predictor.cases import small
 from tests.predictor.graphs import seeded
@@ -37,7 +37,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("predictors") / "paper"
     folder.mkdir()
     for case, names in {"ib-7": ("default", "fold-4"), "ib-53": ("fold-0",)}.items():
-        ensemble = train_ensemble([case], CONFIG, seeds=(0, 1))
+        ensemble = train([case], config=CONFIG).predictor
         for name in names:
             save_ensemble(folder / f"{name}.safetensors", ensemble)
     return folder.parent

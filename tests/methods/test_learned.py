@@ -11,6 +11,7 @@ from torch import Tensor
 import graphcircuits as gc
 from graphcircuits.cases import N_FOLDS, case_ids, load_case, split_records
 from graphcircuits.cases.relations import fold_of, groups_of
+from graphcircuits.commands.options import method_options
 from graphcircuits.evaluation.evaluate import auroc
 from graphcircuits.methods import BeyondTraining, localize
 from graphcircuits.methods.learned import GCL
@@ -203,6 +204,8 @@ def test_a_predictor_is_a_value(own: str) -> None:
     unsaved = Ensemble(predictor.members, predictor.origin)
     found = localize(subject, pairs, "gcl", predictor=unsaved)
     assert found.options == {"predictor": "a predictor that was not saved"}
+    with pytest.raises(ValueError, match="predictor of gcl must be text or null"):
+        method_options("gcl", ["predictor=5"])
     case = load_case("ib-7")
     with pytest.raises(ValueError, match="'a predictor that was not saved' was trained on ib-7 it"):
         GCL(case.subject(), case.pairs(2), predictor=replace(unsaved, origin={"cases": ["ib-7"]}))

@@ -248,35 +248,13 @@ def test_unknown_names_are_refused() -> None:
 
 
 def test_what_the_predictor_was_not_measured_on_gets_eap_ig() -> None:
-    subject, pairs = (
-        replace(make_subject(), case="ib-3", fleet="planted"),
-        load_case("ib-3").pairs(2),
-    )
-    assert choose_method(subject, pairs).name == "gcl"
-    assert choose_method(replace(subject, fleet="public"), pairs).name == "gcl"
-    choice = choose_method(replace(subject, fleet="natural"), pairs)
-    assert choice.name == "eap-ig"
-    assert "not known to be a planted subject" in choice.reason
-    others: list[dict[str, Any]] = [{"norm": "rms"}, {"positions": "rotary"}, {"n_kv_heads": 1}]
-    for options in others:
-        other = replace(make_subject(**options), case="ib-3", fleet="planted")
-        choice = choose_method(other, pairs)
-        assert (choice.name, choice.reason) == (
-            "eap-ig",
-            "no method was named: eap-ig, because gcl has been measured on planted subjects of the "
-            "plain architecture and of one task only",
-        )
-
-
-def test_any_other_subject_gets_eap_ig() -> None:
     subject = make_subject()
     pairs = make_pairs(subject, "cross-entropy")
     result = localize(subject, pairs, steps=2)
     assert (result.method, result.options["steps"]) == ("eap-ig", 2)
     (note,) = result.notes
     assert note == (
-        "no method was named: eap-ig, because this is not known to be a planted subject, and gcl "
-        "has been measured on those only"
+        "no method was named: eap-ig, because gcl has not been measured on natural subjects"
     )
     assert torch.equal(result.scores, localize(subject, pairs, "eap-ig", steps=2).scores)
     # Prompts of a case do not make a subject a planted one.

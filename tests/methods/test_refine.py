@@ -194,13 +194,11 @@ def test_lengths_that_make_no_sense(
         refinement(*case, **options)  # pyright: ignore[reportArgumentType]
 
 
-def test_scores_that_are_none(case: tuple[Transformer, Pairs, Tensor]) -> None:
+def test_a_result_of_another_subject(case: tuple[Transformer, Pairs, Tensor]) -> None:
     subject, pairs, scores = case
-    text = "one real number for each of 13 edges, got torch.float32 of shape \\(12,\\)"
-    with pytest.raises(ValueError, match=text):
-        refinement(subject, pairs, scores[1:])
-    with pytest.raises(ValueError, match=r"scores must be finite, 1 of 13 are not"):
-        refinement(subject, pairs, scores.where(scores < scores.max(), torch.inf))
+    result = Result(graph=subject.graph, scores=scores)
+    with pytest.raises(ValueError, match=r"result is of ComponentGraph\(n_layers=1.*subject has C"):
+        gc.refine(make_subject(), pairs, result)
 
 
 # Results

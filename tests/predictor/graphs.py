@@ -8,17 +8,16 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.predictor.transform import (
+from graphcircuits.predictor.paper.transform import (
     CONNECTIVITIES,
     TRANSFORMATIONS,
     Connectivity,
     Endpoints,
     Transformation,
-    incidence_graph,
-    line_graph,
     neighbourhoods,
 )
 
+RELATIONS = ("writer", "reader", "next")
 GRAPHS = {
     "plain": ComponentGraph(2, 3),
     "grouped": ComponentGraph(2, 4, n_kv_heads=2),
@@ -90,6 +89,32 @@ def renumbered(ends: Endpoints, seed: int) -> Renumbered:
         reader_rank=ends.reader_rank[readers],
     )
     return Renumbered(changed, writers, readers, edges)
+
+
+def line_graph(graph: ComponentGraph | Endpoints) -> Int[Tensor, "2 arc"]:
+    """Every arc of the directed line graph, edge before edge, sorted."""
+    ends = graph if isinstance(graph, Endpoints) else Endpoints.of(graph)
+    arcs = [
+        torch.cartesian_prod(
+            (ends.edge_readers == reader).nonzero().flatten(),
+            (ends.edge_writers == writer).nonzero().flatten(),
+        )
+        for reader, writer in zip(ends.feeding.tolist(), ends.fed.tolist(), strict=True)
+    ]
+    return torch.cat([*arcs, torch.empty(0, 2, dtype=torch.int64)]).unique(dim=0).T
+
+
+def incidence_graph(graph: ComponentGraph | Endpoints) -> dict[str, Int[Tensor, "2 arc"]]:
+    """Every arc of the incidence graph by relation; nodes are writers, readers, then edges."""
+    ends = graph if isinstance(graph, Endpoints) else Endpoints.of(graph)
+    first = ends.n_writers + ends.n_readers
+    edges = first + torch.arange(len(ends.edge_writers))
+    arcs = (
+        torch.stack([ends.edge_writers, edges]),
+        torch.stack([edges, ends.n_writers + ends.edge_readers]),
+        line_graph(ends) + first,
+    )
+    return dict(zip(RELATIONS, arcs, strict=True))
 
 
 def precedes(

@@ -25,7 +25,7 @@ from graphcircuits.predictor.invariant import (
     table_width,
 )
 from graphcircuits.predictor.measure.scaling import FLOOR, NEGLIGIBLE, SCALINGS
-from graphcircuits.predictor.transform import TRANSFORMATIONS, Transformation, neighbourhoods
+from graphcircuits.predictor.paper.transform import TRANSFORMATIONS, Transformation, neighbourhoods
 from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS, kinds
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -307,7 +307,7 @@ BY_HAND = {
     "reader_top": [1, 1, 1, 1 / 3, 1, FLOOR, 1, FLOOR],
     "writer_share": [8 / 17, 4 / 17, 4 / 17, 1 / 17, 3 / 8, 0, 5 / 8, 0],
     "writer_top": [1, 1 / 2, 1 / 2, 1 / 8, 3 / 5, FLOOR, 1, FLOOR],
-    "place": [1, 3.5, 3.5, 6, 5, 7, 2, 7],
+    "rank": [1, 3.5, 3.5, 6, 5, 7, 2, 7],
 }
 
 

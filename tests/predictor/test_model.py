@@ -20,7 +20,7 @@ from graphcircuits.predictor.model import (
     join,
     read_case,
 )
-from graphcircuits.predictor.transform import CONNECTIVITIES, TRANSFORMATIONS, Transformation
+from graphcircuits.predictor.paper.transform import CONNECTIVITIES, TRANSFORMATIONS, Transformation
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.predictor.cases import (

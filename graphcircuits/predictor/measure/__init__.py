@@ -1,1 +1,1 @@
-"""What a predictor reads from a subject."""
+"""What a predictor reads from a subject: sums of products, scaled, or the paper's six vectors."""

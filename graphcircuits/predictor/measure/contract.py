@@ -1,10 +1,10 @@
 """Sums over contexts of what gradients and writers make of each edge, block by block.
 
 1. The subject runs on the clean and on the corrupted prompts, and once more between the two
-   (`engine.between`) unless the gradient is to be taken at the clean run itself. Runs that need the
+   (`engine.passes`) unless the gradient is to be taken at the clean run itself. Runs that need the
    same are one batch.
 2. Of the writers the change from one run to the other, the clean output and the change in the run
-   between are kept, of the readers the gradient of the loss that each sends to the stream.
+   between are remembered, of the readers the gradient of the loss that each sends to the stream.
 3. For readers of one stream, some at a time, all products of the two at all contexts are one
    multiplication of matrices. What stays of it are sums over contexts: of absolute values, of those
    of sums over the positions of a pair, and of the values with their signs.
@@ -20,10 +20,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from graphcircuits.engine.between import Between
 from graphcircuits.engine.memory import CPU_BUFFER
 from graphcircuits.engine.passes import (
     Pass,
+    between,
     halves,
     joined,
     kept,
@@ -104,7 +104,7 @@ def contract(
     runs = _runs if share == 1 else partial(_runs_between, share=share)
     run, writers, losses = runs(subject, pairs, both_ends=both_ends)
     norms = torch.linalg.vector_norm(writers, dim=-1)
-    found = writers.new_empty(len(names), graph.n_edges)
+    edges = writers.new_empty(len(names), graph.n_edges)
     sample = writers.new_empty(len(drawn), 5, graph.n_edges)
     received = []
     for blocks, gradients in zip(_by_layer(graph), layer_gradients(run), strict=True):
@@ -118,7 +118,7 @@ def contract(
             products = _products(writers[:seen], gradients[rows])
             if len(drawn):
                 of_norms = norms[:seen, :, drawn], at_readers[rows, drawn]
-                _place(_sampled(products[drawn], *of_norms), sample, blocks, rows)
+                _store(_sampled(products[drawn], *of_norms), sample, blocks, rows)
             sums = {
                 "norms": _norms(norms[:seen], at_readers[rows]),
                 "pairs": _over_pairs(products, len(pairs)),
@@ -127,9 +127,9 @@ def contract(
             }
             sources = (SUMS[name] for name in names)
             chosen = [sums[over][:, what, :, which] for over, what, which in sources]
-            _place(torch.stack(chosen), found, blocks, rows)
+            _store(torch.stack(chosen), edges, blocks, rows)
     written = norms[:, :OWN].sum(-1).T.flip(0).contiguous()
-    return Sums(found, written, torch.cat(received), sample.transpose(1, 2), losses)
+    return Sums(edges, written, torch.cat(received), sample.transpose(1, 2), losses)
 
 
 def _by_layer(graph: ComponentGraph) -> Iterator[tuple[Block, ...]]:
@@ -139,7 +139,7 @@ def _by_layer(graph: ComponentGraph) -> Iterator[tuple[Block, ...]]:
     yield blocks[-1:]
 
 
-def _place(
+def _store(
     values: Float[Tensor, "*row writer reader"],
     edges: Float[Tensor, "*row edge"],
     blocks: tuple[Block, ...],
@@ -179,16 +179,16 @@ def _runs_between(
             own, other = halves(
                 kept(subject, subject.trace(torch.cat([clean, corrupted]), columns))
             )
-    middle = with_gradients(Between.of(subject, other, share), clean.clone(), columns, loss)
+    middle = with_gradients(between(subject, other, share), clean.clone(), columns, loss)
     losses = torch.cat([loss(own.logits), loss(other.logits)])
     dtype = torch.promote_types(subject.dtype, torch.float32)
     clean, corrupted = clean.to(dtype), corrupted.detach().to(dtype)
     layers = (
         (
-            torch.cat([far.z - near.z, near.z, far.z - between.z]),
-            torch.cat([far.hidden - near.hidden, near.hidden, far.hidden - between.hidden]),
+            torch.cat([far.z - near.z, near.z, far.z - mid.z]),
+            torch.cat([far.hidden - near.hidden, near.hidden, far.hidden - mid.hidden]),
         )
-        for near, far, between in zip(own.layers, other.layers, middle.layers, strict=True)
+        for near, far, mid in zip(own.layers, other.layers, middle.layers, strict=True)
     )
     change = corrupted - clean
     writers = outputs(subject, torch.cat([change, clean, change]), layers)

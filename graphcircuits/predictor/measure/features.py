@@ -5,14 +5,14 @@
    of `input`, a head's vector before W_O, an MLP's hidden vector. Readers: a query, key or value
    before rotation, an MLP's vector before the nonlinearity (a gate's behind it), the logits.
 3. A backward pass on the clean run gives the gradient of the loss at every interface. Losses are
-   summed over pairs, so that a pair's gradient is that of its own loss.
+   summed over pairs, so that a pair's gradient is that of its loss alone.
 4. An edge s -> t has the linear map W_e: the write factor of s, then the read factor of t. A norm
    is linear once its scale is held, so the read factor holds it at the scale of the clean run, for
    the corrupted message too. Biases belong to no edge. Row vectors multiply from the left:
    message m = a_s W_e (clean and corrupted), transported gradient g~ = g_t W_e^T.
 
 Then g_t . m = g~ . a_s, clean and corrupted, and the clean messages into a reader add up to its
-clean state, biases aside. States and gradients are kept once for each interface; messages and
+clean state, biases aside. States and gradients are held once for each interface; messages and
 transported gradients are made on demand, one factor after the other, for readers of one layer and
 kind at a time. This follows the section "Features" of the paper's appendix; the paper says nothing
 of norms and gates.
@@ -83,8 +83,8 @@ class Features:
             name: getattr(self, name).map(lambda x: x[contexts])
             for name in ("clean", "corrupted", "gradient")
         }
-        own = {name: getattr(self, name)[contexts] for name in ("pair", "position", "scale")}
-        return replace(self, **chosen, **own)
+        rows = {name: getattr(self, name)[contexts] for name in ("pair", "position", "scale")}
+        return replace(self, **chosen, **rows)
 
     def to(self, where: torch.device | torch.dtype | str) -> "Features":
         """The same features on another device or in another dtype."""
@@ -230,27 +230,27 @@ def _features(
         )
     # Pairs without a chosen context need no run.
     used, row = chosen[:, 0].unique_consecutive(return_inverse=True)
-    parts: list[Features] = []
+    chunks: list[Features] = []
     factors = Factors.of(subject)
     keep_freed_memory()
     for rows in torch.arange(len(used)).split(_chunk(subject, pairs, memory_limit)):
         inside = (row >= rows[0]) & (row <= rows[-1])
         pair = (row[inside] - rows[0]).to(subject.device)
         pair_id, position = chosen[inside].to(subject.device).unbind(1)
-        part = pairs[used[rows].to(pairs.clean.device)].to(subject.device)
-        clean = subject.run(part.clean, lambda logits, part=part: part.loss(logits).sum())
+        some = pairs[used[rows].to(pairs.clean.device)].to(subject.device)
+        clean = subject.run(some.clean, lambda logits, some=some: some.loss(logits).sum())
         with torch.no_grad():
-            corrupted = subject.run(part.corrupted)
+            corrupted = subject.run(some.corrupted)
         assert clean.gradients is not None
-        found = {"clean": clean.states, "corrupted": corrupted.states, "gradient": clean.gradients}
+        runs = {"clean": clean.states, "corrupted": corrupted.states, "gradient": clean.gradients}
         interfaces = {
-            name: Interfaces.of_states(states, pair, position) for name, states in found.items()
+            name: Interfaces.of_states(states, pair, position) for name, states in runs.items()
         }
         scale = _scale(clean, pair, position)
-        parts.append(
+        chunks.append(
             Features(subject.graph, pair_id, position, **interfaces, factors=factors, scale=scale)
         )
-    made = _concatenate(parts)
+    made = _concatenate(chunks)
     _check(made)
     return made
 
@@ -266,16 +266,16 @@ def _scale(
     return scale
 
 
-def _concatenate(parts: list[Features]) -> Features:
+def _concatenate(chunks: list[Features]) -> Features:
     joined = {
-        name: Interfaces.concatenate([getattr(part, name) for part in parts])
+        name: Interfaces.concatenate([getattr(chunk, name) for chunk in chunks])
         for name in ("clean", "corrupted", "gradient")
     }
-    own = {
-        name: torch.cat([getattr(part, name) for part in parts])
+    rows = {
+        name: torch.cat([getattr(chunk, name) for chunk in chunks])
         for name in ("pair", "position", "scale")
     }
-    return replace(parts[0], **joined, **own)
+    return replace(chunks[0], **joined, **rows)
 
 
 def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int) -> int:

@@ -1,1 +1,1 @@
-"""The building blocks of the paper's system."""
+"""The blocks of the paper's system: graph transformations, aligner, graph learners, pooling."""

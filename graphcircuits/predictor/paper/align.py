@@ -39,7 +39,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor.block import LayerNorm, along, check_sizes, feed_forward, linear
 from graphcircuits.predictor.measure.features import FEATURES, EdgeVectors, Features
 from graphcircuits.predictor.paper.summary import summarize
-from graphcircuits.predictor.transform import TRANSFORMATIONS, Transformation
+from graphcircuits.predictor.paper.transform import TRANSFORMATIONS, Transformation
 from graphcircuits.subject.sites import Interfaces
 
 WRITERS = ("input", "z", "hidden")
@@ -79,8 +79,8 @@ class FeatureAttention(nn.Module):
         self, queries: Float[Tensor, "..."], attended: Float[Tensor, "*vector width"]
     ) -> Float[Tensor, "*vector width"]:
         """The rest of the layer, once every head has attended; all vectors may share a query."""
-        found = queries + self.out(attended)
-        return found + self.feed(self.feed_norm(found))
+        h = queries + self.out(attended)
+        return h + self.feed(self.feed_norm(h))
 
 
 class TabpfnAligner(nn.Module):
@@ -160,13 +160,13 @@ class TabpfnAligner(nn.Module):
         self, features: Features, generator: torch.Generator
     ) -> dict[str, Float[Tensor, "..."]]:
         """Gaussian identifiers (..., coordinate, identifier) by field of `Interfaces`."""
-        found = {}
+        identifiers = {}
         for field in fields(Interfaces):
             # In single precision on the generator's device: one seed, one draw, whatever follows.
             shape = (*getattr(features.clean, field.name).shape[1:], self.identifiers)
             drawn = torch.randn(shape, generator=generator, device=generator.device)
-            found[field.name] = drawn.to(features.scale)
-        return found
+            identifiers[field.name] = drawn.to(features.scale)
+        return identifiers
 
     def align(
         self,
@@ -180,10 +180,10 @@ class TabpfnAligner(nn.Module):
                 f"transformation must be one of {', '.join(TRANSFORMATIONS)}, "
                 f"got {transformation!r}."
             )
-        own, given = (self.role.dtype, self.role.device), features.scale
-        if own != (given.dtype, given.device):
+        here, given = (self.role.dtype, self.role.device), features.scale
+        if here != (given.dtype, given.device):
             raise ValueError(
-                f"features must be {own[0]} on {own[1]} like the aligner, got {given.dtype} on "
+                f"features must be {here[0]} on {here[1]} like the aligner, got {given.dtype} on "
                 f"{given.device}; call features.to."
             )
         graph = _Graph(
@@ -196,10 +196,10 @@ class TabpfnAligner(nn.Module):
             recompute=self._recompute(features),
         )
         nodes = graph.line_nodes if transformation == "line" else graph.incidence_nodes
-        return torch.cat([nodes(part) for part in features.parts(self.memory_limit)])
+        return torch.cat([nodes(some) for some in features.parts(self.memory_limit)])
 
     def _recompute(self, features: Features) -> bool:
-        """Whether the tokens of all vectors are too many to be kept for a backward pass."""
+        """Whether the tokens of all vectors are too many to be held for a backward pass."""
         clean = features.clean
         widths = {name: getattr(clean, name).shape[-1] for name in (*WRITERS, *READERS)}
         tokens = 3 * sum(tensor[0].numel() for tensor in vars(clean).values())
@@ -234,10 +234,10 @@ class TabpfnAligner(nn.Module):
         if recompute:
             # Nothing in it is drawn at random: the global generator is left alone.
             again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-            parts = [again(self.summaries, row, identifiers, roles) for row in rows]
+            aligned = [again(self.summaries, row, identifiers, roles) for row in rows]
         else:
-            parts = [self.summaries(row, identifiers, roles) for row in rows]
-        return torch.cat(parts, dim=1).transpose(0, 1).reshape(*values.shape[:-1], self.d_align)
+            aligned = [self.summaries(row, identifiers, roles) for row in rows]
+        return torch.cat(aligned, dim=1).transpose(0, 1).reshape(*values.shape[:-1], self.d_align)
 
     def summaries(
         self,
@@ -274,15 +274,15 @@ class TabpfnAligner(nn.Module):
         if self.is_stack:
             roles = roles[:, None]
         # From here on states have the axes lead, vector, row, coordinate, d_align.
-        placed = (self.coordinate(identifiers) + roles[..., None, :]).unsqueeze(-3)
-        tokens = self.value(values.unsqueeze(-1)) + placed
+        by_coordinate = (self.coordinate(identifiers) + roles[..., None, :]).unsqueeze(-3)
+        tokens = self.value(values.unsqueeze(-1)) + by_coordinate
         summary = along(self.summary, tokens) if self.is_stack else self.summary
         return torch.cat([tokens, summary.expand_as(tokens[..., :1, :])], dim=-2)
 
 
 def factors(features: Features, *, standardize: bool) -> dict[tuple[str, str], Tensor]:
     """What values are multiplied by: states and gradients, of writers and of readers."""
-    found = {}
+    inverses = {}
     for kind, vectors in (("state", features.clean), ("gradient", features.gradient)):
         for side, names in (("writer", WRITERS), ("reader", READERS)):
             tensors = [getattr(vectors, name) for name in names]
@@ -290,8 +290,8 @@ def factors(features: Features, *, standardize: bool) -> dict[tuple[str, str], T
             size = (squares / sum(tensor.numel() for tensor in tensors)).sqrt()
             # Where all values are zero they stay zero.
             inverse = size.reciprocal().where(size > 0, 1.0)
-            found[kind, side] = inverse if standardize else torch.ones_like(size)
-    return found
+            inverses[kind, side] = inverse if standardize else torch.ones_like(size)
+    return inverses
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,11 +316,11 @@ class _Graph:
         return torch.cat([*shared, self._edges(features)], dim=-1)
 
     def incidence_nodes(self, features: Features) -> Float[Tensor, "context node width"]:
-        own = zip((features.clean, features.corrupted, features.gradient), FEATURES, strict=False)
+        runs = zip((features.clean, features.corrupted, features.gradient), FEATURES, strict=False)
         components = torch.cat(
             [
                 torch.cat([self._writers(vectors, role), self._readers(vectors, role)], dim=1)
-                for vectors, role in own
+                for vectors, role in runs
             ],
             dim=-1,
         )

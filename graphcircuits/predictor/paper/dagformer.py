@@ -28,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from graphcircuits.predictor.block import Branch, check_sizes, feed_forward, linear
-from graphcircuits.predictor.transform import Neighbourhoods
+from graphcircuits.predictor.paper.transform import Neighbourhoods
 
 Attention = Literal["softmax", "factorized"]
 
@@ -107,7 +107,7 @@ def _over_tiles(
         (_, n_members), (_, n_readers) = tile.members.shape, tile.readers.shape
         per_group = q.shape[0] * q.shape[1] * (n_members + n_readers) * per_node
         groups = tile.members.split(max(1, SCORES // per_group))
-        shapes += [(len(part), n_members, n_readers) for part in groups]
+        shapes += [(len(some), n_members, n_readers) for some in groups]
 
     # Gathered once and split: the gradient of a slice is as long as the whole, that of a split
     # is not.
@@ -120,7 +120,7 @@ def _over_tiles(
     parts = [block(*each).flatten(2, 3) for each in zip(queries, keys, values, strict=True)]
     # The last row is for the nodes without predecessors.
     parts.append(torch.zeros_like(v[:, :, :1]))
-    return torch.cat(parts, dim=2).index_select(2, n.place)
+    return torch.cat(parts, dim=2).index_select(2, n.tiled_row)
 
 
 def _alone(n: Neighbourhoods) -> Tensor | None:
@@ -140,7 +140,7 @@ def _along(
     prefixes: Callable[[Tensor, Tensor, Tensor], list[Tensor]],
 ) -> Float[Tensor, "context head node d_head"]:
     """`prefixes` on nodes in order. Without the first query and the last key, the query at any
-    place sees the keys up to and including that place."""
+    position sees the keys up to and including that position."""
     q, k, v = (x.index_select(2, order) for x in (q, k, v))
     first = torch.zeros_like(v[:, :, :1])
     parts = prefixes(q[:, :, 1:], k[:, :, :-1], v[:, :, :-1]) if len(order) > 1 else []
@@ -163,19 +163,20 @@ def _softmax_block(
 
 
 def _softmax_prefixes(
-    q: Float[Tensor, "context head place d_head"],
-    k: Float[Tensor, "context head place d_head"],
-    v: Float[Tensor, "context head place d_head"],
+    q: Float[Tensor, "context head pos d_head"],
+    k: Float[Tensor, "context head pos d_head"],
+    v: Float[Tensor, "context head pos d_head"],
 ) -> list[Tensor]:
     """A slice of the queries at a time, so that their scores and their mask stay bounded."""
     rows = max(1, SCORES // (k.shape[0] * k.shape[1] * k.shape[2]))
-    parts, end = [], 0
-    for part in q.split(rows, 2):
-        start, end = end, end + part.shape[2]
-        seen = torch.ones(part.shape[2], end, dtype=torch.bool, device=q.device).tril(start)
+    outputs, end = [], 0
+    for some in q.split(rows, 2):
+        start, end = end, end + some.shape[2]
+        seen = torch.ones(some.shape[2], end, dtype=torch.bool, device=q.device).tril(start)
         keys, values = k[:, :, :end], v[:, :, :end]
-        parts.append(nn.functional.scaled_dot_product_attention(part, keys, values, attn_mask=seen))
-    return parts
+        attended = nn.functional.scaled_dot_product_attention(some, keys, values, attn_mask=seen)
+        outputs.append(attended)
+    return outputs
 
 
 def _exponents(
@@ -205,14 +206,14 @@ def _factorized_block(
 
 
 def _factorized_prefixes(
-    q: Float[Tensor, "context head place d_head"],
-    k: Float[Tensor, "context head place d_head"],
-    v: Float[Tensor, "context head place d_head"],
+    q: Float[Tensor, "context head pos d_head"],
+    k: Float[Tensor, "context head pos d_head"],
+    v: Float[Tensor, "context head pos d_head"],
     projection: Float[Tensor, "*_ random d_head"],
 ) -> list[Tensor]:
-    """Running sums, a range of places at a time.
+    """Running sums, a range of positions at a time.
 
-    The keys up to a place are normalized by their own maximum, `running`. A range is computed
+    The keys up to a position are normalized by their maximum, `running`. A range is computed
     relative to its last and largest maximum, `top`: keys are exp(exponent - top), queries are
     multiplied by exp(top - running). Both stay in the number format because a range ends where the
     maximum has climbed too far. FLOOR adds plain running sums. The last column of the values is
@@ -247,34 +248,32 @@ def _factorized_prefixes(
 
 
 def _running_sums(
-    queries: Float[Tensor, "context head place random"],
-    keys: Float[Tensor, "context head place random"],
-    values: Float[Tensor, "context head place column"],
+    queries: Float[Tensor, "context head pos random"],
+    keys: Float[Tensor, "context head pos random"],
+    values: Float[Tensor, "context head pos column"],
     carry: Float[Tensor, "context head random column"],
-) -> tuple[Float[Tensor, "context head place column"], Float[Tensor, "context head random column"]]:
-    """Each query times the sum of key and value products up to its place, `carry` added; and the
+) -> tuple[Float[Tensor, "context head pos column"], Float[Tensor, "context head random column"]]:
+    """Each query times the sum of key and value products up to its position, `carry` added; and the
     sum at the end. Pair by pair within blocks, by running sums of whole blocks before that."""
-    places = keys.shape[2]
-    size = min(BLOCK, places)
+    n_pos = keys.shape[2]
+    size = min(BLOCK, n_pos)
     q, k, v = (
-        nn.functional.pad(x, (0, 0, 0, -places % size)).unflatten(2, (-1, size))
+        nn.functional.pad(x, (0, 0, 0, -n_pos % size)).unflatten(2, (-1, size))
         for x in (queries, keys, values)
     )
     sums = k.mT @ v
     before = torch.cat([carry.unsqueeze(2), sums[:, :, :-1]], dim=2).cumsum(2)
     out = (q @ k.mT).tril() @ v + q @ before
-    return out.flatten(2, 3)[:, :, :places], before[:, :, -1] + sums[:, :, -1]
+    return out.flatten(2, 3)[:, :, :n_pos], before[:, :, -1] + sums[:, :, -1]
 
 
-def _ranges(
-    running: Float[Tensor, "context head place"], longest: int
-) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges of places over which the maximum climbs by no more than half of what
-    exponentials of this number format span; a single place always qualifies."""
+def _ranges(running: Float[Tensor, "context head pos"], longest: int) -> Iterator[tuple[int, int]]:
+    """Consecutive ranges of positions over which the maximum climbs by no more than half of what
+    exponentials of this number format span; a single position always qualifies."""
     limit = -math.log(torch.finfo(running.dtype).tiny) / 2
-    n_places = running.shape[-1]
-    starts = torch.arange(0, n_places, longest, device=running.device)
-    ends = (starts + longest).clamp(max=n_places)
+    n_pos = running.shape[-1]
+    starts = torch.arange(0, n_pos, longest, device=running.device)
+    ends = (starts + longest).clamp(max=n_pos)
     climbs = (running[..., ends - 1] - running[..., starts]).amax((0, 1))
     ranges = list(zip(starts.tolist(), ends.tolist(), climbs.tolist(), strict=True))[::-1]
     while ranges:
@@ -284,9 +283,9 @@ def _ranges(
             yield start, end
             continue
         middle = (start + end) // 2
-        for part in ((middle, end), (start, middle)):
-            climb = (running[..., part[1] - 1] - running[..., part[0]]).max().item()
-            ranges.append((*part, climb))
+        for low, high in ((middle, end), (start, middle)):
+            climb = (running[..., high - 1] - running[..., low]).max().item()
+            ranges.append((low, high, climb))
 
 
 def orthogonal_features(

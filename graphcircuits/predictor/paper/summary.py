@@ -35,7 +35,7 @@ def summarize(
     role: Int[Tensor, " vector"],
     known: Bool[Tensor, "*lead coordinate"] | None,
 ) -> tuple[Float[Tensor, "*lead vector row d_align"], Float[Tensor, "..."]]:
-    """What the heads found for each vector, side by side, and the summary token that asked."""
+    """What the heads read of each vector, side by side, and the summary token that asked."""
     stack = aligner.is_stack
     heads, size = layer.heads, aligner.d_align // layer.heads
 
@@ -69,7 +69,7 @@ def summarize(
     cross = table[..., heads + 1 :] + by_role(2 * (r @ c) / d).unsqueeze(-2)
     aa = (identifiers * cross).sum(-1) + by_role(r.square().mean(-1, keepdim=True))
     # Attention of each head, then the sums.
-    alpha, own = (u @ w.unsqueeze(-1)).squeeze(-1), (u @ s.unsqueeze(-1)).squeeze(-1)
+    alpha, on_itself = (u @ w.unsqueeze(-1)).squeeze(-1), (u @ s.unsqueeze(-1)).squeeze(-1)
     like = values.unsqueeze(-3)
     weights, on_summary = attend(
         values,
@@ -78,7 +78,7 @@ def summarize(
         aa.unsqueeze(-2),
         fit(alpha[..., None, None], like),
         a.mT.unsqueeze(-2),
-        fit(own[..., None, None], like),
+        fit(on_itself[..., None, None], like),
         None if known is None else known[..., None, None, None, :],
         layer.norm.eps,
     )
@@ -105,7 +105,7 @@ def attend(
     aa: Float[Tensor, "*lead vector 1 coordinate"],
     alpha: Float[Tensor, "*_ head 1 1"],
     a: Float[Tensor, "*lead vector head 1 coordinate"],
-    own: Float[Tensor, "*_ head 1 1"],
+    on_itself: Float[Tensor, "*_ head 1 1"],
     known: Bool[Tensor, "*lead 1 1 1 coordinate"] | None,
     eps: float,
 ) -> tuple[
@@ -117,8 +117,8 @@ def attend(
     scores = scale * (alpha * v.unsqueeze(-3) + a)
     if known is not None:
         scores = scores.masked_fill(~known, -torch.inf)
-    total = torch.logaddexp(scores.logsumexp(-1, keepdim=True), own)
-    return (scores - total).exp() * scale, (own - total).exp()
+    total = torch.logaddexp(scores.logsumexp(-1, keepdim=True), on_itself)
+    return (scores - total).exp() * scale, (on_itself - total).exp()
 
 
 def _centered(x: Float[Tensor, "*lead width"]) -> Float[Tensor, "*lead width"]:

@@ -17,6 +17,7 @@ from graphcircuits.cases.shards import MANIFEST
 from lab.factory import making
 from lab.factory.making import Remeasured
 from tests.cases.small import BUILD, PLAN, all_files, instantly, unmeasured
+from tests.commands.test_interrupt import heard, pressing  # noqa: F401  a fixture
 from tests.shell import Command, refused
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -29,8 +30,8 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three planned shards, few inputs, and no training."""
     real = making.prepared
     monkeypatch.setattr(making, "prepared", lambda orders, _, *rest: real(orders, BUILD, *rest))
-    monkeypatch.setattr(making, "train_fleet", instantly)
-    monkeypatch.setattr(making, "finished", unmeasured)
+    monkeypatch.setattr("graphcircuits.cases.subjects.train_fleet", instantly)
+    monkeypatch.setattr(making, "verified", unmeasured)
     monkeypatch.setattr(making, "plan", lambda *_: PLAN)
 
 
@@ -116,7 +117,7 @@ def test_an_architecture_that_does_not_train_is_told(
         return [replace(one, report={**one.report, "passed": False}) for one in unmeasured(*given)]
 
     monkeypatch.setattr(making, "plan", lambda *_: PLAN[:1])
-    monkeypatch.setattr(making, "finished", none_pass)
+    monkeypatch.setattr(making, "verified", none_pass)
     ended = command("corpus", "mine", "--natural", "2")
     assert ended.code == 0, ended.err
     assert ended.out.splitlines()[1].split() == ["natural", "plain", "0", "2", "0"]

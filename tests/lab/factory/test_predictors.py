@@ -22,17 +22,19 @@ from graphcircuits.methods.shipped import shipped as shipped_predictor
 from graphcircuits.predictor.ensemble import KIND as PREDICTOR
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import Predictor
+from graphcircuits.training import members
 from graphcircuits.training.config import TrainConfig, shipped_recipe
-from graphcircuits.training.sources import shipped_sources
-from graphcircuits.training.train import TrainedPredictor
+from graphcircuits.training.members import TrainedPredictor
+from graphcircuits.training.sources import Plan, shipped_sources
 from lab import ROOT
 from lab.factory import predictors as shipped
 from lab.factory.__main__ import app
-from lab.factory.predictors import describe, describe_all, share_kept, true_sources
+from lab.factory.predictors import describe, describe_all, share_right, true_sources
 from lab.paper.configurations import load_sweep
 from lab.paper.predictors import CONFIGURATION
 from tests.predictor.cases import small
 from tests.test_readme import python_blocks, run_block
+from tests.training.examples import natural_of
 
 FOLDER = Path(str(files("graphcircuits").joinpath("data/predictors")))
 
@@ -177,11 +179,13 @@ def test_folders_without_a_manifest_are_refused(tmp_path: Path) -> None:
         describe(tmp_path)
 
 
-def test_circuits_that_are_none_are_not_learned_from(caplog: pytest.LogCaptureFixture) -> None:
+def test_circuits_that_are_none_are_not_learned_from(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     sources = shipped_sources(["ib-7", "ib-24"])
-    assert share_kept(sources[0], "complete") >= shipped.LEAST
-    natural = replace(sources[1], fleet="natural", id="a natural one")
+    assert share_right(sources[0], "complete") >= shipped.SMALLEST_SHARE
+    natural = natural_of(sources[1], tmp_path)
     assert true_sources([sources[0], natural], "complete", IN_PROCESS) == [sources[0], natural]
     # The official label of ib-13 leaves out what its first MLP reads.
     bad = shipped_sources(["ib-13"])
@@ -196,6 +200,7 @@ def test_six_files_come_of_one_command(tmp_path: Path, monkeypatch: pytest.Monke
     learned: dict[str, set[str]] = {}
 
     def train(examples: Any, config: TrainConfig, **given: Any) -> TrainedPredictor:
+        """A predictor that has learned nothing."""
         name = Path(given["checkpoint"]).parent.name
         learned[name] = {example.case for example in examples}
         generator = torch.Generator().manual_seed(given["seed"])
@@ -205,12 +210,13 @@ def test_six_files_come_of_one_command(tmp_path: Path, monkeypatch: pytest.Monke
         return TrainedPredictor(member, {}, 5)
 
     sources = shipped_sources(["ib-7", "ib-24", "ib-53", "ib-2", "tb-sort", "tb-rank", "ib-71"])
-    sources += [replace(x, id=f"{x.id}.natural", fleet="natural") for x in sources]
     folder = tmp_path / "natural"
     folder.mkdir()
+    sources += [natural_of(source, folder) for source in sources]
     sha256 = write_manifest(folder)
-    monkeypatch.setattr(shipped, "train", train)
-    monkeypatch.setattr(shipped, "find_sources", lambda corpora, languages: sources)
+    monkeypatch.setattr(members, "train_predictor", train)
+    plan = Plan(sources, [], [], [], runs=True)
+    monkeypatch.setattr(shipped, "plan_sources", lambda *_, **__: plan)
     words = ["predictors", str(tmp_path / "out"), "--corpus", str(folder)]
     path = Path(shipped.__file__).with_name("__main__.py")
     monkeypatch.setattr("sys.argv", [str(path), *words])

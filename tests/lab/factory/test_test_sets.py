@@ -16,8 +16,7 @@ from graphcircuits.cases.architectures import ARCHITECTURES
 from graphcircuits.cases.multitask import MultiCase, load_multi, multi_ids
 from graphcircuits.cases.orders import Order, shipped_orders, shipped_path
 from graphcircuits.cases.prepare import BuildConfig, Data, case_exchange, find_case, prepare
-from graphcircuits.cases.random_programs import random_case, random_facts
-from graphcircuits.cases.structure import mask_structure
+from graphcircuits.cases.random_programs import mask_structure, random_case, random_facts
 from graphcircuits.compare.selection import select_cases
 from graphcircuits.fleets.verify import ACCURACY, INTERCHANGE, STRICT, verify_fleet
 from graphcircuits.io.store import load_artifact

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcircuits.cases import Case, case_ids, load_case, split_records
-from graphcircuits.cases.structure import structure_hash
+from graphcircuits.cases.random_programs import structure_hash
 from graphcircuits.rasp.layout import interpbench_edges
 from lab import ROOT
 from lab.generators.split import (

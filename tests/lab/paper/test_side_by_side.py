@@ -11,7 +11,7 @@ from graphcircuits.predictor.measure.features import Features
 from graphcircuits.predictor.model import InvariantTables, Predictor, PredictorConfig
 from graphcircuits.predictor.paper.align import TabpfnAligner
 from graphcircuits.predictor.paper.pool import DeepSets
-from graphcircuits.predictor.transform import (
+from graphcircuits.predictor.paper.transform import (
     TRANSFORMATIONS,
     Neighbourhoods,
     neighbourhoods,

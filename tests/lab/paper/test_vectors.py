@@ -5,7 +5,7 @@ import torch
 
 from graphcircuits.predictor.measure.features import FEATURES, Features, features
 from graphcircuits.predictor.paper.align import TabpfnAligner
-from graphcircuits.predictor.transform import TRANSFORMATIONS, Transformation
+from graphcircuits.predictor.paper.transform import TRANSFORMATIONS, Transformation
 from lab.paper.vectors import WIDTHS, vector_lists
 from tests.methods.tasks import make_pairs
 from tests.predictor.graphs import seeded

@@ -10,7 +10,7 @@ import torch
 from graphcircuits.predictor.model import InvariantTables, Predictor
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import read_examples
-from graphcircuits.training.inputs import INPUTS
+from graphcircuits.training.members import INPUTS
 from graphcircuits.training.validation import means, validate
 from lab.studies import scaling as module
 from lab.studies.scaling import COUNTS, main, references, scaling, settings
@@ -107,7 +107,8 @@ def test_settings_that_read_otherwise_share_the_subjects() -> None:
     other = replace(config, predictor=replace(PRIOR, share=1.0, prior=False, both_ends=False))
     again = read_again(data, other)
     expected = read_examples(["ib-7", "ib-2"], other)
-    for before, after, wanted in zip((one, two), again.all, expected, strict=True):
+    read_anew = [*again.learned["planted"], *again.held_out["planted"]]
+    for before, after, wanted in zip((one, two), read_anew, expected, strict=True):
         assert isinstance(after.reading.content, InvariantTables)
         assert isinstance(wanted.reading.content, InvariantTables)
         assert torch.equal(after.reading.content.nodes, wanted.reading.content.nodes)
@@ -138,7 +139,7 @@ def test_trainings_are_stored_and_not_made_again(
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(module, "train", refuse)
+    monkeypatch.setattr(module, "train_predictor", refuse)
     assert list(scaling(chosen, data, tmp_path, seeds=(0, 1))) == records
     other = [replace(chosen[0], config=replace(BASE, lr=0.5))]
     with pytest.raises(AssertionError, match="trained again"):

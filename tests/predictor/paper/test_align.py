@@ -8,7 +8,7 @@ from torch import Tensor
 
 from graphcircuits.predictor.measure.features import FEATURES, Features, features
 from graphcircuits.predictor.paper.align import FeatureAttention, TabpfnAligner
-from graphcircuits.predictor.transform import TRANSFORMATIONS, Transformation, neighbourhoods
+from graphcircuits.predictor.paper.transform import TRANSFORMATIONS, Transformation, neighbourhoods
 from graphcircuits.subject.sites import Factors, Interfaces
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject

@@ -19,7 +19,7 @@ from graphcircuits.predictor.paper.dagformer import (
     orthogonal_features,
     softmax_attention,
 )
-from graphcircuits.predictor.transform import (
+from graphcircuits.predictor.paper.transform import (
     Connectivity,
     Endpoints,
     Neighbourhoods,

@@ -9,19 +9,20 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, linear, silu
 
 from graphcircuits.predictor.block import START_SCALE
+from graphcircuits.predictor.paper import dirgnn
 from graphcircuits.predictor.paper.dirgnn import DirectedGraphConv, DirGNN
-from graphcircuits.predictor.transform import (
+from graphcircuits.predictor.paper.transform import (
     Connectivity,
     Endpoints,
     Neighbourhoods,
     Transformation,
-    line_graph,
     neighbourhoods,
 )
 from tests.predictor.graphs import (
     CHOICES,
     GRAPHS,
     SETTINGS,
+    line_graph,
     precedes,
     renumbered,
     seeded,
@@ -189,6 +190,24 @@ def neighbourhoods_of_one() -> Neighbourhoods:
         reader_rank=torch.tensor([0]),
     )
     return neighbourhoods(one)
+
+
+@pytest.mark.parametrize("aggregation", ["sum", "mean"])
+@pytest.mark.parametrize("transformation", ["line", "incidence"])
+def test_large_graphs_are_computed_in_pieces(
+    transformation: Transformation, aggregation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To rounding: numbers are added up in another order. The states that came stay as they are."""
+    n = neighbourhoods(GRAPHS["grouped"], transformation)
+    model = DirGNN(4, 3, aggregation=aggregation).double()
+    h = states(n.n_nodes, 4)
+    given = h.clone()
+    expected = model(h, n)
+    monkeypatch.setattr(dirgnn, "AT_ONCE", 7)
+    with torch.no_grad():
+        torch.testing.assert_close(model(h, n), expected, rtol=0, atol=1e-12)
+    assert torch.equal(h, given)
+    assert torch.equal(model(h, n), expected)
 
 
 def test_any_leading_axes() -> None:
