@@ -11,7 +11,7 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -119,9 +119,9 @@ def select_subjects(
     """
     if fleet == "planted" and folder is None and selection in SELECTIONS:
         return select_cases(selection)
-    available, strange = _available(fleet, folder)
     where = "is shipped" if folder is None else f"is in {folder}"
     if selection in ALL_SELECTIONS:
+        available, strange = _available(fleet, folder)
         ids = [unit.order.id for unit in available if _is_in(selection, unit.case)]
         if not ids:
             raise ValueError(
@@ -129,8 +129,11 @@ def select_subjects(
                 f"--fleet {fleet}, and name their folder with --subjects."
             )
         return ids, strange
+    names = _listed(selection, ALL_SELECTIONS)
+    files = {Order.parse(name).case.partition(AT)[0] for name in names}
+    available, _ = _available(fleet, folder, files)
     ids = []
-    for name in _listed(selection, ALL_SELECTIONS):
+    for name in names:
         order = Order.parse(name)
         matching = [unit.order.id for unit in available if name in _names(unit)]
         if "." in name and order.fleet != fleet:
@@ -174,14 +177,21 @@ def _is_in(selection: str, case: Case) -> bool:
     return selection in ("all", case.split)
 
 
-def _available(fleet: str, folder: str | Path | None) -> tuple[list[Unit], list[str]]:
-    """The units of the subjects that are there, in number order, and files of other programs."""
+def _available(
+    fleet: str, folder: str | Path | None, cases: Collection[str] | None = None
+) -> tuple[list[Unit], list[str]]:
+    """The units of the subjects that are there, in number order, and files of other programs.
+
+    Of these cases and models only, where some are given: loading all takes many seconds.
+    """
     if folder is None:
         names = [order.id for order in shipped_orders(fleet)]
     else:
         names = [path.stem for path in Path(folder).glob("*.safetensors")]
     units, strange = [], []
     for name in sorted(names, key=_by_number):
+        if cases is not None and name.partition(".")[0] not in cases:
+            continue
         try:
             units += [unit for unit in _units(name) if unit.order.fleet == fleet]
         except ValueError:
