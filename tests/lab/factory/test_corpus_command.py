@@ -176,7 +176,7 @@ def interrupted(function: Callable[..., Any], number: int) -> Callable[..., Any]
 
 @pytest.mark.usefixtures("instant")
 def test_an_interrupt_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making, "train_fleet", interrupted(instantly, 2))
+    monkeypatch.setattr("graphcircuits.cases.subjects.train_fleet", interrupted(instantly, 2))
     ended = command("corpus", "mine", "--natural", "4")
     assert (ended.code, ended.out) == (130, "")
     text = "interrupted: 1 of 3 shards are kept in mine; the same command goes on from there."
