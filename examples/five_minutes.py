@@ -94,7 +94,7 @@ result.plot(circuit=found, truth=case.circuit)
 # all of it, 0 none. The curve asks it for the best edges at growing numbers of them.
 
 # %%
-curve = gc.faithfulness_curve(result, subject, fresh, sizes="log")
+curve = gc.faithfulness_curve(subject, fresh, result, sizes="log")
 
 for size, value in zip(curve.sizes, curve.faithfulness, strict=True):
     if size <= 26:
@@ -117,7 +117,7 @@ results = {
 
 print("method   AUROC    CMD")
 for name, one in results.items():
-    area = gc.faithfulness_curve(one, subject, fresh, sizes="log").cmd
+    area = gc.faithfulness_curve(subject, fresh, one, sizes="log").cmd
     print(f"{name:8} {gc.auroc(one, case.circuit):5.3f}  {area:5.3f}")
 
 # %% [markdown]

@@ -128,7 +128,7 @@ natural = case.train("natural", seed=0, rows=64, check_every=50).subject
 
 def edges_needed(subject, method="eap-ig"):
     scores = gc.localize(subject, pairs, method)
-    curve = gc.faithfulness_curve(scores, subject, fresh, sizes="log")
+    curve = gc.faithfulness_curve(subject, fresh, scores, sizes="log")
     return next(k for k, f in zip(curve.sizes, curve.faithfulness, strict=True) if f > 0.9)
 
 

@@ -90,7 +90,7 @@ def either_end(subject, pairs, *, weight=1.0):
 
 result = gc.localize(subject, pairs, either_end)
 for name, one in (("eap", packaged), ("either_end", result)):
-    curve = gc.faithfulness_curve(one, subject, case.pairs(64, seed=1), sizes="log")
+    curve = gc.faithfulness_curve(subject, case.pairs(64, seed=1), one, sizes="log")
     print(f"{name:10} AUROC {gc.auroc(one, case.circuit):.3f}  CMD {curve.cmd:.3f}")
 result.top(5)
 
@@ -103,7 +103,7 @@ result.top(5)
 
 # %%
 cases = ["ib-3", "ib-4", "ib-13", "ib-18", "ib-19", "ib-21"]
-report = gc.bench(["gcl", "eap-ig", "eap", either_end, "random"], cases, pairs=32)
+report = gc.bench(["gcl", "eap-ig", "eap", either_end, "random"], cases, n_pairs=32)
 
 print("method       AUROC: min  median    CMD   best on")
 for row in report.rows():
@@ -132,7 +132,7 @@ for id in cases:
 # %%
 weights = {f"weight {w}": either_end for w in (0.01, 0.1, 1.0)}
 options = {name: {"weight": float(name.split()[1])} for name in weights}
-tuned = gc.bench(weights, ["ib-3", "ib-4", "ib-18"], pairs=16, seeds=2, options=options)
+tuned = gc.bench(weights, ["ib-3", "ib-4", "ib-18"], n_pairs=16, seeds=2, options=options)
 
 for row in tuned.rows():
     print(

@@ -179,7 +179,7 @@ for edge, score in result.top(8):
 # On fresh pairs, with every edge outside corrupted:
 
 # %%
-curve = gc.faithfulness_curve(result, subject, fresh, sizes="log")
+curve = gc.faithfulness_curve(subject, fresh, result, sizes="log")
 
 for size, value in zip(curve.sizes, curve.faithfulness, strict=True):
     print(f"{size:3} edges keep {value:5.2f}")
@@ -191,7 +191,7 @@ curve.plot()
 
 # %%
 candidates = [result, gc.localize(subject, pairs, "eap-ig")]
-areas = [gc.faithfulness_curve(one, subject, fresh, sizes="log").cmd for one in candidates]
+areas = [gc.faithfulness_curve(subject, fresh, one, sizes="log").cmd for one in candidates]
 best = candidates[areas.index(min(areas))]
 
 for one, area in zip(candidates, areas, strict=True):
@@ -265,7 +265,7 @@ if found:
 
 # %% tags=["smollm2"]
 if found:
-    curve = gc.faithfulness_curve(result, large, fresh)
+    curve = gc.faithfulness_curve(large, fresh, result)
     for size, value in zip(curve.sizes, curve.faithfulness, strict=True):
         print(f"{size:6,} edges keep {value:5.2f}")
 

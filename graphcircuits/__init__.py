@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     from graphcircuits.cases.multitask import MultiCase, load_multi, multi_ids
     from graphcircuits.cases.random_programs import random_ids
     from graphcircuits.circuit import Circuit
-    from graphcircuits.compare.bench_call import bench
+    from graphcircuits.compare.bench import bench
     from graphcircuits.evaluation.curves import evaluate
     from graphcircuits.evaluation.evaluate import auroc, faithfulness, faithfulness_curve
-    from graphcircuits.evaluation.proposal import localize
+    from graphcircuits.evaluation.localize import localize, refine
     from graphcircuits.graph import ComponentGraph
     from graphcircuits.methods import METHODS
     from graphcircuits.methods.nodes import node_scores
-    from graphcircuits.methods.refine import refine
+    from graphcircuits.methods.shipped import load_predictor
     from graphcircuits.rasp.compile import compile_program
     from graphcircuits.result.result import Result
     from graphcircuits.subject.files import load_transformer
     from graphcircuits.subject.transformer import Transformer, TransformerConfig
     from graphcircuits.task.pairs import Pairs
+    from graphcircuits.training.train import train
 
 __version__ = "0.1.0"
 
@@ -55,6 +56,7 @@ __all__ = [
     "load_corpus",
     "load_model",
     "load_multi",
+    "load_predictor",
     "load_transformer",
     "localize",
     "multi_ids",
@@ -63,6 +65,7 @@ __all__ = [
     "rasp",
     "refine",
     "tasks",
+    "train",
 ]
 
 # Public name -> the module that defines it; a subpackage stands for itself.
@@ -77,7 +80,7 @@ _EXPORTS = {
     "Transformer": "graphcircuits.subject.transformer",
     "TransformerConfig": "graphcircuits.subject.transformer",
     "auroc": "graphcircuits.evaluation.evaluate",
-    "bench": "graphcircuits.compare.bench_call",
+    "bench": "graphcircuits.compare.bench",
     "case_ids": "graphcircuits.cases",
     "compile_program": "graphcircuits.rasp.compile",
     "evaluate": "graphcircuits.evaluation.curves",
@@ -88,14 +91,16 @@ _EXPORTS = {
     "load_corpus": "graphcircuits.cases.collection",
     "load_model": "graphcircuits.adapters.load",
     "load_multi": "graphcircuits.cases.multitask",
+    "load_predictor": "graphcircuits.methods.shipped",
     "load_transformer": "graphcircuits.subject.files",
-    "localize": "graphcircuits.evaluation.proposal",
+    "localize": "graphcircuits.evaluation.localize",
     "multi_ids": "graphcircuits.cases.multitask",
     "node_scores": "graphcircuits.methods.nodes",
     "random_ids": "graphcircuits.cases.random_programs",
     "rasp": "graphcircuits.rasp",
-    "refine": "graphcircuits.methods.refine",
+    "refine": "graphcircuits.evaluation.localize",
     "tasks": "graphcircuits.tasks",
+    "train": "graphcircuits.training.train",
 }
 
 

@@ -28,18 +28,30 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 JSON_EDGES, JSON_NODES = 2**28, 2**18
-"""The largest graph whose circuits are kept as names; a small file must not ask for much memory."""
+"""The largest graph whose circuits are stored as names; small files must not take much memory."""
 _SHOWN = 10
 """How many edges an error or a printed circuit lists."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Circuit:
-    """A set of edges of one graph."""
+    """A set of edges of one graph: a mask over its edge order, with names as a view.
+
+    Circuits of one graph have set algebra: `a | b`, `a & b`, `a - b`, `a ^ b`, `a <= b`.
+
+    Example:
+        >>> import graphcircuits as gc
+        >>> graph = gc.ComponentGraph(1, 1)
+        >>> circuit = gc.Circuit.from_names(graph, ["input->m0", "m0->logits"])
+        >>> len(circuit), "input->m0" in circuit
+        (2, True)
+
+    See Conmy et al. 2023, Towards Automated Circuit Discovery (arXiv:2304.14997).
+    """
 
     graph: ComponentGraph
     mask: Bool[Tensor, " edge"]
-    """True at the edges of the circuit, in edge order. Kept as a copy on the CPU."""
+    """True at the edges of the circuit, in edge order; copied to the CPU."""
 
     def __post_init__(self) -> None:
         mask = torch.from_numpy(self.mask.detach().cpu().numpy().copy())
@@ -51,10 +63,12 @@ class Circuit:
 
     @classmethod
     def from_mask(cls, graph: ComponentGraph, mask: Bool[Tensor, " edge"]) -> "Circuit":
+        """The circuit of the edges at which the mask is true."""
         return cls(graph, mask)
 
     @classmethod
     def from_names(cls, graph: ComponentGraph, names: Iterable[str]) -> "Circuit":
+        """The circuit of the edges of these names; an error lists those that the graph lacks."""
         names = list(dict.fromkeys(names))
         edges = [graph.find_edge(name) for name in names]
         if unknown := sorted(n for n, edge in zip(names, edges, strict=True) if edge is None):
@@ -276,7 +290,7 @@ def _too_large(graph: ComponentGraph) -> str | None:
     if graph.n_edges <= JSON_EDGES and graph.n_nodes <= JSON_NODES:
         return None
     return (
-        f"names are kept for graphs of up to {JSON_NODES:,} nodes and {JSON_EDGES:,} edges, "
+        f"names are stored for graphs of up to {JSON_NODES:,} nodes and {JSON_EDGES:,} edges, "
         f"this one has {graph.n_nodes:,} and {graph.n_edges:,}"
     )
 
@@ -300,8 +314,8 @@ def on_paths(graph: ComponentGraph, mask: Bool[Tensor, " edge"]) -> Bool[Tensor,
     widths = graph.stream_reads.tolist()
     counts = [graph.readers_per_layer - 1, 1] * graph.n_layers + [1]
     sizes = [count * width for count, width in zip(counts, widths, strict=True)]
-    parts = np.split(mask.numpy(), np.cumsum(sizes)[:-1])
-    blocks = [part.reshape(-1, width) for part, width in zip(parts, widths, strict=True)]
+    flat = np.split(mask.numpy(), np.cumsum(sizes)[:-1])
+    blocks = [one.reshape(-1, width) for one, width in zip(flat, widths, strict=True)]
     # The components that compute from each stream but the last, and their readers in it.
     served, slots_of_heads, slot_of_mlp = [], graph.head_slots.numpy(), np.array([[0]])
     for heads in range(1, graph.n_writers, graph.writers_per_layer):
@@ -316,10 +330,10 @@ def on_paths(graph: ComponentGraph, mask: Bool[Tensor, " edge"]) -> Bool[Tensor,
     useful = np.zeros(graph.n_writers, dtype=bool)
     last = blocks[-1] & reached
     useful |= last[0]
-    kept = [last]
+    useful_blocks = [last]
     for block, (components, slots) in zip(blocks[-2::-1], served[::-1], strict=True):
         readers = np.zeros((len(block), 1), dtype=bool)
         readers[slots[useful[components]].flatten()] = True
-        kept.append(block & reached[: block.shape[1]] & readers)
-        useful[: block.shape[1]] |= kept[-1].any(0)
-    return torch.from_numpy(np.concatenate([block.ravel() for block in reversed(kept)]))
+        useful_blocks.append(block & reached[: block.shape[1]] & readers)
+        useful[: block.shape[1]] |= useful_blocks[-1].any(0)
+    return torch.from_numpy(np.concatenate([block.ravel() for block in reversed(useful_blocks)]))

@@ -21,10 +21,10 @@ from graphcircuits.commands.cases import cases
 from graphcircuits.commands.compile import compile_
 from graphcircuits.commands.evaluate import evaluate
 from graphcircuits.commands.interact import interact
-from graphcircuits.commands.interrupt import terminable
 from graphcircuits.commands.localize import localize
 from graphcircuits.commands.options import RayCommand
 from graphcircuits.commands.output import in_words, say, say_error
+from graphcircuits.commands.progress import terminable
 from graphcircuits.commands.tasks import tasks
 from graphcircuits.commands.train import train
 from graphcircuits.commands.view import view
@@ -61,20 +61,17 @@ MOVED = {
 """Commands of the laboratory, which is in the repository and not in the package."""
 
 
-def _moved(context: typer.Context) -> None:
-    name = str(context.info_name)
-    raise ValueError(
-        f"{name} is no command of the package any more; in a clone of the repository run: "
-        f"{MOVED[name]}"
-    )
+def _refuse_moved(name: str) -> None:
+    @app.command(name, hidden=True, context_settings={"ignore_unknown_options": True})
+    def moved(words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+        raise ValueError(
+            f"{name} is no command of the package any more; in a clone of the repository run: "
+            f"{MOVED[name]}"
+        )
 
 
 for _name in MOVED:
-    app.command(
-        _name,
-        hidden=True,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )(_moved)
+    _refuse_moved(_name)
 
 
 _debug: ContextVar[bool] = ContextVar("debug", default=False)
@@ -114,9 +111,9 @@ def _report(error: Exception) -> int:
         return FAILED if full else MISTAKE
     if isinstance(error, MemoryError) or re.search("out of memory|allocate memory", str(error)):
         in_commands = getattr(error, "in_commands", None)
-        told = in_commands() if in_commands else str(error) * isinstance(error, MemoryError)
+        text = in_commands() if in_commands else str(error) * isinstance(error, MemoryError)
         say_error(
-            told or "out of memory; give fewer prompts, smaller options or a smaller subject."
+            text or "out of memory; give fewer prompts, smaller options or a smaller subject."
         )
         return FAILED
     say_error(

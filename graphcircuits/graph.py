@@ -57,7 +57,22 @@ class Block:
 
 @dataclass(frozen=True)
 class ComponentGraph:
-    """Sizes of a transformer's component graph; everything else is derived from them."""
+    """Sizes of a transformer's component graph; everything else is derived from them.
+
+    Args:
+        n_layers: Layers of the transformer.
+        n_heads: Attention heads of a layer.
+
+    Example:
+        >>> import graphcircuits as gc
+        >>> graph = gc.ComponentGraph(2, 4)
+        >>> graph.n_edges
+        110
+        >>> graph.edge_index("m0->logits")
+        104
+
+    See docs/architecture.md, and Tan et al. 2026, A Transformer as a Component-Level DAG.
+    """
 
     n_layers: int
     n_heads: int
@@ -136,17 +151,17 @@ class ComponentGraph:
         return self._table({"qkv": self.readers_per_layer - 1, "mlp": 1})
 
     def _table(self, counts: dict[str, int]) -> tuple[Block, ...]:
-        found: list[Block] = []
+        blocks: list[Block] = []
         reader = edge = 0
         layers = [(layer, kind) for layer in range(self.n_layers) for kind in counts]
         for layer, kind in [*layers, (self.n_layers, "logits")]:
             stream, count = 2 * layer + (kind == "mlp"), counts.get(kind, 1)
             head_layers = layer + (kind == "mlp" and not self.parallel)
             reads = 1 + layer + head_layers * self.n_heads
-            found.append(Block(kind, layer, stream, reader, count, reads, edge, head_layers))
+            blocks.append(Block(kind, layer, stream, reader, count, reads, edge, head_layers))
             reader += count
             edge += count * reads
-        return tuple(found)
+        return tuple(blocks)
 
     def _by_reader(self, values: Iterable[int]) -> Int[Tensor, " reader"]:
         """Values of the blocks, once for each reader."""

@@ -15,7 +15,7 @@ import jaxtyping
 import pytest
 from hypothesis import settings
 
-from tests.shell import Command, Ended
+from tests.shell import Command, runs
 
 if TYPE_CHECKING:
     from graphcircuits.predictor.ensemble import Ensemble
@@ -98,16 +98,7 @@ def command(
 
     monkeypatch.chdir(tmp_path)
 
-    def call(*args: str | Path) -> Ended:
-        monkeypatch.setattr("sys.argv", ["graphcircuits", *map(str, args)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        captured = capsys.readouterr()
-        code = caught.value.code
-        return Ended(code if isinstance(code, int) else 0, captured.out, captured.err)
-
-    return call
+    return runs("graphcircuits", cli.main, capsys, monkeypatch)
 
 
 @pytest.fixture

@@ -22,16 +22,8 @@ from torch import Tensor
 
 from graphcircuits.adapters import interpbench
 from graphcircuits.adapters.load import load_model
-from graphcircuits.cases import language_folder
 from graphcircuits.cases.collection import load_corpus
-from graphcircuits.cases.language_report import markdown
-from graphcircuits.cases.shards import (
-    MANIFEST,
-    ShardContent,
-    shard_path,
-    write_manifest,
-    write_shard,
-)
+from graphcircuits.cases.shards import MANIFEST, shard_path
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.config import load_config
@@ -41,7 +33,7 @@ from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensem
 from graphcircuits.predictor.facts.calibration import Isotonic, Platt
 from graphcircuits.predictor.facts.familiarity import Cloud, KnownCases
 from graphcircuits.predictor.model import Predictor, PredictorConfig
-from graphcircuits.result.files import RecordedCurve
+from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.result import Result
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import load_transformer, save_transformer
@@ -50,10 +42,12 @@ from graphcircuits.task.pairs import Pairs
 from graphcircuits.task.stored import StoredPrompts
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.sources import language_sources
+from lab.factory.language import folder as language_folder
+from lab.factory.language.report import markdown
+from lab.factory.shards import ShardContent, write_manifest, write_shard
 from lab.paper.selection import to_toml
 from lab.paper.sweep_results import rows_of
 from tests.cases.small import PLAN, begun, tiny
-from tests.cases.test_language_report import LEARNED
 from tests.damage import (
     WRONG,
     forge,
@@ -63,6 +57,7 @@ from tests.damage import (
     rehashed_result,
     split_artifact,
 )
+from tests.lab.factory.language.test_report import LEARNED
 from tests.subjects import make_config, make_subject
 
 Write = Callable[[random.Random], None]
@@ -166,7 +161,9 @@ def either(*ways: dict[str, Any]) -> dict[str, Any]:
 def make_result() -> Result:
     graph = ComponentGraph(1, 2)
     scores = torch.randn(graph.n_edges, generator=torch.Generator().manual_seed(0))
-    curve = RecordedCurve(sizes=(0, 3), faithfulness=(0.0, 0.5), pairs=2, seed=1)
+    curve = FaithfulnessCurve(
+        n_edges=graph.n_edges, sizes=(0, 3), faithfulness=(0.0, 0.5), n_pairs=2, seed=1
+    )
     about: dict[str, Any] = {"method": "gcl", "options": {"a": [1]}, "seconds": 0.5, "curve": curve}
     table = torch.full((1, 1, 2, 2, 2), 127, dtype=torch.uint8)
     prompts = StoredPrompts(

@@ -34,11 +34,12 @@ from graphcircuits.cases.shards import MANIFEST
 from graphcircuits.commands.localize import localize
 from graphcircuits.commands.output import INTERRUPTED
 from graphcircuits.commands.train import train
-from graphcircuits.compare import bench
 from graphcircuits.compare.report import Report
+from graphcircuits.compare.runs import run
+from graphcircuits.compare.selection import BenchConfig
 from graphcircuits.fleets.recipes import SiitConfig
+from graphcircuits.jobs.runner import InProcess
 from graphcircuits.rasp import Map, tokens
-from graphcircuits.training.runner import InProcess
 from lab.factory.language.build import make_models
 from lab.factory.language.designs import Design
 from lab.factory.language.model import LanguageConfig
@@ -95,8 +96,8 @@ def run_corpus(folder: Path) -> None:
 
 def run_bench(folder: Path) -> None:
     methods = ("eap", "eap-ig", "exact")
-    config = bench.BenchConfig(cases=("ib-3", "ib-36"), methods=methods, seeds=(0, 1), n_pairs=4)
-    Report.of(config, bench.run(config, folder), title="kills").write(folder)
+    config = BenchConfig(cases=("ib-3", "ib-36"), methods=methods, seeds=(0, 1), n_pairs=4)
+    Report.of(config, run(config, folder)).write(folder)
 
 
 TRAIN = """

@@ -11,17 +11,16 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def table() -> str:
-    from graphcircuits.methods import METHODS, options_of
-    from graphcircuits.methods.method import known
+    from graphcircuits.methods import METHODS
 
     rows = [
         "| Method | Computes | Options, with defaults | File in `methods/` |",
         "| --- | --- | --- | --- |",
     ]
     for name, entry in METHODS.items():
-        run: Any = known(entry).run
+        run: Any = entry.run
         says = (inspect.getdoc(run) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
-        options = ", ".join(f"`{key}={_shown(value)}`" for key, value in options_of(entry).items())
+        options = ", ".join(f"`{key}={_shown(value)}`" for key, value in entry.options.items())
         file = inspect.getmodule(run).__name__.rpartition(".")[2]  # type: ignore[union-attr]
         rows.append(f"| `{name}` | {says} | {options} | `{file}.py` |")
     return "\n".join(rows)

@@ -152,9 +152,9 @@ def layer_in(
     n_heads, n_groups, d_head = config.n_heads, config.n_groups, config.d_head
     heads = {"q": n_heads, "k": n_groups, "v": n_groups}
     if architecture.fused:
-        for part in ("weight", "bias"):
-            parts = tensors.pop(f"attn_qkv.{part}").split([n * d_head for n in heads.values()])
-            tensors |= {f"attn_{x}.{part}": rows for x, rows in zip(heads, parts, strict=True)}
+        for kind in ("weight", "bias"):
+            rows_of = tensors.pop(f"attn_qkv.{kind}").split([n * d_head for n in heads.values()])
+            tensors |= {f"attn_{x}.{kind}": rows for x, rows in zip(heads, rows_of, strict=True)}
     weights = {
         "W_O": tensors["attn_output.weight"].T.unflatten(0, (n_heads, d_head)),
         "W_in": tensors["ffn_up.weight"].T,
@@ -167,8 +167,8 @@ def layer_in(
     if architecture.gated:
         weights["W_gate"] = tensors["ffn_gate.weight"].T
     for x, n in heads.items():
-        for ours, part in (("W", "weight"), ("b", "bias")):
-            if (rows := tensors.get(f"attn_{x}.{part}")) is None:
+        for ours, kind in (("W", "weight"), ("b", "bias")):
+            if (rows := tensors.get(f"attn_{x}.{kind}")) is None:
                 continue
             if architecture.interleaved and x != "v":
                 rows = halves(rows, n)
@@ -178,8 +178,8 @@ def layer_in(
             joint = architecture.qk_norm == "joint"
             weights[f"{x}_norm_w"] = norm.unflatten(0, (n, d_head)) if joint else norm
     for name, ours in _NORMS.items():
-        for end, part in (("w", "weight"), ("b", "bias")):
-            if (norm := tensors.get(f"{name}.{part}")) is not None:
+        for end, kind in (("w", "weight"), ("b", "bias")):
+            if (norm := tensors.get(f"{name}.{kind}")) is not None:
                 weights[f"{ours}_{end}"] = norm
     return weights
 

@@ -66,13 +66,13 @@ class GgufFile:
         for i in range(0, stored.size // block_bytes, step):
             first = stored.start + i * block_bytes
             last = min(first + step * block_bytes, stored.start + stored.size)
-            part = gguf.quants.dequantize(self.data[None, first:last], kind)
-            if not np.isfinite(part).all():
+            chunk = gguf.quants.dequantize(self.data[None, first:last], kind)
+            if not np.isfinite(chunk).all():
                 raise StoreError(
                     f"{self.path}: {short(name)} holds numbers that are not finite; the file is "
                     "damaged: fetch it again."
                 )
-            values[i * block : i * block + part.size] = part[0]
+            values[i * block : i * block + chunk.size] = chunk[0]
         return values.reshape(stored.shape)
 
 
@@ -103,16 +103,16 @@ def read_gguf(path: str | Path) -> GgufFile:
         if key in metadata:
             raise StoreError(f"{path} holds the key {short(key)} twice.")
         metadata[key] = header.value(header.number("I"))
-    found: dict[str, tuple[tuple[int, ...], int, int]] = {}
+    entries: dict[str, tuple[tuple[int, ...], int, int]] = {}
     for _ in range(n_tensors):
         name = header.text()
-        if name in found:
+        if name in entries:
             raise StoreError(f"{path} holds the tensor {short(name)} twice.")
-        found[name] = header.shape(name), header.number("I"), header.number("Q")
-    _check_types(path, gguf, {name: kind for name, (_, kind, _) in found.items()})
-    start = _first_tensor(path, metadata, header.place)
+        entries[name] = header.shape(name), header.number("I"), header.number("Q")
+    _check_types(path, gguf, {name: kind for name, (_, kind, _) in entries.items()})
+    start = _first_tensor(path, metadata, header.offset)
     tensors = {}
-    for name, (shape, number, offset) in found.items():
+    for name, (shape, number, offset) in entries.items():
         kind = gguf.GGMLQuantizationType(number)
         block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
         if shape[-1] % block:
@@ -143,12 +143,12 @@ def _check_types(path: Path, gguf: ModuleType, kinds: dict[str, int]) -> None:
         )
 
 
-def _first_tensor(path: Path, metadata: Mapping[str, Any], place: int) -> int:
+def _first_tensor(path: Path, metadata: Mapping[str, Any], offset: int) -> int:
     """Where the first tensor lies, given where the header ends."""
     alignment = metadata.get(_ALIGNMENT, 32)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise StoreError(f"{path}: {_ALIGNMENT} must be a power of two, got {short(alignment)}.")
-    return -(-place // alignment) * alignment
+    return -(-offset // alignment) * alignment
 
 
 def _cut_short(path: Path, what: str) -> StoreError:
@@ -162,7 +162,7 @@ class _Header:
     """Reads on through the header of a file, and never past its end."""
 
     def __init__(self, path: Path, data: memoryview) -> None:
-        self.path, self.data, self.place = path, data, 0
+        self.path, self.data, self.offset = path, data, 0
 
     def opening(self) -> tuple[int, int]:
         """How many tensors and pairs follow."""
@@ -173,11 +173,11 @@ class _Header:
             )
         version = self.number("I")
         if version not in _VERSIONS:
-            found = f"version {version}"
+            written = f"version {version}"
             if version & 0xFFFF == 0:
-                found = "the byte order of big-endian machines"
+                written = "the byte order of big-endian machines"
             raise StoreError(
-                f"{self.path} is a GGUF file in {found}; versions 2 and 3 in little-endian byte "
+                f"{self.path} is a GGUF file in {written}; versions 2 and 3 in little-endian byte "
                 "order are read: convert the model again."
             )
         n_tensors, n_pairs = self.number("Q"), self.number("Q")
@@ -185,25 +185,25 @@ class _Header:
         return n_tensors, n_pairs
 
     def expect(self, size: int, what: str) -> None:
-        if size > len(self.data) - self.place:
-            raise _cut_short(self.path, f"{what} takes {size} bytes from byte {self.place} on")
+        if size > len(self.data) - self.offset:
+            raise _cut_short(self.path, f"{what} takes {size} bytes from byte {self.offset} on")
 
     def take(self, size: int) -> memoryview:
         self.expect(size, "its header")
-        self.place += size
-        return self.data[self.place - size : self.place]
+        self.offset += size
+        return self.data[self.offset - size : self.offset]
 
     def number(self, code: str) -> Any:
         return struct.unpack("<" + code, self.take(struct.calcsize("<" + code)))[0]
 
     def text(self) -> str:
-        place = self.place
+        offset = self.offset
         content = self.take(self.number("Q"))
         try:
             return str(content, "utf-8")
         except UnicodeDecodeError as error:
             raise StoreError(
-                f"{self.path} is not a GGUF file: the text at byte {place} is not UTF-8."
+                f"{self.path} is not a GGUF file: the text at byte {offset} is not UTF-8."
             ) from error
 
     def value(self, kind: int) -> Any:
@@ -224,7 +224,7 @@ class _Header:
         if kind not in _SCALARS:
             what = "an array of arrays" if kind == _ARRAY else f"a value of type {kind}"
             raise StoreError(
-                f"{self.path}: {what} before byte {self.place}; no model that is read has one."
+                f"{self.path}: {what} before byte {self.offset}; no model that is read has one."
             )
         return _SCALARS[kind]
 

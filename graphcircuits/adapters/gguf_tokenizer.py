@@ -146,7 +146,7 @@ def _special_ids(
     vocabulary: FileTokens, metadata: Mapping[str, Any], *, sentencepiece: bool
 ) -> dict[str, int | None]:
     defaults = {"bos": 1, "eos": 2, "unk": 0} if sentencepiece else {}
-    found: dict[str, int | None] = {}
+    ids: dict[str, int | None] = {}
     for name, theirs in _SPECIAL.items():
         value = metadata.get(f"tokenizer.ggml.{theirs}_token_id", defaults.get(name))
         if value is not None and not (type(value) is int and 0 <= value < len(vocabulary.tokens)):
@@ -154,23 +154,23 @@ def _special_ids(
                 f"tokenizer.ggml.{theirs}_token_id must be in 0..{len(vocabulary.tokens) - 1}, "
                 f"got {short(value)}"
             )
-        found[name] = value
-    return found
+        ids[name] = value
+    return ids
 
 
 def _cutting(vocabulary: FileTokens, metadata: Mapping[str, Any]) -> _Cutting:
     # Files from before there was such a name: GPT-2's were made for its own pattern.
     fallback = "gpt-2" if metadata.get("general.architecture") == "gpt2" else None
     name = metadata.get("tokenizer.ggml.pre", fallback)
-    found = _CUTTINGS.get(_OTHER_NAMES.get(name, name)) if isinstance(name, str) else None
-    if found is None:
+    cutting = _CUTTINGS.get(_OTHER_NAMES.get(name, name)) if isinstance(name, str) else None
+    if cutting is None:
         said = (
             "it does not say how text is cut" if name is None else f"it cuts text as {short(name)}"
         )
         raise vocabulary.error(
             f"{said} (tokenizer.ggml.pre); known ways: {', '.join((*_CUTTINGS, *_OTHER_NAMES))}"
         )
-    return found
+    return cutting
 
 
 def _merges(vocabulary: FileTokens, metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -273,9 +273,9 @@ def finished(
     backend.add_special_tokens(by_kind[CONTROL])
     backend.add_tokens(by_kind[USER_DEFINED])
     around = [
-        {"id": name, "ids": [found], "tokens": [vocabulary.tokens[found]]}
+        {"id": name, "ids": [id], "tokens": [vocabulary.tokens[id]]}
         for name, wanted in (("bos", add_bos), ("eos", add_eos))
-        if wanted and (found := special[name]) is not None
+        if wanted and (id := special[name]) is not None
     ]
     first = ["bos"] if any(each["id"] == "bos" for each in around) else []
     last = ["eos"] if any(each["id"] == "eos" for each in around) else []
@@ -286,9 +286,7 @@ def finished(
             special_tokens=around,
         )
     names = {
-        f"{name}_token": vocabulary.tokens[found]
-        for name, found in special.items()
-        if found is not None
+        f"{name}_token": vocabulary.tokens[id] for name, id in special.items() if id is not None
     }
     return load_transformers().PreTrainedTokenizerFast(
         tokenizer_object=backend,

@@ -25,13 +25,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphcircuits.adapters.hf_families import FAMILIES, Family, Tensors, load_transformers
-from graphcircuits.adapters.hf_families.family import norm_in, norm_out
+from graphcircuits.adapters.hf_families import (
+    Family,
+    Tensors,
+    few,
+    load_transformers,
+    norm_in,
+    norm_out,
+)
+from graphcircuits.adapters.hf_families.gpt import GPT2, GPT_NEOX
+from graphcircuits.adapters.hf_families.llama import LLAMA_KIN
 from graphcircuits.adapters.hub import hub_or_cache
 from graphcircuits.io.files import printable, read_json, short
 from graphcircuits.io.store import check_finite
 from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
 
+FAMILIES = {"gpt2": GPT2, "gpt_neox": GPT_NEOX, **LLAMA_KIN}
+"""By the model type in a configuration."""
 TEXT_PARTS = {"gemma3": "gemma3_text"}
 """Model types that read images as well -> the type of the part that reads text."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
@@ -50,10 +60,20 @@ def from_hf(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Transformer:
-    """The subject that computes the logits of a causal language model, given or named.
+    """The subject that computes the logits of a causal language model of `transformers`.
 
-    It shares no memory with the model, and stays on the model's device and in its dtype, or in the
-    one that is stored, where no other is given.
+    Args:
+        model_or_name: A model, a folder of one, or a name on the Hugging Face hub.
+        device: Where its weights go; by default the model's own device.
+        dtype: By default the model's, or the one that is stored.
+
+    Returns:
+        A subject that shares no memory with the model; with a `.tokenizer` where it was loaded.
+
+    Example:
+        subject = gc.from_hf("gpt2")
+
+    See docs/reference/subjects.md for the model types.
     """
     transformers = load_transformers()
     if not isinstance(model_or_name, str):
@@ -82,8 +102,8 @@ def _convert(
         raise ValueError("the model has no weights: they are on the meta device.")
     if config.tied_unembedding and not _same(head.weight, embedding):
         config = replace(config, tied_unembedding=False)
-    place = {"device": device or embedding.device, "dtype": dtype or embedding.dtype}
-    weights = {name: torch.empty(shape, **place) for name, shape in weight_shapes(config).items()}
+    kind = {"device": device or embedding.device, "dtype": dtype or embedding.dtype}
+    weights = {name: torch.empty(shape, **kind) for name, shape in weight_shapes(config).items()}
     fill = {"W_E": embedding, **norm_in("final_norm", state, family.final_norm, family.one_plus)}
     if family.positions is not None:
         fill["W_pos"] = state[f"{family.positions}.weight"]
@@ -96,8 +116,8 @@ def _convert(
     for layer in range(config.n_layers):
         prefix = f"{family.layer_prefix}.{layer}."
         names = [name for name in state if name.startswith(prefix)]
-        own = {name.removeprefix(prefix): state.pop(name) for name in names}
-        for name, weight in _layer(family, config, own, prefix).items():
+        tensors = {name.removeprefix(prefix): state.pop(name) for name in names}
+        for name, weight in _layer(family, config, tensors, prefix).items():
             _copy(weights[name][layer], weight, f"{name} of layer {layer}")
         if consume:
             for parameter in base.get_submodule(prefix.rstrip(".")).parameters():
@@ -119,7 +139,7 @@ def _layer(family: Family, config: TransformerConfig, state: Tensors, prefix: st
         ) from error
     if unknown := sorted(prefix + name for name in state if not _BUFFER.search(name)):
         raise ValueError(
-            f"cannot convert a model with the weights {_few(unknown)}: its type does not have "
+            f"cannot convert a model with the weights {few(unknown)}: its type does not have "
             "them; merge adapters into the model first."
         )
     return weights
@@ -127,8 +147,8 @@ def _layer(family: Family, config: TransformerConfig, state: Tensors, prefix: st
 
 def _copy(ours: Tensor, theirs: Tensor, name: str) -> None:
     if ours.shape != theirs.shape:
-        expected, found = tuple(ours.shape), tuple(theirs.shape)
-        raise ValueError(f"{name} of the model must have shape {expected}, got {found}.")
+        expected, got = tuple(ours.shape), tuple(theirs.shape)
+        raise ValueError(f"{name} of the model must have shape {expected}, got {got}.")
     ours.copy_(theirs)
 
 
@@ -163,8 +183,8 @@ def _unlike_a_subject(settings: Any) -> str:
         "no ALiBi positions": getattr(settings, "alibi", False),
         "attention heads, which this type lacks": not getattr(settings, "num_attention_heads", 0),
     }
-    if found := [reason for reason, given in reasons.items() if given]:
-        return f"a subject has {' and '.join(found)}"
+    if lacking := [reason for reason, given in reasons.items() if given]:
+        return f"a subject has {' and '.join(lacking)}"
     return (
         "nothing here says which of its weights is which of a subject's; where TransformerLens "
         "loads it, give its HookedTransformer"
@@ -264,11 +284,11 @@ def no_bar(transformers: ModuleType) -> Iterator[None]:
 
 def _load(transformers: ModuleType, name: str, settings: Any, dtype: torch.dtype | None) -> Any:
     """The model of a name or folder, with every weight from its files and none left out."""
-    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    version = tuple(int(number) for number in transformers.__version__.split(".")[:2])
     in_dtype = {"dtype" if version >= (4, 56) else "torch_dtype": dtype or "auto"}
     try:
         with no_bar(transformers) if Path(name).is_dir() else nullcontext():
-            model, found = transformers.AutoModelForCausalLM.from_pretrained(
+            model, info = transformers.AutoModelForCausalLM.from_pretrained(
                 name,
                 config=settings,
                 trust_remote_code=False,
@@ -281,13 +301,13 @@ def _load(transformers: ModuleType, name: str, settings: Any, dtype: torch.dtype
     except Exception as error:  # damaged files, and settings that no model can be built of
         raise ValueError(f"{name}: its weights cannot be read: {_line(error)}") from error
     problems = []
-    if missing := sorted(found["missing_keys"]):
-        problems.append(f"its files lack {_few(missing)}")
-    if unexpected := sorted(x for x in found["unexpected_keys"] if not _BUFFER.search(x)):
-        problems.append(f"its configuration has no place for {_few(unexpected)}")
-    if other := sorted(found["mismatched_keys"]):
+    if missing := sorted(info["missing_keys"]):
+        problems.append(f"its files lack {few(missing)}")
+    if unexpected := sorted(x for x in info["unexpected_keys"] if not _BUFFER.search(x)):
+        problems.append(f"its configuration has no place for {few(unexpected)}")
+    if other := sorted(info["mismatched_keys"]):
         shapes = [f"{x[0]} of shape {tuple(x[1])}, not {tuple(x[2])}" for x in other]
-        problems.append(f"its files hold {_few(shapes)}")
+        problems.append(f"its files hold {few(shapes)}")
     if problems:
         raise ValueError(
             f"the weights of {name} do not fit its config.json: {'; '.join(problems)}."
@@ -306,10 +326,6 @@ def _check_size(config: TransformerConfig, folder: Path) -> None:
             f"the weights of {folder} do not fit its config.json: that has {least} weights, and "
             f"its files hold {held} bytes."
         )
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _line(error: Exception) -> str:
@@ -345,8 +361,9 @@ def to_hf(subject: Transformer) -> Any:
         if name not in ("W_E", "W_pos", "W_U", "b_U") and not name.startswith("final_norm")
     }
     for layer in range(config.n_layers):
-        own = family.layer_out(config, {name: weight[layer] for name, weight in layered.items()})
-        state |= {f"{family.layer_prefix}.{layer}.{name}": weight for name, weight in own.items()}
+        weights = {name: weight[layer] for name, weight in layered.items()}
+        prefix = f"{family.layer_prefix}.{layer}."
+        state |= {prefix + name: x for name, x in family.layer_out(config, weights).items()}
     model = model.to(device=subject.device, dtype=subject.dtype).eval()
     missing = model.base_model.load_state_dict(state, strict=False).missing_keys
     assert not missing, missing

@@ -154,14 +154,14 @@ _BY_LAYER = {f"{x}_{y}": f"attn.{x}_{y}" for x in "Wb" for y in "QKVO"} | {
 }
 _BY_LAYER |= {"W_gate": "mlp.W_gate", "q_norm_w": "attn.q_norm.w", "k_norm_w": "attn.k_norm.w"}
 _BY_LAYER |= {
-    f"{ours}_{part}": f"{theirs}.{part}"
+    f"{ours}_{end}": f"{theirs}.{end}"
     for ours, theirs in {
         "attn_norm": "ln1",
         "mlp_norm": "ln2",
         "attn_out_norm": "ln1_post",
         "mlp_out_norm": "ln2_post",
     }.items()
-    for part in "wb"
+    for end in "wb"
 }
 _BUFFER = re.compile(r"blocks\.\d+\.attn\.(mask|IGNORE)")
 
@@ -182,29 +182,29 @@ def stack_weights(
         problems.append(f"missing weights: {', '.join(missing)}")
     if unknown := sorted(key for key in state.keys() - shapes.keys() if not _BUFFER.fullmatch(key)):
         problems.append(f"unknown weights: {', '.join(unknown)}")
-    found = {key: state[key] for key in shapes if key in state}
+    present = {key: state[key] for key in shapes if key in state}
     problems += [
         f"{key} must have shape {shapes[key]}, got {tuple(weight.shape)}"
-        for key, weight in found.items()
+        for key, weight in present.items()
         if weight.shape != shapes[key]
     ]
-    kinds = {weight.dtype for weight in found.values()}
+    kinds = {weight.dtype for weight in present.values()}
     if len(kinds) > 1 or not all(kind.is_floating_point for kind in kinds):
         names = ", ".join(sorted(map(str, kinds)))
         problems.append(f"weights must share one floating dtype, got {names}")
     if problems:
         return {}, problems
-    parts = {name: [state[key] for key in _keys(config, name)] for name in weight_shapes(config)}
-    return {n: ws[0] if n in _WHOLE else torch.stack(ws) for n, ws in parts.items()}, []
+    layers = {name: [state[key] for key in _keys(config, name)] for name in weight_shapes(config)}
+    return {n: ws[0] if n in _WHOLE else torch.stack(ws) for n, ws in layers.items()}, []
 
 
 def name_weights(transformer: Transformer) -> dict[str, Tensor]:
     """The state dict of a subject, with the constants that TransformerLens expects in it."""
     config, state = transformer.config, {}
     for name, weight in transformer.weights.items():
-        parts = [weight] if name in _WHOLE else weight.unbind()
+        layers = [weight] if name in _WHOLE else weight.unbind()
         # Copies: a saved slice would carry the whole stack with it.
-        copies = [part.detach().cpu().clone() for part in parts]
+        copies = [layer.detach().cpu().clone() for layer in layers]
         state |= zip(_keys(config, name), copies, strict=True)
     for layer in range(config.n_layers):
         # The mask is triangular whatever the direction of attention.

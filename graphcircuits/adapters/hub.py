@@ -40,17 +40,17 @@ def _answers(address: str) -> bool:
     scheme = urlsplit(address).scheme
     there = urlsplit(getproxies().get(scheme, address))
     port = there.port or (80 if there.scheme == "http" else 443)
-    found: list[bool] = []
+    answered: list[bool] = []
 
     def connect() -> None:
         try:
             socket.create_connection((there.hostname, port), timeout=PATIENCE).close()
-            found.append(True)
+            answered.append(True)
         except (OSError, UnicodeError):  # the latter of what cannot be the name of a server
-            found.append(False)
+            answered.append(False)
 
     # In a thread: looking up a name has no limit of time by itself.
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     thread.join(PATIENCE)
-    return bool(found) and found[0]
+    return bool(answered) and answered[0]

@@ -24,10 +24,8 @@ import torch
 from graphcircuits.adapters import hooked
 from graphcircuits.circuit import Circuit
 from graphcircuits.io.config import build_config
-from graphcircuits.io.disk import write_atomic
-from graphcircuits.io.files import StoreError, read_json, short, write_json
-from graphcircuits.io.plain_pickle import Made, read_pickle
-from graphcircuits.io.plain_weights import read_weights
+from graphcircuits.io.files import StoreError, read_json, short, write_atomic, write_json
+from graphcircuits.io.pickles import Made, read_pickle, read_weights
 from graphcircuits.io.store import check_finite
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
@@ -130,12 +128,12 @@ def _read_meta(path: Path) -> tuple[Codec | None, dict[str, Any]]:
 
 
 def _read_config(path: Path) -> TransformerConfig:
-    found = read_pickle(path, _IN_CONFIG)
-    if isinstance(found, Made):
-        found = found.state
-    if not isinstance(found, dict):
-        raise StoreError(f"{path} must hold a configuration, got {short(found)}.")
-    settings = {name: _plain_number(value) for name, value in found.items()}
+    stored = read_pickle(path, _IN_CONFIG)
+    if isinstance(stored, Made):
+        stored = stored.state
+    if not isinstance(stored, dict):
+        raise StoreError(f"{path} must hold a configuration, got {short(stored)}.")
+    settings = {name: _plain_number(value) for name, value in stored.items()}
     config, problems = hooked.read_settings(settings)
     if config is None:
         raise StoreError(f"{path} is of a model that is not supported: {'; '.join(problems)}.")
@@ -153,13 +151,13 @@ def _plain_number(value: object) -> object:
 
 
 def _read_circuit(path: Path, transformer: Transformer) -> Circuit:
-    found = read_pickle(path, _NOTHING)
-    if not isinstance(found, list | tuple):
-        raise StoreError(f"{path} must hold a list of pairs of hook names, got {short(found)}.")
-    names, problems = hooked.read_edges(transformer.graph, found)
+    stored = read_pickle(path, _NOTHING)
+    if not isinstance(stored, list | tuple):
+        raise StoreError(f"{path} must hold a list of pairs of hook names, got {short(stored)}.")
+    names, problems = hooked.read_edges(transformer.graph, stored)
     if problems:
         raise StoreError(
-            f"{path}: {len(problems)} of {len(found)} entries are not edges: "
+            f"{path}: {len(problems)} of {len(stored)} entries are not edges: "
             f"{'; '.join(problems[:5])}{'; ...' if len(problems) > 5 else ''}; expected such as "
             "('blocks.0.hook_mlp_out', 'blocks.1.hook_q_input[2]')."
         )

@@ -132,7 +132,7 @@ def _cap(value: Any) -> float | None:
 def _rotary(settings: Mapping[str, Any]) -> dict[str, Any]:
     if settings["positional_embedding_type"] != "rotary":
         return {}
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "rotary_dim": settings.get("rotary_dim"),
         "rotary_base": float(settings.get("rotary_base", 10000)),
     }
@@ -141,20 +141,20 @@ def _rotary(settings: Mapping[str, Any]) -> dict[str, Any]:
     if settings.get("use_NTK_by_parts_rope"):
         if local is not None and has_windows:
             raise ValueError("rotary_base_local must be off with use_NTK_by_parts_rope.")
-        found["rotary_scaling"] = RotaryScaling(
+        fields["rotary_scaling"] = RotaryScaling(
             "llama3",
             float(settings.get("NTK_by_parts_factor", 8.0)),
             float(settings.get("NTK_by_parts_low_freq_factor", 1.0)),
             float(settings.get("NTK_by_parts_high_freq_factor", 4.0)),
             int(settings.get("NTK_original_ctx_len", 8192)),
         )
-        return found
+        return fields
     if factor != 1.0:
-        found["rotary_scaling"] = RotaryScaling("linear", float(factor))
+        fields["rotary_scaling"] = RotaryScaling("linear", float(factor))
     if has_windows and (local is not None or factor != 1.0):
         # Layers with a window are not scaled, whether or not their base differs.
-        found["window_rotary_base"] = float(found["rotary_base"] if local is None else local)
-    return found
+        fields["window_rotary_base"] = float(fields["rotary_base"] if local is None else local)
+    return fields
 
 
 def _windows(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,9 +52,9 @@ def load_llama2c(path: str | Path, tokenizer: str | Path | None = None) -> Trans
     made = None if tokenizer is None else read_llama2c_tokenizer(tokenizer, config.d_vocab)
     values = torch.frombuffer(bytearray(read_bytes(path)[_HEADER.size :]), dtype=torch.float32)
     check_finite(path, {"it": values})
-    parts = values.split([math.prod(shape) for shape in shapes.values()])
+    flat = values.split([math.prod(shape) for shape in shapes.values()])
     stored = {
-        name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
+        name: one.view(shape) for (name, shape), one in zip(shapes.items(), flat, strict=True)
     }
     _check_positions(path, config, stored)
     return Transformer(config, _weights(config, stored), tokenizer=made)
@@ -159,20 +159,20 @@ def read_llama2c_tokenizer(path: str | Path, d_vocab: int) -> Any:
     load_transformers()  # so that, without it, the error says what to install
     if d_vocab < _FIRST:
         raise _wrong_tokenizer(path, f"its first {_FIRST} tokens are fixed, and it has {d_vocab}")
-    data, place = read_bytes(path), 4
+    data, offset = read_bytes(path), 4
     tokens, scores = [], torch.empty(d_vocab)
     for i in range(d_vocab):
-        if place + 8 > len(data):
+        if offset + 8 > len(data):
             raise _wrong_tokenizer(path, f"it ends after {i} of {d_vocab} tokens")
-        score, length = struct.unpack_from("<fi", data, place)
-        text = data[place + 8 : place + 8 + max(length, 0)]
-        place += 8 + len(text)
+        score, length = struct.unpack_from("<fi", data, offset)
+        text = data[offset + 8 : offset + 8 + max(length, 0)]
+        offset += 8 + len(text)
         if len(text) != length:
             raise _wrong_tokenizer(path, f"token {i} has {length} bytes, {len(text)} are left")
         scores[i] = score
         tokens.append(text)
-    if place < len(data):
-        raise _wrong_tokenizer(path, f"{len(data) - place} bytes follow {d_vocab} tokens")
+    if offset < len(data):
+        raise _wrong_tokenizer(path, f"{len(data) - offset} bytes follow {d_vocab} tokens")
     try:
         texts = [text.decode() for text in tokens]
     except UnicodeDecodeError as error:

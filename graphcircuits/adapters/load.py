@@ -38,12 +38,21 @@ def load_model(
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
 ) -> Transformer:
-    """The subject in a model: an object, a file, a folder, or a name on the Hugging Face hub.
+    """The subject in a model, whatever it comes as.
 
-    Objects are models of `transformers` and of TransformerLens. Files are GGUF, llama2.c's `.bin`
-    and our own `.safetensors`; folders those of Hugging Face and of InterpBench. The device is the
-    CPU, or that of the object, and the dtype the stored one (float32 for quantized weights) unless
-    others are given. Where the model comes with a tokenizer, the subject has it as `.tokenizer`.
+    Args:
+        source: A model of `transformers` or TransformerLens; a GGUF file, llama2.c's `.bin` or our
+            `.safetensors`; a folder of Hugging Face or of InterpBench; or a name on the hub.
+        device: By default the CPU, or the device of the object.
+        dtype: By default the stored one, float32 for quantized weights.
+
+    Returns:
+        The subject, with a `.tokenizer` where the model comes with one.
+
+    Example:
+        subject = gc.load_model("gpt2", dtype="float32")
+
+    See docs/gguf.md and docs/exchange.md.
     """
     return load_with_circuit(source, device=device, dtype=dtype)[0]
 
@@ -176,13 +185,13 @@ def find_device(device: torch.device | str | None) -> torch.device | None:
         return None
     if not _DEVICE.fullmatch(str(device)):
         raise ValueError(f"the device must be cpu, cuda or cuda:NUMBER, got {str(device)!r}.")
-    found = torch.device(device)
-    if found.type == "cuda":
+    wanted = torch.device(device)
+    if wanted.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if count == 0:
-            raise ValueError(f"the device {found} was asked for, but PyTorch finds no GPU here.")
-        if (found.index or 0) >= count:
+            raise ValueError(f"the device {wanted} was asked for, but PyTorch finds no GPU here.")
+        if (wanted.index or 0) >= count:
             raise ValueError(
-                f"the device {found} was asked for, but PyTorch finds only {count} GPUs, from 0."
+                f"the device {wanted} was asked for, but PyTorch finds only {count} GPUs, from 0."
             )
-    return found
+    return wanted

@@ -69,14 +69,14 @@ def write_submission(
         )
     written = []
     for key, result in results.items():
-        place = Path(folder) / names[key]
+        target = Path(folder) / names[key]
         if not circuits:
-            written.append(place / f"{_SCORES}.json")
+            written.append(target / f"{_SCORES}.json")
             result.save(written[-1])
             continue
-        for part in PARTS:
-            written.append(place / f"circuit-{100 * part:g}.json")
-            result.save(written[-1], circuit=_best(result, part).pruned())
+        for share in PARTS:
+            written.append(target / f"circuit-{100 * share:g}.json")
+            result.save(written[-1], circuit=_best(result, share).pruned())
     return written
 
 
@@ -84,13 +84,13 @@ def _fits(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def _best(result: Result, part: float) -> Circuit:
-    """The best edges that are at most this part of the edges of MIB's graph."""
-    return result.circuit(edges=best_counts(result, [part])[0])
+def _best(result: Result, share: float) -> Circuit:
+    """The best edges that are at most this share of the edges of MIB's graph."""
+    return result.circuit(edges=best_counts(result, [share])[0])
 
 
-def best_counts(result: Result, parts: Sequence[float]) -> list[int]:
-    """How many of the best edges are at most these parts of all edges, as MIB counts edges.
+def best_counts(result: Result, shares: Sequence[float]) -> list[int]:
+    """How many of the best edges are at most these shares of all edges, as MIB counts edges.
 
     An edge into a group of heads counts once for each head, among the best and among all. Where one
     no longer fits as a whole, it is left out with all behind it.
@@ -99,14 +99,14 @@ def best_counts(result: Result, parts: Sequence[float]) -> list[int]:
     counts = torch.bincount(shared, minlength=result.graph.n_edges)
     taken = counts[result.ranking()].cumsum(0)
     # 0.29 * 100 falls short of 29 by a rounding error.
-    limits = [math.floor(part * full.n_edges + 1e-9) for part in parts]
+    limits = [math.floor(share * full.n_edges + 1e-9) for share in shares]
     return torch.searchsorted(taken, torch.tensor(limits), right=True).tolist()
 
 
 def read_submission(folder: str | Path) -> dict[tuple[str, str], Entry]:
     """Everything in a submission, by (task, model); no code in the files is run."""
-    places = sorted(place for place in Path(folder).iterdir() if place.is_dir())
-    entries = [_read(place) for place in places if _fits(place.name)]
+    folders = sorted(path for path in Path(folder).iterdir() if path.is_dir())
+    entries = [_read(path) for path in folders if _fits(path.name)]
     if not entries:
         raise StoreError(
             f"{folder} is not a submission to MIB: it has no folder named after a task and a "
@@ -115,25 +115,25 @@ def read_submission(folder: str | Path) -> dict[tuple[str, str], Entry]:
     return {(entry.task, entry.model): entry for entry in entries}
 
 
-def _read(place: Path) -> Entry:
-    task, _, model = place.name.partition("_")
-    paths = sorted(path for path in place.iterdir() if path.suffix in _SUFFIXES)
+def _read(folder: Path) -> Entry:
+    task, _, model = folder.name.partition("_")
+    paths = sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)
     if not paths:
         raise StoreError(
-            f"{place} holds neither .json nor .pt; expected {_SCORES}.json or circuits."
+            f"{folder} holds neither .json nor .pt; expected {_SCORES}.json or circuits."
         )
     if len(paths) == 1:
         return Entry(task=task, model=model, result=Result.load(paths[0]))
     if scores := [path.name for path in paths if path.stem == _SCORES]:
         raise StoreError(
-            f"{place} holds {', '.join(scores)} and {len(paths) - len(scores)} other files: which "
+            f"{folder} holds {', '.join(scores)} and {len(paths) - len(scores)} other files: which "
             "of them counts cannot be told; keep the scores alone or the circuits alone."
         )
-    found = [_read_circuit(path) for path in paths]
-    graphs = {circuit.graph for circuit in found}
+    circuits = [_read_circuit(path) for path in paths]
+    graphs = {circuit.graph for circuit in circuits}
     if len(graphs) > 1:
-        raise StoreError(f"{place}: its circuits are of different graphs: {_listed(graphs)}.")
-    return Entry(task=task, model=model, circuits=tuple(sorted(found, key=len)))
+        raise StoreError(f"{folder}: its circuits are of different graphs: {_listed(graphs)}.")
+    return Entry(task=task, model=model, circuits=tuple(sorted(circuits, key=len)))
 
 
 def _read_circuit(path: Path) -> Circuit:

@@ -118,12 +118,12 @@ def _fill_state(
     }
     if "embed.W_E" not in filled:
         return {}, config, ["missing weights: embed.W_E"]
-    own = filled["embed.W_E"]
+    like = filled["embed.W_E"]
     attn_only = bool(settings.get("attn_only"))
     for layer in range(config.n_layers):
         block = f"blocks.{layer}"
         if attn_only:
-            filled |= _silent_mlp(config, block, own)
+            filled |= _silent_mlp(config, block, like)
         if config.gated_mlp and f"{block}.mlp.b_in" in filled:
             b_in = filled.pop(f"{block}.mlp.b_in")
             W_out, b_out = (filled.get(f"{block}.mlp.{x}_out") for x in "Wb")
@@ -137,15 +137,15 @@ def _fill_state(
         elif config.n_groups < config.n_heads:
             filled |= _one_per_group(config, block, filled)
     if str(settings.get("normalization_type")).endswith("Pre"):
-        filled |= _plain_norms(config, own)
+        filled |= _plain_norms(config, like)
     biases = {n: w for n, w in filled.items() if n.rpartition(".")[2].startswith("b_")}
     used = [name for name, weight in biases.items() if weight.any()]
     problems = []
     if config.norms_after:
         # By the names that the model has: that of a gated MLP's input is folded into the output's.
         written = (".b_O", ".b_out", *([".b_in"] if config.gated_mlp else []))
-        if places := [n for n, weight in state.items() if n.endswith(written) and weight.any()]:
-            problems.append(f"{', '.join(places)} must be zero where a norm follows")
+        if nonzero := [n for n, weight in state.items() if n.endswith(written) and weight.any()]:
+            problems.append(f"{', '.join(nonzero)} must be zero where a norm follows")
         filled = {n: w for n, w in filled.items() if not n.endswith((".b_O", ".b_out"))}
     if not used:
         config = replace(config, biases=False)
@@ -163,20 +163,20 @@ def _plain_name(name: str, config: TransformerConfig) -> str:
     return name
 
 
-def _silent_mlp(config: TransformerConfig, block: str, own: Tensor) -> dict[str, Tensor]:
+def _silent_mlp(config: TransformerConfig, block: str, like: Tensor) -> dict[str, Tensor]:
     """An MLP that writes zero, and the norms around it."""
     made = {
-        f"{block}.mlp.W_in": own.new_zeros(config.d_model, 1),
-        f"{block}.mlp.W_out": own.new_zeros(1, config.d_model),
-        f"{block}.mlp.b_in": own.new_zeros(1),
-        f"{block}.mlp.b_out": own.new_zeros(config.d_model),
+        f"{block}.mlp.W_in": like.new_zeros(config.d_model, 1),
+        f"{block}.mlp.W_out": like.new_zeros(1, config.d_model),
+        f"{block}.mlp.b_in": like.new_zeros(1),
+        f"{block}.mlp.b_out": like.new_zeros(config.d_model),
     }
     if config.norm != "none" and config.norm_places != "after":
-        made[f"{block}.ln2.w"] = own.new_ones(config.d_model)
+        made[f"{block}.ln2.w"] = like.new_ones(config.d_model)
     if config.norm == "layer":
-        made[f"{block}.ln2.b"] = own.new_zeros(config.d_model)
+        made[f"{block}.ln2.b"] = like.new_zeros(config.d_model)
     if config.norms_after:
-        made[f"{block}.ln2_post.w"] = own.new_ones(config.d_model)
+        made[f"{block}.ln2_post.w"] = like.new_ones(config.d_model)
     return made
 
 
@@ -192,14 +192,14 @@ def _one_per_group(
     }
 
 
-def _plain_norms(config: TransformerConfig, own: Tensor) -> dict[str, Tensor]:
+def _plain_norms(config: TransformerConfig, like: Tensor) -> dict[str, Tensor]:
     """Weights of norms that have none."""
-    places = [
+    norms = [
         f"blocks.{layer}.{name}" for layer in range(config.n_layers) for name in ("ln1", "ln2")
     ]
-    made = {f"{place}.w": own.new_ones(config.d_model) for place in (*places, "ln_final")}
+    made = {f"{norm}.w": like.new_ones(config.d_model) for norm in (*norms, "ln_final")}
     if config.norm == "layer":
-        made |= {f"{place}.b": own.new_zeros(config.d_model) for place in (*places, "ln_final")}
+        made |= {f"{norm}.b": like.new_zeros(config.d_model) for norm in (*norms, "ln_final")}
     return made
 
 
@@ -233,10 +233,10 @@ def _native_settings(cfg: Any) -> Mapping[str, Any]:
     It always scales its scores, and always rotates adjacent coordinates.
     """
     settings = _as_mapping(cfg)
-    found = {name: settings[name] for name in _NATIVE if name in settings}
-    if not (settings.get("use_attn_scale", True) and found.get("attn_scale", -1) > 0):
-        found["attn_scale"] = -1
-    return found | {"rotary_adjacent_pairs": found["positional_embedding_type"] == "rotary"}
+    heeded = {name: settings[name] for name in _NATIVE if name in settings}
+    if not (settings.get("use_attn_scale", True) and heeded.get("attn_scale", -1) > 0):
+        heeded["attn_scale"] = -1
+    return heeded | {"rotary_adjacent_pairs": heeded["positional_embedding_type"] == "rotary"}
 
 
 def _unwrapped(original: Any) -> Any:

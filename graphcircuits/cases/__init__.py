@@ -65,9 +65,23 @@ SPLITS = (
 
 
 def case_ids(family: str | None = None, split: str | None = None) -> list[str]:
-    """Ids of all listed cases, family by family, in number order; of one family or split if given.
+    """Ids of the listed cases, family by family, in number order.
 
-    Random programs are not among them: `random_programs.random_ids` finds those of a split.
+    Random programs are not among them: `graphcircuits.random_ids` gives those of a split.
+
+    Args:
+        family: Only cases of `ib` (InterpBench), `tb` (TracrBench) or `new` (our own).
+        split: Only cases of that part of the benchmark, such as `test`, `pool` or `fold-0`.
+
+    Returns:
+        Ids for `load_case`.
+
+    Example:
+        >>> import graphcircuits as gc
+        >>> gc.case_ids("ib")[:3]
+        ['ib-2', 'ib-3', 'ib-4']
+
+    See docs/benchmark.md for the families and the split.
     """
     if family == RANDOM:
         raise ValueError(
@@ -93,8 +107,22 @@ def _splits_of(case: Case) -> set[str]:
 
 
 def load_case(id: str) -> Case:
-    """The case of that id: a listed one, the random program of a seed, such as `rnd-17`, or a task
-    of a model that has several, such as `mt-7@ib-4`."""
+    """The case of that id.
+
+    Args:
+        id: A listed case, such as `ib-3`; the random program of a seed, such as `rnd-17`; or a
+            task of a model that has several, such as `mt-7@ib-4`.
+
+    Returns:
+        The program with its inputs, its true circuit and its subjects.
+
+    Example:
+        >>> import graphcircuits as gc
+        >>> gc.load_case("ib-3")
+        Case('ib-3', 'prefix-fraction-x', split='test')
+
+    See docs/benchmark.md, and Gupta et al. 2024, InterpBench (arXiv:2407.14494).
+    """
     family = id.partition("-")[0]
     if family == MULTITASK:
         from graphcircuits.cases.multitask import load_task
@@ -122,10 +150,10 @@ def random_seed(id: str) -> int | None:
 @cache
 def _cases(family: str) -> Mapping[str, Case]:
     cases = import_module(FAMILIES[family]).cases()
-    return {case.id: replace(case, **_place(case.id)) for case in cases}
+    return {case.id: replace(case, **_split_fields(case.id)) for case in cases}
 
 
-def _place(id: str) -> dict[str, Any]:
+def _split_fields(id: str) -> dict[str, Any]:
     """The fields of a case that the split gives it; none for a case that is newer than the file."""
     record = split_records().get(id, {})
     return {name: record[name] for name in ("split", "fold", "group") if name in record}

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from graphcircuits.cases.case import Case
     from graphcircuits.cases.multitask import MultiCase
     from graphcircuits.graph import ComponentGraph
-    from graphcircuits.subject.codec import Codec
     from graphcircuits.subject.transformer import TransformerConfig
 
 NARROW, WIDE = 8, 16
@@ -89,11 +88,6 @@ def find_architecture(name: str) -> SubjectArchitecture:
     return ARCHITECTURES[name]
 
 
-def subject_codec(case: "Case | MultiCase") -> "Codec":
-    """The symbols of a case's subject, the same in every architecture."""
-    return case.codec
-
-
 def subject_config(
     case: "Case | MultiCase", architecture: str = "plain", widen: float = 1.0
 ) -> "TransformerConfig":
@@ -103,11 +97,11 @@ def subject_config(
     """
     from graphcircuits.subject.transformer import TransformerConfig
 
-    own, dims, codec = find_architecture(architecture), case.subject_dims, case.codec
-    if dims.n_heads % own.heads_per_group:
+    chosen, dims, codec = find_architecture(architecture), case.subject_dims, case.codec
+    if dims.n_heads % chosen.heads_per_group:
         raise UnfitError(
             f"case {case.id!r} has {dims.n_heads} heads, which {architecture} cannot put in groups "
-            f"of {own.heads_per_group}; choose another architecture."
+            f"of {chosen.heads_per_group}; choose another architecture."
         )
     if architecture == "plain":
         d_head, d_model, d_mlp = _plain_sizes(case, widen)
@@ -116,7 +110,7 @@ def subject_config(
         d_head = max(4, 4 * round((WIDE if dims.d_head > NARROW else NARROW) * widen / 4))
         d_model = dims.n_heads * d_head
         gated = MLP_UNIT * round(8 * d_model / 3 / MLP_UNIT)
-        d_mlp = gated if own.gated_mlp else 4 * d_model
+        d_mlp = gated if chosen.gated_mlp else 4 * d_model
     return TransformerConfig(
         n_layers=dims.n_layers,
         n_heads=dims.n_heads,
@@ -127,14 +121,14 @@ def subject_config(
         d_vocab=codec.d_vocab,
         d_vocab_out=codec.d_vocab_out,
         causal=case.causal,
-        n_kv_heads=None if own.heads_per_group == 1 else dims.n_heads // own.heads_per_group,
-        positions=own.positions,
-        rotary_dim=None if own.rotary_share == 1.0 else round(d_head * own.rotary_share),
-        norm=own.norm,
-        activation=own.activation,
-        gated_mlp=own.gated_mlp,
-        parallel=own.parallel,
-        biases=own.biases,
+        n_kv_heads=None if chosen.heads_per_group == 1 else dims.n_heads // chosen.heads_per_group,
+        positions=chosen.positions,
+        rotary_dim=None if chosen.rotary_share == 1.0 else round(d_head * chosen.rotary_share),
+        norm=chosen.norm,
+        activation=chosen.activation,
+        gated_mlp=chosen.gated_mlp,
+        parallel=chosen.parallel,
+        biases=chosen.biases,
     )
 
 

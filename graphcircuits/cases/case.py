@@ -25,8 +25,8 @@ from graphcircuits.rasp.values import sorted_values
 if TYPE_CHECKING:
     import torch
 
-    import graphcircuits.cases.build
     import graphcircuits.cases.orders
+    import graphcircuits.cases.subjects
     import graphcircuits.circuit
     import graphcircuits.fleets.train
     import graphcircuits.graph
@@ -57,11 +57,27 @@ class SubjectDims:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Case:
-    """A program with its inputs. Lengths count the BOS token that starts every sequence.
+    """A program with the inputs it runs on, and what is known about its subjects.
 
-    `Case(id="mine", program=..., vocab=("a", "b"), max_seq_len=5)` is all that a program of your
-    own needs to have pairs, a compiled model and a true circuit. A case is equal to itself only,
-    as programs are.
+    Lengths count the BOS token that starts every sequence. An id, a program, a vocabulary and a
+    length are all that a program of your own needs to have pairs, a compiled model and a true
+    circuit. A case is equal to itself only, as programs are.
+
+    Example:
+        >>> import graphcircuits as gc
+        >>> from graphcircuits.rasp import Map, tokens
+        >>> case = gc.Case(
+        ...     id="swap",
+        ...     program=Map(lambda x: "b" if x == "a" else "a", tokens),
+        ...     vocab=("a", "b"),
+        ...     max_seq_len=5,
+        ... )
+        >>> case.evaluate(["a", "b"])
+        ['b', 'a']
+        >>> sorted(case.circuit)
+        ['input->m0', 'm0->logits']
+
+    See docs/rasp.md for programs, and docs/subjects.md for `subject` and `train`.
     """
 
     id: str
@@ -142,9 +158,9 @@ class Case:
 
     def __repr__(self) -> str:
         """Which case it is, in one line."""
-        place = "" if self.split is None else f", split={self.split!r}"
+        split = "" if self.split is None else f", split={self.split!r}"
         fold = "" if self.fold is None else f", fold={self.fold}"
-        return f"Case({self.id!r}, {self.name!r}{place}{fold})"
+        return f"Case({self.id!r}, {self.name!r}{split}{fold})"
 
     # The program
 
@@ -189,7 +205,7 @@ class Case:
     @property
     def variables(self) -> dict[str, str]:
         """What each component of the true circuit computes, in the program's words."""
-        return {part.name: ", ".join(part.writes) for part in self.layout.components}
+        return {one.name: ", ".join(one.writes) for one in self.layout.components}
 
     @property
     def outputs(self) -> tuple[Value, ...] | None:
@@ -255,9 +271,14 @@ class Case:
     ) -> "graphcircuits.subject.transformer.Transformer":
         """A trained transformer as shipped with the package.
 
-        `planted` has this program's circuit, `public` was trained for it by the public losses,
-        `natural` on the task alone. Without a name the architecture is `plain`, or the only one
-        there is.
+        Args:
+            fleet: `planted` has this program's circuit, `public` was trained for it by the public
+                losses, `natural` on the task alone.
+            architecture: Such as `llama`; None takes `plain`, or the only one there is.
+            seed: Of its weights.
+
+        Returns:
+            The transformer, in single precision.
         """
         import torch
 
@@ -266,7 +287,7 @@ class Case:
 
         order = self.shipped(fleet, architecture, seed)
         subject = load_transformer(shipped_path(order)).to(torch.float32)
-        return replace(subject, case=self.id)
+        return replace(subject, case=self.id, name=replace(order, case=self.id).id)
 
     def train(
         self,
@@ -278,17 +299,27 @@ class Case:
         device: str = "cpu",
         progress: "graphcircuits.fleets.train.FleetProgress | None" = None,
         **settings: Any,
-    ) -> "graphcircuits.cases.build.Finished":
-        """Train such a subject here: `.subject` is it, `.passed` whether it follows the program on
-        inputs that it has not seen, `.report` how well.
+    ) -> "graphcircuits.cases.subjects.Finished":
+        """Train such a subject here. It stops as soon as it passes, which takes a small program
+        less than a minute.
 
-        It stops as soon as it passes, which takes a small program less than a minute. `settings`
-        are those of `graphcircuits.fleets.recipes.SiitConfig`, such as `steps` and `rows`; `widen`
-        is a factor on its width. `progress` is called with the step, subjects that passed, and
-        subjects in all.
+        Args:
+            fleet: As for `subject`.
+            architecture: A name of `graphcircuits.cases.architectures.ARCHITECTURES`.
+            seed: Of weights and inputs.
+            widen: A factor on the subject's width.
+            device: Where it is trained.
+            progress: Called with the step, subjects that passed, and subjects in all.
+            **settings: Those of `graphcircuits.fleets.recipes.SiitConfig`, such as `steps`.
+
+        Returns:
+            `.subject` is the transformer, `.passed` whether it follows the program on inputs that
+            it has not seen, `.report` how well.
+
+        See Gupta et al. 2024, InterpBench (arXiv:2407.14494), for the losses.
         """
         from graphcircuits.cases.orders import Order
-        from graphcircuits.cases.single import train_subject
+        from graphcircuits.cases.subjects import train_subject
 
         order = Order(self.subject_id, fleet, architecture, seed)
         return train_subject(self, order, settings, widen=widen, device=device, progress=progress)
@@ -345,11 +376,17 @@ class Case:
         )
 
     def pairs(self, n: int, seed: int = 0) -> "graphcircuits.task.pairs.Pairs":
-        """`n` clean and corrupted inputs, drawn independently, with the program's answers.
+        """Clean and corrupted inputs, drawn independently, with the program's answers.
 
-        The loss is the one the paper's features use: KL to the program's answer where it is one of
-        several classes, the absolute difference where it is a number. All positions but BOS count.
-        A None answer is the first class, as in training.
+        Args:
+            n: How many pairs.
+            seed: Of the draw; the same pairs everywhere.
+
+        Returns:
+            Pairs for `localize`. The loss is the one that the paper's features use: KL to the
+            program's answer where it is one of several classes, the absolute difference where it
+            is a number. All positions but BOS count. A None answer is the first class, as in
+            training.
         """
         if not isinstance(n, int):
             raise TypeError(f"n must be a whole number of pairs, got {n!r}.")

@@ -1,7 +1,8 @@
 """A corpus read back: its subjects one by one, each with its program and its report.
 
 `load_corpus` reads the manifest and every finished shard once, checks them against their hashes,
-and keeps the reports. Weights are read when a subject is asked for, from its shard alone.
+and keeps the reports. Weights are read when a subject is asked for, from its shard alone. What
+language models beside them do, `does` reads from their reports.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -15,11 +16,17 @@ from safetensors import SafetensorError, safe_open
 
 from graphcircuits.cases.multitask import MultiCase
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.plan import Shard
 from graphcircuits.cases.prepare import find_case
-from graphcircuits.cases.shards import BETWEEN, KeptShard, read_manifest, read_shard, shard_path
+from graphcircuits.cases.shards import (
+    BETWEEN,
+    KeptShard,
+    Shard,
+    read_manifest,
+    read_shard,
+    shard_path,
+)
 from graphcircuits.io.config import build_config
-from graphcircuits.io.files import StoreError
+from graphcircuits.io.files import StoreError, short
 from graphcircuits.io.store import check_finite, taken_apart
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.layers import TransformerConfig, weight_shapes
@@ -31,6 +38,11 @@ if TYPE_CHECKING:
 
 LANGUAGE = "language"
 """The folder of language models beside the shards."""
+REPORT = "report.json"
+"""In the folder of each: how it was trained, and what share of the prompts of each task it answers
+right."""
+DOES = 0.8
+"""The share of prompts from which on a model does a task."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +94,11 @@ class CorpusEntry:
 
     def tasks(self) -> "tuple[Case, ...]":
         """The cases that it was trained for: one, or one per task."""
-        found = self.case()
-        return found.tasks if isinstance(found, MultiCase) else (found,)
+        case = self.case()
+        return case.tasks if isinstance(case, MultiCase) else (case,)
 
     def pairs(self, n: int, seed: int = 0, task: int = 0) -> "Pairs":
-        """Clean and corrupted inputs of its program, or of one of its tasks, by place."""
+        """Clean and corrupted inputs of its program, or of one of its tasks, by number."""
         tasks = self.tasks()
         if not 0 <= task < len(tasks):
             raise ValueError(f"{self.id} has {len(tasks)} tasks, from 0; got task {task}.")
@@ -141,20 +153,32 @@ class Corpus:
             if given is not None and given not in there:
                 has = f"it has {', '.join(there)}" if there else "it is empty"
                 raise ValueError(f"the corpus has no subject of {what} {given!r}; {has}.")
-        kept = [
+        chosen = [
             entry
             for entry in self.entries
             if fleet in (None, entry.order.fleet)
             and architecture in (None, entry.order.architecture)
             and (folds is None or entry.fold in folds)
         ]
-        return replace(self, entries=tuple(kept))
+        return replace(self, entries=tuple(chosen))
 
 
 def load_corpus(folder: str | Path) -> Corpus:
     """The subjects of a folder that `python -m lab.factory corpus` built, finished or not.
 
     Every shard is checked against its hash; weights are read when a subject is asked for.
+
+    Args:
+        folder: The folder with the `manifest.json`.
+
+    Returns:
+        Its subjects, which can be counted, walked through and taken by id.
+
+    Example:
+        corpus = gc.load_corpus("corpus")
+        subject = corpus["rnd-17.natural.llama.0"].subject()
+
+    See docs/corpus.md.
     """
     root = Path(folder)
     manifest = read_manifest(root)
@@ -189,7 +213,7 @@ def load_shard(folder: Path, shard: Shard, kept: KeptShard) -> LoadedShard:
     if not path.exists():
         raise StoreError(f"{path} is gone; the command that built the corpus makes it again.")
     meta = read_shard(folder, shard.name, kept).meta
-    subjects, reports, refused = (meta[part] for part in ("subjects", "reports", "refused"))
+    subjects, reports, refused = (meta[key] for key in ("subjects", "reports", "refused"))
     entries = [
         CorpusEntry(member.order, member.fold, member.group, reports[id], subjects[id], path)
         for member in shard.members
@@ -197,3 +221,19 @@ def load_shard(folder: Path, shard: Shard, kept: KeptShard) -> LoadedShard:
     ]
     failed = {id: report for id, report in reports.items() if id not in subjects}
     return LoadedShard(tuple(entries), failed, refused)
+
+
+def check_shares(path: Path, report: Any) -> dict[str, Any]:
+    """The report, whose tasks have shares of prompts; StoreError otherwise."""
+    shares = report.get("tasks", {}) if isinstance(report, dict) else None
+    if not isinstance(shares, dict) or not all(
+        type(share) in (int, float) and 0 <= share <= 1 for share in shares.values()
+    ):
+        got = shares if isinstance(report, dict) else report
+        raise StoreError(f"{path}: its tasks must have shares in 0..1, got {short(got)}.")
+    return report
+
+
+def does(report: Mapping[str, Any]) -> list[str]:
+    """The tasks that a model does."""
+    return [name for name, share in report.get("tasks", {}).items() if share >= DOES]

@@ -1,10 +1,15 @@
-"""What the definitions of the TracrBench and the extra cases share: the decorator, idioms.
+"""What the definitions of listed cases share: decorators, vocabularies, idioms.
 
 A definition is a function that builds the program. Idioms are the moves that many programs make,
-each one or two components: read from a place, count, rank, find a place relative to another.
+each one or two components: read from a position, count, rank, find a position relative to another.
+InterpBench's come last and stay apart: the names given to its expressions, and the order in which
+they read each other, follow the public benchmark, since layers, heads and circuits depend on it.
 """
 
-from collections.abc import Callable
+import string
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import ModuleType
 
 from graphcircuits.cases.case import Case
 from graphcircuits.rasp import (
@@ -24,6 +29,17 @@ BITS = (0, 1)
 TO_THREE = (0, 1, 2, 3)
 TO_FOUR = (0, 1, 2, 3, 4)
 TO_FIVE = (0, 1, 2, 3, 4, 5)
+TO_TEN = tuple(range(11))
+TO_29 = tuple(range(30))
+ABC = ("a", "b", "c")
+LETTERS = tuple(string.ascii_lowercase)
+WORDS = ("J", "LB", "TPSI", "V", "b", "no", "oCLrZaW", "poiVg")
+
+
+def cases_in(*modules: ModuleType) -> Iterator[Case]:
+    """The cases that modules define, in the order of their definitions."""
+    for module in modules:
+        yield from (value for value in vars(module).values() if isinstance(value, Case))
 
 
 def recipe(
@@ -63,7 +79,12 @@ def recipe(
     return case_of
 
 
-# Places
+up_to_four = partial(recipe, vocab=TO_FOUR, max_seq_len=7)
+up_to_three = partial(recipe, vocab=TO_THREE, max_seq_len=7)
+"""For deep programs, which need few tokens and short inputs to stay small."""
+
+
+# Positions
 
 
 def constant(value: Value) -> SOp:
@@ -71,7 +92,7 @@ def constant(value: Value) -> SOp:
     return Map(lambda _: value, indices).named(f"constant_{value}")
 
 
-def place() -> SOp:
+def token_and_index() -> SOp:
     """(token, index): a copy of the token that no other position shares."""
     return SequenceMap(lambda x, i: (x, i), tokens, indices).named("place")
 
@@ -159,6 +180,62 @@ def so_far(flags: SOp) -> SOp:
 
 def earlier_equal() -> SOp:
     """How many earlier positions hold the same token."""
-    at = place()
+    at = token_and_index()
     same = Select(at, at, lambda key, query: key[0] == query[0] and key[1] < query[1])
     return SelectorWidth(same).named("earlier_equal")
+
+
+# InterpBench
+
+
+def ib_recipe(
+    id: str,
+    name: str,
+    task: str,
+    *,
+    vocab: tuple[Value, ...] = TO_TEN,
+    max_seq_len: int = 10,
+    causal: bool = True,
+    sampler: str = "uniform",
+) -> Callable[[Callable[[], SOp]], Case]:
+    """Turn a function that builds a program of InterpBench's into the case of that program."""
+
+    def case_of(build: Callable[[], SOp]) -> Case:
+        return Case(
+            id=id,
+            name=name,
+            task=task,
+            family="ib",
+            program=build(),
+            source=build,
+            vocab=vocab,
+            max_seq_len=max_seq_len,
+            min_seq_len=4,
+            causal=causal,
+            sampler=sampler,
+        )
+
+    return case_of
+
+
+def length_of(sequence: SOp, *, selector: str = "select", named: str = "length") -> SOp:
+    """The number of tokens, at every position: the width of a selector that takes everything."""
+    everything = Select(sequence, sequence, Comparison.TRUE).named(selector)
+    return SelectorWidth(everything).named(named)
+
+
+def histogram() -> SOp:
+    """How often the token at a position occurs in the sequence."""
+    same_token = Select(tokens, tokens, Comparison.EQ).named("same_tok")
+    return SelectorWidth(same_token).named("hist")
+
+
+def shift_by(offset: int) -> SOp:
+    """The token `offset` positions earlier; None where there is none."""
+    earlier = Select(indices, indices, lambda key, query: query == key + offset)
+    return Aggregate(earlier, tokens).named(f"shift_by({offset})")
+
+
+def zero() -> SOp:
+    """The constant 0 as a map, which an attention head can use as its query."""
+    return Map(lambda _: 0, indices)

@@ -48,14 +48,20 @@ WIDTHS = {3: 32, 5: 40, MAX_TASKS: 48}
 class MultiCase:
     """Programs that one model is to run, each by its own circuit.
 
-    `MultiCase(id="mine", cases=(load_case("ib-8"), load_case("ib-34")))` is a model of one's own.
+    Example:
+        >>> import graphcircuits as gc
+        >>> both = gc.MultiCase(id="mine", cases=(gc.load_case("ib-8"), gc.load_case("ib-62")))
+        >>> both.names
+        ('ib-8', 'ib-62')
+
+    See docs/multitask.md.
     """
 
     id: str
     cases: tuple[Case, ...]
     """The programs; a task is called by the id of its case."""
     shared: bool = True
-    """Whether programs use the same heads, where they can; see `place`."""
+    """Whether programs use the same heads, where they can; see `share_heads`."""
     family: str = OWN
     split: str | None = None
     fold: int | None = None
@@ -88,7 +94,7 @@ class MultiCase:
     @cached_property
     def tasks(self) -> "tuple[TaskCase, ...]":
         """Each program as a case of this model."""
-        return tuple(_task_case(self, place) for place in range(len(self.cases)))
+        return tuple(_task_case(self, number) for number in range(len(self.cases)))
 
     def task(self, name: str) -> "TaskCase":
         """The task of that name, such as ib-4."""
@@ -134,7 +140,7 @@ class MultiCase:
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
         """Which component of the model computes which variable, per task."""
-        return place([case.layout for case in self.cases], self.shared)
+        return share_heads([case.layout for case in self.cases], self.shared)
 
     @property
     def n_layers(self) -> int:
@@ -162,7 +168,9 @@ class MultiCase:
         self, *args: Any, **options: Any
     ) -> "graphcircuits.subject.transformer.Transformer":
         """The trained model as shipped with the package; it takes what `Case.subject` takes."""
-        return replace(self.tasks[0].subject(*args, **options), case=self.id)
+        first = self.tasks[0]
+        name = replace(first.shipped(*args, **options), case=self.id).id
+        return replace(first.subject(*args, **options), case=self.id, name=name)
 
     def report(self, *args: Any, **options: Any) -> dict[str, Any]:
         """How the shipped model was trained, and how well it follows each program."""
@@ -173,8 +181,8 @@ class MultiCase:
     ) -> "tuple[graphcircuits.fleets.exchange.Exchange, ...]":
         """Per task, inputs with the program's answers, plainly and under interchange."""
         return tuple(
-            task.exchange(n_inputs, n_interchanges, seed + 10_000 * place)
-            for place, task in enumerate(self.tasks)
+            task.exchange(n_inputs, n_interchanges, seed + 10_000 * number)
+            for number, task in enumerate(self.tasks)
         )
 
 
@@ -187,12 +195,12 @@ class TaskCase(Case):
     """
 
     model: MultiCase
-    place: int
+    number: int
     """Which of the model's programs."""
 
     @property
     def task_token(self) -> str:
-        return self.model.names[self.place]
+        return self.model.names[self.number]
 
     @property
     def subject_id(self) -> str:
@@ -206,7 +214,7 @@ class TaskCase(Case):
     @cached_property
     def layout(self) -> Layout:
         """Which component of the model computes which variable."""
-        return self.model.layouts[self.place]
+        return self.model.layouts[self.number]
 
     @cached_property
     def graph(self) -> "graphcircuits.graph.ComponentGraph":
@@ -227,24 +235,25 @@ class TaskCase(Case):
         from graphcircuits.cases.prepare import case_exchange
         from graphcircuits.fleets.exchange import FIRST_TOKEN
 
-        own = case_exchange(self, n_inputs, n_interchanges, seed)
+        alone = case_exchange(self, n_inputs, n_interchanges, seed)
         codec = self.codec
         ids = codec.encode(self.tables.vocab, task=self.task_token)
         # BOS becomes the task, PAD stays, and tokens get the model's ids.
         token = torch.cat([ids[:1], torch.arange(1, FIRST_TOKEN), ids[1:]])
-        tokens = token[own.tokens]
+        tokens = token[alone.tokens]
         if codec.outputs is None:
-            return replace(own, tokens=tokens)
+            return replace(alone, tokens=tokens)
         assert self.outputs is not None
-        place = torch.tensor([codec.outputs.index(value) for value in self.outputs])
-        return replace(own, tokens=tokens, targets=place[own.targets], swapped=place[own.swapped])
+        classes = torch.tensor([codec.outputs.index(value) for value in self.outputs])
+        targets, swapped = classes[alone.targets], classes[alone.swapped]
+        return replace(alone, tokens=tokens, targets=targets, swapped=swapped)
 
 
-def _task_case(model: MultiCase, place: int) -> TaskCase:
-    case = model.cases[place]
-    kept = ("program", "vocab", "max_seq_len", "min_seq_len", "causal", "task", "sampler", "source")
+def _task_case(model: MultiCase, number: int) -> TaskCase:
+    case = model.cases[number]
+    same = ("program", "vocab", "max_seq_len", "min_seq_len", "causal", "task", "sampler", "source")
     return TaskCase(
-        **{name: getattr(case, name) for name in kept},
+        **{name: getattr(case, name) for name in same},
         id=f"{model.id}{AT}{case.id}",
         name=f"{case.name} in {model.id}",
         family=model.family,
@@ -252,12 +261,12 @@ def _task_case(model: MultiCase, place: int) -> TaskCase:
         fold=model.fold,
         group=None if model.split is None else model.id,
         model=model,
-        place=place,
+        number=number,
     )
 
 
-def place(layouts: Sequence[Layout], shared: bool) -> tuple[Layout, ...]:
-    """The layouts from layer 1 on, each head at the first place of its layer that it can have.
+def share_heads(layouts: Sequence[Layout], shared: bool) -> tuple[Layout, ...]:
+    """The layouts from layer 1 on, each on the first head of its layer that it can have.
 
     That is one that no other head of its program has, nor one of another program unless heads are
     shared. Even then two heads that compare tokens with tokens are kept apart: the scores of a head
@@ -266,30 +275,32 @@ def place(layouts: Sequence[Layout], shared: bool) -> tuple[Layout, ...]:
     how it compares: it cannot look for equal tokens in one task and for different ones in another.
     """
     taken: dict[str, list[Component]] = {}
-    placed = []
+    moved_layouts = []
     for layout in layouts:
         names: dict[str, str] = {}
-        for part in layout.components:
-            layer = part.layer + 1
+        for component in layout.components:
+            layer = component.layer + 1
             heads = (f"a{layer}.h{number}" for number in count())
-            names[part.name] = (
+            names[component.name] = (
                 f"m{layer}"
-                if not part.is_head
+                if not component.is_head
                 else next(
                     name
                     for name in heads
                     if name not in names.values()
-                    and all(shared and _can_share(part, other) for other in taken.get(name, ()))
+                    and all(
+                        shared and _can_share(component, other) for other in taken.get(name, ())
+                    )
                 )
             )
-        for part in layout.components:
-            taken.setdefault(names[part.name], []).append(part)
-        placed.append(moved(layout, names))
-    return tuple(placed)
+        for component in layout.components:
+            taken.setdefault(names[component.name], []).append(component)
+        moved_layouts.append(moved(layout, names))
+    return tuple(moved_layouts)
 
 
 def _can_share(one: Component, other: Component) -> bool:
-    return not all(TOKENS in part.reads[slot] for part in (one, other) for slot in "qk")
+    return not all(TOKENS in component.reads[slot] for component in (one, other) for slot in "qk")
 
 
 def _problems(cases: Sequence[Case]) -> Iterator[str]:
@@ -314,7 +325,21 @@ def _problems(cases: Sequence[Case]) -> Iterator[str]:
 
 
 def multi_ids(split: str | None = None) -> list[str]:
-    """Ids of the models of the corpus: all, or those of `test`, `pool`, `fold-0` to `fold-4`."""
+    """Ids of the models with several tasks that are listed.
+
+    Args:
+        split: Only those of `test`, `pool`, or `fold-0` to `fold-4`; None gives all.
+
+    Returns:
+        Ids for `load_multi`.
+
+    Example:
+        >>> import graphcircuits as gc
+        >>> gc.multi_ids()[0]
+        'mt-0'
+
+    See docs/multitask.md.
+    """
     return [
         id
         for id, record in multi_records().items()
@@ -324,7 +349,21 @@ def multi_ids(split: str | None = None) -> list[str]:
 
 @cache
 def load_multi(id: str) -> MultiCase:
-    """The model of that id, such as mt-7."""
+    """The model with several tasks of that id.
+
+    Args:
+        id: Such as `mt-7`; `multi_ids` lists them. A single task of it, `mt-7@ib-4`, is a case.
+
+    Returns:
+        The programs it runs and how they share its heads.
+
+    Example:
+        >>> import graphcircuits as gc
+        >>> len(gc.load_multi("mt-0").tasks) >= 2
+        True
+
+    See docs/multitask.md.
+    """
     record = multi_records().get(id)
     if record is None:
         known = list(multi_records())
@@ -352,5 +391,5 @@ def load_task(id: str) -> TaskCase:
 
 @cache
 def multi_records() -> Mapping[str, Mapping[str, Any]]:
-    """What `data/multitask.json` says about every model: its programs, heads, and place."""
+    """What `data/multitask.json` says about every model: its programs, heads, split and fold."""
     return json.loads(files("graphcircuits").joinpath("data/multitask.json").read_text("utf-8"))

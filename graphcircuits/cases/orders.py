@@ -72,5 +72,5 @@ def _shipped(fleet: str) -> Iterator[Order]:
 
 def _folder(fleet: str, *, listed: bool) -> Path:
     """The listed cases' planted, plain subjects have a folder of their own; each fleet has one."""
-    place = "subjects" if listed and fleet == "planted" else f"fleets/{fleet}"
-    return Path(str(files("graphcircuits").joinpath(f"data/{place}")))
+    folder = "subjects" if listed and fleet == "planted" else f"fleets/{fleet}"
+    return Path(str(files("graphcircuits").joinpath(f"data/{folder}")))

@@ -11,16 +11,10 @@ A program's functions cannot be sent to another process, but its id can: workers
 the corpus, and cases of one's own are prepared where they are.
 """
 
-import itertools
-import multiprocessing
-import os
-import signal
-import threading
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
-from multiprocessing.connection import wait
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +31,7 @@ from graphcircuits.fleets.exchange import Exchange, exchange
 from graphcircuits.fleets.recipes import SiitConfig
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.store import content_hash
+from graphcircuits.jobs.processes import in_order
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import TransformerConfig
 
@@ -46,6 +41,13 @@ AHEAD = 256
 
 class ConstantOutputError(ValueError):
     """A program whose output does not depend on the input has nothing to train."""
+
+
+def is_constant(case: Case, *, n: int = 64) -> bool:
+    """Whether the output is the same for `n` inputs drawn by the case's own sampler."""
+    outputs = map(case.evaluate, case.sample(n, torch.Generator().manual_seed(0)))
+    first = next(outputs)
+    return all(output == first for output in outputs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,8 +141,8 @@ def prepare(order: Order, case: Case | MultiCase, config: BuildConfig) -> Prepar
     train, check, unseen = drawn
     content = [[_content(task) for task in tasks] for tasks in (train, check)]
     sha256 = content_hash(*content, case.codec)
-    own = subject_config(case, order.architecture, config.widen)
-    return Data(train, check, unseen, sha256, own, case.codec)
+    shape = subject_config(case, order.architecture, config.widen)
+    return Data(train, check, unseen, sha256, shape, case.codec)
 
 
 def graph_of(order: Order, case: Case | MultiCase) -> ComponentGraph:
@@ -172,52 +174,21 @@ def prepared(
     cases: Mapping[str, Case | MultiCase] | None = None,
 ) -> Generator[tuple[Order, Prepared], None, None]:
     """The data of every order, in their order; `cases` are those at hand, by id."""
-    at_hand = cases or {}
-    if processes == 1:
-        for order in orders:
-            yield order, prepare(order, at_hand.get(order.case) or find_case(order.case), config)
-        return
-    pool = workers(processes)
-    remaining = iter(orders)
+    wanted, at_hand = list(orders), cases or {}
 
-    def submitted() -> Iterator[tuple[Order, Future[Any] | None]]:
-        for order in remaining:
-            case = at_hand.get(order.case)
-            own = case is not None and case.family == OWN
-            yield order, None if own else pool.submit(_prepare_small, order, config)
+    def stays_here(order: Order) -> bool:
+        case = at_hand.get(order.case)
+        return processes == 1 or (case is not None and case.family == OWN)
 
-    try:
-        coming = submitted()
-        waiting = deque(itertools.islice(coming, AHEAD))
-        while waiting:
-            order, future = waiting.popleft()
-            waiting.extend(itertools.islice(coming, 1))
-            if future is None:
-                yield order, prepare(order, at_hand[order.case], config)
+    sent = [order for order in wanted if not stays_here(order)]
+    work = partial(_prepare_small, config=config)
+    with closing(in_order(processes, work, sent, ahead=AHEAD)) as results:
+        for order in wanted:
+            if stays_here(order):
+                case = at_hand.get(order.case) or find_case(order.case)
+                yield order, prepare(order, case, config)
             else:
-                yield order, _large(future.result())
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def workers(processes: int) -> ProcessPoolExecutor:
-    """Processes that take functions of this package, one thread each."""
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker)
-
-
-def _begin_worker() -> None:
-    """One thread per worker; Ctrl-C is for who started them, and none outlives who was killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+                yield order, _large(next(results))
 
 
 def _prepare_small(order: Order, config: BuildConfig) -> Any:

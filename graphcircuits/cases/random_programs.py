@@ -1,31 +1,37 @@
 """Random programs as cases: `rnd-17` is what `sample_case` draws from seed 17.
 
-1. `random_case` draws the program and gives it its place in the split.
-2. Two random programs are related when their circuits have one structure, and so are a random
+1. `random_case` draws the program and says where the split puts it.
+2. `circuit_of` gives the edges under the official labels, `tokens` and `indices` apart, and
+   `structure_hash` a number that circuits share when they are equal up to renaming heads among
+   each other and MLPs among each other. Every component starts with its kind; round by round it
+   takes in what it reads and who reads it, by which input (Weisfeiler and Lehman, 1968), until
+   rounds cannot carry anything further; the hash is of all components together. Two circuits that
+   differ may in theory share it: then they count as related, which only makes the split stricter.
+   It is written with hashlib alone: where a random program stands in the split hangs on these
+   numbers, which must be the same in every process and with every version of every library.
+3. Two random programs are related when their circuits have one structure, and so are a random
    program and a listed case: the other checks of the split imply this one for programs that no
-   function is written for. So `place_of` goes by the structure's hash, the same everywhere:
+   function is written for. So `assignment_of` goes by the structure's hash, the same everywhere:
    - that of a listed case: the fold and group of that case, or discarded where it is held out or
      discarded, since what is related to a test case is not for training;
-   - any other: one structure in eight is held out (`test`), the others are dealt to the folds. The
-     group is named after the hash.
+   - any other: one structure in eight is held out (`test`), the folds share the others. The group
+     is named after the hash.
    A program whose output is the same for every input of full length is discarded.
-3. `random_ids` gives the first seeds of a split, no program twice.
+4. `random_ids` gives the first seeds of a split, no program twice.
 
 To draw a program takes a tenth of a second, so `data/random.json` has the facts of the first seeds;
-`python -m graphcircuits.cases.random_programs` writes it. A seed keeps its meaning: tests compare
-the first ones with a record of them.
+`python -m lab.generators random-programs` writes it. A seed keeps its meaning: tests compare the
+first ones with a record of them.
 """
 
 import hashlib
 import json
 import random
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,8 +39,7 @@ import torch
 
 from graphcircuits.cases import N_FOLDS, RANDOM, RANDOM_SEEDS, split_records
 from graphcircuits.cases.case import Case
-from graphcircuits.cases.structure import circuit_of, structure_hash
-from graphcircuits.io.store import write_atomic
+from graphcircuits.rasp.layout import interpbench_writers
 from graphcircuits.rasp.lookup import run
 from graphcircuits.rasp.sample import MAX_LAYERS, layers_drawn, sample_case
 
@@ -45,9 +50,6 @@ PROBES = 256
 GUESSABLE = 0.95
 """The share of answers up to which guessing them without the input leaves something to learn."""
 SPLITS = ("test", "pool", "discarded", *(f"fold-{fold}" for fold in range(N_FOLDS)))
-INDEX_FILE = Path(__file__).parents[1] / "data" / "random.json"
-INDEXED = 4096
-"""Seeds whose facts are in that file."""
 SEEDS_PER_ID = 200
 """How many seeds a search looks through for each program wanted before it gives up."""
 
@@ -69,27 +71,28 @@ class Facts:
     """A hash of structure and function: vocabulary size, length, masking, and answers to probes."""
 
     @property
-    def place(self) -> dict[str, Any]:
+    def assignment(self) -> dict[str, Any]:
         """Where it stands in the split: fields of `split.Place`."""
-        return place_of(self.structure, constant=self.guessable == 1)
+        return assignment_of(self.structure, constant=self.guessable == 1)
 
     @property
     def splits(self) -> set[str]:
         """The names of SPLITS that hold it."""
-        place = self.place
-        return {place["split"], f"fold-{place.get('fold')}"} & set(SPLITS)
+        assignment = self.assignment
+        return {assignment["split"], f"fold-{assignment.get('fold')}"} & set(SPLITS)
 
 
 @lru_cache(maxsize=256)
 def random_case(seed: int) -> Case:
     """The case that a seed stands for."""
-    case = _drawn(seed)
-    place = (_index()[seed] if seed < len(_index()) else facts_of(case)).place
-    return replace(case, **{k: place[k] for k in ("split", "fold", "group") if k in place})
+    case = draw(seed)
+    facts = _index()[seed] if seed < len(_index()) else facts_of(case)
+    fields = {k: v for k, v in facts.assignment.items() if k in ("split", "fold", "group")}
+    return replace(case, **fields)
 
 
-def _drawn(seed: int) -> Case:
-    """The program of a seed, without its place."""
+def draw(seed: int) -> Case:
+    """The program of a seed, outside the split."""
     if not 0 <= seed < RANDOM_SEEDS:
         raise ValueError(
             f"the seed of a random program must be 0 to {RANDOM_SEEDS - 1}, got {seed}."
@@ -110,13 +113,65 @@ def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+# --- structure ----------------------------------------------------------------------------------
+
+
+Edge = tuple[str, str, str]
+"""Writer, reader and input: `q`, `k` or `v` of a head, `in` of an MLP or the logits."""
+NAMED = ("tokens", "indices", "logits")
+"""The components that are told apart by name; of the others only the kind counts."""
+
+
+def circuit_of(case: Case) -> frozenset[Edge]:
+    """The official labels with the two embeddings apart."""
+    return frozenset(
+        (writer, reader, slot)
+        for (reader, slot), writers in interpbench_writers(case.layout).items()
+        for writer in writers
+    )
+
+
+def mask_structure(case: Case) -> str:
+    """The structure of the circuit as a mask has it, where `tokens` and `indices` are one input."""
+    edges = circuit_of(case)
+    return structure_hash({("tokens" if w == "indices" else w, r, slot) for w, r, slot in edges})
+
+
+def kind_of(component: str) -> str:
+    """What renaming keeps of a component: `a` of a head, `m` of an MLP, other names as they are."""
+    return component if component in NAMED else component[0]
+
+
+def structure_hash(circuit: Iterable[Edge]) -> str:
+    """16 hexadecimal digits, the same for circuits that are equal up to renaming."""
+    edges = sorted(circuit)
+    colour = {name: kind_of(name) for edge in edges for name in edge[:2]}
+    # What is at one end reaches the other in fewer rounds than there are components.
+    for _ in range(len(colour)):
+        colour = _refined(edges, colour)
+    return _digest(sorted(colour.values()))[:16]
+
+
+def _refined(edges: Iterable[Edge], colour: Mapping[str, str]) -> dict[str, str]:
+    """Every component with its neighbours taken in."""
+    around: dict[str, list[str]] = {name: [] for name in colour}
+    for writer, reader, slot in edges:
+        around[reader].append(f"reads {slot} {colour[writer]}")
+        around[writer].append(f"read by {slot} {colour[reader]}")
+    return {name: _digest([colour[name], *sorted(around[name])]) for name in colour}
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
 # --- the split -----------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=2**16)
 def random_facts(seed: int) -> Facts:
     """What is known of a seed's program; it is drawn where the index does not have it."""
-    return _index()[seed] if seed < len(_index()) else facts_of(_drawn(seed))
+    return _index()[seed] if seed < len(_index()) else facts_of(draw(seed))
 
 
 @cache
@@ -142,7 +197,7 @@ def facts_of(case: Case) -> Facts:
     )
 
 
-def place_of(structure: str, *, constant: bool) -> dict[str, Any]:
+def assignment_of(structure: str, *, constant: bool) -> dict[str, Any]:
     """Where a program of this structure stands: the fields of `split.Place` that apply."""
     listed, records = _listed().get(structure, ()), split_records()
     group = records[listed[0]]["group"] if listed else f"{RANDOM}:{structure[:12]}"
@@ -168,16 +223,16 @@ def place_of(structure: str, *, constant: bool) -> dict[str, Any]:
 @cache
 def _listed() -> Mapping[str, list[str]]:
     """The listed cases of each structure."""
-    found: dict[str, list[str]] = {}
+    listed: dict[str, list[str]] = {}
     for id, record in split_records().items():
-        found.setdefault(record["structure"], []).append(id)
-    return found
+        listed.setdefault(record["structure"], []).append(id)
+    return listed
 
 
 def probed(case: Case) -> list[list[str]]:
     """The answers to some inputs of full length, always the same, position by position.
 
-    Tokens that are no numbers are written as their places, so that their names do not matter.
+    Tokens that are no numbers are written as their index in the vocabulary: names do not matter.
     """
     size, length = len(case.vocab), case.max_seq_len - 1
     # Of Python's generator, the numbers of `random()` are the ones that no version may change.
@@ -186,8 +241,8 @@ def probed(case: Case) -> list[list[str]]:
     column = run(case.tables, codes).columns[case.program]
     if case.outputs is None:
         return [[f"{x:.9g}" for x in row] for row in column.tolist()]
-    places = {token: str(place) for place, token in enumerate(case.vocab)}
-    names = [places.get(x, repr(x)) if isinstance(x, str) else repr(x) for x in case.outputs]
+    numbers = {token: str(i) for i, token in enumerate(case.vocab)}
+    names = [numbers.get(x, repr(x)) if isinstance(x, str) else repr(x) for x in case.outputs]
     return [[*map([*names, "None"].__getitem__, row)] for row in column.tolist()]
 
 
@@ -203,18 +258,35 @@ def random_ids(
     categorical: bool | None = None,
     causal: bool | None = None,
 ) -> list[str]:
-    """The first `n` random programs of a split, from seed `start` on; the same ids anywhere.
+    """Ids of the first random programs of a split, the same anywhere.
 
     No two have the same structure and function, and none has answers that can nearly all be guessed
-    without the input. Where given, `layers` is the most that the subject's graph may have, at least
-    2; `categorical` and `causal` are what the programs must be. The subjects of `test` are for
-    measuring, those of `pool` and of its folds for training; `discarded` is for neither.
+    without the input.
+
+    Args:
+        split: `test` is for measuring, `pool` and its folds, `fold-0` and on, for training;
+            `discarded` is for neither.
+        n: How many.
+        start: The seed to begin at.
+        layers: The most layers that the subject's graph may have, at least 2.
+        categorical: Only programs that give classes, or only such that give numbers.
+        causal: Only programs with causal attention, or only such without.
+
+    Returns:
+        Ids for `load_case`.
+
+    Example:
+        >>> import graphcircuits as gc
+        >>> len(gc.random_ids("pool", 3))
+        3
+
+    See docs/benchmark.md, and Tan et al. 2026, Creating Additional Model-Task Pairs.
     """
     _check(split, n, start, layers)
-    found: dict[str, str] = {}
+    ids: dict[str, str] = {}
     last = min(RANDOM_SEEDS, start + SEEDS_PER_ID * n)
     for seed in range(start, last):
-        if len(found) == n:
+        if len(ids) == n:
             break
         if layers is not None and layers_drawn(_generator(seed)) > layers:
             continue
@@ -225,13 +297,13 @@ def random_ids(
             and categorical in (None, facts.categorical)
             and causal in (None, facts.causal)
         ):
-            found.setdefault(facts.program, f"{RANDOM}-{seed}")
-    if len(found) < n:
+            ids.setdefault(facts.program, f"{RANDOM}-{seed}")
+    if len(ids) < n:
         raise ValueError(
-            f"only {len(found)} of {n} such random programs are in {split!r} among the seeds "
+            f"only {len(ids)} of {n} such random programs are in {split!r} among the seeds "
             f"{start} to {last - 1}; ask for fewer, or for other layers or kinds."
         )
-    return list(found.values())
+    return list(ids.values())
 
 
 def _check(split: str, n: int, start: int, layers: int | None) -> None:
@@ -250,18 +322,3 @@ def _check(split: str, n: int, start: int, layers: int | None) -> None:
         )
     if problems:
         raise ValueError("; ".join(problems) + ".")
-
-
-def as_json(facts: Iterable[Facts]) -> str:
-    """One line per seed."""
-    return "[\n" + ",\n".join(f"  {json.dumps(astuple(each))}" for each in facts) + "\n]\n"
-
-
-def main() -> None:
-    """Draw the first seeds and write what is known of them."""
-    write_atomic(INDEX_FILE, as_json(facts_of(_drawn(seed)) for seed in range(INDEXED)).encode())
-    sys.stdout.write(f"{INDEXED} seeds\nwrote {INDEX_FILE}\n")
-
-
-if __name__ == "__main__":
-    main()

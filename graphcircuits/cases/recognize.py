@@ -1,7 +1,7 @@
 """Which case a subject and its prompts belong to, whatever way they came.
 
 1. A subject that `graphcircuits build` wrote says its case when it is read from its file, and how
-   it was trained: only `planted_case` asks for that.
+   it was trained: only a planted one has a known circuit.
 2. A shipped subject is known by its weights: `data/subjects.json` has their number and a hash. The
    hash is of the weights rounded to bfloat16, so that any dtype that holds them gives it.
 3. Prompts that a case drew say its id.
@@ -9,54 +9,63 @@
 Not recognized are weights that were changed, be it by one step of training, prompts that went
 through a file, and subjects that others trained on the same program.
 
-`python -m graphcircuits.cases.recognize` writes the file, which is what the package reads.
+`python -m lab.generators subjects` writes that file.
 """
 
 import json
-import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
-from typing import Any
 
 import torch
 
 from graphcircuits.cases import case_ids
-from graphcircuits.cases.orders import Order, shipped_orders, shipped_path
-from graphcircuits.io.store import content_hash, write_atomic
-from graphcircuits.subject.files import load_transformer
+from graphcircuits.cases.orders import Order
+from graphcircuits.io.store import content_hash
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
-INDEX_FILE = Path(__file__).parents[1] / "data" / "subjects.json"
+
+@dataclass(frozen=True)
+class Recognized:
+    """What is known of a subject and its prompts by themselves."""
+
+    case: str | None
+    """The case that the subject, or else the pairs, belong to."""
+    planted: str | None
+    """The case whose circuit the subject was trained to have."""
+
+
+def recognize(subject: Transformer, pairs: Pairs | None = None) -> Recognized:
+    """Which case a subject and its prompts belong to; both names are None if none is recognized."""
+    if subject.case is not None:
+        case, fleet = subject.case, subject.fleet
+    elif (order := _known(subject)) is not None:
+        case, fleet = order.case, order.fleet
+    else:
+        return Recognized(None if pairs is None else pairs.case, None)
+    return Recognized(case, None if fleet == "natural" else case)
 
 
 def case_of(subject: Transformer, pairs: Pairs | None = None) -> str | None:
     """The case that the subject, or else the pairs, belong to; None if none is recognized."""
-    if subject.case is not None:
-        return subject.case
-    if (order := _known(subject)) is not None:
-        return order.case
-    return None if pairs is None else pairs.case
+    return recognize(subject, pairs).case
 
 
 def planted_case(subject: Transformer) -> str | None:
     """The case whose circuit the subject was trained to have; None if none is known."""
-    if subject.case is not None:
-        return None if subject.fleet == "natural" else subject.case
-    order = _known(subject)
-    return None if order is None or order.fleet == "natural" else order.case
+    return recognize(subject).planted
 
 
 def _known(subject: Transformer) -> Order | None:
     """The shipped subject that has these weights."""
     known = _by_content()
-    sizes = {size for size, _ in known}
+    size = n_parameters(subject)
     # Nearly every other subject has another number of weights, and need not be hashed.
-    if _size(subject) not in sizes:
+    if size not in {listed for listed, _ in known}:
         return None
-    return known.get((_size(subject), fingerprint(subject)))
+    return known.get((size, fingerprint(subject)))
 
 
 def fingerprint(subject: Transformer) -> str:
@@ -72,18 +81,8 @@ def shipped_ids() -> list[str]:
     return [id for id in case_ids() if id in shipped]
 
 
-def index() -> dict[str, dict[str, Any]]:
-    """Number and hash of the weights of every shipped subject, by the id of its order."""
-    listed = [Order(id) for id in shipped_ids()]
-    orders = [*listed, *(order for order in shipped_orders() if order not in listed)]
-    subjects = {order.id: load_transformer(shipped_path(order)) for order in orders}
-    return {
-        id: {"parameters": _size(subject), "sha256": fingerprint(subject)}
-        for id, subject in subjects.items()
-    }
-
-
-def _size(subject: Transformer) -> int:
+def n_parameters(subject: Transformer) -> int:
+    """How many numbers its weights are."""
     return sum(weight.numel() for weight in subject.weights.values())
 
 
@@ -93,15 +92,3 @@ def _by_content() -> Mapping[tuple[int, str], Order]:
     return {
         (record["parameters"], record["sha256"]): Order.parse(id) for id, record in records.items()
     }
-
-
-def main() -> None:
-    """Read all shipped subjects and write the file."""
-    found = index()
-    lines = [f"  {json.dumps(id)}: {json.dumps(record)}" for id, record in found.items()]
-    write_atomic(INDEX_FILE, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
-    sys.stdout.write(f"{len(found)} subjects\nwrote {INDEX_FILE}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""What a case is related to, whichever kind it is: listed, random, or a task among several.
+"""What a case is related to, and the pools that predictors are trained and selected on.
 
 `groups_of` names the groups of the split that a case belongs to, by its id or that of one of its
 subjects. Two cases are related when they share one. A model of several tasks belongs to the groups
@@ -9,16 +9,38 @@ the very same mask over the same graph. Groups tell the token and the position e
 which a mask cannot, as a graph has one `input`; so twins can be of different groups and folds, and
 whoever learned from one has seen the labels of the other. Selection leaves them out of training
 where the other is validated.
+
+`pool_cases` gives the pools, with the folds and groups of each, whether subjects ship or not:
+
+1. `pool` is ours: every listed case of the split's pool, in the split's folds and groups.
+2. `interpbench-pool` is InterpBench's share of the paper's pool: 26 cases in the paper's own 20
+   groups. Two of them, `ib-25` and `ib-106`, our split discards, because it relates them to test
+   cases. The paper does not publish its folds, so these are assigned as ours are (`split.deal`)
+   and stored in `data/interpbench.json`, where nothing can move them.
+3. `paper-pool` has 24 cases of TracrBench beside those, as the paper's 50 do. The paper does not
+   say which: these are the smallest, by layers and then by edges of the circuit, of the tasks that
+   our split relates to no test case, that repeat no other case, and whose own program TracrBench
+   could compile. They come to 32 groups, where the paper has 31. `data/paper-pool.json` holds the
+   50, with folds assigned in the same way. Two of them, `tb-count-less-freq` and
+   `tb-test-at-least-two-equal`, have no subject.
 """
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
 from graphcircuits.cases import FAMILIES, MULTITASK, RANDOM, load_case, random_seed, split_records
 
 if TYPE_CHECKING:
     import graphcircuits.circuit
+
+POOLS = ("pool", "paper-pool", "interpbench-pool")
+
+
+# --- groups ------------------------------------------------------------------------------------
 
 
 def groups_of(id: str) -> frozenset[str]:
@@ -32,7 +54,7 @@ def groups_of(id: str) -> frozenset[str]:
     if (seed := random_seed(case)) is not None:
         from graphcircuits.cases.random_programs import random_facts
 
-        return frozenset({random_facts(seed).place["group"]})
+        return frozenset({random_facts(seed).assignment["group"]})
     return frozenset({split_records().get(case, {}).get("group", case)})
 
 
@@ -42,10 +64,10 @@ def fold_of(id: str) -> int | None:
     if case.partition("-")[0] == MULTITASK:
         return next((fold for task in _tasks_of(case) if (fold := fold_of(task)) is not None), None)
     if (seed := random_seed(case)) is not None:
-        from graphcircuits.cases.random_programs import place_of, random_facts
+        from graphcircuits.cases.random_programs import assignment_of, random_facts
 
         # Also of a program that is discarded because its output is constant.
-        return place_of(random_facts(seed).structure, constant=False).get("fold")
+        return assignment_of(random_facts(seed).structure, constant=False).get("fold")
     groups = groups_of(case)
     folds = (r["fold"] for r in split_records().values() if r["group"] in groups and "fold" in r)
     return next(folds, None)
@@ -68,8 +90,6 @@ def twins(id: str) -> frozenset[str]:
 @cache
 def _by_mask() -> Mapping["graphcircuits.circuit.Circuit", frozenset[str]]:
     """The cases of the pools by their circuit."""
-    from graphcircuits.cases.pools import POOLS, pool_cases
-
     alike: dict[graphcircuits.circuit.Circuit, frozenset[str]] = {}
     for id in dict.fromkeys(case.id for pool in POOLS for case in pool_cases(pool)):
         circuit = load_case(id).circuit
@@ -88,3 +108,39 @@ def _tasks_of(case: str) -> list[str]:
     from graphcircuits.cases.multitask import AT, multi_records
 
     return list(multi_records().get(case.partition(AT)[0], {}).get("cases", ()))
+
+
+# --- pools -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PoolCase:
+    """A case of a pool, with its fold and group there."""
+
+    id: str
+    fold: int
+    group: str
+    """The first case of its group."""
+
+
+def pool_cases(pool: str = "pool") -> list[PoolCase]:
+    """The cases of a pool, in the order of `case_ids`."""
+    if pool not in POOLS:
+        raise ValueError(f"unknown pool {pool!r}; choose from {', '.join(POOLS)}.")
+    if pool == "paper-pool":
+        records = _paper_pool()
+    else:
+        records = _released() if pool == "interpbench-pool" else split_records()
+        records = {id: record for id, record in records.items() if record["split"] == "pool"}
+    return [PoolCase(id, record["fold"], record["group"]) for id, record in records.items()]
+
+
+def _released() -> Mapping[str, Mapping[str, Any]]:
+    from graphcircuits.cases.interpbench import released
+
+    return released()
+
+
+@cache
+def _paper_pool() -> Mapping[str, Mapping[str, Any]]:
+    return json.loads(files("graphcircuits").joinpath("data/paper-pool.json").read_text("utf-8"))

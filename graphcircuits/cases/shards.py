@@ -7,25 +7,23 @@
 1. A shard is one artifact. Its tensors are called `order id/weight`; its header has configuration,
    codec and report of each subject, the reports of those that did not pass, and why others could
    not be trained.
-2. The manifest is written after each shard. A shard that it does not list yet is taken up if it is
-   whole and made from the same plan; one that is cut off or damaged is made again.
-3. A folder is gone on with only by the version and the settings that began it.
+2. The manifest has the settings (`CorpusConfig`), the plan (every `Shard` with its members) and
+   what is finished of it.
+
+They are read here and written by the laboratory, `python -m lab.factory corpus`.
 """
 
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from graphcircuits import __version__
-from graphcircuits.cases.plan import CorpusConfig, Shard
+from graphcircuits.cases.architectures import ARCHITECTURES
+from graphcircuits.cases.orders import Order
+from graphcircuits.cases.prepare import BuildConfig
 from graphcircuits.io.config import build_config
-from graphcircuits.io.files import parse_json, short, to_json
-from graphcircuits.io.store import Artifact, StoreError, load_artifact, save_artifact, taken_apart
-from graphcircuits.subject.transformer import Transformer
-
-log = logging.getLogger(__name__)
+from graphcircuits.io.files import short
+from graphcircuits.io.store import Artifact, StoreError, load_artifact, taken_apart
 
 KIND, SHARD = "corpus", "corpus-shard"
 VERSION = 1
@@ -33,6 +31,83 @@ VERSION = 1
 MANIFEST = "manifest.json"
 BETWEEN = "/"
 """Between the id of a subject and the name of its weight."""
+COUNTS = ("natural", "planted", "public", "multitask", "natural_multitask")
+"""What a corpus can have any number of."""
+MOST_SUBJECTS = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CorpusConfig:
+    """What a corpus holds."""
+
+    natural: int = 0
+    """Subjects trained on the task alone."""
+    planted: int = 0
+    """Subjects with their program's circuit."""
+    public: int = 0
+    """Subjects trained by the public losses."""
+    multitask: int = 0
+    """Models of several tasks, each with its circuit."""
+    natural_multitask: int = 0
+    """Models of several tasks, trained on the tasks alone."""
+    architectures: tuple[str, ...] = tuple(ARCHITECTURES)
+    seed: int = 0
+    """Of weights and inputs."""
+    layers: int = 4
+    """Deepest subject of a single program."""
+    width: int = 32
+    """Widest stream of a subject of a single program."""
+    shard: int = 128
+    """Subjects that train side by side, at most."""
+    steps: int | None = None
+    """Training steps at most; None takes what the recipe of a fleet says."""
+    build: BuildConfig = field(default_factory=BuildConfig)
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} must be in 0..{MOST_SUBJECTS}, got {getattr(self, name)}"
+            for name in COUNTS
+            if not 0 <= getattr(self, name) <= MOST_SUBJECTS
+        ]
+        if not any(getattr(self, name) for name in COUNTS):
+            words = ", ".join(name.replace("_", " ") for name in COUNTS)
+            problems.append(f"nothing to build: say how many of {words}")
+        unknown = [name for name in self.architectures if name not in ARCHITECTURES]
+        if unknown or not self.architectures:
+            known = ", ".join(ARCHITECTURES)
+            problems.append(f"architectures must be some of {known}, got {', '.join(unknown)}")
+        if len(set(self.architectures)) < len(self.architectures):
+            problems.append(f"architectures must differ, got {', '.join(self.architectures)}")
+        problems += [
+            f"{name} must be at least {least}, got {getattr(self, name)}"
+            for name, least in {"seed": 0, "layers": 2, "width": 4, "shard": 1}.items()
+            if getattr(self, name) < least
+        ]
+        if problems:
+            raise ValueError("; ".join(problems) + ".")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A subject of a shard, and where its program stands in the split."""
+
+    order: Order
+    fold: int | None
+    group: str | None
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Subjects that train side by side and lie in one file."""
+
+    name: str
+    members: tuple[Member, ...]
+    n_bytes: int
+    """About how large its file will be, if all pass."""
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        return tuple(member.order for member in self.members)
 
 
 @dataclass(frozen=True)
@@ -69,21 +144,6 @@ def shard_path(folder: Path, name: str) -> Path:
     return folder / "shards" / f"{name}.safetensors"
 
 
-# --- the manifest --------------------------------------------------------------------------------
-
-
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    meta = {"corpus": VERSION, "plan": manifest.plan, "kept": manifest.kept}
-    save_artifact(
-        folder / MANIFEST,
-        kind=KIND,
-        config=manifest.config,
-        seed=manifest.config.seed,
-        meta=meta,
-        command=command_of(manifest.config),
-    )
-
-
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a corpus; StoreError where it is damaged or of another version."""
     path = folder / MANIFEST
@@ -92,159 +152,38 @@ def read_manifest(folder: Path) -> Manifest:
             f"{folder} holds no corpus: there is no {MANIFEST} in it; build one with: "
             f"python -m lab.factory corpus {folder} --natural 100"
         )
-    found = load_artifact(path, KIND)
-    version = found.meta.get("corpus")
+    artifact = load_artifact(path, KIND)
+    version = artifact.meta.get("corpus")
     if version != VERSION:
         raise StoreError(
             f"{path} describes a corpus of version {short(version)}, written by graphcircuits "
-            f"{found.package}; this is {__version__}, which has version {VERSION}: build it anew "
-            "in another folder."
+            f"{artifact.package}; this is {__version__}, which has version {VERSION}: build it "
+            "anew in another folder."
         )
     with taken_apart(path, "manifest"):
-        config = build_config(CorpusConfig, found.config)
-        plan = tuple(build_config(Shard, one) for one in found.meta["plan"])
+        config = build_config(CorpusConfig, artifact.config)
+        plan = tuple(build_config(Shard, one) for one in artifact.meta["plan"])
         kept = {
-            name: build_config(KeptShard, one) for name, one in dict(found.meta["kept"]).items()
+            name: build_config(KeptShard, one) for name, one in dict(artifact.meta["kept"]).items()
         }
         for name in (*kept, *(shard.name for shard in plan)):
             if Path(name).name != name:
                 raise ValueError(f"{short(name)} is not the name of a shard")
-        return Manifest(config, plan, kept, found.package)
-
-
-def check_settings(folder: Path, found: Manifest, config: CorpusConfig) -> None:
-    """Refuse to go on with a corpus that was begun otherwise."""
-    path = folder / MANIFEST
-    if found.package != __version__:
-        raise StoreError(
-            f"{path} was written by graphcircuits {found.package}, and this is {__version__}: "
-            "subjects of two versions would not be alike; build it anew in another folder, or go "
-            f"on with pip install graphcircuits=={found.package}."
-        )
-    then, now = (_flat(json_of(settings)) for settings in (found.config, config))
-    other = [f"{k} was {short(then.get(k))}, is {short(v)}" for k, v in now.items() if v != then[k]]
-    if other:
-        raise StoreError(
-            f"{path} is a corpus of other settings ({', '.join(other)}); give the same, or "
-            "choose another folder."
-        )
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        inner = isinstance(value, Mapping)
-        flat |= _flat(value, f"{prefix}{name}.") if inner else {prefix + name: value}
-    return flat
-
-
-def command_of(config: CorpusConfig) -> str:
-    """The command that makes a corpus of these settings, whatever it was begun or resumed with."""
-    standard = asdict(CorpusConfig(natural=1)) | {"natural": 0}
-    words = []
-    for name, value in asdict(config).items():
-        if value != standard[name] and not isinstance(value, dict):
-            text = ",".join(value) if isinstance(value, tuple) else str(value)
-            words.append(f" --{name.replace('_', '-')} {text}")
-    return f"python -m lab.factory corpus FOLDER{''.join(words)}"
-
-
-def json_of(value: object) -> Any:
-    """A value as a file has it."""
-    return parse_json(to_json(value).decode())
-
-
-# --- shards --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class ShardContent:
-    """What came of the orders of a shard, by id."""
-
-    subjects: Mapping[str, Transformer]
-    reports: Mapping[str, Mapping[str, Any]]
-    """Of all that were trained; those without a subject did not pass."""
-    refused: Mapping[str, str]
-    """Why others were not."""
-
-
-def write_shard(
-    folder: Path, shard: Shard, config: CorpusConfig, content: ShardContent
-) -> KeptShard:
-    """Write a shard, read it back, and say what the manifest is to say of it."""
-    tensors = {
-        f"{id}{BETWEEN}{name}": weight
-        for id, subject in content.subjects.items()
-        for name, weight in subject.weights.items()
-    }
-    subjects = {
-        id: {"transformer": subject.config, "codec": subject.codec}
-        for id, subject in content.subjects.items()
-    }
-    sha256 = save_artifact(
-        shard_path(folder, shard.name),
-        kind=SHARD,
-        config=made_from(shard, config),
-        seed=config.seed,
-        tensors=tensors,
-        meta={"subjects": subjects, "reports": content.reports, "refused": content.refused},
-        command=command_of(config),
-    )
-    kept = kept_of(read_shard(folder, shard.name))
-    assert kept.sha256 == sha256
-    return kept
-
-
-def made_from(shard: Shard, config: CorpusConfig) -> dict[str, Any]:
-    """What a shard depends on."""
-    return {"corpus": VERSION, "shard": shard, "build": config.build}
+        return Manifest(config, plan, kept, artifact.package)
 
 
 def read_shard(folder: Path, name: str, kept: KeptShard | None = None) -> Artifact:
     """A shard, whole and as the manifest has it; StoreError otherwise."""
     path = shard_path(folder, name)
-    found = load_artifact(path, SHARD)
-    if kept is not None and found.sha256 != kept.sha256:
+    artifact = load_artifact(path, SHARD)
+    if kept is not None and artifact.sha256 != kept.sha256:
         raise StoreError(
-            f"{path} is not the shard that was finished: it has sha256 {found.sha256[:12]}..., "
+            f"{path} is not the shard that was finished: it has sha256 {artifact.sha256[:12]}..., "
             f"the manifest says {kept.sha256[:12]}...; the command that built the corpus makes it "
             "again."
         )
     with taken_apart(path, "shard"):
-        maps = [found.meta[part] for part in ("subjects", "reports", "refused")]
-        if not all(isinstance(part, dict) for part in maps) or not maps[0].keys() <= maps[1].keys():
+        maps = [artifact.meta[each] for each in ("subjects", "reports", "refused")]
+        if not all(isinstance(each, dict) for each in maps) or not maps[0].keys() <= maps[1].keys():
             raise ValueError("every subject needs a report")
-    return found
-
-
-def kept_of(found: Artifact) -> KeptShard:
-    subjects, reports, refused = (found.meta[x] for x in ("subjects", "reports", "refused"))
-    return KeptShard(found.sha256, len(subjects), len(reports) - len(subjects), len(refused))
-
-
-def still_there(folder: Path, manifest: Manifest) -> Manifest:
-    """The manifest with the shards that are whole; what others are, the log says."""
-    kept: dict[str, KeptShard] = {}
-    for shard in manifest.plan:
-        path = shard_path(folder, shard.name)
-        if not path.exists():
-            if shard.name in manifest.kept:
-                log.warning("%s is gone; it is made again", path)
-            continue
-        try:
-            found = read_shard(folder, shard.name, manifest.kept.get(shard.name))
-        except StoreError as error:
-            log.warning("%s; it is made again", str(error).rstrip("."))
-            continue
-        if found.config != json_of(made_from(shard, manifest.config)):
-            log.warning("%s was made from another plan; it is made again", path)
-            continue
-        kept[shard.name] = kept_of(found)
-    return manifest.keeping(kept)
-
-
-def in_words(shards: Sequence[Shard]) -> str:
-    """How much shards are, such as `2000 subjects in 24 shards, about 118 MB`."""
-    subjects = sum(len(shard.members) for shard in shards)
-    size = sum(shard.n_bytes for shard in shards) / 1e6
-    return f"{subjects} subjects in {len(shards)} shards, about {size:.0f} MB"
+    return artifact

@@ -19,7 +19,7 @@ import torch
 from graphcircuits.cases.orders import Order
 from graphcircuits.fleets.checkpoint import Snapshot, load_snapshot, read_about, save_snapshot
 from graphcircuits.fleets.train import Keep
-from graphcircuits.io.disk import seldom
+from graphcircuits.io.files import seldom
 from graphcircuits.io.store import StoreError, content_hash
 from graphcircuits.subject.transformer import Transformer
 
@@ -32,7 +32,7 @@ def subject_path(directory: Path, id: str) -> Path:
 
 @dataclass(frozen=True)
 class Job:
-    """Orders that train side by side, and where the state of their training is kept."""
+    """Orders that train side by side, and the file that saves the state of their training."""
 
     path: Path
     about: Mapping[str, Any]
@@ -66,17 +66,17 @@ class Job:
                     "changed since; choose another directory, or delete it to start anew."
                 )
 
-    def keeper(self) -> Keep:
-        """What writes a snapshot, if the last one is long enough ago or time is up."""
-        save = seldom(save_snapshot)
+    def saver(self) -> Keep:
+        """A function that writes a snapshot, if the last one is long enough ago or time is up."""
+        write = seldom(save_snapshot)
 
-        def keep(snapshot: Snapshot, time_is_up: bool) -> None:
-            save(self.path, self.about, snapshot, force=time_is_up)
+        def save(snapshot: Snapshot, time_is_up: bool) -> None:
+            write(self.path, self.about, snapshot, force=time_is_up)
 
-        return keep
+        return save
 
     def snapshot(self, starts: Sequence[Transformer], device: torch.device) -> Snapshot | None:
-        """The last one that was kept, if there is one."""
+        """The last one that was saved, if there is one."""
         try:
             return load_snapshot(self.path, starts, device)
         except FileNotFoundError:
@@ -115,7 +115,7 @@ def unfinished(
 ) -> list[Job]:
     """The fleets of these orders, each with its settings, that a build was cut off in."""
     asked = {order.id: order for order in orders}
-    found = []
+    jobs = []
     for job in _jobs(directory):
         left = [order for order in job.orders if not subject_path(directory, order.id).exists()]
         mine = [order for order in left if order.id in asked]
@@ -129,10 +129,10 @@ def unfinished(
                 f"({other}); give the same, choose another directory, or delete it to start anew."
             )
         elif set(job.ids) <= asked.keys():
-            found.append(job)
+            jobs.append(job)
         else:
             log.warning("%s is left as it is: not all of its subjects are asked for", job.path)
-    return found
+    return jobs
 
 
 def _differing(

@@ -4,7 +4,7 @@ import shlex
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -41,8 +41,8 @@ from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
-    from graphcircuits.compare.bench import BenchConfig
     from graphcircuits.compare.report import Report
+    from graphcircuits.compare.selection import BenchConfig
 
 
 def bench(
@@ -127,14 +127,18 @@ def bench(
 ) -> None:
     """Compare methods on many subjects: AUROC where the circuit is known, CMD, time and memory.
 
-    Results that are already in the folder are kept, so an interrupted bench goes on where it was;
-    those of a method whose code has changed since are made again.
+    Results that are already in the folder are used again, so an interrupted bench goes on where it
+    was; those of a method whose revision has changed since are computed again.
     Exit code 1 if a case or a method failed.
     """
     from graphcircuits.cases.case import DEFAULT_LABELS, LABELINGS
     from graphcircuits.cases.orders import FLEETS
-    from graphcircuits.compare.bench import BenchConfig, usual_methods
-    from graphcircuits.compare.selection import ALL_SELECTIONS, select_subjects
+    from graphcircuits.compare.selection import (
+        ALL_SELECTIONS,
+        BenchConfig,
+        select_subjects,
+        usual_methods,
+    )
     from graphcircuits.drawing.library import SUFFIXES, missing_library
     from graphcircuits.evaluation.evaluate import LEVELS
 
@@ -155,7 +159,6 @@ def bench(
         writable({"--markdown": markdown, "--plot": plot}),
     )
     listed = usual_methods(fleet) if methods is None else tuple(listed_methods(methods))
-    options = options_by_method(option or [], listed)
     cases = cases or ("test" if subjects is None else "all")
     ids, left_out = select_subjects(cases, fleet, subjects)
     refuse(distinct("--cases", ids))
@@ -167,30 +170,28 @@ def bench(
         n_pairs=pairs,
         labels=labels or DEFAULT_LABELS,
         level=level or "head",
-        options=options,
+        options=options_by_method(option or [], listed),
         device=device,
         dtype=dtype,
         subjects=None if subjects is None else str(subjects),
+        split=cases if cases in ALL_SELECTIONS else "",
     )
     if left_out:
         why = "no subject is shipped" if subjects is None else "no case of the corpus"
         say(f"left out, {why}: {', '.join(left_out)}", err=True)
-    split = f" ({cases})" if cases in ALL_SELECTIONS else ""
-    noun = "case" if fleet == "planted" else f"{fleet} subject"
-    title = f"{_count(len(listed), 'method')} on {_count(len(ids), noun)}{split}"
-    report = _run(config, out, title, fresh=fresh, processes=processes, ray=ray)
+    report = _run(config, out, fresh=fresh, processes=processes, ray=ray)
     saved = save(
         {
             out: lambda folder: report.write(folder).values(),
             markdown: report.write_page,
-            out / "boxplot.svg": lambda path: _plot(report, path),
-            plot: lambda path: _draw(report, path),
+            out / "boxplot.svg": lambda path: _plot_if_possible(report, path),
+            plot: lambda path: _plot(report, path),
         }
         if report.runs
         else {}
     )
     if as_json:
-        print_json(_record(report))
+        print_json(report.record())
     else:
         _show(report)
     for failure in report.failures:
@@ -215,12 +216,12 @@ def _not_a_folder(subjects: Path | None) -> list[str]:
     return [f"--subjects must be a folder that build wrote, got {subjects}"]
 
 
-def _draw(report: "Report", path: Path) -> None:
+def _plot(report: "Report", path: Path) -> None:
     """Draw the box plot where it was asked for."""
     report.plot(path)
 
 
-def _plot(report: "Report", path: Path) -> tuple[Path, ...]:
+def _plot_if_possible(report: "Report", path: Path) -> tuple[Path, ...]:
     """Draw the box plot if that can be done here."""
     try:
         report.plot(path)
@@ -230,19 +231,15 @@ def _plot(report: "Report", path: Path) -> tuple[Path, ...]:
     return (path,)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _run(
-    config: "BenchConfig", out: Path, title: str, *, fresh: bool, processes: int, ray: str | None
+    config: "BenchConfig", out: Path, *, fresh: bool, processes: int, ray: str | None
 ) -> "Report":
-    from graphcircuits.compare.bench import run
-    from graphcircuits.compare.report import Report
+    """Run the bench with a progress bar; Ctrl-C says how much is stored."""
+    from graphcircuits.compare.bench import finished
     from graphcircuits.compare.runs import BenchRun, Failure
     from graphcircuits.jobs.runner import runner_of
 
-    found: list[BenchRun | Failure] = []
+    stored = 0
     try:
         with late_progress() as bar, closing(runner_of(processes, ray)) as runner:
             overall = bar.add_task("bench", total=config.n_runs)
@@ -251,74 +248,50 @@ def _run(
             def step(done: int, total: int) -> None:
                 bar.update(current, completed=done, total=total, visible=True)
 
-            for one in run(
+            def heard(outcome: BenchRun | Failure) -> None:
+                nonlocal stored
+                stored += isinstance(outcome, BenchRun)
+                bar.update(current, visible=False)
+                bar.update(overall, description=f"{outcome.case} {outcome.method or ''}")
+                # A case that cannot be loaded takes all its runs with it.
+                runs = 1 if outcome.method else config.n_runs // len(config.cases)
+                reused = isinstance(outcome, BenchRun) and outcome.reused
+                bar.advance(overall, runs, reused=reused)
+
+            return finished(
                 config,
                 out,
+                heard=heard,
+                command=shlex.join(["graphcircuits", *sys.argv[1:]]),
                 fresh=fresh,
                 runner=runner,
                 resources=resources_on(config.device, ray),
                 retries=0 if ray is None else RETRIES,
                 step=step,
-            ):
-                bar.update(current, visible=False)
-                bar.update(overall, description=f"{one.case} {one.method or ''}")
-                found.append(one)
-                # A case that cannot be loaded takes all its runs with it.
-                runs = 1 if one.method else config.n_runs // len(config.cases)
-                bar.advance(overall, runs, kept=isinstance(one, BenchRun) and one.reused)
+            )
     except KeyboardInterrupt:
-        kept = sum(isinstance(one, BenchRun) for one in found)
         say(
-            f"interrupted: {kept} of {config.n_runs} results are kept in {out}; "
+            f"interrupted: {stored} of {config.n_runs} results are kept in {out}; "
             f"the same command{' without --fresh' if fresh else ''} goes on from there.",
             err=True,
         )
         raise typer.Exit(INTERRUPTED) from None
-    command = shlex.join(["graphcircuits", *sys.argv[1:]])
-    return Report.of(config, found, title=title, command=command)
 
 
 def _show(report: "Report") -> None:
     from graphcircuits.compare import figures
-    from graphcircuits.compare.published import PUBLISHED_TITLE
 
     labels = f"AUROC ({report.config.labels} labels, {report.config.level} level)"
     say(f"{report.title}, {labels if report.has_truth else 'CMD'}")
     if report.worked_out:
         names = ", ".join(report.worked_out)
         say(f"labels worked out, their published lists not being at hand: {names}")
-    rows, columns = report.rows(), figures.header(report.rows())
+    rows = report.rows()
+    columns = figures.header(rows)
     shown = [figures.cells(row, plus_minus="±") for row in rows]
     print_table(list(columns), shown, numbers=len(columns) - 1)
-    published = [figures.cells(row, plus_minus="±")[:6] for row in report.published()]
-    if published:
-        say("")
-        say(f"{PUBLISHED_TITLE}:")
-        print_table(list(figures.HEADER[:6]), published, numbers=5)
     for other in report.other_labels():
         say("")
         say(f"AUROC ({other.config.labels} labels, {other.config.level} level)")
         cut = [figures.cells(row, plus_minus="±")[:6] for row in other.rows()]
         print_table(list(figures.HEADER[:6]), cut, numbers=5)
-
-
-def _record(report: "Report") -> dict[str, Any]:
-    from dataclasses import asdict
-
-    config = report.config
-    return {
-        "title": report.title,
-        "fleet": config.fleet,
-        "labels": config.labels if report.has_truth else None,
-        "worked_out": report.worked_out,
-        "level": config.level if report.has_truth else None,
-        "cases": list(config.cases),
-        "methods": [asdict(row) for row in report.rows()],
-        "breakdowns": [asdict(breakdown) for breakdown in report.breakdowns()],
-        "published": [asdict(row) for row in report.published()],
-        "other_labels": {
-            other.config.labels: [asdict(row) for row in other.rows()]
-            for other in report.other_labels()
-        },
-        "failures": [asdict(failure) for failure in report.failures],
-    }

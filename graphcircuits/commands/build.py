@@ -1,6 +1,5 @@
 """`graphcircuits build`: subjects of any fleet and architecture, trained and verified."""
 
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,17 +15,15 @@ from graphcircuits.commands.checks import (
     seed_range,
     writable_folders,
 )
-from graphcircuits.commands.interrupt import deferred
 from graphcircuits.commands.options import RETRIES, Ray, device_on, one_runner, resources_on
 from graphcircuits.commands.output import INTERRUPTED, Json, print_json, say
 from graphcircuits.commands.programs import own_case
-from graphcircuits.commands.progress import late_progress
+from graphcircuits.commands.progress import deferred, late_progress
 from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
     from graphcircuits.cases.case import Case
     from graphcircuits.cases.multitask import MultiCase
-    from graphcircuits.fleets.recipes import SiitConfig
 
 WIDEST = 64.0
 
@@ -101,15 +98,15 @@ def build(
     pass are in failed/: the same settings give the same subject, other settings train a new one.
     Exit code 1 if a subject did not pass.
     """
-    import shlex
     import time
+    from dataclasses import replace
 
     from graphcircuits.cases import build as builder
     from graphcircuits.cases.architectures import ARCHITECTURES
     from graphcircuits.cases.orders import Order
     from graphcircuits.cases.unfinished import begun
-    from graphcircuits.fleets.recipes import FLEETS
-    from graphcircuits.jobs.command import lasting
+    from graphcircuits.fleets.recipes import FLEETS, recipe
+    from graphcircuits.jobs.command import driver_command
     from graphcircuits.jobs.runner import runner_of
 
     names = [name.strip() for name in architecture.split(",")]
@@ -130,7 +127,9 @@ def build(
         device_on(device, ray),
         writable_folders({"--out": out}),
         _idle(ids, family, program, own=vocab is not None or max_seq_len is not None or causal),
-        _unsendable(program, ray),
+        ["--program cannot be sent to other machines; build it without --ray"]
+        if program is not None and ray is not None
+        else [],
     )
     if program is None:
         cases = _listed_cases(ids, family)
@@ -150,10 +149,10 @@ def build(
         "strict_weight": strict_weight,
         "edge_weight": edge_weight,
     }
-    siit = _recipe(fleet, typed)
+    given = {name: value for name, value in typed.items() if value is not None}
+    siit = replace(recipe(fleet), **given)
     config = builder.BuildConfig(siit=siit, widen=widen, processes=processes)
     deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
-    command = shlex.join(["graphcircuits", *lasting(sys.argv[1:])])
     built: list[builder.Built] = []
 
     def missing() -> list[str]:
@@ -182,7 +181,7 @@ def build(
                 config,
                 cases=cases,
                 device=device,
-                command=command,
+                command=driver_command(),
                 progress=show,
                 deadline=deadline,
                 runner=runner,
@@ -228,12 +227,6 @@ def _idle(
     return problems
 
 
-def _unsendable(program: str | None, ray: str | None) -> list[str]:
-    if program is None or ray is None:
-        return []
-    return ["--program cannot be sent to other machines; build it without --ray"]
-
-
 def _weightless(fleet: str, strict: float | None, edge: float | None) -> list[str]:
     """Weights of losses that the fleet is not trained with."""
     problems = []
@@ -244,21 +237,11 @@ def _weightless(fleet: str, strict: float | None, edge: float | None) -> list[st
     return problems
 
 
-def _recipe(fleet: str, typed: dict[str, Any]) -> "SiitConfig":
-    """The settings of the fleet, but for what was typed."""
-    from dataclasses import replace
-
-    from graphcircuits.fleets.recipes import recipe
-
-    return replace(recipe(fleet), **{name: x for name, x in typed.items() if x is not None})
-
-
 def _listed_cases(ids: list[str] | None, family: str | None) -> "list[Case | MultiCase]":
     """The cases named; or all of a family, but for those with nothing to train."""
     from graphcircuits.cases import case_ids, load_case
     from graphcircuits.cases.multitask import AT
-    from graphcircuits.cases.prepare import find_case
-    from graphcircuits.cases.structure import is_constant
+    from graphcircuits.cases.prepare import find_case, is_constant
 
     for id in ids or ():
         model, at, _ = id.partition(AT)

@@ -16,9 +16,9 @@ LARGEST_SEED = 2**32 - 1
 
 def refuse(*problems: Iterable[str]) -> None:
     """Raise the problems as one error, if there are any."""
-    found = [problem for some in problems for problem in some]
-    if found:
-        raise ValueError("; ".join(found) + ".")
+    texts = [problem for some in problems for problem in some]
+    if texts:
+        raise ValueError("; ".join(texts) + ".")
 
 
 def in_range(
@@ -98,21 +98,21 @@ def writable(files: Mapping[str, Path | None], *, read: Iterable[Path | None] = 
         if path is None:
             continue
         try:
-            place = path.resolve()
-            if place.is_dir():
+            resolved = path.resolve()
+            if resolved.is_dir():
                 problems.append(f"{flag} must be a file, but {path} is a folder")
-            elif _there(place) and not place.is_file():
+            elif _there(resolved) and not resolved.is_file():
                 problems.append(f"{flag} must be a file, but {path} is a device or a pipe")
-            elif place in inputs:
+            elif resolved in inputs:
                 problems.append(f"{flag} would overwrite {path}, which is read")
-            elif place in taken:
-                problems.append(f"{taken[place]} and {flag} are the same file, {path}")
+            elif resolved in taken:
+                problems.append(f"{taken[resolved]} and {flag} are the same file, {path}")
             else:
-                problems += _unwritable(flag, place.parent)
+                problems += _unwritable(flag, resolved.parent)
         except OSError as error:
             problems.append(f"{flag} cannot be written: {path}: {reason(error)}")
         else:
-            taken.setdefault(place, flag)
+            taken.setdefault(resolved, flag)
     return problems
 
 

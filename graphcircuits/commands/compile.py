@@ -79,15 +79,11 @@ def _compiled(
     program: str, vocab: str | None, max_seq_len: int | None, causal: bool
 ) -> tuple["CompiledModel", str]:
     """The model, and what to call it."""
-    from graphcircuits.commands.programs import is_program, own_program
-    from graphcircuits.rasp.compile import compile_program
+    from graphcircuits.commands.programs import is_program, own_case, program_file
 
     if is_program(program):
-        own = own_program(program, vocab, max_seq_len)
-        model = compile_program(
-            own.program, vocab=own.vocab, max_seq_len=own.max_seq_len, causal=causal
-        )
-        return model, printable(f"{own.name} ({own.path})")
+        case = own_case(program, vocab, max_seq_len, causal)
+        return case.compiled, printable(f"{case.id} ({program_file(program)})")
     from graphcircuits.cases import load_case
 
     case = load_case(program)

@@ -15,15 +15,9 @@ from graphcircuits.commands.checks import (
     suffix,
     writable,
 )
-from graphcircuits.commands.output import (
-    Json,
-    print_json,
-    print_table,
-    printable,
-    save,
-    say,
-)
-from graphcircuits.commands.programs import planted, program_file, without_subject
+from graphcircuits.commands.localize_inputs import LocalizeWords
+from graphcircuits.commands.output import Json, print_json, print_table, save, say
+from graphcircuits.commands.programs import program_file, without_subject
 from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import (
     Device,
@@ -32,19 +26,12 @@ from graphcircuits.commands.subjects import (
     TaskName,
     Words,
     is_case,
-    model_prompts,
-    own_pairs,
-    own_subject,
-    placed,
     prompt_problems,
-    title_of,
 )
 
 if TYPE_CHECKING:
     from graphcircuits.evaluation.curves import Evaluation
     from graphcircuits.result.result import Result
-    from graphcircuits.subject.transformer import Transformer
-    from graphcircuits.task.pairs import Pairs
 
 SIZES = ("mib", "log", "both")
 
@@ -102,18 +89,17 @@ def evaluate(
     import warnings
     from dataclasses import replace
 
+    from graphcircuits.drawing.library import SUFFIXES as PLOTS
+    from graphcircuits.drawing.library import missing_library
     from graphcircuits.evaluation import curves
-    from graphcircuits.evaluation.curve_plot import SUFFIXES as PLOTS
-    from graphcircuits.evaluation.curve_plot import missing_library
     from graphcircuits.result.result import Result
     from graphcircuits.task.accuracy import LEAST_RIGHT, OftenWrong, wrong_text
 
     files, subjects = _sorted(results)
+    subject = subjects[0] if subjects else None
     refuse(
         _problems(files, subjects, model, pairs_file),
-        prompt_problems(
-            subjects[0] if subjects else None, model, task=task, pairs_file=pairs_file, words=words
-        ),
+        prompt_problems(subject, model, task=task, pairs_file=pairs_file, words=words),
         prompt_count("--pairs", pairs),
         [] if seed is None else seed_range(seed),
         known_dtype(dtype),
@@ -124,50 +110,41 @@ def evaluate(
         writable({"--out": out, "--plot": plot}, read=[*map(Path, files), pairs_file]),
     )
     counts = _counts(sizes)
-    loaded = {file: Result.load(file) for file in files}
-    subject = subjects[0] if subjects else None
-    if subject is None and model is None:
-        subject = _named_case(loaded)
-    chosen, said = _seed(loaded, seed)
+    loaded = [Result.load(file) for file in files]
+    drawn_by, note = curves.fresh_draw(loaded, seed)
+    named = LocalizeWords(
+        case=_named_case(loaded) if subject is None and model is None else subject,
+        model=model,
+        task=task,
+        pairs_file=pairs_file,
+        words=words,
+        n_pairs=pairs,
+        seed=drawn_by,
+        device=device,
+        dtype=dtype,
+    )
     with late_progress() as bar:
         step = bar.add_task("loading", total=len(files))
-        transformer, prompts, title, about = _given(
-            subject,
-            model,
-            task,
-            pairs_file,
-            words=words,
-            n_pairs=pairs,
-            seed=chosen,
-            device=device,
-            dtype=dtype,
-        )
-        bar.update(step, description=f"{title}: faithfulness")
+        inputs = named.load(fresh=False)
+        bar.update(step, description="faithfulness")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", OftenWrong)  # said below
-            found = curves.evaluate(
-                dict(zip(curves.file_names(files), loaded.values(), strict=True)),
-                transformer,
-                prompts,
+            evaluation = curves.evaluate(
+                inputs.subject,
+                inputs.pairs,
+                dict(zip(curves.file_names(files), loaded, strict=True)),
                 sizes=counts,
                 progress=lambda done, total: bar.update(step, completed=done, total=total),
             )
-    drawn = pairs_file is None
-    notes = [*(said if drawn else []), *_others(loaded, title, about)]
-    found = replace(
-        found,
-        subject=title,
-        task=about,
-        seed=chosen if drawn else None,
-        notes=(*notes, *found.notes),
-    )
-    if found.right is not None and found.right < LEAST_RIGHT:
-        say(f"warning: {wrong_text(found.right, found.n_pairs)}", err=True)
-    saved = save({out: found.save, plot: found.plot})
+    if pairs_file is None:
+        evaluation = replace(evaluation, seed=drawn_by, notes=(note, *evaluation.notes))
+    if evaluation.right is not None and evaluation.right < LEAST_RIGHT:
+        say(f"warning: {wrong_text(evaluation.right, evaluation.n_pairs)}", err=True)
+    saved = save({out: evaluation.save, plot: evaluation.plot})
     if as_json:
-        print_json(found.record())
+        print_json(evaluation.record())
     else:
-        _show(found)
+        _show(evaluation)
     saved.tell(quiet=as_json)
 
 
@@ -202,107 +179,39 @@ def _problems(
 def _counts(sizes: str) -> str | list[int]:
     if sizes in SIZES:
         return sizes
-    parts = sizes.replace(" ", "").split(",")
-    if not all(part.isascii() and part.isdecimal() and len(part) < 16 for part in parts):
+    numbers = sizes.replace(" ", "").split(",")
+    if not all(text.isascii() and text.isdecimal() and len(text) < 16 for text in numbers):
         raise ValueError(
             f"--sizes must be {', '.join(SIZES)} or numbers of edges with commas between, "
             f"got {sizes!r}."
         )
-    return [int(part) for part in parts]
+    return [int(text) for text in numbers]
 
 
-def _named_case(loaded: "dict[str, Result]") -> str:
+def _named_case(results: "list[Result]") -> str:
     """The case that all files name as their subject."""
-    named = {result.subject for result in loaded.values()}
-    if len(named) == 1 and is_case(one := named.pop()):
-        return one
+    names = {result.subject for result in results}
+    if len(names) == 1 and is_case(name := names.pop()):
+        return name
     raise ValueError(
         "the files do not say which case they are of: give it, such as ib-3, or --model with "
         "--task or --pairs-file."
     )
 
 
-def _seed(loaded: "dict[str, Result]", given: int | None) -> tuple[int, list[str]]:
-    """What draws the prompts, and what that means for the results."""
-    from graphcircuits.evaluation.proposal import fresh_seed
-
-    known = sorted({result.seed for result in loaded.values() if result.seed is not None})
-    used = f"the results were found with {' and '.join(map(str, known))}"
-    if given is None:
-        drawn = fresh_seed(max(known, default=0))
-        return drawn, [f"fresh pairs, of seed {drawn}" + (f"; {used}" if known else "")]
-    if given in known:
-        return given, [f"these pairs may not be fresh: {used}, the seed that was given"]
-    return given, [f"pairs of seed {given}" + (f"; {used}" if known else "")]
-
-
-def _others(loaded: "dict[str, Result]", title: str, task: str) -> list[str]:
-    """Results that name another subject or task than the one they are evaluated on."""
-    notes = []
-    for file, result in loaded.items():
-        for noun, theirs, ours in (("subject", result.subject, title), ("task", result.task, task)):
-            if theirs and ours and theirs != ours:
-                notes.append(f"{file} was found for another {noun}: {theirs}")
-    return notes
-
-
-# What it means
-
-
-def _given(
-    subject: str | None,
-    model: str | None,
-    task: str | None,
-    pairs_file: Path | None,
-    *,
-    words: bool,
-    n_pairs: int,
-    seed: int,
-    device: str,
-    dtype: str | None,
-) -> tuple["Transformer", "Pairs", str, str]:
-    """Subject, prompts, and what to call subject and task."""
-    if subject is not None and is_case(subject):
-        from graphcircuits.cases import load_case
-
-        case, transformer = load_case(subject), load_case(subject).subject()
-        title, about = case.id, case.task
-    elif subject is not None:
-        assert model is not None
-        case, transformer = planted(subject, Path(model))
-        title, about = case.id, printable(case.task)
-    else:
-        assert model is not None
-        transformer, _ = own_subject(model, device, dtype)
-        prompts, about = model_prompts(
-            model,
-            transformer,
-            task=task,
-            pairs_file=pairs_file,
-            words=words,
-            n=n_pairs,
-            seed=seed,
-        )
-        return transformer, prompts, title_of(model), about
-    transformer = placed(transformer, device, dtype)
-    if pairs_file is None:
-        return transformer, case.pairs(n_pairs, seed=seed), title, about
-    assert model is not None
-    return transformer, own_pairs(pairs_file, model, transformer, words=words), title, about
-
-
-def _show(found: "Evaluation") -> None:
+def _show(evaluation: "Evaluation") -> None:
     from graphcircuits.evaluation.curves import GRIDS
 
-    say(f"{found.subject}: {found.task}" if found.task else found.subject)
-    right = "" if found.right is None else f", the subject is right on {found.right:.0%} of them"
-    say(f"{found.n_pairs} pairs{right}")
-    for note in found.notes:
+    say(": ".join(text for text in (evaluation.subject, evaluation.task) if text))
+    right = evaluation.right
+    share = "" if right is None else f", the subject is right on {right:.0%} of them"
+    say(f"{evaluation.n_pairs} pairs{share}")
+    for note in evaluation.notes:
         say(note)
-    for grid in found.grids:
+    for grid in evaluation.grids:
         say("")
         say(f"faithfulness, {GRIDS[grid]}")
-        header, cells = found.rows(grid)
+        header, cells = evaluation.rows(grid)
         print_table(header, cells, numbers=len(header))
-    for sentence in found.circuits():
+    for sentence in evaluation.circuits():
         say(sentence)

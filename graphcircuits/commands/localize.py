@@ -1,4 +1,8 @@
-"""`graphcircuits localize`: the circuit of a case, of a model of your own, or of your program."""
+"""`graphcircuits localize`: the circuit of a case, of a model of your own, or of your program.
+
+`localize_inputs` loads what the words name, `graphcircuits.methods` scores the edges, and
+`graphcircuits.evaluation.localize` proposes the circuit. Here are the words and what is printed.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -17,17 +21,26 @@ from graphcircuits.commands.checks import (
     suffix,
     writable,
 )
-from graphcircuits.commands.interrupt import deferred
-from graphcircuits.commands.localize_inputs import Inputs, Typed
-from graphcircuits.commands.localize_report import Conclusion, conclude, tell
+from graphcircuits.commands.localize_inputs import Inputs, LocalizeWords
 from graphcircuits.commands.options import method_options, named_method
-from graphcircuits.commands.output import INTERRUPTED, Json, save, say
-from graphcircuits.commands.progress import late_progress
+from graphcircuits.commands.output import (
+    INTERRUPTED,
+    Json,
+    parse_options,
+    print_json,
+    print_table,
+    save,
+    say,
+)
+from graphcircuits.commands.progress import deferred, late_progress
 from graphcircuits.commands.subjects import Device, Dtype, Model, TaskName, Words
 
 if TYPE_CHECKING:
+    from graphcircuits.evaluation.localize import Conclusion
     from graphcircuits.methods import Method
-    from graphcircuits.subject.transformer import Transformer
+
+ROWS = 20
+"""Of the table, where nobody asked for more edges."""
 
 
 def localize(
@@ -161,10 +174,11 @@ def localize(
     """
     from graphcircuits.cases.architectures import ARCHITECTURES
     from graphcircuits.evaluation.evaluate import LEVELS
+    from graphcircuits.evaluation.proposal import LARGE
     from graphcircuits.fleets.recipes import FLEETS
     from graphcircuits.result.result import SUFFIXES
 
-    given = Typed(
+    given = LocalizeWords(
         case=case,
         model=model,
         fleet=fleet,
@@ -189,8 +203,8 @@ def localize(
         in_range("--edges", edges, 1),
         in_range("--keep", keep, 0.01, 1),
         in_range("--top", top, 1),
-        _untested(method, top),
-        _refining(refine, refine_steps, refine_checkpoint),
+        _without_tests(method, top),
+        _refine_problems(refine, refine_steps, refine_checkpoint),
         suffix("--out", out, *SUFFIXES),
         suffix("--html", html, ".html", ".htm"),
         device_there(device),
@@ -203,102 +217,151 @@ def localize(
         [] if architecture is None else one_of("--architecture", architecture, [*ARCHITECTURES]),
         given.problems(),
     )
-    own = None if method is None else named_method(method)
-    if own is not None:
-        method_options(own, option or [])  # before anything is loaded
-    files = [path for path in (out, html) if path is not None]
+    if method is None and "predictor" in parse_options(option or []):
+        method = "gcl"
+    named = None if method is None else named_method(method)
+    if named is not None:
+        method_options(named, option or [])  # before anything is loaded
+    length = {"seconds": refine, "steps": refine_steps, "checkpoint": refine_checkpoint}
     try:
         inputs = given.load()
-        found, cut_short = _found(
+        small = inputs.subject.graph.n_edges < LARGE  # its curve takes no time to speak of
+        looked_at = out is not None and out.suffix in (".json", ".safetensors")
+        conclusion, cut_short = _run(
             inputs,
-            own,
-            option=option or [],
+            named,
+            option or [],
             top=top,
             seed=seed,
-            refining={
-                "refine_seconds": refine,
-                "refine_steps": refine_steps,
-                "refine_checkpoint": refine_checkpoint,
-            },
+            refining=None if refine is None and refine_steps is None else length,
             edges=edges,
             keep=keep,
             level=level,
-            drawn=seed if pairs_file is None else None,
-            kept=html is not None or _keeps_curve(out, inputs.subject),
+            drawn_by=seed if pairs_file is None else None,
+            with_curve=html is not None or (small and looked_at),
         )
     except KeyboardInterrupt:
-        _say_nothing_written(files, refine_checkpoint)
+        _say_nothing_written([out, html], refine_checkpoint)
+    result, truth = conclusion.result, inputs.truth
     saved = save(
         {
-            out: lambda path: found.result.save(path),
-            html: lambda path: found.result.show(path, truth=inputs.truth, notes=inputs.variables),
+            out: lambda path: result.save(path),
+            html: lambda path: result.show(path, truth=truth, notes=inputs.variables),
         }
     )
-    tell(found, as_json=as_json)
+    _print(conclusion, as_json=as_json, rows=ROWS if edges is None else conclusion.proposal.best)
     saved.tell(quiet=as_json)
     if cut_short:
         _say_cut_short(refine_checkpoint)
 
 
-def _found(
-    inputs: "Inputs",
+def _run(
+    inputs: Inputs,
     method: "str | Method | None",
-    *,
     option: list[str],
+    *,
     top: int | None,
     seed: int,
-    refining: dict[str, Any],
-    edges: int | None,
-    keep: float,
-    level: str,
-    drawn: int | None,
-    kept: bool,
-) -> tuple[Conclusion, bool]:
-    """Run the method and conclude; whether refining was cut short by Ctrl-C."""
+    refining: dict[str, Any] | None,
+    drawn_by: int | None,
+    **judged: Any,
+) -> tuple["Conclusion", bool]:
+    """Score the edges, refine and conclude; whether refining was cut short by Ctrl-C."""
     import warnings
-    from dataclasses import replace
 
     from graphcircuits import methods
+    from graphcircuits.evaluation.localize import conclude
+    from graphcircuits.methods.refine import refined
 
-    subject, prompts, title = inputs.subject, inputs.pairs, inputs.title
+    subject, prompts = inputs.subject, inputs.pairs
     with late_progress() as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", methods.BeyondTraining)  # the notes say it
-        step = bar.add_task(f"choosing a method for {title}", total=None)
-        choice = method or methods.default_method(subject, prompts, seed=seed)
-        run = choice.method if isinstance(choice, methods.ChosenMethod) else choice
-        options: dict[str, Any] = method_options(run, option)
+        step = bar.add_task(f"choosing a method for {subject.name}", total=None)
+        # Without a name the options are those of the choice, and are read after it.
+        options = {} if method is None else method_options(method, option)
         options |= {} if top is None else {"top": top}
-        name = run if isinstance(run, str) else methods.name_of(run)
-        bar.update(step, description=f"{name} on {title}")
+        chosen = methods.choose_method(subject, prompts, method, seed=seed, **options)
+        if method is None:
+            chosen = chosen.with_options(method_options(chosen.name, option))
+        bar.update(step, description=f"{chosen.name} on {subject.name}")
         with deferred() as interruption:
 
             def progress(done: int, total: int) -> None:
                 bar.update(step, completed=done, total=total)
                 interruption.check()
 
-            result = methods.localize(
-                subject, prompts, choice, seed=seed, progress=progress, **refining, **options
-            )
-            if all(length is None for length in refining.values()):
+            result = chosen.run(progress=progress)
+            if refining is None:
                 interruption.check()
+            else:
+                result = refined(subject, prompts, result, progress=progress, **refining)
         bar.remove_task(step)
-        step = bar.add_task(f"choosing the circuit of {title}", total=None)
-        found = conclude(
-            replace(result, subject=title, task=inputs.about),
-            inputs,
-            edges=edges,
-            keep=keep,
-            level=level,
-            drawn=drawn,
-            kept=kept,
+        step = bar.add_task(f"choosing the circuit of {subject.name}", total=None)
+        conclusion = conclude(
+            subject,
+            prompts,
+            result,
+            fresh=inputs.fresh,
+            truth=inputs.truth,
+            notes=inputs.notes,
+            seed=drawn_by,
             progress=lambda done, total: bar.update(step, completed=done, total=total),
+            **judged,
         )
-    return found, interruption.asked
+    return conclusion, interruption.asked
 
 
-def _say_nothing_written(files: list[Path], checkpoint: Path | None) -> NoReturn:
+# What is printed
+
+
+def _print(conclusion: "Conclusion", *, as_json: bool, rows: int) -> None:
+    """Print a conclusion; the table has at most so many rows."""
+    from graphcircuits.task.accuracy import LEAST_RIGHT, wrong_text
+
+    if as_json:
+        print_json(conclusion.record())
+    else:
+        _show(conclusion, min(rows, conclusion.proposal.best))
+    for text in conclusion.warnings:
+        say(f"warning: {text}", err=True)
+    if conclusion.right is not None and conclusion.right < LEAST_RIGHT:
+        say(f"warning: {wrong_text(conclusion.right, conclusion.n_pairs)}", err=True)
+
+
+def _show(conclusion: "Conclusion", n_rows: int) -> None:
+    """Print the best edges and what there is to say of them."""
+    result, proposal, truth = conclusion.result, conclusion.proposal, conclusion.truth
+    say(f"{result.subject}: {result.task}" if result.task else result.subject)
+    say(f"{result.method}, {conclusion.n_pairs} pairs, seed {result.seed}, {result.seconds:.2f} s")
+    for note in result.notes:
+        if note not in conclusion.warnings:
+            say(note)
+    if conclusion.right is not None:
+        say(f"the subject is right on {conclusion.right:.0%} of the prompts")
+    rows, likely = [], result.top_probabilities(n_rows)
+    for rank, (edge, score) in enumerate(result.top(n_rows)):
+        rows.append([str(rank + 1), edge, f"{score:.4g}"])
+        if likely is not None:
+            rows[-1].append(f"{likely[rank]:.0%}")
+        if truth is not None:
+            rows[-1].append("yes" if edge in truth else "")
+    marks = [] if likely is None else ["probability"]
+    marks += [] if truth is None else ["in the true circuit"]
+    print_table(["rank", "edge", "score", *marks], rows)
+    if n_rows < proposal.best:
+        say(f"... and {proposal.best - n_rows:,} more, which --json and --out give")
+    for sentence in proposal.sentences():
+        say(sentence)
+    if truth is not None:
+        true_edges = len(proposal.circuit & truth.on(result.graph))
+        say(f"{true_edges} of the {len(truth)} true edges are among them")
+        say(f"AUROC {conclusion.auroc:.4f} ({conclusion.level} level)")
+
+
+def _say_nothing_written(files: list[Path | None], checkpoint: Path | None) -> NoReturn:
     """After Ctrl-C before there was a result."""
-    missing = f"; not written: {', '.join(map(str, files))}" if files else ""
+    names = [str(file) for file in files if file is not None]
+    missing = f"; not written: {', '.join(names)}" if names else ""
     begun = checkpoint is not None and checkpoint.is_file()
     how = f"; the same command goes on from {checkpoint}" if begun else ""
     say(f"interrupted: there is no result yet{missing}{how}.", err=True)
@@ -316,18 +379,23 @@ def _say_cut_short(checkpoint: Path | None) -> NoReturn:
     raise typer.Exit(INTERRUPTED)
 
 
-def _untested(method: str | None, top: int | None) -> list[str]:
-    """`--top` where nothing can be left out."""
-    from graphcircuits.methods import METHODS, options_of
+# What is refused
 
-    if top is None or method in [name for name, one in METHODS.items() if "top" in options_of(one)]:
+
+def _without_tests(method: str | None, top: int | None) -> list[str]:
+    """`--top` where nothing can be left out."""
+    from graphcircuits.methods import METHODS
+
+    if top is None or method in [name for name, one in METHODS.items() if "top" in one.options]:
         return []
     got = "none" if method is None else method
     return [f"--top goes with methods that test edge by edge: --method exact or acdc, got {got}"]
 
 
-def _refining(seconds: float | None, steps: int | None, checkpoint: Path | None) -> list[str]:
-    """How long to refine, and where to keep it."""
+def _refine_problems(
+    seconds: float | None, steps: int | None, checkpoint: Path | None
+) -> list[str]:
+    """How long to refine, and where to store it."""
     both = seconds is not None and steps is not None
     neither = seconds is None and steps is None and checkpoint is not None
     return [
@@ -337,11 +405,3 @@ def _refining(seconds: float | None, steps: int | None, checkpoint: Path | None)
         *(["give --refine (seconds) or --refine-steps, not both"] if both else []),
         *(["--refine-checkpoint goes with --refine or --refine-steps"] if neither else []),
     ]
-
-
-def _keeps_curve(out: Path | None, transformer: "Transformer") -> bool:
-    """Whether the file is one that is looked at later, and its curve takes no time to speak of."""
-    from graphcircuits.evaluation.proposal import LARGE
-
-    small = transformer.graph.n_edges < LARGE
-    return small and out is not None and out.suffix in (".json", ".safetensors")

@@ -1,8 +1,7 @@
-"""What `graphcircuits localize` works on: a subject, prompts, and what is known of both.
+"""What `graphcircuits localize` works on: the subject and the prompts that the words name.
 
-1. `Typed` holds the words that name them; its `problems` says which do not go together.
-2. Its `load` gives the subject, its prompts and fresh ones: drawn by another seed or, of a file,
-   those that were held back. Prompts that the model gets wrong are left out on request.
+`LocalizeWords` holds the words; its `problems` says which do not go together, and its `load` gives
+the subject, its prompts and fresh ones: drawn by another seed or, of a file, those held back.
 """
 
 from dataclasses import dataclass, replace
@@ -14,11 +13,11 @@ from graphcircuits.commands.output import printable
 from graphcircuits.commands.programs import is_program, planted, without_subject
 from graphcircuits.commands.subjects import (
     is_path,
-    model_prompts,
     own_pairs,
     own_subject,
     placed,
     prompt_problems,
+    task_pairs,
     title_of,
 )
 
@@ -44,187 +43,144 @@ class Inputs:
     pairs: "Pairs"
     fresh: "Pairs | None"
     truth: "Circuit | None"
-    title: str
-    about: str
-    case: "Case | None"
-    notes: tuple[str, ...] = ()
+    variables: dict[str, str] | None
+    """What components compute, where a program says so and the subject is known to follow."""
+    notes: tuple[str, ...]
     """What was done to the prompts, or could be."""
-
-    @property
-    def variables(self) -> dict[str, str] | None:
-        """What components compute, where a program says so and the subject is known to follow."""
-        if self.case is None or self.truth is None:
-            return None
-        return {name: printable(text) for name, text in self.case.variables.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Typed:
+class LocalizeWords:
     """What was typed about the subject and its prompts."""
 
     case: str | None
     model: str | None
-    fleet: str
-    architecture: str | None
+    fleet: str = "planted"
+    architecture: str | None = None
     task: str | None
     pairs_file: Path | None
     words: bool
     n_pairs: int
     seed: int
-    hold_out: float | None
-    only_right: bool
-    vocab: str | None
-    max_seq_len: int | None
-    causal: bool
+    hold_out: float | None = None
+    only_right: bool = False
+    vocab: str | None = None
+    max_seq_len: int | None = None
+    causal: bool = False
     device: str
     dtype: str | None
 
     def problems(self) -> list[str]:
         """Words that do not go together."""
-        chosen = self.fleet != "planted" or self.architecture is not None
-        problem = "--fleet and --architecture choose among the subjects of a case, not with --model"
-        return [
-            *self._misplaced(),
-            *([problem] if self.model is not None and chosen else []),
-            *prompt_problems(
-                self.case,
-                self.model,
-                task=self.task,
-                pairs_file=self.pairs_file,
-                words=self.words,
-            ),
-            *self._not_held_back(),
-        ]
-
-    def _misplaced(self) -> list[str]:
+        problems = []
         if self.case is None or self.model is None:
-            typed = self.vocab is not None or self.max_seq_len is not None or self.causal
-            problem = (
-                "--vocab, --max-seq-len and --causal go with a program of your own and --subject"
+            if self.vocab is not None or self.max_seq_len is not None or self.causal:
+                problems.append(
+                    "--vocab, --max-seq-len and --causal go with a program of your own and "
+                    "--subject"
+                )
+            problems += [] if self.case is None else without_subject(self.case)
+        elif not is_program(self.case):
+            problems.append(f"{_CHOICE}; got both {self.case} and {self.model}")
+        if self.model is not None and (self.fleet != "planted" or self.architecture is not None):
+            problems.append(
+                "--fleet and --architecture choose among the subjects of a case, not with --model"
             )
-            lonely = [] if self.case is None else without_subject(self.case)
-            return [*([problem] if typed else []), *lonely]
-        if not is_program(self.case):
-            return [f"{_CHOICE}; got both {self.case} and {self.model}"]
-        return []
-
-    def _not_held_back(self) -> list[str]:
-        share = self.hold_out
-        if share is None:
-            return []
-        if self.pairs_file is None:
-            return ["--hold-out goes with --pairs-file: other prompts are drawn afresh to judge by"]
-        return above("--hold-out", share, 0) or (
-            [f"--hold-out must be below 1, got {share}"] if share >= 1 else []
+        problems += prompt_problems(
+            self.case, self.model, task=self.task, pairs_file=self.pairs_file, words=self.words
         )
+        if self.hold_out is not None and self.pairs_file is None:
+            problems.append(
+                "--hold-out goes with --pairs-file: other prompts are drawn afresh to judge by"
+            )
+        elif self.hold_out is not None:
+            problems += above("--hold-out", self.hold_out, 0)
+            problems += [f"--hold-out must be below 1, got {self.hold_out}"] * (self.hold_out >= 1)
+        return problems
 
-    def load(self) -> Inputs:
-        """Subject and prompts."""
+    def load(self, *, fresh: bool = True) -> Inputs:
+        """Subject and prompts; with `fresh`, others to judge by."""
         from graphcircuits.evaluation.proposal import fresh_seed
+        from graphcircuits.task.accuracy import only_right
 
-        found = self._own() if self.model is not None else self._of_case()
-        if self.pairs_file is not None:
-            return self._from_file(found)
-        drawn = self._drawn(found, fresh_seed(self.seed))
-        return self._answered(replace(found, fresh=drawn))
-
-    def _own(self) -> Inputs:
-        """Of a model of the user's own, or of a program and the subject that was built of it."""
-        assert self.model is not None
-        if self.case is None:
-            subject, truth = own_subject(self.model, self.device, self.dtype)
-            pairs, about = model_prompts(
-                self.model,
-                subject,
-                task=self.task,
-                pairs_file=self.pairs_file,
-                words=self.words,
-                n=self.n_pairs,
-                seed=self.seed,
+        case, subject, truth = self._subject()
+        notes: tuple[str, ...] = ()
+        if self.pairs_file is None:
+            pairs = self._draw(case, subject, self.seed)
+            others = self._draw(case, subject, fresh_seed(self.seed)) if fresh else None
+        else:
+            file, model = self.pairs_file, str(self.model)
+            pairs, others = own_pairs(file, model, subject, words=self.words), None
+        if self.only_right:
+            given, pairs = len(pairs), only_right(subject, pairs)
+            others = None if others is None else only_right(subject, others)
+            notes = (
+                f"{given - len(pairs)} of {given} pairs are left out, which the model gets wrong",
             )
-            return Inputs(subject, pairs, None, truth, title_of(self.model), about, None)
-        case, subject = planted(
-            self.case,
-            Path(self.model),
-            vocab=self.vocab,
-            max_seq_len=self.max_seq_len,
-            causal=self.causal,
+        if self.pairs_file is not None and fresh:
+            pairs, others, note = self._hold_back(pairs)
+            notes += note
+        if case is not None:
+            pairs = replace(pairs, task=case.task)
+        return Inputs(
+            replace(subject, name=printable(subject.name)),
+            replace(pairs, task=printable(pairs.task)),
+            others,
+            truth,
+            None
+            if case is None or truth is None
+            else {name: printable(text) for name, text in case.variables.items()},
+            notes,
         )
-        pairs = (
-            case.pairs(self.n_pairs, seed=self.seed)
-            if self.pairs_file is None
-            else own_pairs(self.pairs_file, self.model, subject, words=self.words)
-        )
-        subject = placed(subject, self.device, self.dtype)
-        truth, about = _truth(case, subject), printable(case.task)
-        return Inputs(subject, pairs, None, truth, case.id, about, case)
 
-    def _of_case(self) -> Inputs:
-        """Of a subject that ships."""
+    def _subject(self) -> "tuple[Case | None, Transformer, Circuit | None]":
+        """The case or program, if one was named; the subject, and its circuit where it is known."""
         from graphcircuits.cases import load_case
 
-        if self.case is None:
+        if self.model is not None and self.case is None:
+            subject, truth = own_subject(self.model, self.device, self.dtype)
+            return None, replace(subject, name=title_of(self.model)), truth
+        if self.model is not None and self.case is not None:
+            typed = {"vocab": self.vocab, "max_seq_len": self.max_seq_len, "causal": self.causal}
+            case, subject = planted(self.case, Path(self.model), **typed)
+            subject = replace(subject, name=case.id)
+        elif self.case is None:
             raise ValueError(f"{_CHOICE}; got neither.")
-        if self.pairs_file is not None:
+        elif self.pairs_file is not None:
             raise ValueError("a case draws its own prompts; --pairs-file goes with --model.")
-        if is_path(self.case):
+        elif is_path(self.case):
             raise ValueError(
                 f"{self.case} is a path, not a case; give it as --model {self.case}, with --task "
                 "or --pairs-file."
             )
-        case = load_case(self.case)
-        subject = case.subject(self.fleet, self.architecture)
-        title = replace(case.shipped(self.fleet, self.architecture), case=case.id).id
-        truth = _truth(case, subject)
-        pairs = case.pairs(self.n_pairs, seed=self.seed)
-        subject = placed(subject, self.device, self.dtype)
-        return Inputs(subject, pairs, None, truth, title, case.task, case)
+        else:
+            case = load_case(self.case)
+            subject = case.subject(self.fleet, self.architecture)
+        truth = None if subject.fleet == "natural" else case.labels(graph=subject.graph)
+        return case, placed(subject, self.device, self.dtype), truth
 
-    def _drawn(self, found: Inputs, seed: int) -> "Pairs":
-        if found.case is not None:
-            return found.case.pairs(self.n_pairs, seed=seed)
-        from graphcircuits import tasks
+    def _draw(self, case: "Case | None", subject: "Transformer", seed: int) -> "Pairs":
+        if case is not None:
+            return case.pairs(self.n_pairs, seed=seed)
+        return task_pairs(str(self.task), str(self.model), subject, n=self.n_pairs, seed=seed)
 
-        assert self.task is not None
-        return tasks.find(self.task)(found.subject.tokenizer, n=self.n_pairs, seed=seed)
-
-    def _from_file(self, found: Inputs) -> Inputs:
-        """With some of the pairs held back, or a word about it."""
+    def _hold_back(self, pairs: "Pairs") -> "tuple[Pairs, Pairs | None, tuple[str, ...]]":
+        """The pairs of a file without those that are held back, these, and a note on it."""
         from graphcircuits.task.fresh import hold_back
 
-        found, count = self._answered(found), len(found.pairs)
+        enough = len(pairs) >= FEWEST_TO_HOLD_BACK
         if self.hold_out is None:
             hint = (
                 "the prompts are those it was found on; --hold-out 0.25 keeps a quarter of them "
                 "back to judge by"
             )
-            return replace(found, notes=(*found.notes, hint)) if _enough(found.pairs) else found
-        if not _enough(found.pairs):
+            return pairs, None, (hint,) if enough else ()
+        if not enough:
             raise ValueError(
-                f"--hold-out needs {FEWEST_TO_HOLD_BACK} pairs or more, got {len(found.pairs)}: "
-                "of fewer a part says nothing."
+                f"--hold-out needs {FEWEST_TO_HOLD_BACK} pairs or more, got {len(pairs)}: of fewer "
+                "a part says nothing."
             )
-        pairs, fresh = hold_back(found.pairs, self.hold_out, seed=self.seed)
+        count = len(pairs)
+        pairs, fresh = hold_back(pairs, self.hold_out, seed=self.seed)
         note = f"{len(fresh)} of {count} pairs are held back to judge the circuit by"
-        return replace(found, pairs=pairs, fresh=fresh, notes=(*found.notes, note))
-
-    def _answered(self, found: Inputs) -> Inputs:
-        """Without the pairs that the model gets wrong, where that was asked for."""
-        from graphcircuits.task.accuracy import only_right
-
-        if not self.only_right:
-            return found
-        pairs = only_right(found.subject, found.pairs)
-        fresh = None if found.fresh is None else only_right(found.subject, found.fresh)
-        note = f"{len(found.pairs) - len(pairs)} of {len(found.pairs)} pairs are left out, which "
-        note += "the model gets wrong"
-        return replace(found, pairs=pairs, fresh=fresh, notes=(*found.notes, note))
-
-
-def _enough(pairs: "Pairs") -> bool:
-    return len(pairs) >= FEWEST_TO_HOLD_BACK
-
-
-def _truth(case: "Case", subject: "Transformer") -> "Circuit | None":
-    """The circuit that the subject was trained to have, in its own graph."""
-    return None if subject.fleet == "natural" else case.labels(graph=subject.graph)
+        return pairs, fresh, (note,)

@@ -25,7 +25,7 @@ _STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u206
 
 def printable(text: object) -> str:
     r"""The text with whatever could steer a terminal written out: `\x1b` for an escape."""
-    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+    return _STEERING.sub(lambda at: at[0].encode("unicode_escape").decode(), str(text))
 
 
 def say(text: object, *, err: bool = False) -> None:
@@ -58,8 +58,8 @@ def print_table(columns: list[str], rows: Sequence[Sequence[str]], *, numbers: i
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for place, column in enumerate(columns):
-        right = place >= len(columns) - numbers
+    for number, column in enumerate(columns):
+        right = number >= len(columns) - numbers
         table.add_column(column, overflow="fold", justify="right" if right else "left")
     for row in rows:
         table.add_row(*map(printable, row))

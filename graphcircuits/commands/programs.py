@@ -1,7 +1,10 @@
 """Programs of a user's own: `path/to/file.py:name`, with the vocabulary and length they need.
 
-`own_program` reads one, `own_case` makes a case of it, and `planted` takes its inputs from the
-subject that `graphcircuits build --program` made of it, so that they need not be typed again.
+`own_case` makes a case of one, and `planted` takes its inputs from the subject that `graphcircuits
+build --program` made of it, so that they need not be typed again.
+
+`Given` sorts the words CASE [PAIRS] of a command, where CASE may be the path of a model as well.
+With --model there is no case: what comes first is a program, or the file of prompts.
 """
 
 from dataclasses import dataclass
@@ -9,49 +12,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphcircuits.commands.checks import in_range, refuse
-from graphcircuits.commands.output import say
+from graphcircuits.commands.output import printable, say
+from graphcircuits.commands.subjects import (
+    is_path,
+    model_prompts,
+    own_pairs,
+    own_subject,
+    placed,
+    prompt_problems,
+    title_of,
+)
 
 if TYPE_CHECKING:
     from graphcircuits.cases.case import Case
-    from graphcircuits.rasp import SOp, Value
-    from graphcircuits.subject.codec import Codec
+    from graphcircuits.rasp import Value
     from graphcircuits.subject.transformer import Transformer
+    from graphcircuits.task.pairs import Pairs
 
 LONGEST = 1000
 """Tokens of an input, BOS included."""
 CHECKED_PAIRS = 64
+PROMPT_FILES = (".csv", ".jsonl")
 ENOUGH = 0.9
 """Share of right answers below which a subject does not follow the program, whatever it was."""
 
 
-@dataclass(frozen=True)
-class OwnProgram:
-    """A program from a file, and what it runs on."""
-
-    path: Path
-    name: str
-    program: "SOp"
-    vocab: "tuple[Value, ...]"
-    max_seq_len: int
-
-
-def own_program(given: str, vocab: str | None, max_seq_len: int | None) -> OwnProgram:
-    """The program that `path/to/file.py:name` means, or `path/to/file.py` if it holds but one."""
-    from graphcircuits.rasp.load import load_program
-
+def own_case(given: str, vocab: str | None, max_seq_len: int | None, causal: bool) -> "Case":
+    """The case of the program that `path/to/file.py:name` means; the name may be left out where the
+    file holds but one."""
     if vocab is None or max_seq_len is None:
         raise ValueError("your own program needs --vocab and --max-seq-len.")
     refuse(in_range("--max-seq-len", max_seq_len, 2, LONGEST))
-    tokens = _tokens(vocab)
-    path, name = split_name(given)
-    name, program = load_program(path, name)
-    return OwnProgram(path, name, program, tokens, max_seq_len)
-
-
-def own_case(given: str, vocab: str | None, max_seq_len: int | None, causal: bool) -> "Case":
-    """The case of a program, by the name that it has in its file."""
-    own = own_program(given, vocab, max_seq_len)
-    return _case(own.path, own.name, own.program, own.vocab, own.max_seq_len, causal)
+    return _case(given, _tokens(vocab), max_seq_len, causal)
 
 
 def planted(
@@ -69,11 +61,8 @@ def planted(
     """
     import torch
 
-    from graphcircuits.commands.subjects import own_subject
-    from graphcircuits.rasp.load import load_program
+    from graphcircuits.rasp.load import vocab_text
 
-    path, name = split_name(given)
-    name, program = load_program(path, name)
     if not file.exists():
         raise FileNotFoundError(
             f"no subject at {file}: there is no such file; build one with: {build_command(given)}"
@@ -85,12 +74,18 @@ def planted(
             f"{file} has no vocabulary, so no program can give it prompts; "
             f"build a subject with: {build_command(given)}"
         )
-    refuse(
-        _other_vocab(vocab, file, codec),
-        _other_length(max_seq_len, file, config.n_ctx),
-        [f"--causal was given, but {file} attends both ways"] if causal > config.causal else [],
-    )
-    case = _case(path, name, program, codec.vocab, config.n_ctx, config.causal)
+    problems = []
+    if vocab is not None and set(_tokens(vocab)) != set(codec.vocab):
+        there = vocab_text(codec.vocab)
+        problems.append(f"--vocab is {vocab}, but the tokens of {file} are {there}")
+    if max_seq_len not in (None, config.n_ctx):
+        problems.append(
+            f"--max-seq-len is {max_seq_len}, but {file} takes {config.n_ctx} tokens, BOS included"
+        )
+    if causal and not config.causal:
+        problems.append(f"--causal was given, but {file} attends both ways")
+    refuse(problems)
+    case = _case(given, codec.vocab, config.n_ctx, config.causal)
     problems = _misfits(case, transformer)
     if problems:
         raise ValueError(
@@ -115,8 +110,6 @@ def build_command(given: str) -> str:
 
 def is_program(given: str) -> bool:
     """Whether it means a file with a program, not a case."""
-    from graphcircuits.commands.subjects import is_path
-
     return ":" in given or is_path(given)
 
 
@@ -161,16 +154,12 @@ def _tokens(vocab: str) -> "tuple[Value, ...]":
     return tokens
 
 
-def _case(
-    path: Path,
-    name: str,
-    program: "SOp",
-    vocab: "tuple[Value, ...]",
-    max_seq_len: int,
-    causal: bool,
-) -> "Case":
+def _case(given: str, vocab: "tuple[Value, ...]", max_seq_len: int, causal: bool) -> "Case":
     from graphcircuits.cases.case import Case
+    from graphcircuits.rasp.load import load_program
 
+    path, name = split_name(given)
+    name, program = load_program(path, name)
     return Case(
         id=name,
         program=program,
@@ -182,20 +171,6 @@ def _case(
 
 
 # What a subject must share with its program
-
-
-def _other_vocab(vocab: str | None, file: Path, codec: "Codec") -> list[str]:
-    from graphcircuits.rasp.load import vocab_text
-
-    if vocab is None or set(_tokens(vocab)) == set(codec.vocab):
-        return []
-    return [f"--vocab is {vocab}, but the tokens of {file} are {vocab_text(codec.vocab)}"]
-
-
-def _other_length(max_seq_len: int | None, file: Path, n_ctx: int) -> list[str]:
-    if max_seq_len in (None, n_ctx):
-        return []
-    return [f"--max-seq-len is {max_seq_len}, but {file} takes {n_ctx} tokens, BOS included"]
 
 
 def _misfits(case: "Case", subject: "Transformer") -> list[str]:
@@ -248,3 +223,80 @@ def _right_answers(case: "Case", subject: "Transformer") -> float:
     else:
         right = (logits[..., 0] - pairs.targets).abs() <= SiitConfig().tolerance
     return right[pairs.scored].float().mean().item()
+
+
+# The words of a command
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A subject and its prompts, and what to call it and its task."""
+
+    title: str
+    task: str
+    subject: "Transformer"
+    pairs: "Pairs"
+
+
+@dataclass(frozen=True)
+class Given:
+    """A case or a program, a model, and a file of prompts, each where it was given."""
+
+    case: str | None
+    model: str | None
+    pairs: Path | None
+
+    @classmethod
+    def of(cls, case: str | None, pairs: Path | None, model: str | None) -> "Given":
+        """The words of the command line in their places."""
+        if model is None and case is not None and is_path(case) and not without_subject(case):
+            return cls(None, case, pairs)
+        if model is not None and case is not None and Path(case).suffix in PROMPT_FILES:
+            return cls(None, model, Path(case) if pairs is None else pairs)
+        return cls(case, model, pairs)
+
+    @property
+    def files(self) -> list[Path | None]:
+        """What is read, and must not be written over."""
+        program = None if self.case is None else program_file(self.case)
+        return [program, None if self.model is None else Path(self.model), self.pairs]
+
+    def problems(self, task: str | None, *, words: bool) -> list[str]:
+        """Words that do not go together."""
+        if self.case is None and self.model is None:
+            return ["give a case, such as ib-3, or your own model with --model; got neither"]
+        return [
+            *([] if self.case is None else unsuited(self.case, self.model)),
+            *prompt_problems(self.case, self.model, task=task, pairs_file=self.pairs, words=words),
+        ]
+
+    def load(
+        self,
+        device: str,
+        dtype: str | None,
+        *,
+        task: str | None,
+        words: bool,
+        n: int,
+        seed: int,
+    ) -> Loaded:
+        """The subject with its prompts."""
+        if self.case is None:
+            assert self.model is not None
+            subject, _ = own_subject(self.model, device, dtype)
+            prompts, about = model_prompts(
+                self.model, subject, task=task, pairs_file=self.pairs, words=words, n=n, seed=seed
+            )
+            return Loaded(title_of(self.model), about, subject, prompts)
+        from graphcircuits.cases import load_case
+
+        if self.model is not None:
+            case, subject = planted(self.case, Path(self.model))
+        else:
+            case = load_case(self.case)
+            subject = case.subject()
+        if self.pairs is None:
+            prompts = case.pairs(n, seed=seed)
+        else:
+            prompts = own_pairs(self.pairs, self.model or case.id, subject, words=words)
+        return Loaded(case.id, printable(case.task), placed(subject, device, dtype), prompts)

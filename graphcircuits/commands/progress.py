@@ -1,27 +1,35 @@
-"""How far a long command is: a bar on a terminal, lines where nobody looks on, both with time left.
+"""Long commands: how far they are, with time left, and how they are stopped.
+
+rich counts, draws and estimates. What it cannot do is here:
 
 1. `late_progress` is what commands use. It writes to standard error alone, so that standard output
    stays what --json promises, and nothing at all where the work is done in a moment.
-2. `Progress` holds counts that go up. Each has a `Pace`, which says how long the rest takes: from
-   what was done lately, without what was there before (a checkpoint, a store of finished jobs).
-3. On a terminal the counts are bars, drawn from `PATIENCE` seconds on and gone at the end.
-   Elsewhere they are one line after `FIRST` seconds, and then after twice the time each, but at
-   least every `LONGEST` seconds.
+2. What was there before (a checkpoint, a store of finished jobs) says nothing of the time it takes.
+3. Where there is no terminal, counts are one line after `FIRST` seconds, and then after twice the
+   time each, but at least every `LONGEST` seconds.
+
+A command is stopped by Ctrl-C or by the system's request to end (SIGTERM), which `terminable` makes
+the same. `deferred` holds back the first interrupt of a training until a step is done, so that the
+command can write a checkpoint of that very step; a second one ends it at once. How to go on is said
+by the command itself, with exit code `INTERRUPTED`.
 """
 
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import Any
+
+from rich import progress as rich_progress
+from rich.console import Console, RenderableType
+from rich.progress import Task, TaskID
 
 from graphcircuits.commands.output import printable, say
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
 
 PATIENCE = 2.0
 """Seconds after which a bar appears."""
@@ -29,205 +37,114 @@ FIRST = 10.0
 """Seconds after which the first line is written."""
 LONGEST = 600.0
 """Seconds between two lines at most."""
-LATELY = 30.0
-"""Seconds, or half of all if that is more, whose pace is held for that of the rest."""
-
-Number = int | float
-Clock = Callable[[], float]
-"""Seconds, as `time.monotonic` gives them."""
+LATELY = 3600.0
+"""Seconds whose pace is taken for that of the rest; rich looks at the last 1,000 counts besides."""
 
 
-class Pace:
-    """How fast a count goes up."""
+class Progress(rich_progress.Progress):
+    """Counts that go up; several threads may report them."""
 
-    def __init__(self, now: float) -> None:
-        self._heard: list[tuple[float, Number]] = [(now, 0)]
-        self._began = False
-
-    def hear(self, now: float, done: Number, *, kept: bool = False) -> None:
-        """The count is at `done` now; `kept` means that it took no time to get there."""
-        _, before = self._heard[-1]
-        if kept:
-            self._heard = [(at, count + done - before) for at, count in self._heard]
-        elif done < before or (not self._began and done > 1):
-            # Another count begins, or a part was there before: says nothing of the time it takes.
-            self._heard = [(now, done)]
-        elif len(self._heard) > 1 and now - self._heard[-2][0] < 0.01 * (now - self._heard[0][0]):
-            self._heard[-1] = (now, done)
-        else:
-            self._heard.append((now, done))
-        self._began = True
-
-    def left(self, now: float, total: Number) -> float | None:
-        """Seconds until the count is at `total`; None while nothing is known."""
-        last, done = self._heard[-1]
-        since = last - max(LATELY, 0.5 * (last - self._heard[0][0]))
-        then, before = self._heard[0]
-        for at, count in self._heard:
-            if at <= since:
-                then, before = at, count
-        if done <= before or last <= then:
-            return 0.0 if done >= total else None
-        return max(0.0, (total - done) * (last - then) / (done - before) - (now - last))
-
-
-@dataclass
-class Count:
-    """Something that is counted up to a total, where one is known."""
-
-    description: str
-    total: Number | None
-    began: float
-    pace: Pace
-    done: Number = 0
-    visible: bool = True
-
-    @property
-    def finished(self) -> bool:
-        return self.total is not None and self.done >= self.total
-
-    def left(self, now: float) -> float | None:
-        return None if self.total is None else self.pace.left(now, self.total)
-
-    def so_far(self) -> str:
-        if self.total is None:
-            return f"{self.done:.0f}" if self.done else ""
-        return f"{self.done:.0f}/{self.total:.0f}"
-
-
-class Progress:
-    """Counts that go up; several threads may tell of them."""
-
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        self._clock, self._lock = clock, threading.RLock()
-        self._counts: dict[int, Count] = {}
-        self._number = 0
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.on_terminal = on_terminal()
+        """Whether bars are drawn; elsewhere lines are written."""
         self._began, self._due = clock(), FIRST
         self._above: RenderableType | None = None
-        self.console: Console | None = None
-        """Where bars are drawn; None where lines are written."""
+        super().__init__(
+            # Square brackets in the name of a subject are no markup.
+            rich_progress.TextColumn("{task.description}", markup=False),
+            rich_progress.BarColumn(bar_width=30),
+            rich_progress.MofNCompleteColumn(),
+            rich_progress.TimeElapsedColumn(),
+            rich_progress.TimeRemainingColumn(),
+            console=Console(stderr=True, markup=False, emoji=False),
+            get_time=clock,
+            speed_estimate_period=LATELY,
+            refresh_per_second=4,
+            transient=True,
+            redirect_stdout=False,
+        )
 
-    # What commands tell
-
-    def add_task(self, description: str, *, total: Number | None, visible: bool = True) -> int:
-        """Begin to count; gives the number by which to speak of it."""
-        with self._lock:
-            now = self._clock()
-            count = Count(description, total, now, Pace(now), visible=visible)
-            self._number += 1
-            self._counts[self._number] = count
-            return self._number
+    def add_task(self, description: str, *args: Any, **given: Any) -> TaskID:
+        """Begin to count, and return the number by which to speak of it."""
+        return super().add_task(printable(description), *args, **given)
 
     def update(
         self,
-        task: int,
+        task_id: TaskID,
         *,
-        completed: Number | None = None,
-        total: Number | None = None,
+        completed: int | float | None = None,
         description: str | None = None,
-        visible: bool | None = None,
-        kept: bool = False,
+        reused: bool = False,
+        **given: Any,
     ) -> None:
-        """Change what is given; `kept` says that what is completed was there before."""
+        """Change what is given; `reused` says that what is completed was there before."""
         with self._lock:
-            count = self._counts[task]
-            count.total = count.total if total is None else total
-            count.description = count.description if description is None else description
-            count.visible = count.visible if visible is None else visible
-            if completed is not None:
-                count.done = completed
-                count.pace.hear(self._clock(), completed, kept=kept)
+            count = self._tasks[task_id]
+            if completed is not None and completed < count.completed:
+                self.reset(task_id)  # another count begins
+            if completed is not None and reused:
+                count.completed = completed  # past rich, which would time it
+            text = None if description is None else printable(description)
+            super().update(task_id, completed=completed, description=text, **given)
 
-    def advance(self, task: int, by: Number = 1, *, kept: bool = False) -> None:
+    def advance(self, task_id: TaskID, advance: int | float = 1, *, reused: bool = False) -> None:
         with self._lock:
-            self.update(task, completed=self._counts[task].done + by, kept=kept)
-
-    def remove_task(self, task: int) -> None:
-        with self._lock:
-            del self._counts[task]
+            self.update(task_id, completed=self._tasks[task_id].completed + advance, reused=reused)
 
     def say(self, line: str) -> None:
-        """One line that stays, above the bars where there are any."""
-        if self.console is None:
-            say(line, err=True)
+        """Print one line that stays, above the bars where there are any."""
+        if self.on_terminal:
+            text = printable(line)
+            self.console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
         else:
-            self.console.print(
-                printable(line), markup=False, highlight=False, emoji=False, soft_wrap=True
-            )
+            say(line, err=True)
 
-    def show_above(self, what: "RenderableType") -> None:
+    def show_above(self, what: RenderableType) -> None:
         """Draw this above the bars, where there are any."""
-        with self._lock:
-            self._above = what
+        self._above = what
 
-    # What is shown
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """What is drawn on a terminal."""
+        if self._above is not None:
+            yield self._above
+        yield self.make_tasks_table(self.tasks)
 
     def line(self) -> str:
         """The counts that go on, the time since the beginning, and the time left."""
-        with self._lock:
-            now = self._clock()
-            shown = [count for count in self._counts.values() if count.visible]
-            going_on = [count for count in shown if not count.finished] or shown[-1:]
-            words = [printable(f"{one.description} {one.so_far()}".strip()) for one in going_on]
-            told = [", ".join(words), f"{span(now - self._began)} so far"]
-            estimates = [(one, one.left(now)) for one in going_on]
-            for one, left in estimates:
-                if left is not None:
-                    of = "" if one is going_on[0] else " for this part"
-                    return f"{told[0]}; {told[1]}, about {span(left)} left{of}"
-            return f"{told[0]}; {told[1]}, time left not known yet"
+        shown = [count for count in self.tasks if count.visible]
+        going_on = [count for count in shown if not count.finished] or shown[-1:]
+        words = ", ".join(f"{one.description} {_so_far(one)}".strip() for one in going_on)
+        left = "time left not known yet"
+        for one in reversed(going_on):
+            if one.time_remaining is not None:
+                of = "" if one is going_on[0] else " for this part"
+                left = f"about {span(one.time_remaining)} left{of}"
+        return f"{words}; {span(self.get_time() - self._began)} so far, {left}"
 
     def wait(self) -> float:
         """Seconds until the next line is due."""
-        return max(0.0, self._due - (self._clock() - self._began))
+        return max(0.0, self._due - (self.get_time() - self._began))
 
     def tick(self) -> None:
         """Write a line if one is due."""
         if self.wait() > 0:
             return
         self._due += min(self._due, LONGEST)
-        if self._counts:
+        if self.tasks:
             say(self.line(), err=True)
 
-    def bars(self) -> "RenderableType":
-        """The visible counts as they are drawn on a terminal."""
-        from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
 
-        table = Table.grid(padding=(0, 1))
-        with self._lock:
-            now = self._clock()
-            for one in self._counts.values():
-                if one.visible:
-                    left = one.left(now)
-                    table.add_row(
-                        Text(printable(one.description)),
-                        ProgressBar(
-                            total=one.total, completed=one.done, width=30, animation_time=now
-                        ),
-                        Text(one.so_far()),
-                        Text(f"{span(now - one.began)} so far"),
-                        Text("" if left is None else f"about {span(left)} left"),
-                    )
-            return table if self._above is None else Group(self._above, table)
+def _so_far(count: Task) -> str:
+    if count.total is None:
+        return f"{count.completed:.0f}" if count.completed else ""
+    return f"{count.completed:.0f}/{count.total:.0f}"
 
 
-def span(seconds: Number) -> str:
+def span(seconds: int | float) -> str:
     """Seconds as a clock shows them: `0:01:05`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"
-
-
-@contextmanager
-def late_progress() -> Iterator[Progress]:
-    """Counts that are shown on standard error, if the work takes a while."""
-    progress = Progress()
-    shown = _bars(progress) if on_terminal() else _lines(progress)
-    with shown:
-        yield progress
 
 
 def on_terminal() -> bool:
@@ -236,44 +153,95 @@ def on_terminal() -> bool:
 
 
 @contextmanager
-def _bars(progress: Progress) -> Iterator[None]:
-    from rich.console import Console
-    from rich.live import Live
+def late_progress() -> Iterator[Progress]:
+    """Counts that are shown on standard error, if the work takes a while."""
+    progress, ended = Progress(), threading.Event()
 
-    # Square brackets in the name of a subject are no markup.
-    progress.console = Console(stderr=True, markup=False, emoji=False)
-    live = Live(
-        get_renderable=progress.bars,
-        console=progress.console,
-        transient=True,
-        refresh_per_second=4,
-        redirect_stdout=False,
-    )
-    timer = threading.Timer(PATIENCE, live.start)
-    timer.daemon = True
-    timer.start()
+    def show() -> None:
+        if progress.on_terminal:
+            if not ended.wait(PATIENCE):
+                progress.start()
+        else:
+            while not ended.wait(progress.wait()):
+                progress.tick()
+
+    shower = threading.Thread(target=show, daemon=True)
+    shower.start()
     try:
-        yield
+        yield progress
     finally:
-        timer.cancel()
-        timer.join()
+        ended.set()
+        shower.join()
         # Stopping what never appeared would leave an empty line.
-        if live.is_started:
-            live.stop()
+        if progress.live.is_started:
+            progress.stop()
+
+
+# --- how it is stopped ----------------------------------------------------------------------------
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass
+class Interruption:
+    """Whether somebody wants the command to end."""
+
+    asked: bool = False
+    steps: bool = False
+    """Whether there are steps that can be waited for."""
+
+    def check(self) -> None:
+        """Called after every step: raises the interrupt that was held back."""
+        self.steps = True
+        if self.asked:
+            raise KeyboardInterrupt
 
 
 @contextmanager
-def _lines(progress: Progress) -> Iterator[None]:
-    ended = threading.Event()
+def deferred() -> Iterator[Interruption]:
+    """Within, an interrupt is held back until `check` is called; the next one is not.
 
-    def write() -> None:
-        while not ended.wait(progress.wait()):
-            progress.tick()
+    Before the first call of `check` there is no step to wait for, and nothing is held back. In
+    other threads than the main one, and where Ctrl-C is ignored, all is as it was.
+    """
+    interruption = Interruption()
 
-    writer = threading.Thread(target=write, daemon=True)
-    writer.start()
+    def heard(number: int, frame: FrameType | None) -> None:
+        if interruption.asked or not interruption.steps:
+            raise KeyboardInterrupt
+        interruption.asked = True
+        with suppress(RuntimeError):  # a line was just being written; the next interrupt counts
+            say("interrupted: this step is finished first; once more ends it at once.", err=True)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
+    before = {one: signal.getsignal(one) for one in SIGNALS}
+    replaced = [one for one, handler in before.items() if callable(handler)]
+    for one in replaced:
+        signal.signal(one, heard)
+    try:
+        yield interruption
+    finally:
+        for one in replaced:
+            signal.signal(one, before[one])
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Within, a request to end is an interrupt, unless somebody else has a use for it."""
+
+    def ended(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, ended)
     try:
         yield
     finally:
-        ended.set()
-        writer.join()
+        # Ray puts a handler of its own in its place.
+        if signal.getsignal(signal.SIGTERM) is ended:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -4,7 +4,7 @@ What is the id of a case is the case, also where a file has that name; `./ib-3` 
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -97,17 +97,8 @@ def model_prompts(
     if task is None:
         assert pairs_file is not None
         return own_pairs(pairs_file, source, transformer, words=words), ""
-    from graphcircuits import tasks
-
-    prompts = task_pairs(task, source, transformer, n=n, seed=seed)
-    return prompts, printable(tasks.find(task).description)
-
-
-def own_pairs(file: Path, source: str, transformer: "Transformer", *, words: bool) -> "Pairs":
-    """The prompts in a file; `words` are read as the model reads them."""
-    from graphcircuits.task.pairs import Pairs
-
-    return Pairs.load(file, tokenizer=tokenizer_of(source, transformer) if words else None)
+    pairs = task_pairs(task, source, transformer, n=n, seed=seed)
+    return pairs, printable(pairs.task)
 
 
 def task_pairs(task: str, source: str, transformer: "Transformer", *, n: int, seed: int) -> "Pairs":
@@ -123,14 +114,18 @@ def task_pairs(task: str, source: str, transformer: "Transformer", *, n: int, se
     return tasks.find(task)(transformer.tokenizer, n=n, seed=seed)
 
 
-def tokenizer_of(source: str, transformer: "Transformer") -> Any:
-    """What turns words into the subject's tokens: its codec, or the model's own tokenizer."""
-    found = transformer.tokenizer if transformer.codec is None else transformer.codec
-    if found is None:
+def own_pairs(file: Path, source: str, transformer: "Transformer", *, words: bool) -> "Pairs":
+    """The prompts in a file; `words` are read by the codec or the tokenizer of the model."""
+    from graphcircuits.task.pairs import Pairs
+
+    if not words:
+        return Pairs.load(file)
+    tokenizer = transformer.tokenizer if transformer.codec is None else transformer.codec
+    if tokenizer is None:
         raise ValueError(
             f"{source} has no vocabulary to read words with; give token ids, not --words."
         )
-    return found
+    return Pairs.load(file, tokenizer=tokenizer)
 
 
 def prompt_problems(

@@ -63,19 +63,19 @@ def view(
         writable({"--out": page}, read=[*results, known]),
     )
     names = file_names(results)
-    found = [Result.load(path) for path in results]
-    circuit, notes, called = _truth(truth, on_one_graph(found, names))
-    found = on_one_graph(found, names, circuit)
+    loaded = [Result.load(path) for path in results]
+    circuit, notes, called = _truth(truth, on_one_graph(loaded, names))
+    loaded = on_one_graph(loaded, names, circuit)
     text = result_page(
-        found,
+        loaded,
         # A result by itself is called what it says of itself.
-        names=names if len(found) > 1 or not found[0].method else None,
+        names=names if len(loaded) > 1 or not loaded[0].method else None,
         truth=circuit,
         truth_name=called,
         notes=notes,
     )
     saved = save({page: lambda path: write(path, text)})
-    shown = [_shown(result, circuit) for result in found]
+    shown = [_shown(result, circuit) for result in loaded]
     if as_json:
         record = {"page": str(page), "bytes": len(text.encode()), "truth": called or None}
         files = [{"file": str(path), **about} for path, about in zip(results, shown, strict=True)]

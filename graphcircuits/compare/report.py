@@ -1,71 +1,47 @@
-"""What the runs of a bench come to: tables, text and a plot.
+"""What the runs of a bench come to: rows, tables, text and a plot.
 
 1. `Report.of` puts runs and failures in order, whichever process finished first.
 2. `Report.scores` compares every run with the labels (AUROC, AUPRC, precision at the true size),
    where a circuit is known, and takes the areas of its curve (CPR, CMD).
 3. `Report.rows` summarizes AUROC as the paper does, and CMD in the same way where no circuit is
-   known; `Report.other_labels` does so by other labels where published figures stand beside.
+   known; `Report.other_labels` does so by other labels on the paper's test cases.
    `Report.breakdowns` divides the subjects by architecture, by tasks in a model and whether
    they share heads, and by layers where no circuit is known.
-4. `Report.kinds` divides them by whether another has the same circuit: where several share one, a
-   ranking that knows nothing but names of edges does well. `Report.contrasts` says what methods
-   have over such floors, with intervals.
-5. `Report.write` writes all of it; `Report.plot` draws the rows.
+4. `Report.write` writes all of it; `Report.plot` draws the rows (`figures`).
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import mean, median
-from typing import TYPE_CHECKING
-
-import numpy as np
-from jaxtyping import Float
+from typing import TYPE_CHECKING, Any
 
 from graphcircuits.cases import case_ids, load_case
 from graphcircuits.cases.case import LABELINGS
 from graphcircuits.cases.orders import Order
 from graphcircuits.compare import figures
-from graphcircuits.compare.bench import BenchConfig, truth
-from graphcircuits.compare.published import HIGHLIGHTED, Published
 from graphcircuits.compare.runs import BenchRun, Failure
-from graphcircuits.compare.selection import Unit
+from graphcircuits.compare.selection import BenchConfig, Unit
 from graphcircuits.drawing.library import known_suffix, save_figure
-from graphcircuits.evaluation.evaluate import auprc, auroc, precision_recall, summarize
-from graphcircuits.evaluation.intervals import ByCase, Means, bootstrap
+from graphcircuits.evaluation.evaluate import auprc, auroc, precision_recall
 from graphcircuits.evaluation.text_tables import csv_text, markdown_table
-from graphcircuits.io.disk import write_atomic
+from graphcircuits.io.files import write_atomic
 from graphcircuits.methods import FLOORS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+ByCase = Mapping[str, Mapping[int, float]]
+"""Values by subject and seed."""
 GROUPINGS: Mapping[str, Callable[[Unit, BenchRun], str]] = {
     "architecture": lambda unit, run: unit.order.architecture,
     "tasks in a model": lambda unit, run: str(unit.n_tasks),
     "heads of its tasks": lambda unit, run: unit.heads if unit.has_truth else "all",
     "layers": lambda unit, run: "all" if unit.has_truth else str(run.graph.n_layers),
 }
-"""The group of a subject. Whose the heads are is known where a circuit is; by layers the others are
-divided, since `--cases deep-pool` and `deep-test` do so where it is."""
-ALONE, SHARED = "one of a kind", "shared"
-OVER_FLOORS = (
-    ("gcl", "gcl-blind", "What features add to a network that sees the shape of the graph"),
-    ("gcl", "edge-frequency", "Features and message passing, beyond the names of edges"),
-    ("gcl", "eap-ig", "The same, beyond a search along gradients"),
-    ("gcl", "eap-ig+paths", "The same, beyond that search along paths"),
-    ("gcl-paper", "gcl-paper-blind", "What features add to the paper's network"),
-    ("gcl-paper", "edge-frequency", "The paper's network, beyond the names of edges"),
-)
-"""What is compared where circuits are known."""
-OVER_SEARCHES = (
-    ("gcl", "eap-ig", "In all"),
-    ("gcl", "eap-ig+paths", "Without what counting along paths gives to any method"),
-    ("eap-ig+paths", "eap-ig", "Counting along paths alone"),
-)
-"""What is compared where they are not."""
+"""The group of a subject. Whether heads are shared is known where a circuit is; by layers the
+others are divided, since `--cases deep-pool` and `deep-test` do so where it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +49,6 @@ class Report:
     """The runs of a bench, compared with the labels and with each other."""
 
     config: BenchConfig
-    title: str
     runs: tuple[BenchRun, ...]
     failures: tuple[Failure, ...] = ()
     command: str = ""
@@ -81,33 +56,28 @@ class Report:
 
     @classmethod
     def of(
-        cls,
-        config: BenchConfig,
-        found: Iterable[BenchRun | Failure],
-        *,
-        title: str,
-        command: str = "",
+        cls, config: BenchConfig, outcomes: Iterable[BenchRun | Failure], *, command: str = ""
     ) -> "Report":
-        """The report of what a bench found, in the order of the config."""
-        cases, seeds, methods = (
-            {value: place for place, value in enumerate(values)}
-            for values in (config.cases, config.seeds, config.methods)
-        )
-        ordered = sorted(
-            found,
-            key=lambda one: (
-                cases[one.case],
-                -1 if one.seed is None else seeds[one.seed],
-                -1 if one.method is None else methods[one.method],
-            ),
-        )
+        """The report of finished runs, in the order of the config."""
+
+        def rank(one: BenchRun | Failure) -> tuple[int, int, int]:
+            return (
+                config.cases.index(one.case),
+                -1 if one.seed is None else config.seeds.index(one.seed),
+                -1 if one.method is None else config.methods.index(one.method),
+            )
+
+        ordered = sorted(outcomes, key=rank)
         return cls(
             config=config,
-            title=title,
             runs=tuple(one for one in ordered if isinstance(one, BenchRun)),
             failures=tuple(one for one in ordered if isinstance(one, Failure)),
             command=command,
         )
+
+    @property
+    def title(self) -> str:
+        return self.config.title
 
     @property
     def has_truth(self) -> bool:
@@ -129,28 +99,28 @@ class Report:
     @cached_property
     def scores(self) -> list[tuple[BenchRun, dict[str, float]]]:
         """Every run with its CPR and CMD, and before them what is compared with a known circuit."""
-        truths = (
-            {run.case: truth(self.units[run.case], self.config, run.graph) for run in self.runs}
-            if self.has_truth
-            else {}
-        )
-        found = []
+        graphs = {run.case: run.graph for run in self.runs if self.has_truth}
+        truths = {id: self.config.truth(self.units[id], graph) for id, graph in graphs.items()}
+        scores = []
         for run in self.runs:
             record: dict[str, float] = {}
             if self.has_truth:
-                given = (run.scores, truths[run.case], self.config.level)
-                precision, _ = precision_recall(*given)
-                record = {"auroc": auroc(*given), "auprc": auprc(*given), "precision": precision}
-            found.append((run, record | {"cpr": run.curve.cpr, "cmd": run.curve.cmd}))
-        return found
+                compared = (run.scores, truths[run.case], self.config.level)
+                record = {
+                    "auroc": auroc(*compared),
+                    "auprc": auprc(*compared),
+                    "precision": precision_recall(*compared)[0],
+                }
+            scores.append((run, record | {"cpr": run.curve.cpr, "cmd": run.curve.cmd}))
+        return scores
 
     def by_case(self, name: str, method: str) -> ByCase:
         """A figure of a method's runs by subject and seed."""
-        found: dict[str, dict[int, float]] = {}
+        values: dict[str, dict[int, float]] = {}
         for run, record in self.scores:
             if run.method == method:
-                found.setdefault(run.case, {})[run.seed] = record[name]
-        return found
+                values.setdefault(run.case, {})[run.seed] = record[name]
+        return values
 
     # Tables
 
@@ -174,7 +144,7 @@ class Report:
             rows.append(
                 figures.Row(
                     method=method,
-                    summary=summarize(main),
+                    summary=figures.summarize(main),
                     case_means=means(main),
                     auprc=self._median("auprc", method),
                     precision=self._median("precision", method),
@@ -197,8 +167,8 @@ class Report:
         """On how many subjects a method's CMD is the smallest; methods that tie share a subject."""
         cmd: dict[str, dict[str, float]] = {case: {} for case in self.units}
         for method in self.config.methods:
-            found = self.by_case("cmd", method)
-            for case, value in zip(found, means(found), strict=True):
+            values = self.by_case("cmd", method)
+            for case, value in zip(values, means(values), strict=True):
                 cmd[case][method] = value
         wins = dict.fromkeys(self.config.methods, 0.0)
         for by_method in cmd.values():
@@ -211,91 +181,36 @@ class Report:
     def breakdowns(self) -> list[figures.Breakdown]:
         """Means over the subjects of each group, where there is more than one group."""
         order = [row.method for row in self.rows()]
-        found = []
+        breakdowns = []
         for grouping, group_of in GROUPINGS.items():
             groups = {run.case: group_of(self.units[run.case], run) for run in self.runs}
             names = sorted(set(groups.values()))
-            for measure in ("auroc", "cmd") if self.has_truth else ("cmd",):
-                if len(names) > 1:
-                    by_method = {method: self.by_case(measure, method) for method in order}
-                    found.append(
-                        figures.Breakdown(
-                            title=f"Mean {measure.upper()} by {grouping}",
-                            sizes={name: list(groups.values()).count(name) for name in names},
-                            means={
-                                method: _group_means(values, groups)
-                                for method, values in by_method.items()
-                            },
-                        )
-                    )
-        return found
-
-    @cached_property
-    def _kind_of(self) -> Mapping[str, str]:
-        """Whether a subject's circuit is that of no other, by the names of its edges."""
-        graphs = {run.case: run.graph for run in self.runs}
-        circuits = {}
-        for case, graph in graphs.items():
-            mask = truth(self.units[case], self.config, graph).mask
-            if self.config.level == "head":
-                edges = graph.promote(mask).nonzero().flatten().tolist()
-                circuits[case] = frozenset(graph.head_edges[edge] for edge in edges)
-            else:
-                circuits[case] = frozenset(graph.names_of(mask.nonzero().flatten()))
-        counts = Counter(circuits.values())
-        return {case: ALONE if counts[circuits[case]] == 1 else SHARED for case in graphs}
-
-    def kinds(self) -> figures.Kinds | None:
-        """AUROC apart for circuits that are one of a kind; None where all or none are."""
-        if not self.has_truth or len(set(self._kind_of.values())) < 2:
-            return None
-        values: dict[str, dict[str, tuple[float, ...]]] = {}
-        for row in self.rows():
-            own = self.by_case("auroc", row.method)
-            values[row.method] = {kind: means(self._part(own, kind)) for kind in (ALONE, SHARED)}
-        sizes = Counter(self._kind_of.values())
-        return figures.Kinds(sizes={kind: sizes[kind] for kind in (ALONE, SHARED)}, values=values)
-
-    def _part(self, by_case: ByCase, kind: str) -> ByCase:
-        return {case: values for case, values in by_case.items() if self._kind_of[case] == kind}
-
-    def contrasts(self) -> list[figures.Advantage]:
-        """What methods that ran have over floors, in mean AUROC; or over searches, in mean CMD."""
-        measure, compared = ("auroc", OVER_FLOORS) if self.has_truth else ("cmd", OVER_SEARCHES)
-        ran = {run.method for run in self.runs}
-        found = []
-        for method, other, words in compared:
-            if not {method, other} <= ran:
+            if len(names) < 2:
                 continue
-            both = [_averaged(self.by_case(measure, name)) for name in (method, other)]
-            parts = {f"{self._noun}s": both}
-            if self.kinds() is not None:
-                for kind in (ALONE, SHARED):
-                    parts[kind] = [self._part(each, kind) for each in both]
-            statistic = _difference if self.has_truth else less_by
-            by_part = {
-                f"{len(part[0])} {name}": bootstrap(part, statistic)
-                for name, part in parts.items()
-                if part[0].keys() & part[1].keys()
-            }
-            found.append(
-                figures.Advantage(words=words, method=method, other=other, by_part=by_part)
-            )
-        return found
+            for measure in ("auroc", "cmd") if self.has_truth else ("cmd",):
+                by_method = {method: self.by_case(measure, method) for method in order}
+                breakdowns.append(
+                    figures.Breakdown(
+                        title=f"Mean {measure.upper()} by {grouping}",
+                        sizes={name: list(groups.values()).count(name) for name in names},
+                        means={
+                            method: _group_means(values, groups)
+                            for method, values in by_method.items()
+                        },
+                    )
+                )
+        return breakdowns
 
     @property
     def _noun(self) -> str:
         return "case" if self.config.fleet == "planted" else "subject"
 
-    def published(self) -> tuple[Published, ...]:
-        """The paper's figures, where they are about the same cases at the same level."""
+    def other_labels(self) -> list["Report"]:
+        """The same runs by all other labels, on the test cases at head level: the paper's figures
+        are about those, and go by labels that are not the complete ones."""
         cases = {Order.parse(id).case for id in self.config.cases}
         same = cases == set(case_ids(split="test")) and self.config.level == "head"
-        return HIGHLIGHTED if same and self.has_truth else ()
-
-    def other_labels(self) -> list["Report"]:
-        """The same runs by the labels that published figures go by, where those stand beside."""
-        others = LABELINGS if self.published() else ()
+        others = LABELINGS if same and self.has_truth else ()
         configs = [replace(self.config, labels=x) for x in others if x != self.config.labels]
         return [replace(self, config=config) for config in configs]
 
@@ -319,29 +234,20 @@ class Report:
 
         `runs` is the name of a file with every run, in the same folder.
         """
-        text = figures.to_markdown(self.rows(), self.published(), title=f"## {self.title}")
-        parts = [text + "\n" + self._about()]
-        if (kinds := self.kinds()) is not None:
-            parts.append(figures.kinds_text(kinds))
-        if contrasts := self.contrasts():
-            what, percent = self._contrast_words(), not self.has_truth
-            parts.append(figures.contrasts_text(contrasts, what=what, percent=percent))
-        parts += [
+        rows = self.rows()
+        table = markdown_table(figures.header(rows), [figures.cells(row) for row in rows])
+        blocks = [f"## {self.title}", table, self._about()]
+        blocks += [
             f"AUROC of the same runs under `{other.config.labels}` labels:\n\n"
             + markdown_table(figures.HEADER[:6], [figures.cells(row)[:6] for row in other.rows()])
             for other in self.other_labels()
         ]
-        parts += map(figures.breakdown_text, self.breakdowns())
+        blocks += map(figures.breakdown_text, self.breakdowns())
         made = [f"Made with `{self.command}`."] if self.command else []
         made += [] if runs is None else [f"Every run is in [{runs}]({runs})."]
-        parts += [" ".join(made)] if made else []
+        blocks += [" ".join(made)] if made else []
         failed = "".join(f"- failed: {failure}\n" for failure in self.failures)
-        return "\n\n".join(parts) + "\n" + (f"\n{failed}" if failed else "")
-
-    def _contrast_words(self) -> str:
-        intervals = f"in brackets 95% intervals over {self._noun}s (paired bootstrap)"
-        what = "Differences of mean AUROC" if self.has_truth else "By how much less the mean CMD is"
-        return f"{what}, seeds averaged, {intervals}"
+        return "\n\n".join(blocks) + "\n" + (f"\n{failed}" if failed else "")
 
     def _about(self) -> str:
         config, one = self.config, self._noun
@@ -380,6 +286,25 @@ class Report:
             return ""
         return f" Floors, which look at nothing that the subject computes: {', '.join(names)}."
 
+    def record(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        config, labelled = self.config, self.has_truth
+        return {
+            "title": self.title,
+            "fleet": config.fleet,
+            "labels": config.labels if labelled else None,
+            "worked_out": self.worked_out,
+            "level": config.level if labelled else None,
+            "cases": list(config.cases),
+            "methods": [asdict(row) for row in self.rows()],
+            "breakdowns": [asdict(breakdown) for breakdown in self.breakdowns()],
+            "other_labels": {
+                other.config.labels: [asdict(row) for row in other.rows()]
+                for other in self.other_labels()
+            },
+            "failures": [asdict(failure) for failure in self.failures],
+        }
+
     # Files
 
     def write(self, out: str | Path) -> dict[str, Path]:
@@ -387,8 +312,8 @@ class Report:
         out, rows = Path(out), self.rows()
         texts = {
             "table.md": self.markdown(),
-            "table.csv": figures.to_csv(rows, self.published()),
-            "table.tex": figures.to_latex(rows, self.published(), title=self.title),
+            "table.csv": figures.to_csv(rows),
+            "table.tex": figures.to_latex(rows, title=self.title),
             "cases.csv": self.case_csv(),
         }
         for name, text in texts.items():
@@ -409,24 +334,10 @@ class Report:
         """
         if path is not None:
             known_suffix(path)
-        figure = figures.row_figure(self.rows(), self.published(), title=self.title)
+        figure = figures.row_figure(self.rows(), title=self.title)
         if path is not None:
             save_figure(figure, path)
         return figure
-
-
-def _averaged(by_case: ByCase) -> ByCase:
-    """The mean over seeds in place of all of them."""
-    return {case: {0: mean(by_seed.values())} for case, by_seed in by_case.items()}
-
-
-def _difference(of: Sequence[Means]) -> Float[np.ndarray, " draw"]:
-    return of[0].mean(1) - of[1].mean(1)
-
-
-def less_by(of: Sequence[Means]) -> Float[np.ndarray, " draw"]:
-    """By what part the mean of the first is below that of the second."""
-    return 1 - of[0].mean(1) / of[1].mean(1)
 
 
 def means(by_case: ByCase) -> tuple[float, ...]:
@@ -435,7 +346,7 @@ def means(by_case: ByCase) -> tuple[float, ...]:
 
 
 def _group_means(by_case: ByCase, groups: Mapping[str, str]) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     for case, value in zip(by_case, means(by_case), strict=True):
-        found.setdefault(groups[case], []).append(value)
-    return {name: mean(values) for name, values in found.items()}
+        values.setdefault(groups[case], []).append(value)
+    return {name: mean(some) for name, some in values.items()}

@@ -1,26 +1,57 @@
-"""A run of a bench, one method on one subject under one seed, and the file it is kept in.
+"""The runs of a bench: every method on every subject under every seed, each computed once.
 
-The file holds the scores, time and memory, and the curve of faithfulness with a hash of what it was
-measured on and by. `stored_run` gives what a file holds, unless it is damaged or another run's;
-`stored_curve` gives its curve, unless that was measured otherwise.
+1. `run` goes through subjects, seeds and methods, in this process, in several, or on a cluster. A
+   seed draws the prompts of a case and, mixed with the case, seeds the method. Each run ends with
+   the curve of faithfulness of its best edges (CPR, CMD), on prompts of another seed.
+2. Each run is a JSON file, written whole or not at all, and named after what it depends on:
+   subject, prompts, options, seed, the files of the method, and revision numbers. So a bench that
+   was stopped goes on where it was; a file that is damaged or belongs to another run is computed
+   again. It holds the scores: other labels or another level need no new run, and a curve that was
+   measured by other code is measured again without the method. Nothing tells whether a user's
+   function is still the same, so its runs are not stored.
+
+Why revision numbers: a hash of the code would throw away days of runs for a changed comment. A
+method has its `revision`, what all methods share has `SHARED_REVISION`, the curve has
+`CURVE_REVISION`. Whoever changes scores raises the number; tests/compare/test_revisions.py reminds
+of it whenever the code behind a number has changed.
+
+A run that fails is reported and tried again by the next bench; the others are stored. A store that
+cannot be read or written ends the bench, since all that follows would be lost as well.
 """
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.evaluation.evaluate import FaithfulnessCurve, log_sizes
+from graphcircuits import __version__
+from graphcircuits.compare.measure import measure
+from graphcircuits.compare.selection import BenchConfig, Unit
+from graphcircuits.evaluation.evaluate import faithfulness_curve, log_sizes
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.io.store import StoreError, load_artifact, save_artifact
+from graphcircuits.io.store import StoreError, content_hash, load_artifact, save_artifact
 from graphcircuits.jobs.command import driver_command
+from graphcircuits.jobs.runner import IN_PROCESS, ONE_CPU, InProcess, Resources, Runner
+from graphcircuits.methods import ChosenMethod, choose_method
+from graphcircuits.result.curve import FaithfulnessCurve
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 
 KIND = "bench-run"
+FRESH = 2**31
+"""Between the seed of the prompts that a method sees and of those that its scores are judged on."""
+SHARED_REVISION = 1
+"""Raised when code that all methods share changes their scores: subjects, engine, pairs, paths."""
+CURVE_REVISION = 1
+"""Raised when faithfulness curves come out differently."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +69,7 @@ class BenchRun:
     seconds: float
     peak_bytes: int | None
     reused: bool
-    """Whether it was found in the store."""
+    """Whether it was in the store."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,38 +90,207 @@ class StoreUnusable(OSError):
     """The files of a bench cannot be read or written, so that it has to end."""
 
 
-def run_path(out: Path, case: str, method: str, seed: int, key: str) -> Path:
-    """Where a run is kept."""
-    return out / "runs" / method / f"{case}-seed{seed}-{key[:12]}.json"
+BenchJob = tuple[str, int, tuple[str, ...]]
+"""A subject, a seed, and the methods to run on it."""
+Step = Callable[[int, int], None]
 
 
-def save_run(path: Path, about: Mapping[str, Any], seed: int, meta: Mapping[str, Any]) -> None:
+def run(
+    config: BenchConfig,
+    out: str | Path | None,
+    *,
+    fresh: bool = False,
+    runner: Runner = IN_PROCESS,
+    resources: Resources = ONE_CPU,
+    retries: int = 0,
+    step: Step | None = None,
+) -> Iterator[BenchRun | Failure]:
+    """Yield the runs, computing those that are not in the store `out`; without one, all of them.
+
+    They come subject by subject, or as they are finished where a runner has several workers.
+    `fresh` computes all of them, whatever the store holds, and writes them over what is there.
+    `step` hears how far the current method is, steps done and steps in all, in this process only.
+    """
+    jobs = [(id, seed, config.methods_at(seed)) for id in config.cases for seed in config.seeds]
+    work = partial(_run_job, config, None if out is None else Path(out), fresh)
+    if isinstance(runner, InProcess):
+        outcomes = runner.run(partial(work, step=step), jobs)
+    else:
+        sent = partial(_sent_job, work)
+        given = {"lost": _lost, "resources": resources, "retries": retries}
+        outcomes = map(_received, runner.run(sent, jobs, **given))
+    unusable = set()
+    for outcome in outcomes:
+        if isinstance(outcome, Failure) and outcome.method is None:
+            if outcome.case in unusable:
+                continue  # once for all seeds
+            unusable.add(outcome.case)
+        yield outcome
+
+
+# One job: the methods on a subject under a seed
+
+
+def _run_job(
+    config: BenchConfig, out: Path | None, fresh: bool, job: BenchJob, step: Step | None = None
+) -> Iterator[BenchRun | Failure]:
+    id, seed, methods = job
     try:
-        command = driver_command()
-        save_artifact(path, kind=KIND, config=about, seed=seed, meta=meta, command=command)
-    except OSError as error:
-        raise StoreUnusable(
-            f"{path} cannot be written ({error.strerror or error}); the bench ends here and "
-            "keeps what is finished: make room or name another --out, and run it again."
-        ) from error
+        inputs = _Inputs.load(id, seed, config)
+    except Exception as error:  # noqa: BLE001  one subject must not cost the others
+        yield Failure(case=id, error=_describe(error))
+        return
+    for method in methods:
+        try:
+            yield _run_method(config, out, inputs, method, fresh, step)
+        except StoreUnusable:
+            raise
+        except Exception as error:  # noqa: BLE001  nor one method the others
+            yield Failure(case=id, method=method, seed=seed, error=_describe(error))
 
 
-def stored_run(
-    path: Path, about: Mapping[str, Any], seed: int, n_edges: int
-) -> dict[str, Any] | None:
-    """What a run left; None where it must be made: absent, damaged, or that of another run."""
-    try:
-        found = load_artifact(path, KIND)
-    except (FileNotFoundError, StoreError, RecursionError):
-        return None
-    except OSError as error:
-        raise StoreUnusable(
-            f"{path} cannot be read ({error.strerror or error}); the bench ends here: make it "
-            "readable, remove it, or name another --out."
-        ) from error
-    # What was written is JSON, in which a tuple is a list.
-    same = found.config == json.loads(json.dumps(about)) and found.seed == seed
-    return dict(found.meta) if same and _is_whole(found.meta, n_edges) else None
+def _describe(error: Exception) -> str:
+    """The error as one line, with the line of code where it is not a refusal of ours."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, ValueError | OSError):
+        return text
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{text} ({Path(last.filename).name}, line {last.lineno})"
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What the methods of a job share: a subject, the prompts of a seed, and those of the curve."""
+
+    id: str
+    seed: int
+    subject: Transformer
+    pairs: Pairs
+    unseen: Pairs
+
+    @classmethod
+    def load(cls, id: str, seed: int, config: BenchConfig) -> "_Inputs":
+        unit = Unit.of(id)
+        subject = unit.subject(config.subjects).to(getattr(torch, config.dtype)).to(config.device)
+        if unit.has_truth:
+            config.truth(unit, subject.graph)  # labels that no ranking can be judged by fail here
+        pairs, unseen = (unit.case.pairs(config.n_pairs, seed=at) for at in (seed, seed + FRESH))
+        return cls(id, seed, subject, pairs, unseen)
+
+
+def _run_method(
+    config: BenchConfig,
+    out: Path | None,
+    inputs: _Inputs,
+    name: str,
+    fresh: bool,
+    step: Step | None,
+) -> BenchRun:
+    subject, pairs, graph = inputs.subject, inputs.pairs, inputs.subject.graph
+    chosen = choose_method(
+        subject,
+        pairs,
+        config.functions.get(name, name),
+        seed=method_seed(inputs.id, inputs.seed),
+        **config.options_of(name),
+    )
+    file = None
+    if out is not None and name not in config.functions:
+        file = _RunFile.of(out, inputs, chosen)
+    stored = None if file is None or fresh else file.read(graph.n_edges)
+    reused = stored is not None
+    if stored is None:
+        measured = measure(lambda: chosen.run(progress=step, keep_prompts=0), subject.device)
+        stored = {
+            "scores": measured.value.scores.tolist(),
+            "seconds": measured.seconds,
+            "peak_bytes": measured.peak_bytes,
+        }
+    scores = torch.tensor(stored["scores"], dtype=torch.float64)
+    judged_by = content_hash(inputs.unseen, CURVE_REVISION, SHARED_REVISION)
+    curve = _stored_curve(stored.get("curve"), judged_by, graph.n_edges, len(inputs.unseen))
+    if curve is None:
+        curve = faithfulness_curve(subject, inputs.unseen, scores, sizes="log")
+        if file is not None:
+            record = {
+                "sizes": curve.sizes,
+                "kept": curve.pruned_sizes,
+                "faithfulness": curve.faithfulness,
+                "judged_by": judged_by,
+            }
+            file.write({**stored, "curve": record})
+    return BenchRun(
+        case=inputs.id,
+        method=name,
+        seed=inputs.seed,
+        graph=graph,
+        scores=scores,
+        curve=curve,
+        seconds=stored["seconds"],
+        peak_bytes=stored["peak_bytes"],
+        reused=reused,
+    )
+
+
+def method_seed(case: str, seed: int) -> int:
+    """The method's seed. Cases must differ in it: graphs of one size would share their luck."""
+    return int(content_hash(case, seed)[:12], 16)
+
+
+# Files
+
+
+@dataclass(frozen=True)
+class _RunFile:
+    """Where a run is stored, and what the file must say for it to be this run."""
+
+    path: Path
+    about: Mapping[str, Any]
+    seed: int
+
+    @classmethod
+    def of(cls, out: Path, inputs: _Inputs, chosen: ChosenMethod) -> "_RunFile":
+        id, seed, subject, pairs = inputs.id, inputs.seed, inputs.subject, inputs.pairs
+        name, options = chosen.name, chosen.recorded
+        revisions = [SHARED_REVISION, chosen.method.revision]
+        device = subject.device.type  # what a GPU computes, and how fast, is another result
+        key = content_hash(
+            *(__version__, id, subject, pairs, name, options, seed, device, revisions),
+            *chosen.method.files(chosen.options),
+        )
+        about = {"case": id, "method": name, "options": options, "pairs": len(pairs), "key": key}
+        return cls(out / "runs" / name / f"{id}-seed{seed}-{key[:12]}.json", about, seed)
+
+    def write(self, meta: Mapping[str, Any]) -> None:
+        try:
+            save_artifact(
+                self.path,
+                kind=KIND,
+                config=self.about,
+                seed=self.seed,
+                meta=meta,
+                command=driver_command(),
+            )
+        except OSError as error:
+            raise StoreUnusable(
+                f"{self.path} cannot be written ({error.strerror or error}); the bench ends here "
+                "and keeps what is finished: make room or name another --out, and run it again."
+            ) from error
+
+    def read(self, n_edges: int) -> dict[str, Any] | None:
+        """What the run left; None where it must be computed: absent, damaged, or another run's."""
+        try:
+            artifact = load_artifact(self.path, KIND)
+        except (FileNotFoundError, StoreError, RecursionError):
+            return None
+        except OSError as error:
+            raise StoreUnusable(
+                f"{self.path} cannot be read ({error.strerror or error}); the bench ends here: "
+                "make it readable, remove it, or name another --out."
+            ) from error
+        # What was written is JSON, in which a tuple is a list.
+        same = artifact.config == json.loads(json.dumps(self.about)) and artifact.seed == self.seed
+        return dict(artifact.meta) if same and _is_whole(artifact.meta, n_edges) else None
 
 
 def _is_whole(meta: Mapping[str, Any], n_edges: int) -> bool:
@@ -101,17 +301,20 @@ def _is_whole(meta: Mapping[str, Any], n_edges: int) -> bool:
     return _are_numbers(meta["scores"], n_edges) and _are_numbers([meta["seconds"], *peak])
 
 
-def stored_curve(found: object, judged_by: str, n_edges: int) -> FaithfulnessCurve | None:
-    """The curve that a run left; None where there is none of these prompts and this code."""
-    if not isinstance(found, Mapping) or found.get("judged_by") != judged_by:
+def _stored_curve(
+    record: object, judged_by: str, n_edges: int, n_pairs: int
+) -> FaithfulnessCurve | None:
+    """The curve that a run left; None where there is none of these prompts and revisions."""
+    if not isinstance(record, Mapping) or record.get("judged_by") != judged_by:
         return None
-    columns = [found.get(name) for name in ("sizes", "kept", "faithfulness")]
+    columns = [record.get(name) for name in ("sizes", "kept", "faithfulness")]
     n_sizes = len(log_sizes(n_edges))
     if not all(_are_numbers(column, n_sizes) for column in columns):
         return None
-    sizes, kept, faithfulness = (tuple(column) for column in columns if column is not None)
-    fractions = tuple(size / n_edges for size in sizes)
-    return FaithfulnessCurve(fractions=fractions, sizes=sizes, kept=kept, faithfulness=faithfulness)
+    sizes, pruned, values = (tuple(column) for column in columns if column is not None)
+    return FaithfulnessCurve(
+        n_edges=n_edges, sizes=sizes, pruned_sizes=pruned, faithfulness=values, n_pairs=n_pairs
+    )
 
 
 def _are_numbers(values: object, count: int | None = None) -> bool:
@@ -121,3 +324,40 @@ def _are_numbers(values: object, count: int | None = None) -> bool:
         and len(values) == (len(values) if count is None else count)
         and all(type(value) in (int, float) and math.isfinite(value) for value in values)
     )
+
+
+# Between processes
+
+
+Sent = dict[str, Any] | Failure
+
+
+def _sent_job(
+    work: Callable[[BenchJob], Iterator[BenchRun | Failure]], job: BenchJob
+) -> Iterator[Sent]:
+    """The runs of a job as plain values, for another process."""
+    for outcome in work(job):
+        if isinstance(outcome, Failure):
+            yield outcome
+        else:
+            # A new graph has computed nothing yet that would be sent along.
+            graph = replace(outcome.graph)
+            yield {**vars(outcome), "scores": outcome.scores.tolist(), "graph": graph}
+
+
+def _received(sent: Sent) -> BenchRun | Failure:
+    if isinstance(sent, Failure):
+        return sent
+    return BenchRun(**{**sent, "scores": torch.tensor(sent["scores"], dtype=torch.float64)})
+
+
+def _lost(job: BenchJob, finished: int, what: str) -> tuple[list[Sent], BenchJob | None]:
+    """The run that a process ended in, and the methods that it did not come to."""
+    id, seed, methods = job
+    error = f"{what}; where memory was short, fewer processes need less of it"
+    failed: list[Sent] = [
+        Failure(case=id, method=method, seed=seed, error=error)
+        for method in methods[finished : finished + 1]
+    ]
+    rest = methods[finished + 1 :]
+    return failed, (id, seed, rest) if rest else None

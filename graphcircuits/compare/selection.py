@@ -1,28 +1,43 @@
-"""Which subjects a bench takes, by name, and how each is loaded.
+"""What a bench runs: which subjects, by name, which methods, and how scores are read.
 
 1. `select_cases` turns a word (test, pool, paper-pool, interpbench-pool, deep-pool, deep-test,
-   all) or ids into
-   cases; a word means those whose planted subject ships.
+   all) or ids into cases; a word means those whose planted subject ships.
 2. `select_subjects` does so for any fleet, shipped or in a folder that `graphcircuits build` wrote,
    and has one word more: `multitask`, every task of the models that have several. A subject goes by
    the id of its order; of a model of several tasks each task is one: mt-7@ib-4.natural.llama.0.
 3. `Unit.of` reads such an id. A unit has a case, which draws prompts and knows the circuit, and a
    subject.
+4. `BenchConfig` is all of a bench that its results depend on.
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from graphcircuits.cases import MULTITASK, RANDOM, case_ids, load_case
-from graphcircuits.cases.case import Case
+from graphcircuits.cases.case import DEFAULT_LABELS, LABELINGS, Case
 from graphcircuits.cases.multitask import AT, TaskCase, multi_records
 from graphcircuits.cases.orders import Order, shipped_orders
-from graphcircuits.cases.pools import POOLS, pool_cases
 from graphcircuits.cases.recognize import shipped_ids
+from graphcircuits.cases.relations import POOLS, pool_cases
+from graphcircuits.circuit import Circuit
+from graphcircuits.evaluation.evaluate import LEVELS, auroc
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.methods import (
+    ALONG_PATHS,
+    FLOORS,
+    METHODS,
+    NAMED_ONLY,
+    KnownMethod,
+    Method,
+    find_method,
+    options_of,
+)
+from graphcircuits.methods.method import known
 from graphcircuits.subject.files import load_transformer
 from graphcircuits.subject.transformer import Transformer
 
@@ -47,7 +62,7 @@ class Unit:
 
     @property
     def has_truth(self) -> bool:
-        """Whether its circuit is known: a subject trained on the task alone finds its own."""
+        """Whether its circuit is known: nobody planted one in a subject trained on the task."""
         return self.order.fleet != "natural"
 
     @property
@@ -57,7 +72,7 @@ class Unit:
 
     @property
     def heads(self) -> str:
-        """Whose the planted programs' heads are: `shared` by all, or each program's own."""
+        """Whether the planted programs of a model use the same heads: `shared` or `own`."""
         shared = isinstance(self.case, TaskCase) and self.case.model.shared
         return "shared" if shared else "own"
 
@@ -76,7 +91,7 @@ def select_cases(selection: str) -> tuple[list[str], list[str]]:
 
     `test` is held out. `pool` is for training. `paper-pool` are 50 cases as the paper's pool has
     them, and `interpbench-pool` the 26 of these that are InterpBench's, two of which ours discards
-    (`corpus.pools`). `deep-pool` is every listed case that is not held out and whose subject has
+    (`cases.pools`). `deep-pool` is every listed case that is not held out and whose subject has
     four layers or more, discarded ones included: settings were chosen on them. `deep-test` are
     held-out random programs of four to seven layers, which nothing was chosen on. `all` is every
     listed case.
@@ -85,7 +100,7 @@ def select_cases(selection: str) -> tuple[list[str], list[str]]:
     if selection not in SELECTIONS:
         return [load_case(id).id for id in _listed(selection, SELECTIONS)], []
     if selection == "deep-test":
-        units, _ = _there("planted", None)
+        units, _ = _available("planted", None)
         return [unit.case.id for unit in units if _is_in(selection, unit.case)], []
     ids = [id for id in case_ids() if _is_in(selection, load_case(id))]
     shipped = set(shipped_ids())
@@ -104,33 +119,33 @@ def select_subjects(
     """
     if fleet == "planted" and folder is None and selection in SELECTIONS:
         return select_cases(selection)
-    known, strange = _there(fleet, folder)
+    available, strange = _available(fleet, folder)
     where = "is shipped" if folder is None else f"is in {folder}"
     if selection in ALL_SELECTIONS:
-        found = [unit.order.id for unit in known if _is_in(selection, unit.case)]
-        if not found:
+        ids = [unit.order.id for unit in available if _is_in(selection, unit.case)]
+        if not ids:
             raise ValueError(
                 f"no {fleet} subject of {selection} {where}; build some with: graphcircuits build "
                 f"--fleet {fleet}, and name their folder with --subjects."
             )
-        return found, strange
+        return ids, strange
     ids = []
     for name in _listed(selection, ALL_SELECTIONS):
         order = Order.parse(name)
-        found = [unit.order.id for unit in known if name in _names(unit)]
+        matching = [unit.order.id for unit in available if name in _names(unit)]
         if "." in name and order.fleet != fleet:
             raise ValueError(f"{name} is of the fleet {order.fleet}, and {fleet} was asked for.")
         is_model = order.case in multi_records()
-        if not found and not is_model:
+        if not matching and not is_model:
             load_case(order.case)  # a mistyped id is refused with one that is near
-        if not found and fleet == "planted" and folder is None and not is_model:
-            found = [order.id]  # its run will say that nothing is shipped
-        if not found:
+        if not matching and fleet == "planted" and folder is None and not is_model:
+            matching = [order.id]  # its run will say that nothing is shipped
+        if not matching:
             raise ValueError(
                 f"no {fleet} subject of {order.case} {where}; build it with: "
                 f"graphcircuits build {order.case.partition(AT)[0]} --fleet {fleet}"
             )
-        ids += found
+        ids += matching
     return ids, []
 
 
@@ -159,7 +174,7 @@ def _is_in(selection: str, case: Case) -> bool:
     return selection in ("all", case.split)
 
 
-def _there(fleet: str, folder: str | Path | None) -> tuple[list[Unit], list[str]]:
+def _available(fleet: str, folder: str | Path | None) -> tuple[list[Unit], list[str]]:
     """The units of the subjects that are there, in number order, and files of other programs."""
     if folder is None:
         names = [order.id for order in shipped_orders(fleet)]
@@ -190,4 +205,114 @@ def _names(unit: Unit) -> set[str]:
 
 def _by_number(name: str) -> list[str | int]:
     """ib-3 comes before ib-20."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+    return [int(text) if text.isdecimal() else text for text in re.split(r"(\d+)", name)]
+
+
+# What a bench is asked for
+
+
+def usual_methods(fleet: str = "planted") -> tuple[str, ...]:
+    """What runs where no method is named: all that can run with what ships, and the floors.
+
+    On natural subjects EAP-IG along paths besides: it tells what `gcl` gains by counting so.
+    """
+    names = [name for name in (*METHODS, *FLOORS) if name not in NAMED_ONLY]
+    return (*names, *([f"eap-ig{ALONG_PATHS}"] if fleet == "natural" else []))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig:
+    """What to run and how to read it."""
+
+    cases: tuple[str, ...]
+    """Ids of subjects: that of a case is its planted one, those of other fleets are of orders."""
+    methods: tuple[str, ...] = usual_methods()
+    functions: Mapping[str, Method] = field(default_factory=dict)
+    """Methods that are not of the package, by names among `methods`. Not to be sent to other
+    processes."""
+    seeds: tuple[int, ...] = (0,)
+    once: tuple[str, ...] = ()
+    """Methods that take long, and run with the first seed alone."""
+    n_pairs: int = 64
+    """Prompt pairs of a case."""
+    labels: str = DEFAULT_LABELS
+    level: str = "head"
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Options of a method, by its name, that differ from their defaults."""
+    device: str = "cpu"
+    dtype: str = "float32"
+    """That subjects compute in."""
+    subjects: str | None = None
+    """The folder of the subjects, if not those that ship."""
+    split: str = ""
+    """The word that selected the cases, for the title."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        for name in ("cases", "methods", "seeds"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                problems.append(f"{name} must be distinct, at least one, got {list(values)}")
+        if self.n_pairs < 1:
+            problems.append(f"n_pairs must be at least 1, got {self.n_pairs}")
+        for name, words in (("labels", LABELINGS), ("level", LEVELS)):
+            if getattr(self, name) not in words:
+                problems.append(
+                    f"{name} must be one of {', '.join(words)}, got {getattr(self, name)!r}"
+                )
+        fleets = sorted({Order.parse(id).fleet for id in self.cases})
+        if len(fleets) > 1:
+            problems.append(f"all cases must be of one fleet, got {', '.join(fleets)}")
+        taken = sorted(self.functions.keys() & (METHODS.keys() | FLOORS.keys()))
+        if taken:
+            problems.append(
+                f"the package has a method {', '.join(taken)}; give your own another name"
+            )
+        for what, names in (("options are given for", self.options), ("once names", self.once)):
+            idle = sorted(set(names) - set(self.methods))
+            if idle:
+                problems.append(f"{what} methods that do not run: {', '.join(idle)}")
+        if problems:
+            raise ValueError("; ".join(problems) + ".")
+        for method in self.methods:
+            options = options_of(self.method(method))
+            unknown = sorted(self.options.get(method, {}).keys() - options.keys())
+            if unknown:
+                names = ", ".join(options) or "none"
+                raise ValueError(f"{method} has no option {', '.join(unknown)}; it has: {names}.")
+
+    def method(self, name: str) -> KnownMethod:
+        """The user's method of that name, or the package's."""
+        return known(self.functions[name]) if name in self.functions else find_method(name)
+
+    def options_of(self, name: str) -> dict[str, Any]:
+        """The options that a method is given. One that ranks by labels takes those of the bench."""
+        ranks = "labels" in options_of(self.method(name))
+        return ({"labels": self.labels} if ranks else {}) | dict(self.options.get(name, {}))
+
+    def truth(self, unit: Unit, graph: ComponentGraph) -> Circuit:
+        """The labels of a subject, which must have some and not all of the edges."""
+        circuit = unit.case.labels(self.labels, graph)
+        auroc(torch.zeros(graph.n_edges), circuit, self.level)
+        return circuit
+
+    @property
+    def fleet(self) -> str:
+        return Order.parse(self.cases[0]).fleet
+
+    @property
+    def n_runs(self) -> int:
+        return len(self.cases) * sum(len(self.methods_at(seed)) for seed in self.seeds)
+
+    def methods_at(self, seed: int) -> tuple[str, ...]:
+        """The methods that run with a seed."""
+        later = seed != self.seeds[0]
+        return tuple(name for name in self.methods if not (later and name in self.once))
+
+    @property
+    def title(self) -> str:
+        """How many methods on how many subjects."""
+        noun = "case" if self.fleet == "planted" else f"{self.fleet} subject"
+        counts = [(len(self.methods), "method"), (len(self.cases), noun)]
+        text = " on ".join(f"{n} {word}{'' if n == 1 else 's'}" for n, word in counts)
+        return f"{text} ({self.split})" if self.split else text

@@ -1,23 +1,27 @@
-"""One curve of faithfulness over circuit sizes as a figure of matplotlib, and what panels share.
+"""Curves of faithfulness over circuit sizes as figures of matplotlib: one, or panels of several.
 
-Sizes are on a logarithmic axis, where circuits of no edge have no place and are left out. Points
-are the sizes that were measured; the dotted line is at 1, where the circuit does as well as the
-whole subject. The legend says both.
+Sizes are on a logarithmic axis, which has no zero, so circuits of no edge are left out. Points are
+the sizes that were measured; the dotted line is at 1, where the circuit does as well as the whole
+subject. The legend says both. In panels, colours follow the order of the names, so that one legend
+serves all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graphcircuits.drawing.library import COLOURS, FAINT, RULE, need_library
+from graphcircuits.drawing.library import COLOURS, FAINT, RULE, need_library, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 LOWEST, HIGHEST = -0.25, 1.35
-"""The part of the axis that panels side by side draw: a curve may leave it far on either side."""
+"""The range of the axis that panels side by side draw: a curve may leave it far on either side."""
 ONE = "1: as good as the whole subject"
 POINT = "size that was measured"
+
+Points = tuple[Sequence[int], Sequence[float]]
+"""Sizes, and the faithfulness at each."""
 
 
 def curve_figure(
@@ -39,9 +43,9 @@ def curve_figure(
         figure = Figure(figsize=(4.2, 3.0), layout="constrained")
         axes: Any = figure.subplots()
     else:
-        found = ax.get_figure(root=True)
-        assert found is not None
-        figure, axes = found, ax
+        parent = ax.get_figure(root=True)
+        assert parent is not None
+        figure, axes = parent, ax
     draw_curve(axes, sizes, faithfulness, color=COLOURS[0], label=label)
     frame(axes)
     low, high = min(faithfulness), max(faithfulness)
@@ -74,3 +78,54 @@ def frame(axes: Any) -> Any:
     axes.grid(color=RULE, linewidth=0.6)
     axes.set_axisbelow(True)
     return line
+
+
+def panels_figure(
+    panels: Mapping[str, Mapping[str, Points]], *, title: str = "", columns: int = 3
+) -> "Figure":
+    """Draw panels by title, each with curves by name; at most so many panels in a row."""
+    need_library("the plot")
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
+    # A figure of its own, without pyplot: no window system and no state that outlives the call.
+    figure = Figure(figsize=(1.2 + 3.1 * columns, 1.1 + 2.5 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    lines: dict[str, Any] = {}
+    for axes, (panel, curves) in zip(grid.flat, panels.items(), strict=False):
+        for name, curve in curves.items():
+            style = _style(names.index(name))
+            lines[name] = draw_curve(axes, *curve, **style)
+        lines[ONE] = frame(axes)
+        axes.set_ylim(LOWEST, HIGHEST)
+        axes.set_title(plain(panel), fontsize=9)
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.set_visible(False)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("faithfulness", fontsize=8)
+    for axes in list(grid.flat)[max(0, len(panels) - columns) : len(panels)]:
+        axes.set_xlabel("edges in the circuit", fontsize=8)
+    if title:
+        figure.suptitle(plain(title), fontsize=10)
+    point = Line2D([], [], color="#56565e", linestyle="", marker="o", markersize=2.8)
+    handles = {lines[name]: name for name in names} | {lines[ONE]: ONE, point: POINT}
+    # What the longest entry takes, in inches.
+    column = 0.6 + 0.062 * max(map(len, handles.values()))
+    figure.legend(
+        list(handles),
+        [plain(words) for words in handles.values()],
+        loc="outside lower center",
+        ncols=max(1, min(len(handles), int(figure.get_figwidth() / column))),
+        fontsize=8,
+        frameon=False,
+    )
+    return figure
+
+
+def _style(number: int) -> dict[str, Any]:
+    """Colour and style of a line; those beyond the colours are dashed."""
+    style = ("solid", "dashed", "dotted", "dashdot")[number // len(COLOURS) % 4]
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": style}

@@ -73,9 +73,9 @@ def kinds_of(edges: Sequence[int], truth: Sequence[int] | None) -> dict[int, str
     """`hit`, `miss` or `false` by edge; empty without a truth."""
     if truth is None:
         return {}
-    found, true = set(edges), set(truth)
-    kinds = {edge: "hit" if edge in true else "false" for edge in found}
-    return kinds | dict.fromkeys(true - found, "miss")
+    chosen, true = set(edges), set(truth)
+    kinds = {edge: "hit" if edge in true else "false" for edge in chosen}
+    return kinds | dict.fromkeys(true - chosen, "miss")
 
 
 def widths_of(edges: Sequence[int], scores: Mapping[int, float] | None) -> dict[int, float]:
@@ -84,7 +84,7 @@ def widths_of(edges: Sequence[int], scores: Mapping[int, float] | None) -> dict[
         return dict.fromkeys(edges, PLAIN)
     low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
     share = {edge: (scores[edge] - low) / (high - low) if high > low else 0.5 for edge in edges}
-    return {edge: THIN + (THICK - THIN) * part for edge, part in share.items()}
+    return {edge: THIN + (THICK - THIN) * strength for edge, strength in share.items()}
 
 
 def _canvas(
@@ -104,13 +104,13 @@ def _canvas(
         axes = figure.add_axes(((1 - wide / width) / 2, legend / whole, wide / width, tall / whole))
         if title:
             figure.text(0.5, 1 - 0.1 / whole, plain(title), ha="center", va="top", fontsize=9)
-        place: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 0.0)}
+        position: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 0.0)}
         holder: Any = figure
     else:
-        axes, place = ax, {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0)}
-        found = ax.get_figure(root=True)
-        assert found is not None
-        figure, holder = found, ax
+        axes, position = ax, {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0)}
+        parent = ax.get_figure(root=True)
+        assert parent is not None
+        figure, holder = parent, ax
         columns = _columns(handles, ax.get_position().width * figure.get_figwidth())
         if title:
             ax.set_title(plain(title), fontsize=9)
@@ -119,7 +119,7 @@ def _canvas(
     holder.legend(
         list(handles),
         list(handles.values()),
-        **place,
+        **position,
         ncols=columns,
         fontsize=7,
         frameon=False,
@@ -187,15 +187,15 @@ def curve(
     A curve between rows stays between them, as its control points do. The last line ends inside the
     arrowhead.
     """
-    found: list[tuple[str, tuple[float, float]]] = [("M", points[0])]
+    steps: list[tuple[str, tuple[float, float]]] = [("M", points[0])]
     end = (points[-1][0], points[-1][1] + head_size(width)[0] * 0.8)
     for (x1, y1), (x2, y2) in zip(points, [*points[1:-1], end], strict=False):
         if x1 == x2:
-            found.append(("L", (x2, y2)))
+            steps.append(("L", (x2, y2)))
             continue
         half = (y1 + y2) / 2
-        found += [("C", (x1, half)), ("C", (x2, half)), ("C", (x2, y2))]
-    return found
+        steps += [("C", (x1, half)), ("C", (x2, half)), ("C", (x2, y2))]
+    return steps
 
 
 def head_size(width: float) -> tuple[float, float]:
@@ -249,13 +249,13 @@ def _legend(
     from matplotlib.patches import Patch
 
     slots = [slot for slot in SLOT_WORDS if any(route.slot == slot for route in drawn.routes)]
-    found: dict[Any, str] = {}
+    entries: dict[Any, str] = {}
     if kinds:
         for kind, (colour, style, words) in TRUTH.items():
             if kind in kinds.values():
                 line = Line2D([], [], color=colour, linestyle=style, linewidth=1.6)
                 count = sum(one == kind for one in kinds.values())
-                found[line] = f"{words} ({count})"
+                entries[line] = f"{words} ({count})"
     for slot in slots:
         colour = INK if kinds else SLOT_COLOURS[slot]
         if kinds and not slot:
@@ -264,7 +264,7 @@ def _legend(
             [], [], color=colour, linewidth=0 if kinds else 1.6, marker=SLOT_MARKS.get(slot, ""),
             markersize=4.6, markeredgewidth=0,
         )  # fmt: skip
-        found[line] = f"{'arrives at the' if kinds else 'to the'} {SLOT_WORDS[slot]}"
+        entries[line] = f"{'arrives at the' if kinds else 'to the'} {SLOT_WORDS[slot]}"
     if scores and drawn.routes:
         low, high = min(scores.values()), max(scores.values())
         if low < high:
@@ -272,12 +272,12 @@ def _legend(
                 (THICK, f"highest score, {high:.3g}"),
                 (THIN, f"lowest score, {low:.3g}"),
             ):
-                found[Line2D([], [], color=INK, linewidth=width)] = words
+                entries[Line2D([], [], color=INK, linewidth=width)] = words
     if any(box.folded for box in drawn.boxes):
         patch = Patch(facecolor="white", edgecolor=FAINT, linestyle=(0, (2, 1.5)), linewidth=0.6)
-        found[patch] = "components without an edge"
+        entries[patch] = "components without an edge"
     if drawn.shared:
-        found[Line2D([], [], color="#c4c4cc", linewidth=1.4)] = "shared keys and values"
+        entries[Line2D([], [], color="#c4c4cc", linewidth=1.4)] = "shared keys and values"
     if drawn.breaks:
-        found[Line2D([], [], color="#c4c4cc", linewidth=0.7)] = "layers without an edge"
-    return found
+        entries[Line2D([], [], color="#c4c4cc", linewidth=0.7)] = "layers without an edge"
+    return entries

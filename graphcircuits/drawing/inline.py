@@ -39,36 +39,36 @@ def still_svg(
 def legend_html(graph: ComponentGraph, edges: Sequence[int]) -> str:
     """What the colours and signs of these edges mean."""
     kinds = [name[-2] if (name := graph.edge_name(edge)).endswith(">") else "" for edge in edges]
-    parts = []
+    entries = []
     for slot, words in SLOT_WORDS.items():
         if slot in kinds:
             colour = SLOT_COLOURS[slot] if slot else "inherit"
             sign = f"→ {SLOT_SIGNS[slot]}" if slot else "→"
-            parts.append(f'<span style="color:{colour}">{sign}</span> {words}')
-    return " &#160; ".join(parts)
+            entries.append(f'<span style="color:{colour}">{sign}</span> {words}')
+    return " &#160; ".join(entries)
 
 
 def _svg(graph: ComponentGraph, edges: Sequence[int], scores: Mapping[int, float] | None) -> str:
     drawn = layout(graph, edges)
-    own = None if scores is None else {edge: scores[edge] for edge in edges}
-    widths = widths_of(edges, own)
+    shown = None if scores is None else {edge: scores[edge] for edge in edges}
+    widths = widths_of(edges, shown)
     slots = {(route.reader, route.slot) for route in drawn.routes}
     names = dict(zip(sorted(edges), graph_names(graph, sorted(edges)), strict=True))
-    parts = [_line(line, drawn.width) for line in drawn.breaks]
+    shapes = [_line(line, drawn.width) for line in drawn.breaks]
     lines = "".join(f"M{x:.0f} {y:.0f}L{x2:.0f} {y2:.0f}" for (x, y), (x2, y2) in drawn.shared)
     if lines:
-        parts.append(f'<path d="{lines}" stroke="currentColor" stroke-opacity=".3"/>')
+        shapes.append(f'<path d="{lines}" stroke="currentColor" stroke-opacity=".3"/>')
     for route in drawn.routes:
-        hint = names[route.edge] + ("" if own is None else f" {own[route.edge]:.4g}")
-        parts.append(_edge(route, widths[route.edge], hint))
+        hint = names[route.edge] + ("" if shown is None else f" {shown[route.edge]:.4g}")
+        shapes.append(_edge(route, widths[route.edge], hint))
     for box in drawn.boxes:
-        parts.append(_box(box, [slot for slot in "qkv" if (box.name, slot) in slots]))
+        shapes.append(_box(box, [slot for slot in "qkv" if (box.name, slot) in slots]))
     label = f"circuit of {len(edges)} edges, input at the bottom, logits on top"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {drawn.width:.0f} '
         f'{drawn.height:.0f}" width="{drawn.width:.0f}" height="{drawn.height:.0f}" role="img" '
         f'aria-label="{escape(label)}" style="max-width:100%;height:auto" fill="none" '
-        f'font-family="sans-serif" font-size="11" text-anchor="middle">{"".join(parts)}</svg>'
+        f'font-family="sans-serif" font-size="11" text-anchor="middle">{"".join(shapes)}</svg>'
     )
 
 
@@ -87,9 +87,9 @@ def _line(line: Break, width: float) -> str:
 def _edge(route: Route, width: float, hint: str) -> str:
     colour = SLOT_COLOURS[route.slot] if route.slot else "currentColor"
     steps, words = curve(route.points, width), []
-    for place, (code, (x, y)) in enumerate(steps):
+    for step, (code, (x, y)) in enumerate(steps):
         # The three points of a curve stand behind one letter.
-        again = code == "C" and steps[place - 1][0] == "C"
+        again = code == "C" and steps[step - 1][0] == "C"
         words.append(f"{' ' if again else code}{x:.0f} {y:.0f}")
     head = " ".join(f"{x:.1f},{y:.1f}" for x, y in arrowhead(route.points[-1], width))
     faint = "" if route.slot else ' opacity=".75"'

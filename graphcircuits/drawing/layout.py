@@ -104,7 +104,7 @@ class _Row:
     def labels(self) -> list[str]:
         return [*self.names, *([self.stub] if self.stub else [])]
 
-    def place(self) -> None:
+    def spread_boxes(self) -> None:
         """Put the components side by side around zero; the folded ones follow on the right."""
         widths = [_width(name) for name in self.labels]
         shown = len(self.names)
@@ -147,7 +147,7 @@ def layout(graph: ComponentGraph, edges: Sequence[int]) -> CircuitLayout:
     ]
     for row in rows:
         row.gaps = [GAP] * (len(row.labels) - 1)
-        row.place()
+        row.spread_boxes()
     # Once to see how many edges each gap will hold, and once with gaps of that width.
     _choose(rows, ways, roomy=True)
     for number, row in enumerate(rows):
@@ -156,7 +156,7 @@ def layout(graph: ComponentGraph, edges: Sequence[int]) -> CircuitLayout:
             max(GAP, min(WIDEST, LANE * (passing.count(gap) + 1)))
             for gap in range(1, len(row.labels))
         ]
-        row.place()
+        row.spread_boxes()
     _choose(rows, ways, roomy=False)
     _set_apart(rows, ways)
     drawn = _drawn(rows, folds, ways)
@@ -165,10 +165,10 @@ def layout(graph: ComponentGraph, edges: Sequence[int]) -> CircuitLayout:
 
 def _shared(graph: ComponentGraph, boxes: Sequence[Placed]) -> tuple[tuple[Point, Point], ...]:
     """From the upper side of every group to the lower side of each of its heads."""
-    found, size = {box.name: box for box in boxes}, graph.n_heads // graph.n_groups
+    by_name, size = {box.name: box for box in boxes}, graph.n_heads // graph.n_groups
     heads = [(layer, head) for layer in range(graph.n_layers) for head in range(graph.n_heads)]
     ends = [
-        (found.get(f"a{layer}.g{head // size}"), found.get(f"a{layer}.h{head}"))
+        (by_name.get(f"a{layer}.g{head // size}"), by_name.get(f"a{layer}.h{head}"))
         for layer, head in heads
     ]
     return tuple(
@@ -181,12 +181,12 @@ def _shared(graph: ComponentGraph, boxes: Sequence[Placed]) -> tuple[tuple[Point
 def _links(graph: ComponentGraph, edges: Sequence[int]) -> list[tuple[int, str, str, str]]:
     """Number, writer, component or group, and slot of every edge."""
     numbers = sorted(set(edges))
-    found = []
+    ends = []
     for edge, name in zip(numbers, graph.names_of(torch.tensor(numbers).long()), strict=True):
         writer, _, reader = name.partition("->")
         end, _, slot = reader.partition("<")
-        found.append((edge, writer, end, slot.removesuffix(">")))
-    return found
+        ends.append((edge, writer, end, slot.removesuffix(">")))
+    return ends
 
 
 def _rows(graph: ComponentGraph, used: set[str]) -> tuple[list[_Row], dict[int, str]]:
@@ -219,8 +219,8 @@ def _folded_layers(first: int, last: int) -> str:
 
 
 def _stub(heads: int, mlp: str) -> str:
-    parts = [f"+{heads} head{'s' if heads > 1 else ''}"] if heads else []
-    return " ".join([*parts, *([f"+{mlp}"] if mlp else [])])
+    counts = [f"+{heads} head{'s' if heads > 1 else ''}"] if heads else []
+    return " ".join([*counts, *([f"+{mlp}"] if mlp else [])])
 
 
 def _width(name: str) -> float:
@@ -235,8 +235,8 @@ def _passes(way: _Way, row: int) -> bool:
 
 
 def _middle(rows: Sequence[_Row], row: int, name: str) -> float:
-    place = rows[row].names.index(name)
-    return rows[row].lefts[place] + _width(name) / 2
+    position = rows[row].names.index(name)
+    return rows[row].lefts[position] + _width(name) / 2
 
 
 def _goal(rows: Sequence[_Row], way: _Way) -> float:
@@ -276,16 +276,16 @@ def _set_apart(rows: Sequence[_Row], ways: Sequence[_Way]) -> None:
         for way in ways:
             if _passes(way, number):
                 through.setdefault(way.gaps[number - way.start - 1], []).append(way)
-        for gap, own in through.items():
+        for gap, bundle in through.items():
             left, right = row.free(gap)
             before = {
                 id(way): way.lanes[-1] if way.lanes else _middle(rows, way.start, way.writer)
-                for way in own
+                for way in bundle
             }
-            own.sort(key=lambda way: (before[id(way)], _goal(rows, way), way.edge, way.reader))
-            step = min(LANE, min(right - left, 2 * WIDEST) / (len(own) + 1))
-            wanted = [before[id(way)] for way in own]
-            for way, x in zip(own, _spread(wanted, step, left, right), strict=True):
+            bundle.sort(key=lambda way: (before[id(way)], _goal(rows, way), way.edge, way.reader))
+            step = min(LANE, min(right - left, 2 * WIDEST) / (len(bundle) + 1))
+            wanted = [before[id(way)] for way in bundle]
+            for way, x in zip(bundle, _spread(wanted, step, left, right), strict=True):
                 way.lanes.append(x)
 
 
@@ -295,15 +295,15 @@ def _spread(wanted: Sequence[float], step: float, left: float, right: float) -> 
     Least squares under an order: wishes that come too close are merged into their mean.
     """
     blocks: list[tuple[float, int]] = []
-    for place, x in enumerate(wanted):
-        mean, count = x - place * step, 1
+    for index, x in enumerate(wanted):
+        mean, count = x - index * step, 1
         while blocks and blocks[-1][0] >= mean:
             other, n = blocks.pop()
             mean, count = (mean * count + other * n) / (count + n), count + n
         blocks.append((mean, count))
     means = [mean for mean, count in blocks for _ in range(count)]
     lowest, highest = left + step, right - step * len(wanted)
-    return [min(max(mean, lowest), highest) + place * step for place, mean in enumerate(means)]
+    return [min(max(mean, lowest), highest) + index * step for index, mean in enumerate(means)]
 
 
 def _drawn(rows: Sequence[_Row], folds: Mapping[int, str], ways: Sequence[_Way]) -> CircuitLayout:
@@ -361,18 +361,18 @@ def _heights(
 
 def _starts(boxes: Mapping[str, Placed], ways: Sequence[_Way]) -> dict[tuple[int, str], float]:
     """Where edges leave their writers: side by side, in the order in which they part."""
-    found: dict[tuple[int, str], float] = {}
+    starts: dict[tuple[int, str], float] = {}
     by_writer: dict[str, list[_Way]] = {}
     for way in ways:
         by_writer.setdefault(way.writer, []).append(way)
-    for name, own in by_writer.items():
+    for name, bundle in by_writer.items():
         box = boxes[name]
-        own.sort(key=lambda way: (_next(boxes, way), way.edge, way.reader))
-        step = min(LANE, (box.width - 8) / len(own))
-        for place, way in enumerate(own):
-            x = box.middle + (place - (len(own) - 1) / 2) * step
-            found[way.edge, way.reader] = x
-    return found
+        bundle.sort(key=lambda way: (_next(boxes, way), way.edge, way.reader))
+        step = min(LANE, (box.width - 8) / len(bundle))
+        for index, way in enumerate(bundle):
+            x = box.middle + (index - (len(bundle) - 1) / 2) * step
+            starts[way.edge, way.reader] = x
+    return starts
 
 
 def _next(boxes: Mapping[str, Placed], way: _Way) -> float:
@@ -381,18 +381,18 @@ def _next(boxes: Mapping[str, Placed], way: _Way) -> float:
 
 def _ends(boxes: Mapping[str, Placed], ways: Sequence[_Way]) -> dict[tuple[int, str], float]:
     """Where edges arrive: at their slot, side by side, in the order in which they come."""
-    found: dict[tuple[int, str], float] = {}
+    arrivals: dict[tuple[int, str], float] = {}
     by_reader: dict[tuple[str, str], list[_Way]] = {}
     for way in ways:
         by_reader.setdefault((way.reader, way.slot), []).append(way)
-    for (name, slot), own in by_reader.items():
+    for (name, slot), bundle in by_reader.items():
         box = boxes[name]
-        own.sort(key=lambda way: (_last(boxes, way), way.edge))
+        bundle.sort(key=lambda way: (_last(boxes, way), way.edge))
         room = box.width - 8 if not slot else box.width / 3 - 4
-        step = min(LANE, room / len(own))
-        for place, way in enumerate(own):
-            found[way.edge, name] = port(box, slot) + (place - (len(own) - 1) / 2) * step
-    return found
+        step = min(LANE, room / len(bundle))
+        for index, way in enumerate(bundle):
+            arrivals[way.edge, name] = port(box, slot) + (index - (len(bundle) - 1) / 2) * step
+    return arrivals
 
 
 def _last(boxes: Mapping[str, Placed], way: _Way) -> float:

@@ -50,9 +50,9 @@ def table_html(header: Sequence[str], rows: Sequence[Sequence[object]], *, total
     return f"<table{_TABLE}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
-def framed(*parts: str) -> str:
+def framed(*blocks: str) -> str:
     """One block of a notebook's output."""
-    return f"<div>{''.join(parts)}</div>"
+    return f"<div>{''.join(blocks)}</div>"
 
 
 def picture_html(
@@ -94,7 +94,7 @@ def result_html(
     """
     about = dict(facts) | {"graph": _graph_words(graph), "edges": f"{graph.n_edges:,}"}
     about |= {} if chosen is None else {"chosen circuit": f"{chosen:,} edges"}
-    about |= {f"note {place + 1}": note for place, note in enumerate(notes[:3])}
+    about |= {f"note {number + 1}": note for number, note in enumerate(notes[:3])}
     header = ["edge", "score", *([] if probabilities is None else ["probability"])]
     rows = [
         [
@@ -127,9 +127,9 @@ def pairs_html(
     header = ["clean", "corrupted", *([] if targets is None else ["right"])]
     rows = []
     for row in range(min(PAIRS, count)):
-        own, other, where = (x[row, :TOKENS].tolist() for x in (clean, corrupted, scored))
-        marks = list(zip([a != b for a, b in zip(own, other, strict=True)], where, strict=True))
-        cells = [_tokens(own, marks, length), _tokens(other, marks, length)]
+        first, other, where = (x[row, :TOKENS].tolist() for x in (clean, corrupted, scored))
+        marks = list(zip([a != b for a, b in zip(first, other, strict=True)], where, strict=True))
+        cells = [_tokens(first, marks, length), _tokens(other, marks, length)]
         if targets is not None:
             right = targets[row][scored[row]].tolist()
             cells.append(cut(" ".join(map(str, dict.fromkeys(right[:TOKENS])))))

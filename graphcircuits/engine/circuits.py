@@ -19,72 +19,54 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from graphcircuits.engine.passes import RunLayer
 from graphcircuits.graph import Block
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
 
 
 @dataclass(frozen=True, eq=False)
-class CutLayer:
-    """A layer of a run with every edge cut: what its readers read and its components computed."""
-
-    at_heads: Float[Tensor, "batch_or_1 pos d_model"]
-    at_mlp: Float[Tensor, "batch_or_1 pos d_model"]
-    z: Float[Tensor, "batch_or_1 pos head d_head"]
-    hidden: Float[Tensor, "batch_or_1 pos d_mlp"]
-
-
-@dataclass(frozen=True, eq=False)
 class CutRun:
     """The run in which every edge is cut."""
 
-    layers: list[CutLayer]
-    input: Float[Tensor, "batch_or_1 pos d_model"]
+    layers: list[RunLayer]
     stream: Float[Tensor, "batch_or_1 pos d_model"]
     """What `logits` reads."""
-    settled: bool
+    repeats: bool
     """Whether components that read nothing else put out just what cut edges carry."""
 
     @classmethod
     def of_trace(cls, trace: Trace) -> "CutRun":
         """Cut edges carry what a plain run has on them."""
-        names = [field.name for field in fields(CutLayer)]
-        layers = [CutLayer(*(getattr(layer, name) for name in names)) for layer in trace.layers]
-        return cls(layers, layers[0].at_heads, trace.layers[-1].after, settled=True)
+        layers = [RunLayer.of(layer) for layer in trace.layers]
+        return cls(layers, trace.layers[-1].after, repeats=True)
 
     @classmethod
     def of_zeros(cls, subject: Transformer, pos: int) -> "CutRun":
         """Cut edges carry nothing: readers read the constants of their stream."""
         config = subject.config
-        constants = subject.constants[:, None, None].expand(-1, -1, pos, -1)
         zeros = subject.weights["W_E"].new_zeros
         z = zeros(1, pos, config.n_heads, config.d_head)
         hidden = zeros(1, pos, config.d_mlp)
-        *streams, last = constants.unbind()
-        pairs = zip(streams[::2], streams[1::2], strict=True)
-        layers = [CutLayer(at_heads, at_mlp, z, hidden) for at_heads, at_mlp in pairs]
-        return cls(layers, zeros(1, pos, config.d_model), last, settled=False)
+        *streams, last = subject.constants[:, None, None].expand(-1, -1, pos, -1).unbind()
+        both = zip(streams[::2], streams[1::2], strict=True)
+        return cls([RunLayer(*each, z, hidden) for each in both], last, repeats=False)
 
     @classmethod
     def of_mean(cls, traces: Iterator[Trace]) -> "CutRun":
         """Cut edges carry the mean over all prompts of the traces."""
-        count, sums, kinds = 0, [], []
+        count, sums, like = 0, [], []
         for trace in traces:
-            values = _values(cls.of_trace(trace))
-            count += len(values[0])
-            wide = torch.promote_types(values[0].dtype, torch.float32)
-            found = [value.sum(0, keepdim=True, dtype=wide) for value in values]
-            sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
-            kinds = [value.dtype for value in values]
-        means = [(value / count).to(kind) for value, kind in zip(sums, kinds, strict=True)]
-        first, last, *rest = means
-        width = len(fields(CutLayer))
-        layers = [CutLayer(*rest[i : i + width]) for i in range(0, len(rest), width)]
-        return cls(layers, first, last, settled=False)
-
-
-def _values(cut: CutRun) -> list[Tensor]:
-    return [cut.input, cut.stream, *(value for x in cut.layers for value in vars(x).values())]
+            run = cls.of_trace(trace)
+            like = [run.stream, *(value for x in run.layers for value in vars(x).values())]
+            count += len(run.stream)
+            wide = torch.promote_types(run.stream.dtype, torch.float32)
+            new = [value.sum(0, keepdim=True, dtype=wide) for value in like]
+            sums = [a + b for a, b in zip(sums, new, strict=True)] if sums else new
+        last, *rest = [(total / count).to(x.dtype) for total, x in zip(sums, like, strict=True)]
+        width = len(fields(RunLayer))
+        layers = [RunLayer(*rest[i : i + width]) for i in range(0, len(rest), width)]
+        return cls(layers, last, repeats=False)
 
 
 @torch.no_grad()
@@ -99,8 +81,8 @@ def circuit_logits(
 
     Masks are looked at on the CPU: there it costs no waiting for a GPU.
     """
-    steps = _steps(subject, masks, cut.settled)
-    own = subject.embed(tokens) - cut.input
+    steps = _steps(subject, masks, cut.repeats)
+    own = subject.embed(tokens) - cut.layers[0].at_heads
     shape = (len(masks), *own.shape)
     mixings = torch.from_numpy(np.concatenate([step.mixing.ravel() for step in steps])).to(own)
     by_step = mixings.split([step.mixing.size for step in steps])
@@ -190,7 +172,7 @@ class _Step:
     """Which of their edges are kept: of their readers, and of the writers that can differ."""
 
 
-def _steps(subject: Transformer, masks: Bool[Tensor, "mask edge"], settled: bool) -> list[_Step]:
+def _steps(subject: Transformer, masks: Bool[Tensor, "mask edge"], repeats: bool) -> list[_Step]:
     """The components that differ in any of the masks, in the order of computation, and logits.
 
     By NumPy: PyTorch would wake its threads for every one of these short steps.
@@ -204,7 +186,7 @@ def _steps(subject: Transformer, masks: Bool[Tensor, "mask edge"], settled: bool
     for block in graph.stream_blocks:
         seen = moves[: block.n_writers].nonzero()[0]
         edges = kept[block.edges].reshape(block.n_readers, block.n_writers)
-        reached = np.logical_or.reduce(edges[:, seen], axis=1) | (not settled)
+        reached = np.logical_or.reduce(edges[:, seen], axis=1) | (not repeats)
         first = 1 + block.layer * graph.writers_per_layer
         heads, groups, readers, writers = [], [], [0], []
         if block.kind == "qkv":

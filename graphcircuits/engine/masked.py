@@ -12,7 +12,7 @@ stream on, where the writers before it are known.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from graphcircuits.engine.memory import Footprint, at_once, explained, keep_freed_memory
 from graphcircuits.graph import Block
+from graphcircuits.subject.components import Components
 from graphcircuits.subject.transformer import Transformer
 
 Metric = Callable[[Float[Tensor, "mask batch pos d_vocab_out"]], Float[Tensor, "mask ..."]]
@@ -66,14 +67,14 @@ def masked_logits(
     chunk, numbers, recompute = _chunking(subject, tokens, masks, corrupted, memory_limit)
     embedded = subject.embed(tokens)
     by_writer = corrupted.permute(2, 0, 1, 3)
-    cut = Cut(by_writer, corrupted_streams(subject, by_writer, len(tokens)))
+    streams = corrupted_streams(subject, by_writer, len(tokens))
     wide = with_wide_heads(subject)
     own = (embedded - by_writer[0])[None]
     keep_freed_memory()
 
     def evaluate(part: Float[Tensor, "mask edge *pos"]) -> Float[Tensor, "mask ..."]:
         moved = [own.expand(len(part), *own.shape)]
-        logits = resumed_logits(wide, part, cut, 0, moved, columns=columns)
+        logits = resumed_logits(wide, part, by_writer, streams, 0, moved, columns=columns)
         return logits if metric is None else metric(logits)
 
     parts = (masks if masks.ndim > 1 else masks[None]).to(embedded).split(chunk)
@@ -86,19 +87,11 @@ def masked_logits(
     return joined if masks.ndim > 1 else joined[0]
 
 
-@dataclass(frozen=True)
-class Cut:
-    """The run in which every edge is cut."""
-
-    writers: Float[Tensor, "writer corrupted_batch pos d_model"]
-    streams: Float[Tensor, "stream batch pos d_model"]
-    """What readers read: corrupted outputs and constants."""
-
-
 def resumed_logits(
-    subject: Transformer,
+    subject: Components,
     masks: Float[Tensor, "mask edge *pos"],
-    cut: Cut,
+    writers: Float[Tensor, "writer corrupted_batch pos d_model"],
+    streams: Float[Tensor, "stream batch pos d_model"],
     stream: int,
     moved: list[Float[Tensor, "mask _ batch pos d_model"]],
     known: Float[Tensor, "known batch pos d_model"] | None = None,
@@ -106,7 +99,8 @@ def resumed_logits(
 ) -> Float[Tensor, "mask batch column d_vocab_out"]:
     """Logits from a stream on, given the differences of all writers that come before it.
 
-    Those of the first writers may be the same for all masks, `known`; the others are `moved`.
+    `writers` is what cut edges carry, `streams` what readers read where every edge is cut. The
+    differences of the first writers may be the same for all masks, `known`; the others are `moved`.
     """
     *blocks, logits = [block for block in subject.graph.blocks if block.stream >= stream]
     first = 0 if known is None else len(known)
@@ -128,7 +122,7 @@ def resumed_logits(
         mixing = next(by_block).unflatten(1, (block.n_readers, block.n_writers))
         n_moved = block.n_writers - first
         seen = differences if n_moved == differences.shape[1] else differences[:, :n_moved]
-        return _mixed(cut.streams[block.stream], mixing, known, seen)
+        return _mixed(streams[block.stream], mixing, known, seen)
 
     for block in blocks:
         if block.kind == "mlp":
@@ -139,7 +133,7 @@ def resumed_logits(
                 continue
             out = head_outputs(subject, vectors, block.layer)
         last = done + out.shape[1]
-        corrupted = cut.writers[first + done : first + last]
+        corrupted = writers[first + done : first + last]
         if grad:
             differences = torch.cat([differences, out.sub_(corrupted)], dim=1)
         else:
@@ -170,7 +164,7 @@ def _mixed(
 
 
 def head_vectors(
-    subject: Transformer,
+    subject: Components,
     read: Float[Tensor, "mask reader batch pos d_model"],
     kind: str,
     layer: int,
@@ -187,7 +181,7 @@ def head_vectors(
 
 
 def head_outputs(
-    subject: Transformer,
+    subject: Components,
     vectors: Mapping[str, Float[Tensor, "mask _ batch pos d_head"]],
     layer: int,
     heads: slice = slice(None),
@@ -199,7 +193,7 @@ def head_outputs(
 
 
 def mlp_outputs(
-    subject: Transformer, read: Float[Tensor, "mask 1 batch pos d_model"], layer: int
+    subject: Components, read: Float[Tensor, "mask 1 batch pos d_model"], layer: int
 ) -> Float[Tensor, "mask 1 batch pos d_model"]:
     """What an MLP writes."""
     *_, hidden = subject.mlp(read, layer)

@@ -17,18 +17,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.engine.memory import CPU_BUFFER
-from graphcircuits.subject.states import Trace
+from graphcircuits.graph import ComponentGraph
+from graphcircuits.subject.components import Rules
+from graphcircuits.subject.states import LayerStates, Trace
 from graphcircuits.subject.transformer import Transformer
 
 
 @dataclass(frozen=True)
-class PassLayer:
-    """What is kept of a layer."""
+class RunLayer:
+    """What a layer of a run leaves for others: what its readers read, its components computed."""
 
     at_heads: Float[Tensor, "run pos d_model"]
     at_mlp: Float[Tensor, "run pos d_model"]
     z: Float[Tensor, "run pos head d_head"]
     hidden: Float[Tensor, "run pos d_mlp"]
+
+    @classmethod
+    def of(cls, states: LayerStates) -> "RunLayer":
+        """These values of a layer, without gradients."""
+        return cls(*(getattr(states, each.name).detach() for each in fields(cls)))
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class Pass:
     """A plain run; its values stay where they were computed, since stacking them is a copy."""
 
     subject: Transformer
-    layers: list[PassLayer]
+    layers: list[RunLayer]
     stream: Float[Tensor, "run pos d_model"]
     """What `logits` reads."""
     logits: Float[Tensor, "run column d_vocab_out"]
@@ -48,8 +55,7 @@ class Pass:
 
 def kept(subject: Transformer, trace: Trace) -> Pass:
     """What stays of a run, without gradients."""
-    names = [field.name for field in fields(PassLayer)]
-    layers = [PassLayer(*(getattr(x, name).detach() for name in names)) for x in trace.layers]
+    layers = [RunLayer.of(layer) for layer in trace.layers]
     return Pass(subject, layers, trace.layers[-1].after.detach(), trace.logits.detach())
 
 
@@ -78,7 +84,7 @@ def halves(run: Pass) -> tuple[Pass, Pass]:
     size = len(run.stream) // 2
 
     def part(rows: slice) -> Pass:
-        layers = [PassLayer(*(getattr(x, f.name)[rows] for f in fields(x))) for x in run.layers]
+        layers = [RunLayer(*(getattr(x, f.name)[rows] for f in fields(x))) for x in run.layers]
         return Pass(run.subject, layers, run.stream[rows], run.logits[rows])
 
     return part(slice(size)), part(slice(size, None))
@@ -87,7 +93,7 @@ def halves(run: Pass) -> tuple[Pass, Pass]:
 def joined(runs: Sequence[Pass]) -> Pass:
     """Runs as one batch: what its readers read, and their gradients. The subject is the first's."""
     layers = [
-        PassLayer(*(torch.cat([getattr(x, f.name) for x in each]) for f in fields(each[0])))
+        RunLayer(*(torch.cat([getattr(x, f.name) for x in each]) for f in fields(each[0])))
         for each in zip(*(run.layers for run in runs), strict=True)
     ]
     return Pass(
@@ -97,6 +103,43 @@ def joined(runs: Sequence[Pass]) -> Pass:
         torch.cat([run.logits for run in runs]),
         tuple(torch.cat(each) for each in zip(*(run.gradients for run in runs), strict=True)),
     )
+
+
+# Between two runs
+
+
+@dataclass(frozen=True, eq=False)
+class _Between(Rules):
+    """Readers read `share` of the stream of the run, and for the rest that of another run."""
+
+    share: float
+    others: Sequence[Float[Tensor, "batch pos d_model"]]
+
+    def read(
+        self, stream: Float[Tensor, "*batch pos d_model"], index: int
+    ) -> Float[Tensor, "*batch pos d_model"]:
+        return self.others[index].lerp(stream, self.share)
+
+
+def between(subject: Transformer, corrupted: Pass, share: float) -> Transformer:
+    """The subject in a run between the corrupted and the clean one.
+
+    Each reader reads share * (the stream of this run) + (1 - share) * (that of the corrupted run):
+    the masked run in which all masks are `share`, at the cost of a plain one. Share 1 is the clean
+    run, 0 the corrupted one. Where the clean run is right beyond doubt its loss is flat, and where
+    all is corrupted nothing passes through two components at once; in between gradients see both.
+    The product of a reader's gradient and the change of a writer in this run is the gradient by the
+    edge's mask.
+
+    Args:
+        corrupted: A run of the subject on the corrupted prompts.
+        share: Above 0 and at most 1.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share must be above 0 and at most 1, got {share}.")
+    streams = [x for layer in corrupted.layers for x in (layer.at_heads, layer.at_mlp)]
+    # Rules that watch plain runs are left out: this is a masked run.
+    return replace(subject, rules=_Between(share, [*streams, corrupted.stream]))
 
 
 # Readers
@@ -202,3 +245,44 @@ def _write(vectors: Tensor, W: Tensor, out: Tensor) -> None:
         torch.matmul(vectors, W, out=out)
     else:
         out.copy_(vectors @ W)
+
+
+# Edges
+
+
+@torch.no_grad()
+def writer_deltas(
+    subject: Transformer, clean: Pass, corrupted: Pass
+) -> Float[Tensor, "writer batch pos d_model"]:
+    """Corrupted minus clean output of every writer, in single precision at least."""
+    dtype = torch.promote_types(subject.dtype, torch.float32)
+    first = corrupted.layers[0].at_heads.to(dtype) - clean.layers[0].at_heads
+    both = zip(clean.layers, corrupted.layers, strict=True)
+    return outputs(subject, first, ((b.z - a.z, b.hidden - a.hidden) for a, b in both))
+
+
+def add_effects(
+    total: Float[Tensor, "batch_or_1 edge"],
+    graph: ComponentGraph,
+    run: Pass,
+    deltas: Float[Tensor, "writer batch pos d_model"],
+    *,
+    first_layer: int,
+    writers: tuple[int, int],
+) -> None:
+    """Add the effects of a range of writers in a run that starts at a layer, summed over steps.
+
+    An edge's effect is (difference of its writer) . (gradient at its reader), over positions.
+    """
+    low, high = writers
+    # One row holds everything that is summed: a prompt, or all of them.
+    by_writer = deltas.view(len(deltas), len(total), -1)
+    blocks = graph.stream_blocks[2 * first_layer :]
+    for block, gradients in zip(blocks, gradient_blocks(run, deltas.shape[1]), strict=True):
+        seen = min(high, block.n_writers)
+        if seen <= low:
+            continue
+        readers = gradients.reshape(block.n_readers, len(total), -1).transpose(0, 1)
+        products = readers.to(total.dtype) @ by_writer[low:seen].permute(1, 2, 0)
+        edges = total[:, block.edges].view(-1, block.n_readers, block.n_writers)
+        edges[:, :, low:seen] += products

@@ -17,35 +17,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from graphcircuits.engine.masked import Cut, ablated_writers, corrupted_streams, resumed_logits
+from graphcircuits.engine.losses import LOSSES, OF_CLASSES, position_losses, wide
+from graphcircuits.engine.masked import ablated_writers, corrupted_streams, resumed_logits
+from graphcircuits.engine.relaxed import check_gap, departure, log_sizes, ranks
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.subject.attention import attend
+from graphcircuits.subject.components import Components, Rules
 from graphcircuits.subject.layers import TransformerConfig
 from graphcircuits.subject.transformer import Transformer
 
 if TYPE_CHECKING:
     from graphcircuits.task.pairs import Pairs
 
-LOSS_NAMES = ("kl", "l1", "cross-entropy", "logit-diff")
-LOG_SIZES = 20
-"""Log-spaced sizes, before those that round to one number of edges are merged."""
 MASKS_AT_ONCE = 10
 """Masks per subject that `Stack.cmd` runs together."""
 
 StackItem = tuple[Transformer, "Pairs"]
 Rows = slice | Int[Tensor, " row"]
 """Which prompts, the same of every subject."""
-
-
-def log_sizes(n_edges: int) -> list[int]:
-    """Numbers of edges from one to all, in equal ratios."""
-    return np.unique(np.geomspace(1, n_edges, LOG_SIZES).round().astype(int)).tolist()
 
 
 def architecture(subject: Transformer) -> tuple[TransformerConfig, torch.dtype]:
@@ -65,19 +59,20 @@ def group(items: Sequence[StackItem]) -> list[list[int]]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Padded(Transformer):
-    """One subject of a stack, as the masked run takes it: its positions are those of the longest,
-    and what they see is its own."""
+class _HiddenKeys(Rules):
+    """Each subject of a stack sees its own keys, since prompts are padded to the longest."""
 
-    unseen: Tensor | None = None
+    unseen: Tensor | None
 
-    def __post_init__(self) -> None:
-        """Nothing to check: weights for embedding are not here, all others were checked before."""
-
-    def _looked_up(
-        self, q: Float[Tensor, "..."], k: Float[Tensor, "..."], v: Float[Tensor, "..."], layer: int
+    def attend(
+        self,
+        config: TransformerConfig,
+        layer: int,
+        q: Float[Tensor, "..."],
+        k: Float[Tensor, "..."],
+        v: Float[Tensor, "..."],
     ) -> Float[Tensor, "..."]:
-        return attend(self.config, layer, q, k, v, self.unseen)
+        return attend(config, layer, q, k, v, self.unseen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +108,7 @@ class Stack:
     classes: Int[Tensor, "subject batch column 2"] | None = field(repr=False)
     """Correct and incorrect class, of cross-entropy and logit-diff."""
     kind: Int[Tensor, " subject"] = field(repr=False)
-    """The place of each subject's loss among LOSS_NAMES."""
+    """The place of each subject's loss among LOSSES."""
     ends: Float[Tensor, "2 subject batch"] = field(repr=False)
     """The losses with every edge kept, and with every edge cut."""
 
@@ -170,7 +165,7 @@ class Stack:
         )
         masks = own.new_ones(len(ready), 1, bare.graph.n_edges)
         kept, cut = (bare.losses(x)[:, 0] for x in (masks, torch.zeros_like(masks)))
-        _check_ends(kept.mean(1), cut.mean(1))
+        check_gap(kept.mean(1).tolist(), cut.mean(1).tolist())
         return replace(bare, ends=torch.stack([kept, cut]))
 
     def __len__(self) -> int:
@@ -229,10 +224,10 @@ class Stack:
             unseen: Tensor | None,
             masks: Tensor,
         ) -> Tensor:
-            subject = _Padded(self.config, weights, unseen=unseen)
+            subject = Components(self.config, weights, rules=_HiddenKeys(unseen))
             moved = own.expand(len(masks), 1, *own.shape)
             return resumed_logits(
-                subject, masks, Cut(writers, streams), 0, [moved], columns=self.columns
+                subject, masks, writers, streams, 0, [moved], columns=self.columns
             )
 
         dims = (None if self.shared else 0, 0, 0, 0, None if self.unseen is None else 0, 0)
@@ -253,43 +248,35 @@ class Stack:
         self, masks: Float[Tensor, "subject mask edge"], rows: Rows | None = None
     ) -> Float[Tensor, "subject mask row"]:
         """One loss per subject, mask and prompt; of all prompts, or of those of `rows`."""
-        outputs = self.logits(masks, rows)
+        outputs = wide(self.logits(masks, rows))
         rows = slice(None) if rows is None else rows
-        if outputs.dtype in (torch.float16, torch.bfloat16):
-            outputs = outputs.float()
         if self.absent is not None:
             outputs = outputs.masked_fill(self.absent[:, None, None, None], -torch.inf)
-        found = None
+        losses = None
         for name in dict.fromkeys(self.loss_names):
-            here = (self._loss(name, outputs, rows) * self.share[:, None, rows]).sum(-1)
-            of_kind = (self.kind == LOSS_NAMES.index(name))[:, None, None]
-            found = here if found is None else torch.where(of_kind, here, found)
-        assert found is not None
-        return found
+            by_column = position_losses(name, outputs, *self._targets_of(name, rows))
+            here = (by_column * self.share[:, None, rows]).sum(-1)
+            of_kind = (self.kind == LOSSES.index(name))[:, None, None]
+            losses = here if losses is None else torch.where(of_kind, here, losses)
+        assert losses is not None
+        return losses
 
-    def _loss(
-        self, name: str, outputs: Float[Tensor, "subject mask row column d_vocab_out"], rows: Rows
-    ) -> Float[Tensor, "subject mask row column"]:
-        """One loss at every column, as `Pairs.loss` has it."""
-        if name == "kl":
-            assert self.distributions is not None
-            target = self.distributions[:, None, rows]
-            log_model = outputs.log_softmax(-1).masked_fill(target == 0, 0.0)
-            return (torch.xlogy(target, target) - target * log_model).sum(-1)
-        if name == "l1":
-            assert self.numbers is not None
-            return (outputs[..., 0] - self.numbers[:, None, rows]).abs()
-        assert self.classes is not None
-        classes = self.classes[:, None, rows].expand(*outputs.shape[:-1], 2)
-        correct, incorrect = outputs.gather(-1, classes).unbind(-1)
-        return (outputs.logsumexp(-1) if name == "cross-entropy" else incorrect) - correct
+    def _targets_of(self, name: str, rows: Rows) -> tuple[Tensor, Tensor | None]:
+        """Targets and wrong classes of one loss; those of subjects with another mean nothing."""
+        targets, incorrect = {"kl": self.distributions, "l1": self.numbers}.get(name), None
+        if name in OF_CLASSES:
+            assert self.classes is not None
+            targets, incorrect = self.classes.unbind(-1)
+            incorrect = incorrect[:, None, rows]
+        assert targets is not None
+        return targets[:, None, rows], incorrect
 
     def departure(
         self, masks: Float[Tensor, "subject mask edge"], rows: Rows | None = None
     ) -> Float[Tensor, "subject mask"]:
         """(loss - loss of the clean run) / gap, which is 1 - faithfulness; means over prompts."""
         clean = self.ends[0][:, slice(None) if rows is None else rows]
-        return (self.losses(masks, rows) - clean[:, None]).mean(-1) / self.gap[:, None]
+        return departure(self.losses(masks, rows), clean[:, None], self.gap[:, None])
 
     @torch.no_grad()
     def cmd(
@@ -311,13 +298,6 @@ class Stack:
             for part in counts.split(at_once)
         ]
         return torch.trapezoid(torch.cat(found, 1).abs(), counts.to(self.own) / n_edges, dim=1)
-
-
-def ranks(scores: Float[Tensor, "*subject edge"]) -> Int[Tensor, "*subject edge"]:
-    """The place of every edge from the best down, from 0; equal ones in edge order."""
-    order = scores.argsort(dim=-1, descending=True, stable=True)
-    places = torch.arange(scores.shape[-1], device=scores.device).expand_as(order)
-    return torch.empty_like(order).scatter(-1, order, places)
 
 
 # What a stack is made of
@@ -379,20 +359,20 @@ def _targets(
         counts = scored if part.targets.ndim == 2 else scored[..., None]
         targets = at_columns(part.targets).where(counts, 0)
         name, none = part.loss_name, torch.zeros_like(scored, dtype=wide)
-        kinds.append(LOSS_NAMES.index(str(name)))
+        kinds.append(LOSSES.index(str(name)))
         share.append(scored.to(wide) / scored.sum(-1, keepdim=True))
         own = targets.to(wide) if name == "kl" else none[..., None]
         distributions.append(F.pad(own, (0, classes - own.shape[-1])))
         numbers.append(targets.to(wide) if name == "l1" else none)
-        correct = targets.long() if name in LOSS_NAMES[2:] else none.long()
+        correct = targets.long() if name in OF_CLASSES else none.long()
         incorrect = correct if part.incorrect is None else at_columns(part.incorrect).long()
         named.append(torch.stack([correct, incorrect.where(scored, 0)], dim=-1))
-    there = {LOSS_NAMES[kind] for kind in kinds}
+    there = {LOSSES[kind] for kind in kinds}
     return {
         "share": torch.stack(share).to(device),
         "distributions": torch.stack(distributions).to(device) if "kl" in there else None,
         "numbers": torch.stack(numbers).to(device) if "l1" in there else None,
-        "classes": torch.stack(named).to(device) if there & set(LOSS_NAMES[2:]) else None,
+        "classes": torch.stack(named).to(device) if there & set(OF_CLASSES) else None,
         "kind": torch.tensor(kinds).to(device),
     }
 
@@ -409,19 +389,8 @@ def _check(items: Sequence[StackItem]) -> None:
     counts = sorted({len(pairs) for _, pairs in items})
     if len(counts) > 1:
         problems.append(f"every subject needs equally many pairs, got {counts}")
-    odd = [pairs.loss_name for _, pairs in items if pairs.loss_name not in LOSS_NAMES]
+    odd = [pairs.loss_name for _, pairs in items if pairs.loss_name not in LOSSES]
     if odd:
-        problems.append(f"the loss must be one of {', '.join(LOSS_NAMES)}, got {odd[0]!r}")
+        problems.append(f"the loss must be one of {', '.join(LOSSES)}, got {odd[0]!r}")
     if problems:
         raise ValueError("; ".join(problems) + ".")
-
-
-def _check_ends(clean: Float[Tensor, " subject"], cut: Float[Tensor, " subject"]) -> None:
-    gap = (cut - clean).abs()
-    flat = (~(gap > 1e-9 * cut.abs().clamp_min(1.0))).nonzero().flatten().tolist()
-    if flat:
-        raise ValueError(
-            "every subject needs a clean and a corrupted run that differ in finite losses; of "
-            f"subjects {flat[:5]} the first has {clean[flat[0]]:.6g} and {cut[flat[0]]:.6g}; give "
-            "pairs whose corruption changes the output."
-        )

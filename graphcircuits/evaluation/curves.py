@@ -3,9 +3,9 @@
 1. `evaluate` takes the best edges of every result at growing numbers of them, ablates all others,
    and gives an `Evaluation`: one faithfulness curve per result and grid of sizes, and how faithful
    the circuit is that a result comes with.
-2. The grids are MIB's, ten parts of all edges, which CPR and CMD are published on, and a log-spaced
-   one, which tells circuits of a few edges apart. A small graph makes several of MIB's parts one
-   number of edges; the notes say so. Numbers of edges of one's own are a third.
+2. The grids are MIB's, ten shares of all edges, which CPR and CMD are published on, and a
+   log-spaced one, which shows differences between circuits of a few edges. On a small graph several
+   of MIB's sizes are the same; the notes say so. A third grid is the numbers that a user gives.
 3. An `Evaluation` is a table, JSON, CSV, Markdown or a picture. It also says on which share of the
    prompts the subject is right, since the circuit of a task that it does not do means little.
 
@@ -19,20 +19,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graphcircuits.adapters.mib import best_counts
-from graphcircuits.evaluation.curve_plot import plot_curves
+from graphcircuits.drawing.curves import panels_figure
+from graphcircuits.drawing.library import known_suffix, save_figure
 from graphcircuits.evaluation.evaluate import (
     FRACTIONS,
-    FaithfulnessCurve,
     faithfulness,
-    log_sizes,
     mib_sizes,
     shown,
+    size_grids,
+    subject_first,
 )
-from graphcircuits.evaluation.text_tables import csv_text
+from graphcircuits.evaluation.proposal import fresh_seed
+from graphcircuits.evaluation.text_tables import csv_text, markdown_table
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.io.disk import write_atomic
-from graphcircuits.io.files import write_json
+from graphcircuits.io.files import write_atomic, write_json
+from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.files import ungrouped
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
@@ -114,19 +115,13 @@ class Evaluation:
 
     def table(self) -> str:
         """One table per grid, and the notes, as Markdown."""
-        parts = []
+        blocks = []
         for grid in self.grids:
-            header, cells = self.rows(grid)
-            rule = ["---:"] * len(header)
-            lines = ["| " + " | ".join(line) + " |" for line in (header, rule, *cells)]
-            parts += [f"Faithfulness, {GRIDS[grid]}:", "\n".join(lines)]
+            table = markdown_table(*self.rows(grid), left=0)
+            blocks += [f"Faithfulness, {GRIDS[grid]}:", table]
         sentences = [*self.circuits(), *self.notes]
-        return (
-            "\n\n".join(
-                [*parts, *(sentence[0].upper() + sentence[1:] + "." for sentence in sentences)]
-            )
-            + "\n"
-        )
+        blocks += [sentence[0].upper() + sentence[1:] + "." for sentence in sentences]
+        return "\n\n".join(blocks) + "\n"
 
     def record(self) -> dict[str, Any]:
         """All of it as JSON values."""
@@ -151,10 +146,9 @@ class Evaluation:
         ]
         for result in self.results:
             for grid, curve in result.curves.items():
-                points = zip(
-                    curve.fractions, curve.sizes, curve.kept, curve.faithfulness, strict=True
-                )
-                areas = ["" if area is None else area for area in _areas(curve).values()]
+                columns = (curve.fractions, curve.sizes, curve.pruned_sizes, curve.faithfulness)
+                points = zip(*columns, strict=True)
+                areas = ["" if area is None else area for area in curve.areas.values()]
                 lines += [[result.name, result.method, grid, *point, *areas] for point in points]
         return csv_text(lines)
 
@@ -172,18 +166,16 @@ class Evaluation:
 
     def plot(self, path: str | Path) -> None:
         """Draw the curves, one panel per grid: `.svg`, `.png` or `.pdf`."""
+        known_suffix(path)
         panels = {
-            GRIDS[grid]: {result.name: result.curves[grid] for result in self.results}
+            GRIDS[grid]: {
+                result.name: (result.curves[grid].sizes, result.curves[grid].faithfulness)
+                for result in self.results
+            }
             for grid in self.grids
         }
-        title = ", ".join(part for part in (self.subject, self.task) if part)
-        plot_curves(path, panels, title=title)
-
-
-def _areas(curve: FaithfulnessCurve) -> dict[str, float | None]:
-    """A single size has none."""
-    several = len(curve.sizes) > 1
-    return {"cpr": curve.cpr if several else None, "cmd": curve.cmd if several else None}
+        title = ", ".join(text for text in (self.subject, self.task) if text)
+        save_figure(panels_figure(panels, title=title), path)
 
 
 def _record(result: EvaluatedResult) -> dict[str, Any]:
@@ -196,10 +188,10 @@ def _record(result: EvaluatedResult) -> dict[str, Any]:
         "circuit": circuit,
         "curves": {
             grid: {
-                **_areas(curve),
+                **curve.areas,
                 "fractions": list(curve.fractions),
                 "sizes": list(curve.sizes),
-                "kept": list(curve.kept),
+                "kept": list(curve.pruned_sizes),
                 "faithfulness": list(curve.faithfulness),
             }
             for grid, curve in result.curves.items()
@@ -208,42 +200,61 @@ def _record(result: EvaluatedResult) -> dict[str, Any]:
 
 
 def evaluate(
-    results: Result | str | Path | Sequence[Result | str | Path] | Mapping[str, Result],
     subject: Transformer,
     pairs: Pairs,
+    results: Result | str | Path | Sequence[Result | str | Path] | Mapping[str, Result],
     *,
     sizes: str | Sequence[int] = "both",
     ablation: str = "corrupted",
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """How faithful the best edges of each result are, on pairs that should be fresh.
+    """Compare results of one subject: how faithful the best edges of each are.
 
-    Results are values or files, or values by name; without a name they go by their file or method.
-    `sizes` is "mib", "log", "both", or numbers of edges. Cut edges carry what `ablation` says.
-    Edges on no path from input to logits are dropped first. `progress` is called with (results
-    done, results in all).
+    Edges on no path from input to logits are dropped first.
+
+    Args:
+        subject: The transformer that is explained.
+        pairs: Prompt pairs, which should be others than those the results were found on.
+        results: Results, files of them, or results by name; without a name they go by their file
+            or method.
+        sizes: "mib", "log", "both", or growing numbers of edges, as in `faithfulness_curve`.
+        ablation: What cut edges carry, as in `faithfulness`.
+        progress: Called with the number of results that are done, and of all.
+
+    Returns:
+        An `Evaluation`: a curve for each result and grid of sizes, which `table`, `save` and `plot`
+        show, and notes on what a reader should know.
+
+    Example:
+        `gc.evaluate(subject, case.pairs(64, seed=1000), ["eap.json", "gcl.json"]).table()`
+
+    Reference:
+        Mueller et al. 2025, "MIB: A Mechanistic Interpretability Benchmark", and docs/evaluate.md.
     """
+    subject_first("evaluate", subject, "results")
     named, notes = _on_subject(_named(results), subject)
-    notes += _seen(named, pairs)
-    grids = _grids(sizes, subject.graph.n_edges)
-    if "mib" in grids:
+    title, task = subject.name or subject.case or "", pairs.task
+    notes = [*_of_others(named, title, task), *notes, *_seen(named, pairs)]
+    if sizes in ("mib", "both"):
         notes += _counted(subject.graph)
     right = share_right(subject, pairs) if has_answers(pairs) else None
     if right is not None and right < LEAST_RIGHT:
         wrong = wrong_text(right, len(pairs))
         warnings.warn(wrong, OftenWrong, stacklevel=2)
         notes.append(wrong.rstrip("."))
-    found = []
+    evaluated = []
     for name, result in named.items():
-        found.append(_evaluated(name, result, subject, pairs, grids, ablation))
+        evaluated.append(_evaluated(name, result, subject, pairs, sizes, ablation))
         if progress is not None:
-            progress(len(found), len(named))
+            progress(len(evaluated), len(named))
     return Evaluation(
         graph=subject.graph,
-        results=tuple(found),
+        results=tuple(evaluated),
         n_pairs=len(pairs),
         right=right,
         notes=tuple(notes),
+        subject=title,
+        task=task,
     )
 
 
@@ -252,28 +263,29 @@ def _evaluated(
     result: Result,
     subject: Transformer,
     pairs: Pairs,
-    grids: Mapping[str, Sequence[int]],
+    sizes: str | Sequence[int],
     ablation: str,
 ) -> EvaluatedResult:
     """All circuits of a result in one go: the grids share several."""
-    if "mib" in grids:
-        grids = {**grids, "mib": best_counts(result, FRACTIONS)}
-    sizes = sorted({size for grid in grids.values() for size in grid})
-    circuits = [result.circuit(edges=size, prune=True) for size in sizes]
+    grids = size_grids(sizes, result)
+    all_sizes = sorted({size for grid in grids.values() for size in grid})
+    circuits = [result.circuit(edges=size, prune=True) for size in all_sizes]
     chosen = [] if result.chosen is None else [result.chosen]
     values = faithfulness(subject, pairs, [*circuits, *chosen], ablation=ablation)
-    kept = dict(zip(sizes, map(len, circuits), strict=True))
-    by_size = dict(zip(sizes, values, strict=False))
-    n_edges = subject.graph.n_edges
+    by_size = {
+        size: (len(circuit), value)
+        for size, circuit, value in zip(all_sizes, circuits, values, strict=False)
+    }
     curves = {
-        name: FaithfulnessCurve(
-            fractions=FRACTIONS if name == "mib" else tuple(size / n_edges for size in grid),
-            sizes=tuple(grid),
-            kept=tuple(kept[size] for size in grid),
-            faithfulness=tuple(by_size[size] for size in grid),
-            pairs=len(pairs),
+        grid: FaithfulnessCurve(
+            n_edges=subject.graph.n_edges,
+            sizes=counts,
+            fractions=FRACTIONS if grid == "mib" else (),
+            pruned_sizes=[by_size[size][0] for size in counts],
+            faithfulness=[by_size[size][1] for size in counts],
+            n_pairs=len(pairs),
         )
-        for name, grid in grids.items()
+        for grid, counts in grids.items()
     }
     return EvaluatedResult(
         name=name,
@@ -286,7 +298,7 @@ def _evaluated(
 def _named(
     results: Result | str | Path | Sequence[Result | str | Path] | Mapping[str, Result],
 ) -> dict[str, Result]:
-    """The results under names of their own."""
+    """The results under distinct names."""
     if isinstance(results, Mapping):
         named = list(results.items())
     else:
@@ -301,11 +313,11 @@ def _named(
     if not named:
         raise ValueError("there is nothing to evaluate; give at least one result.")
     counts, used = Counter(name for name, _ in named), Counter()
-    found = {}
+    distinct = {}
     for name, result in named:
         used[name] += 1
-        found[name if counts[name] == 1 else f"{name} ({used[name]})"] = result
-    return found
+        distinct[name if counts[name] == 1 else f"{name} ({used[name]})"] = result
+    return distinct
 
 
 def file_names(files: Sequence[str | Path]) -> list[str]:
@@ -318,10 +330,10 @@ def _on_subject(
     named: Mapping[str, Result], subject: Transformer
 ) -> tuple[dict[str, Result], list[str]]:
     """The results on the graph of the subject, and what was done to bring them there."""
-    graph, found, other, notes = subject.graph, {}, [], []
+    graph, same, other, notes = subject.graph, {}, [], []
     for name, result in named.items():
         try:
-            found[name] = result.on(graph)
+            same[name] = result.on(graph)
         except ValueError:
             other.append(f"{name} is of {result.graph.in_words}")
             continue
@@ -334,11 +346,35 @@ def _on_subject(
         raise ValueError(
             f"results must be of the subject, which has {graph.in_words}; {', '.join(other)}."
         )
-    return found, notes
+    return same, notes
+
+
+def fresh_draw(results: Sequence[Result], seed: int | None = None) -> tuple[int, str]:
+    """The seed that draws prompts to evaluate on, and what that means for the results.
+
+    If none is given, it is another than those that drew the prompts of the results.
+    """
+    seeds = sorted({result.seed for result in results if result.seed is not None})
+    used = f"the results were found with {' and '.join(map(str, seeds))}"
+    if seed in seeds:
+        return seed, f"these pairs may not be fresh: {used}, the seed that was given"
+    drawn = fresh_seed(max(seeds, default=0)) if seed is None else seed
+    note = f"fresh pairs, of seed {drawn}" if seed is None else f"pairs of seed {drawn}"
+    return drawn, f"{note}; {used}" if seeds else note
+
+
+def _of_others(named: Mapping[str, Result], title: str, task: str) -> list[str]:
+    """Results that name another subject or task than the one they are evaluated on."""
+    return [
+        f"{name} was found for another {noun}: {theirs}"
+        for name, result in named.items()
+        for noun, theirs, ours in (("subject", result.subject, title), ("task", result.task, task))
+        if theirs and ours and theirs != ours
+    ]
 
 
 def _seen(named: Mapping[str, Result], pairs: Pairs) -> list[str]:
-    """Which results were found on some of these prompts, as far as they know their own."""
+    """Which results were found on some of these prompts, as far as they record theirs."""
     counts = {name: shared_prompts(pairs, result.prompt_hashes) for name, result in named.items()}
     return [
         f"{count} of {len(pairs)} prompts were used to find {name}: on those it may look better "
@@ -346,24 +382,6 @@ def _seen(named: Mapping[str, Result], pairs: Pairs) -> list[str]:
         for name, count in counts.items()
         if count
     ]
-
-
-def _grids(sizes: str | Sequence[int], n_edges: int) -> dict[str, list[int]]:
-    known = {"mib": mib_sizes(n_edges), "log": log_sizes(n_edges)}
-    if sizes == "both":
-        return known
-    if isinstance(sizes, str):
-        if sizes in known:
-            return {sizes: known[sizes]}
-        raise ValueError(f"sizes must be mib, log, both or numbers of edges, got {sizes!r}.")
-    counts = list(sizes)
-    if (
-        not counts
-        or counts != sorted(set(counts))
-        or any(type(count) is not int or not 0 <= count <= n_edges for count in counts)
-    ):
-        raise ValueError(f"sizes must be growing numbers in 0..{n_edges}, got {counts}.")
-    return {"given": counts}
 
 
 def _counted(graph: ComponentGraph) -> list[str]:

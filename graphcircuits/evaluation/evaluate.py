@@ -3,18 +3,16 @@
 1. `auroc`, `auprc` and `precision_recall` compare scores with a true circuit, at head level (the
    official InterpBench reading: the best of q, k and v counts, `input->logits` is left out) or with
    q, k and v apart. Ties are never broken: they get half or shared credit.
-2. `summarize` gives minimum, quartiles and maximum over cases, after averaging seeds in each case,
-   and how far each of the five varies from seed to seed, as in the paper's table.
-3. `faithfulness` ablates everything outside a circuit and says which part of the gap between the
+2. `faithfulness` ablates everything outside a circuit and says which share of the gap between the
    corrupted and the clean run is closed. `faithfulness_curve` does so for the best edges at growing
    sizes, MIB's or log-spaced; its areas are CPR (larger is better) and CMD (smaller is better).
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -23,28 +21,20 @@ from torch import Tensor
 
 from graphcircuits.adapters.mib import PARTS, best_counts
 from graphcircuits.circuit import Circuit
-from graphcircuits.drawing.curves import curve_figure
-from graphcircuits.drawing.notebook import facts_html, framed, table_html
 from graphcircuits.engine.circuits import CutRun, circuit_logits
 from graphcircuits.engine.masked import ABLATIONS
 from graphcircuits.engine.memory import Footprint, at_once, explained
-from graphcircuits.engine.stack import log_sizes
+from graphcircuits.engine.relaxed import log_sizes
+from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.result import Result
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 Level = Literal["head", "qkv"]
 LEVELS: tuple[str, ...] = get_args(Level)
-QUANTILES = ("min", "q1", "median", "q3", "max")
 FRACTIONS = (*PARTS, 1.0)
-"""MIB's circuit sizes, as parts of all edges."""
-CURVE_ROWS = 24
-"""Sizes of a curve that notebooks show."""
+"""MIB's circuit sizes, as shares of all edges."""
 
 Scores = Result | Float[Tensor, " edge"]
 
@@ -53,7 +43,27 @@ Scores = Result | Float[Tensor, " edge"]
 
 
 def auroc(scores: Scores, circuit: Circuit, level: str = "head") -> float:
-    """The chance that an edge of the circuit outscores one outside it; a tie counts one half."""
+    """The chance that an edge of the circuit outscores one outside it; a tie counts one half.
+
+    Args:
+        scores: A result, or one score for each edge of the circuit's graph.
+        circuit: The true circuit.
+        level: "head", where the best of q, k and v counts and `input->logits` is left out, or
+            "qkv", which compares every edge.
+
+    Returns:
+        The area under the ROC curve, computed exactly from ranks: 1 is a perfect ranking, 0.5 what
+        chance gives.
+
+    Raises:
+        ValueError: If the circuit has none or all of the edges.
+
+    Example:
+        `gc.auroc(gc.localize(case.subject(), case.pairs(64)), case.circuit)`
+
+    Reference:
+        Gupta et al. 2024, "InterpBench", whose official reading is the level "head".
+    """
     values, truth = _items(scores, circuit, level)
     _, group, sizes = values.unique(return_inverse=True, return_counts=True)
     # Tied items share the mean of their ranks. All sums stay below 2^53, so they are exact.
@@ -66,9 +76,9 @@ def auroc(scores: Scores, circuit: Circuit, level: str = "head") -> float:
 
 def auprc(scores: Scores, circuit: Circuit, level: str = "head") -> float:
     """Average precision: precision at every distinct score, weighted by the recall it adds."""
-    found, taken = _cumulative(*_items(scores, circuit, level))
-    added = found.diff(prepend=found.new_zeros(1))
-    return float((added * found / taken).sum() / found[-1])
+    hits, taken = _cumulative(*_items(scores, circuit, level))
+    added = hits.diff(prepend=hits.new_zeros(1))
+    return float((added * hits / taken).sum() / hits[-1])
 
 
 def precision_recall(
@@ -84,10 +94,10 @@ def precision_recall(
     size = n_true if size is None else size
     if not 1 <= size <= len(values):
         raise ValueError(f"size must be in 1..{len(values)}, got {size}.")
-    found, taken = _cumulative(values, truth)
+    hits, taken = _cumulative(values, truth)
     # Between two distinct scores the expected number of true edges grows linearly.
-    hits = float(np.interp(size, [0, *taken.tolist()], [0, *found.tolist()]))
-    return hits / size, hits / n_true
+    expected = float(np.interp(size, [0, *taken.tolist()], [0, *hits.tolist()]))
+    return expected / size, expected / n_true
 
 
 def _items(
@@ -118,7 +128,7 @@ def _items(
     if n_true in (0, len(truth)):
         raise ValueError(
             f"the true circuit must have some and not all of the {len(truth)} edges at the "
-            f"{level} level to be told apart, got {n_true}."
+            f"{level} level, so that a ranking can be judged, got {n_true}."
         )
     return values, truth
 
@@ -132,94 +142,7 @@ def _cumulative(
     return true_sizes.flip(0).cumsum(0), sizes.flip(0).cumsum(0)
 
 
-# Over cases and seeds
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """Five quantiles over cases, in the order of QUANTILES."""
-
-    quantiles: tuple[float, ...]
-    spread: tuple[float, ...] | None
-    """Standard deviation of each quantile over seeds (n - 1); None below two common seeds."""
-    n_cases: int
-    n_seeds: int
-    """Seeds that every case has."""
-
-
-def summarize(values: Mapping[str, Mapping[int, float]]) -> Summary:
-    """Quantiles over cases of `values[case][seed]`, seeds averaged within a case first.
-
-    Quantiles between two cases are interpolated.
-    """
-    if not values or not all(values.values()):
-        empty = [case for case, by_seed in values.items() if not by_seed]
-        raise ValueError(f"every case needs a value, and there must be a case; empty: {empty}.")
-    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in values.values())))
-    means = [float(np.mean(list(by_seed.values()))) for by_seed in values.values()]
-    spread = None
-    if len(seeds) > 1:
-        by_seed = [quantiles([values[case][seed] for case in values]) for seed in seeds]
-        spread = tuple(np.std(by_seed, axis=0, ddof=1).tolist())
-    return Summary(
-        quantiles=quantiles(means), spread=spread, n_cases=len(values), n_seeds=len(seeds)
-    )
-
-
-def quantiles(values: Sequence[float]) -> tuple[float, ...]:
-    """Minimum, quartiles and maximum."""
-    return tuple(np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist())
-
-
 # By ablation
-
-
-@dataclass(frozen=True, kw_only=True)
-class FaithfulnessCurve:
-    """Faithfulness of the best edges, from few of them to many."""
-
-    fractions: tuple[float, ...]
-    """The part of all edges that each circuit takes: the axis of the areas."""
-    sizes: tuple[int, ...]
-    """That part in edges of ours; an edge into a group of heads is several of MIB's."""
-    kept: tuple[int, ...]
-    """Those of them that lie on a path from input to logits, if the circuits were pruned."""
-    faithfulness: tuple[float, ...]
-    pairs: int = field(default=0, compare=False)
-    """How many prompt pairs it was measured on; 0 where nobody said."""
-
-    @property
-    def cpr(self) -> float:
-        """Circuit performance ratio: the area under the curve."""
-        return _area(self.fractions, self.faithfulness)
-
-    @property
-    def cmd(self) -> float:
-        """Circuit-model distance: the area between the curve and 1, on either side."""
-        return _area(self.fractions, [abs(1 - value) for value in self.faithfulness])
-
-    def plot(self, ax: "Axes | None" = None) -> "Figure":
-        """Draw it over the sizes, on `ax` or on a figure of its own; needs matplotlib."""
-        return curve_figure(self.sizes, self.faithfulness, ax=ax)
-
-    def _repr_html_(self) -> str:
-        rows = [
-            [f"{size:,}", f"{part:.3%}", f"{kept:,}", f"{value:.4f}"]
-            for size, part, kept, value in zip(
-                self.sizes, self.fractions, self.kept, self.faithfulness, strict=True
-            )
-        ]
-        several = len(rows) > 1
-        areas = {"CPR": f"{self.cpr:.4f}", "CMD": f"{self.cmd:.4f}"} if several else {}
-        header = ["edges", "of all", "on paths", "faithfulness"]
-        shown = table_html(header, rows[:CURVE_ROWS], total=len(rows))
-        return framed(facts_html("Faithfulness of the best edges", areas), shown)
-
-
-def _area(x: Sequence[float], y: Sequence[float]) -> float:
-    """By the trapezoid rule."""
-    points = torch.tensor([x, y], dtype=torch.float64)
-    return float(torch.trapezoid(points[1], points[0]))
 
 
 def faithfulness(
@@ -230,50 +153,123 @@ def faithfulness(
     ablation: str = "corrupted",
     memory_limit: int | None = None,
 ) -> list[float]:
-    """(loss of the ablated run - loss of the circuit) / (loss of the ablated - of the clean run).
+    """How much of the subject's behaviour each circuit has by itself.
 
-    1 where the circuit alone does as well as the whole subject, 0 where it does as badly as with
-    every edge cut. Losses are means over the pairs. Cut edges carry what `ablation` says. Memory
-    stays below `memory_limit` bytes where one circuit and one prompt allow it.
+    (loss of the ablated run - loss of the circuit) / (loss of the ablated - of the clean run): 1
+    where the circuit alone does as well as the whole subject, 0 where it does as badly as with
+    every edge cut. Losses are means over the pairs.
+
+    Args:
+        subject: The transformer that is explained.
+        pairs: Prompt pairs, which should be others than those the circuits were found on.
+        circuits: Circuits of the subject's graph, or of one with the same names of edges.
+        ablation: What cut edges carry: "corrupted" (the corrupted prompt's values), "mean" (their
+            mean over the pairs) or "zero".
+        memory_limit: Bytes that runs may take, where one circuit and one prompt allow it; by
+            default what the device has free.
+
+    Returns:
+        One number for each circuit.
+
+    Raises:
+        ValueError: If clean and ablated run do not differ, so that there is nothing to measure.
+
+    Example:
+        `gc.faithfulness(subject, case.pairs(64, seed=1), [result.circuit(), case.circuit])`
+
+    Reference:
+        Mueller et al. 2025, "MIB: A Mechanistic Interpretability Benchmark", and docs/evaluate.md.
     """
-    own = [circuit.on(subject.graph) for circuit in circuits]
-    return CircuitRuns(subject, pairs, ablation, memory_limit)(own)
+    subject_first("faithfulness", subject, "circuits")
+    on_graph = [circuit.on(subject.graph) for circuit in circuits]
+    return CircuitRuns(subject, pairs, ablation, memory_limit)(on_graph)
 
 
 def faithfulness_curve(
-    scores: Scores,
     subject: Transformer,
     pairs: Pairs,
+    scores: Scores,
     *,
     sizes: str | Sequence[int] = "mib",
     prune: bool = True,
     ablation: str = "corrupted",
     memory_limit: int | None = None,
 ) -> FaithfulnessCurve:
-    """Faithfulness of the best edges; `prune` drops those on no path from input to logits.
+    """Faithfulness of the best edges at growing numbers of them.
 
-    `sizes` is "mib", which takes the FRACTIONS of all edges, rounded down, counting an edge into a
-    group of heads once for each head, as MIB does; "log", which takes numbers of edges from one to
-    all in equal ratios and suits small graphs; or growing numbers of edges. `ablation` and
-    `memory_limit` are as in `faithfulness`.
+    Args:
+        subject: The transformer that is explained.
+        pairs: Prompt pairs, which should be others than those the scores were computed on.
+        scores: A result, or one score for each edge of the subject's graph.
+        sizes: "mib", the FRACTIONS of all edges, rounded down, counting an edge into a group of
+            heads once for each head, as MIB does; "log", numbers of edges from one to all in equal
+            ratios, which suits small graphs; or growing numbers of edges.
+        prune: Whether to drop edges on no path from input to logits first.
+        ablation: As in `faithfulness`.
+        memory_limit: As in `faithfulness`.
+
+    Returns:
+        The curve, with its areas `cpr` (larger is better) and `cmd` (smaller is better).
+
+    Example:
+        `gc.faithfulness_curve(subject, case.pairs(64, seed=1), result, sizes="log").cmd`
+
+    Reference:
+        Mueller et al. 2025, "MIB: A Mechanistic Interpretability Benchmark", and docs/evaluate.md.
     """
+    subject_first("faithfulness_curve", subject, "scores")
     graph = subject.graph
     result = scores if isinstance(scores, Result) else Result(graph=graph, scores=scores)
     if result.graph != graph:
         raise ValueError(f"the scores are of {result.graph}, the subject of {graph}.")
-    if sizes == "mib":
-        taken = best_counts(result, FRACTIONS)
-    else:
-        taken = log_sizes(graph.n_edges) if sizes == "log" else _own_sizes(sizes, graph.n_edges)
-    circuits = [result.circuit(edges=count) for count in taken]
-    circuits = [circuit.pruned() for circuit in circuits] if prune else circuits
+    grids = size_grids(sizes, result)
+    if len(grids) > 1 or len(grids.get("given", FRACTIONS)) < 2:
+        raise ValueError(
+            f"sizes must be 'mib', 'log' or two or more growing numbers of edges, got {sizes!r}."
+        )
+    (counts,) = grids.values()
+    circuits = [result.circuit(edges=count, prune=prune) for count in counts]
     return FaithfulnessCurve(
-        fractions=FRACTIONS if sizes == "mib" else tuple(size / graph.n_edges for size in taken),
-        sizes=tuple(taken),
-        kept=tuple(map(len, circuits)),
-        faithfulness=tuple(CircuitRuns(subject, pairs, ablation, memory_limit)(circuits)),
-        pairs=len(pairs),
+        n_edges=graph.n_edges,
+        sizes=counts,
+        fractions=FRACTIONS if sizes == "mib" else (),
+        pruned_sizes=tuple(map(len, circuits)),
+        faithfulness=CircuitRuns(subject, pairs, ablation, memory_limit)(circuits),
+        n_pairs=len(pairs),
     )
+
+
+def subject_first(function: str, subject: object, third: str) -> None:
+    """Refuse the order of arguments of the release before, which began with the results."""
+    if not isinstance(subject, Transformer):
+        raise TypeError(
+            f"{function}() takes subject, pairs, {third}, in this order; the subject must be a "
+            f"Transformer, got a {type(subject).__name__}."
+        )
+
+
+def size_grids(sizes: str | Sequence[int], result: Result) -> dict[str, list[int]]:
+    """Numbers of best edges by grid: "mib", "log" or, where numbers were given, "given".
+
+    "both" gives two grids.
+    """
+    n_edges = result.graph.n_edges
+    if isinstance(sizes, str):
+        if sizes not in ("mib", "log", "both"):
+            raise ValueError(f"sizes must be mib, log, both or numbers of edges, got {sizes!r}.")
+        names = ("mib", "log") if sizes == "both" else (sizes,)
+        return {
+            name: best_counts(result, FRACTIONS) if name == "mib" else log_sizes(n_edges)
+            for name in names
+        }
+    counts = list(sizes)
+    if (
+        not counts
+        or counts != sorted(set(counts))
+        or any(type(count) is not int or not 0 <= count <= n_edges for count in counts)
+    ):
+        raise ValueError(f"sizes must be growing numbers in 0..{n_edges}, got {counts}.")
+    return {"given": counts}
 
 
 def shown(value: float, digits: int = 2) -> str:
@@ -282,23 +278,9 @@ def shown(value: float, digits: int = 2) -> str:
 
 
 def mib_sizes(n_edges: int) -> list[int]:
-    """MIB's parts of so many edges in whole edges; on a small graph several are the same."""
+    """MIB's shares of so many edges in whole edges; on a small graph several are the same."""
     # As `Result.circuit` rounds them.
     return [math.floor(fraction * n_edges + 1e-9) for fraction in FRACTIONS]
-
-
-def _own_sizes(sizes: str | Sequence[int], n_edges: int) -> list[int]:
-    counts = [] if isinstance(sizes, str) else list(sizes)
-    if (
-        not all(isinstance(count, int) and 0 <= count <= n_edges for count in counts)
-        or counts != sorted(set(counts))
-        or len(counts) < 2
-    ):
-        raise ValueError(
-            f"sizes must be 'mib', 'log' or two or more growing numbers in 0..{n_edges}, "
-            f"got {sizes!r}."
-        )
-    return counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,15 +316,15 @@ class CircuitRuns:
         wanted = dict.fromkeys([nothing, *circuits])
         new = [one for one in wanted if one not in self._losses and one != everything]
         if new:
-            found = self._mean_losses(torch.stack([circuit.mask for circuit in new]))
-            if not found.isfinite().all():
-                bad = int((~found.isfinite()).sum())
+            losses = self._mean_losses(torch.stack([circuit.mask for circuit in new]))
+            if not losses.isfinite().all():
+                bad = int((~losses.isfinite()).sum())
                 raise ValueError(
-                    f"losses must be finite, {bad} of {len(found)} circuits have one that is not: "
+                    f"losses must be finite, {bad} of {len(losses)} circuits have one that is not: "
                     "compute in float32 or bfloat16, whose numbers reach further than those of "
                     "float16."
                 )
-            self._losses.update(zip([everything, *new], found.tolist(), strict=True))
+            self._losses.update(zip([everything, *new], losses.tolist(), strict=True))
         empty, clean = self._losses[nothing], self._losses[everything]
         gap = empty - clean
         if not abs(gap) > 1e-9 * max(1.0, abs(empty)):
@@ -364,12 +346,12 @@ class CircuitRuns:
         rows = min(at_once(subject, prompts * each, self.memory_limit, **limits), len(masks))
         total = torch.zeros(1 + len(masks), dtype=torch.float64, device=subject.device)
         with explained(subject, "runs of circuits", prompts * rows, each + held // rows):
-            for part, cut, clean in self._parts if prompts < len(pairs) else self._only_part:
+            for some, cut, clean in self._batches if prompts < len(pairs) else self._only_batch:
                 runs = (
-                    circuit_logits(subject, part.clean, some, cut, part.columns)
-                    for some in masks.split(rows)
+                    circuit_logits(subject, some.clean, few, cut, some.columns)
+                    for few in masks.split(rows)
                 )
-                losses = [part.loss_at_columns(logits).sum(-1) for logits in runs]
+                losses = [some.loss_at_columns(logits).sum(-1) for logits in runs]
                 total += torch.cat([clean, *losses])
         return total / len(pairs)
 
@@ -386,11 +368,11 @@ class CircuitRuns:
         return min(len(self.pairs), prompts), held, each
 
     @cached_property
-    def _only_part(self) -> list[tuple[Pairs, CutRun, Float[Tensor, "1"]]]:
-        return list(self._parts)
+    def _only_batch(self) -> list[tuple[Pairs, CutRun, Float[Tensor, "1"]]]:
+        return list(self._batches)
 
     @property
-    def _parts(self) -> Iterator[tuple[Pairs, CutRun, Float[Tensor, "1"]]]:
+    def _batches(self) -> Iterator[tuple[Pairs, CutRun, Float[Tensor, "1"]]]:
         """Pairs that go at once, what cut edges carry there, and the loss of the clean run."""
         subject, pairs, prompts = self.subject, self.pairs, self._sizes[0]
 
@@ -402,10 +384,10 @@ class CircuitRuns:
         if self.ablation == "zero":
             shared = CutRun.of_zeros(subject, pairs.clean.shape[1])
         if self.ablation == "mean":
-            parts = pairs.corrupted.split(prompts)
-            shared = CutRun.of_mean(traced(part, slice(1)) for part in parts)
-        for part in pairs.split(prompts):
-            if part.needs_targets:
-                part = part.with_targets_from(subject.logits(part.clean))
-            clean = part.loss_at_columns(traced(part.clean, part.columns).logits[None]).sum(-1)
-            yield part, shared or CutRun.of_trace(traced(part.corrupted, part.columns)), clean
+            batches = pairs.corrupted.split(prompts)
+            shared = CutRun.of_mean(traced(batch, slice(1)) for batch in batches)
+        for some in pairs.split(prompts):
+            if some.needs_targets:
+                some = some.with_targets_from(subject.logits(some.clean))
+            clean = some.loss_at_columns(traced(some.clean, some.columns).logits[None]).sum(-1)
+            yield some, shared or CutRun.of_trace(traced(some.corrupted, some.columns)), clean

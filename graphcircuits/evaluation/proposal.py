@@ -1,12 +1,11 @@
 """The circuit that a result proposes, by one rule for every method, and how faithful it is.
 
 1. `propose` takes the fewest of the best edges that keep a share of the behaviour, `keep`, on the
-   pairs that the result was found on, without those on no path from input to logits: these change
-   nothing. It halves the range of sizes, in ratios, until one edge or CLOSE is left, so that some
-   eight circuits are run instead of one per size. Who gives a number of edges gets that many.
+   pairs that the scores were computed on, without those on no path from input to logits: these
+   change nothing. It halves the range of sizes, in ratios, until one edge or CLOSE is left, so that
+   some eight circuits are run instead of one per size. Who gives a number of edges gets that many.
 2. How faithful the circuit is is measured on those pairs and on fresh ones, where some are given.
-3. `localize` is what users call in Python: scores by any method, with the proposed circuit.
-4. `recorded_curve` measures the best edges at many sizes, for those who want to look at others.
+3. `recorded_curve` measures the best edges at many sizes, for those who want to look at others.
 
 On a large graph FEW_PAIRS of the pairs stand for all: running circuits there can take longer than
 the method.
@@ -17,12 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from graphcircuits import methods
 from graphcircuits.circuit import Circuit
 from graphcircuits.engine.memory import OutOfMemory
 from graphcircuits.evaluation.evaluate import CircuitRuns, faithfulness, log_sizes, mib_sizes, shown
-from graphcircuits.methods import ChosenMethod, Method, Progress
-from graphcircuits.result.files import RecordedCurve
+from graphcircuits.methods import Progress
+from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.fresh import unseen
@@ -41,10 +39,12 @@ FEW_PAIRS = 16
 MUCH, MUCH_OF = 0.05, 1_000
 """The share of the edges above which a circuit is no explanation any more, on graphs of at least so
 many edges: the known circuits of graphs of a hundred edges are larger than that share."""
+NO_CIRCUIT, TOO_LARGE = "no circuit is proposed: ", "the circuit has "
+"""What notes about a proposed circuit begin with."""
 
 
 def fresh_seed(seed: int) -> int:
-    """What draws fresh pairs, where this seed drew those that a result was found on."""
+    """What draws fresh pairs, where this seed drew those that the scores were computed on."""
     return (seed + 1000) % 2**32
 
 
@@ -58,37 +58,37 @@ class Proposal:
     keep: float | None = None
     """The faithfulness that was asked for; None where the number of edges was."""
     found_on: float | None = None
-    """Faithfulness on the pairs that the result was found on."""
+    """Faithfulness on the pairs that the scores were computed on."""
     n_pairs: int = 0
     """How many of them it was measured on."""
     of_pairs: int = 0
     """How many there are."""
     fresh: float | None = None
-    """Faithfulness on pairs that the result was not found on."""
+    """Faithfulness on other pairs."""
     n_fresh: int = 0
-    curve: RecordedCurve | None = None
+    curve: FaithfulnessCurve | None = None
     """At the sizes that were tried, where the size was left open."""
     problems: tuple[str, ...] = ()
     """Why numbers are missing."""
 
     def sentences(self) -> list[str]:
         """What there is to say of the circuit."""
-        said, n_edges = [], self.circuit.graph.n_edges
+        sentences, n_edges = [], self.circuit.graph.n_edges
         size = f"{len(self.circuit):,} of {n_edges:,} edges in the circuit"
         if loose := self.best - len(self.circuit):
             size += f": the {self.best:,} best, without {loose:,} on no path from input to logits"
-        said.append(size)
+        sentences.append(size)
         if self.found_on is not None:
             text = f"they keep {shown(self.found_on)} of the behaviour on "
             of_all = "the " if self.n_pairs == self.of_pairs else f"{self.n_pairs} of the "
             text += f"{of_all}{_count(self.of_pairs, 'pair')} they were found on"
             if self.fresh is not None:
                 text += f", {shown(self.fresh)} on {_count(self.n_fresh, 'fresh pair')}"
-            said.append(text)
+            sentences.append(text)
             if self.keep is not None:
                 near = f" (found to within {CLOSE:.0%})" if self.best * CLOSE > 1 else ""
-                said.append(f"fewer of the best edges keep less than {self.keep:g}{near}")
-        return [*said, *(f"how faithful it is cannot be said: {one}" for one in self.problems)]
+                sentences.append(f"fewer of the best edges keep less than {self.keep:g}{near}")
+        return [*sentences, *(f"how faithful it is cannot be said: {one}" for one in self.problems)]
 
     def warnings(self) -> list[str]:
         """What must not be overlooked."""
@@ -96,7 +96,7 @@ class Proposal:
         if n_edges < MUCH_OF or size <= MUCH * n_edges:
             return []
         return [
-            f"the circuit has {size / n_edges:.0%} of all edges, too many to explain anything: "
+            f"{TOO_LARGE}{size / n_edges:.0%} of all edges, too many to explain anything: "
             "either the scores do not rank the edges that matter first, or the behaviour is spread "
             "over the model; try another method, refining, or fewer edges"
         ]
@@ -119,38 +119,10 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def localize(
-    subject: Transformer,
-    pairs: Pairs,
-    method: str | Method | ChosenMethod | None = None,
-    *,
-    keep: float | None = KEEP,
-    **options: Any,
-) -> Result:
-    """Score every edge of a subject by a method, and propose a circuit.
-
-    `result.scores` ranks all edges; `result.circuit()` is the proposed circuit: the fewest of the
-    best edges that keep the share `keep` of the behaviour on the pairs (`propose`). None proposes
-    none, which saves about eight runs of the subject. Methods and options, which are those of the
-    method and of the run (seed, progress, refine_steps, ...), are as in `methods.localize`.
-    """
-    result = methods.localize(subject, pairs, method, **options)
-    if keep is None:
-        return result
-    found = propose(result, subject, pairs, keep=keep)
-    notes = [f"no circuit is proposed: {one}" for one in found.problems]
-    return replace(
-        result,
-        chosen=None if found.problems else found.circuit,
-        curve=found.curve,
-        notes=(*result.notes, *notes, *found.warnings()),
-    )
-
-
 def propose(
-    result: Result,
     subject: Transformer,
     pairs: Pairs,
+    result: Result,
     *,
     keep: float = KEEP,
     edges: int | None = None,
@@ -166,13 +138,13 @@ def propose(
     """
     if not 0 < keep <= 1:
         raise ValueError(f"keep must be above 0 and at most 1, got {keep}.")
-    some, problems = _few(subject, pairs), []
+    few, problems = _few(subject, pairs), []
     found_on = curve = circuit = None
     try:
-        runs = CircuitRuns(subject, some)
+        runs = CircuitRuns(subject, few)
         if edges is None:
             edges, tried = _fewest(result, runs, keep, progress)
-            curve = _recorded(tried, some, seed)
+            curve = _recorded(tried, subject, few, seed)
             circuit, found_on = result.circuit(edges=edges, prune=True), tried[edges]
         else:
             (found_on,) = runs([result.circuit(edges=edges)])
@@ -184,7 +156,7 @@ def propose(
         best=edges,
         keep=None if curve is None else keep,
         found_on=found_on,
-        n_pairs=len(some),
+        n_pairs=len(few),
         of_pairs=len(pairs),
         curve=curve,
         problems=tuple(problems),
@@ -200,8 +172,8 @@ def _fewest(
 ) -> tuple[int, dict[int, float]]:
     """The smallest size that keeps enough, and the faithfulness at all sizes that were tried.
 
-    Faithfulness need not grow with the size. What is found is a size that keeps enough where a size
-    that is smaller by one edge, or by CLOSE, does not.
+    Faithfulness need not grow with the size. The size returned keeps enough, and one that is
+    smaller by one edge, or by CLOSE, does not.
     """
     too_few, enough = 0, result.graph.n_edges
     steps = math.ceil(math.log2(max(2.0, math.log(max(2, enough)) / math.log1p(CLOSE))))
@@ -213,7 +185,8 @@ def _fewest(
         (tried[size],) = runs([circuit])
         if tried[size] >= keep:
             # Edges behind the last on a path change nothing.
-            last = last_place(result, circuit)
+            inside = circuit.mask[result.ranking()].nonzero()
+            last = int(inside[-1]) + 1 if len(inside) else 0
             tried[last] = tried[size]
             enough = max(last, too_few + 1)
         else:
@@ -225,12 +198,6 @@ def _fewest(
     return enough, tried
 
 
-def last_place(result: Result, circuit: Circuit) -> int:
-    """How far down the ranking the edges of a circuit reach."""
-    inside = circuit.mask[result.ranking()].nonzero()
-    return int(inside[-1]) + 1 if len(inside) else 0
-
-
 def _on_fresh(proposal: Proposal, subject: Transformer, seen: Pairs, fresh: Pairs) -> Proposal:
     left = unseen(fresh, seen)
     if left is None:
@@ -238,12 +205,12 @@ def _on_fresh(proposal: Proposal, subject: Transformer, seen: Pairs, fresh: Pair
             f"on fresh pairs: all {len(fresh)} that were drawn are among those it was found on"
         )
         return replace(proposal, problems=(problem,))
-    some = _few(subject, left)
+    few = _few(subject, left)
     try:
-        (value,) = faithfulness(subject, some, [proposal.circuit])
+        (value,) = faithfulness(subject, few, [proposal.circuit])
     except (ValueError, MemoryError) as error:
         return replace(proposal, problems=(f"on fresh pairs: {_why(error)}",))
-    return replace(proposal, fresh=value, n_fresh=len(some))
+    return replace(proposal, fresh=value, n_fresh=len(few))
 
 
 def _why(error: Exception) -> str:
@@ -256,24 +223,31 @@ def _few(subject: Transformer, pairs: Pairs) -> Pairs:
 
 
 def recorded_curve(
-    result: Result, subject: Transformer, pairs: Pairs, *, size: int, seed: int | None = None
-) -> RecordedCurve | None:
+    subject: Transformer, pairs: Pairs, result: Result, *, size: int, seed: int | None = None
+) -> FaithfulnessCurve | None:
     """How faithful the best edges are at this size and at those of a grid: MIB's on large graphs,
     log-spaced on others, without the whole graph, which is faithful whatever the ranking.
 
     None where it cannot be measured.
     """
-    n_edges, some = subject.graph.n_edges, _few(subject, pairs)
+    n_edges, few = subject.graph.n_edges, _few(subject, pairs)
     grid = mib_sizes(n_edges) if n_edges >= LARGE else log_sizes(n_edges)
     sizes = sorted({one for one in (*grid, size) if one < n_edges})
     try:
-        values = faithfulness(subject, some, [result.circuit(edges=n, prune=True) for n in sizes])
+        values = faithfulness(subject, few, [result.circuit(edges=n, prune=True) for n in sizes])
     except (ValueError, MemoryError):
         return None
-    return _recorded(dict(zip(sizes, values, strict=True)), some, seed)
+    return _recorded(dict(zip(sizes, values, strict=True)), subject, few, seed)
 
 
-def _recorded(values: dict[int, float], pairs: Pairs, seed: int | None) -> RecordedCurve:
+def _recorded(
+    values: dict[int, float], subject: Transformer, pairs: Pairs, seed: int | None
+) -> FaithfulnessCurve:
     sizes = sorted(values)
-    found = [values[size] for size in sizes]
-    return RecordedCurve(sizes=sizes, faithfulness=found, pairs=len(pairs), seed=seed)
+    return FaithfulnessCurve(
+        n_edges=subject.graph.n_edges,
+        sizes=sizes,
+        faithfulness=[values[size] for size in sizes],
+        n_pairs=len(pairs),
+        seed=seed,
+    )

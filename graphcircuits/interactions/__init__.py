@@ -20,11 +20,12 @@ or logits that it leads to would give the same numbers.
 The last two forms need a smooth downstream: with relu or an l1 loss they are refused.
 """
 
-from graphcircuits.interactions.effects import Effects, edge_interactions
 from graphcircuits.interactions.forms import (
     Decay,
+    Effects,
     Integral,
     decay,
+    edge_interactions,
     finite,
     first_order,
     integral,

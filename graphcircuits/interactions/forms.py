@@ -1,18 +1,24 @@
-"""The interaction of edges at a shared read, in three forms, and how they agree.
+"""Interactions of edges: whole ones by masked runs, and those at a shared read in three forms.
 
-With the read input u, the changes d1 and d2 of two edges, and L from `SharedRead`:
+The package's docstring has the definitions. With the read input u, the changes d1 and d2 of two
+edges, and L from `SharedRead`:
 
-1. `finite` is the definition, L(u + d1 + d2) - L(u + d1) - L(u + d2) + L(u).
-2. `local` is d1 . Hessian(u) . d2. One Hessian-vector product per edge gives all pairs.
-3. `integral` averages d1 . Hessian(u + s d1 + r d2) . d2 over the unit square of s and r.
-4. `interaction_matrix` averages one form over prompts and positions.
-5. `decay` shrinks d1 and d2 and fits the power with which the error of `local` falls.
+1. `edge_interactions` corrupts whole edges at every position: one masked run for the clean run, one
+   for each edge and one for each pair.
+2. `finite` is the definition, L(u + d1 + d2) - L(u + d1) - L(u + d2) + L(u).
+3. `local` is d1 . Hessian(u) . d2. One Hessian-vector product for each edge gives all pairs.
+4. `integral` averages d1 . Hessian(u + s d1 + r d2) . d2 over the unit square of s and r.
+5. `interaction_matrix` averages one form over prompts and positions.
+6. `decay` shrinks d1 and d2 and fits the power with which the error of `local` falls.
 
-Hessians are never written out. `first_order` is what is left of the effects without them.
+Hessians are never written out. `first_order` is what is left of the effects without them. The tests
+check that whole edges equal four masked runs, that all forms agree on quadratic losses, and that
+the error of `local` falls with the third power.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -20,10 +26,10 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.engine.memory import Footprint, at_once
-from graphcircuits.interactions.effects import Effects, square, without_diagonal
-from graphcircuits.interactions.read import SharedRead
-from graphcircuits.methods.prepare import check_choice
+from graphcircuits.engine.masked import masked_logits
+from graphcircuits.engine.memory import Footprint, at_once, half
+from graphcircuits.interactions.read import SharedRead, check_edges
+from graphcircuits.methods.prepare import Progress, check_choice, prepare
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -32,6 +38,82 @@ SCALES = (0.02, 0.01, 0.005, 0.0025, 0.00125)
 """Shares of the message changes at which `decay` measures."""
 ROUNDING = 64 * torch.finfo(torch.float64).eps
 """Differences of losses below this share of the largest loss are rounding."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Effects:
+    """What corrupting edges does to the loss, alone and two at a time; above zero is worse.
+
+    Whole edges have the axis batch after the edges, edges at a shared read place and batch.
+    """
+
+    edges: tuple[str, ...]
+    single: Float[Tensor, " chosen *rest"]
+    joint: Float[Tensor, "chosen chosen *rest"]
+    """Of an edge with itself: the single effect."""
+
+    @cached_property
+    def interaction(self) -> Float[Tensor, "chosen chosen *rest"]:
+        """Joint minus single effects; zero on the diagonal, where there is no pair."""
+        return without_diagonal(self.joint - self.single[:, None] - self.single[None])
+
+
+@torch.no_grad()
+def edge_interactions(
+    subject: Transformer,
+    pairs: Pairs,
+    edges: Sequence[str],
+    *,
+    memory_limit: int | None = None,
+    progress: Progress | None = None,
+) -> Effects:
+    """Effects on each prompt (axis batch) of corrupting these edges at every position.
+
+    `progress` hears how many of the runs are over, one per prompt and edge or pair of edges.
+    """
+    graph = subject.graph
+    check_edges(edges)
+    indices = graph.edge_indices(edges)
+    pairs = prepare(subject, pairs, memory_limit)
+    first, second = torch.triu_indices(len(edges), len(edges), 1)
+    rows = torch.arange(1 + len(edges) + len(first))
+    masks = torch.ones(len(rows), graph.n_edges, dtype=subject.dtype)
+    masks[rows[1 : 1 + len(edges)], indices] = 0
+    for one in (first, second):
+        masks[rows[1 + len(edges) :], indices[one]] = 0
+    masks = masks.to(subject.device)
+    size = Footprint(subject, pairs.clean.shape[1])
+    held = 2 * size.pair + size.masked(grad=False)
+    runs = 0
+
+    def loss(part: Pairs, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        nonlocal runs
+        found = part.loss(logits)
+        runs += found.numel()
+        if progress is not None:
+            progress(runs, len(masks) * len(pairs))
+        return found
+
+    losses = torch.cat(
+        [
+            masked_logits(
+                subject,
+                part.clean,
+                masks,
+                subject.run(part.corrupted).writers,
+                metric=partial(loss, part),
+                memory_limit=half(memory_limit),
+            )
+            for part in pairs.split(at_once(subject, held, memory_limit))
+        ],
+        dim=1,
+    )
+    effects = losses[1:] - losses[0]
+    single, joint = effects[: len(edges)], effects[len(edges) :]
+    return Effects(edges=tuple(edges), single=single, joint=square(single, joint))
+
+
+# At a shared read
 
 
 def first_order(
@@ -194,7 +276,27 @@ def decay(
     return Decay(scales=tuple(scales), errors=tuple(errors), slope=slope)
 
 
-# Parts
+# Helpers
+
+
+def square(
+    single: Float[Tensor, " chosen *rest"], joint: Float[Tensor, " pair *rest"]
+) -> Float[Tensor, "chosen chosen *rest"]:
+    """Values of the pairs above the diagonal on both sides of it, single ones on it."""
+    first, second = torch.triu_indices(len(single), len(single), 1)
+    values = single.new_zeros(len(single), *single.shape)
+    values[first, second] = joint
+    values[second, first] = joint
+    values[range(len(single)), range(len(single))] = single
+    return values
+
+
+def without_diagonal(
+    values: Float[Tensor, "chosen chosen *rest"],
+) -> Float[Tensor, "chosen chosen *rest"]:
+    """The same with zeros where an edge would be paired with itself."""
+    diagonal = torch.eye(len(values), dtype=torch.bool, device=values.device)
+    return values.masked_fill(diagonal.view(*diagonal.shape, *[1] * (values.ndim - 2)), 0.0)
 
 
 def _gradient(read: SharedRead, inputs: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:

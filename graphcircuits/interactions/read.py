@@ -21,7 +21,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.engine.resume import rerun
-from graphcircuits.interactions.effects import check_edges
 from graphcircuits.methods.prepare import prepare, settled
 from graphcircuits.subject.transformer import Run, Transformer
 from graphcircuits.task.pairs import Pairs
@@ -136,3 +135,11 @@ class SharedRead:
         change = (inputs - self.inputs)[..., None, :].where(here[:, None, :, None], 0.0)
         logits = rerun(self._base, self.reader_number, change.contiguous().flatten(0, -4))
         return self.pairs.loss(logits).unflatten(0, inputs.shape[:-2])
+
+
+def check_edges(edges: Sequence[str]) -> None:
+    """Refuse fewer than two edges, and repeated ones."""
+    if len(set(edges)) < 2 or len(set(edges)) < len(edges):
+        raise ValueError(
+            f"an interaction needs two or more different edges, got {', '.join(edges) or 'none'}."
+        )

@@ -1,22 +1,38 @@
-"""Bytes, text, JSON and TOML from files that nobody vouches for.
+"""Files read with bounds, since nobody vouches for them, and written whole or not at all.
 
 1. `read_bytes` reads regular files; a pipe or a device, which may never end, is refused unread.
 2. `parse_json` and `parse_toml` bound the nesting, so that whatever walks the value comes back.
-3. `StoreError` is what a bad file raises. Its text quotes files, so it is kept short and printable.
+3. `StoreError` is what a bad file raises. Its text quotes files, so it is short and printable.
+4. `write_atomic` writes beside the file, syncs, and renames: a crash leaves the old file, and
+   what a killed writer left beside it goes with the next write into the same folder.
+5. `writing` puts errors of other libraries' writers in the system's words.
+6. `hold` keeps other runs away from a folder; `seldom` spaces out checkpoints, so that writing
+   them takes a small share of the time.
 """
 
+import errno
+import hashlib
 import json
 import math
+import os
+import platform
+import re
 import reprlib
+import secrets
 import stat
+import time
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from graphcircuits.io.disk import write_atomic
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 MAX_DEPTH = 100
 """Levels of nesting in JSON and TOML: far more than any file of ours has, and few enough for
@@ -24,6 +40,8 @@ everything that calls itself once per level."""
 MAX_TOML = 2**16
 """Bytes of a TOML file; a configuration takes hundreds."""
 _MAX_DOTS = 100
+HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+"""In the names of temporary files: locks say nothing about writers on other machines."""
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 80
@@ -55,8 +73,8 @@ def read_bytes(path: str | Path, *, limit: int | None = None) -> bytes:
     """The content of a regular file of at most `limit` bytes."""
     mode = Path(path).stat().st_mode
     if not stat.S_ISREG(mode):
-        found = "a folder" if stat.S_ISDIR(mode) else "a pipe, a device or the like"
-        raise StoreError(f"{path} is {found}; expected a regular file.")
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a device or the like"
+        raise StoreError(f"{path} is {kind}; expected a regular file.")
     with Path(path).open("rb") as file:
         data = file.read(-1 if limit is None else limit + 1)
     if limit is not None and len(data) > limit:
@@ -218,3 +236,130 @@ def _plain(value: object) -> object:
         f"cannot store a {type(value).__name__}: {value!r}; give numbers, text, booleans, None, "
         "lists, mappings or dataclasses of them."
     )
+
+
+# Writing, whole or not at all
+
+
+def write_atomic(path: str | Path, data: bytes) -> None:
+    """Make `path` hold exactly `data`, or leave it as it was. Missing folders are created."""
+    final = Path(path).resolve()
+    final.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(final.parent)
+    try:
+        with _temporary(final) as temporary:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(final)
+    except OSError as error:
+        # A full disk names no file, other errors that of the temporary one.
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
+    # The rename itself reaches the disk with the folder; some systems cannot open folders.
+    with suppress(OSError):
+        folder = os.open(final.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """What other libraries raise while they write under `path`, as the system's error that it is.
+
+    Rust's say `(os error 28)` in an error of their own kind, NumPy how many bytes it wrote.
+    """
+    try:
+        yield
+    except Exception as error:
+        said = re.search(r"\(os error (\d+)\)|\d+ requested and \d+ written", str(error))
+        if said is None:
+            raise
+        number = int(said[1] or errno.ENOSPC)
+        raise OSError(number, os.strerror(number), str(path)) from error
+
+
+@contextmanager
+def _temporary(final: Path) -> Iterator[Path]:
+    """An empty file beside the final one, locked as long as its writer lives, then removed."""
+    path, held = _create(final)
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+        if held is not None:
+            os.close(held)
+
+
+def _create(final: Path) -> tuple[Path, int | None]:
+    """The file and the descriptor that holds its lock, where there are locks."""
+    while True:
+        path = final.with_name(f".{final.name}.{HOST}{secrets.token_hex(8)}.tmp")
+        held = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        if fcntl is None:
+            # An open file cannot be renamed there.
+            os.close(held)
+            return path, None
+        with suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_EX)
+        if os.fstat(held).st_nlink:
+            return path, held
+        # Another writer took it for abandoned before it was locked.
+        os.close(held)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files of this machine that no living writer holds."""
+    if fcntl is None:
+        return
+    with suppress(OSError):
+        for path in folder.glob(f".*.{HOST}*.tmp"):
+            with suppress(OSError):
+                held = os.open(path, os.O_WRONLY)
+                try:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+                finally:
+                    os.close(held)
+
+
+@contextmanager
+def hold(path: Path, busy: str) -> Iterator[None]:
+    """Keep others from holding a folder, or a file made for it; who comes second hears `busy`.
+
+    The system lets go of it when the process ends, however it ends.
+    """
+    if fcntl is None:
+        yield
+        return
+    flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
+    held = os.open(path, flags, 0o666)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(busy) from None
+        yield
+    finally:
+        os.close(held)
+
+
+def seldom(write: Callable[..., Any], share: float = 0.02) -> Callable[..., None]:
+    """`write`, called only when its calls have taken at most this share of the time since.
+
+    The first call always writes, and so does one with `force=True`.
+    """
+    due = -math.inf
+
+    def perhaps(*args: Any, force: bool = False) -> None:
+        nonlocal due
+        start = time.perf_counter()
+        if start < due and not force:
+            return
+        write(*args)
+        end = time.perf_counter()
+        due = end + (end - start) / share
+
+    return perhaps

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from graphcircuits import __version__
 from graphcircuits.io.config import load_config
-from graphcircuits.io.disk import write_atomic
 from graphcircuits.io.files import (
     StoreError,
     parse_json,
@@ -36,6 +35,7 @@ from graphcircuits.io.files import (
     refuse_pickle,
     short,
     to_json,
+    write_atomic,
     write_json,
 )
 
@@ -192,10 +192,10 @@ def load_artifact(path: str | Path, kind: str) -> Artifact:
     if header["kind"] != kind:
         raise StoreError(f"{path} holds a {short(header['kind'])} artifact; expected {kind!r}.")
     stated = header.pop("sha256")
-    found = content_hash(header, tensors)
-    if found != stated:
+    computed = content_hash(header, tensors)
+    if computed != stated:
         raise StoreError(
-            f"{path} has changed since it was written: its content has sha256 {found[:12]}..., "
+            f"{path} has changed since it was written: its content has sha256 {computed[:12]}..., "
             f"its header says {stated[:12]}...; restore it or make it again with: "
             f"{header['command']}"
         )
@@ -229,18 +229,18 @@ def _read_parts(path: str | Path) -> tuple[Any, dict[str, Tensor]]:
 
 
 def check_types(
-    path: str | Path, found: Mapping[str, Any], expected: Mapping[str, tuple[type, ...]], noun: str
+    path: str | Path, given: Mapping[str, Any], expected: Mapping[str, tuple[type, ...]], noun: str
 ) -> None:
-    """Refuse a mapping whose keys are not the expected ones, or whose values have other types."""
-    problems = [f"no {name!r}" for name in sorted(expected.keys() - found.keys())]
-    problems += [f"unknown key {name!r}" for name in sorted(found.keys() - expected.keys())]
+    """Refuse a mapping whose keys are not the expected ones, or whose given have other types."""
+    problems = [f"no {name!r}" for name in sorted(expected.keys() - given.keys())]
+    problems += [f"unknown key {name!r}" for name in sorted(given.keys() - expected.keys())]
     if problems:
         raise StoreError(f"{path} is not a whole {noun}: {', '.join(problems)}.")
     problems = [
-        f"{name!r} must be {' or '.join(kind.__name__ for kind in kinds)}, got {short(found[name])}"
+        f"{name!r} must be {' or '.join(kind.__name__ for kind in kinds)}, got {short(given[name])}"
         for name, kinds in expected.items()
         # By identity: True is an int to Python.
-        if type(found[name]) not in kinds
+        if type(given[name]) not in kinds
     ]
     if problems:
         raise StoreError(f"{path} is not a whole {noun}: {'; '.join(problems)}.")
@@ -271,9 +271,9 @@ def taken_apart(path: str | Path, noun: str) -> Iterator[None]:
     except StoreError:
         raise
     except _NOT_WHOLE as error:
-        told = short(f"{type(error).__name__}: {error}")
+        what = short(f"{type(error).__name__}: {error}")
         raise StoreError(
-            f"{path} is not a whole {noun} ({told}); delete it to start afresh."
+            f"{path} is not a whole {noun} ({what}); delete it to start afresh."
         ) from error
 
 
@@ -306,11 +306,15 @@ def origin(kind: str, command: str | None = None) -> dict[str, Any]:
 
 
 def running_command(arguments: Sequence[str]) -> str:
-    """The running program with these words, as it can be given again: a module of this package by
-    `python -m`, others without their folder, which is nobody else's business."""
-    path, root = Path(sys.argv[0]), Path(__file__).parent
+    """The running program with these words, as it can be given again.
+
+    A module of the package or of the laboratory beside it goes by `python -m`, other programs go
+    without their folder, which is nobody else's business.
+    """
+    path, root = Path(sys.argv[0]), Path(__file__).parents[2]
     words = [path.name]
     if path.suffix == ".py" and path.is_relative_to(root):
-        module = ".".join((root.name, *path.relative_to(root).with_suffix("").parts))
-        words = ["python", "-m", module]
+        parts = path.relative_to(root).with_suffix("").parts
+        if parts[0] in ("graphcircuits", "lab"):
+            words = ["python", "-m", ".".join(parts).removesuffix(".__main__")]
     return shlex.join([*words, *arguments])

@@ -1,6 +1,6 @@
 """The command line that files state: the driver's, whoever writes them and wherever that is.
 
-Workers take over the words of the command that started them (`messages.begin_worker`). Words that
+Workers take over the words of the command that started them (`runner.begin_worker`). Words that
 say where and how long to compute are left out: they shape nothing, and the files of a laptop and of
 a cluster are the same.
 """
@@ -23,28 +23,28 @@ def is_address(word: str) -> bool:
 
 def spelled_out(arguments: Sequence[str]) -> list[str]:
     """The words with the value of --ray joined to it, an empty one where none was given."""
-    kept: list[str] = []
+    words: list[str] = []
     for word in arguments:
-        if kept and kept[-1] == RAY:
-            kept[-1] += "="
+        if words and words[-1] == RAY:
+            words[-1] += "="
             if is_address(word):
-                kept[-1] += word
+                words[-1] += word
                 continue
-        kept.append(word)
-    return [*kept[:-1], f"{RAY}="] if kept and kept[-1] == RAY else kept
+        words.append(word)
+    return [*words[:-1], f"{RAY}="] if words and words[-1] == RAY else words
 
 
 def lasting(arguments: Sequence[str]) -> list[str]:
     """Command line words that shape what is made. Only those are recorded: what was cut off and
     resumed, or made elsewhere, must not differ in them."""
-    kept = []
+    words = []
     before = ""
     for word in spelled_out(arguments):
         is_value = before in VALUED
         before = "" if is_value else word
         if not is_value and word.partition("=")[0] not in (*FLAGS, *VALUED, RAY):
-            kept.append(word)
-    return kept
+            words.append(word)
+    return words
 
 
 def driver_command() -> str:

@@ -3,7 +3,7 @@
 1. `OnRay` connects when the first job is there. Whether anything answers at an address is tried
    before Ray is asked, which would try for minutes.
 2. `run` gives out as many jobs as have room, and a few more so that no worker waits. Each is a task
-   that streams its messages (`messages.told`), with the CPUs and GPUs that it asks for.
+   that streams its messages (`runner.messages_of`), with the CPUs and GPUs that it asks for.
 3. A task whose worker or machine is gone costs a retry, or else what `lost` says. Ray itself
    retries nothing: it would not know which results are known.
 
@@ -16,15 +16,25 @@ import os
 import pickle
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import unwrap
 from typing import Any
 
-from graphcircuits.jobs.messages import Driver, Message, begin_worker, sendable, told
-from graphcircuits.jobs.pending import Attempt, Pending
-from graphcircuits.jobs.runner import ONE_CPU, Found, Job, Lost, Resources
+from graphcircuits.jobs.runner import (
+    Attempt,
+    Driver,
+    Job,
+    Message,
+    Output,
+    Pending,
+    Resources,
+    Runner,
+    begin_worker,
+    messages_of,
+    sendable,
+)
 
 AHEAD = 1
 """Jobs that wait for each that is worked on."""
@@ -44,7 +54,7 @@ _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d
 
 
 @dataclass
-class OnRay:
+class OnRay(Runner):
     """A Ray cluster at an address: auto, HOST:PORT; None starts one here, with all its CPUs."""
 
     address: str | None = None
@@ -54,15 +64,12 @@ class OnRay:
     def __post_init__(self) -> None:
         _refuse("the address", self.address)
 
-    def run(
+    def _run(
         self,
-        work: Callable[[Job], Iterable[Found]],
-        jobs: Iterable[Job],
-        *,
-        lost: Lost[Job, Found] | None = None,
-        resources: Resources = ONE_CPU,
-        retries: int = 0,
-    ) -> Iterator[Found]:
+        work: Callable[[Job], Iterable[Output]],
+        pending: Pending[Job, Output],
+        resources: Resources,
+    ) -> Generator[Output, None, None]:
         ray = self._connected()
         room = _room(ray, resources)
         task = ray.remote(
@@ -71,12 +78,11 @@ class OnRay:
         # Sent once, and not with every job.
         shared = ray.put(work)
         submit = partial(task.remote, shared, Driver.here(), resources.threads)
-        pending = Pending(jobs, lost, retries)
         running: dict[Any, Attempt[Job]] = {}
 
         def fill() -> None:
             while len(running) < room and (attempt := pending.take()) is not None:
-                running[submit(attempt.job, attempt.found)] = attempt
+                running[submit(attempt.job, attempt.known)] = attempt
 
         try:
             fill()
@@ -85,16 +91,14 @@ class OnRay:
                 for stream in ready:
                     attempt = running[stream]
                     message, what = _next(ray, stream)
-                    if message is None or message.kind in ("done", "memory"):
+                    if message is None:
+                        yield from pending.retry(attempt, what)
+                    else:
+                        yield from pending.receive(attempt, message)
+                    if message is None or message.ends_job:
                         del running[stream]
-                        if message is None:
-                            yield from pending.broken_off(attempt, what)
-                        elif message.kind == "memory":
-                            yield from pending.given_up(attempt, message.value)
                         room = _room(ray, resources)
                         fill()
-                    else:
-                        yield from pending.heard(attempt, message)
         finally:
             for stream in running:
                 ray.cancel(stream, force=True)
@@ -137,8 +141,8 @@ def address_problems(name: str, address: str | None) -> list[str]:
             "ended; run the command on a machine of the cluster (ray start --address=HOST:PORT "
             "makes this one part of it), and give auto or HOST:PORT"
         ]
-    found = _ADDRESS.fullmatch(address)
-    if not found or not 0 < int(found["port"]) < 2**16:
+    matched = _ADDRESS.fullmatch(address)
+    if not matched or not 0 < int(matched["port"]) < 2**16:
         return [f"{name} must be auto or HOST:PORT of a Ray cluster, got {address!r}"]
     return []
 
@@ -211,8 +215,8 @@ def _next(ray: Any, stream: Any) -> tuple[Message | None, str]:
 
 
 def _line(error: BaseException) -> str:
-    told = error.strerror if isinstance(error, OSError) and error.strerror else error
-    text = str(told).strip().partition("\n")[0].rstrip(".")
+    said = error.strerror if isinstance(error, OSError) and error.strerror else error
+    text = str(said).strip().partition("\n")[0].rstrip(".")
     return text or type(error).__name__
 
 
@@ -225,7 +229,7 @@ def _serve(
 ) -> Iterator[Message]:
     """Messages, each tried first: one that cannot be sent is an error of the job, not of Ray."""
     begin_worker(driver, threads)
-    for message in told(work, copy.deepcopy(job), known):
+    for message in messages_of(work, copy.deepcopy(job), known):
         try:
             pickle.dumps(message)
         except (pickle.PicklingError, AttributeError, TypeError) as error:

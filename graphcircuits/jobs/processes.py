@@ -1,28 +1,45 @@
-"""Jobs spread over processes of this machine, whose results come one by one as they are finished.
+"""Jobs spread over processes of this machine: the one pool of processes of the package.
 
-1. `Processes.run` starts processes, and gives every one a job at a time. Where jobs want GPUs, no
-   more are started than have some, and each sees its own.
+1. `Processes.run` starts processes, gives every one a job at a time, and yields results one by one
+   as they are ready. Where jobs want GPUs, no more are started than have some, and each sees its
+   own.
 2. A process that ends in the middle of a job, killed or out of memory, costs a retry, or else what
-   `lost` says. Another process is started.
-3. Processes never hear Ctrl-C themselves: who started them ends them.
+   `lost` says. Another process is started. (The pools of `concurrent.futures` and joblib hand on
+   no result before a job has ended, and are lost as a whole with one process.)
+3. Processes never hear Ctrl-C themselves: who started them ends them. None outlives a driver that
+   was killed.
+4. `in_order` has processes compute ahead while the caller does something else.
 """
 
+import multiprocessing
 import os
+import queue
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
-import torch
+from graphcircuits.jobs.runner import (
+    Attempt,
+    Driver,
+    Job,
+    Message,
+    Output,
+    Pending,
+    Resources,
+    Runner,
+    begin_worker,
+    messages_of,
+    sendable,
+)
 
-from graphcircuits.jobs.messages import Driver, Message, begin_worker, sendable, told
-from graphcircuits.jobs.pending import Attempt, Pending
-from graphcircuits.jobs.runner import ONE_CPU, Found, Job, Lost, Resources
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 
 @dataclass
@@ -34,9 +51,25 @@ class _Worker(Generic[Job]):
     ready: bool = False
     """Whether it has begun to listen."""
 
+    def send(self) -> None:
+        with suppress(ConnectionError):  # it has just ended, as the next turn will see
+            self.connection.send((self.at.job, self.at.known))
+
+    def receive(self) -> Message | None:
+        try:
+            return self.connection.recv()
+        except (EOFError, ConnectionError):
+            return None
+
+    def end(self) -> int:
+        """The exit code, once the process is no more."""
+        self.connection.close()
+        self.process.join()
+        return self.process.exitcode or 0
+
 
 @dataclass(frozen=True)
-class Processes:
+class Processes(Runner):
     """So many jobs side by side on this machine."""
 
     n: int
@@ -45,21 +78,17 @@ class Processes:
         if self.n < 1:
             raise ValueError(f"there must be at least 1 process, got {self.n}.")
 
-    def run(
+    def _run(
         self,
-        work: Callable[[Job], Iterable[Found]],
-        jobs: Iterable[Job],
-        *,
-        lost: Lost[Job, Found] | None = None,
-        resources: Resources = ONE_CPU,
-        retries: int = 0,
-    ) -> Iterator[Found]:
-        pending = Pending(jobs, lost, retries)
+        work: Callable[[Job], Iterable[Output]],
+        pending: Pending[Job, Output],
+        resources: Resources,
+    ) -> Generator[Output, None, None]:
         workers: list[_Worker[Job]] = []
 
         def start(cards: str | None) -> None:
             if (attempt := pending.take()) is not None:
-                workers.append(_started(work, attempt, cards, resources.threads))
+                workers.append(_start(work, attempt, cards, resources.threads))
 
         try:
             for cards in _cards(self.n, resources.gpus):
@@ -67,48 +96,94 @@ class Processes:
             while workers:
                 heard = wait([worker.connection for worker in workers])
                 for worker in [one for one in workers if one.connection in heard]:
-                    message = _received(worker)
+                    message = worker.receive()
                     if message is None:
                         workers.remove(worker)
-                        instead = pending.broken_off(worker.at, _ended(worker))
+                        instead = pending.retry(worker.at, _what_happened(worker))
                         start(worker.cards)
                         yield from instead
-                    elif message.kind == "ready":
+                        continue
+                    if message.kind == "ready":
                         worker.ready = True
-                        _send(worker)
-                    elif message.kind in ("done", "memory"):
-                        if message.kind == "memory":
-                            yield from pending.given_up(worker.at, message.value)
+                        worker.send()
+                        continue
+                    yield from pending.receive(worker.at, message)
+                    if message.ends_job:
                         attempt = pending.take()
                         if attempt is None:
                             workers.remove(worker)
-                            worker.connection.close()
-                            worker.process.join()
+                            worker.end()
                         else:
                             worker.at = attempt
-                            _send(worker)
-                    else:
-                        yield from pending.heard(worker.at, message)
+                            worker.send()
         finally:
             for worker in workers:
                 worker.process.terminate()
             for worker in workers:
-                worker.process.join()
-                worker.connection.close()
-
-    def close(self) -> None:
-        """Processes end with the jobs."""
+                worker.end()
 
 
-def _send(worker: _Worker[Any]) -> None:
-    with suppress(ConnectionError):  # it has just ended, as the next turn will see
-        worker.connection.send((worker.at.job, worker.at.found))
+def in_order(
+    processes: int, function: Callable[[Given], Made], values: Iterable[Given], ahead: int
+) -> Generator[Made, None, None]:
+    """Yield `function(value)` of each value, in their order, computed before it is asked for.
+
+    Args:
+        processes: How many compute; with 1, this one does, when a result is asked for.
+        function: Takes and returns plain values, as the `work` of a runner does.
+        values: Taken by a thread of its own, so they may depend on nothing that the caller does.
+        ahead: Results that wait for a caller who does not ask. While it waits for a slow one, those
+            that come after it are taken in, however many.
+    """
+    if processes == 1:
+        yield from map(function, values)
+        return
+    arrived: queue.Queue[tuple[int, Made] | BaseException | None] = queue.Queue(ahead)
+    stopped = threading.Event()
+
+    def fill() -> None:
+        results = Processes(processes).run(partial(_numbered, function), enumerate(values))
+        try:
+            for result in results:
+                if stopped.is_set():
+                    break
+                arrived.put(result)
+            last = None
+        except BaseException as error:  # noqa: BLE001  the caller's thread raises it
+            last = error
+        results.close()
+        arrived.put(last)
+
+    thread = threading.Thread(target=fill, daemon=True)
+    thread.start()
+    early: dict[int, Made] = {}
+    number = 0
+    try:
+        while (arrival := arrived.get()) is not None:
+            if isinstance(arrival, BaseException):
+                raise arrival
+            early[arrival[0]] = arrival[1]
+            while number in early:
+                yield early.pop(number)
+                number += 1
+    finally:
+        stopped.set()
+        while thread.is_alive():
+            with suppress(queue.Empty):
+                arrived.get(timeout=0.01)
+
+
+def _numbered(function: Callable[[Any], Made], job: tuple[int, Any]) -> Iterator[tuple[int, Made]]:
+    number, value = job
+    yield number, function(value)
 
 
 def _cards(n: int, gpus: float) -> list[str | None]:
     """The cards that each process sees; None where it sees all of them."""
     if not gpus:
         return [None] * n
+    import torch
+
     there = torch.cuda.device_count()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = named.split(",")[:there] if named else [str(card) for card in range(there)]
@@ -116,44 +191,42 @@ def _cards(n: int, gpus: float) -> list[str | None]:
     slots = int(there / gpus) if gpus < 1 else there // each
     if slots == 0:
         raise ValueError(f"a job wants {gpus:g} GPUs, and PyTorch finds {there} here.")
-    # Jobs that share cards are dealt out to them in turn.
+    # Jobs that share cards take them in turn.
     return [
         names[slot % there] if gpus < 1 else ",".join(names[slot * each : (slot + 1) * each])
         for slot in range(min(n, slots))
     ]
 
 
-def _started(
+def _start(
     work: Callable[[Job], Iterable[object]], attempt: Attempt[Job], cards: str | None, threads: int
 ) -> _Worker[Job]:
-    spawn = get_context("spawn")
+    spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     about = (theirs, work, Driver.here(), threads, cards)
     process = spawn.Process(target=_serve, args=about, daemon=True)
-    with _unheard():
+    with _interrupts_blocked():
         process.start()
     theirs.close()
     return _Worker(process, ours, cards, attempt)
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
-    """Processes that start here ignore Ctrl-C from their first moment on."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may say so
+def _interrupts_blocked() -> Iterator[None]:
+    """Processes that start here do not hear Ctrl-C, from their first moment on."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _ended(worker: _Worker[Any]) -> str:
-    """What happened to a process that is no more."""
-    worker.process.join()
-    worker.connection.close()
-    code = worker.process.exitcode or 0
+def _what_happened(worker: _Worker[Any]) -> str:
+    """What a process that is no more died of."""
+    code = worker.end()
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     if not worker.ready:
         raise ChildProcessError(
@@ -171,6 +244,8 @@ def _serve(
     cards: str | None,
 ) -> None:
     """Work on jobs until there are no more, or nobody is left to tell."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_driver, daemon=True).start()
     if cards is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = cards  # nothing has asked for a card so far
     begin_worker(driver, threads)
@@ -178,18 +253,18 @@ def _serve(
         connection.send(Message("ready"))
         while True:
             job, known = connection.recv()
-            for message in told(work, job, known):
+            for message in messages_of(work, job, known):
                 try:
                     connection.send(message)
                 except ConnectionError:
                     raise
-                except Exception as error:  # noqa: BLE001  what was found cannot be sent
+                except Exception as error:  # noqa: BLE001  the result cannot be sent
                     connection.send(Message("error", sendable(error)))
                     break
 
 
-def _received(worker: _Worker[Job]) -> Message | None:
-    try:
-        return worker.connection.recv()
-    except (EOFError, ConnectionError):
-        return None
+def _end_with_driver() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

@@ -1,7 +1,7 @@
 """Independent jobs and who works on them: this process, several of them, or a Ray cluster.
 
-A job is worked on by a function of one's own, which yields results; each is handed on at once. What
-all runners promise:
+A job is worked on by a function of the caller's, which yields results; each is handed on at once.
+What all runners promise:
 
 1. Jobs are taken one by one, when somebody is free to work on them: a generator may decide late
    what is left to do.
@@ -15,18 +15,31 @@ all runners promise:
 5. Files that workers write state the driver's command (`command.driver_command`).
 
 With equal numbers of threads the results are the same, whoever computes them.
+
+`InProcess` is the simplest runner. For those whose workers are elsewhere, `begin_worker` makes a
+process a worker, `messages_of` is what it sends about a job, and `Pending` knows which jobs are
+left.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import copy
+import errno
+import os
+import pickle
+import re
+import sys
+import warnings
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
-
-from graphcircuits.jobs.messages import out_of_memory
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 Job = TypeVar("Job")
-Found = TypeVar("Found")
+Output = TypeVar("Output")
 
-Lost = Callable[[Job, int, str], tuple[Sequence[Found], Job | None]]
+Lost = Callable[[Job, int, str], tuple[Sequence[Output], Job | None]]
 """Takes a job, the number of results it had given, and what happened; returns what to give instead
 of the next result, and the job that is left to do."""
 
@@ -41,15 +54,12 @@ class Resources:
     """Below one, jobs share a card."""
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name} of a job must be {least}, got {value}"
-            for name, value, least, wrong in (
-                ("cpus", self.cpus, "above 0", not 0 < self.cpus < float("inf")),
-                ("gpus", self.gpus, "at least 0", not 0 <= self.gpus < float("inf")),
-            )
-            if wrong
-        ]
-        if self.gpus > 1 and self.gpus != int(self.gpus):
+        problems = []
+        if not 0 < self.cpus < float("inf"):
+            problems.append(f"cpus of a job must be above 0, got {self.cpus}")
+        if not 0 <= self.gpus < float("inf"):
+            problems.append(f"gpus of a job must be at least 0, got {self.gpus}")
+        elif self.gpus > 1 and self.gpus != int(self.gpus):
             problems.append(f"gpus of a job must be a whole number beyond 1, got {self.gpus}")
         if problems:
             raise ValueError("; ".join(problems) + ".")
@@ -62,70 +72,73 @@ class Resources:
 ONE_CPU = Resources()
 
 
-@runtime_checkable
-class Runner(Protocol):
+class Runner(ABC):
+    """Whoever works on jobs."""
+
     def run(
         self,
-        work: Callable[[Job], Iterable[Found]],
+        work: Callable[[Job], Iterable[Output]],
         jobs: Iterable[Job],
         *,
-        lost: Lost[Job, Found] | None = None,
+        lost: Lost[Job, Output] | None = None,
         resources: Resources = ONE_CPU,
         retries: int = 0,
-    ) -> Iterator[Found]:
-        """Yield what `work` finds for each job, in the order in which it is found.
+    ) -> Generator[Output, None, None]:
+        """Yield the results of each job, in the order in which they are ready.
 
-        `work`, the jobs and the results may go between processes and machines: they are plain
-        values, and no tensors. Without `lost`, a job that is lost for good is an error.
+        Args:
+            work: Takes a job and yields its results. It, the jobs and the results may go between
+                processes and machines: they are plain values, and no tensors.
+            jobs: Taken one by one, when somebody is free to work on them.
+            lost: What takes the place of a result that is lost for good; without it, an error does.
+            resources: What one job takes.
+            retries: How often a job is begun anew whose worker was lost.
         """
-        ...
+        return self._run(work, Pending(jobs, lost, retries), resources)
 
-    def close(self) -> None:
+    @abstractmethod
+    def _run(
+        self,
+        work: Callable[[Job], Iterable[Output]],
+        pending: "Pending[Job, Output]",
+        resources: Resources,
+    ) -> Generator[Output, None, None]: ...
+
+    def close(self) -> None:  # noqa: B027  most start nothing that lasts
         """Let go of what was started for it."""
-        ...
 
 
 @dataclass(frozen=True)
-class InProcess:
+class InProcess(Runner):
     """One job after the other, here; `resources` are those of this process."""
 
-    def run(
+    def _run(
         self,
-        work: Callable[[Job], Iterable[Found]],
-        jobs: Iterable[Job],
-        *,
-        lost: Lost[Job, Found] | None = None,
-        resources: Resources = ONE_CPU,
-        retries: int = 0,
-    ) -> Iterator[Found]:
-        for first in jobs:
-            job: Job | None = first
-            while job is not None:
-                given, rest = 0, None
-                instead: Sequence[Found] = ()
-                try:
-                    for one in work(job):
-                        yield one
-                        given += 1
-                except Exception as error:
-                    what = out_of_memory(error)
-                    if what is None or lost is None:
-                        raise
-                    instead, rest = lost(job, given, what)
-                yield from instead
-                job = rest
-
-    def close(self) -> None:
-        """Nothing was started."""
+        work: Callable[[Job], Iterable[Output]],
+        pending: "Pending[Job, Output]",
+        resources: Resources,
+    ) -> Generator[Output, None, None]:
+        while (attempt := pending.take()) is not None:
+            try:
+                for result in work(attempt.job):
+                    yield result
+                    attempt.known += 1
+            except Exception as error:
+                what = out_of_memory(error)
+                if what is None or pending.lost is None:
+                    raise
+                yield from pending.give_up(attempt, what)
 
 
 IN_PROCESS = InProcess()
 
 
 def runner_of(processes: int = 1, ray: str | None = None) -> Runner:
-    """So many processes, or Ray: "" starts one here, else the address of one that runs.
+    """The runner that these options ask for.
 
-    An address is auto or HOST:PORT.
+    Args:
+        processes: How many work side by side on this machine; 1 works in this process.
+        ray: "" starts a Ray cluster here, auto or HOST:PORT is the address of one that runs.
     """
     if ray is not None:
         if processes != 1:
@@ -138,3 +151,154 @@ def runner_of(processes: int = 1, ray: str | None = None) -> Runner:
     from graphcircuits.jobs.processes import Processes
 
     return Processes(processes)
+
+
+# --- which jobs are left -------------------------------------------------------------------------
+
+
+@dataclass
+class Attempt(Generic[Job]):
+    """A job, how many of its results are known, and how often it was begun before."""
+
+    job: Job
+    known: int = 0
+    retried: int = 0
+
+
+class Pending(Generic[Job, Output]):
+    """Jobs that nobody has begun, and those that a worker was lost in.
+
+    A job that is begun anew gives its first results again; the worker is told how many are known,
+    and sends only the others.
+    """
+
+    def __init__(self, jobs: Iterable[Job], lost: Lost[Job, Output] | None, retries: int) -> None:
+        self._coming = iter(jobs)
+        self._again: deque[Attempt[Job]] = deque()
+        self.lost = lost
+        self._retries = retries
+
+    def take(self) -> Attempt[Job] | None:
+        """The next job, if there is one."""
+        if self._again:
+            return self._again.popleft()
+        return next((Attempt(job) for job in self._coming), None)
+
+    def receive(self, attempt: Attempt[Job], message: "Message") -> Iterator[Output]:
+        """Hand on a result, raise a warning or an error; a job short of memory is given up."""
+        match message.kind:
+            case "result":
+                attempt.known += 1
+                yield message.value
+            case "warning":
+                warnings.warn(message.value, stacklevel=3)
+            case "memory":
+                yield from self.give_up(attempt, message.value)
+            case "error":
+                raise message.value
+
+    def retry(self, attempt: Attempt[Job], what: str) -> Sequence[Output]:
+        """A worker was lost: the job is begun anew, or given up."""
+        if attempt.retried < self._retries:
+            attempt.retried += 1
+            self._again.append(attempt)
+            return ()
+        return self.give_up(attempt, what)
+
+    def give_up(self, attempt: Attempt[Job], what: str) -> Sequence[Output]:
+        """What takes the place of the result that a job was lost at; the rest is done later."""
+        if self.lost is None:
+            raise ChildProcessError(f"a job was lost: {what}.")
+        instead, rest = self.lost(attempt.job, attempt.known, what)
+        if rest is not None:
+            self._again.append(Attempt(rest))
+        return instead
+
+
+# --- what a worker does --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a worker sends; the last about a job is done, memory or error."""
+
+    kind: str
+    """ready, result, warning, done, memory or error."""
+    value: Any = None
+
+    @property
+    def ends_job(self) -> bool:
+        return self.kind in ("done", "memory")
+
+
+@dataclass(frozen=True)
+class Driver:
+    """Whoever gives out the jobs: the words of its command, and the folder it was given in."""
+
+    arguments: tuple[str, ...]
+    folder: str
+
+    @classmethod
+    def here(cls) -> "Driver":
+        return cls(tuple(sys.argv), str(Path.cwd()))
+
+
+def begin_worker(driver: Driver, threads: int) -> None:
+    """Compute with so many threads, with the command and the relative paths of the driver."""
+    import torch
+
+    sys.argv = list(driver.arguments)
+    with suppress(OSError):  # where that folder is not, only whole paths are any good
+        os.chdir(driver.folder)
+    torch.set_num_threads(threads)
+
+
+def messages_of(
+    work: Callable[[Job], Iterable[object]], job: Job, known: int = 0
+) -> Iterator[Message]:
+    """Work on a job; the first results, as many as are known already, are not sent again."""
+    warned: list[Warning | str] = []
+
+    def keep(message: Warning | str, *_: object, **__: object) -> None:
+        warned.append(message)
+
+    def warnings_so_far() -> Iterator[Message]:
+        while warned:
+            yield Message("warning", warned.pop(0))
+
+    warnings.showwarning = keep
+    last = Message("done")
+    try:
+        for number, result in enumerate(work(job)):
+            yield from warnings_so_far()
+            if number >= known:
+                yield Message("result", result)
+    except Exception as error:  # noqa: BLE001  whoever gave out the job must hear of it
+        memory = out_of_memory(error)
+        last = Message("error", sendable(error)) if memory is None else Message("memory", memory)
+    yield from warnings_so_far()
+    yield last
+
+
+def out_of_memory(error: Exception) -> str | None:
+    """That memory was short, in words; None if the error says something else."""
+    text = str(error).partition("\n")[0]
+    device = isinstance(error, RuntimeError) and re.search("out of memory|allocate memory", text)
+    host = isinstance(error, MemoryError) or (
+        isinstance(error, OSError) and error.errno == errno.ENOMEM
+    )
+    return f"it ran out of memory ({text or type(error).__name__})" if device or host else None
+
+
+def sendable(error: Exception) -> Exception:
+    """The error if it can be sent to another process, else one with its words."""
+    try:
+        pickle.dumps(error)
+        # As whoever receives it will make it.
+        again = copy.copy(error)
+    except Exception:  # noqa: BLE001  whatever it is, it cannot be sent
+        again = None
+    if type(again) is type(error) and str(again) == str(error):
+        return error
+    kind = next((kind for kind in (ValueError, OSError) if isinstance(error, kind)), RuntimeError)
+    return kind(str(error) if kind is not RuntimeError else f"{type(error).__name__}: {error}")

@@ -1,18 +1,21 @@
 """Every method that finds circuits, behind one signature.
 
 1. A method scores all edges of a subject on given pairs (`graphcircuits.methods.method`). `METHODS`
-   holds those of the package by name, each with what is known of it. `FLOORS` holds what methods
-   are compared with in tables, and what is not meant to find circuits.
-2. `find_method` gives either by its name; with `+paths` behind the name the option `paths` is on.
-3. `localize` takes the name of one, or any function of that shape, settles its options, runs it
-   under a seed, and returns a `Result`. Where no method is given, `default_method` chooses one.
-   On request the scores are then refined on the same subject and pairs.
+   holds those of the package by name. `FLOORS` holds what methods are compared with in tables, and
+   what is not meant to find circuits. `find_method` gives either by its name; with `+paths` behind
+   the name the option `paths` is on.
+2. `choose_method` makes every decision of a run, and makes each once: which method, where none is
+   named, and what its options are, a predictor that may score this case among them.
+3. What it gives, a `ChosenMethod`, runs under a seed and returns a `Result`. `localize` does both.
+
+Decisions come before the run because some need a look at the subject and some the predictor's file:
+whoever decided again while running could come to something else.
 """
 
 import time
 import warnings
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,33 +27,30 @@ from graphcircuits.methods import (
     eap,
     eap_gp,
     exact,
-    floor,
-    frequency,
+    floors,
+    gates,
     learned,
     nodes,
     pgexplainer,
-    probing,
-    pruning,
     relp,
     shortlist,
-    ugs,
 )
-from graphcircuits.methods.default import ChosenMethod, default_method
-from graphcircuits.methods.learned import BeyondTraining
-from graphcircuits.methods.load import load_method
+from graphcircuits.methods.learned import BeyondTraining, LearnedMethod
 from graphcircuits.methods.method import (
-    Finding,
+    FunctionMethod,
     KnownMethod,
     Method,
+    Options,
+    Scored,
     check_scores,
     known,
+    load_method,
     name_of,
     options_of,
-    settle,
     unknown,
 )
 from graphcircuits.methods.prepare import Progress, Stop
-from graphcircuits.methods.refine import check_length, refinement
+from graphcircuits.methods.shipped import PAPER
 from graphcircuits.methods.shortlist import LongRun
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
@@ -65,50 +65,66 @@ __all__ = [
     "NAMED_ONLY",
     "BeyondTraining",
     "ChosenMethod",
-    "Finding",
     "KnownMethod",
     "LongRun",
     "Method",
     "Progress",
+    "Scored",
     "Stop",
-    "default_method",
+    "choose_method",
     "find_method",
     "load_method",
     "localize",
     "name_of",
     "options_of",
-    "settle",
 ]
 
+
+class _EdgeByEdge(FunctionMethod):
+    """A method that tests edges in runs of their own, all of them or a short list."""
+
+    def remarks(self, subject: Transformer, pairs: Pairs, options: Options) -> Iterable[str]:
+        return shortlist.restriction(subject, pairs, options)
+
+
+class _Exact(_EdgeByEdge):
+    def forecast(self, subject: Transformer, pairs: Pairs, options: Options) -> Iterable[Warning]:
+        return shortlist.single_edges_forecast(subject, pairs, options)
+
+
+class _Search(_EdgeByEdge):
+    def forecast(self, subject: Transformer, pairs: Pairs, options: Options) -> Iterable[Warning]:
+        return shortlist.search_forecast(subject, pairs, options)
+
+
 METHODS: Mapping[str, KnownMethod] = {
-    "acdc": KnownMethod(
-        run=acdc.acdc, forecast=shortlist.search_forecast, remarks=shortlist.restriction
-    ),
-    "eap": KnownMethod(run=eap.eap),
-    "eap-gp": KnownMethod(run=eap_gp.eap_gp),
-    "eap-ig": KnownMethod(run=eap.eap_ig),
-    "edge-pruning": KnownMethod(run=pruning.edge_pruning),
-    "exact": KnownMethod(
-        run=exact.exact,
-        independent=True,
-        forecast=shortlist.single_edges_forecast,
-        remarks=shortlist.restriction,
-    ),
-    "gcl": learned.GCL,
-    "gcl-paper": learned.GCL_PAPER,
-    "nap": KnownMethod(run=nodes.nap),
-    "pgexplainer": KnownMethod(run=pgexplainer.pgexplainer),
-    "random": KnownMethod(run=floor.random_scores),
-    "relp": KnownMethod(run=relp.relp),
-    "sp-edge": KnownMethod(run=probing.sp_edge),
-    "sp-node": KnownMethod(run=probing.sp_node),
-    "ugs": KnownMethod(run=ugs.ugs),
+    method.name: method
+    for method in (
+        _Search(name="acdc", run=acdc.acdc),
+        FunctionMethod(name="eap", run=eap.eap),
+        FunctionMethod(name="eap-gp", run=eap_gp.eap_gp),
+        FunctionMethod(name="eap-ig", run=eap.eap_ig),
+        FunctionMethod(name="edge-pruning", run=gates.edge_pruning),
+        _Exact(name="exact", run=exact.exact, independent=True),
+        learned.GCL,
+        LearnedMethod(name="gcl-paper", system=PAPER),
+        FunctionMethod(name="nap", run=nodes.nap),
+        FunctionMethod(name="pgexplainer", run=pgexplainer.pgexplainer),
+        FunctionMethod(name="random", run=floors.random_scores),
+        FunctionMethod(name="relp", run=relp.relp),
+        FunctionMethod(name="sp-edge", run=gates.sp_edge),
+        FunctionMethod(name="sp-node", run=gates.sp_node),
+        FunctionMethod(name="ugs", run=gates.ugs),
+    )
 }
 
 FLOORS: Mapping[str, KnownMethod] = {
-    "edge-frequency": frequency.EDGE_FREQUENCY,
-    "gcl-blind": learned.GCL_BLIND,
-    "gcl-paper-blind": learned.GCL_PAPER_BLIND,
+    floor.name: floor
+    for floor in (
+        FunctionMethod(name="edge-frequency", run=floors.edge_frequency),
+        LearnedMethod(name="gcl-blind", blind=True),
+        LearnedMethod(name="gcl-paper-blind", system=PAPER, blind=True),
+    )
 }
 """What a ranking reaches that sees nothing of what the subject computes. With `random` they are the
 floors that methods are compared with; nobody should look for circuits with them."""
@@ -129,110 +145,155 @@ def find_method(name: str) -> KnownMethod:
     return known(entry) if bare == name else replace(known(entry), paths=True)
 
 
+# One run
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ChosenMethod:
+    """A method with all its options, for one subject and its pairs: nothing is left to decide."""
+
+    subject: Transformer
+    pairs: Pairs
+    seed: int
+    name: str
+    method: KnownMethod
+    options: Options
+    """As the method takes them; a predictor among them is read and checked."""
+    reason: str = ""
+    """Why this method, where none was named."""
+    scored: Scored | None = None
+    """Its run, where the choice took it."""
+    seconds: float = 0.0
+    """That this run took."""
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The options as JSON values."""
+        return self.method.recorded(self.options)
+
+    def with_options(self, given: Options) -> "ChosenMethod":
+        """The same method with some options as given."""
+        if not given:
+            return self
+        try:
+            options = self.method.complete(
+                self.subject, self.pairs, {**self.options, **given}, name=self.name
+            )
+        except ValueError as error:
+            # Options are of a method; whoever named none must learn which one they met.
+            raise ValueError("; ".join(filter(None, (str(error), self.reason)))) from None
+        return replace(self, options=options, scored=None, seconds=0.0)
+
+    def run(self, *, progress: Progress | None = None, keep_prompts: int = MOST_PAIRS) -> Result:
+        """The scores of all edges, with what there is to know of them; arguments as in
+        `localize`."""
+        if keep_prompts < 0:
+            raise ValueError(f"keep_prompts must be at least 0, got {keep_prompts}.")
+        subject, pairs = self.subject, self.pairs
+        for warning in self.method.forecast(subject, pairs, self.options):
+            warnings.warn(warning, stacklevel=3)
+        start = time.perf_counter() - self.seconds
+        scored = self.scored
+        if scored is None:
+            generator = torch.Generator().manual_seed(self.seed)
+            scored = self.method.score(
+                subject, pairs, self.options, generator=generator, progress=progress
+            )
+        scores = check_scores(scored.scores, subject, self.name).cpu()
+        seconds = time.perf_counter() - start
+        notes = [self.reason] if self.reason else []
+        if self.name.removesuffix(ALONG_PATHS) in FLOORS:
+            notes.append(
+                f"{self.name} is a floor to compare methods with, and no way to find circuits"
+            )
+        if len(pairs) == 1:
+            notes.append(
+                "found on one pair alone: the scores may be about that very prompt; give more"
+            )
+        for remark in scored.remarks:
+            notes.append(str(remark))
+            if isinstance(remark, Warning):
+                warnings.warn(remark, stacklevel=3)
+        return Result(
+            graph=subject.graph,
+            scores=scores,
+            subject=subject.name or subject.case or "",
+            task=pairs.task,
+            method=self.name,
+            options=self.recorded,
+            seed=self.seed,
+            seconds=seconds,
+            d_model=subject.config.d_model,
+            notes=tuple(notes),
+            probabilities=scored.probabilities,
+            prompts=stored_prompts(subject, pairs, most=keep_prompts),
+            prompt_hashes=prompt_hashes(pairs),
+        )
+
+
+def choose_method(
+    subject: Transformer,
+    pairs: Pairs,
+    method: str | Method | None = None,
+    *,
+    seed: int = 0,
+    **options: Any,
+) -> ChosenMethod:
+    """Every decision of a run of `localize`, which takes the same arguments."""
+    _check_arguments(subject, pairs, method, options)
+    given = {"subject": subject, "pairs": pairs, "seed": seed}
+    if method is None and "predictor" in options:
+        method = "gcl"  # whoever gives a predictor wants to hear it
+    if method is None:
+        default = learned.default_method(subject, pairs, seed=seed)
+        entry = find_method(default.name)
+        decided = {} if default.predictor is None else {"predictor": default.predictor}
+        chosen = ChosenMethod(
+            **given,
+            name=default.name,
+            method=entry,
+            options=entry.complete(subject, pairs, decided, name=default.name),
+            reason=default.reason,
+            scored=default.scored,
+            seconds=default.seconds,
+        )
+        return chosen.with_options(options)
+    name, entry = (method, find_method(method)) if isinstance(method, str) else _named(method)
+    completed = entry.complete(subject, pairs, options, name=name)
+    return ChosenMethod(**given, name=name, method=entry, options=completed)
+
+
 def localize(
     subject: Transformer,
     pairs: Pairs,
-    method: str | Method | ChosenMethod | None = None,
+    method: str | Method | None = None,
     *,
     seed: int = 0,
     progress: Progress | None = None,
-    refine_steps: int | None = None,
-    refine_seconds: float | None = None,
-    refine_checkpoint: str | Path | None = None,
     keep_prompts: int = MOST_PAIRS,
     **options: Any,
 ) -> Result:
-    """Score every edge of a subject; the result records the method, all its options and the seed.
+    """Score every edge of a subject, as `graphcircuits.localize` does, without proposing a circuit.
 
-    `method` is a name of METHODS or any function of a subject and pairs that returns one score per
-    edge; its keyword-only parameters are its options. Without one it is that of `default_method`,
-    or the choice that this function gave before, and the result's notes say why. They also say what
-    is to be known of the scores; what must not be overlooked is a warning as well. A run that would
-    take long is announced by a `LongRun` warning before it begins. `progress` is called with (steps
-    done, steps in all) by methods that iterate.
-
-    With `refine_steps` or `refine_seconds` the scores are then refined on these pairs for so long
-    (`graphcircuits.refine`): `progress` hears of those steps as well, and `refine_checkpoint` is a
-    file to go on from. The result's options record it, its seconds count all of it; probabilities
-    belong to scores as they were predicted, so a refined result has none.
-
-    The first pairs, at most `keep_prompts`, are kept with the result together with the attention
-    patterns of a plain run on them, for the page that shows it; fewer or none where patterns would
-    take more than 600 kB. That run is no part of the result's seconds.
+    The notes of the result say what is to be known of the scores; what must not be overlooked is a
+    warning as well. A run that would take long is announced by a `LongRun` warning before it
+    begins. The attention patterns of a plain run on the first pairs, at most `keep_prompts`, are
+    stored with the result; that run is no part of its seconds.
     """
-    _check_arguments(subject, pairs, method)
-    refining = {"steps": refine_steps, "seconds": refine_seconds, "checkpoint": refine_checkpoint}
-    check_length(**refining, prefix="refine_")
-    if keep_prompts < 0:
-        raise ValueError(f"keep_prompts must be at least 0, got {keep_prompts}.")
-    length = {"refine_steps": refine_steps, "refine_seconds": refine_seconds}
-    length = {name: value for name, value in length.items() if value is not None}
-    method = default_method(subject, pairs, seed=seed) if method is None else method
-    choice = method if isinstance(method, ChosenMethod) else None
-    notes = [] if choice is None else [choice.reason]
-    name, chosen = _named(method.method if isinstance(method, ChosenMethod) else method)
-    try:
-        settled = settle(chosen, subject, pairs, options, name=name)
-    except ValueError as error:
-        # Options are of a method; whoever named none must learn which one they met.
-        raise ValueError("; ".join([str(error), *notes])) from None
-    for warning in chosen.forecast(subject, pairs, settled):
-        warnings.warn(warning, stacklevel=2)
-    run = None if choice is None else choice.run
-    start = time.perf_counter()
-    if run is not None and run.answers(subject, pairs, settled, seed):
-        found, start = run.found, start - run.seconds
-    else:
-        generator = torch.Generator().manual_seed(seed)
-        found = chosen.finding(
-            subject, pairs, settled, {"generator": generator, "progress": progress}
-        )
-    scores = check_scores(found.scores, subject, name)
-    if length:
-        generator = torch.Generator().manual_seed(seed)
-        supplies = {"generator": generator, "progress": progress}
-        refined = refinement(subject, pairs, scores, **refining, **supplies)
-        scores = refined.scores
-        notes.append(refined.told())
-    if name.removesuffix(ALONG_PATHS) in FLOORS:
-        notes.append(f"{name} is a floor to compare methods with, and no way to find circuits")
-    scores = scores.cpu()
-    seconds = time.perf_counter() - start
-    if len(pairs) == 1:
-        notes.append("found on one pair alone: the scores may be about that very prompt; give more")
-    for remark in (*chosen.remarks(subject, pairs, settled), *found.remarks):
-        notes.append(str(remark))
-        if isinstance(remark, Warning):
-            warnings.warn(remark, stacklevel=2)
-    return Result(
-        graph=subject.graph,
-        scores=scores,
-        subject=subject.name or subject.case or "",
-        task=pairs.task,
-        method=name,
-        options=settled | length,
-        seed=seed,
-        seconds=seconds,
-        d_model=subject.config.d_model,
-        notes=tuple(notes),
-        probabilities=None if length else found.probabilities,
-        prompts=stored_prompts(subject, pairs, most=keep_prompts),
-        prompt_hashes=prompt_hashes(pairs),
-    )
+    chosen = choose_method(subject, pairs, method, seed=seed, **options)
+    return chosen.run(progress=progress, keep_prompts=keep_prompts)
 
 
-def _named(method: str | Method) -> tuple[str, KnownMethod]:
-    if isinstance(method, str):
-        return method, find_method(method)
-    chosen = known(method)
-    names = [name for name, entry in METHODS.items() if entry.run is chosen.run]
-    return names[0] if names else name_of(method), chosen
+def _named(method: Method) -> tuple[str, KnownMethod]:
+    """A method that was given as a function or as an entry of the table, with its name."""
+    names = [name for name, entry in METHODS.items() if getattr(entry, "run", None) is method]
+    return (names[0], METHODS[names[0]]) if names else (name_of(method), known(method))
 
 
 # Refusals
 
 
-def _check_arguments(subject: object, pairs: object, method: object) -> None:
+def _check_arguments(subject: object, pairs: object, method: object, options: Options) -> None:
     """Refuse what is not a subject, pairs and a method, and say how to get them."""
     if isinstance(subject, Pairs) and isinstance(pairs, Transformer):
         raise TypeError("the subject comes first: call localize(subject, pairs), not the reverse.")
@@ -242,8 +303,15 @@ def _check_arguments(subject: object, pairs: object, method: object) -> None:
         problems.append(f"subject must be a Transformer, got {name}: {_subject_hint(subject)}")
     if not isinstance(pairs, Pairs):
         problems.append(f"pairs must be Pairs, got {type(pairs).__name__}: {_pairs_hint(pairs)}")
-    if not (method is None or isinstance(method, str | ChosenMethod) or callable(method)):
+    if not (method is None or isinstance(method, str) or callable(method)):
         problems.append(f"method must be a name of METHODS or a function, got {method!r}")
+    for old in ("refine_steps", "refine_seconds", "refine_checkpoint"):
+        if old in options:
+            new = old.removeprefix("refine_")
+            problems.append(
+                f"localize no longer takes {old}: refine its result with "
+                f"graphcircuits.refine(subject, pairs, result, {new}=...)"
+            )
     if problems:
         raise TypeError("; ".join(problems) + ".")
 

@@ -24,6 +24,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -31,7 +32,6 @@ from torch import Tensor
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.engine.masked import (
-    Cut,
     head_outputs,
     head_vectors,
     mlp_outputs,
@@ -101,7 +101,7 @@ def _checked(thresholds: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The circuits found so far, one per row."""
+    """The circuits so far, one in each row."""
 
     spans: list[tuple[int, int]]
     """The thresholds of each row, as a range of the ordered ones."""
@@ -133,17 +133,6 @@ class _Rows:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """Some prompts, and what stays the same for them throughout a search."""
-
-    pairs: Pairs
-    clean_losses: Float[Tensor, " batch"]
-    cut: Cut
-    differences: Float[Tensor, "writer batch pos d_model"]
-    """Clean minus corrupted outputs."""
-
-
-@dataclass(frozen=True)
 class _Heads:
     """The heads of a layer, row by row."""
 
@@ -153,7 +142,7 @@ class _Heads:
     written: Float[Tensor, "row head batch pos d_model"]
     """What they write, minus the corrupted outputs."""
 
-    def taken(self, rows: list[int]) -> "_Heads":
+    def of_rows(self, rows: list[int]) -> "_Heads":
         if rows == list(range(len(self.q))):
             return self
         return _Heads(*(getattr(self, each.name)[rows] for each in fields(self)))
@@ -165,7 +154,7 @@ class _Reader:
 
     block: Block
     index: int
-    """Its place in the block."""
+    """Which reader of the block it is."""
     served: range
     """The writers that compute from it: a head or those of a group, or the layer's, if coupled."""
     leaving: Int[Tensor, " edge"]
@@ -195,37 +184,177 @@ def _readers(subject: Transformer) -> Iterator[_Reader]:
 
 
 @dataclass(frozen=True)
-class _Setting:
-    """What stays the same throughout a search."""
+class _Chunk:
+    """Prompts that run at once, and what stays the same for them throughout a search."""
 
     subject: Transformer
     pairs: Pairs
-    prompts: int
-    """How many fit in memory at once."""
+    clean_losses: Float[Tensor, " batch"]
+    writers: Float[Tensor, "writer batch pos d_model"]
+    """What cut edges carry: the corrupted outputs."""
+    streams: Float[Tensor, "stream batch pos d_model"]
+    """What readers read in the corrupted run."""
+    differences: Float[Tensor, "writer batch pos d_model"]
+    """Clean minus corrupted outputs."""
+
+    @classmethod
+    def of(cls, subject: Transformer, pairs: Pairs) -> "_Chunk":
+        clean, corrupted = (subject.run(x) for x in (pairs.clean, pairs.corrupted))
+        writers = corrupted.writers.permute(2, 0, 1, 3)
+        differences = (clean.writers.permute(2, 0, 1, 3) - writers).contiguous()
+        losses = pairs.loss(clean.logits)
+        return cls(subject, pairs, losses, writers, corrupted.streams, differences)
+
+    def logits_without(
+        self,
+        masks: Float[Tensor, "row edge"],
+        heads: _Heads | None,
+        rows_of_heads: Int[Tensor, " row"] | slice,
+        reader: _Reader,
+        writer: int,
+    ) -> Float[Tensor, "row batch pos d_vocab_out"]:
+        """Logits of some rows without one more edge."""
+        subject, block, layer = self.subject, reader.block, reader.block.layer
+        mixing = reader.mixing(masks).clone()
+        mixing[..., writer] = 0
+        read = self._read(block, mixing)
+        if block.kind == "logits":
+            return subject.unembed(read.squeeze(1))
+        if heads is None:
+            first = reader.served.start
+            moved = [mlp_outputs(subject, read, layer) - self.writers[first : first + 1]]
+        else:
+            first = 1 + layer * subject.graph.writers_per_layer
+            _, moved = self._reread(heads, rows_of_heads, read, reader)
+        # Of the writers, those before `first` are the clean run's.
+        known = self.differences[:first]
+        return resumed_logits(
+            subject, masks, self.writers, self.streams, block.stream + 1, moved, known
+        )
+
+    def heads(self, masks: Float[Tensor, "row edge"], block: Block) -> _Heads | None:
+        """The heads of a block's layer under these masks; None where it is not they that read."""
+        if block.kind not in "qkv":
+            return None
+        subject, vectors = self.subject, {}
+        for each in subject.graph.blocks[4 * block.layer : 4 * block.layer + 3]:
+            mixing = masks[:, each.edges].view(len(masks), each.n_readers, each.n_writers)
+            read = self._read(each, mixing)
+            vectors[each.kind] = head_vectors(subject, read, each.kind, block.layer)
+        first = 1 + block.layer * subject.graph.writers_per_layer
+        corrupted = self.writers[first : first + subject.config.n_heads]
+        written = head_outputs(subject, vectors, block.layer) - corrupted
+        return _Heads(**vectors, written=written)
+
+    def updated(self, heads: _Heads, masks: Float[Tensor, "row edge"], reader: _Reader) -> _Heads:
+        """The heads once all edges into one of their readers are decided."""
+        read = self._read(reader.block, reader.mixing(masks))
+        vector, moved = self._reread(heads, slice(None), read, reader)
+        vectors = _replaced(getattr(heads, reader.block.kind), reader.index, vector)
+        return replace(heads, written=torch.cat(moved, dim=1), **{reader.block.kind: vectors})
+
+    def _read(
+        self, block: Block, mixing: Float[Tensor, "row reader writer"]
+    ) -> Float[Tensor, "row reader batch pos d_model"]:
+        """What readers read below which no edge has been removed yet."""
+        stream = self.streams[block.stream]
+        known = self.differences[: block.n_writers].flatten(1)
+        read = torch.addmm(stream.flatten(), mixing.flatten(0, 1), known)
+        return read.view(*mixing.shape[:2], *stream.shape)
+
+    def _reread(
+        self,
+        heads: _Heads,
+        rows: Int[Tensor, " row"] | slice,
+        read: Float[Tensor, "row 1 batch pos d_model"],
+        reader: _Reader,
+    ) -> tuple[Float[Tensor, "row 1 batch pos d_head"], list[Tensor]]:
+        """The new vector of a q, k or v reader, and what the heads of its layer then write."""
+        subject, served = self.subject, reader.served
+        kind, layer, index = reader.block.kind, reader.block.layer, reader.index
+        first = 1 + layer * subject.graph.writers_per_layer
+        some = slice(served.start - first, served.stop - first)
+        per_group = subject.config.heads_per_group
+        groups = slice(some.start // per_group, (some.stop - 1) // per_group + 1)
+        vectors = {"q": heads.q[rows, some], "k": heads.k[rows, groups], "v": heads.v[rows, groups]}
+        vector = head_vectors(subject, read, kind, layer, slice(index, index + 1))
+        at = index - (some.start if kind == "q" else groups.start)
+        vectors[kind] = _replaced(vectors[kind], at, vector)
+        out = head_outputs(subject, vectors, layer, some)
+        moved = out - self.writers[served.start : served.stop]
+        return vector, [heads.written[rows, : some.start], moved, heads.written[rows, some.stop :]]
+
+
+def _replaced(
+    vectors: Float[Tensor, "row reader batch pos d_head"],
+    index: int,
+    vector: Float[Tensor, "row 1 batch pos d_head"],
+) -> Float[Tensor, "row reader batch pos d_head"]:
+    if vectors.shape[1] == 1:
+        return vector
+    return torch.cat([vectors[:, :index], vector, vectors[:, index + 1 :]], dim=1)
+
+
+@dataclass(frozen=True)
+class _Prompts:
+    """All prompts of a search, as many at a time as fit in memory."""
+
+    subject: Transformer
+    pairs: Pairs
+    at_once: int
     rows: int
-    """How many fit beside them."""
+    """How many rows fit beside them."""
 
-    def parts(self) -> Iterator[_Part]:
-        """The prompts, as many at a time as fit in memory."""
-        for pairs in self.pairs.split(self.prompts):
-            clean, corrupted = (self.subject.run(x) for x in (pairs.clean, pairs.corrupted))
-            by_writer = corrupted.writers.permute(2, 0, 1, 3)
-            differences = clean.writers.permute(2, 0, 1, 3) - by_writer
-            cut = Cut(by_writer, corrupted.streams)
-            yield _Part(pairs, pairs.loss(clean.logits), cut, differences.contiguous())
+    @classmethod
+    def of(
+        cls, subject: Transformer, pairs: Pairs, n_thresholds: int, memory_limit: int | None
+    ) -> "_Prompts":
+        """There is at most one row for each threshold; it holds the heads of a layer."""
+        config, size = subject.config, Footprint(subject, pairs.clean.shape[1])
+        vectors = config.n_heads * config.d_model + 2 * config.n_groups * config.d_head
+        held = size.pair + 2 * n_thresholds * pairs.clean.shape[1] * vectors
+        row = size.masked(grad=False)
+        prompts = min(len(pairs), at_once(subject, held + row, memory_limit))
+        rows = at_once(subject, prompts * row, memory_limit, taken=prompts * held)
+        return cls(subject, pairs, prompts, rows)
 
+    @cached_property
+    def whole(self) -> _Chunk | None:
+        """All prompts, where they fit at once: then it is made once for the whole search."""
+        return _Chunk.of(self.subject, self.pairs) if self.at_once == len(self.pairs) else None
 
-def _setting(
-    subject: Transformer, pairs: Pairs, n_thresholds: int, memory_limit: int | None
-) -> _Setting:
-    """There is at most one row per threshold; each keeps the heads of a layer."""
-    config, size = subject.config, Footprint(subject, pairs.clean.shape[1])
-    vectors = config.n_heads * config.d_model + 2 * config.n_groups * config.d_head
-    held = size.pair + 2 * n_thresholds * pairs.clean.shape[1] * vectors
-    row = size.masked(grad=False)
-    prompts = min(len(pairs), at_once(subject, held + row, memory_limit))
-    rows = at_once(subject, prompts * row, memory_limit, taken=prompts * held)
-    return _Setting(subject, pairs, prompts, rows)
+    def chunks(self) -> Iterator[_Chunk]:
+        if self.whole is not None:
+            yield self.whole
+            return
+        for pairs in self.pairs.split(self.at_once):
+            yield _Chunk.of(self.subject, pairs)
+
+    def losses_without(
+        self, rows: _Rows, reader: _Reader, writer: int, heads: _Heads | None
+    ) -> Float[Tensor, " row"]:
+        """The loss of every row without one more edge; the same where the edge cannot matter.
+
+        The rows' `heads` are given where all prompts are one chunk.
+        """
+        alive = torch.ones_like(rows.losses, dtype=torch.bool)
+        if reader.served:
+            alive = rows.masks[:, reader.leaving].any(1)
+        losses = rows.losses.masked_fill(alive, 0.0)
+        alive = alive.nonzero().flatten()
+        for chunk in self.chunks() if len(alive) else ():
+            for some in alive.split(self.rows):
+                masks, current, rows_of_heads = rows.masks[some], heads, some
+                if self.whole is None:
+                    current = chunk.heads(masks, reader.block)
+                if self.whole is None or len(some) == len(rows.spans):
+                    rows_of_heads = slice(None)
+                logits = chunk.logits_without(masks, current, rows_of_heads, reader, writer)
+                losses[some] += chunk.pairs.loss(logits).double().sum(-1) / len(self.pairs)
+        if losses.isnan().any():
+            name = self.subject.graph.edge_name(reader.first_edge + writer)
+            raise ValueError(f"the loss is NaN without {name}; look at the loss and the logits.")
+        return losses
 
 
 def _search(
@@ -240,13 +369,13 @@ def _search(
     subject = settled(subject)
     pairs = prepare(subject, pairs, memory_limit)
     pairs = from_clean_run(subject, pairs, memory_limit)
-    setting = _setting(subject, pairs, len(thresholds), memory_limit)
+    prompts = _Prompts.of(subject, pairs, len(thresholds), memory_limit)
     keep_freed_memory()
-    loss, changes, kept = 0.0, torch.zeros(subject.graph.n_writers, dtype=torch.bool), None
-    for part in setting.parts():
-        loss += part.clean_losses.double().sum().item()
-        changes |= part.differences.flatten(1).any(1).cpu()
-        kept = part if len(part.pairs) == len(pairs) else None
+    loss, whole = 0.0, prompts.whole
+    changes = torch.zeros(subject.graph.n_writers, dtype=torch.bool)
+    for chunk in prompts.chunks():
+        loss += chunk.clean_losses.double().sum().item()
+        changes |= chunk.differences.flatten(1).any(1).cpu()
     like = subject.weights["W_E"]
     losses = like.new_full((1,), loss / len(pairs), dtype=torch.float64)
     rows = _Rows([(0, len(thresholds))], losses, like.new_ones(1, subject.graph.n_edges))
@@ -258,154 +387,20 @@ def _search(
         visited = [w for w in range(reader.block.n_writers) if reader.first_edge + w in chosen]
         if not visited:
             continue
-        if reader.block.kind in "qkv" and kept is not None and heads is None:
-            heads = _heads(subject, kept, rows.masks, reader.block)
+        if whole is not None and heads is None:
+            heads = whole.heads(rows.masks, reader.block)
         for writer in reversed(visited):
             losses = rows.losses
             if changes[writer]:
-                losses = _losses_without(setting, rows, reader, writer, kept, heads)
+                losses = prompts.losses_without(rows, reader, writer, heads)
             rows, origins = rows.decided(reader.first_edge + writer, losses, thresholds)
-            heads = heads and heads.taken(origins)
+            heads = heads and heads.of_rows(origins)
             done += 1
             try:
                 if progress is not None:
                     progress(done, len(chosen))
             except Stop:
                 return rows
-        if kept is not None and heads is not None:
-            heads = _updated(subject, kept, heads, rows.masks, reader)
+        if whole is not None and heads is not None:
+            heads = whole.updated(heads, rows.masks, reader)
     return rows
-
-
-def _losses_without(
-    setting: _Setting,
-    rows: _Rows,
-    reader: _Reader,
-    writer: int,
-    kept: _Part | None,
-    heads: _Heads | None,
-) -> Float[Tensor, " row"]:
-    """The loss of every row without one more edge; the same where the edge cannot matter.
-
-    `kept` and the rows' `heads` are given where all prompts fit in memory.
-    """
-    subject, alive = setting.subject, torch.ones_like(rows.losses, dtype=torch.bool)
-    if reader.served:
-        alive = rows.masks[:, reader.leaving].any(1)
-    losses = rows.losses.masked_fill(alive, 0.0)
-    alive = alive.nonzero().flatten()
-    for part in (setting.parts() if kept is None else (kept,)) if len(alive) else ():
-        for some in alive.split(setting.rows):
-            masks, own, rows_of_heads = rows.masks[some], heads, some
-            if kept is None:
-                own = _heads(subject, part, masks, reader.block)
-            if kept is None or len(some) == len(rows.spans):
-                rows_of_heads = slice(None)
-            logits = _logits_without(subject, part, masks, own, rows_of_heads, reader, writer)
-            losses[some] += part.pairs.loss(logits).double().sum(-1) / len(setting.pairs)
-    if losses.isnan().any():
-        name = subject.graph.edge_name(reader.first_edge + writer)
-        raise ValueError(f"the loss is NaN without {name}; look at the loss and the logits.")
-    return losses
-
-
-def _logits_without(
-    subject: Transformer,
-    part: _Part,
-    masks: Float[Tensor, "row edge"],
-    heads: _Heads | None,
-    rows_of_heads: Int[Tensor, " row"] | slice,
-    reader: _Reader,
-    writer: int,
-) -> Float[Tensor, "row batch pos d_vocab_out"]:
-    """Logits of some rows without one more edge."""
-    block, layer = reader.block, reader.block.layer
-    mixing = reader.mixing(masks).clone()
-    mixing[..., writer] = 0
-    read = _read(part, block, mixing)
-    if block.kind == "logits":
-        return subject.unembed(read.squeeze(1))
-    if heads is None:
-        first = reader.served.start
-        moved = [mlp_outputs(subject, read, layer) - part.cut.writers[first : first + 1]]
-    else:
-        first = 1 + layer * subject.graph.writers_per_layer
-        _, moved = _reread(subject, part, heads, rows_of_heads, read, reader)
-    # Of the writers, those before `first` are the clean run's.
-    known = part.differences[:first]
-    return resumed_logits(subject, masks, part.cut, block.stream + 1, moved, known)
-
-
-def _read(
-    part: _Part, block: Block, mixing: Float[Tensor, "row reader writer"]
-) -> Float[Tensor, "row reader batch pos d_model"]:
-    """What readers read below which all edges are in place."""
-    stream = part.cut.streams[block.stream]
-    known = part.differences[: block.n_writers].flatten(1)
-    read = torch.addmm(stream.flatten(), mixing.flatten(0, 1), known)
-    return read.view(*mixing.shape[:2], *stream.shape)
-
-
-def _reread(
-    subject: Transformer,
-    part: _Part,
-    heads: _Heads,
-    rows: Int[Tensor, " row"] | slice,
-    read: Float[Tensor, "row 1 batch pos d_model"],
-    reader: _Reader,
-) -> tuple[Float[Tensor, "row 1 batch pos d_head"], list[Float[Tensor, "row _ batch pos d_model"]]]:
-    """The new vector of a q, k or v reader, and what the heads of its layer then write."""
-    kind, layer, served = reader.block.kind, reader.block.layer, reader.served
-    first = 1 + layer * subject.graph.writers_per_layer
-    own = slice(served.start - first, served.stop - first)
-    per_group = subject.config.heads_per_group
-    groups = slice(own.start // per_group, (own.stop - 1) // per_group + 1)
-    found = {"q": heads.q[rows, own]}
-    found |= {name: getattr(heads, name)[rows, groups] for name in "kv"}
-    vector = head_vectors(subject, read, kind, layer, slice(reader.index, reader.index + 1))
-    place = reader.index - (own.start if kind == "q" else groups.start)
-    found[kind] = _replaced(found[kind], place, vector)
-    out = head_outputs(subject, found, layer, own)
-    moved = out - part.cut.writers[served.start : served.stop]
-    return vector, [heads.written[rows, : own.start], moved, heads.written[rows, own.stop :]]
-
-
-def _updated(
-    subject: Transformer,
-    part: _Part,
-    heads: _Heads,
-    masks: Float[Tensor, "row edge"],
-    reader: _Reader,
-) -> _Heads:
-    """The heads once all edges into one of their readers are decided."""
-    read = _read(part, reader.block, reader.mixing(masks))
-    vector, moved = _reread(subject, part, heads, slice(None), read, reader)
-    vectors = _replaced(getattr(heads, reader.block.kind), reader.index, vector)
-    return replace(heads, written=torch.cat(moved, dim=1), **{reader.block.kind: vectors})
-
-
-def _replaced(
-    vectors: Float[Tensor, "row reader batch pos d_head"],
-    place: int,
-    vector: Float[Tensor, "row 1 batch pos d_head"],
-) -> Float[Tensor, "row reader batch pos d_head"]:
-    if vectors.shape[1] == 1:
-        return vector
-    return torch.cat([vectors[:, :place], vector, vectors[:, place + 1 :]], dim=1)
-
-
-def _heads(
-    subject: Transformer, part: _Part, masks: Float[Tensor, "row edge"], block: Block
-) -> _Heads | None:
-    """The heads of a block's layer under these masks; None where it is not they that read."""
-    if block.kind not in "qkv":
-        return None
-    found: dict[str, Tensor] = {}
-    for each in subject.graph.blocks[4 * block.layer : 4 * block.layer + 3]:
-        mixing = masks[:, each.edges].view(len(masks), each.n_readers, each.n_writers)
-        read = _read(part, each, mixing)
-        found[each.kind] = head_vectors(subject, read, each.kind, block.layer)
-    first = 1 + block.layer * subject.graph.writers_per_layer
-    corrupted = part.cut.writers[first : first + subject.config.n_heads]
-    out = head_outputs(subject, found, block.layer)
-    return _Heads(**found, written=out - corrupted)

@@ -16,9 +16,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.memory import Footprint, at_once, explained
-from graphcircuits.methods.prepare import corrupted_outputs
+from graphcircuits.engine.relaxed import (
+    check_gap,
+    concrete,
+    departure,
+    mean_distance,
+    ranks,
+    stratified,
+)
+from graphcircuits.methods.prepare import MaskedLosses, masked_losses
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -32,15 +39,6 @@ INDEPENDENT = 3.0
 Scores = Float[Tensor, " edge"]
 Gates = Callable[[Float[Tensor, "mask edge"], torch.Generator], Float[Tensor, "mask edge"]]
 """Draws masks; given is how far every edge lies above the threshold of each, in spreads."""
-
-
-def concrete(
-    offsets: Float[Tensor, "mask edge"], generator: torch.Generator
-) -> Float[Tensor, "mask edge"]:
-    """A logistic draw around every offset, through the sigmoid: uniform in 0..1 at offset 0."""
-    # The generator is on the CPU, so that every device sees the same draws.
-    uniform = torch.rand(offsets.shape, generator=generator, dtype=torch.float64)
-    return (offsets + uniform.clamp(1e-7, 1 - 1e-7).logit().to(offsets)).sigmoid()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +72,9 @@ class Sizes:
     def draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """`n` sizes, one of each part of the range, and their weights."""
         uniform = torch.rand(n, generator=generator, dtype=torch.float64)
-        place = torch.searchsorted(self.cumulative, (torch.arange(n) + uniform) / n)
-        place = place.clamp(max=len(self.weights) - 1)
-        return place + 1, self.weights[place]
+        drawn = torch.searchsorted(self.cumulative, stratified(uniform))
+        drawn = drawn.clamp(max=len(self.weights) - 1)
+        return drawn + 1, self.weights[drawn]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +84,7 @@ class Objective:
     subject: Transformer
     pairs: Pairs
     recipe: Recipe
-    corrupted: Callable[[Int[Tensor, " prompt"]], Float[Tensor, "prompt pos writer d_model"]]
+    losses: MaskedLosses
     clean: Float[Tensor, " prompt"]
     """The loss of every clean run."""
     gap: float
@@ -111,13 +109,7 @@ class Objective:
             torch.cat([part.loss(subject.logits(getattr(part, kind))) for part in parts]).float()
             for kind in ("clean", "corrupted")
         )
-        gap = float(empty.mean() - clean.mean())
-        if not abs(gap) > 1e-9 * max(1.0, float(empty.mean().abs())):
-            raise ValueError(
-                "faithfulness needs clean and corrupted runs that differ, got mean losses "
-                f"{clean.mean():.6g} and {empty.mean():.6g}; give pairs whose corruption changes "
-                "the output."
-            )
+        check_gap([float(clean.mean())], [float(empty.mean())])
         n_edges = subject.graph.n_edges
         ratios, distances = (f(1, n_edges, SIZES) for f in (np.geomspace, np.linspace))
         judged = np.unique(np.concatenate([ratios, distances]).round().astype(np.int64))
@@ -126,9 +118,9 @@ class Objective:
             subject=subject,
             pairs=pairs,
             recipe=recipe,
-            corrupted=corrupted_outputs(subject, pairs, memory_limit),
+            losses=masked_losses(subject, pairs, memory_limit),
             clean=clean,
-            gap=gap,
+            gap=float(empty.mean() - clean.mean()),
             shuffled=exchangeable(subject, pairs),
             judged=torch.from_numpy(judged),
             prompts=min(recipe.prompts, len(pairs), fitting),
@@ -147,8 +139,7 @@ class Objective:
             grad=True
         )
         with explained(self.subject, "masks", recipe.masks, numbers):
-            departures = self.departures(masks, rows, partners)
-            loss = (weights.to(departures) * departures.abs()).mean()
+            loss = mean_distance(self.departures(masks, rows, partners), weights)
             return torch.autograd.grad(loss, values)[0]
 
     def prompts_for_step(
@@ -165,11 +156,7 @@ class Objective:
     def errors(self, values: Scores) -> Float[Tensor, " size"]:
         """The distance from 1 of the best edges, kept or cut, at every size that is judged."""
         n = min(JUDGED, len(self.pairs))
-        best_first = values.argsort(descending=True, stable=True)
-        places = torch.empty_like(best_first).scatter_(
-            0, best_first, torch.arange(len(values), device=values.device)
-        )
-        masks = (places < self.judged.to(values.device)[:, None]).to(values)
+        masks = (ranks(values) < self.judged.to(values.device)[:, None]).to(values)
         total = torch.zeros(len(masks), device=values.device)
         size = Footprint(self.subject, self.pairs.clean.shape[1]).masked(grad=False)
         rows = torch.arange(n, device=self.subject.device)
@@ -189,17 +176,7 @@ class Objective:
         partners: Int[Tensor, " prompt"],
     ) -> Float[Tensor, " mask"]:
         """1 - faithfulness of every mask on some prompts, corrupted as others are."""
-        part = self.pairs[rows]
-        losses = masked_logits(
-            self.subject,
-            part.clean,
-            masks,
-            self.corrupted(partners),
-            metric=part.loss_at_columns,
-            columns=part.columns,
-            memory_limit=self.memory_limit,
-        )
-        return (losses - self.clean[rows]).mean(1) / self.gap
+        return departure(self.losses(masks, rows, partners), self.clean[rows], self.gap)
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ clean run. Values stay in lists by layer, gradients are taken to the stream a la
 prompts and steps go in chunks, so that memory bounds neither the number of edges nor of prompts.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +30,7 @@ from graphcircuits.engine.memory import (
     explained,
     keep_freed_memory,
 )
-from graphcircuits.methods.effects import Pass, add_effects, kept, with_gradients, writer_deltas
+from graphcircuits.engine.passes import Pass, add_effects, kept, with_gradients, writer_deltas
 from graphcircuits.methods.prepare import (
     DIRECTIONS,
     POOLS,
@@ -47,6 +47,8 @@ IN_A_STEP = {"left": 0.0, "midpoint": 0.5, "right": 1.0}
 """Where in each of equal steps the gradient is taken."""
 RULES = (*IN_A_STEP, "endpoints", "trapezoid")
 
+Effects = tuple[Float[Tensor, "batch_or_1 score"], Float[Tensor, " batch"], Float[Tensor, " batch"]]
+"""Signed effects, and the clean and the corrupted losses."""
 Stream = Float[Tensor, "batch pos d_model"]
 Walk = Callable[
     [Transformer, Pairs, Stream, Stream, Float[Tensor, "batch column d_vocab_out"]],
@@ -135,28 +137,44 @@ def attribute(
     subject = settled(subject, widen=False)
     pairs = placed(subject, pairs)
     pairs = pairs.up_to_last_column() if subject.config.causal else pairs
-    dtype = torch.promote_types(subject.dtype, torch.float32)
-    total = torch.zeros(subject.graph.n_edges, dtype=dtype, device=subject.device)
     prompts, steps, numbers = _chunks(subject, pairs, len(shares), memory_limit)
-    keep_freed_memory()
-    losses = []
-    by_prompt = pool == "abs"
+
+    def of_part(part: Pairs) -> Effects:
+        by_prompt = pool == "abs"
+        return _effects(subject, part, over, shares.split(steps), weights, by_prompt=by_prompt)
+
+    advice = "use eap-ig, exact or the gradient at the corrupted run (denoising)"
     with explained(subject, "prompts", prompts, numbers):
-        for part in pairs.split(prompts):
-            found, *both = _effects(
-                subject, part, over, shares.split(steps), weights, by_prompt=by_prompt
-            )
-            total += found.abs_().sum(0) if by_prompt else found[0]
-            losses.append(both)
+        return pooled(pairs.split(prompts), pool, of_part, "edge", advice)
+
+
+def pooled(
+    parts: Iterable[Pairs],
+    pool: str,
+    effects: Callable[[Pairs], Effects],
+    what: str,
+    advice: str,
+) -> Float[Tensor, " score"]:
+    """The mean over prompts of absolute effects, or the absolute value of their mean.
+
+    `what` has effects, and `advice` is what to do where they are all zero.
+    """
+    keep_freed_memory()
+    total, losses = None, []
+    for part in parts:
+        values, *both = effects(part)
+        values = (values.abs_() if pool == "abs" else values).sum(0)
+        total = values if total is None else total.add_(values)
+        losses.append(both)
+    assert total is not None
     clean, corrupted = (torch.cat(each) for each in zip(*losses, strict=True))
     check_losses(clean, corrupted)
     if not total.any():
         raise ValueError(
-            "the gradient of the loss is zero at every edge, so all scores would be zero; a loss "
-            "whose targets are the clean run's own outputs is flat there: use eap-ig, exact or the "
-            "gradient at the corrupted run (denoising)."
+            f"the gradient of the loss is zero at every {what}, so all scores would be zero; a "
+            f"loss whose targets are the clean run's own outputs is flat there: {advice}."
         )
-    return total.abs() / len(pairs)
+    return total.abs() / len(clean)
 
 
 def effects(
@@ -173,6 +191,24 @@ def effects(
     return _effects(subject, pairs, over, shares, weights, by_prompt=True)[0]
 
 
+def run_with_gradients(
+    subject: Transformer,
+    streams: Float[Tensor, "run pos d_model"],
+    pairs: Pairs,
+    weights: Float[Tensor, " step"] | None = None,
+) -> Pass:
+    """A run on each prompt, once or for several steps in a row, with gradients of its loss.
+
+    `weights` are how much the loss of each step counts; all count alike without them.
+    """
+
+    def losses(logits: Float[Tensor, "run column d_vocab_out"]) -> Float[Tensor, "step batch"]:
+        by_step = pairs.loss_at_columns(logits.unflatten(0, (-1, len(pairs))))
+        return by_step if weights is None else by_step * weights[:, None]
+
+    return with_gradients(subject, streams, pairs.columns, losses)
+
+
 def _effects(
     subject: Transformer,
     pairs: Pairs,
@@ -181,8 +217,8 @@ def _effects(
     weights: Float[Tensor, " step"] | None = None,
     *,
     by_prompt: bool,
-) -> tuple[Float[Tensor, "batch_or_1 edge"], Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-    """Signed effects, summed over prompts unless told, and the clean and the corrupted losses."""
+) -> Effects:
+    """The effects of all edges, summed over prompts unless `by_prompt`."""
     points = torch.cat(shares).tolist()
     # At an end of the path its own run gives the gradients.
     end = points[0] if over == "inputs" and points in ([0.0], [1.0]) else None
@@ -192,8 +228,8 @@ def _effects(
             pairs = pairs.with_targets_from(subject.logits(pairs.clean))
         clean = None if end == 1.0 else kept(subject, subject.trace(embedded, pairs.columns))
         corrupted = None if end == 0.0 else kept(subject, subject.trace(other, pairs.columns))
-    clean = clean or with_gradients(subject, embedded, pairs)
-    corrupted = corrupted or with_gradients(subject, other, pairs)
+    clean = clean or run_with_gradients(subject, embedded, pairs)
+    corrupted = corrupted or run_with_gradients(subject, other, pairs)
     deltas = writer_deltas(subject, clean, corrupted)
     found = deltas.new_zeros(len(pairs) if by_prompt else 1, subject.graph.n_edges)
     if end is None:
@@ -247,7 +283,7 @@ class _Path:
         """One run on all prompts for each share of corruption, step by step, with gradients."""
         streams = self.stream + shares[:, None, None, None] * self.change
         streams = streams.to(self.stream.dtype)
-        return with_gradients(self.suffix, streams.flatten(0, 1), pairs, weights)
+        return run_with_gradients(self.suffix, streams.flatten(0, 1), pairs, weights)
 
 
 def _runs(
@@ -272,7 +308,7 @@ def _runs(
     streams = over(subject, pairs, first, last, corrupted.logits)
     (path,) = _paths(subject, clean, deltas, "inputs")
     for some in streams.split(sizes):
-        yield path, with_gradients(subject, some.flatten(0, 1), pairs)
+        yield path, run_with_gradients(subject, some.flatten(0, 1), pairs)
 
 
 def _paths(

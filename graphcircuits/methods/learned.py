@@ -5,24 +5,30 @@ edge its features; the predictor turns them into scores. It was trained on many 
 circuits where these are known, else by how faithful the circuits are that it proposes. The shipped
 ones are in `graphcircuits.methods.shipped`; `graphcircuits train` makes others.
 
-No case that is recognized is scored by a predictor that was trained on it, or on one related to it:
-`choose_predictor` takes a shipped one that was not, and any other is refused. `corpus.recognize`
-says how a case is recognized, and what is not.
+1. `LearnedMethod` is such a method. `gcl` is our system. `gcl-paper` is the paper's own: its
+   aligner, its graph learner and the logits as they are, without a search to start from, paths,
+   trust or probabilities (docs/predictor.md). `gcl-blind` and `gcl-paper-blind` are floors: the
+   same predictors, blind to all that is measured of a case. What they reach, the shape of the graph
+   and the kinds of its components give by themselves.
+2. Its options name the predictor. Before a run, `fill` makes a `ChosenPredictor` of it, read and
+   checked, so that a run of any kind decides nothing.
+3. What a predictor says of a case besides scores goes into the remarks of the run, such as a
+   `BeyondTraining` warning where the case is not like those of the training.
+4. `default_method` says which method to use where none is named. The predictor that is blind to the
+   case decides, by what its file has:
 
-`predict` gives all that a predictor says: scores and, where its file holds what it takes, the
-probabilities that they stand for, and whether the case is like those of the training. `finding`
-puts the latter into words; a case that is not like them is a `BeyondTraining` warning.
-
-`gcl` is our system. `gcl_paper` is the paper's own: its aligner, its graph learner and the logits
-as they are, without a search to start from, paths, trust or probabilities (docs/predictor.md). Its
-predictors are `paper/default` and `paper/fold-0` to `paper/fold-4`, kept from cases
-as ours are.
-
-`gcl_blind` and `gcl_paper_blind` are floors: the same predictors, blind to all that is measured of
-a case. What they reach, the shape of the graph and the kinds of its components give by themselves.
+   - `Ensemble.measured`: how `gcl` and `eap-ig` did on subjects of this kind that were left out of
+     the training, by AUROC where circuits are known, else by CMD, of which less is better. Where
+     `gcl` was not measured, or was not as good, the choice is `eap-ig`.
+   - `Ensemble.known`: whether this very case is like those of the training. That is known after the
+     predictor has run; its scores are then those of the choice, if it is `gcl`.
 """
 
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -31,18 +37,11 @@ from torch import Tensor
 from graphcircuits.cases import load_case
 from graphcircuits.cases.case import DEFAULT_LABELS
 from graphcircuits.cases.multitask import multi_records
-from graphcircuits.cases.recognize import case_of, planted_case
-from graphcircuits.methods.method import Finding, KnownMethod, Options
-from graphcircuits.methods.prepare import placed
-from graphcircuits.methods.shipped import (
-    PAPER,
-    SHIPPED,
-    blind_to,
-    find_ensemble,
-    kind_of,
-    seen_related,
-)
+from graphcircuits.methods.method import KnownMethod, Options, Scored
+from graphcircuits.methods.prepare import Progress, placed
+from graphcircuits.methods.shipped import PAPER, ChosenPredictor, choose_predictor
 from graphcircuits.predictor.ensemble import Ensemble, Prediction, blinded
+from graphcircuits.predictor.paths import along_paths
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -55,183 +54,149 @@ class BeyondTraining(UserWarning):
     """The case is not like those that the predictor was trained on."""
 
 
-def gcl(
-    subject: Transformer,
-    pairs: Pairs,
-    *,
-    predictor: str | None = None,
-    generator: torch.Generator | None = None,
-) -> Float[Tensor, " edge"]:
-    """The predictor's logit of every edge: above 0 where it holds the edge for likely.
+@dataclass(frozen=True, kw_only=True)
+class LearnedMethod(KnownMethod):
+    """The scores that a trained predictor gives."""
 
-    `predictor` is `default`, `fold-0` to `fold-4` (trained without the cases of a fold), or a file
-    that `graphcircuits train` wrote; None takes `default`, or the fold that is blind to the case.
-    `generator` draws the contexts of predictors that look at single ones; without it the seed is 0.
-    """
-    generator = generator or torch.Generator().manual_seed(0)
-    return predict(subject, pairs, predictor, generator=generator).logits
+    system: str = ""
+    """What the names of its shipped predictors begin with."""
+    blind: bool = False
+    """Whether it does not see what is measured of a case."""
+    needs_predictor: ClassVar[bool] = True
 
+    def run(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        subject: Transformer,
+        pairs: Pairs,
+        *,
+        predictor: str | Path | Ensemble | ChosenPredictor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, " edge"]:
+        """The predictor's logit of every edge: above 0 where it says that the edge is likely.
 
-def gcl_paper(
-    subject: Transformer,
-    pairs: Pairs,
-    *,
-    predictor: str | None = None,
-    generator: torch.Generator | None = None,
-) -> Float[Tensor, " edge"]:
-    """The logit of every edge by the paper's own system; larger means more likely in the circuit.
+        `predictor` is one that `graphcircuits.load_predictor` read, its file, or the name of one
+        that ships; None takes the one that ships and is blind to the case. `generator` draws the
+        contexts of predictors that look at single ones; without it the seed is 0.
+        """
+        generator = generator or torch.Generator().manual_seed(0)
+        options = self.fill(subject, pairs, {"predictor": predictor})
+        return self.predict(subject, pairs, options["predictor"], generator).logits
 
-    `predictor` and `generator` as in `gcl`; a file must hold a predictor with the paper's aligner.
-    """
-    generator = generator or torch.Generator().manual_seed(0)
-    return predict(subject, pairs, predictor, generator=generator, system=PAPER).logits
+    @property
+    def annotations(self) -> dict[str, Any]:
+        """The types of the options as they can be typed: a predictor by its name or path."""
+        return {**super().annotations, "predictor": str | None}
 
+    def fill(self, subject: Transformer, pairs: Pairs, options: Options) -> Options:
+        """The options with the predictor chosen, read and checked."""
+        given = options["predictor"]
+        if isinstance(given, ChosenPredictor):
+            return options
+        chosen = choose_predictor(subject, pairs, given, self.system)
+        aligner = chosen.ensemble.config.aligner
+        if self.system == PAPER and aligner != "tabpfn":
+            raise ValueError(
+                f"gcl-paper takes predictors with the aligner tabpfn, the paper's, and "
+                f"{chosen.name!r} has {aligner}; that is one for gcl."
+            )
+        if pairs.needs_targets and needs_targets(chosen.ensemble):
+            raise ValueError(
+                f"the predictor {chosen.name!r} reads the gradient of the loss at the clean run, "
+                f"but these {pairs.loss_name} pairs have no targets of their own: their loss is "
+                "the distance to that very run, and flat there; give the right answers as targets, "
+                "or use eap-ig or exact."
+            )
+        return {**options, "predictor": chosen}
 
-def gcl_blind(
-    subject: Transformer,
-    pairs: Pairs,
-    *,
-    predictor: str | None = None,
-    generator: torch.Generator | None = None,
-) -> Float[Tensor, " edge"]:
-    """The logits of `gcl` where every feature has the value that it has on average in training."""
-    generator = generator or torch.Generator().manual_seed(0)
-    return predict(subject, pairs, predictor, generator=generator, blind=True).logits
+    def recorded(self, options: Options) -> dict[str, object]:
+        """The options with the name of the predictor."""
+        return {**options, "predictor": options["predictor"].name}
 
+    def files(self, options: Options) -> Iterator[str]:
+        yield options["predictor"].ensemble.sha256
 
-def gcl_paper_blind(
-    subject: Transformer,
-    pairs: Pairs,
-    *,
-    predictor: str | None = None,
-    generator: torch.Generator | None = None,
-) -> Float[Tensor, " edge"]:
-    """The logits of `gcl_paper` where every feature is zero."""
-    generator = generator or torch.Generator().manual_seed(0)
-    return predict(subject, pairs, predictor, generator=generator, system=PAPER, blind=True).logits
+    def score(
+        self,
+        subject: Transformer,
+        pairs: Pairs,
+        options: Options,
+        *,
+        generator: torch.Generator,
+        progress: Progress | None = None,
+    ) -> Scored:
+        paths, others = self._without_paths(options)
+        prediction = self.predict(subject, pairs, others["predictor"], generator)
+        scored = self.describe(subject, others["predictor"], prediction)
+        if not paths:
+            return scored
+        # Probabilities belong to the scores as they were.
+        along = along_paths(scored.scores, subject.graph)
+        return replace(scored, scores=along, probabilities=None)
 
+    def predict(
+        self,
+        subject: Transformer,
+        pairs: Pairs,
+        chosen: ChosenPredictor,
+        generator: torch.Generator,
+    ) -> Prediction:
+        """What the predictor says of a case, which is read once."""
+        pairs = placed(subject, pairs)
+        ensemble = blinded(chosen.ensemble) if self.blind else chosen.ensemble
+        ensemble = ensemble.to(subject.device)
+        return ensemble.predict_case(subject, pairs, generator=generator, kind=chosen.kind)
 
-def predict(
-    subject: Transformer,
-    pairs: Pairs,
-    predictor: str | None,
-    *,
-    generator: torch.Generator,
-    system: str = "",
-    blind: bool = False,
-) -> Prediction:
-    """What the predictor says of a case, which is read once; the arguments are those of `gcl`.
-
-    `system` is what the names of its shipped predictors begin with. With `blind` it does not see
-    what was measured.
-    """
-    pairs = placed(subject, pairs)
-    name = choose_predictor(subject, pairs, predictor, system)
-    ensemble = find_ensemble(name)
-    aligner = ensemble.config.aligner
-    if system == PAPER and aligner != "tabpfn":
-        raise ValueError(
-            f"gcl-paper takes predictors with the aligner tabpfn, the paper's, and {name!r} has "
-            f"{aligner}; that is one for gcl."
-        )
-    if pairs.needs_targets and (ensemble.config.share == 1 or aligner == "tabpfn"):
-        raise ValueError(
-            f"the predictor {name!r} reads the gradient of the loss at the clean run, but these "
-            f"{pairs.loss_name} pairs have no targets of their own: their loss is the distance to "
-            "that very run, and flat there; give the right answers as targets, or use eap-ig or "
-            "exact."
-        )
-    _refuse_leak(name, ensemble, case_of(subject, pairs), system)
-    ensemble = (blinded(ensemble) if blind else ensemble).to(subject.device)
-    return ensemble.predict_case(subject, pairs, generator=generator, kind=kind_of(subject))
-
-
-def finding(subject: Transformer, predictor: str, prediction: Prediction) -> Finding:
-    """A prediction with what is to be said of it."""
-    remarks: tuple[str | Warning, ...] = ()
-    familiarity = prediction.familiarity
-    if familiarity is not None and familiarity.known:
-        remarks = (
-            "the predictor knows cases like this one: it is at least as typical as "
-            f"{familiarity.share:.0%} of the cases in the training",
-        )
-    elif familiarity is not None:
-        unseen = find_ensemble(predictor).unseen(subject)
-        words = f" (none of them had: {', '.join(unseen)})" if unseen else ""
-        told = f"this case is not like those that the predictor was trained on{words}: "
-        remarks = (BeyondTraining(f"{told}{familiarity.why()}"),)
-    if prediction.trust < 0.5:
-        remarks += (
-            "gcl adds a correction by its network to the scores of a gradient search; here only "
-            f"{prediction.trust:.0%} of the correction is added, because on other cases that look "
-            "like this one it seldom helped",
-        )
-    remarks += _other_labels(subject, predictor)
-    probabilities = prediction.probabilities
-    known = familiarity is None or familiarity.known
-    if probabilities is not None and not (known and prediction.trust >= LEAST_TRUST):
-        probabilities = None
-        remarks += ("gcl gives no probabilities here: they would mean nothing on such a model",)
-    return Finding(prediction.logits, probabilities, remarks)
-
-
-def _other_labels(subject: Transformer, predictor: str) -> tuple[str, ...]:
-    """That the predictor learned from labels by which this circuit is another one, if so."""
-    id = planted_case(subject)
-    learned = DEFAULT_LABELS if id is None else find_ensemble(predictor).labels
-    if id is None or id in multi_records() or learned == DEFAULT_LABELS:
-        return ()
-    truth, taught = (load_case(id).labels(x, subject.graph) for x in (DEFAULT_LABELS, learned))
-    if truth == taught:
-        return ()
-    apart = ", ".join((truth - taught) | (taught - truth))
-    return (
-        f"the predictor learned from {learned} labels; the true circuit is given by "
-        f"{DEFAULT_LABELS} labels, and differs in {apart}",
-    )
+    def describe(
+        self, subject: Transformer, chosen: ChosenPredictor, prediction: Prediction
+    ) -> Scored:
+        """A prediction with what is to be said of it; probabilities where they mean something."""
+        if self.blind:
+            return Scored(prediction.logits)
+        remarks = [*_about_training(subject, chosen)]
+        if self.system == PAPER:
+            return Scored(prediction.logits, remarks=tuple(remarks))
+        familiarity = prediction.familiarity
+        if familiarity is not None and familiarity.known:
+            remarks.append(
+                "the predictor knows cases like this one: it is at least as typical as "
+                f"{familiarity.share:.0%} of the cases in the training"
+            )
+        elif familiarity is not None:
+            unseen = chosen.ensemble.unseen(subject)
+            words = f" (none of them had: {', '.join(unseen)})" if unseen else ""
+            text = f"this case is not like those that the predictor was trained on{words}: "
+            remarks.append(BeyondTraining(f"{text}{familiarity.why()}"))
+        if prediction.trust < 0.5:
+            remarks.append(
+                "gcl adds a correction by its network to the scores of a gradient search; here "
+                f"only {prediction.trust:.0%} of the correction is added, because on other cases "
+                "that look like this one it seldom helped"
+            )
+        remarks += _other_labels(subject, chosen)
+        probabilities = prediction.probabilities
+        known = familiarity is None or familiarity.known
+        if probabilities is not None and not (known and prediction.trust >= LEAST_TRUST):
+            probabilities = None
+            remarks.append(
+                "gcl gives no probabilities here: they would mean nothing on such a model"
+            )
+        return Scored(prediction.logits, probabilities, tuple(remarks))
 
 
-def choose_predictor(
-    subject: Transformer, pairs: Pairs, given: str | None = None, system: str = ""
-) -> str:
-    """The predictor that was named, or else a shipped one that is blind to the case."""
-    if given is not None:
-        return system + given if given in SHIPPED else given
-    case = case_of(subject, pairs)
-    return system + ("default" if case is None else blind_to(case))
+GCL = LearnedMethod(name="gcl", threshold=0.0)
 
 
-def _refuse_leak(name: str, ensemble: Ensemble, case: str | None, system: str) -> None:
-    if case is None:
-        return
-    # Whether others are related takes longer to say: random programs may have to be drawn.
-    itself = case in ensemble.origin.get("cases", ())
-    seen = [case] if itself else seen_related(ensemble, case)
-    if not seen:
-        return
-    what = f"{case} itself" if case in seen else f"{seen[0]}, which is related to it"
-    other = system + blind_to(case)
-    raise ValueError(
-        f"this is case {case}, and the predictor {name!r} was trained on {what}: its scores would "
-        f"say nothing about a new subject; use {other!r}, which was not, or name none."
-    )
+def needs_targets(ensemble: Ensemble) -> bool:
+    """Whether it reads the gradient at the clean run, where a distance to that run is flat."""
+    return ensemble.config.share == 1 or ensemble.config.aligner == "tabpfn"
 
 
-# What is known of it
-
-
-def _fill(subject: Transformer, pairs: Pairs, options: Options) -> Options:
-    return {**options, "predictor": choose_predictor(subject, pairs, options["predictor"])}
-
-
-def _remarks(subject: Transformer, pairs: Pairs, options: Options) -> Iterator[str | Warning]:
+def _about_training(subject: Transformer, chosen: ChosenPredictor) -> Iterator[str | Warning]:
     """Whether the predictor was trained without the case; if its file does not describe the
-    training cases, which parts of the subject's architecture it has never met."""
-    name = options["predictor"]
-    case = case_of(subject, pairs)
-    if case is not None and name.removeprefix(PAPER).startswith("fold-"):
-        yield f"predictor {name}, which was trained without this case ({case})"
-    ensemble = find_ensemble(name)
+    training cases, what of the subject's architecture it has never met."""
+    case, ensemble = chosen.recognized.case, chosen.ensemble
+    if case is not None and chosen.name.removeprefix(PAPER).startswith("fold-"):
+        yield f"predictor {chosen.name}, which was trained without this case ({case})"
     unseen = ensemble.unseen(subject)
     if unseen and ensemble.known is None:
         yield BeyondTraining(
@@ -240,22 +205,78 @@ def _remarks(subject: Transformer, pairs: Pairs, options: Options) -> Iterator[s
         )
 
 
-def _find(
-    subject: Transformer, pairs: Pairs, options: Options, generator: torch.Generator
-) -> Finding:
-    name = options["predictor"]
-    return finding(subject, name, predict(subject, pairs, name, generator=generator))
+def _other_labels(subject: Transformer, chosen: ChosenPredictor) -> list[str]:
+    """That the predictor learned from labels by which this circuit is another one, if so."""
+    case, labels = chosen.recognized.planted, chosen.ensemble.labels
+    if case is None or case in multi_records() or labels == DEFAULT_LABELS:
+        return []
+    truth, taught = (load_case(case).labels(x, subject.graph) for x in (DEFAULT_LABELS, labels))
+    if truth == taught:
+        return []
+    apart = ", ".join((truth - taught) | (taught - truth))
+    return [
+        f"the predictor learned from {labels} labels; the true circuit is given by "
+        f"{DEFAULT_LABELS} labels, and differs in {apart}"
+    ]
 
 
-def _files(options: Options) -> Iterator[str]:
-    yield find_ensemble(options["predictor"]).sha256
+# Where no method is named
 
 
-def _fill_paper(subject: Transformer, pairs: Pairs, options: Options) -> Options:
-    return {**options, "predictor": choose_predictor(subject, pairs, options["predictor"], PAPER)}
+@dataclass(frozen=True, eq=False)
+class DefaultMethod:
+    """The method to use for a subject and its pairs where none was named."""
+
+    name: str
+    reason: str
+    """Why this one, in a sentence for the notes of a result."""
+    predictor: ChosenPredictor | None = None
+    """That of `gcl`."""
+    scored: Scored | None = None
+    """The run of `gcl`, by which it is known that the case is like those of the training."""
+    seconds: float = 0.0
+    """That the run took."""
 
 
-GCL = KnownMethod(run=gcl, threshold=0.0, fill=_fill, remarks=_remarks, find=_find, files=_files)
-GCL_PAPER = KnownMethod(run=gcl_paper, fill=_fill_paper, remarks=_remarks, files=_files)
-GCL_BLIND = KnownMethod(run=gcl_blind, fill=_fill, files=_files)
-GCL_PAPER_BLIND = KnownMethod(run=gcl_paper_blind, fill=_fill_paper, files=_files)
+def default_method(subject: Transformer, pairs: Pairs, *, seed: int = 0) -> DefaultMethod:
+    """The method to use where none is named, and why; `seed` is that of the run to come."""
+    chosen = choose_predictor(subject, pairs)
+    ensemble, kind = chosen.ensemble, chosen.kind
+    if pairs.needs_targets and needs_targets(ensemble):
+        return _search("gcl needs pairs with targets")
+    text, won = _compared(ensemble, kind)
+    if not text:
+        return _search(f"gcl has not been measured on {kind} subjects")
+    if not won:
+        return _search(f"on {kind} subjects gcl had {text}")
+    start = time.perf_counter()
+    generator = torch.Generator().manual_seed(seed)
+    prediction = GCL.predict(subject, pairs, chosen, generator)
+    familiarity = prediction.familiarity
+    if familiarity is None or not familiarity.known:
+        why = "" if familiarity is None else f": {familiarity.why()}"
+        return _search(f"this case is not like those that gcl was trained on{why}")
+    scored = GCL.describe(subject, chosen, prediction)
+    because = f"like those that it was trained on, and on {kind} subjects it had {text}"
+    return DefaultMethod(
+        "gcl",
+        f"no method was named: gcl, because this case is {because}",
+        chosen,
+        scored,
+        time.perf_counter() - start,
+    )
+
+
+def _compared(ensemble: Ensemble, kind: str) -> tuple[str, bool]:
+    """What was measured on such subjects, in words, and whether `gcl` was as good as `eap-ig`."""
+    for figure, sign in (("auroc", 1), ("cmd", -1)):
+        means = ensemble.measured.get(kind, {}).get(figure, {})
+        if {"gcl", "eap-ig"} <= means.keys():
+            ours, other = means["gcl"], means["eap-ig"]
+            text = f"a mean {figure.upper()} of {ours:.3f}, and eap-ig one of {other:.3f}"
+            return text, sign * ours >= sign * other
+    return "", False
+
+
+def _search(reason: str) -> DefaultMethod:
+    return DefaultMethod("eap-ig", f"no method was named: eap-ig, because {reason}")

@@ -1,30 +1,35 @@
-"""What a method is: a function from a subject and pairs to one score per edge.
+"""What a method is: a callable that gives every edge of a subject one score.
 
-1. `Method` is the shape of such a function. Its options are keyword-only, with defaults.
-2. `KnownMethod` is an entry of the table of methods: the function, and what is known of it besides.
-   It is called like the function itself.
-3. A `Finding` is what a run of such an entry can say besides scores.
-4. `options_of` gives the options of either, `settle` those of one run, `check_scores` refuses what
-   is not one score per edge.
-5. Every method has the option `paths`: each edge then counts for the best path that it lies on
-   (`graphcircuits.predictor.paths`). It is applied here, around the method.
+1. `Method` is the shape of it: a function of a subject and pairs, whose options are keyword-only.
+   Nothing more is asked of users' own functions.
+2. `KnownMethod` is a method with what is known of it: its revision, where its scores draw the line,
+   which options depend on the subject, what to say before and after a run. Code that runs methods
+   asks these, so none of it needs to know a method by its name. Most methods of the package are a
+   `FunctionMethod`, and `known` makes one of any function.
+3. `Scored` is what a run gives: scores, and what else the method says of them.
+4. `load_method` takes a function out of a user's file, `check_scores` refuses what is not one score
+   per edge.
 
-Iterative methods take a `generator` and a `progress` callback (see `graphcircuits.methods.prepare`
-for how to stop them); `localize` makes the former from its seed and hands on the latter. A method
-of many independent runs may take `progress` alone, to tell of them.
+Every method has the option `paths`: each edge then counts for the best path that it lies on
+(`graphcircuits.predictor.paths`). It is applied here, around the method, so that no method has to
+know of it. Parameters called `generator` and `progress` are no options: `localize` makes the former
+from its seed and hands on the latter (`graphcircuits.methods.prepare` says how to stop a method).
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from graphcircuits.methods.prepare import Progress
 from graphcircuits.predictor.paths import along_paths
+from graphcircuits.rasp.load import find_name, run_file
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -48,84 +53,152 @@ class Method(Protocol):
     ) -> Float[Tensor, " edge"]: ...
 
 
-def _as_given(subject: Transformer, pairs: Pairs, options: Options) -> Options:
-    return options
-
-
-def _nothing(*_: object) -> tuple[()]:
-    return ()
-
-
 @dataclass(frozen=True, eq=False)
-class Finding:
+class Scored:
     """The scores of a run, and what else the method says of them."""
 
     scores: Float[Tensor, " edge"]
     probabilities: Float[Tensor, " edge"] | None = None
     """That the edge is in the circuit."""
     remarks: tuple[str | Warning, ...] = ()
-    """As those of `KnownMethod`."""
+    """What users should know of the scores; what they must not overlook is a Warning."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownMethod:
-    """A method, and what is known of it."""
+    """A method, called like its function, and what is known of it."""
 
-    run: Method
+    name: str = ""
+    """What results call it; without one the name of the function."""
+    revision: int = 1
+    """Counts up whenever the scores of the method change, so that older ones are not taken for
+    them."""
     threshold: float | None = None
-    """Where the scores themselves draw the line: edges above it are held for likely."""
-    fill: Callable[[Transformer, Pairs, Options], Options] = _as_given
-    """Options of a run; those that were left to the subject and pairs, such as a predictor that is
-    blind to the case, are filled in."""
-    forecast: Callable[[Transformer, Pairs, Options], Iterable[Warning]] = _nothing
-    """What users should know before a run begins: that it will take long."""
-    remarks: Callable[[Transformer, Pairs, Options], Iterable[str | Warning]] = _nothing
-    """What users should know of the scores; what they must not overlook is a Warning."""
-    find: Callable[[Transformer, Pairs, Options, torch.Generator], Finding] | None = None
-    """A run that says more than `run`, with the same scores, where there is more to say."""
+    """Where the scores themselves draw the line: edges above it are likely in the circuit."""
     independent: bool = False
     """Whether the steps that `progress` hears of are runs that do not wait for each other."""
-    files: Callable[[Options], Iterable[str]] = _nothing
-    """Content hashes of the files that the scores depend on besides code and options."""
     paths: bool = False
     """What the option `paths` is where it is not given."""
+    needs_predictor: ClassVar[bool] = False
+    """Whether a trained predictor gives the scores."""
+
+    if TYPE_CHECKING:  # a field of some subclasses and a method of others
+
+        @property
+        def run(self) -> Method:
+            """The function that computes the scores, and whose keywords are the options."""
+            ...
 
     def __call__(
         self, subject: Transformer, pairs: Pairs, *args: Any, **options: Any
     ) -> Float[Tensor, " edge"]:
-        paths, own = self._paths_apart(options)
-        scores = self.run(subject, pairs, *args, **own)
+        """The scores of all edges, in edge order."""
+        paths, others = self._without_paths(options)
+        scores = self.run(subject, pairs, *args, **others)
         return along_paths(scores, subject.graph) if paths else scores
 
-    def finding(
-        self, subject: Transformer, pairs: Pairs, options: Options, supplies: Options
-    ) -> Finding:
-        """One run and all that it says; `supplies` are a generator and a progress callback."""
-        if self.find is None:
-            return Finding(self(subject, pairs, **supplied_to(self, supplies), **options))
-        paths, own = self._paths_apart(options)
-        found = self.find(subject, pairs, own, supplies["generator"])
-        if not paths:
-            return found
-        # Probabilities belong to the scores as they were.
-        return replace(found, scores=along_paths(found.scores, subject.graph), probabilities=None)
+    # Options
 
-    def _paths_apart(self, options: Options) -> tuple[bool, Options]:
+    @property
+    def options(self) -> dict[str, Any]:
+        """All options with their defaults."""
+        parameters = {name: p for name, p in self._keywords().items() if name not in SUPPLIED}
+        needed = [name for name, p in parameters.items() if p.default is p.empty]
+        if needed:
+            raise TypeError(f"options need defaults; {name_of(self)} has none for: {needed}.")
+        options = {name: p.default for name, p in parameters.items()}
+        return options if PATHS in options else options | {PATHS: self.paths}
+
+    @property
+    def annotations(self) -> dict[str, Any]:
+        """The types of the options, where they are written; `inspect.Parameter.empty` elsewhere."""
+        return {PATHS: bool} | {name: p.annotation for name, p in self._keywords().items()}
+
+    def complete(
+        self, subject: Transformer, pairs: Pairs, given: Options, *, name: str
+    ) -> dict[str, Any]:
+        """All options of a run: those given, and defaults for the others.
+
+        `paths` is among them where it is true, or not what the method has by itself.
+        """
+        defaults = self.options
+        for option in given:
+            if option not in defaults:
+                raise ValueError(unknown(f"option of {name}", option, defaults))
+        options = dict(self.fill(subject, pairs, defaults | dict(given)))
+        if PATHS not in self._keywords() and not (options[PATHS] or self.paths):
+            del options[PATHS]
+        return options
+
+    def fill(self, subject: Transformer, pairs: Pairs, options: Options) -> Options:
+        """The options, with those decided that depend on the subject and pairs."""
+        return options
+
+    def recorded(self, options: Options) -> dict[str, Any]:
+        """The options as JSON values, for results and files."""
+        return dict(options)
+
+    def files(self, options: Options) -> Iterable[str]:
+        """Content hashes of the files that the scores depend on besides code and options."""
+        return ()
+
+    # Runs
+
+    def forecast(self, subject: Transformer, pairs: Pairs, options: Options) -> Iterable[Warning]:
+        """What users should know before a run begins: that it will take long."""
+        return ()
+
+    def remarks(
+        self, subject: Transformer, pairs: Pairs, options: Options
+    ) -> Iterable[str | Warning]:
+        """What users should know of the scores."""
+        return ()
+
+    def score(
+        self,
+        subject: Transformer,
+        pairs: Pairs,
+        options: Options,
+        *,
+        generator: torch.Generator,
+        progress: Progress | None = None,
+    ) -> Scored:
+        """One run with complete options, and all that the method says of it."""
+        supplies = {"generator": generator, "progress": progress}
+        taken = {name: supplies[name] for name in SUPPLIED if name in self._keywords()}
+        scores = self(subject, pairs, **taken, **options)
+        return Scored(scores, remarks=tuple(self.remarks(subject, pairs, options)))
+
+    def _without_paths(self, options: Options) -> tuple[bool, Options]:
         """Whether to count along paths, and the options of the function itself."""
-        if PATHS in _keywords(self):
+        if PATHS in self._keywords():
             return False, options
-        own = {name: value for name, value in options.items() if name != PATHS}
-        return options.get(PATHS, self.paths), own
+        others = {name: value for name, value in options.items() if name != PATHS}
+        return options.get(PATHS, self.paths), others
+
+    def _keywords(self) -> dict[str, inspect.Parameter]:
+        parameters = inspect.signature(self.run).parameters
+        return {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionMethod(KnownMethod):
+    """A method that is one function."""
+
+    run: Method  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 def known(method: Method) -> KnownMethod:
     """The method itself, or an entry for a function of which nothing else is known."""
-    return method if isinstance(method, KnownMethod) else KnownMethod(run=method)
+    return method if isinstance(method, KnownMethod) else FunctionMethod(run=method)
 
 
 def name_of(method: Method) -> str:
-    """What a function is called; a partial has the name of what it calls."""
-    function = known(method).run
+    """What a method is called; a partial has the name of what it calls."""
+    entry = known(method)
+    if entry.name:
+        return entry.name
+    function = entry.run
     while hasattr(function, "func"):
         function = function.func  # pyright: ignore[reportAttributeAccessIssue]
     return getattr(function, "__name__", type(function).__name__)
@@ -133,40 +206,15 @@ def name_of(method: Method) -> str:
 
 def options_of(method: Method) -> dict[str, Any]:
     """The options of a method with their defaults."""
-    found = {name: p for name, p in _keywords(method).items() if name not in SUPPLIED}
-    needed = [name for name, parameter in found.items() if parameter.default is parameter.empty]
-    if needed:
-        raise TypeError(f"options need defaults; {name_of(method)} has none for: {needed}.")
-    own = {name: parameter.default for name, parameter in found.items()}
-    return own if PATHS in own else own | {PATHS: known(method).paths}
+    return known(method).options
 
 
 def annotations_of(method: Method) -> dict[str, Any]:
     """The types of the options, where they are written; `inspect.Parameter.empty` elsewhere."""
-    own = {name: parameter.annotation for name, parameter in _keywords(method).items()}
-    return {PATHS: bool} | own
+    return known(method).annotations
 
 
-def supplied_to(method: Method, supplies: Options) -> dict[str, Any]:
-    """Of a generator and a progress callback those that the method takes."""
-    return {name: supplies[name] for name in SUPPLIED if name in _keywords(method)}
-
-
-def settle(
-    method: Method, subject: Transformer, pairs: Pairs, given: Options, *, name: str
-) -> dict[str, Any]:
-    """All options of a run: those given, the defaults, and what the method fills in itself.
-
-    `paths` is among them where it is true, or not what the method has by itself.
-    """
-    defaults, entry = options_of(method), known(method)
-    for option in given:
-        if option not in defaults:
-            raise ValueError(unknown(f"option of {name}", option, defaults))
-    settled = dict(entry.fill(subject, pairs, defaults | dict(given)))
-    if PATHS not in _keywords(method) and not (settled[PATHS] or entry.paths):
-        del settled[PATHS]
-    return settled
+# Refusals
 
 
 def check_scores(scores: object, subject: Transformer, name: str) -> Float[Tensor, " edge"]:
@@ -189,7 +237,29 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
     return f"unknown {what} {name!r}; {hint}({', '.join(sorted(names)) or 'it has none'})"
 
 
-def check_signature(method: object) -> str:
+# Files
+
+
+def load_method(path: Path, name: str) -> Method:
+    """The function of this name in a Python file, as `localize` takes it.
+
+    The file is run, as `python file.py` would: only load files that you trust.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no Python file at {path}; give your method as path/to/file.py:name."
+        )
+    function = find_name(path, run_file(path), name)
+    problem = _misfit(function)
+    if problem:
+        raise ValueError(
+            f"{name!r} in {path} is no method: {problem}; a method is a function of a subject and "
+            "pairs, with options as keywords that have defaults, which returns one score per edge."
+        )
+    return function
+
+
+def _misfit(method: object) -> str:
     """Why something cannot be called as a method; empty where it can."""
     if not callable(method):
         return f"it is a {type(method).__name__}"
@@ -198,8 +268,3 @@ def check_signature(method: object) -> str:
     except (TypeError, ValueError) as error:
         return f"it cannot be called with a subject and pairs ({error})"
     return ""
-
-
-def _keywords(method: Method) -> dict[str, inspect.Parameter]:
-    parameters = inspect.signature(known(method).run).parameters
-    return {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}

@@ -12,16 +12,19 @@
    them; `logits`, which writes nothing, as the best component of all.
 """
 
+from functools import partial
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.engine.memory import Footprint, at_once, explained, keep_freed_memory
+from graphcircuits.engine.memory import Footprint, at_once, explained
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.methods.eap import Effects, pooled
 from graphcircuits.methods.prepare import POOLS, check_choice, placed, settled
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
-from graphcircuits.task.pairs import Pairs, check_losses
+from graphcircuits.task.pairs import Pairs
 
 
 def nap(
@@ -75,28 +78,13 @@ def _scores(
     size = Footprint(subject, pairs.clean.shape[1])
     numbers = size.backward + 2 * size.states
     prompts = min(len(pairs), at_once(subject, numbers, memory_limit))
-    keep_freed_memory()
-    dtype = torch.promote_types(subject.dtype, torch.float32)
-    total = torch.zeros(subject.graph.n_writers, dtype=dtype, device=subject.device)
-    losses = []
     with explained(subject, "prompts", prompts, numbers):
-        for part in pairs.split(prompts):
-            found, *both = _effects(subject, part, steps)
-            total += (found.abs() if pool == "abs" else found).sum(0)
-            losses.append(both)
-    check_losses(*(torch.cat(each) for each in zip(*losses, strict=True)))
-    if not total.any():
-        raise ValueError(
-            "the gradient of the loss is zero at every component, so all scores would be zero; a "
-            "loss whose targets are the clean run's own outputs is flat there: give nap steps."
-        )
-    return total.abs() / len(pairs)
+        of_part = partial(_effects, subject, steps=steps)
+        return pooled(pairs.split(prompts), pool, of_part, "component", "give nap steps")
 
 
-def _effects(
-    subject: Transformer, pairs: Pairs, steps: int
-) -> tuple[Float[Tensor, "batch writer"], Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-    """Signed effects, and the clean and the corrupted losses."""
+def _effects(subject: Transformer, pairs: Pairs, steps: int) -> Effects:
+    """The effects of all components."""
     first, last = (subject.embed(x).detach() for x in (pairs.clean, pairs.corrupted))
     with torch.no_grad():
         if pairs.needs_targets:

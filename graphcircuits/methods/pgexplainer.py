@@ -30,14 +30,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.memory import Footprint, at_once
+from graphcircuits.engine.relaxed import concrete
 from graphcircuits.methods.descriptors import describe, standardized
+from graphcircuits.methods.gates import descend
 from graphcircuits.methods.prepare import (
     Progress,
-    Stop,
     check_positive,
-    corrupted_outputs,
+    masked_losses,
     prepare,
     settled,
     to_clean_output,
@@ -149,24 +149,8 @@ def engine_distance(
 ) -> Distance:
     """What a fit minimizes, for pairs from `to_clean_output`: all sampled masks in one call."""
     whole = corrupted_distance(subject, pairs, memory_limit)
-    corrupted = corrupted_outputs(subject, pairs, memory_limit)
-
-    def distance(
-        masks: Float[Tensor, "sample edge"], rows: Int[Tensor, " prompt"]
-    ) -> Float[Tensor, ""]:
-        part = pairs[rows]
-        losses = masked_logits(
-            subject,
-            part.clean,
-            masks,
-            corrupted(rows),
-            metric=part.loss_at_columns,
-            columns=part.columns,
-            memory_limit=memory_limit,
-        )
-        return losses.mean() / whole
-
-    return distance
+    losses = masked_losses(subject, pairs, memory_limit)
+    return lambda masks, rows: losses(masks, rows).mean() / whole
 
 
 def fit(
@@ -181,24 +165,23 @@ def fit(
     """The logits after fitting an MLP on the descriptions."""
     generator = generator or torch.Generator().manual_seed(0)
     weights = initial_weights(described, options.width, generator)
-    optimizer = torch.optim.Adam(weights, lr=options.learning_rate)
-    prompts = min(options.prompts, n_prompts)
-    order = torch.empty(0, dtype=torch.int64)
-    for step in range(options.steps):
-        if len(order) < prompts:
-            order = torch.randperm(n_prompts, generator=generator)
-        rows, order = order[:prompts].to(described.device), order[prompts:]
+
+    def objective(rows: Int[Tensor, " prompt"], step: int) -> Float[Tensor, ""]:
         logits = edge_logits(weights, described)
-        masks = sample(logits, options.samples, options.temperature(step), generator)
-        objective = distance(masks, rows) + penalty(logits, options)
-        optimizer.zero_grad()
-        objective.backward()
-        optimizer.step()
-        try:
-            if progress is not None:
-                progress(step + 1, options.steps)
-        except Stop:
-            break
+        masks = logits.expand(options.samples, -1)
+        masks = concrete(masks, generator, options.temperature(step))
+        return distance(masks, rows.to(described.device)) + penalty(logits, options)
+
+    descend(
+        weights,
+        objective,
+        n_prompts,
+        steps=options.steps,
+        learning_rate=options.learning_rate,
+        prompts=options.prompts,
+        generator=generator,
+        progress=progress,
+    )
     with torch.no_grad():
         return edge_logits(weights, described)
 
@@ -224,15 +207,6 @@ def edge_logits(
     hidden = F.relu(described @ W_1 + b_1)
     hidden = F.relu(hidden @ W_2 + b_2)
     return START + (hidden @ W_3 + b_3).squeeze(1)
-
-
-def sample(
-    logits: Float[Tensor, " edge"], n: int, temperature: float, generator: torch.Generator
-) -> Float[Tensor, "sample edge"]:
-    """`n` independent concrete masks; a value is above 0.5 with probability sigmoid(logit)."""
-    uniform = torch.rand(n, len(logits), generator=generator, dtype=torch.float64)
-    noise = uniform.clamp(1e-7, 1 - 1e-7).logit().to(logits)
-    return ((logits + noise) / temperature).sigmoid()
 
 
 def penalty(logits: Float[Tensor, " edge"], options: Fit) -> Float[Tensor, ""]:

@@ -3,7 +3,7 @@
 1. `prepare` refuses pairs that would score every edge zero, and a loss that cannot rank edges;
    targets that are still missing are taken from the clean run. Its parts, `placed` and
    `task.check_losses`, are for methods that run the subject on all prompts anyway.
-   `corrupted_outputs` gives what cut edges carry, on prompts that are drawn step by step.
+   `masked_losses` runs masks on prompts that are drawn step by step.
 2. `from_clean_run` and `to_clean_output` measure the distance to the clean run instead of the right
    answer, `trainable` does so for methods that train, where the loss asks for it.
 3. `settled` gives the weights a method computes with: they ask for no gradients, and have enough
@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.memory import Footprint, at_once
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs, check_losses
@@ -98,12 +99,16 @@ def trainable(subject: Transformer, pairs: Pairs, memory_limit: int | None = Non
     return pairs
 
 
-def corrupted_outputs(
-    subject: Transformer, pairs: Pairs, memory_limit: int | None
-) -> Callable[[Int[Tensor, " prompt"]], Float[Tensor, "prompt pos writer d_model"]]:
-    """What all writers put out on the corrupted prompts asked for.
+MaskedLosses = Callable[..., Float[Tensor, "mask prompt"]]
+"""Losses under masks (mask, edge) on the prompts of `rows`; cut edges carry what the corrupted
+prompts of `partners` give, the same rows unless others are named."""
 
-    From one run, where what it leaves takes at most half of the memory, else from runs on demand.
+
+def masked_losses(subject: Transformer, pairs: Pairs, memory_limit: int | None) -> MaskedLosses:
+    """The losses of masks on prompts that are drawn step by step, with gradients by the masks.
+
+    What cut edges carry comes from one run, where what it leaves takes at most half of the memory,
+    else from runs on demand.
     """
 
     @torch.no_grad()
@@ -111,10 +116,26 @@ def corrupted_outputs(
         return subject.run(tokens).writers
 
     size = at_once(subject, Footprint(subject, pairs.clean.shape[1]).pair, memory_limit)
-    if 2 * len(pairs) > size:
-        return lambda rows: run(pairs.corrupted[rows])
-    whole = run(pairs.corrupted)
-    return lambda rows: whole[rows]
+    whole = None if 2 * len(pairs) > size else run(pairs.corrupted)
+
+    def losses(
+        masks: Float[Tensor, "mask edge"],
+        rows: Int[Tensor, " prompt"],
+        partners: Int[Tensor, " prompt"] | None = None,
+    ) -> Float[Tensor, "mask prompt"]:
+        partners = rows if partners is None else partners
+        part = pairs[rows]
+        return masked_logits(
+            subject,
+            part.clean,
+            masks,
+            run(pairs.corrupted[partners]) if whole is None else whole[partners],
+            metric=part.loss_at_columns,
+            columns=part.columns,
+            memory_limit=memory_limit,
+        )
+
+    return losses
 
 
 def settled(subject: Transformer, *, widen: bool = True) -> Transformer:

@@ -1,7 +1,7 @@
 """Refine scores on the very case they were given for: gradient steps on faithfulness itself.
 
 1. The start is the ranking of the given scores, whatever method they come from: an edge's value is
-   the logit of its place in it, so that effects and logits of any scale begin alike.
+   the logit of its rank, so that effects and logits of any scale begin alike.
 2. Each step draws some sizes from 1 to all edges, more often where the start is far from faithful,
    and weighs them so that every size counts alike, as in the area of CMD. For each it draws a mask
    that keeps about so many of the best edges: gates near 0 or 1 far from the threshold, random near
@@ -13,35 +13,46 @@
    and steps so far, at a rate that falls to 0 over the steps or the seconds that were given. Adam
    would divide by that of every edge alone, and edges that do next to nothing would wander as far
    as those that matter: what the start knows of them would be lost.
-5. The refined ranking is kept if its circuits, edges kept or cut, are closer to faithful on the
-   pairs than those of the start. It is told in the values of the start: the edge that is best now
-   gets the best of the given scores.
+5. The refined ranking is taken if its circuits are closer to faithful on the pairs than those of
+   the start. It has the scores of the start: the edge that is best now gets the best of the given
+   scores.
 
-No labels are used. 2 and 3 are in `departure`, checkpoints in `refine_files`. docs/research has
-what was tried: refine.md, and estimators.md on how gates are drawn.
+A checkpoint holds the ranking that was refined, the values it has come to, the averages of the
+gradient, the steps and seconds that it took, and the state of the generator: going on from it takes
+the very steps that an unbroken run takes.
+
+No labels are used. 2 and 3 are in `departure`. docs/research has what was tried: refine.md, and
+estimators.md on how gates are drawn.
 """
 
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from graphcircuits.io.store import StoreError, load_artifact, save_artifact, taken_apart
 from graphcircuits.methods.departure import Objective, Recipe, Sizes
 from graphcircuits.methods.prepare import Progress, Stop, prepare, settled
-from graphcircuits.methods.refine_files import RefineState, load_state, save_state
+from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
 STEPS = 300
 """Steps, where neither steps nor seconds are given."""
 MOMENTS = (0.9, 0.999)
-"""How much a step keeps of the running means of the gradient and of its square."""
+"""The decay of the running means of the gradient and of its square, as in Adam."""
 SAVED = 30.0
 """Seconds between two checkpoints."""
+KIND = "refine-checkpoint"
+TENSORS = ("values", "first")
+"""Of a checkpoint, those of the state."""
+REMEDY = "give another file, or delete it to start afresh"
 
 Scores = Float[Tensor, " edge"]
 
@@ -59,7 +70,7 @@ class Refinement:
     """Mean distance of faithfulness from 1 over all sizes, on the given pairs."""
     after: float
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """In one sentence."""
         made = f"refined in {self.steps} steps" + (" and then stopped" if self.stopped else "")
         if not self.after < self.before:
@@ -70,38 +81,68 @@ class Refinement:
         )
 
 
-def refine(
+@dataclass(eq=False)
+class RefineState:
+    """Refining after some steps; changed in place, step by step."""
+
+    values: Float[Tensor, " edge"]
+    first: Float[Tensor, " edge"]
+    """The running mean of the gradient."""
+    second: float
+    """That of the mean of its squares."""
+    step: int
+    elapsed: float
+    """Seconds that the steps took."""
+    generator: torch.Generator
+
+    @classmethod
+    def at(cls, start: Float[Tensor, " edge"], generator: torch.Generator) -> "RefineState":
+        return cls(start.clone(), torch.zeros_like(start), 0.0, 0, 0.0, generator)
+
+
+def refined(
     subject: Transformer,
     pairs: Pairs,
-    scores: Scores,
+    result: Result,
     *,
     steps: int | None = None,
     seconds: float | None = None,
-    generator: torch.Generator | None = None,
-    progress: Progress | None = None,
     checkpoint: str | Path | None = None,
+    progress: Progress | None = None,
     memory_limit: int | None = None,
-) -> Scores:
-    """The scores in an order whose best edges are closer to faithful on the pairs, over all sizes.
+) -> Result:
+    """The result with refined scores, without a circuit: `graphcircuits.refine` proposes one.
 
-    `scores` are those of any method. It takes `steps` steps, or as many as fit into `seconds`
-    seconds; 300 steps where neither is given. An interrupt from the keyboard, or a `Stop` raised by
-    `progress`, ends it with what it has reached. `checkpoint` is a `.safetensors` file, written
-    now and then and at the end; where it exists, refining goes on from there, and ends where an
-    unbroken run of as many steps ends. Without a generator the seed is 0. Memory stays below
-    `memory_limit` bytes where one mask on one prompt allows it.
+    Its options record how long it refined, its seconds count all of it. Probabilities belong to
+    scores as they were predicted, so there are none.
     """
-    return refinement(
+    if result.graph != subject.graph:
+        raise ValueError(f"the result is of {result.graph}, but the subject has {subject.graph}.")
+    start = time.perf_counter()
+    outcome = refinement(
         subject,
         pairs,
-        scores,
+        result.scores,
         steps=steps,
         seconds=seconds,
-        generator=generator,
+        generator=torch.Generator().manual_seed(result.seed or 0),
         progress=progress,
         checkpoint=checkpoint,
         memory_limit=memory_limit,
-    ).scores
+    )
+    length = {"refine_seconds": seconds} if steps is None else {"refine_steps": steps}
+    if steps is None and seconds is None:
+        length = {"refine_steps": STEPS}
+    return replace(
+        result,
+        scores=outcome.scores,
+        options={**result.options, **length},
+        seconds=(result.seconds or 0.0) + time.perf_counter() - start,
+        notes=(*result.notes, outcome.describe()),
+        chosen=None,
+        curve=None,
+        probabilities=None,
+    )
 
 
 def refinement(
@@ -117,10 +158,17 @@ def refinement(
     memory_limit: int | None = None,
     recipe: Recipe | None = None,
 ) -> Refinement:
-    """`refine`, with what there is to know of it, and by a recipe of one's own."""
+    """The scores in an order whose best edges are closer to faithful on the pairs, over all sizes.
+
+    It takes `steps` steps, or as many as fit into `seconds` seconds; 300 steps where neither is
+    given. An interrupt from the keyboard, or a `Stop` raised by `progress`, ends it with what it
+    has reached. `checkpoint` is a `.safetensors` file, written now and then and at the end; where
+    it exists, refining goes on from there, and ends where an unbroken run of as many steps ends.
+    Without a generator the seed is 0. Memory stays below `memory_limit` bytes where one mask on one
+    prompt allows it.
+    """
     began = time.perf_counter()
-    check_length(steps, seconds, checkpoint)
-    _check_scores(subject, scores)
+    _check_length(steps, seconds, checkpoint)
     recipe, about = recipe or Recipe(), {"steps": steps, "seconds": seconds}
     if steps is None and seconds is None:
         about["steps"] = STEPS
@@ -156,7 +204,7 @@ def refinement(
     before, after = (objective.area(each) for each in (errors, objective.errors(state.values)))
     better = after < before
     return Refinement(
-        scores=dealt(scores, state.values.to(scores.device)) if better else scores.clone(),
+        scores=sort_by_rank(scores, state.values.to(scores.device)) if better else scores.clone(),
         steps=state.step,
         stopped=clock.share(state) < 1,
         before=before,
@@ -168,15 +216,15 @@ def refinement(
 
 
 def rank_logits(scores: Scores) -> Scores:
-    """The logit of every edge's place in the ranking; ties are broken by edge order, as ever."""
+    """The logit of every edge's rank; ties are broken by edge order, as ever."""
     n = len(scores)
-    places = torch.empty(n, dtype=torch.float64, device=scores.device)
+    ranks = torch.empty(n, dtype=torch.float64, device=scores.device)
     best_first = scores.argsort(descending=True, stable=True)
-    places[best_first] = torch.arange(n, dtype=torch.float64, device=scores.device)
-    return (1 - (places + 0.5) / n).logit().float()
+    ranks[best_first] = torch.arange(n, dtype=torch.float64, device=scores.device)
+    return (1 - (ranks + 0.5) / n).logit().float()
 
 
-def dealt(scores: Scores, values: Scores) -> Scores:
+def sort_by_rank(scores: Scores, values: Scores) -> Scores:
     """The scores, the best given to the edge of the largest value, and so on.
 
     Equal scores are spread upward to the next larger one, so that they do not hide the order.
@@ -198,13 +246,13 @@ def dealt(scores: Scores, values: Scores) -> Scores:
 def advance(state: RefineState, gradient: Scores, rate: float) -> None:
     """Move the values against the running mean of the gradient."""
     state.step += 1
-    kept, kept_square = MOMENTS
-    state.first.mul_(kept).add_(gradient, alpha=1 - kept)
+    decay, decay_square = MOMENTS
+    state.first.mul_(decay).add_(gradient, alpha=1 - decay)
     square = float(gradient.double().square().mean())
-    state.second = kept_square * state.second + (1 - kept_square) * square
-    size = (state.second / (1 - kept_square**state.step)) ** 0.5
+    state.second = decay_square * state.second + (1 - decay_square) * square
+    size = (state.second / (1 - decay_square**state.step)) ** 0.5
     if size > 0:
-        state.values.sub_(state.first, alpha=rate / (1 - kept**state.step) / size)
+        state.values.sub_(state.first, alpha=rate / (1 - decay**state.step) / size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,45 +278,66 @@ class _Clock:
         return max(state.step, round(state.step / self.share(state)))
 
 
+# Checkpoints
+
+
+def save_state(
+    path: Path, about: Mapping[str, Any], start: Float[Tensor, " edge"], state: RefineState
+) -> None:
+    """Write a checkpoint; `about` says how long the run is to be, `start` what it began with."""
+    tensors = {name: getattr(state, name) for name in TENSORS}
+    tensors |= {"start": start, "generator": state.generator.get_state()}
+    meta = {"step": state.step, "elapsed": state.elapsed, "second": state.second}
+    save_artifact(path, kind=KIND, config=about, seed=None, tensors=tensors, meta=meta)
+
+
+def load_state(path: Path, about: Mapping[str, Any], start: Float[Tensor, " edge"]) -> RefineState:
+    """Read a checkpoint of the run that began with this start; any other is refused."""
+    artifact = load_artifact(path, KIND)
+    with taken_apart(path, "checkpoint"):
+        tensors = {name: artifact.tensors[name].to(start) for name in ("start", *TENSORS)}
+        if any(tensor.shape != start.shape for tensor in tensors.values()):
+            raise StoreError(f"{path} refines other scores: {REMEDY}.")
+        # Gradients on a GPU differ in the last digits, so that near ties may have changed places.
+        if (tensors["start"] - start).abs().mean() > 1e-3:
+            raise StoreError(f"{path} refines other scores: {REMEDY}.")
+        if dict(artifact.config) != dict(about):
+            raise StoreError(
+                f"{path} refines for {_length(artifact.config)}, not {_length(about)}: {REMEDY}."
+            )
+        generator = torch.Generator()
+        generator.set_state(artifact.tensors["generator"])
+        step, elapsed, second = (artifact.meta[name] for name in ("step", "elapsed", "second"))
+        return RefineState(
+            # Memory of its own is aligned as in a run that never stopped.
+            tensors["values"].clone(),
+            tensors["first"].clone(),
+            float(second),
+            int(step),
+            float(elapsed),
+            generator,
+        )
+
+
+def _length(about: Mapping[str, Any]) -> str:
+    if about["seconds"] is not None:
+        return f"{about['seconds']:g} seconds"
+    return f"{about['steps']} steps"
+
+
 # Refusals
 
 
-def check_length(
-    steps: int | None,
-    seconds: float | None,
-    checkpoint: str | Path | None,
-    *,
-    prefix: str = "",
-) -> None:
-    """Refuse what says how long to refine, and in which file, if it makes no sense.
-
-    `prefix` is what stands before the names.
-    """
+def _check_length(steps: int | None, seconds: float | None, checkpoint: str | Path | None) -> None:
+    """Refuse what says how long to refine, and in which file, if it makes no sense."""
     problems = []
     if steps is not None and seconds is not None:
-        problems.append(
-            f"give {prefix}steps or {prefix}seconds, not both, got {steps} and {seconds}"
-        )
+        problems.append(f"give steps or seconds, not both, got {steps} and {seconds}")
     if steps is not None and (type(steps) is not int or steps < 1):
-        problems.append(f"{prefix}steps must be a whole number above 0, got {steps!r}")
+        problems.append(f"steps must be a whole number above 0, got {steps!r}")
     if seconds is not None and (type(seconds) not in (int, float) or not 0 < seconds < math.inf):
-        problems.append(f"{prefix}seconds must be a finite number above 0, got {seconds!r}")
+        problems.append(f"seconds must be a finite number above 0, got {seconds!r}")
     if checkpoint is not None and Path(checkpoint).suffix != ".safetensors":
-        problems.append(f"{prefix}checkpoint must be a .safetensors file, got {checkpoint}")
-    if prefix and checkpoint is not None and steps is None and seconds is None:
-        problems.append(f"{prefix}checkpoint goes with {prefix}steps or {prefix}seconds")
+        problems.append(f"checkpoint must be a .safetensors file, got {checkpoint}")
     if problems:
         raise ValueError("; ".join(problems) + ".")
-
-
-def _check_scores(subject: Transformer, scores: Scores) -> None:
-    n_edges = subject.graph.n_edges
-    if scores.shape != (n_edges,) or not scores.is_floating_point():
-        raise ValueError(
-            f"scores must be one real number for each of {n_edges} edges, got {scores.dtype} of "
-            f"shape {tuple(scores.shape)}."
-        )
-    if not scores.isfinite().all():
-        raise ValueError(
-            f"scores must be finite, {int((~scores.isfinite()).sum())} of {n_edges} are not."
-        )

@@ -21,7 +21,8 @@ biases, and with all four rules, what reaches the input adds up to the output: r
 conserved. Scores pool effects as in `eap`.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -29,6 +30,8 @@ from torch import Tensor
 
 from graphcircuits.methods.eap import attribute
 from graphcircuits.methods.prepare import check_choice
+from graphcircuits.subject.components import Rules
+from graphcircuits.subject.layers import TransformerConfig
 from graphcircuits.subject.norms import norm_scale
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -56,85 +59,78 @@ def relp(
 
 def relevant(subject: Transformer, attention: str = "gradient") -> Transformer:
     """The same subject, whose gradients are relevance coefficients."""
-    rules = _Rules if attention == "gradient" else _ConstantPatterns
-    # Whatever class the subject has: its values are computed as before.
-    kind = type("RelevantTransformer", (rules, type(subject)), {})
-    return kind(subject.config, subject.weights, subject.codec, subject.case)
+    rules = _Relevance(constant_patterns=attention == "pattern")
+    return replace(subject, rules=subject.rules.then(rules))
 
 
-_Base = Transformer if TYPE_CHECKING else object
+@dataclass(frozen=True)
+class _Relevance(Rules):
+    """Rules 1 to 3, and on request the fourth: values as in the plain run, other gradients."""
 
-
-class _Rules(_Base):
-    """Rules 1 to 3, over any class of subjects."""
+    constant_patterns: bool
 
     def normalize(
-        self, name: str, stream: Float[Tensor, "*batch d_model"], layer: int | None = None
-    ) -> Float[Tensor, "*batch d_model"]:
+        self,
+        config: TransformerConfig,
+        stream: Float[Tensor, "*lead d_model"],
+        weight: Float[Tensor, " d_model"],
+        bias: Float[Tensor, " d_model"] | None,
+    ) -> Float[Tensor, "*lead d_model"]:
         constant = stream.detach()
-        weight, _ = self._norm_weights(name, layer)
-        if weight is None:
-            return stream
-        change = self._centred(stream - constant) * self._scale(constant) * weight
-        return super().normalize(name, constant, layer) + change
+        change = _centred(config, stream - constant) * _scale(config, constant) * weight
+        return super().normalize(config, constant, weight, bias) + change
 
     def pull_through_norm(
         self,
-        name: str,
-        stream: Float[Tensor, "*#batch d_model"],
-        grad: Float[Tensor, "*batch d_model"],
-        layer: int | slice | None = None,
-    ) -> Float[Tensor, "*batch d_model"]:
-        weight, _ = self._norm_weights(name, layer)
-        return grad if weight is None else self._centred(grad * weight) * self._scale(stream)
+        config: TransformerConfig,
+        stream: Float[Tensor, "*#lead d_model"],
+        weight: Float[Tensor, "*#lead d_model"],
+        grad: Float[Tensor, "*lead d_model"],
+    ) -> Float[Tensor, "*lead d_model"]:
+        return _centred(config, grad * weight) * _scale(config, stream)
 
-    def _centred(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        return x - x.mean(-1, keepdim=True) if self.config.norm == "layer" else x
+    def scale_of(self, written: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        return written.detach()
 
-    def _scale(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch 1"]:
-        """What the norm multiplies by; squares may be beyond half precision."""
-        wide = stream.to(torch.promote_types(stream.dtype, torch.float32))
-        return norm_scale(self.config, wide)[1].to(stream)
+    def bend(
+        self,
+        function: Callable[[Float[Tensor, "*any"]], Float[Tensor, "*any"]],
+        x: Float[Tensor, "*any"],
+    ) -> Float[Tensor, "*any"]:
+        return _secant(x, function(x.detach()))
 
-    def _out_scale(self, written: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch 1"]:
-        return super()._out_scale(written.detach())
-
-    def _qk_normalize(
-        self, kind: str, x: Float[Tensor, "*lead pos d_head"], layer: int, dim: int
-    ) -> Float[Tensor, "*lead pos d_head"]:
-        # Without centring the norm is one factor per coordinate.
-        return _secant(x, super()._qk_normalize(kind, x.detach(), layer, dim))
-
-    def activated(
-        self, pre: Float[Tensor, "*batch d_mlp"], gate: Float[Tensor, "*batch d_mlp"] | None
+    def multiply(
+        self, gate: Float[Tensor, "*batch d_mlp"], pre: Float[Tensor, "*batch d_mlp"]
     ) -> Float[Tensor, "*batch d_mlp"]:
-        bent = pre if gate is None else gate
-        found = _secant(bent, super().activated(bent.detach(), None))
-        if gate is None:
-            return found
-        product = found * pre
+        product = gate * pre
         return product / 2 + (product / 2).detach()
-
-    def capped(
-        self, logits: Float[Tensor, "*batch d_vocab_out"]
-    ) -> Float[Tensor, "*batch d_vocab_out"]:
-        return _secant(logits, super().capped(logits.detach()))
-
-
-class _ConstantPatterns(_Rules):
-    """All four rules."""
 
     def attend(
         self,
+        config: TransformerConfig,
+        layer: int,
         q: Float[Tensor, "..."],
         k: Float[Tensor, "..."],
         v: Float[Tensor, "..."],
-        layer: int,
-        dim: int = -3,
     ) -> Float[Tensor, "..."]:
-        # Queries and keys stay in the graph: their gradient is asked for, and is zero.
-        q, k = (x.detach() + 0 * x for x in (q, k))
-        return super().attend(q, k, v, layer, dim)
+        if self.constant_patterns:
+            # Queries and keys stay in the graph: their gradient is asked for, and is zero.
+            q, k = (x.detach() + 0 * x for x in (q, k))
+        return super().attend(config, layer, q, k, v)
+
+
+def _centred(
+    config: TransformerConfig, x: Float[Tensor, "*lead d_model"]
+) -> Float[Tensor, "*lead d_model"]:
+    return x - x.mean(-1, keepdim=True) if config.norm == "layer" else x
+
+
+def _scale(
+    config: TransformerConfig, stream: Float[Tensor, "*lead d_model"]
+) -> Float[Tensor, "*lead 1"]:
+    """What the norm multiplies by; squares may be beyond half precision."""
+    wide = stream.to(torch.promote_types(stream.dtype, torch.float32))
+    return norm_scale(config, wide)[1].to(stream)
 
 
 def _secant(x: Float[Tensor, "*any"], value: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:

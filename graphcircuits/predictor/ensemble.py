@@ -14,7 +14,7 @@ subject, and their disagreement shows where neither has learned anything.
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.io.config import build_config
@@ -32,13 +32,11 @@ from graphcircuits.predictor.facts.calibration import (
     Calibration,
     calibration_from_json,
     calibration_to_json,
-    fit_calibration,
 )
 from graphcircuits.predictor.facts.familiarity import (
     Familiarity,
     KnownCases,
     case_features,
-    fit_familiarity,
 )
 from graphcircuits.predictor.facts.trust import Trust
 from graphcircuits.predictor.invariant import InvariantAligner, measured_columns
@@ -87,6 +85,8 @@ class Ensemble:
     """What the training cases were like."""
     trust: Trust | None = None
     """How much the correction counts on a case; all of it where that was not learned."""
+    name: str = ""
+    """What results call it: the path of its file, or the name it ships under."""
 
     @property
     def config(self) -> PredictorConfig:
@@ -258,54 +258,6 @@ def seen_of(subjects: Sequence[Transformer]) -> dict[str, Any]:
     each = [traits(subject) for subject in subjects]
     seen: dict[str, Any] = {name: sorted({trait[name] for trait in each}) for name in each[0]}
     return seen | {"layers": max(subject.config.n_layers for subject in subjects)}
-
-
-# At the end of a training
-
-
-def with_familiarity(
-    ensemble: Ensemble, readings: Sequence[Reading], groups: Sequence[Hashable] | None = None
-) -> Ensemble:
-    """The ensemble with what its training cases are like, from readings of them.
-
-    Readings of one case, and of related ones, have one group. Readings of held-out cases may be
-    among them. Predictors that take raw features (`tabpfn`) stay as they are.
-    """
-    if ensemble.config.aligner == "tabpfn":
-        return ensemble
-    generator = torch.Generator().manual_seed(0)
-    logits = [ensemble.member_logits(reading, generator=generator).cpu() for reading in readings]
-    return replace(ensemble, known=fit_familiarity(readings, logits, groups))
-
-
-def with_calibration(
-    ensemble: Ensemble,
-    readings: Sequence[Reading],
-    labels: Sequence[Bool[Tensor, " edge"]],
-    cases: Sequence[Hashable] | None = None,
-    *,
-    kind: str,
-) -> Ensemble:
-    """The ensemble with a map from logit to probability for subjects of a kind, from cases of it
-    that it was not trained on.
-
-    Several readings of one case have one name in `cases`; without names all are cases of their own.
-    """
-    names = list(range(len(readings)) if cases is None else cases)
-    if not len(readings) == len(labels) == len(names):
-        raise ValueError(
-            "every reading needs labels and a case, got "
-            f"{len(readings)}, {len(labels)} and {len(names)}."
-        )
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    generator = torch.Generator().manual_seed(0)
-    logits = [ensemble.logits(reading, generator=generator).cpu() for reading in readings]
-    number = [
-        torch.full(each.shape, numbers[name]) for each, name in zip(logits, names, strict=True)
-    ]
-    masks = torch.cat([mask.cpu() for mask in labels])
-    fitted = fit_calibration(torch.cat(logits), masks, torch.cat(number))
-    return replace(ensemble, calibration={**ensemble.calibration, kind: fitted})
 
 
 # Files

@@ -5,7 +5,7 @@
    edge does to first order), reach = |g| |change of the writer's output|, and
    bound = |g| |the writer's clean output|; g is the gradient at the reader's input in the stream.
    With `share` below 1 the gradient is that of a run between the corrupted and the clean one
-   (`engine.between`), and own = g . (the change of the message in that run) is the gradient by the
+   (`engine.passes`), and own = g . (the change of the message in that run) is the gradient by the
    edge's mask there: where the clean run saturates, as attention does, its gradient vanishes and
    the other one need not. With `both_ends` the effect is taken by the gradient at the corrupted run
    as well.

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from graphcircuits.rasp.describe import describe
 from graphcircuits.rasp.expression import Encoding, RASPExpr, annotate
-from graphcircuits.rasp.functions import Comparison, Predicate
 from graphcircuits.rasp.interpret import evaluate
 from graphcircuits.rasp.language import (
     Aggregate,
@@ -38,7 +37,7 @@ from graphcircuits.rasp.language import (
 )
 from graphcircuits.rasp.tabulate import Problem
 from graphcircuits.rasp.validate import validate
-from graphcircuits.rasp.values import NumericValue, RaspError, Value
+from graphcircuits.rasp.values import Comparison, NumericValue, Predicate, RaspError, Value
 
 if TYPE_CHECKING:
     from graphcircuits.rasp.compile import CompiledModel, compile_program

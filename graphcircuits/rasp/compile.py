@@ -38,15 +38,34 @@ CERTAIN = 0.01
 def compile_program(
     program: SOp, *, vocab: Iterable[Value], max_seq_len: int, causal: bool = False
 ) -> "CompiledModel":
-    """Compile a program for inputs of up to `max_seq_len` tokens, the BOS token counted.
+    """A program as exact transformer weights.
 
-    Raises `RaspError` with every reason at once where no exact weights exist.
+    Args:
+        program: A sequence expression of `graphcircuits.rasp`.
+        vocab: The tokens that inputs may hold.
+        max_seq_len: The longest input, the BOS token counted.
+        causal: Whether attention sees earlier positions only.
+
+    Returns:
+        The transformer, what each of its components computes, and its true circuit.
+
+    Raises:
+        RaspError: No exact weights exist; it says every reason at once.
+
+    Example:
+        >>> import graphcircuits as gc
+        >>> from graphcircuits.rasp import Map, tokens
+        >>> model = gc.compile_program(Map(lambda x: 2 * x, tokens), vocab=(1, 2), max_seq_len=4)
+        >>> model.apply([1, 2])
+        [2, 4]
+
+    See docs/rasp.md, and Lindner et al. 2023, Tracr (arXiv:2301.05062).
     """
     tables = tabulate(program, vocab=vocab, max_seq_len=max_seq_len, causal=causal)
-    if found := problems(tables):
+    if reasons := problems(tables):
         raise RaspError(
-            f"{len(found)} expression{'s' if len(found) > 1 else ''} cannot be compiled: "
-            + "; ".join(map(str, found))
+            f"{len(reasons)} expression{'s' if len(reasons) > 1 else ''} cannot be compiled: "
+            + "; ".join(map(str, reasons))
             + "."
         )
     layout = lay_out(tables)
@@ -151,7 +170,7 @@ class CompiledModel:
         # A value that is mixed in holds its share of the positions, which is 1 / length at least.
         certain = min(CERTAIN, 1 / (4 * self.tables.max_length))
         return {
-            sop: _decode(variable, stream[:, self.stream.place[sop]], certain)
+            sop: _decode(variable, stream[:, self.stream.slices[sop]], certain)
             for sop, variable in self.tables.variables.items()
         }
 

@@ -4,16 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from graphcircuits.rasp.expression import RASPExpr, walk
-from graphcircuits.rasp.functions import (
-    Comparison,
-    Composition,
-    Constants,
-    Fixed,
-    Joint,
-    Junction,
-    Predicate,
-    fold_predicate,
-)
 from graphcircuits.rasp.language import (
     Aggregate,
     ConstantSelector,
@@ -29,6 +19,16 @@ from graphcircuits.rasp.language import (
     tokens,
 )
 from graphcircuits.rasp.tabulate import breadth_first
+from graphcircuits.rasp.values import (
+    Comparison,
+    Composition,
+    Constants,
+    Fixed,
+    Joint,
+    Junction,
+    Predicate,
+    fold_predicate,
+)
 
 
 def describe(program: SOp) -> list[str]:

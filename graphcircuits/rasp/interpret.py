@@ -102,7 +102,7 @@ def _pattern(
     """
     match node:
         case Select():
-            told = [
+            answers = [
                 [
                     None if causal and k > q else _call(node, node.holds, key, query)
                     for k, key in enumerate(values[node.keys])
@@ -110,7 +110,7 @@ def _pattern(
                 for q, query in enumerate(values[node.queries])
             ]
         case ConstantSelector():
-            told = [
+            answers = [
                 [None if causal and k > q else selected for k, selected in enumerate(row)]
                 for q, row in enumerate(_given(node, length))
             ]
@@ -126,8 +126,8 @@ def _pattern(
         case _:
             raise _unknown(node)
     return (
-        [[x is True for x in row] for row in told],
-        [[x is False for x in row] for row in told],
+        [[x is True for x in row] for row in answers],
+        [[x is False for x in row] for row in answers],
     )
 
 

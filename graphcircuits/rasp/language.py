@@ -13,15 +13,17 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from graphcircuits.rasp.expression import Encoding, ExprT, RASPExpr
-from graphcircuits.rasp.functions import (
+from graphcircuits.rasp.values import (
     Comparison,
     Composition,
     Fixed,
     Joint,
     Junction,
     Predicate,
+    RaspError,
+    Value,
+    plain,
 )
-from graphcircuits.rasp.values import RaspError, Value, plain
 
 SelectorValue = list[list[bool]]
 """One row per query, one column per key."""

@@ -77,8 +77,8 @@ def lay_out(tables: Tables) -> Layout:
 def moved(layout: Layout, names: Mapping[str, str]) -> Layout:
     """The layout with its components elsewhere: new names by old ones, each layer as a whole."""
     components = tuple(
-        replace(part, name=(name := names[part.name]), layer=int(name.partition(".")[0][1:]))
-        for part in layout.components
+        replace(one, name=(name := names[one.name]), layer=int(name.partition(".")[0][1:]))
+        for one in layout.components
     )
     up = components[0].layer - layout.components[0].layer if components else 0
     return replace(
@@ -180,27 +180,27 @@ def interpbench_writers(layout: Layout) -> dict[tuple[str, str], frozenset[str]]
     A writer goes when another writer of the same reader itself gets it directly, in its value input
     or MLP input after that input's own dropping.
     """
-    kept: dict[tuple[str, str], frozenset[str]] = {}
+    direct: dict[tuple[str, str], frozenset[str]] = {}
     passed_on: dict[str, frozenset[str]] = {}
     for (name, slot), writers in _writers(layout).items():
-        kept[name, slot] = frozenset(
+        direct[name, slot] = frozenset(
             writer
             for writer in writers
             if not any(writer in passed_on.get(other, ()) for other in writers - {writer})
         )
         if slot in ("v", "in"):
-            passed_on[name] = kept[name, slot]
-    return kept
+            passed_on[name] = direct[name, slot]
+    return direct
 
 
 def _writers(layout: Layout) -> dict[tuple[str, str], frozenset[str]]:
     """Who writes what each input reads, inputs in running order; embeddings by variable name."""
-    writer = {label: part.name for part in layout.components for label in part.writes}
+    writer = {label: one.name for one in layout.components for label in one.writes}
     writer |= {embedded: embedded for embedded in _EMBEDDINGS}
     readers = [
-        ((part.name, slot), labels)
-        for part in layout.components
-        for slot, labels in part.reads.items()
+        ((component.name, slot), labels)
+        for component in layout.components
+        for slot, labels in component.reads.items()
     ]
     readers.append((("logits", "in"), (layout.result,)))
     return {reader: frozenset(writer[label] for label in labels) for reader, labels in readers}
@@ -209,6 +209,6 @@ def _writers(layout: Layout) -> dict[tuple[str, str], frozenset[str]]:
 def _edges(layout: Layout, writers: Mapping[tuple[str, str], frozenset[str]]) -> frozenset[str]:
     return frozenset(
         f"{_EMBEDDINGS.get(writer, writer)}->{name}" + ("" if slot == "in" else f"<{slot}>")
-        for (name, slot), found in writers.items()
-        for writer in found
+        for (name, slot), names in writers.items()
+        for writer in names
     )

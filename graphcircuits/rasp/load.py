@@ -27,24 +27,24 @@ def load_program(path: Path, name: str | None = None) -> tuple[str, SOp]:
     names = run_file(path)
     if name is None:
         name = _only(path, names)
-    found = find_name(path, names, name)
-    if callable(found) and not isinstance(found, SOp):
-        if _required(found):
+    value = find_name(path, names, name)
+    if callable(value) and not isinstance(value, SOp):
+        if _required(value):
             raise RaspError(
                 f"{name!r} in {path} must be callable without arguments, "
-                f"but needs {', '.join(_required(found))}."
+                f"but needs {', '.join(_required(value))}."
             )
         try:
-            found = found()
+            value = value()
         except Exception as error:
             raise RaspError(
                 f"{name!r} in {path} raised {type(error).__name__}: {error}."
             ) from error
-    if not isinstance(found, SOp):
+    if not isinstance(value, SOp):
         raise RaspError(
-            f"{name!r} in {path} must be a sequence expression, got {reprlib.repr(found)}."
+            f"{name!r} in {path} must be a sequence expression, got {reprlib.repr(value)}."
         )
-    return name, found
+    return name, value
 
 
 def run_file(path: Path) -> dict[str, Any]:
@@ -69,31 +69,31 @@ def find_name(path: Path, names: dict[str, Any], name: str) -> Any:
 def _only(path: Path, names: dict[str, Any]) -> str:
     """The one name that may be a program."""
     shared = {id(value) for value in vars(rasp).values()}  # tokens, indices, ...
-    found = [
+    programs = [
         name
         for name, value in names.items()
         if not name.startswith("_")
         and id(value) not in shared
         and (isinstance(value, SOp) or _is_recipe(value, names))
     ]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    if len(programs) == 1:
+        return programs[0]
+    if not programs:
         raise RaspError(
             f"{path} defines no program: no sequence expression, and no function that needs no "
             "arguments and could give one."
         )
     raise RaspError(
         f"{path} defines several programs; choose one: "
-        + ", ".join(f"{path}:{name}" for name in found)
+        + ", ".join(f"{path}:{name}" for name in programs)
         + "."
     )
 
 
 def _is_recipe(value: Any, names: dict[str, Any]) -> bool:
     """Whether it is a function of this very file that can be called as it stands."""
-    own = inspect.isfunction(value) and value.__module__ == names["__name__"]
-    return own and not _required(value)
+    defined_here = inspect.isfunction(value) and value.__module__ == names["__name__"]
+    return defined_here and not _required(value)
 
 
 def _required(function: Any) -> list[str]:
@@ -122,7 +122,7 @@ def parse_vocab(text: str) -> tuple[Value, ...]:
                     f"got {reprlib.repr(token)}."
                 )
         return tuple(tokens)
-    return tuple(_token(part.strip()) for part in text.split(",") if part.strip())
+    return tuple(_token(token.strip()) for token in text.split(",") if token.strip())
 
 
 def vocab_text(vocab: Iterable[Value]) -> str:

@@ -175,11 +175,11 @@ def _moved(
     tables: Tables, sop: Aggregate, pattern: np.ndarray, values: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The one value selected, in the aggregate's own codes; and where there are several."""
-    source, own = tables.variables[sop.values], tables.variables[sop]
-    recode = np.array([*(own.codes[value] for value in source.values), NONE])
+    source, target = tables.variables[sop.values], tables.variables[sop]
+    recode = np.array([*(target.codes[value] for value in source.values), NONE])
     spread = values[:, None, :]
     highest = np.where(pattern, spread, -2).max(axis=-1)
     lowest = np.where(pattern, spread, len(source.values)).min(axis=-1)
-    default = NONE if sop.default is None else own.codes[sop.default]
+    default = NONE if sop.default is None else target.codes[sop.default]
     moved = np.where(highest == -2, default, recode[np.maximum(highest, NONE)])
     return moved, (highest > -2) & (highest != lowest)

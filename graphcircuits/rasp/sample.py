@@ -331,13 +331,13 @@ class _Draft:
 
     def numbers(self, depth: int) -> SOp:
         """Like `integers`; tokens that are no numbers become their place in the vocabulary."""
-        found = self.integers(depth)
-        if not self.holds_tokens(found):
-            return found
+        drawn = self.integers(depth)
+        if not self.holds_tokens(drawn):
+            return drawn
         if self.token_numbers is tokens:
-            places = {token: place for place, token in enumerate(self.vocab)}
+            numbers = {token: number for number, token in enumerate(self.vocab)}
             self.token_numbers = Map(
-                Function("place in the vocabulary", places.__getitem__), tokens
+                Function("place in the vocabulary", numbers.__getitem__), tokens
             )
         return self.token_numbers
 

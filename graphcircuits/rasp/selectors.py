@@ -19,26 +19,26 @@ def fold(
 ) -> T:
     """Push negations down to the leaves, then join what `leaf` gives for each, negated or not.
 
-    A part that is shared is computed once, and dropped when its last user has read it.
+    A selector that is shared is computed once, and dropped when its last user has read it.
     """
     order = _states(selector)
     users = Counter(source for state in order for source in _sources(state))
-    found: dict[_State, T] = {}
+    results: dict[_State, T] = {}
     for state in order:
-        values = [found[source] for source in _sources(state)]
+        values = [results[source] for source in _sources(state)]
         for source in _sources(state):
             users[source] -= 1
             if not users[source]:
-                del found[source]
+                del results[source]
         node, negated = state
         if not values:
-            found[state] = leaf(node, negated)
+            results[state] = leaf(node, negated)
         elif isinstance(node, SelectorNot):
-            found[state] = values[0]
+            results[state] = values[0]
         else:
             join = both if isinstance(node, SelectorAnd) != negated else either
-            found[state] = join(*values)
-    return found[order[-1]]
+            results[state] = join(*values)
+    return results[order[-1]]
 
 
 def selector_leaves(selector: Selector) -> list[Select]:

@@ -1,6 +1,15 @@
-"""How large a program's transformer is, from the tables alone, before any weight is written."""
+"""What a transformer needs for a program, from the tables alone, before any weight is written.
+
+1. `conjunction` gives a selector as what one attention head can compute: an `and` of tables, one
+   per pair of sequences. Scores of a head add up, so selects over different sequences can be joined
+   by `and` (all of them must hold), but not by `or`. Negations are pushed down to the tables first;
+   conditions that share keys and queries become one table.
+2. `directions`, `hidden_units` and `n_weights` say how large the transformer is.
+"""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -10,6 +19,8 @@ from graphcircuits.rasp.language import (
     Full,
     LinearSequenceMap,
     Map,
+    Select,
+    Selector,
     SelectorWidth,
     SequenceMap,
     SOp,
@@ -17,9 +28,51 @@ from graphcircuits.rasp.language import (
     tokens,
 )
 from graphcircuits.rasp.layout import lay_out
-from graphcircuits.rasp.selection import conjunction
+from graphcircuits.rasp.selectors import fold
 from graphcircuits.rasp.tabulate import NONE, Problem, Tables
 from graphcircuits.rasp.values import RaspError
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """One condition on a key and a query."""
+
+    keys: SOp
+    queries: SOp
+    table: np.ndarray
+    """Whether a key value (rows) is selected by a query value (columns)."""
+
+
+def conjunction(tables: Tables, selector: Selector) -> list[Condition]:
+    """The conditions that a selected pair meets, all of them; `RaspError` where none will do."""
+    return fold(selector, partial(_condition, tables), both=_all_of, either=_either)
+
+
+def _condition(tables: Tables, node: Selector, negate: bool) -> list[Condition]:
+    if not isinstance(node, Select):
+        raise RaspError(f"{node.name!r} is a {type(node).__name__}, not a selector we know.")
+    table = tables.selections[node][:-1, :-1]
+    return [Condition(node.keys, node.queries, ~table if negate else table)]
+
+
+def _all_of(fst: list[Condition], snd: list[Condition]) -> list[Condition]:
+    merged: dict[tuple[SOp, SOp], Condition] = {}
+    for one in fst + snd:
+        sides = (one.keys, one.queries)
+        table = one.table & merged[sides].table if sides in merged else one.table
+        merged[sides] = Condition(*sides, table)
+    return list(merged.values())
+
+
+def _either(fst: list[Condition], snd: list[Condition]) -> list[Condition]:
+    first, second = fst[0], snd[0]
+    same = first.keys is second.keys and first.queries is second.queries
+    if len(fst) > 1 or len(snd) > 1 or not same:
+        raise RaspError(
+            "an `or` of selectors over different sequences has no single attention head; "
+            "combine the sequences with SequenceMap and select on the combination"
+        )
+    return [Condition(first.keys, first.queries, first.table | second.table)]
 
 
 def directions(tables: Tables) -> dict[SOp, int]:

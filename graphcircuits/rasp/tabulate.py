@@ -139,14 +139,14 @@ def breadth_first(program: RASPExpr) -> list[RASPExpr]:
 
 def sequence_inputs(sop: SOp) -> list[SOp]:
     """The sequences an expression reads, through its selectors, in child order, each once."""
-    found: dict[SOp, None] = {}
+    inputs: dict[SOp, None] = {}
     for child in sop.children:
         if isinstance(child, Selector):
             for leaf in selector_leaves(child):
-                found |= {leaf.keys: None, leaf.queries: None}
+                inputs |= {leaf.keys: None, leaf.queries: None}
         elif isinstance(child, SOp):
-            found[child] = None
-    return list(found)
+            inputs[child] = None
+    return list(inputs)
 
 
 def tabulate(
@@ -349,8 +349,8 @@ class _Builder:
         if any(self.variables[side].nullable for side in (node.keys, node.queries)):
             return False
         table = self.selections[node][:-1, :-1] != negate
-        own = table.diagonal() if node.keys is node.queries else table
-        return bool(own.all())
+        pairs = table.diagonal() if node.keys is node.queries else table
+        return bool(pairs.all())
 
     def _selection(self, select: Select) -> np.ndarray:
         sides = [self.variables[side] for side in (select.keys, select.queries)]

@@ -28,8 +28,7 @@ from graphcircuits.rasp.language import (
     tokens,
 )
 from graphcircuits.rasp.lookup import run
-from graphcircuits.rasp.selection import Part, conjunction
-from graphcircuits.rasp.size import size_problems
+from graphcircuits.rasp.size import Condition, conjunction, size_problems
 from graphcircuits.rasp.tabulate import NONE, Problem, Tables, tabulate
 from graphcircuits.rasp.values import RaspError, Value
 
@@ -57,22 +56,22 @@ def validate(
 def problems(tables: Tables) -> list[Problem]:
     """Every problem of a tabulated program."""
     noise = _noise(tables)
-    found = list(tables.problems)
+    listed = list(tables.problems)
     unproved: list[Aggregate] = []
     for sop, variable in tables.variables.items():
         if isinstance(sop, Aggregate | SelectorWidth):
             try:
-                parts = conjunction(tables, sop.selector)
+                conditions = conjunction(tables, sop.selector)
             except RaspError as error:
-                found.append(Problem(tables.labels[sop.selector], str(error)))
+                listed.append(Problem(tables.labels[sop.selector], str(error)))
                 continue
-            if isinstance(sop, Aggregate) and not _moves_one_value(tables, sop, parts):
+            if isinstance(sop, Aggregate) and not _moves_one_value(tables, sop, conditions):
                 unproved.append(sop)
         elif isinstance(sop, Map) and tables.variables[sop.inner].numerical:
-            found += _resolution_problems(tables, sop, noise[sop.inner])
+            listed += _resolution_problems(tables, sop, noise[sop.inner])
         if variable.numerical:
-            found += _rounding_problems(tables, sop, noise[sop])
-    return found + list(_mixtures(tables, unproved)) + list(size_problems(tables))
+            listed += _rounding_problems(tables, sop, noise[sop])
+    return listed + list(_mixtures(tables, unproved)) + list(size_problems(tables))
 
 
 def clusters(values: np.ndarray) -> np.ndarray:
@@ -140,7 +139,7 @@ def _resolution_problems(tables: Tables, sop: Map, noise: float) -> Iterator[Pro
         )
 
 
-def _moves_one_value(tables: Tables, sop: Aggregate, parts: list[Part]) -> bool:
+def _moves_one_value(tables: Tables, sop: Aggregate, conditions: list[Condition]) -> bool:
     """Whether it is a mean, or some condition alone makes all selected values equal."""
     source = tables.variables[sop.values]
     constant = len(source.values) == 1 and not source.nullable
@@ -148,8 +147,8 @@ def _moves_one_value(tables: Tables, sop: Aggregate, parts: list[Part]) -> bool:
         tables.variables[sop].numerical
         or constant
         or any(
-            part.table.sum(axis=0).max() <= 1 and _determined(sop.values, by=part.keys)
-            for part in parts
+            condition.table.sum(axis=0).max() <= 1 and _determined(sop.values, by=condition.keys)
+            for condition in conditions
         )
     )
 

@@ -3,19 +3,27 @@
 Equal values are one value, whatever their type: 1, True and 1.0 share a code. Those that look
 different are kept beside it as twins, so that functions can be asked whether they tell them apart.
 Numbers, bools and strings of numpy are taken as Python's.
+
+Functions over values: comparisons by name, and those of fused expressions, which maps of maps and
+joined selects compute. They nest as deep as a program does, so that calling them never recurses.
 """
 
+import enum
 import operator
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+T = TypeVar("T")
 Value = Any
 """What stands at a position: a number, string, bool, tuple; anything hashable. None is no value."""
 NumericValue = int | float
 Input = Sequence[Value] | np.ndarray
 """Tokens in order: a list or tuple, a string of one-letter tokens, or an array with one axis."""
+Predicate = Callable[[Value, Value], bool]
+"""Whether a key (first) is selected by a query (second)."""
 BOS = "BOS"
 PAD = "PAD"
 
@@ -106,3 +114,125 @@ def twins_of(distinct: Iterable[Value], listed: Iterable[Value]) -> dict[Value, 
 def _looks_like(x: Value, equal: Value) -> bool:
     same_type = type(x) is type(equal)
     return x is equal or (same_type and (isinstance(x, int | str) or repr(x) == repr(equal)))
+
+
+# --- functions ----------------------------------------------------------------------------------
+
+
+class Comparison(enum.Enum):
+    """The predicates of two values that have a name."""
+
+    EQ = "=="
+    NEQ = "!="
+    LT = "<"
+    LEQ = "<="
+    GT = ">"
+    GEQ = ">="
+    TRUE = "True"
+    FALSE = "False"
+
+    def __call__(self, key: Value, query: Value) -> bool:
+        if key is None or query is None:
+            raise ValueError(f"{self.name} compares two values, got key {key!r}, query {query!r}.")
+        return _COMPARISONS[self](key, query)
+
+
+_COMPARISONS: dict[Comparison, Callable[[Value, Value], bool]] = {
+    Comparison.EQ: operator.eq,
+    Comparison.NEQ: operator.ne,
+    Comparison.LT: operator.lt,
+    Comparison.LEQ: operator.le,
+    Comparison.GT: operator.gt,
+    Comparison.GEQ: operator.ge,
+    Comparison.TRUE: lambda key, query: True,
+    Comparison.FALSE: lambda key, query: False,
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Composition:
+    """The function of two fused maps; None after the first stays None."""
+
+    outer: Callable[[Value], Value]
+    inner: Callable[[Value], Value]
+
+    @property
+    def chain(self) -> list[Callable[[Value], Value]]:
+        """The functions of all maps that were fused, the last one first."""
+        functions, last = [self.outer], self.inner
+        while isinstance(last, Composition):
+            functions.append(last.outer)
+            last = last.inner
+        return [*functions, last]
+
+    def __call__(self, x: Value) -> Value:
+        for function in reversed(self.chain):
+            if x is None:
+                return None
+            x = function(x)
+        return x
+
+
+Constants = Mapping[Literal["key", "query"], Value]
+"""Values that stand in for the key or the query of a predicate."""
+Joint = Literal["and", "or", "not"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Fixed:
+    """A predicate with a constant in place of its key, its query or both."""
+
+    predicate: Predicate
+    constants: Constants
+
+    def __call__(self, key: Value, query: Value) -> bool:
+        return _holds(self, key, query)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Junction:
+    """Two predicates joined by `and` or `or`, or one with a `not`."""
+
+    joint: Joint
+    parts: tuple[Predicate, ...]
+
+    def __call__(self, key: Value, query: Value) -> bool:
+        return _holds(self, key, query)
+
+
+_JOINTS: dict[Joint, Callable[..., bool]] = {
+    "and": operator.and_,
+    "or": operator.or_,
+    "not": operator.not_,
+}
+
+
+def _holds(predicate: Predicate, key: Value, query: Value) -> bool:
+    return fold_predicate(
+        predicate,
+        lambda inner, fixed: bool(inner(fixed.get("key", key), fixed.get("query", query))),
+        lambda joint, held: _JOINTS[joint](*held),
+    )
+
+
+def fold_predicate(
+    predicate: Predicate,
+    leaf: Callable[[Predicate, Constants], T],
+    join: Callable[[Joint, list[T]], T],
+) -> T:
+    """What the parts of a predicate give, the first one first, joined as they are."""
+    results: list[T] = []
+    stack: list[tuple[Any, Constants, bool]] = [(predicate, {}, False)]
+    while stack:
+        node, constants, ready = stack.pop()
+        if ready:
+            n = len(node.parts)
+            results[-n:] = [join(node.joint, results[-n:])]
+        elif isinstance(node, Junction):
+            stack.append((node, constants, True))
+            stack += [(inner, constants, False) for inner in reversed(node.parts)]
+        elif isinstance(node, Fixed):
+            stack.append((node.predicate, {**constants, **node.constants}, False))
+        else:
+            results.append(leaf(node, constants))
+    return results[0]

@@ -32,8 +32,7 @@ from graphcircuits.rasp.language import (
     indices,
 )
 from graphcircuits.rasp.layout import Layout
-from graphcircuits.rasp.selection import conjunction
-from graphcircuits.rasp.size import directions
+from graphcircuits.rasp.size import conjunction, directions
 from graphcircuits.rasp.tabulate import NONE, Tables
 from graphcircuits.rasp.validate import clusters
 
@@ -49,8 +48,8 @@ class Stream:
     """Which directions of the residual stream hold what."""
 
     width: int
-    place: Mapping[SOp, slice]
-    width_place: Mapping[SelectorWidth, int]
+    slices: Mapping[SOp, slice]
+    width_index: Mapping[SelectorWidth, int]
     """Where the head of a selector width leaves 1 / (width + 1)."""
 
 
@@ -66,12 +65,12 @@ class HiddenUnits:
 def stream_of(tables: Tables) -> Stream:
     """Allot directions: 1, tokens with BOS and PAD, indices, variables, selector widths."""
     start = BOS + 2
-    place: dict[SOp, slice] = {}
+    slices: dict[SOp, slice] = {}
     for sop, size in directions(tables).items():
-        place[sop] = slice(start, start + size)
+        slices[sop] = slice(start, start + size)
         start += size
     widths = [sop for sop in tables.variables if isinstance(sop, SelectorWidth)]
-    return Stream(start + len(widths), place, {sop: start + i for i, sop in enumerate(widths)})
+    return Stream(start + len(widths), slices, {sop: start + i for i, sop in enumerate(widths)})
 
 
 def write_weights(tables: Tables, layout: Layout, stream: Stream) -> dict[str, np.ndarray]:
@@ -102,16 +101,16 @@ class _Writer:
         W_E[:, ONE] = 1
         W_E[:, BOS : BOS + d_vocab] = np.eye(d_vocab)
         W_pos = np.zeros((length + 1, self.stream.width))
-        W_pos[1:, self.stream.place[indices]] = np.eye(length)
-        W_U = np.eye(self.stream.width)[:, self.stream.place[self.tables.program]]
+        W_pos[1:, self.stream.slices[indices]] = np.eye(length)
+        W_U = np.eye(self.stream.width)[:, self.stream.slices[self.tables.program]]
         return {"W_E": W_E, "W_pos": W_pos, "W_U": W_U, "b_U": np.zeros(W_U.shape[1])}
 
     # Reading and writing a variable
 
     def at_bos(self, sop: SOp) -> np.ndarray:
         """What a variable's directions hold at BOS: the default of an aggregate, else nothing."""
-        place = self.stream.place[sop]
-        held = np.zeros(place.stop - place.start)
+        directions_of = self.stream.slices[sop]
+        held = np.zeros(directions_of.stop - directions_of.start)
         if isinstance(sop, Aggregate) and sop.default is not None:
             numerical = self.tables.variables[sop].numerical
             held[0 if numerical else self.tables.variables[sop].codes[sop.default]] = (
@@ -122,14 +121,14 @@ class _Writer:
     def read(self, sop: SOp, matrix: np.ndarray) -> np.ndarray:
         """A matrix on a variable's directions as one on the stream, blind to BOS."""
         read = np.zeros((self.stream.width, matrix.shape[1]))
-        read[self.stream.place[sop]] = matrix
+        read[self.stream.slices[sop]] = matrix
         read[BOS] = -self.at_bos(sop) @ matrix
         return read
 
     def written(self, sop: SOp, matrix: np.ndarray) -> np.ndarray:
         """A matrix into a variable's directions as one into the stream."""
         write = np.zeros((matrix.shape[0], self.stream.width))
-        write[:, self.stream.place[sop]] = matrix
+        write[:, self.stream.slices[sop]] = matrix
         return write
 
     # Heads
@@ -138,18 +137,18 @@ class _Writer:
         """Queries, keys, values and output of the head that computes `sop`; keys score 0 to n."""
         assert isinstance(sop, Aggregate | SelectorWidth)
         queries, keys = [], []
-        parts = conjunction(self.tables, sop.selector)
-        for part in parts:
-            n_keys, n_queries = part.table.shape
-            table = part.table.astype(np.float64)
+        conditions = conjunction(self.tables, sop.selector)
+        for condition in conditions:
+            n_keys, n_queries = condition.table.shape
+            table = condition.table.astype(np.float64)
             if n_keys <= n_queries:
                 to_query, to_key = table.T, np.eye(n_keys)
             else:
                 to_query, to_key = np.eye(n_queries), table
-            queries.append(self.read(part.queries, to_query))
-            keys.append(self.read(part.keys, to_key))
+            queries.append(self.read(condition.queries, to_query))
+            keys.append(self.read(condition.keys, to_key))
         at_bos = np.zeros((self.stream.width, 1))
-        at_bos[BOS] = len(parts) - (0.0 if isinstance(sop, SelectorWidth) else 0.5)
+        at_bos[BOS] = len(conditions) - (0.0 if isinstance(sop, SelectorWidth) else 0.5)
         everywhere = np.zeros((self.stream.width, 1))
         everywhere[ONE] = 1
         value, output = self.moved(sop)
@@ -165,14 +164,14 @@ class _Writer:
         if isinstance(sop, SelectorWidth):
             value = np.zeros((self.stream.width, 1))
             output = np.zeros((1, self.stream.width))
-            value[BOS] = output[0, self.stream.width_place[sop]] = 1
+            value[BOS] = output[0, self.stream.width_index[sop]] = 1
             return value, output
         if self.tables.variables[sop].numerical:
             recode = np.ones((1, 1))
         else:
-            source, own = self.tables.variables[sop.values], self.tables.variables[sop]
-            recode = np.zeros((len(source.values), len(own.values)))
-            recode[range(len(source.values)), [own.codes[value] for value in source.values]] = 1
+            source, target = self.tables.variables[sop.values], self.tables.variables[sop]
+            recode = np.zeros((len(source.values), len(target.values)))
+            recode[range(len(source.values)), [target.codes[value] for value in source.values]] = 1
         value = self.read(sop.values, recode)
         value[BOS] += self.at_bos(sop)
         return value, self.written(sop, np.eye(recode.shape[1]))
@@ -194,8 +193,8 @@ class _Writer:
                 source = self.tables.variables[sop.inner]
                 if source.numerical:
                     values = np.array(source.values, dtype=np.float64)
-                    place = self.stream.place[sop.inner].start
-                    return self.stepped(sop, place, values, table)
+                    direction = self.stream.slices[sop.inner].start
+                    return self.stepped(sop, direction, values, table)
                 return self.mapped(sop, sop.inner, table)
             case SequenceMap():
                 table = self.tables.functions[sop][:-1, :-1]
@@ -238,10 +237,12 @@ class _Writer:
 
     def decoded_width(self, sop: SelectorWidth) -> HiddenUnits:
         widths = np.arange(self.tables.max_length + 1)[::-1]
-        return self.stepped(sop, self.stream.width_place[sop], 1 / (widths + 1.0), widths)
+        return self.stepped(sop, self.stream.width_index[sop], 1 / (widths + 1.0), widths)
 
-    def stepped(self, sop: SOp, place: int, values: np.ndarray, table: np.ndarray) -> HiddenUnits:
-        """A function of the number at `place`: the lowest image, then one step per threshold.
+    def stepped(
+        self, sop: SOp, direction: int, values: np.ndarray, table: np.ndarray
+    ) -> HiddenUnits:
+        """A function of the number in `direction`: the lowest image, then one step per threshold.
 
         A step is the difference of two units around the middle between neighbouring values with
         different images. A last unit, off at BOS like all the others, carries the lowest image.
@@ -252,10 +253,10 @@ class _Writer:
         middle = (above + below) / 2
         n = len(borders)
         read = np.zeros((self.stream.width, 2 * n + 1))
-        read[place, : 2 * n] = np.concatenate([slope, slope])
+        read[direction, : 2 * n] = np.concatenate([slope, slope])
         bias = np.concatenate([0.5 - slope * middle, -0.5 - slope * middle, [1.0]])
         reach = np.abs(values).max() + 1
-        read[BOS] = -(np.abs(read[place]) * reach + np.abs(bias))
+        read[BOS] = -(np.abs(read[direction]) * reach + np.abs(bias))
         images = self.images(sop)[table]
         steps = images[borders + 1] - images[borders]
         write = np.concatenate([steps, -steps, images[:1]])

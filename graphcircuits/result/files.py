@@ -12,7 +12,7 @@ EAP-IG gives every head its own keys and values. A graph with grouped ones is wr
 group's score at each of its heads, and read back from that. `grouped` brings scores of single heads
 to such a graph.
 
-A result may come with a `RecordedCurve`, how faithful its best edges were found to be, with
+A result may come with a `FaithfulnessCurve`, how faithful its best edges were found to be, with
 probabilities, with prompts (`result_prompts`), and with a hash of every prompt that it was found
 on. Files without them have no word of it.
 
@@ -22,17 +22,14 @@ a graph: a graph of the sizes in a file can be larger than any memory.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
-from graphcircuits.drawing.curves import curve_figure
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.config import build_config
 from graphcircuits.io.files import read_json, short, to_json
@@ -46,6 +43,7 @@ from graphcircuits.io.store import (
     load_artifact,
     origin,
 )
+from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.prompts import (
     PATTERNS,
     prompts_from_json,
@@ -53,10 +51,6 @@ from graphcircuits.result.prompts import (
     prompts_to_json,
 )
 from graphcircuits.task.stored import StoredPrompts
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 ABOUT: Mapping[str, tuple[type, ...]] = {
     "subject": (str,),
@@ -86,63 +80,6 @@ _CURVE: Mapping[str, tuple[type, ...]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordedCurve:
-    """How faithful the best edges of a result were found to be, from few of them to many."""
-
-    sizes: Sequence[int]
-    """Numbers of edges, growing."""
-    faithfulness: Sequence[float]
-    """Of the best edges at each size."""
-    pairs: int
-    """How many prompt pairs it was measured on."""
-    seed: int | None = None
-    """What drew these pairs, where a seed did."""
-
-    def __post_init__(self) -> None:
-        sizes, values = tuple(self.sizes), tuple(self.faithfulness)
-        if min(sizes, default=0) < 0 or any(a >= b for a, b in pairwise(sizes)):
-            raise ValueError(
-                f"the sizes of a curve must be growing numbers from 0, got {short(sizes)}."
-            )
-        if len(values) != len(sizes) or not all(map(math.isfinite, values)):
-            raise ValueError(
-                f"a curve must have a finite faithfulness for each of {len(sizes)} sizes, "
-                f"got {short(values)}."
-            )
-        if self.pairs < 1:
-            raise ValueError(f"a curve is measured on at least one pair, got {short(self.pairs)}.")
-        object.__setattr__(self, "sizes", sizes)
-        object.__setattr__(self, "faithfulness", values)
-
-    def to_json(self) -> dict[str, Any]:
-        """What files hold of it."""
-        return asdict(self) | {"sizes": list(self.sizes), "faithfulness": list(self.faithfulness)}
-
-    def plot(self, ax: "Axes | None" = None) -> "Figure":
-        """Draw it over the sizes, on `ax` or on a figure of its own; needs matplotlib."""
-        return curve_figure(self.sizes, self.faithfulness, ax=ax)
-
-
-@runtime_checkable
-class MeasuredCurve(Protocol):
-    """What `faithfulness_curve` gives: sizes, the faithfulness at each, and the number of pairs."""
-
-    @property
-    def sizes(self) -> Sequence[int]: ...
-    @property
-    def faithfulness(self) -> Sequence[float]: ...
-    @property
-    def pairs(self) -> int: ...
-
-
-def recorded(curve: MeasuredCurve) -> RecordedCurve:
-    """A curve as results keep it; of equal sizes, which small graphs have, one."""
-    values = dict(zip(curve.sizes, curve.faithfulness, strict=True))
-    sizes, pairs = sorted(values), curve.pairs
-    return RecordedCurve(sizes=sizes, faithfulness=[values[n] for n in sizes], pairs=pairs)
-
-
 # Writing
 
 
@@ -153,7 +90,7 @@ def to_json_file(
     *,
     d_model: int | None,
     about: Mapping[str, Any],
-    curve: RecordedCurve | None = None,
+    curve: FaithfulnessCurve | None = None,
     probabilities: Float[Tensor, " edge"] | None = None,
     prompts: StoredPrompts | None = None,
     prompt_hashes: Sequence[str] = (),
@@ -249,7 +186,9 @@ def grouped(
 # Reading
 
 
-def _read_curve(path: str | Path, found: Mapping[str, Any]) -> RecordedCurve | None:
+def _read_curve(
+    path: str | Path, found: Mapping[str, Any], graph: ComponentGraph
+) -> FaithfulnessCurve | None:
     """The curve in a block of ours, where it has one."""
     if "curve" not in found:
         return None
@@ -259,7 +198,13 @@ def _read_curve(path: str | Path, found: Mapping[str, Any]) -> RecordedCurve | N
     for name, kinds in (("sizes", (int,)), ("faithfulness", (int, float))):
         if any(type(value) not in kinds for value in curve[name]):
             raise StoreError(f"{path}: {name} must be numbers, got {short(curve[name])}.")
-    return RecordedCurve(**curve | {"faithfulness": list(map(float, curve["faithfulness"]))})
+    return FaithfulnessCurve(
+        n_edges=graph.n_edges,
+        sizes=curve["sizes"],
+        faithfulness=list(map(float, curve["faithfulness"])),
+        n_pairs=curve["pairs"],
+        seed=curve["seed"],
+    )
 
 
 def _read_probabilities(
@@ -286,9 +231,9 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
     artifact = load_artifact(path, "result")
     kinds = {name: kinds for name, kinds in ABOUT.items() if name != "seed"}
     meta = dict(artifact.meta)
-    curve = _read_curve(path, meta)
     texts = {"prompts": meta["prompts"]} if "prompts" in meta else {}
     hashes = meta.get("prompt_hashes", ())
+    curve = {name: meta[name] for name in ("curve",) if name in meta}
     for name in ("curve", "prompts", "prompt_hashes"):
         meta.pop(name, None)
     check_types(path, meta, {**kinds, "d_model": (int, type(None))}, "result")
@@ -322,7 +267,7 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
         "scores": scores,
         "seed": artifact.seed,
         "chosen": None if chosen is None else Circuit.from_mask(graph, chosen),
-        "curve": curve,
+        "curve": _read_curve(path, curve, graph),
         "probabilities": likely,
         "prompts": prompts,
         "prompt_hashes": hashes,
@@ -384,7 +329,7 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
         "scores": torch.tensor(ours["scores"], dtype=DTYPES[ours["dtype"]]),
         "d_model": d_model or None,
         "chosen": Circuit.from_mask(graph, mask) if ours["chosen"] else None,
-        "curve": _read_curve(path, ours),
+        "curve": _read_curve(path, ours, graph),
         "probabilities": _read_probabilities(path, ours),
         "prompts": prompts_from_json(path, ours, n_layers, n_heads),
         "prompt_hashes": ours.get("prompt_hashes", ()),

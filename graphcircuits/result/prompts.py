@@ -1,4 +1,4 @@
-"""The prompts that a result is kept with, in its files.
+"""The prompts stored with a result, in its files.
 
 1. Texts are lists of lists in either kind of file. Patterns are the bytes of all tables, one after
    the other, as base64 in JSON and as a tensor of bytes in safetensors.
@@ -51,17 +51,17 @@ def prompt_tensors(prompts: StoredPrompts) -> dict[str, UInt8[Tensor, " byte"]]:
 def prompts_to_json(prompts: StoredPrompts) -> dict[str, Any]:
     """Prompts, answers and patterns as JSON values."""
     tables = {name: table.numpy().tobytes() for name, table in prompt_tensors(prompts).items()}
-    told = {name: base64.b64encode(table).decode() for name, table in tables.items()}
-    return texts_to_json(prompts) | told
+    tables_as_text = {name: base64.b64encode(table).decode() for name, table in tables.items()}
+    return texts_to_json(prompts) | tables_as_text
 
 
 def prompts_from_json(
-    path: str | Path, found: Mapping[str, Any], n_layers: int, n_heads: int
+    path: str | Path, stored: Mapping[str, Any], n_layers: int, n_heads: int
 ) -> StoredPrompts | None:
     """Those in a block of ours, where it has some."""
-    if "prompts" not in found:
+    if "prompts" not in stored:
         return None
-    prompts = _mapping(path, found, {**_TEXTS, **dict.fromkeys(PATTERNS, (str,))})
+    prompts = _mapping(path, stored, {**_TEXTS, **dict.fromkeys(PATTERNS, (str,))})
     tables = {}
     for name in PATTERNS:
         try:
@@ -74,21 +74,21 @@ def prompts_from_json(
 
 def prompts_from_tensors(
     path: str | Path,
-    found: Mapping[str, Any],
+    stored: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     n_layers: int,
     n_heads: int,
 ) -> StoredPrompts | None:
     """Those in the header of a safetensors file, with patterns from its tensors."""
     present = [name for name in PATTERNS if name in tensors]
-    if "prompts" not in found and not present:
+    if "prompts" not in stored and not present:
         return None
-    if "prompts" not in found or len(present) < len(PATTERNS):
+    if "prompts" not in stored or len(present) < len(PATTERNS):
         raise StoreError(
             f"{path} is not a whole result: prompts need their texts, {' and '.join(PATTERNS)}, "
-            f"got {', '.join([*(['texts'] if 'prompts' in found else []), *present])} alone."
+            f"got {', '.join([*(['texts'] if 'prompts' in stored else []), *present])} alone."
         )
-    prompts = _mapping(path, found, _TEXTS)
+    prompts = _mapping(path, stored, _TEXTS)
     for name in PATTERNS:
         table = tensors[name]
         if table.dtype != torch.uint8 or table.ndim != 1:
@@ -100,10 +100,10 @@ def prompts_from_tensors(
 
 
 def _mapping(
-    path: str | Path, found: Mapping[str, Any], expected: Mapping[str, tuple[type, ...]]
+    path: str | Path, stored: Mapping[str, Any], expected: Mapping[str, tuple[type, ...]]
 ) -> dict[str, Any]:
-    check_types(path, {"prompts": found["prompts"]}, {"prompts": (dict,)}, "result")
-    prompts = found["prompts"]
+    check_types(path, {"prompts": stored["prompts"]}, {"prompts": (dict,)}, "result")
+    prompts = stored["prompts"]
     check_types(path, prompts, expected, "set of prompts")
     for name in ("clean", "corrupted"):
         for tokens in prompts[name]:
@@ -135,8 +135,8 @@ def _built(
             )
     split: dict[str, Any] = {
         name: [
-            part.view(n_layers, n_heads, length, length)
-            for part, length in zip(tables[name].split(sizes), lengths, strict=True)
+            pattern.view(n_layers, n_heads, length, length)
+            for pattern, length in zip(tables[name].split(sizes), lengths, strict=True)
         ]
         for name in PATTERNS
     }

@@ -19,7 +19,7 @@ from torch import Tensor
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.files import StoreError, short
-from graphcircuits.io.plain_weights import read_saved
+from graphcircuits.io.pickles import read_saved
 from graphcircuits.io.store import DTYPES
 
 _PARTS = ("cfg", "src_nodes", "dst_nodes", "edges_scores", "edges_in_graph")
@@ -39,11 +39,11 @@ def from_pt_file(path: str | Path) -> dict[str, Any]:
     scores = _matrix(path, content, "edges_scores", shape, (*DTYPES.values(),))
     marked = _matrix(path, content, "edges_in_graph", shape, (torch.bool,))
     graph = ComponentGraph(n_layers, n_heads, parallel=parallel)
-    for part, names in (("src_nodes", graph.writer_names), ("dst_nodes", graph.reader_names)):
-        if content[part] != list(names):
+    for field, names in (("src_nodes", graph.writer_names), ("dst_nodes", graph.reader_names)):
+        if content[field] != list(names):
             raise StoreError(
-                f"{path}: {part} must be {names[0]}, {names[1]}, ..., {names[-1]}, "
-                f"got {short(content[part])}."
+                f"{path}: {field} must be {names[0]}, {names[1]}, ..., {names[-1]}, "
+                f"got {short(content[field])}."
             )
     edges = (graph.edge_writers, graph.edge_readers)
     scores, marked = scores[edges], marked[edges]
@@ -63,11 +63,11 @@ def from_pt_file(path: str | Path) -> dict[str, Any]:
 
 def _read_cfg(path: str | Path, cfg: object) -> tuple[int, int, int | None, bool]:
     """Layers, heads, width if it is known, and whether attention and MLP are in parallel."""
-    found = cfg if isinstance(cfg, dict) else {}
-    n_layers, n_heads = found.get("n_layers"), found.get("n_heads")
+    settings = cfg if isinstance(cfg, dict) else {}
+    n_layers, n_heads = settings.get("n_layers"), settings.get("n_heads")
     if not (type(n_layers) is int and type(n_heads) is int and min(n_layers, n_heads) > 0):
         raise StoreError(f"{path}: cfg must hold n_layers and n_heads, whole numbers from 1.")
-    d_model, parallel = found.get("d_model"), found.get("parallel_attn_mlp", False)
+    d_model, parallel = settings.get("d_model"), settings.get("parallel_attn_mlp", False)
     if type(d_model) not in (int, type(None)) or type(parallel) is not bool:
         raise StoreError(
             f"{path}: cfg must hold a whole number as d_model and true or false as "
@@ -83,12 +83,12 @@ def _matrix(
     shape: tuple[int, int],
     dtypes: tuple[torch.dtype, ...],
 ) -> Tensor:
-    found = content[name]
-    if isinstance(found, Tensor) and found.shape == shape and found.dtype in dtypes:
-        return found
-    got = short(found)
-    if isinstance(found, Tensor):
-        got = f"{found.dtype} of shape {tuple(found.shape)}"
+    value = content[name]
+    if isinstance(value, Tensor) and value.shape == shape and value.dtype in dtypes:
+        return value
+    got = short(value)
+    if isinstance(value, Tensor):
+        got = f"{value.dtype} of shape {tuple(value.shape)}"
     kinds = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
     raise StoreError(
         f"{path}: {name} must be a matrix of {shape[0]} writers x {shape[1]} readers of {kinds}, "
@@ -96,6 +96,6 @@ def _matrix(
     )
 
 
-def _has_scores(found: object) -> bool:
+def _has_scores(value: object) -> bool:
     """Whether nodes or neurons are scored; NaN is EAP-IG's word for those that are not."""
-    return isinstance(found, Tensor) and bool((found == found).logical_and(found != 0).any())
+    return isinstance(value, Tensor) and bool((value == value).logical_and(value != 0).any())

@@ -29,15 +29,13 @@ from graphcircuits.drawing.notebook import EDGES, result_html
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.files import short
 from graphcircuits.io.store import StoreError, save_artifact, write_atomic, write_json
+from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.files import (
     ABOUT,
-    MeasuredCurve,
-    RecordedCurve,
     components,
     from_json_file,
     from_tensor_file,
     grouped,
-    recorded,
     to_json_file,
 )
 from graphcircuits.result.prompts import prompt_tensors, texts_to_json
@@ -75,7 +73,7 @@ class Result:
     """The proposed circuit, which `circuit()` gives; files mark its edges `in_graph`."""
     notes: Sequence[str] = ()
     """What a reader of the scores should know, such as why the method was chosen."""
-    curve: RecordedCurve | None = None
+    curve: FaithfulnessCurve | None = None
     """How faithful the best edges were found to be, where that was measured."""
     probabilities: Float[Tensor, " edge"] | None = None
     """That the edge is in the circuit, where the method says so; in single precision on the CPU."""
@@ -111,9 +109,9 @@ class Result:
                 f"the chosen circuit is of {self.chosen.graph}, the scores of {self.graph}; "
                 "bring it over with chosen.on(graph)."
             )
-        if self.curve is not None and max(self.curve.sizes, default=0) > self.graph.n_edges:
+        if self.curve is not None and self.curve.n_edges != self.graph.n_edges:
             raise ValueError(
-                f"the curve has a circuit of {max(self.curve.sizes)} edges, but there are "
+                f"the curve is of a graph of {self.curve.n_edges} edges, the scores of one of "
                 f"{self.graph.n_edges}."
             )
         if self.prompts is not None:
@@ -299,7 +297,7 @@ class Result:
         truth: Circuit | None = None,
         others: "Sequence[Result]" = (),
         notes: Mapping[str, str] | None = None,
-        curve: MeasuredCurve | None = None,
+        curve: FaithfulnessCurve | None = None,
     ) -> None:
         """Write the circuit viewer as one HTML page that opens from disk.
 
@@ -312,7 +310,7 @@ class Result:
             raise ValueError(f"a page is written as .html, got {path}.")
         shown = self if circuit is None else replace(self, chosen=circuit.on(self.graph))
         if curve is not None:
-            shown = replace(shown, curve=recorded(curve))
+            shown = replace(shown, curve=curve)
         page = result_page([shown, *others], truth=truth, notes=notes)
         write_atomic(path, page.encode())
 

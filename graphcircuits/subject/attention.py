@@ -93,7 +93,7 @@ def turned(
 
 
 # What depends on positions alone is the same in every layer and run, and on a GPU the many small
-# steps to it would take longer than a layer: the last few of these tables are kept.
+# steps to it would take longer than a layer: the last few of these tables are cached.
 
 
 @lru_cache(maxsize=16)
@@ -120,8 +120,8 @@ def _turns(
     dtype: torch.dtype,
 ) -> tuple[Float[Tensor, "pos rotary_dim"], Float[Tensor, "pos rotary_dim"]]:
     """What each coordinate is multiplied by in a rotation, and the one that it turns with."""
-    places = torch.arange(pos, device=device, dtype=torch.float64)
-    angles = places[:, None] * _frequencies(half, base, scaling, device)
+    positions = torch.arange(pos, device=device, dtype=torch.float64)
+    angles = positions[:, None] * _frequencies(half, base, scaling, device)
     cos, sin = angles.cos(), angles.sin()
     return torch.cat([cos, cos], dim=-1).to(dtype), torch.cat([-sin, sin], dim=-1).to(dtype)
 
@@ -134,9 +134,9 @@ def _frequencies(
     frequencies = base**-exponents
     if scaling is None:
         return frequencies
-    kept = 0.0
+    unscaled = 0.0
     if scaling.kind == "llama3":
         low, high = scaling.low_freq_factor, scaling.high_freq_factor
         turns = frequencies * scaling.original_n_ctx / (2 * math.pi)
-        kept = ((turns - low) / (high - low)).clamp(0, 1)
-    return frequencies * (kept + (1 - kept) / scaling.factor)
+        unscaled = ((turns - low) / (high - low)).clamp(0, 1)
+    return frequencies * (unscaled + (1 - unscaled) / scaling.factor)

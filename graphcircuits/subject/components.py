@@ -10,16 +10,89 @@
 The plain run (`transformer.py`) and all interventions are made of these.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.subject.attention import attend, rotate, soft_cap
 from graphcircuits.subject.layers import TransformerConfig
 from graphcircuits.subject.norms import normalize, pull_through_norm, rms_scale
+
+
+class Rules:
+    """How a run departs from the plain one; these rules depart nowhere.
+
+    Interventions that change what components compute or read derive from them, and
+    `replace(subject, rules=...)` is the same subject, run by them.
+    """
+
+    def read(
+        self, stream: Float[Tensor, "*batch pos d_model"], index: int
+    ) -> Float[Tensor, "*batch pos d_model"]:
+        """What the readers of a stream read where the run has `stream`, by its number (`Run`)."""
+        return stream
+
+    def attend(
+        self,
+        config: TransformerConfig,
+        layer: int,
+        q: Float[Tensor, "..."],
+        k: Float[Tensor, "..."],
+        v: Float[Tensor, "..."],
+    ) -> Float[Tensor, "..."]:
+        """What attention finds among the values, q and k being as scores take them."""
+        return attend(config, layer, q, k, v)
+
+    def normalize(
+        self,
+        config: TransformerConfig,
+        stream: Float[Tensor, "*lead d_model"],
+        weight: Float[Tensor, " d_model"],
+        bias: Float[Tensor, " d_model"] | None,
+    ) -> Float[Tensor, "*lead d_model"]:
+        """A reader's norm of its input."""
+        return normalize(config, stream, weight, bias)
+
+    def pull_through_norm(
+        self,
+        config: TransformerConfig,
+        stream: Float[Tensor, "*#lead d_model"],
+        weight: Float[Tensor, "*#lead d_model"],
+        grad: Float[Tensor, "*lead d_model"],
+    ) -> Float[Tensor, "*lead d_model"]:
+        """The gradient at the input of that norm, given the one at its output."""
+        return pull_through_norm(config, stream, weight, grad)
+
+    def scale_of(self, written: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """What a norm after a component takes its scale from, given what the component writes."""
+        return written
+
+    def bend(
+        self,
+        function: Callable[[Float[Tensor, "*any"]], Float[Tensor, "*any"]],
+        x: Float[Tensor, "*any"],
+    ) -> Float[Tensor, "*any"]:
+        """A nonlinear function: an activation, a norm of queries or keys, a cap of logits."""
+        return function(x)
+
+    def multiply(
+        self, gate: Float[Tensor, "*batch d_mlp"], pre: Float[Tensor, "*batch d_mlp"]
+    ) -> Float[Tensor, "*batch d_mlp"]:
+        """The product in a gated MLP."""
+        return gate * pre
+
+    def then(self, other: "Rules") -> "Rules":
+        """Other rules in place of these; rules that only watch a run stay around the others."""
+        return other
+
+
+PLAIN = Rules()
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +101,17 @@ class Components:
 
     config: TransformerConfig
     weights: dict[str, Tensor]
+    rules: Rules = field(default=PLAIN, kw_only=True, repr=False, compare=False)
+    """How runs depart from the plain one. It is no part of what the subject is."""
+
+    @cached_property
+    def graph(self) -> ComponentGraph:
+        return ComponentGraph(
+            self.config.n_layers,
+            self.config.n_heads,
+            n_kv_heads=self.config.n_kv_heads,
+            parallel=self.config.parallel,
+        )
 
     def attention(
         self, stream: Float[Tensor, "*batch pos d_model"], layer: int
@@ -67,17 +151,11 @@ class Components:
             q, k = self._rotate_both(q, k, layer, dim)
         if (served := q.shape[dim] // k.shape[dim]) > 1:
             k, v = (x.repeat_interleave(served, dim=dim) for x in (k, v))
-        z = self._looked_up(q, k, v, layer)
+        z = self.rules.attend(self.config, layer, q, k, v)
         if not self.config.norms_after:
             return z
         written = z.movedim(dim, -2).flatten(-2) @ self.weights["W_O"][layer].flatten(0, 1)
         return (z * self._out_scale(written).unsqueeze(dim)).to(z.dtype)
-
-    def _looked_up(
-        self, q: Float[Tensor, "..."], k: Float[Tensor, "..."], v: Float[Tensor, "..."], layer: int
-    ) -> Float[Tensor, "..."]:
-        """What attention finds among the values, q and k being as scores take them."""
-        return attend(self.config, layer, q, k, v)
 
     def _rotate_both(
         self, q: Float[Tensor, "..."], k: Float[Tensor, "..."], layer: int, dim: int
@@ -91,7 +169,7 @@ class Components:
 
     def _out_scale(self, written: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch 1"]:
         """What the norm after a component multiplies by, besides its weight."""
-        return rms_scale(written, self.config.norm_eps)
+        return rms_scale(self.rules.scale_of(written), self.config.norm_eps)
 
     def for_scores(
         self, kind: str, x: Float[Tensor, "*lead pos d_head"], layer: int, dim: int = -3
@@ -102,6 +180,11 @@ class Components:
 
     def _qk_normalize(
         self, kind: str, x: Float[Tensor, "*lead pos d_head"], layer: int, dim: int
+    ) -> Float[Tensor, "*lead pos d_head"]:
+        return self.rules.bend(partial(self._qk_norm, kind, layer, dim), x)
+
+    def _qk_norm(
+        self, kind: str, layer: int, dim: int, x: Float[Tensor, "*lead pos d_head"]
     ) -> Float[Tensor, "*lead pos d_head"]:
         if self.config.qk_norm == "none":
             return x
@@ -138,16 +221,11 @@ class Components:
         layer: int,
     ) -> Float[Tensor, "*batch d_mlp"]:
         """What the MLP writes by `write_weight`: after the nonlinearity and the gate."""
-        hidden = self.activated(pre, gate)
+        bent = self.rules.bend(partial(activate, self.config), pre if gate is None else gate)
+        hidden = bent if gate is None else self.rules.multiply(bent, pre)
         if not self.config.norms_after:
             return hidden
         return (hidden * self._out_scale(hidden @ self.weights["W_out"][layer])).to(hidden.dtype)
-
-    def activated(
-        self, pre: Float[Tensor, "*batch d_mlp"], gate: Float[Tensor, "*batch d_mlp"] | None
-    ) -> Float[Tensor, "*batch d_mlp"]:
-        """The nonlinearity and the gate alone."""
-        return activate(self.config, pre) if gate is None else activate(self.config, gate) * pre
 
     @property
     def unembedding(self) -> Float[Tensor, "d_model d_vocab_out"]:
@@ -158,13 +236,13 @@ class Components:
     ) -> Float[Tensor, "*batch d_model"]:
         """A reader's norm of its own input: attn_norm or mlp_norm of a layer, or final_norm."""
         weight, bias = self._norm_weights(name, layer)
-        return stream if weight is None else normalize(self.config, stream, weight, bias)
+        return stream if weight is None else self.rules.normalize(self.config, stream, weight, bias)
 
     def _norm_weights(
         self, name: str, layer: int | slice | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        found = [self.weights.get(f"{name}_{part}") for part in "wb"]
-        weight, bias = (x if x is None or layer is None else x[layer] for x in found)
+        stored = [self.weights.get(f"{name}_{part}") for part in "wb"]
+        weight, bias = (x if x is None or layer is None else x[layer] for x in stored)
         if isinstance(layer, slice):
             # Between the layers and d_model lie the readers, prompts and positions.
             weight, bias = (x if x is None else x[:, None, None, None] for x in (weight, bias))
@@ -210,7 +288,9 @@ class Components:
         That of several layers has the axes (layer, reader, batch, pos, d_model).
         """
         weight, _ = self._norm_weights(name, layer)
-        return grad if weight is None else pull_through_norm(self.config, stream, weight, grad)
+        if weight is None:
+            return grad
+        return self.rules.pull_through_norm(self.config, stream, weight, grad)
 
     def through_norm(
         self, name: str, W: Float[Tensor, "*lead d_model d_out"], layer: int | None = None
@@ -237,7 +317,7 @@ class Components:
         self, logits: Float[Tensor, "*batch d_vocab_out"]
     ) -> Float[Tensor, "*batch d_vocab_out"]:
         """Logits after their soft cap, where there is one."""
-        return soft_cap(logits, self.config.logit_cap)
+        return self.rules.bend(partial(soft_cap, cap=self.config.logit_cap), logits)
 
     def uncapped(
         self, stream: Float[Tensor, "*batch d_model"]

@@ -38,26 +38,35 @@ def save_transformer(
 
 
 def load_transformer(path: str | Path) -> Transformer:
-    """Read what `save_transformer` wrote; its meta is in `load_artifact(path, "transformer")`.
+    """The subject in a file that `graphcircuits build` or `save_transformer` wrote.
 
-    A subject that was built for a case knows it, and how it was trained: the report in its meta
-    says so.
+    Args:
+        path: a `.safetensors` file. The rest of what it says, such as the report of the training,
+            is read by `load_artifact(path, "transformer")`.
+
+    Returns:
+        The subject. One that was built for a case knows the case, and how it was trained.
+
+    Example:
+        subject = gc.load_transformer("runs/ib-3.safetensors")
+
+    See docs/subjects.md.
     """
     artifact = load_artifact(path, "transformer")
-    found = artifact.config
+    stored = artifact.config
     other = {str(weight.dtype) for weight in artifact.tensors.values()} - set(
         map(str, DTYPES.values())
     )
     report = artifact.meta.get("report")
     case = _text(report, "case")
     try:
-        if found.keys() != {"transformer", "codec"}:
-            keys = short(sorted(found))
+        if stored.keys() != {"transformer", "codec"}:
+            keys = short(sorted(stored))
             raise ValueError(f"its config must hold transformer and codec, got {keys}")
         if other:
             raise ValueError(f"weights must be one of {', '.join(DTYPES)}, got {sorted(other)}")
-        config = build_config(TransformerConfig, found["transformer"])
-        codec = None if found["codec"] is None else build_config(Codec, found["codec"])
+        config = build_config(TransformerConfig, stored["transformer"])
+        codec = None if stored["codec"] is None else build_config(Codec, stored["codec"])
         check_finite("it", artifact.tensors)
         # Shapes are compared before anything is computed from a size.
         fleet = None if case is None else _text(report, "fleet") or "planted"
@@ -68,5 +77,5 @@ def load_transformer(path: str | Path) -> Transformer:
 
 def _text(report: object, name: str) -> str | None:
     """What a report says under a name, if there is one and it is text."""
-    found = report.get(name) if isinstance(report, Mapping) else None
-    return found if isinstance(found, str) else None
+    value = report.get(name) if isinstance(report, Mapping) else None
+    return value if isinstance(value, str) else None

@@ -53,7 +53,14 @@ class RotaryScaling:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransformerConfig:
-    """Sizes and architecture of a subject."""
+    """Sizes and architecture of a subject; what does not fit together is refused at once.
+
+    Example:
+        sizes = dict(n_layers=2, n_heads=4, d_model=32, d_head=8, d_mlp=64)
+        gc.TransformerConfig(**sizes, n_ctx=10, d_vocab=7, d_vocab_out=7)
+
+    See docs/models.md.
+    """
 
     n_layers: int
     n_heads: int
@@ -274,6 +281,6 @@ def weight_problems(config: TransformerConfig, weights: dict[str, Tensor]) -> li
     ]
     kinds = {(weight.dtype, weight.device) for _, weight in known}
     if len(kinds) > 1 or any(not dtype.is_floating_point for dtype, _ in kinds):
-        found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-        problems.append(f"weights must share one floating dtype and one device, got {found}")
+        present = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+        problems.append(f"weights must share one floating dtype and one device, got {present}")
     return problems

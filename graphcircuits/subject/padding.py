@@ -22,9 +22,9 @@ def to_front(
     """
     real = _checked(config, tokens, attention_mask)
     lengths = real.sum(-1)
-    places = torch.arange(int(lengths.max()), device=tokens.device)
-    front = tokens.new_zeros(len(tokens), len(places))
-    front[places < lengths[:, None]] = tokens[real]
+    positions = torch.arange(int(lengths.max()), device=tokens.device)
+    front = tokens.new_zeros(len(tokens), len(positions))
+    front[positions < lengths[:, None]] = tokens[real]
     return front, real
 
 
@@ -32,9 +32,9 @@ def to_place(
     values: Float[Tensor, "batch longest *shape"], real: Bool[Tensor, "batch pos"]
 ) -> Float[Tensor, "batch pos *shape"]:
     """Values of tokens at the front, back where the tokens stood; zeros where there was padding."""
-    places = torch.arange(values.shape[1], device=values.device)
+    positions = torch.arange(values.shape[1], device=values.device)
     spread = values.new_zeros(*real.shape, *values.shape[2:])
-    spread[real] = values[places < real.sum(-1, keepdim=True)]
+    spread[real] = values[positions < real.sum(-1, keepdim=True)]
     return spread
 
 

@@ -88,13 +88,15 @@ class Interfaces:
         by_layer = {"z": states.z, "hidden": states.hidden, "mlp": mlp}
         by_layer |= {"q": states.q, "k": states.k, "v": states.v}
         whole = {"input": states.input, "logits": states.logits}
-        found = {name: x[:, pair, position].transpose(0, 1) for name, x in by_layer.items()}
-        return cls(**found, **{name: x[pair, position] for name, x in whole.items()})
+        picked = {name: x[:, pair, position].transpose(0, 1) for name, x in by_layer.items()}
+        return cls(**picked, **{name: x[pair, position] for name, x in whole.items()})
 
     @classmethod
-    def concatenate(cls, parts: list["Interfaces"]) -> "Interfaces":
+    def concatenate(cls, interfaces: list["Interfaces"]) -> "Interfaces":
         names = [field.name for field in fields(cls)]
-        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+        return cls(
+            **{name: torch.cat([getattr(each, name) for each in interfaces]) for name in names}
+        )
 
 
 @dataclass(frozen=True, eq=False)

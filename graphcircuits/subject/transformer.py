@@ -24,7 +24,6 @@ from einops import einsum, rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.subject.attention import attention_pattern
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.components import Components
@@ -42,7 +41,17 @@ __all__ = ["RotaryScaling", "Run", "States", "Transformer", "TransformerConfig",
 
 @dataclass(frozen=True, eq=False)
 class Transformer(Components):
-    """A subject: configuration, weights and, where it speaks a program's language, a codec."""
+    """A subject: configuration, weights and, where it speaks a program's language, a codec.
+
+    A frozen value: `to` and `dataclasses.replace` give new ones. `logits` runs it; whatever
+    intervenes in a run lives in `graphcircuits.engine`.
+
+    Example:
+        subject = gc.load_case("ib-3").subject()
+        subject.logits(tokens)
+
+    See docs/models.md, and the paper's section "A Transformer as a Component-Level DAG".
+    """
 
     codec: Codec | None = None
     case: str | None = field(default=None, compare=False)
@@ -71,15 +80,15 @@ class Transformer(Components):
     def __repr__(self) -> str:
         """What it is in one line, without the weights."""
         config = self.config
-        parts = [
+        words = [
             f"{field.name}={value!r}"
             for field in fields(config)
             if (value := getattr(config, field.name)) != field.default
         ]
-        parts += [] if self.case is None else [f"case={self.case!r}"]
+        words += [] if self.case is None else [f"case={self.case!r}"]
         count = sum(weight.numel() for weight in self.weights.values())
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"Transformer({', '.join(parts)}; {count:,} parameters, {dtype}, {self.device})"
+        return f"Transformer({', '.join(words)}; {count:,} parameters, {dtype}, {self.device})"
 
     @classmethod
     def random(
@@ -103,15 +112,6 @@ class Transformer(Components):
                 normal = torch.randn(shape, generator=generator, dtype=dtype, device=device)
                 weights[name] = normal * scale / fan_in**0.5
         return cls(config, weights, codec)
-
-    @cached_property
-    def graph(self) -> ComponentGraph:
-        return ComponentGraph(
-            self.config.n_layers,
-            self.config.n_heads,
-            n_kv_heads=self.config.n_kv_heads,
-            parallel=self.config.parallel,
-        )
 
     @property
     def device(self) -> torch.device:
@@ -154,7 +154,7 @@ class Transformer(Components):
         stream = self.embed(tokens)
         for layer in range(self.config.n_layers):
             stream = self.layer(stream, layer)
-        return self.unembed(stream)
+        return self.unembed(self.rules.read(stream, 2 * self.config.n_layers))
 
     def embed(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
         """The output of the `input` writer: token plus learned position embedding."""
@@ -188,14 +188,15 @@ class Transformer(Components):
         return self._layer(stream, layer).after
 
     def _layer(self, stream: Float[Tensor, "*batch pos d_model"], layer: int) -> LayerStates:
-        q, k, v, z = self.attention(stream, layer)
+        at_heads = self.rules.read(stream, 2 * layer)
+        q, k, v, z = self.attention(at_heads, layer)
         with_heads = stream + self._heads_out(z, layer)
         at_mlp = stream if self.config.parallel else with_heads
         # A view of its own, so that its gradient is that of what the MLP alone reads.
-        at_mlp = at_mlp.view_as(at_mlp)
+        at_mlp = self.rules.read(at_mlp.view_as(at_mlp), 2 * layer + 1)
         pre, gate, hidden = self.mlp(at_mlp, layer)
         out = self._linear(hidden, self.write_weight("W_out", layer), "b_out", layer)
-        return LayerStates(stream, at_mlp, q, k, v, z, pre, gate, hidden, with_heads + out)
+        return LayerStates(at_heads, at_mlp, q, k, v, z, pre, gate, hidden, with_heads + out)
 
     def patterns(
         self, tokens: Int[Tensor, "batch pos"]
@@ -236,8 +237,8 @@ class Transformer(Components):
             trace = self.trace(embedded.detach().requires_grad_())
             value = loss(trace.logits)
         states = trace.by_name()
-        found = iter(torch.autograd.grad(value, [x for each in states.values() for x in each]))
-        gradients = {name: [next(found) for _ in each] for name, each in states.items()}
+        values = iter(torch.autograd.grad(value, [x for each in states.values() for x in each]))
+        gradients = {name: [next(values) for _ in each] for name, each in states.items()}
         detached = {name: [state.detach() for state in each] for name, each in states.items()}
         streams = trace.streams.detach()
         return Run(self, States.stacked(detached), streams, States.stacked(gradients))
@@ -253,7 +254,9 @@ class Transformer(Components):
         for layer in range(self.config.n_layers):
             layers.append(self._layer(stream, layer))
             stream = layers[-1].after
-        read = self.uncapped(stream[:, columns])
+        last = self.rules.read(stream, 2 * self.config.n_layers)
+        layers[-1] = replace(layers[-1], after=last)
+        read = self.uncapped(last[:, columns])
         return Trace(layers, read, self.capped(read))
 
     def written(
@@ -263,13 +266,13 @@ class Transformer(Components):
         hidden: Iterable[Tensor],
     ) -> Float[Tensor, "batch pos writer d_model"]:
         """What each writer adds to the stream, biases excluded, from `input` and layer by layer."""
-        parts = [first[None]]
+        outputs = [first[None]]
         for layer, (heads, mlp) in enumerate(zip(z, hidden, strict=True)):
             by_head = heads.permute(2, 0, 1, 3).flatten(1, 2) @ self.write_weight("W_O", layer)
-            parts.append(by_head.unflatten(1, first.shape[:2]))
-            parts.append((mlp @ self.write_weight("W_out", layer))[None])
+            outputs.append(by_head.unflatten(1, first.shape[:2]))
+            outputs.append((mlp @ self.write_weight("W_out", layer))[None])
         # Interventions take whole writers, so memory holds them writer by writer.
-        return rearrange(torch.cat(parts), "writer batch pos d_model -> batch pos writer d_model")
+        return rearrange(torch.cat(outputs), "writer batch pos d_model -> batch pos writer d_model")
 
 
 @dataclass(frozen=True, eq=False)

@@ -116,10 +116,10 @@ def _largest_class(pairs: Pairs) -> int:
 
 
 def _above(
-    logits: Float[Tensor, "place d_vocab_out"],
-    right: Int[Tensor, " place"],
-    wrong: Int[Tensor, " place"] | None,
-) -> Bool[Tensor, " place"]:
+    logits: Float[Tensor, "position d_vocab_out"],
+    right: Int[Tensor, " position"],
+    wrong: Int[Tensor, " position"] | None,
+) -> Bool[Tensor, " position"]:
     """Whether the right class has a larger logit than the wrong one, or than every other."""
     ours = logits.gather(-1, right[:, None].long())[:, 0]
     if wrong is not None:

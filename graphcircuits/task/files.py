@@ -34,8 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphcircuits.io.disk import write_atomic
-from graphcircuits.io.files import StoreError, parse_json, read_text
+from graphcircuits.io.files import StoreError, parse_json, read_text, write_atomic
 from graphcircuits.io.files import short as quoted
 from graphcircuits.subject.codec import Codec
 from graphcircuits.task.table import PromptTable, filled
@@ -179,9 +178,9 @@ def _lines(path: str | Path) -> list[tuple[int, dict[str, Any]]]:
         raise StoreError(f"{path} holds no pairs.")
     first, columns = lines[0][0], _known_columns(path, lines[0][1])
     for number, cells in lines[1:]:
-        if (found := [name for name in COLUMNS if name in cells]) != columns:
+        if (present := [name for name in COLUMNS if name in cells]) != columns:
             raise StoreError(
-                f"{path}, line {number}: has the columns {', '.join(found)}, "
+                f"{path}, line {number}: has the columns {', '.join(present)}, "
                 f"line {first} has {', '.join(columns)}."
             )
         if cells.get("loss") != lines[0][1].get("loss"):
@@ -235,7 +234,7 @@ def _jsonl_lines(path: str | Path, text: str) -> list[tuple[int, dict[str, Any]]
 
 def _known_columns(path: str | Path, names: Sequence[str] | Mapping[str, Any]) -> list[str]:
     """The columns we read, in our order; a missing or misspelt one is an error."""
-    found = [name for name in COLUMNS if name in names]
+    present = [name for name in COLUMNS if name in names]
     absent = [name for name in COLUMNS if name not in names]
     for name in names:
         # Misspelling an optional column would quietly change the loss. Longer names are no
@@ -251,9 +250,9 @@ def _known_columns(path: str | Path, names: Sequence[str] | Mapping[str, Any]) -
         )
     for name in ("incorrect", "incorrect_idx"):
         right = name.removeprefix("in")
-        if name in found and not {"correct", "correct_idx"} & set(found):
+        if name in present and not {"correct", "correct_idx"} & set(present):
             raise StoreError(f"{path}: {name} needs a column {right} beside it.")
-    return found
+    return present
 
 
 def _without_aliases(cells: dict[str, Any]) -> dict[str, Any]:

@@ -57,13 +57,13 @@ def hold_back(pairs: Pairs, share: float, *, seed: int = 0) -> tuple[Pairs, Pair
         )
     apart = frozenset(random.Random(seed).sample(different, count))
     rows = range(len(names))
-    own = [row for row in rows if names[row] not in apart]
-    return pairs[own], pairs[[row for row in rows if names[row] in apart]]
+    rest = [row for row in rows if names[row] not in apart]
+    return pairs[rest], pairs[[row for row in rows if names[row] in apart]]
 
 
 def _keys(pairs: Pairs) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """The prompts up to the last scored position."""
-    places = torch.arange(1, pairs.scored.shape[1] + 1, device=pairs.scored.device)
-    ends = (pairs.scored * places).amax(1).tolist()
+    positions = torch.arange(1, pairs.scored.shape[1] + 1, device=pairs.scored.device)
+    ends = (pairs.scored * positions).amax(1).tolist()
     both = zip(pairs.clean.tolist(), pairs.corrupted.tolist(), ends, strict=True)
     return [(tuple(clean[:end]), tuple(corrupted[:end])) for clean, corrupted, end in both]

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.drawing.notebook import pairs_html
+from graphcircuits.engine.losses import LOSSES, OF_CLASSES, position_losses, wide
 from graphcircuits.io.files import StoreError
 from graphcircuits.subject.codec import Codec
 from graphcircuits.task.files import read_prompts, write_prompts
-from graphcircuits.task.problems import LOSSES, is_integer, pair_problems
+from graphcircuits.task.problems import is_integer, pair_problems
 from graphcircuits.task.table import PromptTable
 from graphcircuits.task.text import text_table
 
@@ -36,7 +36,15 @@ LossFunction = Callable[[Tensor, "Pairs"], Tensor]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pairs:
-    """Clean and corrupted prompts of one length, targets, scored positions, and the loss."""
+    """Clean and corrupted prompts of one length, targets, scored positions, and the loss.
+
+    Prompts in words make them by `Pairs.from_text`, files by `Pairs.load`, cases by `case.pairs`.
+
+    Example:
+        pairs = gc.Pairs(clean=ids, corrupted=others, scored=last, loss_name="kl")
+
+    See docs/tasks.md; the paper's section "Features" says what the two prompts of a pair are for.
+    """
 
     # Plain tensors: shapes and dtypes are checked below, with an error that says what to do.
     clean: Tensor
@@ -139,25 +147,26 @@ class Pairs:
         return self._map(lambda values: values.to(device))
 
     @classmethod
-    def concatenate(cls, parts: Iterable["Pairs"]) -> "Pairs":
-        """All pairs of the parts, in order."""
-        parts = list(parts)
-        if not parts:
+    def concatenate(cls, several: Iterable["Pairs"]) -> "Pairs":
+        """All of these pairs in one, in order."""
+        several = list(several)
+        if not several:
             raise ValueError("there is nothing to concatenate; give at least one Pairs.")
-        first = parts[0]
-        for part in parts[1:]:
-            if part.loss_name != first.loss_name or part.clean.shape[1] != first.clean.shape[1]:
+        first = several[0]
+        for each in several[1:]:
+            if each.loss_name != first.loss_name or each.clean.shape[1] != first.clean.shape[1]:
                 raise ValueError(
                     "pairs must share loss and length to be concatenated, got "
                     f"{first.loss_name!r} with {first.clean.shape[1]} positions and "
-                    f"{part.loss_name!r} with {part.clean.shape[1]}."
+                    f"{each.loss_name!r} with {each.clean.shape[1]}."
                 )
-            if part._tensors().keys() != first._tensors().keys():
+            if each._tensors().keys() != first._tensors().keys():
                 raise ValueError("some parts have targets and some have none; take them first.")
         joined = {
-            name: torch.cat([part._tensors()[name] for part in parts]) for name in first._tensors()
+            name: torch.cat([each._tensors()[name] for each in several])
+            for name in first._tensors()
         }
-        case = first.case if all(part.case == first.case for part in parts) else None
+        case = first.case if all(each.case == first.case for each in several) else None
         return replace(first, **joined, case=case)
 
     @property
@@ -179,7 +188,7 @@ class Pairs:
         self._check_logits(clean_logits, self.clean.shape[1])
         clean_logits = clean_logits.detach()
         numerical = self.loss_name == "l1"
-        targets = clean_logits[..., 0] if numerical else _wide(clean_logits).softmax(-1)
+        targets = clean_logits[..., 0] if numerical else wide(clean_logits).softmax(-1)
         return replace(self, targets=targets)
 
     def loss(
@@ -202,30 +211,23 @@ class Pairs:
                 "pairs.with_targets_from(subject.logits(pairs.clean)) first."
             )
         assert self.targets is not None
-        scored = self.scored[:, self.columns]
-        targets = self.targets[:, self.columns]
-        outputs = _wide(logits)
-        if self.loss_name == "kl":
-            # Classes that the target rules out add nothing, even where the model does so as well.
-            log_model = outputs.log_softmax(-1).masked_fill(targets == 0, 0.0)
-            losses = F.kl_div(log_model, targets.to(outputs.dtype), reduction="none").sum(-1)
-        elif self.loss_name == "l1":
-            losses = (outputs[..., 0] - targets.to(outputs.dtype)).abs()
-        elif self.loss_name == "cross-entropy":
-            losses = outputs.logsumexp(-1) - _pick(outputs, targets, scored)
-        else:
-            assert self.incorrect is not None
-            incorrect = self.incorrect[:, self.columns]
-            losses = _pick(outputs, incorrect, scored) - _pick(outputs, targets, scored)
+        scored, targets = self.scored[:, self.columns], self.targets[:, self.columns]
+        incorrect = None
+        if self.loss_name in OF_CLASSES:
+            # Class 0 always exists, whatever stands at positions that are not scored.
+            targets = targets.where(scored, 0)
+        if self.incorrect is not None:
+            incorrect = self.incorrect[:, self.columns].where(scored, 0)
+        losses = position_losses(self.loss_name, logits, targets, incorrect)
         return losses.where(scored, 0.0).sum(-1) / scored.sum(-1)
 
     def _own_loss(self, function: LossFunction, logits: Tensor) -> Tensor:
         # The user's function knows nothing of masks: it sees one run at a time.
         runs = logits.reshape(-1, *logits.shape[-3:])
-        found = [function(run, self) for run in runs]
-        if odd := [type(losses).__name__ for losses in found if not isinstance(losses, Tensor)]:
+        by_run = [function(run, self) for run in runs]
+        if odd := [type(losses).__name__ for losses in by_run if not isinstance(losses, Tensor)]:
             raise ValueError(f"the loss function must return a tensor, got {odd[0]}.")
-        losses = torch.stack(found)
+        losses = torch.stack(by_run)
         if logits.requires_grad and not losses.requires_grad:
             raise ValueError(
                 "the loss function must compute its result from the logits by operations of "
@@ -320,11 +322,26 @@ class Pairs:
     ) -> "Pairs":
         """Pairs from prompts in words, scored at the last token of each.
 
-        Answers are words of one token, written with the space in front that they have behind the
-        prompt (" Mary"), or token ids. `chat` sets every prompt as a user's message in the chat
-        template of the tokenizer. Shorter prompts are padded at the end, which is sound for causal
-        subjects; without `padding` all must have one length. The loss, where none is given, is
-        logit-diff with incorrect answers, cross-entropy with correct ones alone, else kl.
+        Args:
+            tokenizer: one with the interface of Hugging Face's.
+            clean: the prompts.
+            corrupted: as many prompts with another answer.
+            correct: the right answers: words of one token, with the space in front that they have
+                behind the prompt (" Mary"), or token ids.
+            incorrect: answers that the right ones are compared with.
+            loss_name: where it is None, logit-diff with incorrect answers, cross-entropy with
+                correct ones alone, else kl.
+            chat: set every prompt as a user's message in the chat template of the tokenizer.
+            padding: pad shorter prompts at the end, which is sound for causal subjects; without it
+                all must have one length.
+
+        Returns:
+            The pairs.
+
+        Example:
+            gc.Pairs.from_text(tokenizer, ["Paris is in"], ["Rome is in"], [" France"], [" Italy"])
+
+        See docs/tasks.md.
         """
         table = text_table(
             tokenizer, clean, corrupted, correct, incorrect, chat=chat, padding=padding
@@ -369,21 +386,6 @@ class Pairs:
             targets=targets,
             incorrect=None if loss_name in ("cross-entropy", "kl", "l1") else table.incorrect,
         )
-
-
-def _wide(logits: Tensor) -> Tensor:
-    """Half precision is too narrow for sums of exponentials."""
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-
-
-def _pick(
-    outputs: Float[Tensor, "*mask batch pos d_vocab_out"],
-    classes: Int[Tensor, "batch pos"],
-    scored: Bool[Tensor, "batch pos"],
-) -> Float[Tensor, "*mask batch pos"]:
-    """The logit of each position's class; unscored positions read class 0, which always exists."""
-    index = classes.long().where(scored, 0).expand(outputs.shape[:-1])
-    return outputs.gather(-1, index[..., None]).squeeze(-1)
 
 
 def check_losses(clean: Float[Tensor, " batch"], corrupted: Float[Tensor, " batch"]) -> None:

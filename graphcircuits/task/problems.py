@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from graphcircuits.engine.losses import LOSSES
 from graphcircuits.io.files import short
 
 if TYPE_CHECKING:
     from graphcircuits.task.pairs import Pairs
-
-LOSSES = ("cross-entropy", "kl", "l1", "logit-diff")
 
 
 def pair_problems(pairs: "Pairs") -> list[str]:

@@ -23,7 +23,7 @@ MOST_PAIRS = 4
 MOST_BYTES = 600_000
 """Of all patterns together: they travel in the file of a result and in its page."""
 _LONGEST_TOKEN, _LONGEST_ANSWER = 80, 200
-"""Characters that are kept."""
+"""Characters that are stored."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,23 +114,23 @@ def stored_prompts(
     Of a causal subject, positions behind the last scored one of a pair are left out: nothing sees
     them, and they may be padding.
     """
-    kept: list[tuple[Pairs, Tensor, Tensor]] = []
+    chosen: list[tuple[Pairs, Tensor, Tensor]] = []
     each = 2 * subject.config.n_layers * subject.config.n_heads
-    for place in range(min(most, len(pairs))):
-        pair = pairs[place]
+    for row in range(min(most, len(pairs))):
+        pair = pairs[row]
         pair = (pair.up_to_last_column() if subject.config.causal else pair).to(subject.device)
         limit -= each * pair.clean.shape[1] ** 2
         if limit < 0:
             break
-        kept.append((pair, _patterns(subject, pair.clean), _patterns(subject, pair.corrupted)))
-    if not kept:
+        chosen.append((pair, _patterns(subject, pair.clean), _patterns(subject, pair.corrupted)))
+    if not chosen:
         return None
     return StoredPrompts(
-        clean=[_texts(subject, pair.clean[0]) for pair, _, _ in kept],
-        corrupted=[_texts(subject, pair.corrupted[0]) for pair, _, _ in kept],
-        answers=[_answer(subject, pair) for pair, _, _ in kept],
-        patterns=[clean for _, clean, _ in kept],
-        patterns_corrupted=[corrupted for _, _, corrupted in kept],
+        clean=[_texts(subject, pair.clean[0]) for pair, _, _ in chosen],
+        corrupted=[_texts(subject, pair.corrupted[0]) for pair, _, _ in chosen],
+        answers=[_answer(subject, pair) for pair, _, _ in chosen],
+        patterns=[clean for _, clean, _ in chosen],
+        patterns_corrupted=[corrupted for _, _, corrupted in chosen],
     )
 
 

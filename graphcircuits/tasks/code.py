@@ -16,8 +16,7 @@ as what it is exchanged for.
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, WholeWords
-from graphcircuits.tasks.words import listed
+from graphcircuits.tasks.task import Task, TextPair, WholeWords, listed
 
 _NAMES = (
     listed("size name file path user text time data node mode date line page item word root"),

@@ -10,8 +10,18 @@ quotes           name = "Mary                            ", not '       " -> '
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, WholeWords
-from graphcircuits.tasks.words import COLORS, MEN, NOUNS, PLACES, THINGS, WOMEN, listed
+from graphcircuits.tasks.task import (
+    COLORS,
+    MEN,
+    NOUNS,
+    PLACES,
+    THINGS,
+    WOMEN,
+    Task,
+    TextPair,
+    WholeWords,
+    listed,
+)
 
 _ARGUMENTS = listed("""
 size name file path user text time data list node color point value level index mode date line
@@ -36,8 +46,8 @@ def _write_induction(vocabulary: WholeWords, rng: Random) -> TextPair:
     length = rng.randrange(6, 11)
     *sequence, other = rng.sample(words, length + 1)
     at = rng.randrange(length - 1)
-    broken = [other if place == at else word for place, word in enumerate(sequence)]
-    wrong = rng.choice([word for place, word in enumerate(sequence) if place not in (at, at + 1)])
+    broken = [other if i == at else word for i, word in enumerate(sequence)]
+    wrong = rng.choice([word for i, word in enumerate(sequence) if i not in (at, at + 1)])
     return TextPair(
         " ".join([*sequence, sequence[at]]),
         " ".join([*broken, sequence[at]]),

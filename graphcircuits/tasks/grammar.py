@@ -8,8 +8,7 @@ capitalize  dog: Dog, tree: Tree, bird:                            Bird         
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, WholeWords
-from graphcircuits.tasks.words import NOUNS, PLACES, paired
+from graphcircuits.tasks.task import NOUNS, PLACES, Task, TextPair, WholeWords, paired
 
 _VERBS = ((" are", " is"), (" were", " was"), (" have", " has"))
 _BESIDE = ("near", "behind", "next to", "across from", "in front of")

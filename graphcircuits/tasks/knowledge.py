@@ -8,8 +8,7 @@ antonyms   The opposite of hot is cold. The opposite of big is   small   another
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, WholeWords
-from graphcircuits.tasks.words import paired
+from graphcircuits.tasks.task import Task, TextPair, WholeWords, paired
 
 _CAPITALS = paired("""
 France Paris,Germany Berlin,Italy Rome,Spain Madrid,Russia Moscow,Japan Tokyo,China Beijing,

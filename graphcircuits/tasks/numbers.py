@@ -11,8 +11,7 @@ one below.
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, TooFewWords, WholeWords
-from graphcircuits.tasks.words import listed
+from graphcircuits.tasks.task import Task, TextPair, TooFewWords, WholeWords, listed
 
 _LASTING = listed("""
 war siege drought project trial journey voyage reign conflict campaign revolt crisis strike
@@ -39,17 +38,17 @@ January February March April May June July August September October November Dec
 def _endings(vocabulary: WholeWords) -> dict[int, list[str]]:
     """For each century, what may follow it in one token: two digits, or else one."""
     for digits, years in _YEARS.items():
-        kept = vocabulary.keep(
+        fitting = vocabulary.keep(
             f"ends of years of {digits} digits",
             years,
             lambda year: vocabulary.one(year[1], behind=f"The year {year[0]}"),
             least=0,
         )
         centuries: dict[int, list[str]] = {}
-        for century, end in kept:
+        for century, end in fitting:
             centuries.setdefault(century, []).append(end)
-        if found := {century: ends for century, ends in centuries.items() if len(ends) >= 5}:
-            return found
+        if usable := {century: ends for century, ends in centuries.items() if len(ends) >= 5}:
+            return usable
     raise TooFewWords("it needs the last two digits of a year, or each of them, as one token")
 
 
@@ -57,15 +56,15 @@ def _write_greater_than(vocabulary: WholeWords, rng: Random) -> TextPair:
     endings = _endings(vocabulary)
     century = rng.choice(list(endings))
     ends = endings[century]
-    place = rng.randrange(1, len(ends) - 1)
-    year = ends[place] if len(ends[place]) == 2 else f"{ends[place]}{rng.randrange(10)}"
+    i = rng.randrange(1, len(ends) - 1)
+    year = ends[i] if len(ends[i]) == 2 else f"{ends[i]}{rng.randrange(10)}"
     start = f"The {rng.choice(_LASTING)} lasted from the year {century}"
     end = f" to the year {century}"
     return TextPair(
         f"{start}{year}{end}",
         f"{start}01{end}",
-        rng.choice(ends[place + 1 :]),
-        rng.choice(ends[:place]),
+        rng.choice(ends[i + 1 :]),
+        rng.choice(ends[:i]),
     )
 
 

@@ -8,8 +8,7 @@ binding     Mary has the key. John has the map. The key belongs to     asks for 
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, WholeWords
-from graphcircuits.tasks.words import MEN, PLACES, THINGS, WOMEN
+from graphcircuits.tasks.task import MEN, PLACES, THINGS, WOMEN, Task, TextPair, WholeWords
 
 _GIVING = (
     "When {a} and {b} went to the {place}, {s} gave a {thing} to",

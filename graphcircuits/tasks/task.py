@@ -55,7 +55,7 @@ class WholeWords:
     """The words that a tokenizer makes one token; without a tokenizer, all words."""
 
     tokenizer: Any = None
-    _kept: dict[str, list[Any]] = field(default_factory=dict, repr=False, compare=False)
+    _fitting: dict[str, list[Any]] = field(default_factory=dict, repr=False, compare=False)
 
     def words(self, kind: str, words: Sequence[str], least: int = 3) -> list[str]:
         """The words of a kind that are one token each behind a space."""
@@ -71,15 +71,15 @@ class WholeWords:
         self, kind: str, items: Sequence[Item], fit: Callable[[Item], bool], least: int
     ) -> list[Item]:
         """The items that are fit, of which there must be some; looked at once for each kind."""
-        if kind not in self._kept:
-            self._kept[kind] = [item for item in items if fit(item)]
-        kept = self._kept[kind]
-        if len(kept) < least:
+        if kind not in self._fitting:
+            self._fitting[kind] = [item for item in items if fit(item)]
+        fitting = self._fitting[kind]
+        if len(fitting) < least:
             raise TooFewWords(
-                f"it needs at least {least} {kind} of one token, the tokenizer has {len(kept)} of "
-                f"{len(items)}"
+                f"it needs at least {least} {kind} of one token, the tokenizer has {len(fitting)} "
+                f"of {len(items)}"
             )
-        return kept
+        return fitting
 
     def one(self, text: str, behind: str = ANCHOR) -> bool:
         """Whether the text adds exactly one token."""
@@ -121,13 +121,19 @@ class WholeWords:
 
 def _alike(one: Sequence[Any], other: Sequence[Any]) -> int:
     """How many items both begin with."""
-    differ = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    differ = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(differ, min(len(one), len(other)))
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task: `task(tokenizer, n=64, seed=0)` draws prompt pairs for it."""
+    """A task of the library: calling it draws prompt pairs.
+
+    Example:
+        pairs = gc.tasks.ioi(subject.tokenizer, n=64, seed=0)
+
+    See docs/tasks.md for all of them, with who studied each.
+    """
 
     name: str
     description: str
@@ -137,7 +143,16 @@ class Task:
     write: Callable[[WholeWords, Random], TextPair] = field(repr=False)
 
     def __call__(self, tokenizer: Any, n: int = 64, seed: int = 0) -> Pairs:
-        """`n` pairs for a model with this tokenizer."""
+        """Pairs for a model with this tokenizer.
+
+        Args:
+            tokenizer: Of the model that is to be explained.
+            n: How many pairs; they repeat where the task has fewer.
+            seed: Of the draw.
+
+        Returns:
+            Pairs with logit-diff as their loss.
+        """
         texts = self.texts(tokenizer, n, seed)
         with warnings.catch_warnings():
             # An answer that was cut where it parts from another need not begin a word.
@@ -156,31 +171,69 @@ class Task:
         check_tokenizer(tokenizer)
         if n < 1:
             raise ValueError(f"at least one pair must be drawn, got {n}.")
-        found = self._different(WholeWords(tokenizer), n, Random(f"{self.name} {seed}"))
-        return list(islice(cycle(found), n))
+        pairs = self._different(WholeWords(tokenizer), n, Random(f"{self.name} {seed}"))
+        return list(islice(cycle(pairs), n))
 
     def _different(self, vocabulary: WholeWords, n: int, rng: Random) -> list[TextPair]:
-        found: list[TextPair] = []
+        pairs: list[TextPair] = []
         seen, misses, pair = set(), 0, None
         try:
-            while len(found) < n and misses < PATIENCE:
+            while len(pairs) < n and misses < PATIENCE:
                 pair, misses = self.write(vocabulary, rng), misses + 1
                 prompts = pair.clean, pair.corrupted
                 if prompts not in seen and vocabulary.fits(pair):
-                    found.append(pair)
+                    pairs.append(pair)
                     misses = 0
                 seen.add(prompts)
         except TooFewWords as error:
             raise ValueError(f"the task {self.name} is not for this tokenizer: {error}.") from error
-        if pair is not None and len(found) < min(n, LEAST):
+        if pair is not None and len(pairs) < min(n, LEAST):
             raise ValueError(
                 f"the task {self.name} is not for this tokenizer: prompts such as {pair.clean!r} "
                 f"need the answers {pair.correct!r} and {pair.incorrect!r} as one token each, and "
                 f"as many tokens as {pair.corrupted!r}."
             )
-        return found
+        return pairs
 
     @property
     def example(self) -> str:
         """A clean prompt, the right answer and the wrong one."""
         return str(self.write(WholeWords(), Random(self.name)))
+
+
+# --- words that several tasks draw from: common ones, one token to most tokenizers ---------------
+
+
+def listed(text: str) -> list[str]:
+    """The words of a text."""
+    return text.split()
+
+
+def paired(text: str) -> list[tuple[str, str]]:
+    """`a b,c d` as pairs of words."""
+    pairs = [pair.split() for pair in text.split(",")]
+    return [(first, second) for first, second in pairs]
+
+
+WOMEN = listed("""
+Mary Anna Sarah Laura Emma Alice Jane Kate Lisa Susan Helen Julia Maria Rachel Linda Karen Nancy
+Amy Emily Jennifer Jessica Michelle Elizabeth Margaret Barbara Rebecca Victoria Diana Sophie Lucy
+""")
+MEN = listed("""
+John James Robert Michael David William Richard Thomas Charles Daniel Matthew Mark Paul Steven
+Andrew George Kevin Brian Edward Peter Jack Henry Adam Simon Tom Bob Frank Scott Eric Patrick
+""")
+PLACES = listed("""
+store park school market beach library station garden house hospital church restaurant museum
+hotel airport farm bank office kitchen theater
+""")  # Things to hold, all with "a" before them.
+THINGS = listed("""
+drink book ring ball key letter gift card basket bottle hat map phone pen watch coin cup box lamp
+bag knife camera ticket
+""")  # Nouns whose plural adds an s.
+NOUNS = listed("""
+dog cat boy girl car tree house river doctor teacher student king bird horse table chair door
+window friend brother sister author worker lawyer player singer writer driver farmer actor soldier
+guard leader officer judge customer artist engineer pilot manager guest neighbor visitor
+""")
+COLORS = listed("red blue green yellow black white brown purple pink gray")

@@ -5,11 +5,11 @@
 2. Where subjects are run as well, examples are grouped by architecture (`ExampleGroup`): tables,
    labels and targets of a group are stacked, and so are its subjects (`engine/stack.py`). A step
    draws a group by its size and up to `batch` of its examples, and further groups if it has fewer,
-   four at most (`Grouped`). Where the runs of a step would not fit in memory together, it is passed
-   in parts, whose gradients add up.
-3. `BatchPart.loss` is the weighted sum of the objectives.
+   four at most (`Grouped`). Where the runs of a step would not fit in memory together, it is
+   several batches, whose gradients add up.
+3. `Batch.loss` is the weighted sum of the objectives.
 
-Draws come from generators that depend on seed and step alone.
+Draws depend on seed and step alone, so that several seeds share what is prepared here.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from graphcircuits.engine.memory import Footprint, bytes_for
-from graphcircuits.engine.stack import Stack, StackItem, architecture
+from graphcircuits.engine.stack import Stack, architecture
 from graphcircuits.predictor.model import InvariantTables, Predictor, PredictorConfig, Reading, join
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import Example, mixed_seed
@@ -37,7 +37,7 @@ MOST_GROUPS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class BatchPart:
+class Batch:
     """Readings that go through the network together, and what their scores are judged by."""
 
     readings: tuple[Reading, ...]
@@ -66,7 +66,7 @@ class BatchPart:
             total = total + config.label_weight * labels_loss(scores, self.labels, self.weights)
         if config.faithfulness_weight:
             assert self.stack is not None
-            found = faithfulness_loss(
+            loss = faithfulness_loss(
                 scores,
                 self.stack,
                 masks=config.masks,
@@ -75,12 +75,12 @@ class BatchPart:
                 rows=config.rows,
                 generator=noise,
             )
-            total = total + self.share * config.faithfulness_weight * found
+            total = total + self.share * config.faithfulness_weight * loss
         if config.distill_weight:
             assert self.targets is not None
             assert self.known is not None
-            found = distill_loss(scores, self.targets, self.known, generator=noise)
-            total = total + self.share * config.distill_weight * found
+            loss = distill_loss(scores, self.targets, self.known, generator=noise)
+            total = total + self.share * config.distill_weight * loss
         if config.penalty and config.predictor.prior:
             starts = [predictor.start(reading) for reading in self.readings]
             start = _together([x for x in starts if x is not None])
@@ -108,8 +108,8 @@ def _together(values: Sequence[Tensor]) -> Tensor:
 class Mixed:
     """Readings of any graphs, side by side."""
 
-    def __init__(self, examples: Sequence[Example], config: TrainConfig, seed: int) -> None:
-        self.examples, self.seed = [x for x in examples if x.circuit is not None], seed
+    def __init__(self, examples: Sequence[Example], config: TrainConfig) -> None:
+        self.examples = [x for x in examples if x.circuit is not None]
         if not self.examples:
             raise ValueError("no example has labels; give faithfulness_weight or labelled cases.")
         self.size = min(config.batch or len(self.examples), len(self.examples))
@@ -121,18 +121,18 @@ class Mixed:
         whole = self.joinable and self.size == len(self.examples)
         self.all = [self._joined(self.examples)] if whole else []
 
-    def at(self, step: int) -> Iterable[BatchPart]:
-        """One part, or one per case where they cannot be joined."""
+    def at(self, seed: int, step: int) -> Iterable[Batch]:
+        """One batch, or one for each case where they cannot be joined."""
         if self.all:
             return self.all
-        generator = torch.Generator().manual_seed(mixed_seed(self.seed, step))
+        generator = torch.Generator().manual_seed(mixed_seed(seed, step))
         drawn = torch.randperm(len(self.examples), generator=generator)[: self.size].tolist()
-        chosen = [self.examples[place] for place in drawn]
+        chosen = [self.examples[number] for number in drawn]
         if self.joinable:
             return [self._joined(chosen)]
         return (self._joined([example]) for example in chosen)
 
-    def _joined(self, examples: Sequence[Example]) -> BatchPart:
+    def _joined(self, examples: Sequence[Example]) -> Batch:
         readings = [example.reading for example in examples]
         masks = [example.circuit.mask for example in examples if example.circuit is not None]
         device = readings[0].structure.edge_nodes.device
@@ -140,30 +140,10 @@ class Mixed:
         reading = readings[0] if len(readings) == 1 else join(readings)
         share = len(examples) / self.size
         labels = torch.cat(masks)[None].to(device)
-        return BatchPart((reading,), share, labels, weights[None].to(device))
+        return Batch((reading,), share, labels, weights[None].to(device))
 
 
 # With subjects that are run
-
-
-class StackPool:
-    """Subjects stacked once for several trainings, each on some of the examples."""
-
-    def __init__(self, examples: Sequence[Example], device: torch.device | str) -> None:
-        items: dict[object, dict[int, StackItem]] = {}
-        for example in examples:
-            if example.item is not None:
-                items.setdefault(_key(example), {}).setdefault(id(example.item), example.item)
-        self._stacks = {key: Stack.of(list(x.values()), device) for key, x in items.items()}
-        self._places = {key: {own: n for n, own in enumerate(x)} for key, x in items.items()}
-        # Their numbers are those of living objects only.
-        self._kept = items
-
-    def find(self, examples: Sequence[Example]) -> tuple[Stack | None, tuple[int, ...]]:
-        """The stack of examples of one architecture, and where in it the subject of each is."""
-        key = _key(examples[0])
-        places = self._places.get(key, {})
-        return self._stacks.get(key), tuple(places.get(id(x.item), -1) for x in examples)
 
 
 def _key(example: Example) -> object:
@@ -182,7 +162,7 @@ class ExampleGroup:
     examples: tuple[Example, ...]
     stack: Stack | None
     """Their subjects, each once however many readings it has."""
-    places: tuple[int, ...]
+    rows: tuple[int, ...]
     """Where in the stack each example's subject is."""
     reading: Reading | None
     """All readings, stacked; None where they have to be passed one by one."""
@@ -193,14 +173,11 @@ class ExampleGroup:
 
     @classmethod
     def of(
-        cls,
-        examples: Sequence[Example],
-        config: PredictorConfig,
-        device: torch.device | str,
-        stacks: StackPool,
+        cls, examples: Sequence[Example], config: PredictorConfig, device: torch.device | str
     ) -> "ExampleGroup":
         """Stack what can be stacked."""
-        stack, places = stacks.find(examples)
+        items = {id(x.item): x.item for x in examples if x.item is not None}
+        order = list(items)
         n_edges = len(examples[0].reading.structure.edge_nodes)
         nothing, unknown = torch.zeros(n_edges, dtype=torch.bool), torch.zeros(n_edges)
         labels = [nothing if x.circuit is None else x.circuit.mask for x in examples]
@@ -210,8 +187,8 @@ class ExampleGroup:
         targets = [unknown if x.target is None else x.target for x in examples]
         return cls(
             tuple(examples) if _stackable(config) else tuple(x.to(device) for x in examples),
-            stack,
-            places,
+            Stack.of(list(items.values()), device) if items else None,
+            tuple(order.index(id(x.item)) for x in examples) if items else (),
             _stacked(examples).to(device) if _stackable(config) else None,
             torch.stack(labels).to(device),
             torch.stack(weights).to(device),
@@ -236,7 +213,7 @@ class ExampleGroup:
     def readings(self, index: Sequence[int]) -> tuple[Reading, ...]:
         """Those of some examples."""
         if self.reading is None:
-            return tuple(self.examples[place].reading for place in index)
+            return tuple(self.examples[number].reading for number in index)
         if list(index) == list(range(len(self))):
             return (self.reading,)
         content, prior = self.reading.content, self.reading.prior
@@ -249,13 +226,13 @@ class ExampleGroup:
         """The subjects of some examples."""
         if self.stack is None:
             return None
-        places = [self.places[place] for place in index]
-        return self.stack if places == list(range(len(self.stack))) else self.stack.subset(places)
+        rows = [self.rows[number] for number in index]
+        return self.stack if rows == list(range(len(self.stack))) else self.stack.subset(rows)
 
-    def part(self, index: Sequence[int], of: int, config: TrainConfig) -> BatchPart:
+    def batch(self, index: Sequence[int], of: int, config: TrainConfig) -> Batch:
         """Some examples, of so many in the step."""
         rows = torch.tensor(list(index)).to(self.labels.device)
-        return BatchPart(
+        return Batch(
             self.readings(index),
             len(index) / of,
             self.labels[rows],
@@ -283,23 +260,19 @@ def _stacked(examples: Sequence[Example]) -> Reading:
 
 
 def grouped(
-    examples: Sequence[Example],
-    config: PredictorConfig,
-    device: torch.device | str,
-    stacks: StackPool | None = None,
+    examples: Sequence[Example], config: PredictorConfig, device: torch.device | str
 ) -> list[ExampleGroup]:
     """Examples by the architecture of their subjects, or by graph where they are not run."""
-    stacks = StackPool(examples, device) if stacks is None else stacks
-    found: dict[object, list[Example]] = {}
+    by_key: dict[object, list[Example]] = {}
     for example in examples:
-        found.setdefault(_key(example), []).append(example)
-    return [ExampleGroup.of(part, config, device, stacks) for part in found.values()]
+        by_key.setdefault(_key(example), []).append(example)
+    return [ExampleGroup.of(some, config, device) for some in by_key.values()]
 
 
 class Grouped:
     """Examples of one architecture at a time."""
 
-    def __init__(self, groups: Sequence[ExampleGroup], config: TrainConfig, seed: int) -> None:
+    def __init__(self, groups: Sequence[ExampleGroup], config: TrainConfig) -> None:
         if config.faithfulness_weight and any(group.stack is None for group in groups):
             raise ValueError(
                 "faithfulness needs subjects to run, and some examples have none; read them with "
@@ -307,7 +280,7 @@ class Grouped:
             )
         if config.distill_weight and not any(bool(group.known.any()) for group in groups):
             raise ValueError("distill needs examples with targets, and none has one.")
-        self.groups, self.config, self.seed = groups, config, seed
+        self.groups, self.config = groups, config
 
     @cached_property
     def _limits(self) -> list[int]:
@@ -316,30 +289,30 @@ class Grouped:
         masks, rows = self.config.masks, self.config.rows
         return [x.at_once(masks, rows, grad=True) if runs else len(x) for x in self.groups]
 
-    def at(self, step: int) -> Iterator[BatchPart]:
-        """Parts that fit in memory."""
-        drawn = self._drawn(step)
+    def at(self, seed: int, step: int) -> Iterator[Batch]:
+        """Batches that fit in memory, whose gradients add up to that of the step."""
+        drawn = self._drawn(seed, step)
         total = sum(len(index) for _, index in drawn)
-        for place, index in drawn:
-            limit = self._limits[place]
+        for number, index in drawn:
+            limit = self._limits[number]
             for start in range(0, len(index), limit):
                 some = index[start : start + limit]
-                yield self.groups[place].part(some, total, self.config)
+                yield self.groups[number].batch(some, total, self.config)
 
-    def _drawn(self, step: int) -> list[tuple[int, list[int]]]:
+    def _drawn(self, seed: int, step: int) -> list[tuple[int, list[int]]]:
         """Groups, and which of their examples."""
-        generator = torch.Generator().manual_seed(mixed_seed(self.seed, step))
+        generator = torch.Generator().manual_seed(mixed_seed(seed, step))
         sizes = torch.tensor([float(len(group)) for group in self.groups])
         left = self.config.batch or int(sizes.sum())
         most = len(self.groups) if not self.config.batch else min(MOST_GROUPS, len(self.groups))
-        found = []
-        for place in torch.multinomial(sizes, most, generator=generator).tolist():
-            order = torch.randperm(len(self.groups[place]), generator=generator)
-            found.append((place, sorted(order[:left].tolist())))
-            left -= len(found[-1][1])
+        drawn = []
+        for number in torch.multinomial(sizes, most, generator=generator).tolist():
+            order = torch.randperm(len(self.groups[number]), generator=generator)
+            drawn.append((number, sorted(order[:left].tolist())))
+            left -= len(drawn[-1][1])
             if left <= 0:
                 break
-        return found
+        return drawn
 
 
 Batches = Mixed | Grouped
@@ -347,13 +320,9 @@ Batches = Mixed | Grouped
 
 
 def batches(
-    examples: Sequence[Example],
-    config: TrainConfig,
-    seed: int,
-    device: torch.device | str,
-    stacks: StackPool | None = None,
+    examples: Sequence[Example], config: TrainConfig, device: torch.device | str
 ) -> Batches:
     """By labels alone examples of all graphs mix; subjects are run group by group."""
     if config.by_labels_alone:
-        return Mixed([example.to(device) for example in examples], config, seed)
-    return Grouped(grouped(examples, config.predictor, device, stacks), config, seed)
+        return Mixed([example.to(device) for example in examples], config)
+    return Grouped(grouped(examples, config.predictor, device), config)

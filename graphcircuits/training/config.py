@@ -1,16 +1,27 @@
 """How a predictor is trained: every setting of it, as a TOML file gives them.
 
-`shipped_recipe` reads the file of the shipped predictors, `data/predictors/recipe.toml`.
+`shipped_recipe` reads the file of the shipped predictors, `data/predictors/recipe.toml`, and
+`settings_of` whatever users name.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from importlib.resources import as_file, files
+from pathlib import Path
 from typing import Literal
 
 from graphcircuits.io.config import load_config
 from graphcircuits.predictor.model import PredictorConfig
 
-KEPT = ("last", "best")
+KEEP = ("last", "best")
+SHIPPED = "shipped"
+"""What users call the settings of the shipped predictors."""
+OBJECTIVES = {
+    "labels": "label_weight",
+    "faithfulness": "faithfulness_weight",
+    "distill": "distill_weight",
+}
+"""What can be learned, and the setting that has its weight."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +75,7 @@ class TrainConfig:
     penalty: float = 1e-3
     """Of the mean square of what the network adds to its prior, where it has one."""
     without: tuple[str, ...] = ()
-    """Groups of inputs that the network does not get, of `inputs.INPUTS`."""
+    """Groups of inputs that the network does not get, of `members.INPUTS`."""
 
     def __post_init__(self) -> None:
         counts = ("steps", "stop", "pairs", "step_pairs", "every", "judged", "masks")
@@ -78,7 +89,7 @@ class TrainConfig:
             for name in ("lr", "warmup", "temperature")
             if not getattr(self, name) > 0
         ]
-        weights = ("label_weight", "faithfulness_weight", "distill_weight")
+        weights = tuple(OBJECTIVES.values())
         problems += [
             f"{name} must be at least 0, got {getattr(self, name)}"
             for name in ("weight_decay", "batch", "rows", "noise", "penalty", *weights)
@@ -90,8 +101,8 @@ class TrainConfig:
             problems.append(f"stop must be at most steps={self.steps}, got {self.stop}")
         if not 0 <= self.average < 1:
             problems.append(f"average must be in [0, 1), got {self.average}")
-        if self.keep not in KEPT:
-            problems.append(f"keep must be one of {', '.join(KEPT)}, got {self.keep!r}")
+        if self.keep not in KEEP:
+            problems.append(f"keep must be one of {', '.join(KEEP)}, got {self.keep!r}")
         if problems:
             raise ValueError("; ".join(problems) + ".")
 
@@ -110,3 +121,36 @@ def shipped_recipe() -> TrainConfig:
     """How the shipped predictors were trained."""
     with as_file(files("graphcircuits").joinpath("data/predictors/recipe.toml")) as path:
         return load_config(TrainConfig, path)
+
+
+def settings_of(
+    config: TrainConfig | str | Path | None = None,
+    *,
+    steps: int | None = None,
+    objective: Mapping[str, float] | None = None,
+) -> TrainConfig:
+    """The settings that somebody names.
+
+    Args:
+        config: The settings, a TOML file of them, or `shipped`; None means the defaults.
+        steps: Instead of those of the settings.
+        objective: Weights of `labels`, `faithfulness` and `distill`, instead of those of the
+            settings; what is not named weighs nothing.
+    """
+    if isinstance(config, TrainConfig):
+        settings = config
+    elif config == SHIPPED:
+        settings = shipped_recipe()
+    else:
+        settings = TrainConfig() if config is None else load_config(TrainConfig, config)
+    if steps is not None:
+        settings = replace(settings, steps=steps, stop=None)
+    if objective is None:
+        return settings
+    unknown = sorted(set(objective) - set(OBJECTIVES))
+    if unknown:
+        raise ValueError(
+            f"objectives are {', '.join(OBJECTIVES)}, each with a weight, got {', '.join(unknown)}."
+        )
+    weights = {setting: objective.get(name, 0.0) for name, setting in OBJECTIVES.items()}
+    return replace(settings, **weights)

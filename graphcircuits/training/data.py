@@ -4,14 +4,14 @@
    sees, several times with other prompts, and others for what its circuits are judged on. A source
    whose prompts say nothing (a flat loss, corruption that does not hurt) is left out, with the
    reason.
-2. `read_examples` does so for cases of the package, whose labels are known.
-3. `save_targets` and `load_targets` keep scores found case by case, for the objective `distill`.
-
-Processes hand over arrays; weights are read again by the one that trains.
+2. Examples travel between processes, and lie in files for the next training, as numbers alone:
+   whoever trains reads the weights of subjects and makes their graphs again, which are large or
+   cheap. A file is found by what it depends on: sources, settings, and the REVISION of reading.
+3. `save_targets` and `load_targets` are scores found case by case, for the objective `distill`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,28 +24,24 @@ from torch import Tensor
 from graphcircuits.circuit import Circuit
 from graphcircuits.engine.stack import StackItem
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.io.store import content_hash, load_artifact, save_artifact
+from graphcircuits.io.store import content_hash, load_artifact, save_artifact, taken_apart
 from graphcircuits.jobs.runner import IN_PROCESS, InProcess, Runner
 from graphcircuits.predictor.model import InvariantTables, Reading, read_case, structure_of
 from graphcircuits.predictor.paper.transform import Neighbourhoods
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.readings import (
-    SourceReading,
-    load_readings,
-    readings_path,
-    save_readings,
-)
 from graphcircuits.training.sources import Source, shipped_sources
 
-TrainProgress = Callable[[int, int], None]
-"""Called with how many cases or steps are done, and how many there are."""
+ReadProgress = Callable[[int, int], None]
+"""Called with the number of sources that were read, and how many there are."""
 
-TARGETS = "predictor-targets"
+TARGETS, READINGS = "predictor-targets", "predictor-readings"
+REVISION = 1
+"""Raise it when the numbers that are read of a case change: files of readings are then not used."""
 FRESH = 10_000
 """The seed of prompts that circuits are judged on; those that are read have seeds from 0."""
-LEAST_GAP = 1e-3
+SMALLEST_GAP = 1e-3
 """Of the loss, between clean and corrupted prompts, below which there is nothing to judge."""
 JOB = 8
 """Sources that a process is given at a time."""
@@ -56,7 +52,7 @@ class Example:
     """One reading of a subject's task, and what is known to judge scores by."""
 
     case: str
-    """What it goes by."""
+    """Its name: the id of its source."""
     reading: Reading
     circuit: Circuit | None
     """The true circuit, where it is known."""
@@ -68,6 +64,14 @@ class Example:
 
     def to(self, device: torch.device | str) -> "Example":
         return replace(self, reading=self.reading.to(device))
+
+    def subject(self) -> Transformer:
+        """The subject: the one that is run, or read again."""
+        if self.item is not None:
+            return self.item[0]
+        if self.source is None:
+            raise ValueError(f"{self.case} has no source, so that its subject is not known.")
+        return self.source.subject()
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,14 +87,14 @@ def read_examples(
     config: TrainConfig,
     *,
     views: int | None = None,
-    progress: TrainProgress | None = None,
+    progress: ReadProgress | None = None,
 ) -> list[Example]:
     """Readings of cases of the package, `views` of each with other prompts, in the order given."""
     judged = not config.by_labels_alone
-    found = read(shipped_sources(ids), config, views=views, judged=judged, progress=progress)
-    if found.left_out:
-        raise ValueError("; ".join(f"{id}: {why}" for id, why in found.left_out.items()))
-    return found.examples
+    result = read(shipped_sources(ids), config, views=views, judged=judged, progress=progress)
+    if result.left_out:
+        raise ValueError("; ".join(f"{id}: {why}" for id, why in result.left_out.items()))
+    return result.examples
 
 
 def read(
@@ -100,37 +104,45 @@ def read(
     views: int | None = None,
     judged: bool = True,
     runner: Runner = IN_PROCESS,
-    kept: str | Path | None = None,
-    progress: TrainProgress | None = None,
+    folder: str | Path | None = None,
+    progress: ReadProgress | None = None,
 ) -> ReadExamples:
-    """Readings of all sources, in their order; `judged` ones can also be run.
+    """Readings of all sources, in their order.
 
-    Each is read `views` times with other prompts; None leaves that to the configuration, by whether
-    its circuit is known. `kept` is a folder in which readings stay for the next time.
+    Args:
+        sources: What is read.
+        config: The settings; they say how often, unless `views` does.
+        views: How often each is read, with other prompts.
+        judged: Whether examples can also be run, on prompts that were not read.
+        runner: Who reads.
+        folder: Where readings stay for the next time; invariants only.
+        progress: Hears of every source.
     """
     times = [_views(source, config) if views is None else views for source in sources]
-    keeps = kept is not None and config.predictor.aligner == "invariant"
-    path = readings_path(kept, sources, config, times, judged) if keeps and kept else None
-    by_place = None if path is None else load_readings(path)
-    if by_place is None:
-        by_place = {}
-        for place, result in _found(sources, config, times, judged, runner):
-            by_place[place] = result
+    shared = _Shared(config)
+    path = None
+    if folder is not None and config.predictor.aligner == "invariant":
+        path = _path(Path(folder), sources, config, times, judged)
+    if path is not None and path.exists():
+        results = _load(path, sources, shared)
+        if progress:
+            progress(len(sources), len(sources))
+    else:
+        results = {}
+        for number, result in _results(sources, config, times, judged, runner, shared):
+            results[number] = result
             if progress:
-                progress(len(by_place), len(sources))
+                progress(len(results), len(sources))
         if path is not None:
-            save_readings(path, by_place)
-    elif progress:
-        progress(len(by_place), len(sources))
-    keep = _Keeper(config)
+            _save(path, results)
     examples: list[Example] = []
     left_out: dict[str, str] = {}
-    for place, source in enumerate(sources):
-        result = by_place[place]
+    for number, source in enumerate(sources):
+        result = results[number]
         if isinstance(result, str):
             left_out[source.id] = result
         else:
-            examples += keep.examples(source, result)
+            examples += result
     return ReadExamples(examples, left_out)
 
 
@@ -138,64 +150,43 @@ def _views(source: Source, config: TrainConfig) -> int:
     return config.views if source.labelled else config.unlabelled_views
 
 
-Job = tuple[tuple[int, Source, int], ...]
-"""Sources, each with its place among all and how often it is read."""
+class _Shared:
+    """What examples have in common: tasks of one model its weights, cases of one graph its arcs."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.config = config.predictor
+        self.subjects: dict[tuple[str, str], Transformer] = {}
+        self.structures: dict[ComponentGraph, Neighbourhoods] = {}
+
+    def subject(self, source: Source) -> Transformer:
+        name = (source.path, source.model)
+        if name not in self.subjects:
+            # Sources come model by model, and weights that nothing shares are not held here.
+            self.subjects = {name: source.subject()}
+        return self.subjects[name]
+
+    def structure(self, graph: ComponentGraph) -> Neighbourhoods:
+        if graph not in self.structures:
+            self.structures[graph] = structure_of(graph, self.config)
+        return self.structures[graph]
 
 
-def _found(
-    sources: Sequence[Source],
-    config: TrainConfig,
-    times: Sequence[int],
-    judged: bool,
-    runner: Runner,
-) -> Iterator[tuple[int, SourceReading | str]]:
-    """Every source's place and what is read of it, or why nothing is, as it comes."""
-    work = partial(_read_job, config=config, judged=judged)
-    jobs = _jobs(sources, times)
-    if isinstance(runner, InProcess) or config.predictor.aligner != "invariant":
-        for job in jobs:
-            yield from work(job)
-    else:
-        yield from map(_unpacked, runner.run(partial(_packed_job, work), jobs, lost=_lost))
-
-
-def _jobs(sources: Sequence[Source], times: Sequence[int]) -> list[Job]:
-    """A few sources at a time."""
-    numbered = list(zip(range(len(sources)), sources, times, strict=True))
-    return [tuple(numbered[start : start + JOB]) for start in range(0, len(numbered), JOB)]
-
-
-def _lost(job: Job, done: int, why: str) -> tuple[Sequence[tuple[int, Any]], Job | None]:
-    """A process that ended costs the source it was at."""
-    place, _, _ = job[done]
-    return [(place, why)], job[done + 1 :] or None
-
-
-def _read_job(
-    job: Job, *, config: TrainConfig, judged: bool
-) -> Iterator[tuple[int, SourceReading | str]]:
-    for place, source, views in job:
-        try:
-            yield place, _read_source(source, config, views, judged)
-        except ValueError as error:
-            yield place, str(error)
-
-
-def _read_source(source: Source, config: TrainConfig, views: int, judged: bool) -> SourceReading:
-    subject = source.subject()
-    contents, priors = [], []
+def _read_source(
+    source: Source, config: TrainConfig, views: int, judged: bool, shared: _Shared
+) -> list[Example]:
+    """One example for each view of a source."""
+    subject, readings = shared.subject(source), []
     for view in range(views):
         generator = torch.Generator().manual_seed(mixed_seed(source.id, view))
         pairs = source.pairs(subject, config.pairs, view)
         reading = read_case(config.predictor, subject, pairs, generator=generator)
-        contents.append(reading.content)
-        priors.append(reading.prior)
+        readings.append(replace(reading, structure=shared.structure(subject.graph)))
     circuit = source.circuit(subject, config.labels)
-    fresh = source.pairs(subject, config.judged, FRESH) if judged else None
-    if fresh is not None:
-        _check_gap(subject, fresh)
-    mask = None if circuit is None else circuit.mask
-    return SourceReading(tuple(contents), tuple(priors), mask, fresh)
+    item = None
+    if judged:
+        item = (subject, source.pairs(subject, config.judged, FRESH))
+        _check_gap(*item)
+    return [Example(source.id, reading, circuit, item, source=source) for reading in readings]
 
 
 @torch.no_grad()
@@ -204,98 +195,191 @@ def _check_gap(subject: Transformer, pairs: Pairs) -> None:
         float(pairs.loss(subject.logits(tokens)).mean())
         for tokens in (pairs.clean, pairs.corrupted)
     )
-    if not corrupted - clean > LEAST_GAP:
+    if not corrupted - clean > SMALLEST_GAP:
         raise ValueError(
             f"corruption does not hurt: the loss is {clean:.4g} on clean prompts and "
             f"{corrupted:.4g} on corrupted ones."
         )
 
 
-def mixed_seed(*parts: object) -> int:
-    """A seed that depends on all of the parts."""
-    return int(content_hash(*parts)[:12], 16)
+def mixed_seed(*values: object) -> int:
+    """A seed that depends on all of the values."""
+    return int(content_hash(*values)[:12], 16)
 
 
-# Between processes
+# By several workers
+
+Job = tuple[tuple[int, Source, int], ...]
+"""Sources, each with its number and how often it is read."""
+Result = list[Example] | str
+"""What was read of a source, or why nothing was."""
+
+
+def _results(
+    sources: Sequence[Source],
+    config: TrainConfig,
+    times: Sequence[int],
+    judged: bool,
+    runner: Runner,
+    shared: _Shared,
+) -> Iterator[tuple[int, Result]]:
+    """Every source's number and its result, as they come."""
+    numbered = list(zip(range(len(sources)), sources, times, strict=True))
+    if isinstance(runner, InProcess) or config.predictor.aligner != "invariant":
+        yield from _read_job(tuple(numbered), config, judged, shared)
+        return
+    jobs = [tuple(numbered[start : start + JOB]) for start in range(0, len(numbered), JOB)]
+    work = partial(_packed_job, config=config, judged=judged)
+    for number, packed in runner.run(work, jobs, lost=_lost):
+        if isinstance(packed, str):
+            yield number, packed
+        else:
+            arrays, words = packed
+            tensors = {name: torch.from_numpy(x) for name, x in arrays.items()}
+            yield number, _unpacked(sources[number], tensors, words, shared)
+
+
+def _read_job(
+    job: Job, config: TrainConfig, judged: bool, shared: _Shared
+) -> Iterator[tuple[int, Result]]:
+    for number, source, views in job:
+        try:
+            yield number, _read_source(source, config, views, judged, shared)
+        except ValueError as error:
+            yield number, str(error)
+
+
+def _lost(job: Job, done: int, why: str) -> tuple[Sequence[tuple[int, Any]], Job | None]:
+    """A process that ended costs the source it was reading."""
+    number, _, _ = job[done]
+    return [(number, why)], job[done + 1 :] or None
 
 
 def _packed_job(
-    work: Callable[[Job], Iterator[tuple[int, SourceReading | str]]], job: Job
-) -> Iterator[tuple[int, Any]]:
-    for place, result in work(job):
-        yield place, result if isinstance(result, str) else _packed(result)
+    job: Job, config: TrainConfig, judged: bool
+) -> Iterator[tuple[int, tuple[dict[str, np.ndarray], dict[str, Any]] | str]]:
+    for number, result in _read_job(job, config, judged, _Shared(config)):
+        if isinstance(result, str):
+            yield number, result
+        else:
+            tensors, words = _packed(result)
+            yield number, ({name: x.numpy() for name, x in tensors.items()}, words)
 
 
-def _packed(found: SourceReading) -> dict[str, Any]:
-    """Arrays and words."""
-    tables = [content for content in found.contents if isinstance(content, InvariantTables)]
-    return {
-        "contents": [(x.nodes.numpy(), x.contexts.numpy()) for x in tables],
-        "priors": [None if prior is None else prior.numpy() for prior in found.priors],
-        "circuit": None if found.circuit is None else found.circuit.numpy(),
-        "judged": None
-        if found.judged is None
-        else {
-            name: value.numpy() if isinstance(value, Tensor) else value
-            for name, value in vars(found.judged).items()
-            if name in Pairs.__dataclass_fields__
-        },
+# As numbers and words
+
+
+def _packed(examples: Sequence[Example]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The examples of one source without its weights and graph; invariants only."""
+    tensors: dict[str, Tensor] = {}
+    words: dict[str, Any] = {"views": len(examples)}
+    for view, example in enumerate(examples):
+        content, prior = example.reading.content, example.reading.prior
+        assert isinstance(content, InvariantTables)
+        tensors |= {f"nodes.{view}": content.nodes, f"contexts.{view}": content.contexts}
+        if prior is not None:
+            tensors[f"prior.{view}"] = prior
+    circuit, item = examples[0].circuit, examples[0].item
+    if circuit is not None:
+        tensors["circuit"] = circuit.mask
+    for each in fields(Pairs) if item is not None else ():
+        value = getattr(item[1], each.name) if item is not None else None
+        if isinstance(value, Tensor):
+            tensors[f"pairs.{each.name}"] = value
+        elif value is not None:
+            words[each.name] = value
+    return tensors, words
+
+
+def _unpacked(
+    source: Source,
+    tensors: Mapping[str, Tensor],
+    words: Mapping[str, Any],
+    shared: _Shared,
+) -> list[Example]:
+    """What `_packed` was given."""
+    subject = shared.subject(source)
+    graph = subject.graph
+    mask = tensors.get("circuit")
+    circuit = None if mask is None else Circuit.from_mask(graph, mask)
+    named: dict[str, Any] = {
+        name.removeprefix("pairs."): x for name, x in tensors.items() if name.startswith("pairs.")
     }
+    rest = {name: value for name, value in words.items() if name != "views"}
+    item = (subject, Pairs(**named, **rest)) if named else None
+    examples = []
+    for view in range(words["views"]):
+        content = InvariantTables(tensors[f"nodes.{view}"], tensors[f"contexts.{view}"])
+        reading = Reading(shared.structure(graph), content, tensors.get(f"prior.{view}"), graph)
+        examples.append(Example(source.id, reading, circuit, item, source=source))
+    return examples
 
 
-def _unpacked(sent: tuple[int, Any]) -> tuple[int, SourceReading | str]:
-    place, found = sent
-    if isinstance(found, str):
-        return place, found
-    return place, SourceReading(
-        contents=tuple(InvariantTables(*map(torch.from_numpy, x)) for x in found["contents"]),
-        priors=tuple(map(_tensor, found["priors"])),
-        circuit=_tensor(found["circuit"]),
-        judged=None
-        if found["judged"] is None
-        else Pairs(**{name: _tensor(value) for name, value in found["judged"].items()}),
+def _path(
+    folder: Path,
+    sources: Sequence[Source],
+    config: TrainConfig,
+    times: Sequence[int],
+    judged: bool,
+) -> Path:
+    """Where in a folder these readings lie, if this code made them."""
+    predictor = config.predictor
+    about = {
+        "sources": [asdict(source) for source in sources],
+        "predictor": [
+            predictor.sampled,
+            predictor.share,
+            predictor.both_ends,
+            predictor.prior,
+            predictor.transformation,
+        ],
+        "train": [config.pairs, config.labels, config.judged, list(times), judged],
+        "revision": REVISION,
+    }
+    return folder / f"{content_hash(about)[:16]}.safetensors"
+
+
+def _save(path: Path, results: Mapping[int, Result]) -> None:
+    tensors: dict[str, Tensor] = {}
+    words: dict[str, Any] = {}
+    for number, result in results.items():
+        if isinstance(result, str):
+            words[str(number)] = result
+            continue
+        values, words[str(number)] = _packed(result)
+        tensors |= {f"{number}.{name}": x.contiguous() for name, x in values.items()}
+    save_artifact(
+        path, kind=READINGS, config={}, seed=None, tensors=tensors, meta={"sources": words}
     )
 
 
-def _tensor(value: Any) -> Any:
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-
-
-class _Keeper:
-    """Makes examples of what was read; tasks of one model share its weights, graphs their arcs."""
-
-    def __init__(self, config: TrainConfig) -> None:
-        self.config = config
-        self.subjects: dict[tuple[str, str], Transformer] = {}
-        self.structures: dict[ComponentGraph, Neighbourhoods] = {}
-
-    def examples(self, source: Source, found: SourceReading) -> Iterator[Example]:
-        """One per view."""
-        name = (source.place, source.model)
-        if name not in self.subjects:
-            # Sources come model by model, and weights that nothing shares are not kept here.
-            self.subjects = {name: source.subject()}
-        subject = self.subjects[name]
-        graph = subject.graph
-        if graph not in self.structures:
-            self.structures[graph] = structure_of(graph, self.config.predictor)
-        circuit = None if found.circuit is None else Circuit.from_mask(graph, found.circuit)
-        item = None if found.judged is None else (subject, found.judged)
-        for content, prior in zip(found.contents, found.priors, strict=True):
-            reading = Reading(self.structures[graph], content, prior, graph)
-            yield Example(source.id, reading, circuit, item, source=source)
+def _load(path: Path, sources: Sequence[Source], shared: _Shared) -> dict[int, Result]:
+    artifact = load_artifact(path, READINGS)
+    with taken_apart(path, "readings"):
+        by_number: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in artifact.tensors.items():
+            number, _, rest = name.partition(".")
+            by_number.setdefault(number, {})[rest] = tensor
+        words = artifact.meta["sources"]
+        results: dict[int, Result] = {}
+        for number, source in enumerate(sources):
+            result = words[str(number)]
+            if not isinstance(result, str):
+                result = _unpacked(source, by_number[str(number)], result, shared)
+            results[number] = result
+        return results
 
 
 # Scores found case by case
 
 
 def save_targets(path: str | Path, targets: Mapping[str, Float[Tensor, " edge"]]) -> None:
-    """Keep scores by the id of their example."""
+    """Write scores by the id of their example."""
     save_artifact(path, kind=TARGETS, config={}, seed=None, tensors=dict(targets), meta={})
 
 
 def load_targets(path: str | Path) -> Mapping[str, Float[Tensor, " edge"]]:
-    """What `save_targets` kept."""
+    """What `save_targets` wrote."""
     return load_artifact(path, TARGETS).tensors
 
 
@@ -303,7 +387,7 @@ def with_targets(
     examples: Sequence[Example], targets: Mapping[str, Float[Tensor, " edge"]]
 ) -> list[Example]:
     """The examples, those with a target with it; ValueError if none has, or one does not fit."""
-    found = []
+    results = []
     for example in examples:
         target = targets.get(example.case)
         n_edges = len(example.reading.structure.edge_nodes)
@@ -312,7 +396,7 @@ def with_targets(
                 f"the targets of {example.case} are {tuple(target.shape)}, and it has {n_edges} "
                 "edges; find them again."
             )
-        found.append(replace(example, target=target))
-    if not any(example.target is not None for example in found):
+        results.append(replace(example, target=target))
+    if not any(example.target is not None for example in results):
         raise ValueError("none of the examples has a target; give targets that name some of them.")
-    return found
+    return results

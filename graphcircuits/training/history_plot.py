@@ -1,11 +1,10 @@
 """Trainings as a picture: the loss by step, and what held-out cases say, where there are any.
 
-1. `read_histories` takes what trainings recorded from their checkpoints, by seed.
-2. `history_figure` draws one panel per figure and one line per seed, with a point at every step
-   that was recorded and a ring around the one whose weights are kept.
+One panel for each figure and one line for each seed, with a point at every step that was recorded
+and a ring around the one whose weights were chosen.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,6 @@ from graphcircuits.drawing.library import (
     plain,
     save_figure,
 )
-from graphcircuits.io.store import load_artifact, taken_apart
-from graphcircuits.training.checkpoint import CHECKPOINT, checkpoint_path
 from graphcircuits.training.validation import means
 
 if TYPE_CHECKING:
@@ -34,37 +31,26 @@ PANELS = {
 }
 
 
-def read_histories(checkpoints: str | Path, seeds: Iterable[int]) -> dict[int, History]:
-    """What the trainings of these seeds recorded, from the folder of their checkpoints."""
-    found: dict[int, History] = {}
-    for seed in seeds:
-        path = checkpoint_path(checkpoints, seed)
-        with taken_apart(path, "checkpoint"):
-            records = load_artifact(path, CHECKPOINT).meta["history"]
-            found[seed] = {int(step): record for step, record in records.items()}
-    return found
-
-
 def history_figure(
-    histories: Mapping[int, History], *, kept: Mapping[int, int] | None = None, title: str = ""
+    histories: Mapping[int, History], *, chosen: Mapping[int, int] | None = None, title: str = ""
 ) -> "Figure":
-    """Draw trainings by seed; `kept` gives the step whose weights each of them ended with."""
+    """Draw trainings by seed; `chosen` gives the step whose weights each of them ended with."""
     need_library("the plot")
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     series = {seed: _series(history) for seed, history in histories.items()}
-    shown = [name for name in PANELS if any(name in own for own in series.values())]
+    shown = [name for name in PANELS if any(name in figures for figures in series.values())]
     if not shown:
         raise ValueError("a plot of a training needs at least one recorded step, got none.")
     figure = Figure(figsize=(1.2 + 3.2 * len(shown), 3.4), layout="constrained")
     panels = figure.subplots(1, len(shown), squeeze=False)[0]
     for axes, name in zip(panels, shown, strict=True):
-        for place, (seed, own) in enumerate(series.items()):
-            style = {"color": COLOURS[place % len(COLOURS)], "linewidth": 1.2}
-            points = own.get(name, {})
+        for number, (seed, figures) in enumerate(series.items()):
+            style = {"color": COLOURS[number % len(COLOURS)], "linewidth": 1.2}
+            points = figures.get(name, {})
             axes.plot(list(points), list(points.values()), marker="o", markersize=2.8, **style)
-            if (step := (kept or {}).get(seed)) in points:
+            if (step := (chosen or {}).get(seed)) in points:
                 axes.plot([step], [points[step]], **_RING, color=style["color"])
         axes.set_title(PANELS[name], fontsize=9)
         axes.set_xlabel("step", fontsize=8)
@@ -72,12 +58,12 @@ def history_figure(
         axes.grid(color=RULE, linewidth=0.6)
         axes.set_axisbelow(True)
     handles: dict[Any, str] = {
-        Line2D([], [], color=COLOURS[place % len(COLOURS)], linewidth=1.2): f"seed {seed}"
-        for place, seed in enumerate(series)
+        Line2D([], [], color=COLOURS[number % len(COLOURS)], linewidth=1.2): f"seed {seed}"
+        for number, seed in enumerate(series)
     }
     dot = Line2D([], [], color="#56565e", linestyle="", marker="o", markersize=2.8)
     handles[dot] = "recorded step"
-    if kept:
+    if chosen:
         handles[Line2D([], [], **_RING, color="#56565e")] = "step whose weights are kept"
     if title:
         figure.suptitle(plain(title), fontsize=10)
@@ -96,12 +82,12 @@ def plot_histories(
     path: str | Path,
     histories: Mapping[int, History],
     *,
-    kept: Mapping[int, int] | None = None,
+    chosen: Mapping[int, int] | None = None,
     title: str = "",
 ) -> None:
     """Write the figure; by suffix SVG, PNG or PDF."""
     known_suffix(path)
-    save_figure(history_figure(histories, kept=kept, title=title), path)
+    save_figure(history_figure(histories, chosen=chosen, title=title), path)
 
 
 _RING: dict[str, Any] = {
@@ -115,8 +101,8 @@ _RING: dict[str, Any] = {
 
 def _series(history: History) -> dict[str, dict[int, float]]:
     """Every figure by step: the loss, and means over held-out cases."""
-    found: dict[str, dict[int, float]] = {}
+    series: dict[str, dict[int, float]] = {}
     for step, record in sorted(history.items()):
         for name, value in {"loss": record["loss"], **means(record["cases"])}.items():
-            found.setdefault(name, {})[step] = value
-    return found
+            series.setdefault(name, {})[step] = value
+    return series

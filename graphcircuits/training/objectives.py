@@ -3,11 +3,8 @@
 labels        the paper's loss: binary cross-entropy in which circuit edges, where they are the
               fewer, weigh as much in sum as the others of their case
 faithfulness  no labels: circuits of the best edges are run, and their distance from the whole model
-              is the loss. Sizes are drawn evenly over all numbers of edges, as CMD weighs them.
-              Scores get a random part, noise * logistic; the threshold lies between the k-th best
-              and the next, and every edge is kept to the degree sigmoid((score - threshold) /
-              temperature). The threshold moves with the scores so that the size stays: without
-              that the gradient of every score says "more", which drowns what tells edges apart
+              is the loss, as in refining. Sizes are drawn evenly over all numbers of edges, as
+              CMD weighs them, and masks are relaxed (`engine.relaxed`)
 distill       scores that were found case by case: of two edges the one that ranks higher there
               should score higher, and the more so the further they are apart
 
@@ -20,7 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from graphcircuits.engine.stack import Stack, ranks
+from graphcircuits.engine.relaxed import best_edges, mean_distance, ranks
+from graphcircuits.engine.stack import Stack
 
 PAIRS_PER_EDGE = 4
 """Pairs of edges that `distill` compares, for each edge."""
@@ -72,49 +70,8 @@ def faithfulness_loss(
     if 0 < rows < stack.n_pairs:
         order = torch.randperm(stack.n_pairs, generator=generator, device=scores.device)
         drawn = order[:rows]
-    relaxed = relaxed_masks(
-        scores, masks, temperature=temperature, noise=noise, generator=generator
-    )
-    return stack.departure(relaxed, drawn).abs().mean()
-
-
-def relaxed_masks(
-    scores: Float[Tensor, "subject edge"],
-    masks: int,
-    *,
-    temperature: float,
-    noise: float,
-    generator: torch.Generator,
-) -> Float[Tensor, "subject mask edge"]:
-    """Circuits of the best edges at sizes drawn evenly, one from each of `masks` equal ranges."""
-    n_subjects, n_edges = scores.shape
-    given = {"generator": generator, "device": scores.device, "dtype": scores.dtype}
-    within = torch.rand(n_subjects, masks, **given)
-    size = (torch.arange(masks, device=scores.device) + within) / masks * n_edges
-    uniform = torch.rand(n_subjects, masks, n_edges, **given)
-    moved = scores[:, None] + noise * torch.logit(uniform, eps=1e-6)
-    best = moved.detach().sort(dim=-1, descending=True).values
-    last = size.long().clamp_max(n_edges - 2)[..., None]
-    threshold = (best.gather(-1, last) + best.gather(-1, last + 1)) / 2
-    return at_constant_size(moved, threshold, temperature)
-
-
-def at_constant_size(
-    scores: Float[Tensor, "*circuit edge"],
-    threshold: Float[Tensor, "*circuit 1"],
-    temperature: float,
-) -> Float[Tensor, "*circuit edge"]:
-    """sigmoid((score - threshold) / temperature), whose sum has no gradient.
-
-    The derivative of the threshold that keeps the sum is the mean of those of the scores, weighted
-    by the slopes of the masks.
-    """
-    with torch.no_grad():
-        open_ = torch.sigmoid((scores - threshold) / temperature)
-        slope = open_ * (1 - open_)
-        weights = slope / slope.sum(-1, keepdim=True).clamp_min(torch.finfo(slope.dtype).tiny)
-    drift = ((scores - scores.detach()) * weights).sum(-1, keepdim=True)
-    return torch.sigmoid((scores - threshold - drift) / temperature)
+    relaxed = best_edges(scores, masks, temperature=temperature, noise=noise, generator=generator)
+    return mean_distance(stack.departure(relaxed, drawn))
 
 
 # Scores found before
@@ -129,13 +86,13 @@ def distill_loss(
 ) -> Float[Tensor, ""]:
     """The mean over pairs of edges, drawn, of how far their order is from that of the targets.
 
-    A pair weighs by the distance of its ranks. Subjects that are not `known` have no part in it.
+    A pair weighs by the distance of its ranks. Subjects that are not `known` weigh nothing.
     """
     n_subjects, n_edges = scores.shape
     shape = (2, n_subjects, PAIRS_PER_EDGE * n_edges)
     one, other = torch.randint(n_edges, shape, generator=generator, device=scores.device)
-    place = ranks(targets).to(scores) / n_edges
-    apart = place.gather(1, other) - place.gather(1, one)
+    rank = ranks(targets).to(scores) / n_edges
+    apart = rank.gather(1, other) - rank.gather(1, one)
     ahead = scores.gather(1, one) - scores.gather(1, other)
     losses = apart.abs() * F.softplus(-ahead * apart.sign())
     weights = known.to(scores)[:, None].expand_as(losses)

@@ -1,16 +1,18 @@
 """Where training examples come from, as plain values: which subject, which task, related to what.
 
-1. `shipped_sources` names planted subjects of the package, `corpus_sources` the subjects of a
-   folder that `python -m lab.factory corpus` or `graphcircuits build` made, task by task, and
-   `language_sources` small language models with every task that they do.
+1. `shipped_sources` lists planted subjects of the package, `corpus_sources` the subjects of a
+   folder that `python -m lab.factory corpus` or `graphcircuits build` made, task by task,
+   `language_sources` small language models with every task that they do, and `named_source` gives
+   a single subject by its id.
 2. Programs of the test split are never taken, nor are discarded ones, most of which are related to
    them: cases of the package are refused, a corpus has none, and of a folder of subject files they
    are left out and named. The paper's own pool has two that are discarded here: `ib-25` and
-   `ib-106` are taken where that pool is asked for by name, and what learned from them is kept from
-   the test cases that they are related to like anything else.
+   `ib-106` are taken where that pool is asked for by name, and a predictor that learned from them
+   is not used on the test cases that they are related to.
 3. `split` holds out a fold: what is held out shares neither program group nor model with what is
-   left. Of language models both the models and the tasks are dealt out to folds, and a model's
-   task is held out where both are.
+   left. Of language models both the models and the tasks have folds, and a model's task is held
+   out where both are.
+4. `plan_sources` does all of that for one training.
 """
 
 import logging
@@ -18,21 +20,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Literal
+from random import Random
 
 import torch
 
 from graphcircuits.adapters.load import load_model
 from graphcircuits.cases import N_FOLDS, Case, load_case
-from graphcircuits.cases.collection import Corpus, load_corpus
-from graphcircuits.cases.language_folder import REPORT
-from graphcircuits.cases.language_report import check_shares, does
+from graphcircuits.cases.collection import REPORT, Corpus, check_shares, does, load_corpus
 from graphcircuits.cases.multitask import AT, MultiCase
-from graphcircuits.cases.orders import Order
-from graphcircuits.cases.pools import pool_cases
+from graphcircuits.cases.orders import Order, shipped_path
 from graphcircuits.cases.prepare import find_case
-from graphcircuits.cases.relations import groups_of
+from graphcircuits.cases.recognize import shipped_ids
+from graphcircuits.cases.relations import POOLS, groups_of, pool_cases
 from graphcircuits.circuit import Circuit
+from graphcircuits.compare.selection import SELECTIONS, select_cases
 from graphcircuits.io.files import read_json
 from graphcircuits.subject.files import load_transformer
 from graphcircuits.subject.transformer import Transformer
@@ -49,21 +50,41 @@ SUFFIX = ".safetensors"
 class Source:
     """One task of one subject."""
 
-    id: str
-    """What it goes by: ib-7, rnd-17.natural.llama.0, mt-4.natural.gpt2.0@ib-8, NAME@brackets."""
-    kind: Literal["shipped", "corpus", "file", "language"]
-    place: str
-    """The folder or file of the subject; nothing where it is shipped."""
-    model: str
-    """What the subject goes by there."""
+    order: Order | None
+    """The subject, where it was made for a program; None for a language model."""
+    path: str
+    """The file of the subject, the corpus that has it, or the folder of the language model; nothing
+    where it is shipped."""
     task: str
     """The case of the task, or its name where the subject is a language model."""
     groups: tuple[str, ...]
     """What its program is related to."""
     folds: tuple[int, ...]
     """Held out with a fold where all of these are that fold."""
-    fleet: str
-    """planted, public, natural or language."""
+
+    @property
+    def id(self) -> str:
+        """Its name: ib-7, rnd-17.natural.llama.0, mt-4.natural.gpt2.0@ib-8, NAME@brackets."""
+        if self.order is None:
+            return f"{self.model}{AT}{self.task}"
+        _, at, name = self.task.partition(AT)
+        return f"{self.order.id}{at}{name}"
+
+    @property
+    def model(self) -> str:
+        """The name of the subject where it lies."""
+        return Path(self.path).name if self.order is None else self.order.id
+
+    @property
+    def fleet(self) -> str:
+        """planted, public, natural or language."""
+        return "language" if self.order is None else self.order.fleet
+
+    @property
+    def kind(self) -> str:
+        """The kind of the subject, as `methods.shipped.kind_of` names it."""
+        several = self.order is not None and AT in self.task
+        return f"{self.fleet}-multitask" if several else self.fleet
 
     @property
     def labelled(self) -> bool:
@@ -72,18 +93,18 @@ class Source:
 
     def subject(self) -> Transformer:
         """The transformer."""
-        match self.kind:
-            case "shipped":
-                return load_case(self.task).subject()
-            case "corpus":
-                return _corpus(self.place)[self.model].subject()
-            case "file":
-                return load_transformer(self.place).to(torch.float32)
-        return _language_model(self.place)
+        order = self.order
+        if order is None:
+            return _language_model(self.path)
+        if not self.path:
+            return load_case(self.task).subject(order.fleet, order.architecture, order.seed)
+        if Path(self.path).is_dir():
+            return _corpus(self.path)[order.id].subject()
+        return load_transformer(self.path).to(torch.float32)
 
     def pairs(self, subject: Transformer, n: int, seed: int) -> Pairs:
         """Prompts of the task."""
-        if self.kind == "language":
+        if self.order is None:
             return find_task(self.task)(subject.tokenizer, n=n, seed=seed)
         return _case(self.task).pairs(n, seed)
 
@@ -110,29 +131,47 @@ def _case(id: str) -> Case:
     return load_case(id)
 
 
+# Listing them
+
+
 def shipped_sources(ids: Iterable[str], pool: str = "pool") -> list[Source]:
     """Planted subjects of the package, in the folds of a pool; `refuse_others` says which are for
     training."""
-    own = None if pool == "pool" else _folds(pool)
-    found = []
+    folds = None if pool == "pool" else _folds(pool)
+    sources = []
     for id in ids:
-        fold = load_case(id).fold if own is None else own.get(id)
-        folds = () if fold is None else (fold,)
-        found.append(
-            Source(id, "shipped", "", id, id, tuple(sorted(groups_of(id))), folds, "planted")
+        fold = load_case(id).fold if folds is None else folds.get(id)
+        groups = tuple(sorted(groups_of(id)))
+        sources.append(Source(Order(id), "", id, groups, () if fold is None else (fold,)))
+    return sources
+
+
+def named_source(id: str, folder: str | Path | None = None) -> Source:
+    """A subject by its id, such as ib-7.public.plain.0: of the folder if it has it, else shipped.
+
+    It is in no fold: whoever names subjects says what is held out.
+    """
+    order = Order.parse(id)
+    path = None if folder is None else Path(folder) / f"{id}{SUFFIX}"
+    there = path is not None and path.is_file()
+    if not there and not shipped_path(order).is_file():
+        where = "ships" if folder is None else f"ships or is in {folder}"
+        raise FileNotFoundError(
+            f"no {order.fleet} subject of {order.case} {where}; build it with: graphcircuits build "
+            f"{order.case} --fleet {order.fleet}, and name its folder."
         )
-    return found
+    return Source(order, str(path) if there else "", order.case, (order.case,), ())
 
 
 def refuse_others(ids: Iterable[str], pool: str = "pool") -> None:
     """Refuse cases that are not of the pool."""
-    places = {id: find_case(id).split or "in no split" for id in ids}
+    splits = {id: find_case(id).split or "in no split" for id in ids}
     # Random programs are of our pool as well, and too many to list.
     listed = {} if pool == "pool" else _folds(pool)
     forbidden = [
-        f"{id} ({place})"
-        for id, place in places.items()
-        if (place != "pool" if pool == "pool" else id not in listed)
+        f"{id} ({name})"
+        for id, name in splits.items()
+        if (name != "pool" if pool == "pool" else id not in listed)
     ]
     if forbidden:
         what = "the pool" if pool == "pool" else pool
@@ -151,12 +190,12 @@ def corpus_sources(folder: str | Path, pool: str = "pool") -> list[Source]:
     root = Path(folder)
     if not (root / MANIFEST).is_file():
         return _file_sources(root, pool)
-    found = []
+    sources = []
     for entry in _corpus(str(root)).entries:
         if entry.fold is None:
             raise ValueError(f"{root}: {entry.id} is in no fold of the pool; learn from others.")
-        found += _of_order(entry.order, "corpus", str(root), entry.fold, entry.group)
-    return found
+        sources += _of_order(entry.order, str(root), entry.fold, entry.group)
+    return sources
 
 
 def _file_sources(root: Path, pool: str) -> list[Source]:
@@ -166,36 +205,32 @@ def _file_sources(root: Path, pool: str) -> list[Source]:
             f"{root} holds no subjects: neither {MANIFEST} of a corpus nor {SUFFIX} files; build "
             "some with: python -m lab.factory corpus"
         )
-    own = None if pool == "pool" else _folds(pool)
-    found, others = [], []
+    folds = None if pool == "pool" else _folds(pool)
+    sources, others = [], []
     for path in paths:
         order = Order.parse(path.name.removesuffix(SUFFIX))
         case = find_case(order.case)
-        fold = (case.fold if case.split == "pool" else None) if own is None else own.get(case.id)
+        ours = case.fold if case.split == "pool" else None
+        fold = ours if folds is None else folds.get(case.id)
         if fold is None:
             others.append(order.id)
         else:
-            found += _of_order(order, "file", str(path), fold, None)
+            sources += _of_order(order, str(path), fold, None)
     if others:
-        what = "the pool" if own is None else pool
+        what = "the pool" if folds is None else pool
         log.warning("%s: left out, not of %s: %s", root, what, ", ".join(others))
-    return found
+    return sources
 
 
-def _of_order(
-    order: Order, kind: Literal["corpus", "file"], place: str, fold: int, group: str | None
-) -> list[Source]:
+def _of_order(order: Order, path: str, fold: int, group: str | None) -> list[Source]:
+    """One source, or one for each task of a subject that has several."""
     several = find_case(order.case) if order.case.startswith("mt-") else None
-    if not isinstance(several, MultiCase):
-        groups = tuple(sorted(groups_of(order.case))) if group is None else (group,)
-        tasks = {order.id: order.case}
+    if isinstance(several, MultiCase):
+        tasks, group = [f"{order.case}{AT}{name}" for name in several.names], None
     else:
-        groups = tuple(sorted(groups_of(order.case)))
-        tasks = {f"{order.id}{AT}{name}": f"{order.case}{AT}{name}" for name in several.names}
-    return [
-        Source(id, kind, place, order.id, task, groups, (fold,), order.fleet)
-        for id, task in tasks.items()
-    ]
+        tasks = [order.case]
+    groups = tuple(sorted(groups_of(order.case))) if group is None else (group,)
+    return [Source(order, path, task, groups, (fold,)) for task in tasks]
 
 
 def language_sources(folder: str | Path) -> list[Source]:
@@ -204,25 +239,25 @@ def language_sources(folder: str | Path) -> list[Source]:
     reports = sorted([*root.glob(REPORT), *root.glob(f"*/{REPORT}")])
     if not reports:
         raise ValueError(
-            f"{root} holds no language models with a {REPORT}; train some with: graphcircuits "
-            "language"
+            f"{root} holds no language models with a {REPORT}; train some with: python -m "
+            "lab.factory language"
         )
     done = {path.parent: does(check_shares(path, read_json(path))) for path in reports}
     tasks = sorted({task for names in done.values() for task in names})
     return [
         Source(
-            f"{place.name}{AT}{task}",
-            "language",
-            str(place),
-            place.name,
+            None,
+            str(model),
             task,
             (f"task:{task}",),
             (number % N_FOLDS, tasks.index(task) % N_FOLDS),
-            "language",
         )
-        for number, (place, names) in enumerate(done.items())
+        for number, (model, names) in enumerate(done.items())
         for task in names
     ]
+
+
+# What a training takes
 
 
 def split(sources: Sequence[Source], fold: int) -> tuple[list[Source], list[Source]]:
@@ -231,10 +266,76 @@ def split(sources: Sequence[Source], fold: int) -> tuple[list[Source], list[Sour
         raise ValueError(f"the fold must be in 0..{N_FOLDS - 1}, got {fold}.")
     held_out = [x for x in sources if x.folds and set(x.folds) == {fold}]
     groups = {group for x in held_out for group in x.groups}
-    models = {(x.place, x.model) for x in held_out}
+    models = {(x.path, x.model) for x in held_out}
     left = [
         x
         for x in sources
-        if fold not in x.folds and groups.isdisjoint(x.groups) and (x.place, x.model) not in models
+        if fold not in x.folds and groups.isdisjoint(x.groups) and (x.path, x.model) not in models
     ]
     return left, held_out
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a training learns from, what is scored on the way, and what at the end."""
+
+    learned: list[Source]
+    validation: list[Source]
+    held_out: list[Source]
+    left_out: list[str]
+    """Cases of the pool without a subject."""
+    runs: bool
+    """Whether there are subjects whose circuits can be judged only by running them."""
+
+
+def plan_sources(
+    cases: str | Sequence[str] | None = None,
+    *,
+    corpus: Sequence[str | Path] = (),
+    language: Sequence[str | Path] = (),
+    without_fold: int | None = None,
+    validation_fold: int | None = None,
+    limit: int | None = None,
+) -> Plan:
+    """The sources of one training, fold by fold; arguments are those of `gc.train`."""
+    if without_fold is not None and without_fold == validation_fold:
+        raise ValueError("without_fold and validation_fold must be different folds.")
+    word = cases if cases is None or isinstance(cases, str) else ",".join(cases)
+    pool = word if word in POOLS else "pool"
+    if pool != "pool" and (corpus or language):
+        raise ValueError(
+            f"cases {pool} have folds of their own, which corpora and language models do not "
+            "follow; give them alone."
+        )
+    sources, left_out = [], []
+    if word is not None or not (corpus or language):
+        ids, left_out = _pool_cases(word or "pool", pool)
+        sources += shipped_sources(ids, pool)
+    for folder in corpus:
+        sources += corpus_sources(folder)
+    for folder in language:
+        sources += language_sources(folder)
+    held_out: list[Source] = []
+    validation: list[Source] = []
+    if without_fold is not None:
+        sources, held_out = split(sources, without_fold)
+    if validation_fold is not None:
+        sources, validation = split(sources, validation_fold)
+    if limit is not None and limit < len(sources):
+        chosen = sorted(Random(0).sample(range(len(sources)), limit))
+        sources = [sources[number] for number in chosen]
+    return Plan(sources, validation, held_out, left_out, bool(corpus or language))
+
+
+def _pool_cases(cases: str, pool: str) -> tuple[list[str], list[str]]:
+    """Ids to learn from, and ids of the pool that have no subject to learn from."""
+    if cases in SELECTIONS and cases not in POOLS:
+        raise ValueError(
+            f"cases must be {', '.join(POOLS)} or ids, got {cases}: that may hold other cases."
+        )
+    ids, left_out = select_cases(cases)
+    refuse_others(ids, pool)
+    absent = sorted(set(ids).difference(shipped_ids()))
+    if absent:
+        raise ValueError(f"no subject is shipped to learn from: {', '.join(absent)}.")
+    return ids, left_out

@@ -1,351 +1,206 @@
-"""Training a predictor: on labels where circuits are known, and on what circuits do where not.
+"""`gc.train`: a predictor from subjects of several kinds, with labels and without.
 
-1. Examples are read (`data.py`) from sources of several kinds (`sources.py`).
-2. `train` minimizes the weighted objectives (`objectives.py`). A step takes a batch of readings
-   (`batches.py`). AdamW, linear warm-up, cosine decay, gradients clipped at norm 1, and a moving
-   average of the weights if asked for.
-3. At regular steps held-out examples are scored (`validation.py`), the best weights are remembered,
-   a checkpoint is written where the last one is long enough ago, and training that was cut off goes
-   on from there (`checkpoint.py`).
-4. `train_ensemble` does that for several seeds on cases of the package, `ensemble_of` on any
-   examples.
-
-Randomness is derived from seed and step, so a resumed training ends where an unbroken one does,
-and nothing global is touched, so trainings in several threads end where single ones do.
+1. Settings are read once (`config.py`), sources listed and divided into folds once (`sources.py`).
+2. Every subject is read several times (`data.py`), by several workers if asked.
+3. Each seed is trained (`members.py`): here, or each as a job of a cluster.
+4. What was held out is scored (`validation.py`), and the predictor gets what it knows of itself
+   (`facts.py`).
 
 Paper: Pooling, Readout, and Training.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+from graphcircuits.jobs.runner import IN_PROCESS, Resources, Runner
+from graphcircuits.predictor.ensemble import Ensemble, save_ensemble
+from graphcircuits.training.config import TrainConfig, settings_of
+from graphcircuits.training.data import ReadExamples
+from graphcircuits.training.facts import with_facts
+from graphcircuits.training.members import Lesson, SeedLog, ensemble_of, train_jobs, train_members
+from graphcircuits.training.sources import Plan, plan_sources
+from graphcircuits.training.validation import means, validate
 
-from graphcircuits.cases.relations import groups_of
-from graphcircuits.io.disk import seldom
-from graphcircuits.io.store import content_hash
-from graphcircuits.predictor.ensemble import Ensemble, seen_of
-from graphcircuits.predictor.invariant import InvariantAligner
-from graphcircuits.predictor.model import InvariantTables, Predictor
-from graphcircuits.training.batches import Batches, StackPool, batches
-from graphcircuits.training.checkpoint import (
-    TrainState,
-    checkpoint_path,
-    resume,
-    save_checkpoint,
-)
-from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.data import Example, TrainProgress, mixed_seed, read_examples
-from graphcircuits.training.inputs import leave_out
-from graphcircuits.training.sources import refuse_others
-from graphcircuits.training.validation import Validation, means, quality
+RETRIES = 2
+"""How often the job of a seed is begun again whose worker was lost; clusters lose machines."""
 
-Log = Callable[[int, Mapping[str, float]], None]
-"""Called with a step and the figures measured there."""
+TrainProgress = Callable[[str, int, int], None]
+"""Called with what is done (`reading`, `training`), how much of it, and how much there is."""
 
 
 @dataclass(frozen=True, eq=False)
-class TrainedPredictor:
-    """A predictor and the figures measured on the way, by step."""
+class Training:
+    """A trained predictor, and what there is to say of its training."""
 
-    predictor: Predictor
-    history: dict[int, dict[str, Any]]
-    step: int
-    """The step whose weights these are."""
+    predictor: Ensemble
+    """The networks of all seeds, as `gc.localize(..., predictor=)` takes them."""
+    config: TrainConfig
+    n_cases: int
+    """Cases that it learned from."""
+    held_out: dict[str, dict[str, float]]
+    """Its figures on every case that was held out: AUROC as `head` and `qkv` where the circuit is
+    known, and `cmd` where circuits were run."""
+    histories: dict[int, dict[int, dict[str, Any]]]
+    """By seed and step: the `loss`, and under `cases` the figures of the validation."""
+    left_out: list[str]
+    """Cases of the pool that have no subject to learn from."""
+    not_read: dict[str, str]
+    """Why others could not be read, by id."""
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The means of the held-out figures over cases."""
+        return means(self.held_out)
+
+    def save(self, path: str | Path, *, command: str | None = None) -> None:
+        """Write the predictor as one file, which `gc.load_predictor` reads."""
+        save_ensemble(path, self.predictor, command=command)
+
+    def plot(self, path: str | Path, *, title: str = "") -> None:
+        """Draw loss and held-out figures by step: .svg, .png or .pdf."""
+        from graphcircuits.training.history_plot import plot_histories
+
+        chosen = dict(zip(self.histories, self.predictor.origin["steps"], strict=True))
+        plot_histories(path, self.histories, chosen=chosen, title=title)
 
 
 def train(
-    examples: Sequence[Example],
-    config: TrainConfig,
+    cases: str | Sequence[str] | None = None,
     *,
-    seed: int = 0,
-    validation: Sequence[Example] = (),
-    checkpoint: str | Path | None = None,
-    device: torch.device | str = "cpu",
-    stacks: StackPool | None = None,
+    corpus: Sequence[str | Path] = (),
+    language: Sequence[str | Path] = (),
+    config: TrainConfig | str | Path | None = None,
+    steps: int | None = None,
+    objective: Mapping[str, float] | None = None,
+    targets: str | Path | None = None,
+    without_fold: int | None = None,
+    validation_fold: int | None = None,
+    limit: int | None = None,
+    seeds: int = 2,
+    device: str = "cpu",
+    readings: str | Path | None = None,
+    checkpoints: str | Path | None = None,
+    runner: Runner = IN_PROCESS,
+    resources: Resources | None = None,
     progress: TrainProgress | None = None,
-    log: Log | None = None,
-) -> TrainedPredictor:
-    """Train one predictor; with a `checkpoint` file, go on from what it holds and keep it up.
+    log: SeedLog | None = None,
+) -> Training:
+    """Train a predictor, as `graphcircuits train` does.
 
-    An interrupt that `progress` raises ends it after a whole step, which the checkpoint then holds.
-    `stacks` has the subjects of all examples, where several trainings share them.
+    Only programs of the pool are learned from: test cases are for measuring what was trained, and
+    discarded ones are related to them.
+
+    Args:
+        cases: Shipped cases to learn from: `pool`, `paper-pool`, `interpbench-pool` or ids; `pool`
+            if left out and there is neither a corpus nor a language model.
+        corpus: Folders of subjects, as `graphcircuits build` makes them.
+        language: Folders of small language models.
+        config: Settings, a TOML file of them, or `shipped`; None means the defaults.
+        steps: Training steps, instead of those of the settings.
+        objective: Weights of `labels`, `faithfulness` and `distill`, instead of those there.
+        targets: A file of scores found case by case, for `distill`.
+        without_fold: A fold that is left out and scored at the end.
+        validation_fold: Another that is left out and scored at regular steps.
+        limit: The largest number of tasks to learn from, drawn with seed 0.
+        seeds: The number of networks, whose logits are averaged.
+        device: Where it trains.
+        readings: A folder of what was read, for the next training.
+        checkpoints: A folder of checkpoints, from which a training that was cut off continues.
+        runner: Who reads the subjects (`graphcircuits.jobs`).
+        resources: Of the job of each seed, where the runner trains as well; None trains here.
+        progress: Hears of sources that were read, and of steps. An interrupt that it raises ends
+            the training after a whole step.
+        log: Hears the seed, step and figures of every validation of trainings here.
+
+    Returns:
+        The predictor, with the figures of what was held out and of the way there.
+
+    Example:
+        >>> training = gc.train(["ib-7", "ib-2"], steps=20, seeds=1)  # doctest: +SKIP
+        >>> gc.localize(subject, pairs, predictor=training.predictor)  # doctest: +SKIP
+
+    Reference:
+        Can Graph Learning Learn Circuits?, Pooling, Readout, and Training; docs/training.md.
     """
-    if not examples:
-        raise ValueError("there is nothing to train on: no case was given.")
-    if config.keep == "best" and not validation:
-        raise ValueError('keep="best" needs held-out examples to choose by, and none were given.')
-    predictor = Predictor(config.predictor, generator=torch.Generator().manual_seed(seed))
-    predictor.to(device)
-    _standardize(predictor, examples, config)
-    optimizer = torch.optim.AdamW(
-        predictor.parameters(), lr=config.lr, weight_decay=config.weight_decay
+    settings = settings_of(config, steps=steps, objective=objective)
+    if (settings.distill_weight > 0) != (targets is not None):
+        raise ValueError("the objective distill needs targets, and targets need distill.")
+    plan = plan_sources(
+        cases,
+        corpus=corpus,
+        language=language,
+        without_fold=without_fold,
+        validation_fold=validation_fold,
+        limit=limit,
     )
-    state = TrainState(predictor, optimizer)
-    about = _about(examples, validation, config, seed, device) if checkpoint else {}
-    resume(checkpoint, about, state)
-    save = seldom(save_checkpoint)
-    parts = batches(examples, config, seed, device, stacks)
-    held_out = Validation(validation, config.predictor, device, stacks)
-    losses: list[Tensor] = []
-    for step in range(state.step, config.last):
-        losses.append(_step(state, parts, config, seed, step, device))
-        state.step = step + 1
-        interrupt: KeyboardInterrupt | None = None
-        try:
-            if progress:
-                progress(state.step, config.last)
-        except KeyboardInterrupt as error:
-            interrupt = error
-        due = state.step % config.every == 0 or state.step == config.last
-        if not due and interrupt is None:
-            continue
-        # Of an interrupted training too: what would be refused is not worth going on with.
-        loss = _checked(losses, step)
-        if due:
-            # Whoever goes on from here begins with the next step, and would not come back to this.
-            record = {"loss": loss, "cases": _validated(state, held_out)}
-            losses.clear()
-            state.history[state.step] = record
-            _remember_best(state, config)
-            if log:
-                log(state.step, {"loss": loss} | _figures(record["cases"]))
-        if checkpoint:
-            done = interrupt is not None or state.step == config.last
-            save(checkpoint, about, state, force=done)
-        if interrupt is not None:
-            raise interrupt
-    _load(state.predictor, state.best or state.average)
-    step = state.best_step if state.best else state.step
-    return TrainedPredictor(state.predictor.eval(), state.history, step)
-
-
-def _about(
-    examples: Sequence[Example],
-    validation: Sequence[Example],
-    config: TrainConfig,
-    seed: int,
-    device: torch.device | str,
-) -> dict[str, Any]:
-    """What makes a training the same as another."""
-    content = [[x.reading.content, x.reading.prior, x.target] for x in examples]
-    runs = [x.item[1] for x in examples if x.item is not None]
-    return {
-        "train": asdict(config),
-        "seed": seed,
-        "device": torch.device(device).type,
-        "cases": _names(examples),
-        "validation": _names(validation),
-        "data": content_hash(content, [[x.clean, x.corrupted] for x in runs]),
-    }
-
-
-def _names(examples: Sequence[Example]) -> list[str]:
-    return list(dict.fromkeys(example.case for example in examples))
-
-
-def _standardize(predictor: Predictor, examples: Sequence[Example], config: TrainConfig) -> None:
-    """Scale the inputs by those of all examples, and hide what the training is to do without."""
-    if not isinstance(predictor.align, InvariantAligner):
-        return
-    contents = [example.reading.content for example in examples]
-    nodes = [content.nodes for content in contents if isinstance(content, InvariantTables)]
-    predictor.align.standardize_by(torch.cat(nodes))
-    if config.without:
-        own = config.predictor
-        leave_out(predictor.align, config.without, share=own.share, both_ends=own.both_ends)
-
-
-def rate(step: int, config: TrainConfig) -> float:
-    """Share of the full learning rate: up in a line, down as a cosine."""
-    rise = max(1, round(config.warmup * config.steps))
-    if step < rise:
-        return (step + 1) / rise
-    return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, config.steps - rise)))
-
-
-def _step(
-    state: TrainState,
-    parts: Batches,
-    config: TrainConfig,
-    seed: int,
-    step: int,
-    device: torch.device | str,
-) -> Tensor:
-    """One update; the loss before it, which is not waited for."""
-    for group in state.optimizer.param_groups:
-        group["lr"] = config.lr * rate(step, config)
-    own = mixed_seed(seed, step, "noise")
-    identifiers = torch.Generator().manual_seed(own)
-    noise = torch.Generator(device).manual_seed(own)
-    predictor, total = state.predictor.train(), torch.zeros((), device=device)
-    state.optimizer.zero_grad()
-    for part in parts.at(step):
-        loss = part.loss(predictor, config, generator=identifiers, noise=noise)
-        loss.backward()
-        total = total + loss.detach()
-    torch.nn.utils.clip_grad_norm_(predictor.parameters(), 1.0)
-    state.optimizer.step()
-    if config.average:
-        _average(state, config.average)
-    return total
-
-
-def _average(state: TrainState, decay: float) -> None:
-    """Move the average towards the weights; in its first steps it is their mean."""
-    weights = state.predictor.state_dict()
-    if not state.average:
-        state.average = {name: x.clone() for name, x in weights.items()}
-        return
-    share = max(1 - decay, 1 / (state.step + 1))
-    # Buffers do not change, and some are infinite.
-    for name, _ in state.predictor.named_parameters():
-        state.average[name].lerp_(weights[name], share)
-
-
-def _checked(losses: Sequence[Tensor], last: int) -> float:
-    """The last of the losses since the validation before; the first that is no number is named."""
-    values = torch.stack(list(losses)).tolist()
-    for place, value in enumerate(values):
-        if not math.isfinite(value):
-            step = last + 2 - len(values) + place
-            raise ValueError(
-                f"the training loss is {value} at step {step}; lower the learning rate."
-            )
-    return values[-1]
-
-
-def _validated(state: TrainState, held_out: Validation) -> dict[str, dict[str, float]]:
-    """The figures of the weights that would be kept now."""
-    if not held_out.groups:
-        return {}
-    weights = {name: x.clone() for name, x in state.predictor.state_dict().items()}
-    _load(state.predictor, state.average)
-    found = held_out.figures([state.predictor])
-    state.predictor.load_state_dict(weights)
-    return found
-
-
-def _remember_best(state: TrainState, config: TrainConfig) -> None:
-    """Keep the weights of the best step; of equally good ones the earliest."""
-    if config.keep != "best":
-        return
-    now = quality(state.history[state.step]["cases"])
-    before = quality(state.history[state.best_step]["cases"]) if state.best else None
-    if now is not None and (before is None or now > before):
-        weights = state.average or state.predictor.state_dict()
-        state.best = {name: x.detach().clone() for name, x in weights.items()}
-        state.best_step = state.step
-
-
-def _load(predictor: Predictor, weights: Mapping[str, Tensor]) -> None:
-    if weights:
-        predictor.load_state_dict(dict(weights))
-
-
-def _figures(cases: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """What a validation says in a few numbers."""
-    return {f"auroc_{x}" if x != "cmd" else x: value for x, value in means(cases).items()}
-
-
-# Several seeds
-
-
-def train_ensemble(
-    ids: Sequence[str],
-    config: TrainConfig,
-    *,
-    seeds: Sequence[int],
-    examples: Sequence[Example] | None = None,
-    validation: Sequence[Example] = (),
-    checkpoints: str | Path | None = None,
-    device: torch.device | str = "cpu",
-    pool: str = "pool",
-    progress: Callable[[int, int, int], None] | None = None,
-    log: Callable[[int, int, Mapping[str, float]], None] | None = None,
-) -> Ensemble:
-    """One predictor per seed, trained on cases of the package; callbacks hear the seed first.
-
-    Only cases of the `pool` are for training. `validation` is scored at regular steps.
-    `checkpoints` is a folder with one file per seed.
-    """
-    refuse_others(ids, pool)
-    return ensemble_of(
-        read_examples(ids, config) if examples is None else examples,
-        config,
-        seeds=seeds,
-        validation=validation,
-        checkpoints=checkpoints,
+    lesson = Lesson(
+        sources=tuple(plan.learned),
+        validation=tuple(plan.validation or plan.held_out),
+        config=settings,
+        judged=plan.runs or not settings.by_labels_alone,
+        targets=None if targets is None else Path(targets),
+        readings=None if readings is None else Path(readings),
+        checkpoints=None if checkpoints is None else Path(checkpoints),
         device=device,
-        progress=progress,
-        log=log,
+    )
+    learned, validation, scored = _read(lesson, plan, runner, progress)
+    numbers, total = range(seeds), seeds * settings.last
+    if resources is None:
+        members = train_members(
+            learned.examples,
+            settings,
+            seeds=numbers,
+            validation=validation.examples,
+            checkpoints=checkpoints,
+            device=device,
+            progress=(lambda seed, done, n: progress("training", seed * n + done, total))
+            if progress
+            else None,
+            log=log,
+        )
+    else:
+        members = train_jobs(
+            [(lesson, seed) for seed in numbers],
+            runner=runner,
+            resources=resources,
+            retries=RETRIES,
+            progress=(lambda done, _: progress("training", done * settings.last, total))
+            if progress
+            else None,
+        )
+    ensemble = ensemble_of(members, learned.examples, settings, numbers)
+    figures = validate(ensemble.to(device), scored.examples) if scored.examples else {}
+    return Training(
+        predictor=with_facts(
+            ensemble, learned.examples, scored.examples, figures, config=settings, device=device
+        ),
+        config=settings,
+        n_cases=len({example.case for example in learned.examples}),
+        held_out=figures,
+        histories={seed: member.history for seed, member in zip(numbers, members, strict=True)},
+        left_out=plan.left_out,
+        not_read=learned.left_out | validation.left_out | scored.left_out,
     )
 
 
-def ensemble_of(
-    examples: Sequence[Example],
-    config: TrainConfig,
-    *,
-    seeds: Sequence[int],
-    validation: Sequence[Example] = (),
-    checkpoints: str | Path | None = None,
-    device: torch.device | str = "cpu",
-    progress: Callable[[int, int, int], None] | None = None,
-    log: Callable[[int, int, Mapping[str, float]], None] | None = None,
-) -> Ensemble:
-    """One predictor per seed, trained on all the examples; as `train_ensemble`."""
-    members, steps = [], []
-    stacks = None if config.by_labels_alone else StackPool([*examples, *validation], device)
-    for seed in seeds:
-        trained = train(
-            examples,
-            config,
-            seed=seed,
-            validation=validation,
-            checkpoint=checkpoint_path(checkpoints, seed) if checkpoints else None,
-            device=device,
-            stacks=stacks,
-            progress=(lambda done, n, seed=seed: progress(seed, done, n)) if progress else None,
-            log=(lambda step, found, seed=seed: log(seed, step, found)) if log else None,
-        )
-        members.append(trained.predictor.cpu())
-        steps.append(trained.step)
-    return together(members, examples, config, seeds, steps)
+def _read(
+    lesson: Lesson, plan: Plan, runner: Runner, progress: TrainProgress | None
+) -> tuple[ReadExamples, ReadExamples, ReadExamples]:
+    """Examples to learn from, those that are scored on the way, and those at the end."""
+    total, before = sum(map(len, (plan.learned, plan.validation, plan.held_out))), 0
 
+    def heard(done: int, _: int) -> None:
+        if progress:
+            progress("reading", before + done, total)
 
-def together(
-    members: Sequence[Predictor],
-    examples: Sequence[Example],
-    config: TrainConfig,
-    seeds: Sequence[int],
-    steps: Sequence[int],
-) -> Ensemble:
-    """Predictors of several seeds, each with the step whose weights it has, as one."""
-    about = {"train": asdict(config), "seeds": list(seeds), "steps": list(steps)}
-    return Ensemble(tuple(members), origin_of(examples) | about)
-
-
-def origin_of(examples: Sequence[Example]) -> dict[str, Any]:
-    """What a predictor says of its training: cases, what they are related to, and subjects."""
-    cases: dict[str, frozenset[str]] = {}
-    subjects = []
-    fleets: dict[str, int] = {}
-    for name, example in {example.case: example for example in examples}.items():
-        source = example.source
-        if source is None:
-            cases[name] = groups_of(name)
-            continue
-        fleets[source.fleet] = fleets.get(source.fleet, 0) + 1
-        if source.fleet != "language":
-            cases[source.task] = frozenset(source.groups)
-        subjects.append(source.subject() if example.item is None else example.item[0])
-    found: dict[str, Any] = {
-        "cases": list(cases),
-        "groups": sorted(frozenset().union(*cases.values())),
-        "fleets": fleets,
-    }
-    return found | ({"subjects": seen_of(subjects)} if subjects else {})
+    learned = lesson.read(runner, progress=heard)
+    before += len(lesson.sources)
+    validation = lesson.read(runner, validation=True, progress=heard)
+    if not (plan.validation and plan.held_out):
+        # Where one fold is held out, it serves both.
+        return learned, validation, validation
+    before += len(lesson.validation)
+    last = replace(lesson, validation=tuple(plan.held_out))
+    return learned, validation, last.read(runner, validation=True, progress=heard)

@@ -22,78 +22,67 @@ from graphcircuits.engine.stack import MASKS_AT_ONCE, Stack
 from graphcircuits.evaluation.evaluate import auroc
 from graphcircuits.methods import METHODS
 from graphcircuits.predictor.ensemble import Ensemble
-from graphcircuits.predictor.model import Predictor, PredictorConfig
+from graphcircuits.predictor.model import Predictor
 from graphcircuits.predictor.paths import along_paths
-from graphcircuits.training.batches import StackPool, grouped, scores_of
+from graphcircuits.training.batches import ExampleGroup, grouped, scores_of
 from graphcircuits.training.data import Example
 
 LEVELS = ("qkv", "head")
 
 
-class Validation:
-    """Held-out examples, grouped and stacked once."""
-
-    def __init__(
-        self,
-        examples: Sequence[Example],
-        config: PredictorConfig,
-        device: torch.device | str,
-        stacks: StackPool | None = None,
-    ) -> None:
-        self.groups = grouped(examples, config, device, stacks)
-
-    @torch.no_grad()
-    def figures(
-        self, members: Sequence[Predictor], *, seed: int = 0
-    ) -> dict[str, dict[str, float]]:
-        """The figures of each case, by their names: qkv, head and cmd."""
-        for member in members:
-            member.eval()
-        found: dict[str, dict[str, list[float]]] = {}
-        for group in self.groups:
-            limit = group.at_once(MASKS_AT_ONCE, grad=False)
-            for start in range(0, len(group), limit):
-                index = range(start, min(start + limit, len(group)))
-                scores = _mean_scores(members, group.readings(index), seed)
-                if members[0].config.paths:
-                    scores = _by_paths(scores, [group.examples[place] for place in index])
-                stack = group.stack_of(index)
-                areas = None if stack is None else stack.cmd(scores).tolist()
-                for row, place in enumerate(index):
-                    example = group.examples[place]
-                    own = found.setdefault(example.case, {})
-                    if example.circuit is not None:
-                        values = scores[row].cpu().double()
-                        for level in LEVELS:
-                            own.setdefault(level, []).append(auroc(values, example.circuit, level))
-                    if areas is not None:
-                        own.setdefault("cmd", []).append(areas[row])
-        return {case: {name: mean(x) for name, x in own.items()} for case, own in found.items()}
+@torch.no_grad()
+def figures_of(
+    members: Sequence[Predictor], groups: Sequence[ExampleGroup], *, seed: int = 0
+) -> dict[str, dict[str, float]]:
+    """The figures of each case, by their names (qkv, head and cmd), from groups made once."""
+    for member in members:
+        member.eval()
+    by_case: dict[str, dict[str, list[float]]] = {}
+    for group in groups:
+        limit = group.at_once(MASKS_AT_ONCE, grad=False)
+        for start in range(0, len(group), limit):
+            index = range(start, min(start + limit, len(group)))
+            scores = _mean_scores(members, group.readings(index), seed)
+            if members[0].config.paths:
+                scores = _by_paths(scores, [group.examples[number] for number in index])
+            stack = group.stack_of(index)
+            areas = None if stack is None else stack.cmd(scores).tolist()
+            for row, number in enumerate(index):
+                example = group.examples[number]
+                figures = by_case.setdefault(example.case, {})
+                if example.circuit is not None:
+                    values = scores[row].cpu().double()
+                    for level in LEVELS:
+                        area = auroc(values, example.circuit, level)
+                        figures.setdefault(level, []).append(area)
+                if areas is not None:
+                    figures.setdefault("cmd", []).append(areas[row])
+    return {case: {name: mean(x) for name, x in own.items()} for case, own in by_case.items()}
 
 
 def _by_paths(
     scores: Float[Tensor, "case edge"], examples: Sequence[Example]
 ) -> Float[Tensor, "case edge"]:
-    found = []
+    results = []
     for row, example in zip(scores, examples, strict=True):
         if example.reading.graph is None:
             raise ValueError(f"{example.case} does not say its graph, and scores go by its paths.")
-        found.append(along_paths(row, example.reading.graph))
-    return torch.stack(found)
+        results.append(along_paths(row, example.reading.graph))
+    return torch.stack(results)
 
 
 def _mean_scores(
     members: Sequence[Predictor], readings: Sequence[Any], seed: int
 ) -> Float[Tensor, "case edge"]:
     """The mean logit of every edge; every reading draws as if it were alone."""
-    found = []
+    by_member = []
     for member in members:
         alone = [
             scores_of(member, [reading], torch.Generator().manual_seed(seed))
             for reading in readings
         ]
-        found.append(torch.cat(alone))
-    return torch.stack(found).mean(0)
+        by_member.append(torch.cat(alone))
+    return torch.stack(by_member).mean(0)
 
 
 def validate(
@@ -102,7 +91,7 @@ def validate(
     """AUROC of each case at both levels where its circuit is known, and CMD where it can be run."""
     members = predictor.members if isinstance(predictor, Ensemble) else (predictor,)
     device = members[0].readout.weight.device
-    return Validation(examples, members[0].config, device).figures(members, seed=seed)
+    return figures_of(members, grouped(examples, members[0].config, device), seed=seed)
 
 
 def search_figures(
@@ -114,19 +103,19 @@ def search_figures(
     device: torch.device | str = "cpu",
 ) -> dict[str, dict[str, float]]:
     """The figures of each case by a search that sees the prompts that predictors read first."""
-    found = {}
+    by_case = {}
     for case, example in {example.case: example for example in reversed(examples)}.items():
         assert example.source is not None
-        subject = example.source.subject() if example.item is None else example.item[0]
+        subject = example.subject()
         seen = example.source.pairs(subject, pairs, 0)
         scores = METHODS[method](subject.to(device), seen, **options)
-        own: dict[str, float] = {}
+        figures: dict[str, float] = {}
         if example.circuit is not None:
-            own = {x: auroc(scores.cpu().double(), example.circuit, x) for x in LEVELS}
+            figures = {x: auroc(scores.cpu().double(), example.circuit, x) for x in LEVELS}
         if example.item is not None:
-            own["cmd"] = float(Stack.of([example.item], device).cmd(scores[None].to(device))[0])
-        found[case] = own
-    return found
+            figures["cmd"] = float(Stack.of([example.item], device).cmd(scores[None].to(device))[0])
+        by_case[case] = figures
+    return by_case
 
 
 def means(cases: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -137,5 +126,5 @@ def means(cases: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 def quality(cases: Mapping[str, Mapping[str, float]]) -> float | None:
     """What the best step is chosen by, larger is better: CMD where there is one, else AUROC."""
-    found = means(cases)
-    return -found["cmd"] if "cmd" in found else found.get("qkv")
+    overall = means(cases)
+    return -overall["cmd"] if "cmd" in overall else overall.get("qkv")

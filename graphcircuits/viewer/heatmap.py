@@ -40,7 +40,7 @@ Matrix = Sequence[Sequence[float]]
 
 
 def _hex(colour: Colour) -> str:
-    return "#" + "".join(f"{part:02x}" for part in colour)
+    return "#" + "".join(f"{channel:02x}" for channel in colour)
 
 
 # Every rule names the picture, so that none reaches the page around it. The colours of the light
@@ -66,8 +66,8 @@ def heat_maps(labels: Sequence[str], panels: Mapping[str, Matrix], *, title: str
     bottom = HEAD + side + margin + FOOT
     width = max(step * len(panels), 24 + 0.85 * LETTER * len(LEGEND))
     drawn = [
-        _panel(labels, name, matrix, left=step * place + margin, margin=margin)
-        for place, (name, matrix) in enumerate(panels.items())
+        _panel(labels, name, matrix, left=step * column + margin, margin=margin)
+        for column, (name, matrix) in enumerate(panels.items())
     ]
     drawn.append(f'<text x="12" y="{bottom - 10:.0f}" fill="{_hex(LIGHT["ink"])}">{LEGEND}</text>')
     return (
@@ -90,10 +90,10 @@ def heat_map_page(
 def _panel(labels: Sequence[str], name: str, matrix: Matrix, *, left: float, margin: float) -> str:
     top, side, ink = HEAD, CELL * len(labels), f'fill="{_hex(LIGHT["ink"])}"'
     largest = max((abs(value) for row in matrix for value in row), default=0.0)
-    parts = [f'<text class="name" x="{left:.0f}" y="{top - 10}" {ink}>{escape(name)}</text>']
-    for place, label in enumerate(labels):
-        middle = CELL * place + CELL / 2 + 4
-        parts.append(
+    markup = [f'<text class="name" x="{left:.0f}" y="{top - 10}" {ink}>{escape(name)}</text>']
+    for column, label in enumerate(labels):
+        middle = CELL * column + CELL / 2 + 4
+        markup.append(
             f'<text x="{left - 6:.0f}" y="{top + middle:.0f}" text-anchor="end" {ink}>'
             f"{escape(label)}</text>"
             f'<text transform="translate({left + middle:.0f} {top + side + 8}) rotate(-90)" '
@@ -104,31 +104,31 @@ def _panel(labels: Sequence[str], name: str, matrix: Matrix, *, left: float, mar
             hint = f"{labels[i]}, {labels[j]}: {value:.4g}"
             share = value / largest if largest else 0.0
             x, y = left + CELL * j, top + CELL * i
-            parts.append(_cell(x, y, share, hint, value if len(labels) <= WRITTEN else None))
+            markup.append(_cell(x, y, share, hint, value if len(labels) <= WRITTEN else None))
     scale = f"full colour ±{largest:.3g}"
-    parts.append(f'<text x="{left:.0f}" y="{top + side + margin + 14:.0f}" {ink}>{scale}</text>')
-    return "".join(parts)
+    markup.append(f'<text x="{left:.0f}" y="{top + side + margin + 14:.0f}" {ink}>{scale}</text>')
+    return "".join(markup)
 
 
 def _cell(x: float, y: int, share: float, hint: str, value: float | None) -> str:
     """One square; `share` of the largest absolute value says how much of the colour it has."""
     kind = "below" if share < 0 else "above"
     square = f'x="{x:.0f}" y="{y:.0f}" width="{CELL}" height="{CELL}"'
-    parts = [f'<rect class="cell ground" {square} fill="{_hex(LIGHT["ground"])}" '
+    markup = [f'<rect class="cell ground" {square} fill="{_hex(LIGHT["ground"])}" '
              f'stroke="{_hex(LIGHT["line"])}"/>']  # fmt: skip
     if share:
-        parts.append(
+        markup.append(
             f'<rect class="{kind}" {square} fill="{_hex(LIGHT[kind])}" '
             f'fill-opacity="{abs(share):.3f}"/>'
         )
     if value and abs(share) >= FAINT:
         ink = value_ink(mixed(LIGHT, kind, share))
         other = " black" if value_ink(mixed(DARK, kind, share)) == BLACK else ""
-        parts.append(
+        markup.append(
             f'<text class="value{other}" x="{x + CELL / 2:.0f}" y="{y + CELL / 2 + 3:.0f}" '
             f'fill="{_hex(ink)}">{value:.2g}</text>'
         )
-    return f"<g><title>{escape(hint)}</title>{''.join(parts)}</g>"
+    return f"<g><title>{escape(hint)}</title>{''.join(markup)}</g>"
 
 
 def mixed(colours: Mapping[str, Colour], kind: str, share: float) -> Colour:
@@ -147,8 +147,8 @@ def contrast(one: Colour, other: Colour) -> float:
 
 
 def _luminance(colour: Colour) -> float:
-    parts = (part / 255 for part in colour)
-    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    channels = (channel / 255 for channel in colour)
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 

@@ -1,7 +1,7 @@
-"""What the page of a circuit is told: one JSON object, tables as base64.
+"""What the page of a circuit receives: one JSON object, tables as base64.
 
-1. Results are brought to one graph, that of the true circuit where one is given. A graph is told by
-   its sizes: the page derives components, edges and their names from them, as `graph.py` does.
+1. Results are brought to one graph, that of the true circuit where one is given. A graph is known
+   by its sizes: the page derives components, edges and their names from them, as `graph.py` does.
 2. A result's scores go as little-endian float32 in edge order. Rounding to float32 can tie or
    overflow scores that differ, and the page ranks by what it is given, so `ranked_alike` moves such
    scores by as few of float32's steps as keep `Result.ranking`.
@@ -31,7 +31,7 @@ VERSION = 1
 START = 20
 """Edges that are shown at first where no circuit was chosen."""
 _LARGEST = 1e38
-"""Of scores that are told: close to float32's largest, with room for its steps."""
+"""Of scores on a page: close to float32's largest, with room for its steps."""
 
 
 def result_payload(
@@ -53,7 +53,7 @@ def result_payload(
     results = on_one_graph(results, names, truth)
     first = results[0]
     chosen = START if first.chosen is None else len(first.chosen)
-    shown = [found for found in (result.prompts for result in results) if found is not None]
+    shown = [prompts for prompts in (result.prompts for result in results) if prompts is not None]
     return _payload(
         first.graph,
         title=title or f"Circuit of {first.subject or 'a subject'}",
@@ -100,22 +100,22 @@ def on_one_graph(
             return [result.on(graph) for result in results]
         except ValueError:
             continue
-    told = [
+    differing = [
         f"{name} is of {result.graph.in_words}" for name, result in zip(names, results, strict=True)
     ]
-    told += [] if truth is None else [f"the true circuit is of {truth.graph.in_words}"]
-    raise ValueError(f"what one page shows must be of one subject: {'; '.join(told)}.")
+    differing += [] if truth is None else [f"the true circuit is of {truth.graph.in_words}"]
+    raise ValueError(f"what one page shows must be of one subject: {'; '.join(differing)}.")
 
 
 def distinct(names: Iterable[str]) -> list[str]:
     """The names, numbered where several would be the same."""
     names = list(names)
     counts, seen = Counter(names), Counter[str]()
-    told = []
+    numbered = []
     for name in names:
         seen[name] += 1
-        told.append(f"{name} ({seen[name]})" if counts[name] > 1 else name)
-    return told
+        numbered.append(f"{name} ({seen[name]})" if counts[name] > 1 else name)
+    return numbered
 
 
 def ranked_alike(scores: Float[Tensor, " edge"]) -> Float32[np.ndarray, " edge"]:
@@ -131,9 +131,9 @@ def ranked_alike(scores: Float[Tensor, " edge"]) -> Float32[np.ndarray, " edge"]
     lower = back.cumsum()
     steps = np.minimum.accumulate(steps + lower) - lower
     bits = np.where(steps < 0, -steps | 0x80000000, steps).astype(np.uint32)
-    told = np.empty_like(rounded)
-    told[order] = bits.view(np.float32)
-    return told
+    separated = np.empty_like(rounded)
+    separated[order] = bits.view(np.float32)
+    return separated
 
 
 def _payload(
@@ -203,8 +203,8 @@ def _best_edges(result: "Result", circuit: Circuit) -> int | None:
 def _names(results: "Sequence[Result]") -> list[str]:
     """Subject and method; of several results of one subject the method alone."""
     one = len(results) > 1 and len({result.subject for result in results}) == 1
-    parts = [("" if one else result.subject, result.method) for result in results]
-    return [", ".join(filter(None, named)) or "a result" for named in parts]
+    labels = [("" if one else result.subject, result.method) for result in results]
+    return [", ".join(filter(None, named)) or "a result" for named in labels]
 
 
 def _truth(circuit: Circuit, name: str) -> dict[str, Any]:

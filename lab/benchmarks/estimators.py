@@ -36,10 +36,9 @@ from graphcircuits import (
     localize,
     rasp,
 )
-from graphcircuits.methods import hard_concrete, ugs
-from graphcircuits.methods.departure import Gates, Objective, Recipe, Sizes, concrete
-from graphcircuits.methods.refine import advance, dealt, rank_logits
-from graphcircuits.methods.refine_files import RefineState
+from graphcircuits.engine.relaxed import concrete, hard_concrete, window
+from graphcircuits.methods.departure import Gates, Objective, Recipe, Sizes
+from graphcircuits.methods.refine import RefineState, advance, rank_logits, sort_by_rank
 
 MASKS = 4
 """Masked runs of one estimate."""
@@ -112,12 +111,6 @@ def soft(locations: Tensor, generator: torch.Generator) -> Tensor:
     return locations.sigmoid()
 
 
-def at_temperature(temperature: float, locations: Tensor, generator: torch.Generator) -> Tensor:
-    uniform = torch.rand(locations.shape, generator=generator, dtype=torch.float64)
-    noise = uniform.clamp(1e-7, 1 - 1e-7).logit().to(locations)
-    return ((locations + noise) / temperature).sigmoid()
-
-
 def straight_through(locations: Tensor, generator: torch.Generator) -> Tensor:
     """Kept or cut, with the gradient of the probability."""
     kept = locations.sigmoid()
@@ -127,18 +120,18 @@ def straight_through(locations: Tensor, generator: torch.Generator) -> Tensor:
 
 def uniform_sampling(locations: Tensor, generator: torch.Generator) -> Tensor:
     """One draw of every gate as in `ugs`."""
-    flat = ugs.draw(locations.flatten(), 1, generator)
+    flat = window(locations.flatten(), 1, generator)
     return flat.unflatten(1, locations.shape).squeeze(0)
 
 
 ESTIMATORS = (
     Estimator("straight-through", straight_through),
     Estimator("soft mask, no noise", soft),
-    Estimator("concrete, temperature 0.25", partial(at_temperature, 0.25)),
-    Estimator("concrete, temperature 0.5", partial(at_temperature, 0.5)),
+    Estimator("concrete, temperature 0.25", partial(concrete, temperature=0.25)),
+    Estimator("concrete, temperature 0.5", partial(concrete, temperature=0.5)),
     Estimator("concrete, temperature 1", concrete),
-    Estimator("concrete, temperature 2", partial(at_temperature, 2.0)),
-    Estimator("hard concrete, temperature 2/3", hard_concrete.sample_each),
+    Estimator("concrete, temperature 2", partial(concrete, temperature=2.0)),
+    Estimator("hard concrete, temperature 2/3", hard_concrete),
     Estimator("uniform gradient sampling", uniform_sampling),
     Estimator("score function", straight_through, score_function=True),
     Estimator("score function, baseline", straight_through, score_function=True, baseline=True),
@@ -275,8 +268,8 @@ def refined_cmd(
         else:
             gradient = objective.gradient(state.values, sizes, state.generator)
         advance(state, gradient, recipe.learning_rate * (1 - step / steps))
-    scores = dealt(start, state.values)
-    return faithfulness_curve(scores, subject, case.pairs(32, 1000), sizes="log").cmd
+    scores = sort_by_rank(start, state.values)
+    return faithfulness_curve(subject, case.pairs(32, 1000), scores, sizes="log").cmd
 
 
 def _score_function(
@@ -362,7 +355,7 @@ def main() -> None:
     ]
     three = list(zip(subjects, cases, starts, strict=True))
     started = statistics.mean(
-        faithfulness_curve(start, subject, each.pairs(32, 1000), sizes="log").cmd
+        faithfulness_curve(subject, each.pairs(32, 1000), start, sizes="log").cmd
         for subject, each, start in three
     )
     reached = {

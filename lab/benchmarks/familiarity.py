@@ -1,8 +1,8 @@
 """Whether a predictor knows where it fails, and whether its probabilities are true.
 
 1. Subjects whose programs the predictor has not seen: shipped planted ones of its fold, those of
-   corpora (`python -m lab.factory corpus`), and language models with the tasks that they do. CMD of `gcl`
-   and of `eap-ig` on fresh pairs over log-spaced sizes, beside the familiarity of each case.
+   corpora (`python -m lab.factory corpus`), and language models with the tasks that they do. CMD
+   of `gcl` and of `eap-ig` on fresh pairs over log-spaced sizes, beside how familiar each case is.
 2. Rank correlation of each measure of strangeness with (CMD of gcl - CMD of eap-ig), and AUROC of
    telling apart where gcl is worse by 20%, and by 0.03.
 3. Calibration: a half of the cases is fitted, the other one measured, and the reverse. Labels are
@@ -20,7 +20,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 
@@ -31,18 +31,15 @@ import graphcircuits as gc
 from graphcircuits.evaluation.evaluate import faithfulness_curve
 from graphcircuits.evaluation.proposal import fresh_seed
 from graphcircuits.methods.eap import eap_ig
-from graphcircuits.methods.shipped import find_ensemble
-from graphcircuits.predictor.ensemble import Ensemble, with_familiarity
-from graphcircuits.predictor.facts.calibration import (
-    calibration_error,
-    fit_calibration,
-    needed,
-    reliability,
-)
+from graphcircuits.methods.shipped import load_predictor
+from graphcircuits.predictor.ensemble import Ensemble
+from graphcircuits.predictor.facts.calibration import fit_calibration, needed
 from graphcircuits.predictor.facts.familiarity import Familiarity
 from graphcircuits.predictor.model import Reading, read_case
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
+from graphcircuits.training.facts import case_looks, fit_known_cases
+from lab.benchmarks.reliability import calibration_error, reliability
 
 WORSE, MUCH = 1.2, 0.03
 GOAL = 0.8
@@ -82,9 +79,9 @@ def acquainted(ensemble: Ensemble, n_pairs: int) -> Ensemble:
     if ensemble.known is not None:
         return ensemble
     cases = [gc.load_case(id) for id in ensemble.origin["cases"]]
-    return with_familiarity(
-        ensemble, [read(ensemble, case.subject(), case.pairs(n_pairs)) for case in cases]
-    )
+    readings = [read(ensemble, case.subject(), case.pairs(n_pairs)) for case in cases]
+    looks = case_looks(ensemble, readings, range(len(readings)))
+    return replace(ensemble, known=fit_known_cases(looks))
 
 
 def shipped(fold: int, n_pairs: int) -> Iterator[Subject]:
@@ -133,7 +130,7 @@ def measured(ensemble: Ensemble, subject: Subject) -> Row | None:
         reading = read(ensemble, transformer, pairs)
         found = ensemble.predict(reading, generator=torch.Generator().manual_seed(0))
         own, other = (
-            faithfulness_curve(scores, transformer, fresh, sizes="log")
+            faithfulness_curve(transformer, fresh, scores, sizes="log")
             for scores in (found.logits, eap_ig(transformer, pairs))
         )
     except ValueError as error:
@@ -246,7 +243,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    ensemble = acquainted(find_ensemble(options.predictor), options.pairs)
+    ensemble = acquainted(load_predictor(options.predictor), options.pairs)
 
     def subjects() -> Iterator[Subject]:
         yield from shipped(options.fold, options.pairs)

@@ -24,7 +24,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from graphcircuits.io.disk import write_atomic
+from graphcircuits.io.files import write_atomic
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ from graphcircuits import Circuit, Pairs, Transformer, auroc, load_case, localiz
 from graphcircuits.cases import case_ids
 from graphcircuits.cases.build import BuildConfig, build
 from graphcircuits.cases.orders import Order
+from graphcircuits.compare.figures import QUANTILES, quantiles
 from graphcircuits.compare.selection import Unit
-from graphcircuits.evaluation.evaluate import QUANTILES, quantiles
 from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.fleets.recipes import SiitConfig
 from graphcircuits.io.store import write_json

@@ -105,7 +105,7 @@ def small(device: str, repeats: int) -> Iterator[Measurement]:
     works: dict[str, Callable[[], object]] = {
         "EAP": lambda: eap(subject, pairs),
         "EAP-IG": lambda: eap_ig(subject, pairs),
-        "curve": lambda: faithfulness_curve(scores, subject, pairs, sizes=sizes),
+        "curve": lambda: faithfulness_curve(subject, pairs, scores, sizes=sizes),
     }
     for name, work in works.items():
         seconds, peak = taken(work, device, repeats)

@@ -250,7 +250,7 @@ def _run(
     taken = measure(lambda: _score(subject, found, method, options), subject.device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # how often the model is right was seen before
-        judged = measure(lambda: evaluate(taken.value, subject, fresh), subject.device)
+        judged = measure(lambda: evaluate(subject, fresh, taken.value), subject.device)
     (row,) = judged.value.record()["results"]
     return {
         "options": dict(taken.value.options),

@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from graphcircuits.evaluation.curve_plot import plot_curves
-from graphcircuits.evaluation.evaluate import FaithfulnessCurve
+from graphcircuits.drawing.curves import Points, panels_figure
+from graphcircuits.drawing.library import save_figure
 from graphcircuits.evaluation.text_tables import csv_text
-from graphcircuits.io.disk import write_atomic
+from graphcircuits.io.files import write_atomic
 from graphcircuits.io.store import StoreError, read_json
 
 TITLES = {
@@ -128,7 +128,7 @@ def _unit(path: Path) -> dict[str, Any] | None:
 def write_page(store: Path, out: Path, figure: Path, methods: Sequence[str]) -> None:
     """Write the page and its figure."""
     models = read_store(store, methods)
-    plot_curves(figure, _panels(models, methods), columns=4)
+    save_figure(panels_figure(_panels(models, methods), columns=4), figure)
     link = Path(os.path.relpath(figure.resolve(), out.resolve().parent)).as_posix()
     data = out.with_suffix(".csv")
     write_atomic(out, page(models, methods, figure=link, data=data.name).encode())
@@ -146,27 +146,16 @@ def data_rows(models: Sequence[Model], methods: Sequence[str]) -> list[list[obje
     return rows
 
 
-def _panels(
-    models: Sequence[Model], methods: Sequence[str]
-) -> dict[str, dict[str, FaithfulnessCurve]]:
+def _panels(models: Sequence[Model], methods: Sequence[str]) -> dict[str, dict[str, Points]]:
     panels = {}
     for model in models:
         for task, by_method in model.units.items():
             panels[f"{model.title}: {task}"] = {
-                method: _curve(by_method[method]["curves"]["log"])
+                method: (curve["sizes"], curve["faithfulness"])
                 for method in methods
-                if method in by_method
+                if method in by_method and (curve := by_method[method]["curves"]["log"])
             }
     return {title: curves for title, curves in panels.items() if curves}
-
-
-def _curve(found: Mapping[str, Any]) -> FaithfulnessCurve:
-    return FaithfulnessCurve(
-        fractions=tuple(found["fractions"]),
-        sizes=tuple(found["sizes"]),
-        kept=tuple(found["kept"]),
-        faithfulness=tuple(found["faithfulness"]),
-    )
 
 
 def _commands(units: Sequence[Mapping[str, Any]]) -> str:

@@ -20,7 +20,7 @@ from graphcircuits.predictor.model import PredictorConfig
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import read_examples
 from graphcircuits.training.history_plot import plot_histories
-from graphcircuits.training.train import train
+from graphcircuits.training.members import train_predictor
 
 CASE = "ib-13"
 LEARNED, HELD_OUT = ("ib-7", "ib-24", "ib-40"), ("ib-2", "ib-8")
@@ -36,15 +36,17 @@ def main() -> None:
     result = gc.localize(subject, pairs, "eap-ig")
     save_figure(result.plot(edges=14), out / "circuit.svg")
     save_figure(result.plot(edges=len(case.circuit), truth=case.circuit), out / "truth.svg")
-    curve = gc.faithfulness_curve(result, subject, case.pairs(32, seed=1000), sizes="log")
+    curve = gc.faithfulness_curve(subject, case.pairs(32, seed=1000), result, sizes="log")
     save_figure(curve.plot(), out / "curve.svg")
     config = TrainConfig(steps=60, every=5, predictor=PredictorConfig(width=8, layers=1))
     examples, held_out = (read_examples(ids, config) for ids in (LEARNED, HELD_OUT))
-    trained = {seed: train(examples, config, seed=seed, validation=held_out) for seed in range(2)}
+    trained = {
+        seed: train_predictor(examples, config, seed=seed, validation=held_out) for seed in range(2)
+    }
     plot_histories(
         out / "training.svg",
         {seed: own.history for seed, own in trained.items()},
-        kept={seed: own.step for seed, own in trained.items()},
+        chosen={seed: own.step for seed, own in trained.items()},
     )
 
 

@@ -23,9 +23,13 @@ from statistics import mean, median
 import torch
 
 from graphcircuits import Transformer, auroc, load_case
-from graphcircuits.cases import build, case_ids
+from graphcircuits.cases import case_ids
+from graphcircuits.cases.architectures import subject_config
 from graphcircuits.cases.orders import Order
+from graphcircuits.cases.prepare import ConstantOutputError, case_exchange
 from graphcircuits.cases.recognize import shipped_ids
+from graphcircuits.cases.subjects import fleets_of
+from graphcircuits.cases.unfinished import subject_path
 from graphcircuits.evaluation.evaluate import faithfulness_curve
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.recipes import recipe
@@ -45,20 +49,18 @@ TASK_ALONE = recipe("natural")
 
 def train(ids: Sequence[str], folder: Path, device: str, processes: int, seed: int) -> None:
     """Train what the folder lacks; a subject that does not learn its task is left out, and said."""
-    missing = [id for id in ids if not build.subject_path(folder, id).exists()]
+    missing = [id for id in ids if not subject_path(folder, id).exists()]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         drawn = zip(missing, pool.map(_exchanges, missing, 1), strict=True)
         data = {id: exchanges for id, exchanges in drawn if exchanges is not None}
     missing = list(data)
     generator = torch.Generator().manual_seed(seed)
     starts = {
-        case.id: Transformer.random(
-            build.subject_config(case), generator, build.subject_codec(case)
-        )
+        case.id: Transformer.random(subject_config(case), generator, case.codec)
         for case in map(load_case, missing)
     }
     orders = [Order(id, "natural") for id in missing]
-    for members in build.fleets_of(orders, [starts[id].config for id in missing]):
+    for members in fleets_of(orders, [starts[id].config for id in missing]):
         began, fleet = time.monotonic(), [missing[i] for i in members]
         exchanges, checks = ([data[id][i : i + 1] for id in fleet] for i in range(2))
         trained = train_fleet(
@@ -71,7 +73,7 @@ def train(ids: Sequence[str], folder: Path, device: str, processes: int, seed: i
         for id, one in zip(fleet, trained, strict=True):
             if one.passed:
                 meta = {"accuracy_at_least": TASK_ALONE.enough_accuracy, "steps": one.steps}
-                save_transformer(build.subject_path(folder, id), one.subject, seed=seed, meta=meta)
+                save_transformer(subject_path(folder, id), one.subject, seed=seed, meta=meta)
         left = [id for id, one in zip(fleet, trained, strict=True) if not one.passed]
         print(
             f"fleet of {len(fleet)}: {time.monotonic() - began:.0f} s, not learned: {left}",
@@ -84,10 +86,10 @@ def _exchanges(id: str) -> tuple[Exchange, Exchange] | None:
     torch.set_num_threads(1)
     try:
         return (
-            build.case_exchange(load_case(id), 16384, 0, 1),
-            build.case_exchange(load_case(id), 4096, 0, 2),
+            case_exchange(load_case(id), 16384, 0, 1),
+            case_exchange(load_case(id), 4096, 0, 2),
         )
-    except build.ConstantOutputError:
+    except ConstantOutputError:
         return None
 
 
@@ -111,7 +113,7 @@ def measure(id: str, folder: Path) -> list[Figure]:
     torch.set_num_threads(1)
     case = load_case(id)
     pairs, fresh = case.pairs(PAIRS, seed=0), case.pairs(PAIRS, seed=1)
-    planted, path = case.subject(), build.subject_path(folder, id)
+    planted, path = case.subject(), subject_path(folder, id)
     natural = load_transformer(path) if path.exists() else None
     figures = []
     for method, pool in product(METHODS, POOLS):
@@ -119,7 +121,7 @@ def measure(id: str, folder: Path) -> list[Figure]:
         figures.append(Figure("planted", id, method, pool, auroc(found, case.circuit)))
         if natural is not None:
             found = localize(natural, pairs, method, pool=pool)
-            cmd = faithfulness_curve(found, natural, fresh, sizes="log").cmd
+            cmd = faithfulness_curve(natural, fresh, found, sizes="log").cmd
             figures.append(Figure("natural", id, method, pool, cmd))
     return figures
 

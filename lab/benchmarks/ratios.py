@@ -16,18 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median
 
-from graphcircuits.compare.figures import in_percent
-from graphcircuits.compare.report import less_by
-from graphcircuits.evaluation.intervals import bootstrap
-
-
-def by_subject(rows: Sequence[dict[str, str]], method: str, figure: str) -> dict[str, float]:
-    """A figure of every subject, seeds averaged; those without it are left out."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        if row["method"] == method and row[figure]:
-            found.setdefault(row["case"], []).append(float(row[figure]))
-    return {case: mean(values) for case, values in found.items()}
+from lab.benchmarks.contrasts import by_subject, in_percent, interval
 
 
 def compared(rows: Sequence[dict[str, str]], method: str, other: str) -> str:
@@ -40,8 +29,7 @@ def compared(rows: Sequence[dict[str, str]], method: str, other: str) -> str:
         if all(means):
             both = " and ".join(f"{mean(each.values()):.4f}" for each in means)
             words.append(f"{figure} {both}")
-    tables = [{case: {0: value} for case, value in each.items()} for each in (own, base)]
-    words.append(f"CMD less by {in_percent(bootstrap(tables, less_by))}")
+    words.append(f"CMD less by {in_percent(interval(own, base, ratio=True))}")
     words.append(f"smaller CMD on {mean(ratio < 1 for ratio in ratios):.0%}")
     words.append(f"largest ratio {max(ratios):.2f}")
     times = [[float(r["seconds"]) for r in rows if r["method"] == m] for m in (method, "eap")]

@@ -1,7 +1,7 @@
 """What refining gains on natural subjects: CMD on fresh prompts, before and after.
 
-Subjects of one fold of a corpus (`python -m lab.factory corpus`), drawn at random; scores are found and
-refined on pairs of seed 0 and judged on those of seed 1000, over log-spaced sizes.
+Subjects of one fold of a corpus (`python -m lab.factory corpus`), drawn at random; scores are
+found and refined on pairs of seed 0 and judged on those of seed 1000, over log-spaced sizes.
 
 python -m lab.benchmarks.refine CORPUS --fold 1 --subjects 16 --seconds 10
 python -m lab.benchmarks.refine CORPUS --fold 1 --subjects 16 --steps 300 --rate 0.1 --spread 0.2
@@ -17,16 +17,16 @@ import torch
 
 from graphcircuits import faithfulness_curve, load_corpus
 from graphcircuits.cases.collection import CorpusEntry
+from graphcircuits.engine.relaxed import concrete, hard_concrete
 from graphcircuits.methods import localize
-from graphcircuits.methods.departure import Gates, Recipe, concrete
-from graphcircuits.methods.hard_concrete import sample_each
+from graphcircuits.methods.departure import Gates, Recipe
 from graphcircuits.methods.refine import refinement
 from lab.benchmarks.estimators import soft, straight_through
 
 FRESH = 1000
 GATES: dict[str, Gates] = {
     "concrete": concrete,
-    "hard-concrete": sample_each,
+    "hard-concrete": hard_concrete,
     "soft": soft,
     "straight-through": straight_through,
 }
@@ -71,7 +71,7 @@ def measured(entry: CorpusEntry, options: argparse.Namespace) -> Found:
     )
     seconds = time.perf_counter() - began
     before, after, seen = (
-        faithfulness_curve(scores, subject, pairs, sizes="log").cmd
+        faithfulness_curve(subject, pairs, scores, sizes="log").cmd
         for scores, pairs in ((start, fresh), (refined.scores, fresh), (refined.scores, own))
     )
     return Found(before, after, seen, refined.steps, seconds)

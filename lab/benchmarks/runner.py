@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,33 +27,29 @@ from graphcircuits.io.store import save_artifact
 from graphcircuits.jobs.on_ray import QUIET, OnRay
 from graphcircuits.jobs.processes import Processes
 from graphcircuits.jobs.runner import InProcess, Runner
-from graphcircuits.jobs.store import JobStore, run_missing
 from graphcircuits.methods import localize
 
 CASE = "ib-3"
 
 
-def job(folder: Path, steps: int, bundle: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+def job(folder: Path, steps: int, seed: int) -> Iterator[int]:
+    """The process that localized a circuit, once the scores are in the folder."""
     unit = Unit.of(CASE)
-    subject = unit.subject(None)
-    for id, seed in bundle.items():
-        found = localize(subject, unit.case.pairs(64, seed=seed), "eap-ig", steps=steps)
-        save_artifact(
-            JobStore(folder).path(id),
-            kind="runner-benchmark",
-            config={"case": CASE, "seed": seed},
-            seed=seed,
-            meta={"scores": found.scores.tolist()},
-            command="python -m lab.benchmarks.runner",
-        )
-        yield id, os.getpid()
+    result = localize(unit.subject(None), unit.case.pairs(64, seed=seed), "eap-ig", steps=steps)
+    save_artifact(
+        folder / f"{CASE}-{seed}.json",
+        kind="runner-benchmark",
+        config={"case": CASE, "seed": seed},
+        seed=seed,
+        meta={"scores": result.scores.tolist()},
+        command="python -m lab.benchmarks.runner",
+    )
+    yield os.getpid()
 
 
 def worked(runner: Runner, folder: Path, jobs: int, steps: int) -> set[int]:
     """Work on jobs; the processes that did."""
-    bundles = [{f"{CASE}-{seed}": seed} for seed in range(jobs)]
-    found = run_missing(JobStore(folder), runner, partial(job, folder, steps), bundles)
-    return {pid for _, pid in found}
+    return set(runner.run(partial(job, folder, steps), range(jobs)))
 
 
 def seconds(runner: Runner, folder: Path, workers: int, jobs: int, steps: int) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from graphcircuits.io.disk import write_atomic
+from graphcircuits.io.files import write_atomic
 
 COLOURS = 256
 FAR = 24

@@ -3,7 +3,7 @@
 Subjects of one fold of a corpus, which the fold's predictor has not learned from, are scored by
 searches of one to six passes: EAP at either end, EAP-IG with 1, 2 and 5 points, RelP, and the
 gradient by each edge's mask in a run between the two ends, for several shares of it
-(`graphcircuits.engine.between`); the last is what `gcl` starts from. Some are also counted along
+(`graphcircuits.engine.passes`); the last is what `gcl` starts from. Some are also counted along
 paths (`graphcircuits.predictor.paths`). The table has the mean CMD on other prompts, and how often
 and how far each is below EAP-IG with 5 points.
 
@@ -77,7 +77,7 @@ def compare(
         subject = entry.subject()
         own, fresh = (entry.pairs(pairs, seed) for seed in (0, FRESH))
         for name, search in searches(shares, fold).items():
-            curve = faithfulness_curve(search(subject, own), subject, fresh, sizes="log")
+            curve = faithfulness_curve(subject, fresh, search(subject, own), sizes="log")
             found.setdefault(name, []).append(curve.cmd)
     return found
 

@@ -29,7 +29,7 @@ from graphcircuits.compare.selection import select_cases
 from graphcircuits.predictor.model import PredictorConfig
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import Example, read_examples
-from graphcircuits.training.train import train
+from graphcircuits.training.members import train_predictor
 
 WAYS = ("as they are", "without twins", "without others")
 
@@ -82,7 +82,7 @@ def scores(
     """AUROC of the cases with twins after the last step."""
     learned = [examples[id] for id in fold.left(way, seed)]
     watched = [examples[id] for id in fold.twinned]
-    trained = train(learned, config, seed=seed, validation=watched)
+    trained = train_predictor(learned, config, seed=seed, validation=watched)
     cases = trained.history[config.steps]["cases"]
     return {id: cases[id]["qkv"] for id in fold.twinned}
 

@@ -30,7 +30,8 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parent.parent
+from lab import ROOT
+
 OWN = "graphcircuits"
 DEVELOPERS = "dev"
 """The extra that users do not install."""

@@ -19,7 +19,7 @@ task: what a predictor's training took is left out. Elementwise operations count
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
@@ -32,7 +32,8 @@ from torch.utils.flop_counter import flop_registry
 
 from graphcircuits.compare.measure import measure
 from graphcircuits.methods import BeyondTraining, Progress, find_method, localize
-from graphcircuits.subject.states import Trace
+from graphcircuits.subject.components import PLAIN, Rules
+from graphcircuits.subject.layers import TransformerConfig
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -188,36 +189,57 @@ class _Tally:
 def _counting_subject(subject: Transformer, tally: _Tally) -> Transformer:
     """The same subject; it counts the layers of plain runs and knows the logits they end in.
 
-    A plain run has the axes (batch, pos, d_model); evaluations of many edges have one more.
+    The stream of a plain run has the axes (batch, pos, d_model), its heads one more; evaluations of
+    many edges have an axis of those besides.
     """
 
-    class CountingTransformer(Transformer):
-        def attention(
-            self, stream: Float[Tensor, "*batch pos d_model"], layer: int
-        ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            if stream.ndim == 3:
-                tally.layers += len(stream)
-                if stream.requires_grad and torch.is_grad_enabled():
-                    tally.backward_layers += len(stream)
-            return super().attention(stream, layer)
+    return replace(subject, rules=_Counting(tally))
 
-        def capped(
-            self, logits: Float[Tensor, "*batch d_vocab_out"]
-        ) -> Float[Tensor, "*batch d_vocab_out"]:
-            logits = super().capped(logits)
-            if logits.ndim == 3:
-                tally.plain_logits.add(_storage(logits))
-            return logits
 
-        def trace(
-            self, embedded: Float[Tensor, "batch pos d_model"], columns: slice = slice(None)
-        ) -> Trace:
-            trace = super().trace(embedded, columns)
-            # Subjects with rules of their own may have made others of the logits.
-            tally.plain_logits.add(_storage(trace.logits))
-            return trace
+@dataclass(frozen=True)
+class _Counting(Rules):
+    """Other rules, watched."""
 
-    return CountingTransformer(subject.config, subject.weights, subject.codec)
+    tally: _Tally
+    inner: Rules = PLAIN
+
+    def then(self, other: Rules) -> Rules:
+        return replace(self, inner=self.inner.then(other))
+
+    def attend(
+        self, config: TransformerConfig, layer: int, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
+        if q.ndim == 4:
+            self.tally.layers += len(q)
+            if q.requires_grad and torch.is_grad_enabled():
+                self.tally.backward_layers += len(q)
+        return self.inner.attend(config, layer, q, k, v)
+
+    def bend(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        bent = self.inner.bend(function, x)
+        if bent.ndim == 3:
+            # The logits are among these, and nobody takes the loss of the others.
+            self.tally.plain_logits.add(_storage(bent))
+        return bent
+
+    def read(self, stream: Tensor, index: int) -> Tensor:
+        return self.inner.read(stream, index)
+
+    def normalize(
+        self, config: TransformerConfig, stream: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        return self.inner.normalize(config, stream, weight, bias)
+
+    def pull_through_norm(
+        self, config: TransformerConfig, stream: Tensor, weight: Tensor, grad: Tensor
+    ) -> Tensor:
+        return self.inner.pull_through_norm(config, stream, weight, grad)
+
+    def scale_of(self, written: Tensor) -> Tensor:
+        return self.inner.scale_of(written)
+
+    def multiply(self, gate: Tensor, pre: Tensor) -> Tensor:
+        return self.inner.multiply(gate, pre)
 
 
 def _counting_pairs(pairs: Pairs, tally: _Tally) -> Pairs:

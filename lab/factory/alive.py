@@ -7,12 +7,12 @@
 3. Let layer 0, which belongs to no circuit, write what it does under another task's token: how many
    answers stay right? If few, that is where the model reads its task.
 
-    python -m lab.factory.alive [MODEL ...] [--subjects DIR]
+    python -m lab.factory alive [MODEL ...] [--subjects DIR]
 """
 
-import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -26,6 +26,7 @@ from graphcircuits.engine.masked import masked_logits
 from graphcircuits.subject.files import load_transformer
 from graphcircuits.subject.transformer import Transformer
 from lab.factory.audit import BROKEN, PAIRS, right_shares
+from lab.programs import parser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,20 +99,14 @@ def vitality(model: MultiCase, subject: Transformer, seed: int = 12345) -> Vital
     return Vitality(model=model.id, plain=plain, without=without, circuits=circuits, misled=misled)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("models", nargs="*", help="models such as mt-7; all that are there if none")
-    parser.add_argument("--subjects", type=Path, help="directory of a build; else what ships")
-    options = parser.parse_args()
+def main(arguments: Sequence[str]) -> None:
+    words = parser("lab.factory alive", __doc__)
+    words.add_argument("models", nargs="*", help="models such as mt-7; all that are there if none")
+    words.add_argument("--subjects", type=Path, help="directory of a build; else what ships")
+    options = words.parse_args(arguments)
     for id in options.models or multi_ids():
         path = options.subjects / f"{id}.safetensors" if options.subjects else None
         path = path or shipped_path(Order(id))
         if path.exists():
             found = vitality(load_multi(id), load_transformer(path).to(torch.float32))
             sys.stdout.write(json.dumps(found.summary()) + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -9,10 +9,9 @@ inputs, with corrupted values from other inputs:
    component that carries the same value on every input of full length, such as the length, cannot
    be missed.
 
-    python -m lab.factory.audit [--subjects DIR] [--json]
+    python -m lab.factory audit [--subjects DIR] [--json]
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ from graphcircuits.engine.masked import masked_logits
 from graphcircuits.subject.files import load_transformer
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
+from lab.programs import parser
 
 SHIPPED = Path(str(files("graphcircuits").joinpath("data/subjects")))
 PAIRS = 128
@@ -143,14 +143,12 @@ def summary(audits: list[Audit]) -> dict[str, object]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("cases", nargs="*", help="cases to audit; all of them if none is named")
-    parser.add_argument("--subjects", type=Path, default=SHIPPED, help="directory of a build")
-    parser.add_argument("--json", action="store_true", help="everything, for machines")
-    options = parser.parse_args()
+def main(arguments: Sequence[str]) -> None:
+    words = parser("lab.factory audit", __doc__)
+    words.add_argument("cases", nargs="*", help="cases to audit; all of them if none is named")
+    words.add_argument("--subjects", type=Path, default=SHIPPED, help="directory of a build")
+    words.add_argument("--json", action="store_true", help="everything, for machines")
+    options = words.parse_args(arguments)
     audits = audit_all(options.cases, options.subjects)
     if options.json:
         record = {"summary": summary(audits), "subjects": [vars(a) for a in audits]}
@@ -158,7 +156,3 @@ def main() -> None:
         return
     for name, value in summary(audits).items():
         sys.stdout.write(f"{name:28} {value}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -21,9 +21,10 @@ from graphcircuits.commands.progress import late_progress
 from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from graphcircuits.cases.collection import Corpus
-    from graphcircuits.cases.plan import CorpusConfig
-    from graphcircuits.cases.shards import Manifest
+    from graphcircuits.cases.shards import CorpusConfig, Manifest
 
 MOST_TOGETHER = 64
 
@@ -110,8 +111,8 @@ def corpus(
 
 def _settings(folder: Path, given: dict[str, Any]) -> "CorpusConfig | None":
     """What was asked for; None if nothing was, which goes on with what is there."""
-    from graphcircuits.cases.plan import CorpusConfig
-    from graphcircuits.cases.shards import MANIFEST, check_settings, read_manifest
+    from graphcircuits.cases.shards import MANIFEST, CorpusConfig, read_manifest
+    from lab.factory.shards import check_settings
 
     there = (folder / MANIFEST).exists()
     if there and not given:
@@ -133,8 +134,8 @@ def _make(
     """Plan, train and write, with a line per shard; gives the manifest as it is then."""
     import time
 
-    from graphcircuits.cases.shards import in_words
     from lab.factory.making import begin, make, training_of
+    from lab.factory.shards import in_words
 
     deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
     with _interruptible(folder), late_progress() as bar:
@@ -145,7 +146,7 @@ def _make(
         steps = {
             shard.name: training_of(manifest.config, shard).steps for shard in manifest.unfinished
         }
-        tasks: dict[str, int] = {}
+        tasks: dict[str, TaskID] = {}
 
         def show(name: str, step: int, passed: int, total: int) -> None:
             if name not in tasks:

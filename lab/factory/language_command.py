@@ -1,4 +1,4 @@
-"""`python -m lab.factory language`: small language models, trained on the text that a machine has."""
+"""`python -m lab.factory language`: small language models, trained on a machine's own text."""
 
 import shlex
 import sys
@@ -81,9 +81,9 @@ def language(
     """
     import time
 
-    from graphcircuits.cases.language_report import markdown
     from lab.factory.language.designs import PLAN, Design
     from lab.factory.language.model import LanguageConfig
+    from lab.factory.language.report import markdown
 
     names = list(PLAN) if models is None else models.replace(" ", "").split(",")
     refuse(
@@ -109,7 +109,7 @@ def language(
         say(f"interrupted: what is finished is in {folder}; the same command goes on.", err=True)
         raise typer.Exit(INTERRUPTED) from None
     found = [reports[name] for name in names if name in reports]
-    command = shlex.join(["graphcircuits", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", "lab.factory", *sys.argv[1:]])
     saved = save({table: lambda path: write(path, markdown(found, command))})
     if as_json:
         print_json(found)
@@ -166,12 +166,12 @@ def _make(
                 bar.remove_task(training.pop(name))
                 bar.say(_line(report))
             reports[name] = report
-            bar.advance(overall, kept=not made)
+            bar.advance(overall, reused=not made)
     return reports
 
 
 def _line(report: dict[str, Any]) -> str:
-    from graphcircuits.cases.language_report import does
+    from graphcircuits.cases.collection import does
 
     if report["problem"] is not None:
         return f"{report['model']:20} FAILED  {report['problem']}"
@@ -183,7 +183,8 @@ def _line(report: dict[str, Any]) -> str:
 
 
 def _show(reports: list[dict[str, Any]]) -> None:
-    from graphcircuits.cases.language_report import DOES, SIZES, does, percent, sizes
+    from graphcircuits.cases.collection import DOES, does
+    from lab.factory.language.report import SIZES, percent, sizes
 
     if not reports:
         return

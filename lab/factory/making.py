@@ -25,27 +25,29 @@ from pathlib import Path
 
 import torch
 
-from graphcircuits.cases.build import finished, training
 from graphcircuits.cases.collection import CorpusEntry, LoadedShard, load_shard
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.plan import CorpusConfig, Shard, plan
 from graphcircuits.cases.prepare import BuildConfig, Data, Prepared, prepared
 from graphcircuits.cases.shards import (
     MANIFEST,
+    CorpusConfig,
     KeptShard,
     Manifest,
+    Shard,
+    read_manifest,
+)
+from graphcircuits.cases.subjects import train_together, training, verified
+from graphcircuits.fleets.recipes import SiitConfig, recipe
+from graphcircuits.fleets.verify import verify_fleet
+from graphcircuits.io.store import StoreError
+from lab.factory.plan import plan
+from lab.factory.shards import (
     ShardContent,
     check_settings,
-    read_manifest,
     still_there,
     write_manifest,
     write_shard,
 )
-from graphcircuits.fleets.recipes import SiitConfig, recipe
-from graphcircuits.fleets.train import train_fleet
-from graphcircuits.fleets.verify import verify_fleet
-from graphcircuits.io.store import StoreError
-from graphcircuits.subject.transformer import Transformer
 
 log = logging.getLogger(__name__)
 
@@ -133,22 +135,21 @@ class _Training:
         refused = {order.id: one for order, one in self.found.items() if isinstance(one, str)}
         if not data:
             return ShardContent({}, {}, refused)
-        orders, build = list(data), build_of(self.settings, next(iter(data)).fleet)
+        first = next(iter(data))
+        build = build_of(self.settings, first.fleet)
         with _own_stream(self.device):
-            generator = torch.Generator(self.device).manual_seed(self.settings.seed)
-            trained = train_fleet(
-                [_start(order, one) for order, one in data.items()],
-                [one.train for one in data.values()],
-                [one.check for one in data.values()],
-                training(orders[0], build.siit),
-                generator,
-                self.progress,
-                self.deadline,
+            trained = train_together(
+                data,
+                training(first, build.siit),
+                self.settings.seed,
+                device=self.device,
+                progress=self.progress,
+                deadline=self.deadline,
             )
             if any(one.cut_short for one in trained):
                 log.warning("out of time: shard %s is given up", self.shard.name)
                 return None
-            made = finished(trained, orders, list(data.values()), build, self.device)
+            made = verified(trained, data, build, self.device)
         log.info("shard %s: %.0f s", self.shard.name, time.monotonic() - began)
         return ShardContent(
             {one.order.id: one.subject for one in made if one.passed},
@@ -169,12 +170,6 @@ def training_of(settings: CorpusConfig, shard: Shard) -> SiitConfig:
     """How the subjects of a shard are trained."""
     order = shard.orders[0]
     return training(order, build_of(settings, order.fleet).siit)
-
-
-def _start(order: Order, data: Data) -> Transformer:
-    """The random weights that training starts from."""
-    generator = torch.Generator().manual_seed(order.seed)
-    return Transformer.random(data.config, generator, data.codec)
 
 
 def _kind(device: str) -> str:

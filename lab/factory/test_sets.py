@@ -7,7 +7,7 @@
 4. deep: held-out random programs of four to seven layers, planted, each with a circuit of its own.
    Of what passes, the first of each depth ship.
 
-    python -m lab.factory.test_sets FOLDER [--sets deep] [--device cuda] [--processes 8]
+    python -m lab.factory test-sets FOLDER [--sets deep] [--device cuda] [--processes 8]
 
 builds them, or some of these sets, into FOLDER, goes on where it was cut off, and says what did not
 pass and what has nothing to train; what passed is what `graphcircuits/data` holds, each subject
@@ -15,7 +15,6 @@ where `shipped_path` says. The public fleet holds the paper's pool besides, whic
 docs/subjects.md has the command.
 """
 
-import argparse
 import logging
 import shlex
 import sys
@@ -32,14 +31,15 @@ from graphcircuits.cases.multitask import load_multi, multi_ids
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.random_programs import (
     GUESSABLE,
-    INDEXED,
+    mask_structure,
     probed,
     random_case,
     random_facts,
     random_ids,
 )
-from graphcircuits.cases.structure import mask_structure
 from graphcircuits.fleets.recipes import SiitConfig
+from lab.generators.random_programs import N_SEEDS
+from lab.programs import parser
 
 RANDOM_PROGRAMS = 40
 LAYERS = 3
@@ -85,12 +85,12 @@ def deep_orders(depths: Sequence[int] = DEEP) -> list[Order]:
     circuits alike."""
     taken = {case for model in map(load_multi, multi_ids("test")) for case in model.names}
     found: dict[int, dict[str, Order]] = {depth: {} for depth in depths}
-    for seed in range(INDEXED):
+    for seed in range(N_SEEDS):
         facts, order = random_facts(seed), Order(f"{RANDOM}-{seed}")
         alike = found.get(facts.n_layers)
         if alike is None or len(alike) == DEEP_TRIED or facts.guessable > GUESSABLE:
             continue
-        if facts.place["split"] != "test" or order.case in taken or seed in LIKE_THE_POOL:
+        if facts.assignment["split"] != "test" or order.case in taken or seed in LIKE_THE_POOL:
             continue
         case = random_case(seed)
         fits = (case.subject_dims.d_model, case.subject_dims.n_heads) == (DEEP_WIDTH, HEADS)
@@ -114,23 +114,21 @@ RECIPES = {"deep": SiitConfig(steps=2000, edge_weight=10.0)}
 """How a set is trained, where not by the recipe of its fleet."""
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Build what the folder lacks."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--processes", type=int, default=1, help="workers that prepare the data")
-    parser.add_argument("--minutes", type=float, help="stop after so long, with what is there")
-    parser.add_argument("--sets", default=",".join(SETS), help="some of them, commas between")
-    given = parser.parse_args()
+    words = parser("lab.factory test-sets", __doc__)
+    words.add_argument("folder", type=Path)
+    words.add_argument("--device", default="cpu")
+    words.add_argument("--processes", type=int, default=1, help="workers that prepare the data")
+    words.add_argument("--minutes", type=float, help="stop after so long, with what is there")
+    words.add_argument("--sets", default=",".join(SETS), help="some of them, commas between")
+    given = words.parse_args(arguments)
     if unknown := [name for name in given.sets.split(",") if name not in SETS]:
-        parser.error(f"unknown sets {', '.join(unknown)}; choose from {', '.join(SETS)}")
+        words.error(f"unknown sets {', '.join(unknown)}; choose from {', '.join(SETS)}")
     logging.basicConfig(level=logging.WARNING)
     deadline = float("inf") if given.minutes is None else time.monotonic() + 60 * given.minutes
     for name in given.sets.split(","):
-        command = f"python -m lab.factory.test_sets FOLDER --sets {name}"
+        command = f"python -m lab.factory test-sets FOLDER --sets {name}"
         config = BuildConfig(siit=RECIPES.get(name), processes=given.processes)
         orders = SETS[name]()
         built = build(
@@ -149,7 +147,3 @@ def main() -> None:
             sys.stdout.write(f"{refused}\n")
         there = sum(subject_path(given.folder, order.id).exists() for order in orders)
         sys.stdout.write(f"{name}: {there} of {len(orders)} subjects in {given.folder}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -21,7 +21,7 @@ lists write one circuit in several ways, and relate fewer cases. Like the paper 
 embeddings apart. That relates fewer cases than a single `input` would, and leaves pairs of cases
 whose circuits are one and the same mask over the graph in different folds (`relations.twins`).
 
-`python -m lab.generators.split` writes `data/split.json`, which is what the package reads.
+`python -m lab.generators split` writes `data/split.json`, which is what the package reads.
 """
 
 import hashlib
@@ -32,20 +32,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import combinations, product
-from pathlib import Path
 
 import networkx as nx
 
 from graphcircuits.cases import FAMILIES, N_FOLDS
 from graphcircuits.cases.case import Case
-from graphcircuits.cases.structure import Edge, circuit_of, is_constant, kind_of, structure_hash
+from graphcircuits.cases.prepare import is_constant
+from graphcircuits.cases.random_programs import Edge, circuit_of, kind_of, structure_hash
 from graphcircuits.io.store import write_atomic
+from lab import DATA
 from lab.generators.template import program_template, source_template
+from lab.programs import parser
 
 CHECKS = ("template", "circuit", "structure")
 HELD_OUT = ("ib-13-fixed",)
 """Held out beside the paper's test cases, for figures of their own."""
-SPLIT_FILE = Path(__file__).parents[1] / "data" / "split.json"
+SPLIT_FILE = DATA / "split.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,14 +287,11 @@ def summary(places: Mapping[str, Place]) -> list[str]:
     ]
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Divide the corpus and write the file."""
+    parser("lab.generators split", __doc__).parse_args(arguments)
     cases = corpus()
     traits = traits_of(cases)
     places = split_cases(cases, traits)
     write_atomic(SPLIT_FILE, as_json(places, traits).encode())
     sys.stdout.write("\n".join([*summary(places), f"wrote {SPLIT_FILE}"]) + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,7 @@
 Ten of the 84 published edge lists are not part of the package. `worked_out` is the rule that gives
 the sizes of the other 74, and what `case.labels("paper")` takes in place of the ten.
 
-`python -m lab.generators.tables` prints all tables as Markdown.
+`python -m lab.generators tables` prints all tables as Markdown.
 """
 
 import sys
@@ -21,10 +21,12 @@ import numpy as np
 
 from graphcircuits.cases import FAMILIES, N_FOLDS, RANDOM, case_ids, load_case, split_records
 from graphcircuits.cases.case import DEFAULT_LABELS, Case
-from graphcircuits.cases.random_programs import GUESSABLE, INDEXED, random_facts
+from graphcircuits.cases.random_programs import GUESSABLE, random_facts
 from graphcircuits.circuit import Circuit
 from graphcircuits.rasp import SelectorWidth
 from graphcircuits.rasp.sample import MAX_LAYERS
+from lab.generators.random_programs import N_SEEDS
+from lab.programs import parser
 
 FAMILY_NAMES = {"ib": "InterpBench", "tb": "TracrBench", "new": "new"}
 SUBSETS = {
@@ -102,9 +104,9 @@ def difference_table() -> str:
 
 def random_table() -> str:
     """The first random programs: where they stand, how many to choose from, and their layers."""
-    every = [random_facts(seed) for seed in range(INDEXED)]
-    related = [each for each in every if each.place.get("check") == "structure"]
-    constant = [each for each in every if each.place.get("check") == "constant"]
+    every = [random_facts(seed) for seed in range(N_SEEDS)]
+    related = [each for each in every if each.assignment.get("check") == "structure"]
+    constant = [each for each in every if each.assignment.get("check") == "constant"]
     subsets = {
         name: [each for each in every if split in each.splits] for name, split in SUBSETS.items()
     }
@@ -113,8 +115,8 @@ def random_table() -> str:
     for name, found in subsets.items():
         fit = {each.program: each for each in found if each.guessable <= GUESSABLE}.values()
         layers = Counter(each.n_layers for each in fit)
-        groups = {each.place["group"] for each in found}
-        listed = sum(not each.place["group"].startswith(RANDOM) for each in found)
+        groups = {each.assignment["group"] for each in found}
+        listed = sum(not each.assignment["group"].startswith(RANDOM) for each in found)
         rows.append(
             [name, len(found), listed, len(groups), len(fit)]
             + [layers[n] for n in range(2, MAX_LAYERS + 1)]
@@ -229,11 +231,8 @@ def tables() -> dict[str, str]:
     }
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Print all tables."""
+    parser("lab.generators tables", __doc__).parse_args(arguments)
     sys.stdout.write("\n\n".join(f"## {title}\n\n{text}" for title, text in tables().items()))
     sys.stdout.write("\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -38,7 +38,7 @@ from graphcircuits.rasp import (
     tokens,
 )
 from graphcircuits.rasp.expression import walk
-from graphcircuits.rasp.functions import Composition, Fixed, Junction
+from graphcircuits.rasp.values import Composition, Fixed, Junction
 
 Form = Any
 """Nested tuples of strings and numbers; equal forms are equal templates."""

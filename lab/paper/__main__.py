@@ -1,24 +1,19 @@
 """The paper's experiment: `python -m lab.paper --help` lists its programs."""
 
-import typer
-
 from graphcircuits.cli import run
 from graphcircuits.commands.options import RayCommand
 from lab.paper.sweep_command import sweep
+from lab.programs import program
 
-app = typer.Typer(
-    help="The paper's experiment.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+app = program(
+    "lab.paper",
+    "The paper's experiment.",
+    {
+        "page": "Make a page of stored sweeps, with the paper's table, figure and claims.",
+        "predictors": "Make predictors of the refits of a sweep.",
+    },
 )
 app.command(cls=RayCommand)(sweep)
-
-
-@app.callback()
-def programs() -> None:
-    """The paper's experiment, step by step."""
-
 
 if __name__ == "__main__":
     run(app)

@@ -1,7 +1,7 @@
 """What a sweep trains: configurations by name, the grid of settings, and the file that says so.
 
 1. A configuration is a graph learner on a graph transformation with a connectivity, such as
-   `dirgnn-line-observed`; the paper's table has 14 (`compare.sweep_rows.CONFIGURATIONS`).
+   `dirgnn-line-observed`; the paper's table has 14 (`sweep_rows.CONFIGURATIONS`).
 2. A setting is one combination of the values in `[grid]`, put into the base of `[train]`; it is
    named after them: `width=32,layers=2,lr=0.001`. The last key of the grid varies fastest.
 3. `load_sweep` reads a `SweepConfig` from a TOML file, or from one that ships, by name. Everything
@@ -14,24 +14,25 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from graphcircuits.cases.case import LABELINGS
-from graphcircuits.cases.pools import POOLS
-from graphcircuits.compare.sweep_rows import (
+from graphcircuits.cases.relations import POOLS
+from graphcircuits.io.config import build_config, load_config
+from graphcircuits.predictor.model import ALIGNERS, PredictorConfig
+from graphcircuits.training.config import TrainConfig
+from lab.paper.sweep_rows import (
     CONFIGURATIONS,
     CONNECTIVITIES,
     LEARNERS,
     TRANSFORMATIONS,
     configuration_parts,
 )
-from graphcircuits.io.config import build_config, load_config
-from graphcircuits.predictor.model import ALIGNERS, PredictorConfig
-from graphcircuits.training.config import TrainConfig
 
+SWEEPS = Path(__file__).parent / "sweeps"
+"""The files that come with this program, by name."""
 FLEETS = ("planted", "public")
 """The fleets whose circuits are known."""
 ALL = "all"
@@ -293,17 +294,14 @@ def _wrong_key(place: str, key: str, known: Sequence[str]) -> list[str]:
 
 def shipped_sweeps() -> list[str]:
     """The names of the configurations that ship."""
-    folder = files("graphcircuits").joinpath("data/sweeps")
-    names = [entry.name for entry in folder.iterdir()]
-    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+    return sorted(path.stem for path in SWEEPS.glob("*.toml"))
 
 
 def load_sweep(source: str) -> SweepConfig:
     """A shipped configuration by name, else that of a TOML file."""
     shipped = shipped_sweeps()
     if source in shipped:
-        text = files("graphcircuits").joinpath(f"data/sweeps/{source}.toml")
-        return load_config(SweepConfig, Path(str(text)))
+        return load_config(SweepConfig, SWEEPS / f"{source}.toml")
     if not Path(source).exists():
         raise ValueError(
             f"there is no file {source}, nor a shipped configuration of that name; "

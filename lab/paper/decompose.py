@@ -18,11 +18,11 @@ from itertools import combinations
 from statistics import fmean
 
 from graphcircuits.cases import case_ids, load_case
-from graphcircuits.cases.pools import pool_cases
-from graphcircuits.compare.published import short_words
-from graphcircuits.evaluation.intervals import ByCase, Interval, bootstrap, difference_of_medians
+from graphcircuits.cases.relations import pool_cases
 from graphcircuits.evaluation.text_tables import markdown_table, signed
 from lab.paper.findings import PUBLISHED_MEDIANS
+from lab.paper.intervals import ByCase, Interval, bootstrap, difference_of_medians
+from lab.paper.published import short_words
 from lab.paper.sweep_figures import HIGHLIGHT
 from lab.paper.sweeps import SweepResult
 

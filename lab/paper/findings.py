@@ -21,15 +21,8 @@ from statistics import fmean
 import numpy as np
 from jaxtyping import Float
 
-from graphcircuits.compare.published import (
-    BASELINES,
-    BY_CONFIGURATION,
-    EXPLAINER,
-    OUR_NAMES,
-    short_words,
-)
-from graphcircuits.compare.sweep_rows import LEARNERS, TRANSFORMATIONS
-from graphcircuits.evaluation.intervals import (
+from graphcircuits.evaluation.text_tables import markdown_table, signed
+from lab.paper.intervals import (
     ByCase,
     Interval,
     Means,
@@ -37,8 +30,15 @@ from graphcircuits.evaluation.intervals import (
     bootstrap,
     difference_of_medians,
 )
-from graphcircuits.evaluation.text_tables import markdown_table, signed
+from lab.paper.published import (
+    BASELINES,
+    BY_CONFIGURATION,
+    EXPLAINER,
+    OUR_NAMES,
+    short_words,
+)
 from lab.paper.sweep_figures import CONTROL, HIGHLIGHT, beside, best_of, choice_of
+from lab.paper.sweep_rows import LEARNERS, TRANSFORMATIONS
 from lab.paper.sweeps import Search, SweepResult
 
 PUBLISHED_MEDIANS = {name: row.median for name, row in BY_CONFIGURATION.items()}

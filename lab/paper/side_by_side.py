@@ -23,7 +23,7 @@ from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import Predictor
 from graphcircuits.predictor.paper.align import TabpfnAligner
 from graphcircuits.predictor.paper.transform import Neighbourhoods
-from graphcircuits.predictor.paper.vectors import VectorLayout
+from lab.paper.vectors import VectorLayout
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """What side-by-side training reads: cases of one graph and nearly one width, stacked.
 
-1. `read_unit` reads a unit once: its circuit, and for the aligner at hand the vectors of every
-   prompt pair at every scored position, or tables of several draws of prompts.
+1. A unit is a subject with the examples that were read of it: of `tabpfn` one, with the vectors of
+   every prompt pair at every scored position, of `invariant` tables of several draws of prompts.
 2. `buckets` puts units of one graph together, and where vectors are read only those whose MLPs are
    alike in width, since narrower ones are filled up to the widest.
 3. `Bucket.take` is what some runs look at in some cases, on the device: for each run its own cases
@@ -10,32 +10,28 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from graphcircuits.cases.orders import Order, shipped_path
 from graphcircuits.circuit import Circuit
-from graphcircuits.compare.selection import Unit
-from graphcircuits.predictor.measure.features import Features, features
-from graphcircuits.predictor.model import InvariantTables, PredictorConfig, read_case, structure_of
+from graphcircuits.predictor.measure.features import Features
+from graphcircuits.predictor.model import InvariantTables, PredictorConfig, structure_of
 from graphcircuits.predictor.paper.transform import Neighbourhoods
-from graphcircuits.predictor.paper.vectors import VectorLayout, vector_lists
-from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.data import mixed_seed
+from graphcircuits.training.data import Example
 from graphcircuits.training.objectives import label_weights
 from lab.paper.side_by_side import StackedTables, StackedVectors
+from lab.paper.vectors import VectorLayout, vector_lists
 
 LIKE = 1.5
 """How much wider than the narrowest the MLPs of a bucket may be."""
 
 
 @dataclass(frozen=True, eq=False)
-class UnitReading:
-    """One unit as it was read."""
+class StackCase:
+    """A subject as its bucket takes it."""
 
     id: str
     circuit: Circuit
@@ -46,55 +42,25 @@ class UnitReading:
     tables: Float[Tensor, "view node column"] | None
     """Of `invariant` only."""
 
+    @classmethod
+    def of(cls, examples: Sequence[Example], config: PredictorConfig) -> "StackCase":
+        """What was read of a subject, view by view."""
+        id, circuit, made = examples[0].case, examples[0].circuit, examples[0].reading.content
+        assert circuit is not None
+        if isinstance(made, InvariantTables):
+            contents = [x.reading.content for x in examples]
+            tables = [x.nodes for x in contents if isinstance(x, InvariantTables)]
+            nothing = torch.zeros(0, 0, dtype=torch.bool)
+            return cls(id, circuit, {}, nothing, None, torch.stack(tables))
+        layout, vectors = vector_lists(made, config.transformation, standardize=config.standardize)
+        scored, place = _grid(made)
+        values = {name: _on_grid(v, scored, place) for name, v in vectors.items()}
+        return cls(id, circuit, values, scored, layout, None)
+
     @property
     def width(self) -> int:
         """By which units are put together."""
         return self.values["mlp"].shape[-1] if self.values else 0
-
-
-def subject_folder(id: str, subjects: str | Path | None = None) -> str | Path | None:
-    """The folder that holds a unit's subject: the one given, or None for one that ships."""
-    if subjects is not None and (Path(subjects) / f"{id}.safetensors").is_file():
-        return subjects
-    order = Order.parse(id)
-    if not shipped_path(order).is_file():
-        where = "ships" if subjects is None else f"ships or is in {subjects}"
-        raise FileNotFoundError(
-            f"no {order.fleet} subject of {order.case} {where}; build it with: graphcircuits build "
-            f"{order.case} --fleet {order.fleet}, and name its folder."
-        )
-    return None
-
-
-def read_unit(id: str, config: TrainConfig, subjects: str | Path | None = None) -> UnitReading:
-    """Read a unit by its id: that of a case, or of an order such as ib-7.public.plain.0.
-
-    `subjects` is a folder where its subject is looked for first.
-    """
-    unit, own = Unit.of(id), config.predictor
-    subject = unit.subject(subject_folder(id, subjects))
-    circuit = unit.case.labels(config.labels, subject.graph)
-    if own.aligner == "invariant":
-        views = []
-        for view in range(config.views):
-            generator = torch.Generator().manual_seed(mixed_seed(id, view))
-            pairs = unit.case.pairs(config.pairs, view)
-            content = read_case(own, subject, pairs, generator=generator).content
-            assert isinstance(content, InvariantTables)
-            views.append(content.nodes)
-        nothing = torch.zeros(0, 0, dtype=torch.bool)
-        return UnitReading(id, circuit, {}, nothing, None, torch.stack(views))
-    made = features(subject, unit.case.pairs(config.pairs, 0))
-    layout, values = vector_lists(made, own.transformation, standardize=own.standardize)
-    scored, place = _grid(made)
-    return UnitReading(
-        id,
-        circuit,
-        {x: _on_grid(v, scored, place) for x, v in values.items()},
-        scored,
-        layout,
-        None,
-    )
 
 
 def _grid(made: Features) -> tuple[Bool[Tensor, "pair position"], Int[Tensor, " context"]]:
@@ -174,15 +140,16 @@ class Bucket:
 
 
 def buckets(
-    units: Sequence[UnitReading], config: PredictorConfig, device: torch.device | str
+    units: Mapping[str, Sequence[Example]], config: PredictorConfig, device: torch.device | str
 ) -> list[Bucket]:
     """Units of one graph and alike in width, in the order of their graphs' first units."""
-    by_graph: dict[object, list[UnitReading]] = {}
-    for unit in units:
+    by_graph: dict[object, list[StackCase]] = {}
+    for examples in units.values():
+        unit = StackCase.of(examples, config)
         by_graph.setdefault(unit.circuit.graph, []).append(unit)
     found: list[Bucket] = []
     for several in by_graph.values():
-        part: list[UnitReading] = []
+        part: list[StackCase] = []
         for unit in sorted(several, key=lambda unit: unit.width):
             if part and unit.width > LIKE * part[0].width:
                 found.append(_bucket(part, config, device))
@@ -193,7 +160,7 @@ def buckets(
 
 
 def _bucket(
-    units: Sequence[UnitReading], config: PredictorConfig, device: torch.device | str
+    units: Sequence[StackCase], config: PredictorConfig, device: torch.device | str
 ) -> Bucket:
     first = units[0]
     pairs, positions = (max(unit.scored.shape[axis] for unit in units) for axis in (0, 1))

@@ -3,12 +3,12 @@
 A case leaves most of a GPU idle, and a sweep trains hundreds of predictors that differ in cases,
 seed and learning rate alone. Their weights are stacked (`lab/paper/side_by_side.py`).
 
-1. Units are read once and put into buckets of one graph (`stack_data.py`).
+1. Subjects are read once (`training/data.py`) and put into buckets of one graph (`stack_data.py`).
 2. A step draws a few buckets by their size, the same for all runs, and from each bucket for every
    run cases that it learns from, and pairs of theirs. What a run draws depends on its own seed and
-   cases and on all units there are, not on who stands beside it.
-3. The loss is the paper's, averaged over a run's cases of the step; AdamW with warm-up and cosine
-   decay and gradients clipped at norm 1, as in `train`, each run with its own rate.
+   cases and on all subjects there are, not on who stands beside it.
+3. The loss is the paper's, averaged over a run's cases of the step. The loop, its schedule and its
+   optimizer are those of every training (`training/loop.py`), each run with its own rate.
 4. At regular steps every run is scored on its own held-out cases: AUROC with q, k, v apart. After
    the last step it is scored on its test cases, at head level too.
 
@@ -16,7 +16,7 @@ Paper: Pooling, Readout, and Training; and the experimental details.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -31,13 +31,14 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.evaluation.evaluate import auroc
 from graphcircuits.predictor.block import of_run, stacked
 from graphcircuits.predictor.invariant import InvariantAligner
-from graphcircuits.predictor.model import Predictor
+from graphcircuits.predictor.model import InvariantTables, Predictor
 from graphcircuits.predictor.paper.align import TabpfnAligner
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.data import mixed_seed
-from graphcircuits.training.train import rate
+from graphcircuits.training.data import Example, mixed_seed, read
+from graphcircuits.training.loop import run_steps
+from graphcircuits.training.sources import named_source
 from lab.paper.side_by_side import StackedTables, StackedVectors, stacked_logits
-from lab.paper.stack_data import Bucket, UnitReading, buckets, read_unit
+from lab.paper.stack_data import Bucket, buckets
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """Of graph learning."""
@@ -99,7 +100,7 @@ def train_side_by_side(
     _check(runs, precision)
     config = runs[0].config
     ids = tuple(sorted({*units, *tests, *(id for run in runs for id in _units(run))}))
-    readings = _readings(_read_by(config), ids, None if subjects is None else str(subjects))
+    readings = read_units(read_by(config), ids, None if subjects is None else str(subjects))
     data = buckets(readings, config.predictor, device)
     members = [
         Predictor(config.predictor, generator=torch.Generator().manual_seed(run.seed))
@@ -111,7 +112,16 @@ def train_side_by_side(
     dtype = DTYPES[precision] if torch.device(device).type == "cuda" else torch.float32
     stack = _Stack(stacked(members).to(device), runs, data, dtype, tests)
     with _shorter_products(precision):
-        return _trained(stack, progress)
+        state = run_steps(stack, [run.config for run in runs], progress=progress)
+        tested = stack.scores([run.test for run in runs], ("head", "qkv"))
+    return [
+        Trained(
+            {step: record["cases"][number] for step, record in state.history.items()},
+            tested[number],
+            of_run(stack.predictor, number),
+        )
+        for number in range(len(runs))
+    ]
 
 
 @contextmanager
@@ -125,24 +135,6 @@ def _shorter_products(precision: str) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _trained(stack: "_Stack", progress: Callable[[int, int], None] | None) -> list[Trained]:
-    runs, config = stack.runs, stack.config
-    history: list[dict[int, dict[str, float]]] = [{} for _ in runs]
-    for step in range(config.last):
-        stack.step(step)
-        if progress:
-            progress(step + 1, config.last)
-        if (step + 1) % config.every == 0 or step + 1 == config.last:
-            found = stack.scores([run.validate for run in runs], ("qkv",))
-            for own, cases in zip(history, found, strict=True):
-                own[step + 1] = {id: scores["qkv"] for id, scores in cases.items()}
-    tested = stack.scores([run.test for run in runs], ("head", "qkv"))
-    return [
-        Trained(own, scores, of_run(stack.predictor, place))
-        for place, (own, scores) in enumerate(zip(history, tested, strict=True))
-    ]
-
-
 def _check(runs: Sequence[StackedRun], precision: str) -> None:
     if not runs:
         raise ValueError("there is nothing to train: no run was given.")
@@ -151,6 +143,8 @@ def _check(runs: Sequence[StackedRun], precision: str) -> None:
     config = runs[0].config
     if not all(can_share(run.config, config) for run in runs):
         raise ValueError("runs side by side may differ in lr and weight_decay only.")
+    if config.average or config.keep != "last":
+        raise ValueError("side by side predictors end with the weights of the last step.")
     if not config.by_labels_alone or config.predictor.prior or config.predictor.sampled:
         raise ValueError(
             "side by side predictors learn from labels alone, without a prior and without single "
@@ -167,33 +161,49 @@ def _units(run: StackedRun) -> tuple[str, ...]:
     return (*run.train, *run.validate, *run.test)
 
 
-def _read_by(config: TrainConfig) -> TrainConfig:
-    """The configuration with all that readings do not depend on made equal, to share them."""
-    own, usual = config.predictor, TrainConfig()
-    shape = {x: getattr(usual.predictor, x) for x in ("width", "layers", "heads", "dropout")}
-    shape |= {x: getattr(usual.predictor, x) for x in ("learner", "connectivity", "aggregation")}
-    read = replace(own, **shape)
+def read_by(config: TrainConfig) -> TrainConfig:
+    """The configuration with all that readings do not depend on made equal, to share them.
+
+    A step draws from all prompts of a case, so that all of them are read, and once where every
+    context is seen.
+    """
+    usual, own = TrainConfig(), config.predictor
+    shape = ("width", "layers", "heads", "dropout", "learner", "connectivity", "aggregation")
+    shared = {name: getattr(usual.predictor, name) for name in shape}
+    views = 1 if own.aligner == "tabpfn" else config.views
     return replace(
-        usual, predictor=read, pairs=config.pairs, views=config.views, labels=config.labels
+        usual,
+        predictor=replace(own, **shared, context_pairs=config.pairs),
+        pairs=config.pairs,
+        views=views,
+        labels=config.labels,
     )
 
 
 @lru_cache(maxsize=2)
-def _readings(
-    config: TrainConfig, ids: tuple[str, ...], subjects: str | None
-) -> tuple[UnitReading, ...]:
-    """What was read last is kept, for the line and for the incidence graph: the trainings of a
-    sweep look at the same units, and take turns."""
-    return tuple(read_unit(id, config, subjects) for id in ids)
+def read_units(
+    config: TrainConfig, ids: tuple[str, ...], subjects: str | None = None
+) -> dict[str, list[Example]]:
+    """Examples of subjects, by id. What was read last is held, for the line and for the incidence
+    graph: the trainings of a sweep look at the same subjects, and take turns."""
+    sources = [named_source(id, subjects) for id in ids]
+    result = read(sources, config, judged=False)
+    if result.left_out:
+        raise ValueError("; ".join(f"{id}: {why}" for id, why in result.left_out.items()))
+    by_id: dict[str, list[Example]] = {id: [] for id in ids}
+    for example in result.examples:
+        by_id[example.case].append(example)
+    return by_id
 
 
-def _standardize(member: Predictor, run: StackedRun, readings: Sequence[UnitReading]) -> None:
+def _standardize(
+    member: Predictor, run: StackedRun, units: Mapping[str, Sequence[Example]]
+) -> None:
     """Scale the inputs of the invariant aligner by those of the run's own cases."""
     if isinstance(member.align, InvariantAligner):
-        own = [
-            x.tables.flatten(0, 1) for x in readings if x.id in run.train and x.tables is not None
-        ]
-        member.align.standardize_by(torch.cat(own))
+        contents = [x.reading.content for id in sorted(run.train) for x in units[id]]
+        nodes = [content.nodes for content in contents if isinstance(content, InvariantTables)]
+        member.align.standardize_by(torch.cat(nodes))
 
 
 def _auroc(logits: Float[Tensor, " edge"], circuit: Circuit, level: str) -> float:
@@ -215,9 +225,6 @@ class _Stack:
         self.predictor, self.runs, self.data, self.dtype = predictor, runs, data, dtype
         self.config = runs[0].config
         self.device = predictor.readout.weight.device
-        self.parameters = list(predictor.parameters())
-        self.moments = [torch.zeros_like(p) for p in self.parameters]
-        self.squares = [torch.zeros_like(p) for p in self.parameters]
         tested = {*tests, *(id for run in runs for id in run.test)}
         self.inside = [bucket for bucket in data if set(bucket.ids) - tested]
         self.sizes = [float(len(set(bucket.ids) - tested)) for bucket in self.inside]
@@ -228,15 +235,13 @@ class _Stack:
 
     # One step
 
-    def step(self, step: int) -> None:
-        """One update of every run."""
-        self.predictor.train()
+    def backward(self, step: int) -> Float[Tensor, " run"]:
+        """Add the gradients of every run; its loss."""
         drawn = self._drawn(step)
         counts = torch.stack([weights.sum(1) for _, _, weights in drawn]).sum(0).clamp_min(1)
         seeds = [run.seed for run in self.runs]
         noise = torch.Generator(self.device).manual_seed(mixed_seed(step, seeds, "noise"))
-        for parameter in self.parameters:
-            parameter.grad = None
+        total = torch.zeros(len(self.runs), device=self.device)
         for place, (bucket, cases, weights) in enumerate(drawn):
             pairs = self._pairs(bucket, step)
             identifiers = self._identifiers(bucket, cases.shape[1], step, place)
@@ -246,8 +251,10 @@ class _Stack:
                 part = {name: x[:, some] for name, x in identifiers.items()}
                 content = bucket.take(cases[:, some], pairs, part)
                 shares = weights[:, some] / counts[:, None]
-                self._backward(bucket, content, cases[:, some], shares, noise)
-        self._update(step)
+                losses = self._losses(bucket, content, cases[:, some], shares, noise)
+                losses.sum().backward()
+                total = total + losses.detach()
+        return total
 
     def _drawn(
         self, step: int
@@ -308,41 +315,27 @@ class _Stack:
         tokens = align.tokens_weigh if isinstance(align, TabpfnAligner) else 1
         return max(1, AT_ONCE // (len(self.runs) * bucket.numbers * contexts * tokens))
 
-    def _backward(
+    def _losses(
         self,
         bucket: Bucket,
         content: StackedVectors | StackedTables,
         cases: Int[Tensor, "run case"],
         weights: Float[Tensor, "run case"],
         noise: torch.Generator,
-    ) -> None:
+    ) -> Float[Tensor, " run"]:
         logits = stacked_logits(
             self.predictor, bucket.structure, content, noise=noise, dtype=self.dtype
         )
         labels = bucket.labels[cases].to(logits)
         losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-        (losses * bucket.weights[cases] * weights[:, :, None]).sum().backward()
-
-    @torch.no_grad()
-    def _update(self, step: int) -> None:
-        """AdamW, every run at its own rate."""
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        norms = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in grads]).sum(0).sqrt()
-        shares = (1 / (norms + 1e-6)).clamp_max(1.0)
-        now = rate(step, self.config)
-        rates = torch.tensor([run.config.lr * now for run in self.runs], device=self.device)
-        decay = torch.tensor([run.config.weight_decay for run in self.runs], device=self.device)
-        bias, square_bias = 1 - 0.9 ** (step + 1), 1 - 0.999 ** (step + 1)
-        for p, g, m, v in zip(self.parameters, grads, self.moments, self.squares, strict=True):
-            shape = (-1, *(1,) * (p.ndim - 1))
-            own = rates.view(shape)
-            g = g * shares.view(shape)
-            m.lerp_(g, 0.1)
-            v.mul_(0.999).addcmul_(g, g, value=0.001)
-            p.mul_(1 - own * decay.view(shape))
-            p.sub_(own * (m / bias) / ((v / square_bias).sqrt() + 1e-8))
+        return (losses * bucket.weights[cases] * weights[:, :, None]).sum((1, 2))
 
     # Scores
+
+    def validate(self) -> list[dict[str, float]]:
+        """AUROC with q, k, v apart of the held-out units of every run."""
+        figures = self.scores([run.validate for run in self.runs], ("qkv",))
+        return [{id: own["qkv"] for id, own in cases.items()} for cases in figures]
 
     @torch.no_grad()
     def scores(

@@ -16,7 +16,7 @@ from graphcircuits.commands.subjects import Device
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from graphcircuits.training.runner import Runner
+    from graphcircuits.jobs.runner import Runner
     from lab.paper.configurations import SweepConfig
     from lab.paper.sweep import Means, Sweep
 
@@ -79,7 +79,7 @@ def sweep(
     on when the command is given again. What ran out of memory is recorded, counted as not eligible,
     and tried again then. Exit code 1 if something is missing or failed.
     """
-    from graphcircuits.training.runner import runner_of
+    from graphcircuits.jobs.runner import runner_of
     from lab.paper.configurations import load_sweep
     from lab.paper.sweep import PHASES, Means, Sweep, resources_of
     from lab.paper.sweep_plan import plan_sweep
@@ -104,7 +104,7 @@ def sweep(
     plan = plan_sweep(settings, precision=precision)
     if plan.left_out:
         say(f"left out, no subject to learn from: {', '.join(plan.left_out)}", err=True)
-    command = ["graphcircuits", "sweep", config]
+    command = ["python", "-m", "lab.paper", "sweep", config]
     command += [] if precision == "float32" else ["--precision", precision]
     store = SweepStore(folder, shlex.join(command))
     if dry_run:
@@ -203,7 +203,7 @@ def _run(
     try:
         with late_progress() as bar:
             task = bar.add_task("trainings", total=total)
-            if bar.console is not None:
+            if bar.on_terminal:
                 bar.show_above(_table(made, names, ""))
             for one in made.run(runner, means, phase=phase, only=names, deadline=deadline):
                 count += 1
@@ -213,7 +213,7 @@ def _run(
                 told = f"{one.id}: " + (
                     f"failed, {one.failed}" if one.failed else f"{one.together} done"
                 )
-                if bar.console is None:
+                if not bar.on_terminal:
                     bar.say(f"{told}; {bar.line()}")
                 else:
                     bar.show_above(_table(made, names, told))

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from graphcircuits.compare.published import FORMULAS
 from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.io.files import StoreError, parse_json, read_json, read_text, short
+from lab.paper.published import FORMULAS
 
 Record = Mapping[str, str | int | float]
 """A `name` and what is known of it."""

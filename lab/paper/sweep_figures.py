@@ -15,8 +15,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from graphcircuits.compare.boxes import Box, Slot, SlotGroup, draw_boxes
-from graphcircuits.compare.published import (
+from graphcircuits.compare.figures import Summary
+from graphcircuits.evaluation.text_tables import (
+    Block,
+    latex_table,
+    markdown_table,
+    signed,
+    with_spread,
+)
+from lab.paper.boxes import Box, Slot, SlotGroup, draw_boxes
+from lab.paper.published import (
     BASELINES,
     BY_CONFIGURATION,
     EXPLAINER,
@@ -26,20 +34,12 @@ from graphcircuits.compare.published import (
     short_words,
     words,
 )
-from graphcircuits.compare.sweep_rows import (
+from lab.paper.sweep_rows import (
     CONFIGURATIONS,
     LEARNERS,
     TRANSFORMATIONS,
     SweepRow,
     configuration_parts,
-)
-from graphcircuits.evaluation.evaluate import Summary
-from graphcircuits.evaluation.text_tables import (
-    Block,
-    latex_table,
-    markdown_table,
-    signed,
-    with_spread,
 )
 from lab.paper.sweeps import Search, SweepResult
 

@@ -19,12 +19,11 @@ from typing import Any
 
 from graphcircuits.cases import case_ids
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.pools import PoolCase, pool_cases
-from graphcircuits.cases.relations import twins
+from graphcircuits.cases.relations import PoolCase, pool_cases, twins
 from graphcircuits.io.store import content_hash
+from graphcircuits.training.sources import named_source
 from lab.paper.configurations import ALL, SweepConfig
 from lab.paper.selection import Selection
-from lab.paper.stack_data import subject_folder
 from lab.paper.stacked import StackedRun, can_share
 
 LONGEST = 100
@@ -158,7 +157,7 @@ def plan_sweep(config: SweepConfig, *, precision: str = "float32") -> Plan:
         tests = _only(config.held_out, {id: id for id in tests}, "the test split")
     units = [Order(case, fleet).id for fleet in config.evaluate for case in tests]
     for unit in units:
-        subject_folder(unit, config.subjects)  # an error that says how to build it
+        named_source(unit, config.subjects)  # an error that says how to build it
     left_out = tuple(case.id for case in absent)
     plan = Plan(config, precision, tuple(there), left_out, tuple(units))
     problems = []
@@ -187,7 +186,7 @@ def _only(wanted: Sequence[str] | str, known: Mapping[str, Any], where: str) -> 
 
 def _is_there(unit: str, subjects: str | None) -> bool:
     try:
-        subject_folder(unit, subjects)
+        named_source(unit, subjects)
     except FileNotFoundError:
         return False
     return True

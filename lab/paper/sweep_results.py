@@ -17,16 +17,15 @@ from torch import Tensor
 
 from graphcircuits.cases import N_FOLDS
 from graphcircuits.cases.relations import groups_of
-from graphcircuits.compare.selection import Unit
-from graphcircuits.compare.sweep_rows import SweepRow, write_rows
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble, seen_of
 from graphcircuits.predictor.model import Predictor
+from graphcircuits.training.sources import named_source
 from lab.paper.configurations import ALL, SweepConfig
 from lab.paper.selection import to_toml
-from lab.paper.stack_data import subject_folder
 from lab.paper.stacked import StackedRun
 from lab.paper.sweep import Sweep
 from lab.paper.sweep_plan import Plan, SweepJob
+from lab.paper.sweep_rows import SweepRow, write_rows
 
 ROWS = "sweep.json"
 USUAL_STEPS = 150
@@ -141,7 +140,7 @@ def _seen(plan: Plan) -> dict[str, Any]:
 
 def subjects_seen(units: Sequence[str], folder: str | None) -> dict[str, Any]:
     """What some subjects are like."""
-    return seen_of([Unit.of(id).subject(subject_folder(id, folder)) for id in units])
+    return seen_of([named_source(id, folder).subject() for id in units])
 
 
 def _ensemble(sweep: Sweep, refits: Sequence[SweepJob], seen: Mapping[str, Any]) -> Ensemble:

@@ -23,9 +23,8 @@ from typing import Any
 from safetensors.torch import load as read_tensors
 from torch import Tensor
 
-from graphcircuits.io.disk import write_atomic
+from graphcircuits.io.files import hold, write_atomic
 from graphcircuits.io.store import StoreError, load_artifact, save_artifact, taken_apart
-from graphcircuits.training.runner import JobStore
 from lab.paper.sweep_plan import Plan, SweepJob
 
 MANIFEST = "manifest.json"
@@ -55,12 +54,9 @@ class SweepStore:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep other drivers away."""
-        claim = JobStore(self.folder).claim("sweep")
-        if claim is None:
-            raise StoreError(
-                f"another sweep is at work in {self.folder}; wait for it, or give another folder."
-            )
-        with claim:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        busy = f"another sweep is at work in {self.folder}; wait for it, or give another folder."
+        with hold(self.folder / ".lock", busy):
             yield
 
     def open(self, plan: Plan) -> None:

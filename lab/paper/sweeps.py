@@ -16,9 +16,9 @@ from statistics import fmean
 
 from graphcircuits.cases import case_ids
 from graphcircuits.cases.orders import Order
-from graphcircuits.compare.sweep_rows import CONFIGURATIONS, SweepRow
-from graphcircuits.evaluation.evaluate import Summary, summarize
+from graphcircuits.compare.figures import Summary, summarize
 from graphcircuits.io.files import StoreError, read_text, short
+from lab.paper.sweep_rows import CONFIGURATIONS, SweepRow
 
 FLOORS = ("random", "edge-frequency")
 BLIND = "blind"

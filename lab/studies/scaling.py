@@ -11,7 +11,7 @@
    several processes can share the seeds. Beside them stand the untrained predictor and searches.
 4. `scaling_page.py` makes a table and a plot of them, with 95% intervals over seeds.
 
-python -m lab.studies.scaling --out build/scaling --natural DIR --planted DIR
+python -m lab.studies scaling --out build/scaling --natural DIR --planted DIR
     [--multitask DIR] [--language DIR] [--config FILE] [--grid sizes,kinds,ablations]
     [--seeds 0,1,2] [--device cuda] [--processes 8] [--stored] [--table FILE] [--plot FILE]
 """
@@ -37,12 +37,11 @@ from graphcircuits.io.store import (
     write_atomic,
 )
 from graphcircuits.predictor.model import Predictor, structure_of
-from graphcircuits.training.batches import StackPool
 from graphcircuits.training.config import TrainConfig, shipped_recipe
 from graphcircuits.training.data import Example
-from graphcircuits.training.inputs import INPUTS, input_groups
-from graphcircuits.training.train import train
+from graphcircuits.training.members import INPUTS, input_groups, train_predictor
 from graphcircuits.training.validation import means, search_figures, validate
+from lab.programs import parser
 from lab.studies.scaling_data import ScalingData, find_sources, read_again, read_data, some_of
 from lab.studies.scaling_page import Record, plot, table
 
@@ -136,7 +135,6 @@ def scaling(
     `data` was read by the configuration of the first setting; it is read again, in so many
     processes and with readings `kept` in a folder, for settings that read otherwise.
     """
-    stacks: StackPool | None = None
     by_reading = {_read_by(chosen[0].config): data}
     yield from references(data, chosen[0].config, out, device)
     for seed, setting in product(seeds, chosen):
@@ -144,12 +142,11 @@ def scaling(
         path = Path(out) / f"{content_hash(about)[:16]}.json"
         found = stored(path)
         if found is None:
-            stacks = stacks or StackPool(data.all, device)
             key = _read_by(setting.config)
             if key not in by_reading:
                 again = read_again(data, setting.config, processes=processes, kept=kept)
                 by_reading[key] = again
-            meta = _measured(setting, by_reading[key], seed, device, stacks)
+            meta = _measured(setting, by_reading[key], seed, device)
             save_artifact(path, kind=KIND, config=about, seed=seed, meta=meta)
             found = stored(path)
         assert found is not None
@@ -173,14 +170,13 @@ def _measured(
     data: ScalingData,
     seed: int,
     device: torch.device | str,
-    stacks: StackPool,
 ) -> dict[str, Any]:
     """Train from a seed, and measure on everything that is held out."""
     pool = [example for kind in setting.kinds for example in data.learned[kind]]
     config = setting.config
     learned = _restructured(some_of(pool, setting.count, seed), config)
     watched = _restructured([x for found in data.watched.values() for x in found], config)
-    trained = train(learned, config, seed=seed, validation=watched, device=device, stacks=stacks)
+    trained = train_predictor(learned, config, seed=seed, validation=watched, device=device)
     return {
         "examples": len(learned),
         "step": trained.step,
@@ -256,25 +252,25 @@ def stored(path: Path) -> Record | None:
         return None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder of the trainings")
+def main(arguments: Sequence[str]) -> None:
+    words = parser("lab.studies scaling", __doc__)
+    words.add_argument("--out", type=Path, required=True, help="folder of the trainings")
     for kind in KINDS:
-        parser.add_argument(f"--{kind}", default="", help="folders, with commas between")
-    parser.add_argument("--config", type=Path, help="TOML file of the settings that all share")
-    parser.add_argument("--grid", default=",".join(GRIDS), help="grids, with commas between")
-    parser.add_argument("--seeds", default="0,1,2", help="seeds, with commas between")
-    parser.add_argument("--fold", type=int, default=0, help="what is measured on")
-    parser.add_argument("--validation-fold", type=int, default=1, help="what chooses the step")
-    parser.add_argument("--most", type=int, help="of a kind, tasks to learn from")
-    parser.add_argument("--held-out", type=int, default=150, help="of a kind, tasks to measure on")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--processes", type=int, default=1, help="processes that read subjects")
-    parser.add_argument("--readings", type=Path, help="folder that keeps what was read")
-    parser.add_argument("--stored", action="store_true", help="train nothing, report what is there")
-    parser.add_argument("--table", type=Path, help="where to write the table, as Markdown")
-    parser.add_argument("--plot", type=Path, help="where to write the plot, .png or .svg")
-    given = parser.parse_args()
+        words.add_argument(f"--{kind}", default="", help="folders, with commas between")
+    words.add_argument("--config", type=Path, help="TOML file of the settings that all share")
+    words.add_argument("--grid", default=",".join(GRIDS), help="grids, with commas between")
+    words.add_argument("--seeds", default="0,1,2", help="seeds, with commas between")
+    words.add_argument("--fold", type=int, default=0, help="what is measured on")
+    words.add_argument("--validation-fold", type=int, default=1, help="what chooses the step")
+    words.add_argument("--most", type=int, help="of a kind, tasks to learn from")
+    words.add_argument("--held-out", type=int, default=150, help="of a kind, tasks to measure on")
+    words.add_argument("--device", default="cpu")
+    words.add_argument("--processes", type=int, default=1, help="processes that read subjects")
+    words.add_argument("--readings", type=Path, help="folder that keeps what was read")
+    words.add_argument("--stored", action="store_true", help="train nothing, report what is there")
+    words.add_argument("--table", type=Path, help="where to write the table, as Markdown")
+    words.add_argument("--plot", type=Path, help="where to write the plot, .png or .svg")
+    given = words.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if given.stored:
         found = [stored(path) for path in sorted(given.out.glob("*.json"))]
@@ -319,7 +315,3 @@ def _run(given: argparse.Namespace) -> Iterator[Record]:
     for record in scaling(chosen, data, given.out, seeds=seeds, **where):
         log.info("%s", record)
         yield record
-
-
-if __name__ == "__main__":
-    main()

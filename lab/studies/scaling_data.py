@@ -25,11 +25,6 @@ class ScalingData:
     held_out: Mapping[str, list[Example]]
 
     @property
-    def all(self) -> list[Example]:
-        parts = (self.learned, self.watched, self.held_out)
-        return [example for part in parts for found in part.values() for example in found]
-
-    @property
     def content(self) -> str:
         """What stored results depend on."""
         parts = (self.learned, self.watched, self.held_out)
@@ -70,7 +65,7 @@ def read_data(
         for kind, own in sources.items():
             there = set(own)
             some = some_of([source for source in chosen if source in there], limit, seed=0)
-            result = read(some, config, runner=runner_of(processes), kept=kept)
+            result = read(some, config, runner=runner_of(processes), folder=kept)
             for id, why in result.left_out.items():
                 log.warning("left out: %s: %s", id, why)
             found[kind] = result.examples
@@ -95,7 +90,7 @@ def read_again(
         for kind, examples in by_kind.items():
             sources = [x.source for x in examples if x.source is not None]
             runner = runner_of(processes)
-            result = read(sources, config, views=1, judged=False, runner=runner, kept=kept)
+            result = read(sources, config, views=1, judged=False, runner=runner, folder=kept)
             readings = {x.case: x.reading for x in result.examples}
             there = [example for example in examples if example.case in readings]
             found[kind] = [replace(example, reading=readings[example.case]) for example in there]

@@ -6,11 +6,10 @@
 2. Scores are kept where they lowered CMD on the prompts that they were found on, and otherwise the
    prior is.
 
-python -m lab.studies.targets --out targets.safetensors --corpus DIR[,DIR]
+python -m lab.studies targets --out targets.safetensors --corpus DIR[,DIR]
     [--language DIR] [--config FILE] [--steps 100] [--lr 0.1] [--device cuda] [--processes 8]
 """
 
-import argparse
 import logging
 import math
 import sys
@@ -31,6 +30,7 @@ from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import Example, mixed_seed, read, save_targets
 from graphcircuits.training.objectives import faithfulness_loss
 from graphcircuits.training.sources import corpus_sources, language_sources
+from lab.programs import parser
 
 log = logging.getLogger(__name__)
 
@@ -100,17 +100,17 @@ def _refined(
     return scores.detach()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="where to write the scores")
-    parser.add_argument("--corpus", default="", help="folders of subjects, with commas between")
-    parser.add_argument("--language", default="", help="folders of language models")
-    parser.add_argument("--config", type=Path, help="TOML file of the training's settings")
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--lr", type=float, default=RATE)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--processes", type=int, default=1, help="processes that read subjects")
-    given = parser.parse_args()
+def main(arguments: Sequence[str]) -> None:
+    words = parser("lab.studies targets", __doc__)
+    words.add_argument("--out", type=Path, required=True, help="where to write the scores")
+    words.add_argument("--corpus", default="", help="folders of subjects, with commas between")
+    words.add_argument("--language", default="", help="folders of language models")
+    words.add_argument("--config", type=Path, help="TOML file of the training's settings")
+    words.add_argument("--steps", type=int, default=STEPS)
+    words.add_argument("--lr", type=float, default=RATE)
+    words.add_argument("--device", default="cpu")
+    words.add_argument("--processes", type=int, default=1, help="processes that read subjects")
+    given = words.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     config = BASE if given.config is None else load_config(TrainConfig, given.config)
     sources = [x for place in given.corpus.split(",") if place for x in corpus_sources(place)]
@@ -124,7 +124,3 @@ def main() -> None:
     found = find_targets(result.examples, config, **own)
     save_targets(given.out, found)
     sys.stdout.write(f"wrote {given.out}: scores of {len(found)} tasks\n")
-
-
-if __name__ == "__main__":
-    main()

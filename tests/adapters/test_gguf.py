@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphcircuits.adapters.gguf import load_gguf
-from graphcircuits.adapters.gguf_settings import Settings, read_config
+from graphcircuits.adapters.gguf import Settings, load_gguf, read_config
 from graphcircuits.io.files import StoreError
 from graphcircuits.subject.layers import RotaryScaling
 from tests.adapters.gguf_models import (

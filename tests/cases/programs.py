@@ -1,4 +1,4 @@
-"""What the tests of the TracrBench and the extra cases share: inputs, comparison, layout."""
+"""What tests of cases share: inputs, comparison, layout, untrained subjects."""
 
 import math
 from collections import Counter
@@ -10,10 +10,20 @@ from typing import Any
 from torch import Generator
 
 from graphcircuits.cases import Case, load_case
+from graphcircuits.cases.architectures import subject_config
+from graphcircuits.cases.multitask import MultiCase
+from graphcircuits.cases.orders import Order
 from graphcircuits.rasp.lookup import run
+from graphcircuits.subject.transformer import Transformer
 
 Oracle = Callable[[list[Any]], list[Any]]
 """The task in plain Python: from an input to the output at every position."""
+
+
+def untrained(order: Order, case: Case | MultiCase) -> Transformer:
+    """The subject of an order before its training."""
+    config = subject_config(case, order.architecture)
+    return Transformer.random(config, Generator().manual_seed(order.seed), case.codec)
 
 
 def drawn_inputs(case: Case, n: int) -> list[list[Any]]:

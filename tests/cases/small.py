@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
-from graphcircuits.cases.build import Finished
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.plan import CorpusConfig, Member, Shard
 from graphcircuits.cases.prepare import BuildConfig
-from graphcircuits.cases.shards import Manifest, write_manifest
+from graphcircuits.cases.shards import CorpusConfig, Manifest, Member, Shard
+from graphcircuits.cases.subjects import Finished
 from graphcircuits.fleets.checkpoint import TrainedSubject
 from graphcircuits.fleets.recipes import recipe
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
+from lab.factory.shards import write_manifest
 
 BUILD = BuildConfig(inputs=32, interchanges=8, verify_inputs=32, verify_interchanges=8)
 CONFIG = CorpusConfig(
@@ -54,11 +54,11 @@ def instantly(subjects: list[Transformer], *rest: Any, **_: Any) -> list[Trained
     return [TrainedSubject(subject, 1.0, 250, passed=True) for subject in subjects]
 
 
-def unmeasured(trained: Any, orders: list[Order], *_: Any) -> list[Finished]:
-    """Stands for `finished`: one of them did not pass."""
+def unmeasured(trained: Any, data: dict[Order, Any], *_: Any) -> list[Finished]:
+    """Stands for `verified`: one of them did not pass."""
     return [
         Finished(order, one.subject.to(torch.float16), report(order))
-        for order, one in zip(orders, trained, strict=True)
+        for order, one in zip(data, trained, strict=True)
     ]
 
 

@@ -12,25 +12,16 @@ import pytest
 import safetensors.torch
 import torch
 
-from graphcircuits.cases import SubjectDims, load_case
+from graphcircuits.cases import SubjectDims, load_case, subjects
 from graphcircuits.cases import build as module
-from graphcircuits.cases.architectures import ARCHITECTURES
-from graphcircuits.cases.build import (
-    BuildConfig,
-    Built,
-    case_exchange,
-    finished,
-    fleets_of,
-    start_of,
-    subject_codec,
-    subject_config,
-    subject_path,
-    training,
-)
+from graphcircuits.cases.architectures import ARCHITECTURES, subject_config
+from graphcircuits.cases.build import Built
 from graphcircuits.cases.case import Case
 from graphcircuits.cases.multitask import MultiCase
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.prepare import Data, prepare
+from graphcircuits.cases.prepare import BuildConfig, Data, case_exchange, prepare
+from graphcircuits.cases.subjects import fleets_of, start_of, training, verified
+from graphcircuits.cases.unfinished import subject_path
 from graphcircuits.fleets.checkpoint import TrainedSubject
 from graphcircuits.fleets.recipes import SiitConfig, recipe
 from graphcircuits.fleets.train import train_fleet
@@ -74,9 +65,7 @@ def trained() -> Transformer:
     """A subject that passes, trained once."""
     case = letters()
     data = [case_exchange(case, 64, 32, seed) for seed in (1, 2)]
-    start = Transformer.random(
-        subject_config(case), torch.Generator().manual_seed(0), subject_codec(case)
-    )
+    start = Transformer.random(subject_config(case), torch.Generator().manual_seed(0), case.codec)
     (one,) = train_fleet([start], [data[:1]], [data[1:]], SIIT, torch.Generator().manual_seed(0))
     assert one.passed
     return one.subject
@@ -94,7 +83,7 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> None:
             to["on_pass"](place, finished)
         return [finished] * len(subjects)
 
-    monkeypatch.setattr(module, "train_fleet", train)
+    monkeypatch.setattr(subjects, "train_fleet", train)
 
 
 def build(
@@ -146,7 +135,7 @@ def test_a_subject_that_passes_is_kept_with_its_report(tmp_path: Path) -> None:
     subject = load_transformer(built.path)
     assert subject.dtype == torch.float16
     assert subject.config == subject_config(case)
-    assert subject.codec == subject_codec(case)
+    assert subject.codec == case.codec
     assert subject.to(torch.float32).apply(["a", "b"]) == ["b", "a"]
 
 
@@ -193,13 +182,13 @@ def test_what_failed_is_given_again_and_trained_anew_under_other_settings(
 ) -> None:
     first = done([letters()], tmp_path, HOPELESS)["own-swap"]
     before = files(tmp_path)
-    train, starts = module.train_fleet, []
+    train, starts = subjects.train_fleet, []
 
     def watched(subjects: Any, *rest: Any, **to: Any) -> Any:
         starts.extend(subjects)
         return train(subjects, *rest, **to)
 
-    monkeypatch.setattr(module, "train_fleet", watched)
+    monkeypatch.setattr(subjects, "train_fleet", watched)
     again = done([letters()], tmp_path, replace(HOPELESS, processes=2))["own-swap"]
     assert again == replace(first, report=read_report(first.path))
     assert (starts, files(tmp_path)) == ([], before)
@@ -208,7 +197,7 @@ def test_what_failed_is_given_again_and_trained_anew_under_other_settings(
     for case, seed in ((other, 0), (letters(), 1)):
         done([case], tmp_path, HOPELESS, seed=seed)
         drawn = Transformer.random(
-            subject_config(case), torch.Generator().manual_seed(seed), subject_codec(case)
+            subject_config(case), torch.Generator().manual_seed(seed), case.codec
         )
         start = starts.pop()
         assert not starts
@@ -246,11 +235,11 @@ def test_two_builds_that_finish_together_lose_nothing(
     second = []
 
     def slow(*args: Any) -> Any:
-        monkeypatch.setattr(module, "verify_fleet", verify_fleet)
+        monkeypatch.setattr(subjects, "verify_fleet", verify_fleet)
         second.extend(build([letters()], tmp_path, CONFIG))
         return verify_fleet(*args)
 
-    monkeypatch.setattr(module, "verify_fleet", slow)
+    monkeypatch.setattr(subjects, "verify_fleet", slow)
     (first,) = build([letters()], tmp_path, config)
     assert second[0].passed
     assert read_report(second[0].path)["passed"]
@@ -487,8 +476,8 @@ def test_several_tasks_are_reported_one_by_one() -> None:
     data = prepare(order, model, CONFIG)
     assert isinstance(data, Data)
     assert len(data.train) == len(data.check) == len(data.unseen) == 2
-    start = start_of(order, model)
-    (made,) = finished([TrainedSubject(start, 0.0, 7, passed=False)], [order], [data], CONFIG)
+    start = TrainedSubject(start_of(order, data), 0.0, 7, passed=False)
+    (made,) = verified([start], {order: data}, CONFIG)
     assert made.subject.dtype == torch.float16
     generator = torch.Generator().manual_seed(1)
     stored = made.subject.to(torch.float32)

@@ -11,8 +11,9 @@ import graphcircuits
 from graphcircuits.cases import collection
 from graphcircuits.cases.collection import Corpus, load_corpus
 from graphcircuits.cases.multitask import MultiCase
-from graphcircuits.cases.shards import ShardContent, shard_path, write_manifest, write_shard
+from graphcircuits.cases.shards import shard_path
 from graphcircuits.io.store import StoreError
+from lab.factory.shards import ShardContent, write_manifest, write_shard
 from tests.cases.small import CONFIG, PLAN, begun, report, tiny
 
 

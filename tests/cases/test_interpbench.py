@@ -7,8 +7,8 @@ import pytest
 
 from graphcircuits import rasp
 from graphcircuits.cases import Case, case_ids, load_case
+from graphcircuits.cases.random_programs import circuit_of
 from graphcircuits.cases.relations import groups_of
-from graphcircuits.cases.structure import circuit_of
 from graphcircuits.rasp import Comparison, RASPExpr, Value
 from tests.cases.reference import reference, reference_cases
 from tests.tiers import some

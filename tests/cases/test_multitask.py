@@ -29,7 +29,7 @@ from graphcircuits.fleets.verify import verify_fleet
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 from lab.factory.alive import vitality
 from lab.factory.audit import audit
-from lab.factory.compose import FILE, as_json, compose
+from lab.generators.multitask import FILE, as_json, compose
 from tests.tiers import some
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from graphcircuits.cases import case_ids, load_case
-from graphcircuits.cases.pools import pool_cases
+from graphcircuits.cases.relations import pool_cases
 from graphcircuits.cases.tracrbench import REPEATS
 from lab.generators.split import deal
 from tests.cases.reference import reference

@@ -1,12 +1,6 @@
 """What subjects train on: the data of an order, and workers that make the same ahead of time."""
 
-import os
-import subprocess
-import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,34 +88,6 @@ def test_orders_are_prepared_as_they_are_asked_for(monkeypatch: pytest.MonkeyPat
     assert asked == ["ib-3"]
 
 
-def test_workers_run_ahead_of_what_is_asked_for_and_not_too_far(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """While a fleet trains, nobody asks; with threads in the place of processes."""
-    asked, pools = set(), []
-
-    def watched(order: Order, *rest: Any) -> str:
-        asked.add(order.case)
-        return order.case
-
-    def pool(*_: Any, **__: Any) -> ThreadPoolExecutor:
-        pools.append(ThreadPoolExecutor(1))
-        return pools[-1]
-
-    monkeypatch.setattr(module, "AHEAD", 2)
-    monkeypatch.setattr(module, "prepare", watched)
-    monkeypatch.setattr(module, "find_case", lambda _: None)
-    monkeypatch.setattr(module, "ProcessPoolExecutor", pool)
-    stream = prepared([Order(f"own-{i}") for i in range(5)], CONFIG, 2)
-    assert next(stream)[1] == "own-0"
-    pools[0].submit(lambda: None).result()
-    assert asked == {"own-0", "own-1", "own-2"}
-    assert next(stream)[1] == "own-1"
-    stream.close()
-    with pytest.raises(RuntimeError, match="shutdown"):
-        pools[0].submit(lambda: None)
-
-
 @pytest.mark.slow
 def test_worker_processes_prepare_the_same_in_the_same_order(
     monkeypatch: pytest.MonkeyPatch,
@@ -160,47 +126,3 @@ def test_what_goes_through_the_pipe_comes_out_as_it_went_in(largest: int) -> Non
     assert isinstance(back, Data)
     assert same(back, whole)
     assert sent[0][1][0]["tokens"].itemsize == 1
-
-
-KILLED = """
-import os
-from graphcircuits.cases.orders import Order
-from graphcircuits.cases.prepare import BuildConfig, prepared
-
-if __name__ == "__main__":
-    config = BuildConfig(inputs=8, interchanges=8, verify_inputs=8, verify_interchanges=8)
-    stream = prepared([Order("ib-36")], config, 2)
-    next(stream)
-    print(*(p.pid for p in __import__("multiprocessing").active_children()), flush=True)
-    os.kill(os.getpid(), 9)
-"""
-
-
-@pytest.mark.slow
-def test_no_worker_outlives_a_build_that_is_killed(tmp_path: Path) -> None:
-    script = tmp_path / "killed.py"
-    script.write_text(KILLED)
-    root = str(Path(__file__).parents[2])
-    with subprocess.Popen(
-        [sys.executable, script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": root},
-    ) as run:
-        assert run.stdout is not None
-        workers = [int(word) for word in run.stdout.readline().split()]
-    assert run.returncode == -9
-    assert len(workers) == 1
-    for _ in range(100):
-        if not any(map(_runs, workers)):
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"still running: {workers}")
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

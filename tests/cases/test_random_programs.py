@@ -15,21 +15,20 @@ import pytest
 
 from graphcircuits import rasp
 from graphcircuits.cases import Case, case_ids, load_case, random_programs, split_records
-from graphcircuits.cases.build import ConstantOutputError, case_exchange
+from graphcircuits.cases.prepare import ConstantOutputError, case_exchange
 from graphcircuits.cases.random_programs import (
     GUESSABLE,
-    INDEX_FILE,
-    INDEXED,
     PROBES,
     Facts,
+    assignment_of,
     facts_of,
-    place_of,
     probed,
     random_facts,
     random_ids,
 )
 from graphcircuits.rasp import describe
 from graphcircuits.rasp.sample import layers_drawn
+from lab.generators.random_programs import FILE, N_SEEDS, as_json
 from lab.generators.split import corpus, match, traits_of
 from tests.cases.reference import reference
 from tests.tiers import some
@@ -43,7 +42,7 @@ QUICK = (6, 13, 19, 24, 40, 48)
 
 def drawn(seed: int) -> Case:
     """The program of a seed, drawn without regard to the index."""
-    return random_programs._drawn(seed)
+    return random_programs.draw(seed)
 
 
 @pytest.fixture
@@ -123,16 +122,16 @@ def test_what_is_no_seed_is_refused(call: Callable[[], object], message: str):
 # Facts
 
 
-@pytest.mark.parametrize("seed", some(range(0, INDEXED, 128), (640, 1664, 2432)))
+@pytest.mark.parametrize("seed", some(range(0, N_SEEDS, 128), (640, 1664, 2432)))
 def test_the_index_is_what_drawing_gives(seed: int):
-    """Made by `python -m graphcircuits.cases.random_programs`."""
+    """Made by `python -m lab.generators random-programs`."""
     assert random_facts(seed) == facts_of(drawn(seed))
 
 
 def test_the_index_has_all_its_seeds():
-    rows = json.loads(INDEX_FILE.read_text("utf-8"))
-    assert len(rows) == INDEXED
-    assert INDEX_FILE.read_text("utf-8") == random_programs.as_json(Facts(*row) for row in rows)
+    rows = json.loads(FILE.read_text("utf-8"))
+    assert len(rows) == N_SEEDS
+    assert FILE.read_text("utf-8") == as_json(Facts(*row) for row in rows)
     assert [random_facts(seed).n_layers for seed in range(256)] == [
         max(2, layers_drawn(random_programs._generator(seed))) for seed in range(256)
     ]
@@ -197,10 +196,10 @@ def test_what_can_be_guessed():
 # Places
 
 
-def test_a_structure_of_a_listed_case_has_the_place_of_its_group():
+def test_a_structure_of_a_listed_case_has_the_assignment_of_its_group():
     records = split_records()
     for id, record in records.items():
-        place = place_of(record["structure"], constant=False)
+        place = assignment_of(record["structure"], constant=False)
         assert place["group"] == record["group"], id
         if record["split"] == "pool":
             assert place == {"split": "pool", "group": record["group"], "fold": record["fold"]}
@@ -209,24 +208,24 @@ def test_a_structure_of_a_listed_case_has_the_place_of_its_group():
             assert place["check"] == "structure"
             assert records[place["to"]]["structure"] == record["structure"]
             assert records[place["to"]]["group"] == record["group"]
-    assert place_of(records["ib-3"]["structure"], constant=False)["to"] == "ib-3"
+    assert assignment_of(records["ib-3"]["structure"], constant=False)["to"] == "ib-3"
 
 
 def test_other_structures_are_dealt_by_their_number():
     eighth, other = f"{80:016x}", f"{83:016x}"
-    assert place_of(eighth, constant=False) == {"split": "test", "group": "rnd:000000000000"}
-    assert place_of(other, constant=False) == {
+    assert assignment_of(eighth, constant=False) == {"split": "test", "group": "rnd:000000000000"}
+    assert assignment_of(other, constant=False) == {
         "split": "pool",
         "group": "rnd:000000000000",
         "fold": 80 // 8 % 5,
     }
     constant = {"split": "discarded", "group": "rnd:000000000000", "check": "constant"}
-    assert place_of(eighth, constant=True) == place_of(other, constant=True) == constant
+    assert assignment_of(eighth, constant=True) == assignment_of(other, constant=True) == constant
 
 
 def test_one_structure_in_eight_is_held_out_and_folds_are_alike():
-    structures = {random_facts(seed).structure for seed in range(INDEXED)}
-    own = [place for x in structures if "to" not in (place := place_of(x, constant=False))]
+    structures = {random_facts(seed).structure for seed in range(N_SEEDS)}
+    own = [place for x in structures if "to" not in (place := assignment_of(x, constant=False))]
     own = [place for place in own if place["group"].startswith("rnd:")]
     counts = Counter(place.get("fold", "test") for place in own)
     assert counts["test"] / len(own) == pytest.approx(1 / 8, abs=0.02)
@@ -237,7 +236,7 @@ def test_one_structure_in_eight_is_held_out_and_folds_are_alike():
 def test_a_program_with_a_constant_output_is_refused():
     case = load_case("rnd-62")
     assert (case.split, case.fold) == ("discarded", None)
-    assert random_facts(62).place["check"] == "constant"
+    assert random_facts(62).assignment["check"] == "constant"
     with pytest.raises(ConstantOutputError, match="case 'rnd-62': the output is the same for eve"):
         case_exchange(case, 64, 8, 0)
     assert "rnd-62" not in random_ids("discarded", 3, start=60)
@@ -252,7 +251,7 @@ def test_no_random_program_leaks():
     assert len(random) == 200
     listed = corpus()
     traits = traits_of([*listed, *random.values()])
-    places = {id: random_facts(int(id[4:])).place for id in random}
+    places = {id: random_facts(int(id[4:])).assignment for id in random}
     records = split_records()
     found = Counter[str]()
     for id, place in places.items():
@@ -286,7 +285,7 @@ def test_ids_are_the_first_of_their_split_and_no_program_twice():
     ids = random_ids("pool", 300)
     facts = [random_facts(int(id[4:])) for id in ids]
     assert ids == random_ids("pool", 400)[:300]
-    assert {fact.place["split"] for fact in facts} == {"pool"}
+    assert {fact.assignment["split"] for fact in facts} == {"pool"}
     assert len({fact.program for fact in facts}) == 300
     assert max(fact.guessable for fact in facts) <= GUESSABLE
     last = int(ids[-1][4:])
@@ -295,7 +294,7 @@ def test_ids_are_the_first_of_their_split_and_no_program_twice():
     for seed in left_out:
         fact = random_facts(seed)
         repeats = fact.program in seen
-        assert fact.place["split"] != "pool" or fact.guessable > GUESSABLE or repeats, seed
+        assert fact.assignment["split"] != "pool" or fact.guessable > GUESSABLE or repeats, seed
     assert random_ids("pool", 0) == []
 
 

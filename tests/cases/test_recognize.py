@@ -11,10 +11,8 @@ from graphcircuits.adapters.interpbench import export_interpbench, import_interp
 from graphcircuits.cases import case_ids, load_case
 from graphcircuits.cases.orders import Order, shipped_orders
 from graphcircuits.cases.recognize import (
-    INDEX_FILE,
     case_of,
     fingerprint,
-    index,
     planted_case,
     shipped_ids,
 )
@@ -22,6 +20,7 @@ from graphcircuits.io.store import content_hash
 from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
+from lab.generators.subjects import FILE, index
 from tests.subjects import make_subject
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -35,8 +34,8 @@ def unmarked(id: str) -> Transformer:
 
 @pytest.mark.slow
 def test_the_index_is_that_of_the_shipped_subjects() -> None:
-    """Made by `python -m graphcircuits.cases.recognize`."""
-    stored = json.loads(INDEX_FILE.read_text())
+    """Made by `python -m lab.generators subjects`."""
+    stored = json.loads(FILE.read_text())
     assert stored == index()
     assert set(stored) == {order.id for order in shipped_orders()}
     assert [id for id in stored if id in case_ids()] == shipped_ids()

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from graphcircuits.cases import Case, case_ids, load_case
-from graphcircuits.cases.build import case_exchange, subject_codec, subject_config
+from graphcircuits.cases.architectures import subject_config
+from graphcircuits.cases.prepare import case_exchange
 from graphcircuits.compare.selection import select_cases
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.fleets.verify import ACCURACY, INTERCHANGE, STRICT, verify_fleet
@@ -69,7 +70,7 @@ def test_every_subject_has_its_cases_size() -> None:
         subject, report = case.subject(), case.report()
         assert subject.config == subject_config(case, widen=report["build"]["widen"])
         assert report["widened"] is (subject.config != subject_config(case))
-        assert subject.codec == subject_codec(case)
+        assert subject.codec == case.codec
         assert subject.graph == case.graph
         assert subject.dtype == torch.float32
         assert all(weight.isfinite().all() for weight in subject.weights.values())

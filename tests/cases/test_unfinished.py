@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from graphcircuits.cases import build as module
-from graphcircuits.cases import prepare
-from graphcircuits.cases.build import BuildConfig, subject_path
+from graphcircuits.cases import prepare, subjects
 from graphcircuits.cases.case import Case
-from graphcircuits.cases.unfinished import begun
+from graphcircuits.cases.prepare import BuildConfig
+from graphcircuits.cases.unfinished import begun, subject_path
 from graphcircuits.fleets.checkpoint import KIND, Snapshot
 from graphcircuits.io.store import StoreError, save_artifact
 from graphcircuits.rasp import Map, tokens
@@ -36,7 +36,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Case], BuildConfig]:
         return replace(made, targets=1 - made.targets) if case is hard else made
 
     monkeypatch.setattr(prepare, "case_exchange", wrong_check)
-    monkeypatch.setattr(module, "start_of", lambda *_: trained())
+    monkeypatch.setattr(subjects, "start_of", lambda *_: trained())
     return [hard, easy], replace(CONFIG, siit=replace(SIIT, steps=8, check_every=2))
 
 
@@ -45,7 +45,7 @@ class Cut(Exception):
 
 
 def cut(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    save, close, keeper = module.save_transformer, module.Job.close, module.Job.keeper
+    save, close, saver = module.save_transformer, module.Job.close, module.Job.saver
 
     def saving(*args: Any, **options: Any) -> None:
         if place == "written":
@@ -53,7 +53,7 @@ def cut(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
         raise Cut
 
     def keeping(job: module.Job) -> Any:
-        keep, calls = keeper(job), []
+        keep, calls = saver(job), []
 
         def kept(snapshot: Snapshot, time_is_up: bool) -> None:
             keep(snapshot, True)
@@ -68,7 +68,7 @@ def cut(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
             raise Cut
         close(job)
 
-    monkeypatch.setattr(module.Job, "keeper", keeping)
+    monkeypatch.setattr(module.Job, "saver", keeping)
     monkeypatch.setattr(module.Job, "close", closing)
     if place in ("pass", "written"):
         monkeypatch.setattr(module, "save_transformer", saving)

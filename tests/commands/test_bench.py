@@ -12,11 +12,11 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from graphcircuits.commands.bench import _record, _show, bench
+from graphcircuits.commands.bench import _show, bench
 from graphcircuits.compare import bench as benching
-from graphcircuits.compare.bench import BenchConfig
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import StoreUnusable
+from graphcircuits.compare.selection import BenchConfig
 from tests.compare.folders import save_subject
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -48,8 +48,8 @@ def test_labels_that_were_worked_out_are_named(capsys: pytest.CaptureFixture[str
     cases = ("ib-8", "ib-18", "ib-21")
     for labels, found in (("paper", ["ib-18", "ib-21"]), ("interpbench", [])):
         config = BenchConfig(cases=cases, methods=("random",), labels=labels)
-        report = Report(config=config, title="a title", runs=())
-        assert _record(report)["worked_out"] == found
+        report = Report(config=config, runs=())
+        assert report.record()["worked_out"] == found
         _show(report)
         told = capsys.readouterr().out
         line = "labels worked out, their published lists not being at hand: ib-18, ib-21"
@@ -88,7 +88,7 @@ def test_a_folder_of_natural_subjects(tmp_path: Path, monkeypatch: pytest.Monkey
     record = json.loads(done.stdout)
     assert record["title"] == "1 method on 2 natural subjects (all)"
     assert record["cases"] == ["ib-3.natural.llama.0", "ib-8.natural.plain.0"]
-    assert (record["fleet"], record["labels"], record["published"]) == ("natural", None, [])
+    assert (record["fleet"], record["labels"]) == ("natural", None)
     (row,) = record["methods"]
     assert (row["wins"], row["auprc"]) == (2.0, None)
     assert row["summary"]["quantiles"][2] == pytest.approx(row["cmd"])

@@ -10,8 +10,9 @@ import typer
 from typer.testing import CliRunner, Result
 
 from graphcircuits.cases import load_case
-from graphcircuits.commands.interact import STRONGEST, _doubts, interact
+from graphcircuits.commands.interact import _doubts, interact
 from graphcircuits.interactions import SharedRead, edge_interactions, finite, integral, local
+from graphcircuits.interactions.report import STRONGEST
 from graphcircuits.methods import METHODS
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.task.pairs import Pairs

@@ -15,13 +15,10 @@ import torch
 
 from graphcircuits.cases.build import build
 from graphcircuits.cases.orders import Order
-from graphcircuits.commands.interrupt import deferred, terminable
+from graphcircuits.commands.progress import deferred, terminable
 from graphcircuits.io.store import load_artifact
 from graphcircuits.methods import refine
-from graphcircuits.training import train as training
-from lab.factory import making
-from tests.cases.small import BUILD as SHARDS
-from tests.cases.small import PLAN, instantly, unmeasured
+from graphcircuits.training import members
 from tests.kills import BUILD, SIIT, letters
 from tests.shell import Command
 
@@ -166,14 +163,14 @@ def test_a_training_keeps_the_very_step_and_ends_as_if_unbroken(
     given += ["--seeds", "2", "--out", "mine.safetensors"]
     assert command(*given).code == 0
     whole = Path("mine.safetensors").rename("whole.safetensors")
-    step = training._step
+    step = members._OnExamples.backward
     for call, number, kept in (
         (2, signal.SIGINT, {0: 2}),
         (7, signal.SIGINT, {0: 7, 1: 2}),
         (3, signal.SIGTERM, {0: 7, 1: 5}),
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(training, "_step", pressing(step, call, number=number))
+            patched.setattr(members._OnExamples, "backward", pressing(step, call, number=number))
             stopped = command(*given)
         assert (stopped.code, stopped.out) == (130, "")
         assert stopped.err.splitlines() == [
@@ -247,25 +244,6 @@ def test_build_says_how_to_go_on(
         "interrupted: this step is finished first; once more ends it at once.",
         f"interrupted: 1 of 2 subjects are in subjects; the same command{how} goes on from there.",
     ]
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_corpus_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = making.prepared
-    monkeypatch.setattr(making, "prepared", lambda orders, _, *rest: real(orders, SHARDS, *rest))
-    monkeypatch.setattr(making, "train_fleet", pressing(instantly, 2))
-    monkeypatch.setattr(making, "finished", unmeasured)
-    monkeypatch.setattr(making, "plan", lambda *_: PLAN)
-    ended = command("corpus", "mine", "--natural", "4")
-    assert (ended.code, ended.out) == (130, "")
-    told = "interrupted: 1 of 3 shards are kept in mine; the same command goes on from there."
-    assert ended.err.splitlines()[-1] == told
-    monkeypatch.setattr(making, "plan", pressing(lambda *_: PLAN, 1))
-    ended = command("corpus", "other", "--natural", "4")
-    assert (ended.code, ended.err) == (
-        130,
-        "interrupted: nothing was planned yet; the same command goes on from there.\n",
-    )
 
 
 @pytest.mark.usefixtures("unchecked")

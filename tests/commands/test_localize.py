@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.build import start_of
 from graphcircuits.cases.orders import Order, shipped_path
 from graphcircuits.engine.memory import OutOfMemory
 from graphcircuits.result.result import Result
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.subject.transformer import Transformer
+from tests.cases.programs import untrained
 from tests.shell import PYTHON, Command, refused
 from tests.subjects import make_subject
 from tests.viewer.reading import bits, data_of
@@ -188,7 +188,7 @@ def test_a_natural_subject_has_no_true_circuit(
     monkeypatch.setattr("graphcircuits.cases.orders.files", lambda _: tmp_path)
     for id in ("ib-3.natural.llama.0", "ib-3.planted.llama-gqa.0"):
         order = Order.parse(id)
-        subject = start_of(order, load_case("ib-3"))
+        subject = untrained(order, load_case("ib-3"))
         save_transformer(shipped_path(order), subject, meta={"report": vars(order)})
     found = json.loads(command(*FAST, "--fleet", "natural", "--json").out)
     assert (found["subject"], found["auroc"]) == ("ib-3.natural.llama.0", None)
@@ -331,7 +331,7 @@ def test_ctrl_c_says_what_was_not_written(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("graphcircuits.methods.localize", interrupted)
+    monkeypatch.setattr("graphcircuits.methods.ChosenMethod.run", interrupted)
     ended = command(*FAST, "--out", "a.json", "--html", "a.html")
     said = "interrupted: there is no result yet; not written: a.json, a.html.\n"
     assert (ended.code, ended.err) == (130, said)
@@ -343,7 +343,7 @@ def test_out_of_memory_in_the_words_of_the_command_line(
     def full(*_: object, **__: object) -> None:
         raise OutOfMemory("out of memory on cpu with 64 prompts at once", 2**20, 8)
 
-    monkeypatch.setattr("graphcircuits.methods.localize", full)
+    monkeypatch.setattr("graphcircuits.methods.ChosenMethod.run", full)
     ended = command(*FAST)
     assert ended.code == 1
     assert "--option memory-limit=1048576" in ended.err

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from graphcircuits import methods
-from graphcircuits.cases.build import start_of, subject_codec, subject_config
+from graphcircuits.cases.architectures import subject_config
 from graphcircuits.cases.case import Case
 from graphcircuits.cases.orders import Order
 from graphcircuits.evaluation.evaluate import auroc
 from graphcircuits.rasp import Map, tokens
 from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer
+from tests.cases.programs import untrained
 from tests.shell import Command, refused
 from tests.subjects import make_subject
 
@@ -35,9 +36,7 @@ def case(tmp_path: Path) -> Case:
     (tmp_path / "my.py").write_text(PROGRAMS)
     program = Map(lambda x: {"a": "b", "b": "a"}[x], tokens)
     case = Case(id="swapped", program=program, vocab=("a", "b"), max_seq_len=3)
-    drawn = Transformer.random(
-        subject_config(case), torch.Generator().manual_seed(0), subject_codec(case)
-    )
+    drawn = Transformer.random(subject_config(case), torch.Generator().manual_seed(0), case.codec)
     report = {"report": {"case": "swapped"}}
     save_transformer(tmp_path / "mine.safetensors", drawn.to(torch.float16), meta=report)
     return case
@@ -75,10 +74,8 @@ def test_prompts_of_a_file_are_compared_with_the_programs_circuit(
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_costs_and_interactions_of_a_program(command: Command, case: Case) -> None:
+def test_interactions_of_a_program(command: Command, case: Case) -> None:
     given = ["my.py:swapped", "--subject", "mine.safetensors", "--draw", "4", "--json"]
-    (record,) = json.loads(command("cost", *given, "--methods", "eap").out)
-    assert (record["subject"], record["pairs"], record["tokens"]) == ("swapped", 4, 3)
     record = json.loads(command("interact", *given, "--edges", "input->m0,m0->logits").out)
     assert (record["subject"], record["pairs"]) == ("swapped", 4)
 
@@ -118,7 +115,7 @@ def test_what_is_typed_must_be_what_the_subject_has(
         ("my.py:halved", "its outputs are ['a', 'b'], those of the program numbers. Build one"),
     ],
 )
-@pytest.mark.parametrize("name", ["localize", "cost", "interact"])
+@pytest.mark.parametrize("name", ["localize", "interact"])
 def test_programs_that_a_subject_is_not_of(
     command: Command, case: Case, name: str, given: str, text: str
 ) -> None:
@@ -140,7 +137,7 @@ def test_subjects_that_a_program_cannot_have(command: Command, case: Case, tmp_p
         other = Case(id="other", program=tokens, vocab=vocab, max_seq_len=3)
         config = replace(subject_config(other), **changes)
         generator = torch.Generator().manual_seed(0)
-        drawn = Transformer.random(config, generator, subject_codec(other))
+        drawn = Transformer.random(config, generator, other.codec)
         save_transformer(tmp_path / "other.safetensors", drawn)
         ended = command("localize", "my.py:swapped", "--subject", "other.safetensors")
         assert (ended.code, ended.out) == (2, "")
@@ -154,7 +151,7 @@ def test_a_subject_of_another_architecture_is_the_programs_too(
 ) -> None:
     """Its circuit is known in its own graph, unless it trained on the task alone."""
     order = Order(case.id, fleet, "llama-gqa")
-    subject = start_of(order, case)
+    subject = untrained(order, case)
     save_transformer(tmp_path / "gqa.safetensors", subject, meta={"report": vars(order)})
     words = ("--subject", "gqa.safetensors", "--method", "random", "--pairs", "2", "--json")
     ended = command("localize", "my.py:swapped", *words)
@@ -167,14 +164,12 @@ def test_a_program_needs_its_subject(command: Command, case: Case) -> None:
         "my.py:swapped is a program; name the subject that was built from it with --subject FILE, "
         "or build one with: graphcircuits build --program my.py:swapped --vocab TOKENS"
     )
-    for name in ("localize", "cost", "interact"):
+    for name in ("localize", "interact"):
         refused(command(name, "my.py:swapped"), said)
-    for name in ("cost", "interact"):
-        said = "--model goes with a program, path/to/file.py:name, or alone, got ib-3."
-        refused(command(name, "ib-3", "--subject", "mine.safetensors"), said)
+    said = "--model goes with a program, path/to/file.py:name, or alone, got ib-3."
+    refused(command("interact", "ib-3", "--subject", "mine.safetensors"), said)
     said = "--vocab, --max-seq-len and --causal go with a program of your own and --subject."
     refused(command("localize", "ib-3", "--vocab", "a"), said)
-    refused(command("cost", *MINE[1:], "--markdown", "my.py"), "--markdown would overwrite my.py")
 
 
 @pytest.mark.slow

@@ -13,14 +13,11 @@ from typer.testing import CliRunner, Result
 
 from graphcircuits import localize
 from graphcircuits.cases import load_case
-from graphcircuits.cases.pools import pool_cases
-from graphcircuits.commands.train import _cases, _plan, _settings, train
+from graphcircuits.commands.train import train
 from graphcircuits.compare.selection import select_cases
 from graphcircuits.predictor.ensemble import load_ensemble
 from graphcircuits.subject.files import save_transformer
-from graphcircuits.training import finish
-from graphcircuits.training import train as training
-from graphcircuits.training.config import shipped_recipe
+from graphcircuits.training import facts, members
 from graphcircuits.training.data import save_targets
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -72,17 +69,6 @@ def test_a_predictor_that_localize_takes(tmp_path: Path, config: Path) -> None:
     assert torch.equal(result.scores, ensemble.scores(case.subject(), pairs, generator=generator))
 
 
-def test_the_shipped_recipe_has_a_name(tmp_path: Path) -> None:
-    """Whatever file has that name; what is given beside it counts."""
-    assert _settings("shipped", None, None, None) == shipped_recipe()
-    found = _settings("shipped", 7, "labels=2", None)
-    assert (found.steps, found.label_weight, found.faithfulness_weight) == (7, 2.0, 0.0)
-    assert found.predictor == shipped_recipe().predictor
-    path = tmp_path / "shipped"
-    path.write_text("steps = 3")
-    assert _settings(str(path), None, None, None).steps == 3
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_a_training_that_was_interrupted_goes_on_with_the_same_command(
@@ -91,15 +77,15 @@ def test_a_training_that_was_interrupted_goes_on_with_the_same_command(
     whole, out = tmp_path / "whole.safetensors", tmp_path / "mine.safetensors"
     given = ["--cases", "ib-7", "--config", config, "--seeds", "2", "--out"]
     assert run(*given, whole).exit_code == 0
-    step, steps = training._step, []
+    backward, steps = members._OnExamples.backward, []
 
-    def interrupted(*args: Any) -> torch.Tensor:
-        steps.append(args[3:5])
+    def interrupted(learner: Any, step: int) -> torch.Tensor:
+        steps.append((learner.seed, step))
         if len(steps) == 5:
             raise KeyboardInterrupt
-        return step(*args)
+        return backward(learner, step)
 
-    monkeypatch.setattr(training, "_step", interrupted)
+    monkeypatch.setattr(members._OnExamples, "backward", interrupted)
     stopped = run(*given, out)
     folder = tmp_path / "mine.checkpoints"
     assert stopped.exit_code == 130
@@ -152,7 +138,7 @@ def test_a_fold_is_held_out_and_scored(tmp_path: Path, config: Path) -> None:
 def test_a_predictor_knows_its_training(
     tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finish, "FEWEST", 2)
+    monkeypatch.setattr(facts, "FEWEST", 2)
     out = tmp_path / "mine.safetensors"
     given = ["--config", config, "--seeds", "1", "--steps", "1", "--without-fold", "4"]
     done = run(*given, "--cases", "ib-7,ib-24,ib-2,ib-40", "--out", out)
@@ -216,7 +202,7 @@ def test_cases_without_a_subject_are_named(
     assert absent
     # Two cases stand for the whole pool.
     monkeypatch.setattr(
-        "graphcircuits.compare.selection.select_cases", lambda _: (["ib-7", "ib-2"], absent)
+        "graphcircuits.training.sources.select_cases", lambda _: (["ib-7", "ib-2"], absent)
     )
     given = [
         "--config",
@@ -233,20 +219,6 @@ def test_cases_without_a_subject_are_named(
     assert f"left out, no subject is shipped: {', '.join(absent)}" in done.stderr
     assert f"1 predictors, 2 cases ({len(absent)} without a subject left out), 1 st" in done.stdout
     assert json.loads(run(*given, "--json").stdout)["left_out"] == absent
-    monkeypatch.undo()
-    assert _cases("pool")[1] == absent
-
-
-def test_the_papers_pool_is_taken_by_its_name_and_in_its_own_folds() -> None:
-    plan = _plan("paper-pool", None, None, 0, None, None)
-    learned, held_out = ([source.id for source in part] for part in (plan.learned, plan.held_out))
-    folds = {case.id: case.fold for case in pool_cases("paper-pool")}
-    assert plan.left_out == ["tb-count-less-freq", "tb-test-at-least-two-equal"]
-    assert sorted(learned + held_out + plan.left_out) == sorted(folds)
-    assert {folds[id] for id in held_out} == {0}
-    assert 0 not in {folds[id] for id in learned}
-    # What learned from ib-25 says so by its group, and is kept from the test case that it is like.
-    assert {source.id: source.groups for source in plan.held_out}["ib-25"] == ("ib-18",)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +226,7 @@ def test_the_papers_pool_is_taken_by_its_name_and_in_its_own_folds() -> None:
     [
         (
             ["--cases", "test"],
-            "--cases must be pool, paper-pool, interpbench-pool or ids, got test",
+            "cases must be pool, paper-pool, interpbench-pool or ids, got test",
         ),
         (
             ["--cases", "ib-3,ib-7,ib-25"],
@@ -271,8 +243,8 @@ def test_the_papers_pool_is_taken_by_its_name_and_in_its_own_folds() -> None:
         ),
         (
             ["--cases", "paper-pool", "--corpus", "here"],
-            "--cases paper-pool has folds of its own, which --corpus and --language do not follow; "
-            "give it alone.",
+            "cases paper-pool have folds of their own, which corpora and language models do not "
+            "follow; give them alone.",
         ),
         (["--cases", "rnd-7"], "no subject is shipped to learn from: rnd-7."),
         (["--without-fold", "5"], "--without-fold must be in 0..4, got 5"),
@@ -287,9 +259,9 @@ def test_the_papers_pool_is_taken_by_its_name_and_in_its_own_folds() -> None:
         (["--plot", "a.gif"], "--plot must end in .svg, .png, .pdf, got a.gif"),
         (["--steps", "0"], "--steps must be at least 1, got 0"),
         (["--processes", "0"], "--processes must be in 1..1024, got 0"),
-        (["--objective", "labels=1,truth=2"], "with a weight each, such as labels=1,faithful"),
+        (["--objective", "labels=1,truth=2"], "objectives are labels, faithfulness, distill, each"),
         (["--objective", "labels=much"], "got 'labels=much'"),
-        (["--objective", "distill=1"], "distill needs --targets, and --targets needs distill"),
+        (["--objective", "distill=1"], "distill needs targets, and targets need distill"),
         (["--without-fold", "1", "--validation-fold", "1"], "must be different folds"),
         (["--validation-fold", "7"], "--validation-fold must be in 0..4, got 7"),
         (["--corpus", "/proc/none"], "/proc/none holds no subjects: neither manifest.json"),

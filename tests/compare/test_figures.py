@@ -1,24 +1,26 @@
-"""Tables and the box plot; the published figures agree with themselves."""
+"""Tables and the box plot."""
 
 import csv
 import io
+import statistics
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from graphcircuits.compare.figures import (
     CMD_HEADER,
     HEADER,
     Row,
-    box_plot,
+    Summary,
     cells,
+    row_figure,
+    summarize,
     to_csv,
     to_latex,
-    to_markdown,
 )
-from graphcircuits.compare.published import HIGHLIGHTED
-from graphcircuits.evaluation.evaluate import Summary
+from graphcircuits.drawing.library import save_figure
 
 
 def row(spread: bool, peak: int | None = 3 * 2**20, *, truth: bool = True) -> Row:
@@ -41,18 +43,6 @@ def row(spread: bool, peak: int | None = 3 * 2**20, *, truth: bool = True) -> Ro
     )
 
 
-def test_published_figures_are_consistent() -> None:
-    assert len(HIGHLIGHTED) == 8
-    for one in HIGHLIGHTED:
-        low, *_, high = one.quantiles
-        assert list(one.quantiles) == sorted(one.quantiles)
-        # The extremes are where the whiskers end, or lie beyond them.
-        assert one.whiskers is not None
-        assert low == min(one.whiskers[0], *one.outliers, 1.0)
-        assert high == max(one.whiskers[1], *one.outliers, 0.0)
-        assert all(not one.whiskers[0] <= outlier <= one.whiskers[1] for outlier in one.outliers)
-
-
 def test_cells() -> None:
     assert cells(row(spread=False)) == [
         *("eap_x", "0.100", "0.200", "0.300", "0.400", "0.512"),
@@ -62,33 +52,17 @@ def test_cells() -> None:
     assert len(cells(row(spread=False, truth=False))) == len(CMD_HEADER)
     assert cells(row(spread=True), plus_minus="+-")[1] == "0.100+-0.010"
     assert cells(row(spread=True, peak=None))[-1] == ""
-    assert cells(HIGHLIGHTED[3])[:4] == ["ACDC", "0.441", "0.839", "0.959"]
-    assert len(cells(HIGHLIGHTED[3])) == len(HEADER)
 
 
-def test_published_rows_stand_apart() -> None:
-    text = to_markdown([row(spread=False)], HIGHLIGHTED, title="## Title")
-    ours, theirs = text.split("Published figures, on InterpBench's weights:")
-    assert ours.startswith("## Title\n\n| Method |")
-    assert "eap_x" in ours
-    assert "EAP-IG" not in ours
-    assert theirs.count("\n| ") == 2 + len(HIGHLIGHTED)
-    assert "Published" not in to_markdown([row(spread=False)], (), title="")
-    lines = list(csv.DictReader(io.StringIO(to_csv([row(spread=True)], HIGHLIGHTED))))
-    assert [line["published"] for line in lines] == ["no", *["yes"] * 8]
-    assert float(lines[0]["max"]) == 0.51234
-    assert float(lines[0]["q3_std"]) == 0.04
-    assert lines[4]["min_std"] == lines[4]["seconds"] == ""
+def test_csv() -> None:
+    (line,) = csv.DictReader(io.StringIO(to_csv([row(spread=True)])))
+    assert (float(line["max"]), float(line["q3_std"])) == (0.51234, 0.04)
 
 
 def test_latex() -> None:
-    text = to_latex([row(spread=True)], HIGHLIGHTED[:1], title="100 % & more")
+    text = to_latex([row(spread=True)], title="100 % & more")
     assert r"    eap\_x & 0.100$\pm$0.010 & " in text
-    assert (
-        r"\multicolumn{12}{@{}l}{\textit{Published figures, on InterpBench's weights}} \\" in text
-    )
     assert r"\caption{100 \% \& more}" in text
-    assert text.count(r"\midrule") == 2
     body = [line for line in text.splitlines() if "&" in line and "caption" not in line]
     assert {line.count(" & ") for line in body} == {len(HEADER) - 1}
 
@@ -96,18 +70,48 @@ def test_latex() -> None:
 @pytest.mark.slow
 def test_the_box_plot_is_reproducible(tmp_path: Path) -> None:
     rows = [row(spread=True), row(spread=False)]
-    for name, published in (("a", HIGHLIGHTED), ("b", HIGHLIGHTED), ("c", ())):
-        box_plot(tmp_path / "new" / f"{name}.svg", rows, published, title="Boxes")
-    box_plot(tmp_path / "new" / "d.svg", [row(spread=True, truth=False)], (), title="Boxes")
-    a, b, c, d = (path.read_bytes() for path in sorted((tmp_path / "new").iterdir()))
+    for name in ("a", "b"):
+        save_figure(row_figure(rows, title="Boxes & $x_1$"), tmp_path / f"{name}.svg")
+    save_figure(row_figure([row(spread=True, truth=False)], title="Boxes"), tmp_path / "c.svg")
+    a, b, c = (path.read_bytes() for path in sorted(tmp_path.iterdir()))
     assert a == b
     assert a.startswith(b"<?xml")
-    assert len(c) < len(a)
-    assert b"Edge AUROC" in c
-    assert b"CMD, smaller is better" in d
+    assert b"Edge AUROC" in a
+    assert b"Boxes &amp; $x_1$" in a
+    assert b"CMD, smaller is better" in c
 
 
-def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="a box plot needs at least one row, got none"):
+        row_figure([], title="")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"pip install 'graphcircuits\[plot\]'"):
-        box_plot(tmp_path / "a.svg", [row(spread=True)], (), title="")
+        row_figure([row(spread=True)], title="")
+
+
+# Summaries
+
+
+def test_seeds_are_averaged_within_cases_first() -> None:
+    values = {"a": {0: 0.0, 1: 1.0}, "b": {0: 0.2, 1: 0.4}, "c": {0: 1.0, 1: 0.8}}
+    summary = summarize(values)
+    assert summary.quantiles == pytest.approx((0.3, 0.4, 0.5, 0.7, 0.9))
+    quantiles = [0, 0.25, 0.5, 0.75, 1]
+    by_seed = [np.quantile([case[s] for case in values.values()], quantiles) for s in (0, 1)]
+    expected = [statistics.stdev(map(float, both)) for both in zip(*by_seed, strict=True)]
+    assert summary.spread == pytest.approx(expected)
+    assert (summary.n_cases, summary.n_seeds) == (3, 2)
+
+
+def test_one_seed_has_no_spread() -> None:
+    summary = summarize({"a": {3: 0.25}, "b": {3: 0.75}})
+    assert summary.quantiles == (0.25, 0.375, 0.5, 0.625, 0.75)
+    assert summary.spread is None
+    # Seeds that a case lacks say nothing about the spread over all cases.
+    assert summarize({"a": {0: 0.1, 1: 0.3}, "b": {0: 0.5}}).spread is None
+
+
+def test_empty_summaries_are_refused() -> None:
+    for values in ({}, {"a": {}, "b": {0: 1.0}}):
+        with pytest.raises(ValueError, match="every case needs a value"):
+            summarize(values)

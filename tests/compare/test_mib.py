@@ -31,7 +31,7 @@ def test_areas_are_those_of_mib(reading: str) -> None:
     subject, numbers = from_transformer_lens(source), EAP_IG["gpt2-like"]["mib"][reading]
     graph = subject.graph
     scores = theirs["EAP"][graph.edge_writers, graph.edge_readers]
-    curve = faithfulness_curve(scores.abs() if reading == "absolute" else scores, subject, pairs)
+    curve = faithfulness_curve(subject, pairs, scores.abs() if reading == "absolute" else scores)
     assert curve.faithfulness == pytest.approx(numbers["faithfulnesses"], abs=1e-9)
     assert curve.cpr == pytest.approx(numbers["area_under"], abs=1e-9)
     assert curve.cmd == pytest.approx(numbers["area_from_1"], abs=1e-9)
@@ -39,7 +39,7 @@ def test_areas_are_those_of_mib(reading: str) -> None:
     result = Result(graph=graph, scores=scores.abs() if reading == "absolute" else scores)
     once = [pruned_once(result.circuit(edges=size)) for size in curve.sizes]
     assert once == numbers["weighted_edge_counts"]
-    assert all(ours <= theirs for ours, theirs in zip(curve.kept, once, strict=True))
+    assert all(ours <= theirs for ours, theirs in zip(curve.pruned_sizes, once, strict=True))
 
 
 def ungrouped_twin(subject: Transformer) -> Transformer:
@@ -62,7 +62,7 @@ def test_edges_into_groups_of_heads_count_once_for_each_head() -> None:
     torch.testing.assert_close(subject.logits(pairs.clean), twin.logits(pairs.clean))
     scores = theirs["EAP"][full.edge_writers, full.edge_readers].abs()
     result = Result(graph=full, scores=scores).on(graph)
-    curve = faithfulness_curve(result, subject, pairs)
+    curve = faithfulness_curve(subject, pairs, result)
     # At each size the same edges on the twin: one edge more, or its group, would be too many.
     order, expected = result.ranking(), []
     for fraction, size in zip(FRACTIONS, curve.sizes, strict=True):
@@ -76,7 +76,7 @@ def test_edges_into_groups_of_heads_count_once_for_each_head() -> None:
     area = torch.trapezoid(torch.tensor(values), torch.tensor(FRACTIONS))
     assert curve.cpr == pytest.approx(float(area), abs=1e-6)
     with pytest.warns(OftenWrong):
-        found = evaluate(result, subject, pairs)
+        found = evaluate(subject, pairs, result)
     assert found.results[0].curves["mib"] == curve
     assert found.notes[0].endswith("once for each head: 110 edges where we count 82")
     assert found.rows("mib")[1][-4][:2] == ["50%", "55"]
@@ -93,8 +93,8 @@ def test_the_area_on_grouped_heads_is_that_of_the_ungrouped_twin() -> None:
     for seed in range(8):
         generator = torch.Generator().manual_seed(seed)
         scores = torch.rand(subject.graph.n_edges, generator=generator, dtype=torch.float64)
-        theirs = faithfulness_curve(scores[shared], twin, pairs).cpr
-        ours = faithfulness_curve(scores, subject, pairs).cpr
+        theirs = faithfulness_curve(twin, pairs, scores[shared]).cpr
+        ours = faithfulness_curve(subject, pairs, scores).cpr
         result = Result(graph=subject.graph, scores=scores)
         parts = [result.circuit(fraction=part, prune=True) for part in FRACTIONS]
         once = torch.tensor(faithfulness(subject, pairs, parts), dtype=torch.float64)

@@ -4,7 +4,6 @@ import csv
 import io
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -14,13 +13,12 @@ import torch
 from torch import Tensor
 
 from graphcircuits.cases import case_ids, load_case
-from graphcircuits.cases.case import LABELINGS
 from graphcircuits.cases.multitask import multi_records
-from graphcircuits.compare.bench import BenchConfig
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import BenchRun, Failure
-from graphcircuits.compare.selection import Unit
-from graphcircuits.evaluation.evaluate import FaithfulnessCurve, auroc
+from graphcircuits.compare.selection import BenchConfig, Unit
+from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.result.curve import FaithfulnessCurve
 
 METHODS = ("eap", "random")
 
@@ -31,14 +29,18 @@ def one_run(
     """A run whose best edges, however many, keep this part of the behaviour."""
     graph = Unit.of(case).case.graph
     generator = torch.Generator().manual_seed(seed)
-    ends = {"fractions": (0.0, 1.0), "sizes": (0, graph.n_edges), "kept": (0, graph.n_edges)}
     return BenchRun(
         case=case,
         method=method,
         seed=seed,
         graph=graph,
         scores=torch.rand(graph.n_edges, generator=generator) if scores is None else scores,
-        curve=FaithfulnessCurve(**ends, faithfulness=(kept, kept)),
+        curve=FaithfulnessCurve(
+            n_edges=graph.n_edges,
+            sizes=(0, graph.n_edges),
+            faithfulness=(kept, kept),
+            n_pairs=1,
+        ),
         seconds=1.0 + seed,
         peak_bytes=None if seed else 3 * 2**20,
         reused=False,
@@ -49,7 +51,7 @@ def report(found: Sequence[BenchRun | Failure], **changes: Any) -> Report:
     cases = tuple(dict.fromkeys(one.case for one in found))
     given: dict[str, Any] = {"cases": cases, "methods": METHODS, "seeds": (0, 1)}
     config = BenchConfig(**(given | changes))
-    return Report.of(config, found, title="a_title & more", command="graphcircuits bench")
+    return Report.of(config, found, command="graphcircuits bench")
 
 
 def test_rows_summarize_the_runs() -> None:
@@ -96,7 +98,7 @@ def test_files(tmp_path: Path) -> None:
     assert f"| random | {ones} | 0.000 | 1 | 3 MiB |" in markdown
     assert "Made with `graphcircuits bench`." in markdown
     assert "Labels `complete`, level `head`, 1 cases, 64 pairs per case, seeds 0." in markdown
-    assert r"\caption{a\_title \& more}" in written["table.tex"].read_text()
+    assert r"\caption{2 methods on 1 case}" in written["table.tex"].read_text()
 
 
 def test_a_report_is_the_same_whichever_run_came_first() -> None:
@@ -123,63 +125,13 @@ def test_a_report_is_the_same_whichever_run_came_first() -> None:
     assert "- failed: ib-18: x\n- failed: ib-20, eap, seed 1: y\n" in first.markdown()
 
 
-def test_circuits_that_are_one_of_a_kind_are_told_apart() -> None:
-    cases = ("ib-3", "ib-8", "ib-20")  # the last two have one circuit
-    masks = {id: load_case(id).circuit.mask.double() for id in cases}
-    perfect = [one_run(id, "gcl", seed, 0.5, masks[id]) for id in cases for seed in (0, 1)]
-    by_name = [one_run(id, "edge-frequency", 0, 0.5, masks["ib-8"]) for id in cases]
-    made = report([*perfect, *by_name], methods=("edge-frequency", "gcl"), once=("edge-frequency",))
-    kinds = made.kinds()
-    assert kinds is not None
-    assert kinds.sizes == {"one of a kind": 1, "shared": 2}
-    names = auroc(masks["ib-8"], load_case("ib-3").circuit)
-    assert kinds.values["gcl"] == {"one of a kind": (1.0,), "shared": (1.0, 1.0)}
-    assert kinds.values["edge-frequency"] == {"one of a kind": (names,), "shared": (1.0, 1.0)}
-    (contrast,) = made.contrasts()
-    found = contrast.by_part
-    assert found["1 one of a kind"].value == pytest.approx(1 - names)
-    assert (found["2 shared"].low, found["2 shared"].high) == (0, 0)
-    assert found["3 cases"].value == pytest.approx((1 - names) / 3)
-    assert found["3 cases"].low == 0 < found["3 cases"].high
+def test_floors_and_methods_with_one_seed_are_named() -> None:
+    runs = [one_run("ib-3", "eap", seed, 0.5) for seed in (0, 1)]
+    floor = one_run("ib-3", "edge-frequency", 0, 0.5)
+    made = report([*runs, floor], methods=("eap", "edge-frequency"), once=("edge-frequency",))
     text = made.markdown()
-    assert f"| edge-frequency | {names:.3f} | {names:.3f} | {names:.3f} | 1.000 |" in text
-    assert "(`gcl` against `edge-frequency`). 3 cases: +" in text
     assert "seeds 0, 1 (edge-frequency: 0 alone)" in text
     assert "Floors, which look at nothing that the subject computes: `edge-frequency`." in text
-    # By q, k and v apart the same; and where no two are alike there is nothing to divide.
-    assert report([*perfect], methods=("gcl",), level="qkv").kinds() == replace(
-        kinds, values={"gcl": kinds.values["gcl"]}
-    )
-    assert report(perfect[:2], methods=("gcl",)).kinds() is None
-
-
-def test_published_figures_have_every_labeling_beside_them() -> None:
-    cases = case_ids(split="test")
-    runs = [one_run(id, "eap", 0, 0.5, load_case(id).labels("paper").mask.double()) for id in cases]
-    made = report([*runs], methods=("eap",), seeds=(0,))
-    medians = {
-        other.config.labels: other.rows()[0].summary.quantiles[2]
-        for other in (made, *made.other_labels())
-    }
-    assert set(medians) == set(LABELINGS)
-    assert medians["paper"] == 1.0 > min(medians.values())
-    assert report(runs[:3], methods=("eap",), seeds=(0,)).other_labels() == []
-
-
-def test_what_is_gained_on_natural_subjects_has_intervals() -> None:
-    kept = {"gcl": (0.9, 0.8, 0.9), "eap-ig": (0.8, 0.8, 0.8), "eap-ig+paths": (0.85, 0.8, 0.85)}
-    runs = [
-        one_run(case, method, 0, part)
-        for method, parts in kept.items()
-        for case, part in zip(NATURAL, parts, strict=True)
-    ]
-    made = report([*runs], methods=tuple(kept), seeds=(0,))
-    found = {(one.method, one.other): one.by_part["3 subjects"] for one in made.contrasts()}
-    assert found["gcl", "eap-ig"].value == pytest.approx(1 / 3)
-    assert found["gcl", "eap-ig+paths"].value == pytest.approx(1 / 5)
-    assert found["eap-ig+paths", "eap-ig"].value == pytest.approx(1 / 6)
-    assert found["gcl", "eap-ig"].low == pytest.approx(0)
-    assert "(`gcl` against `eap-ig`). 3 subjects: 33.3% [0.0, 50.0]." in made.markdown()
 
 
 NATURAL = ("ib-3.natural.plain.0", "ib-3.natural.llama.0", "ib-2.natural.llama.0")
@@ -209,7 +161,6 @@ def test_without_a_circuit_methods_are_compared_by_cmd(tmp_path: Path) -> None:
     # One subject is shared, each of the others has one winner.
     assert (first.wins, second.wins) == (1.5, 1.5)
     assert (first.auprc, first.precision) == (None, None)
-    assert made.published() == ()
     markdown = made.markdown()
     assert "| Method | Min. | Q1 | Median | Q3 | Max. | Mean | CPR | Wins | Seconds |" in markdown
     assert "| 0.333 | 0.667 | 1.5 | 1.5 | 3 MiB |" in markdown
@@ -256,7 +207,7 @@ def test_tasks_are_divided_by_how_many_a_model_has() -> None:
     assert made.by_case("auroc", "eap")[tasks[1]] == {0: own}
 
 
-def test_published_figures_only_beside_the_same_cases() -> None:
+def test_all_labels_only_on_the_test_cases() -> None:
     test = tuple(case_ids(split="test"))
     natural = tuple(f"{id}.natural.plain.0" for id in test)
     for cases, level, shown in (
@@ -267,20 +218,20 @@ def test_published_figures_only_beside_the_same_cases() -> None:
         (test, "qkv", False),
     ):
         given = BenchConfig(cases=cases, methods=("random",), level=level)
-        assert bool(Report(config=given, title="", runs=()).published()) == shown
+        assert bool(Report(config=given, runs=()).other_labels()) == shown
 
 
 def test_labels_that_are_not_the_papers_own_are_named() -> None:
     cases = ("ib-8", "ib-18.public.plain.0", "ib-21.public.plain.0")
     given = BenchConfig(cases=cases[1:], methods=("random",), labels="paper")
-    text = Report(config=given, title="", runs=()).markdown()
+    text = Report(config=given, runs=()).markdown()
     told = "Labels `paper` (worked out, not published: ib-18.public.plain.0, ib-21.public.plain.0)"
     assert told in text
     given = BenchConfig(cases=cases[:1], methods=("random",), labels="paper")
-    assert "Labels `paper`, level `head`" in Report(config=given, title="", runs=()).markdown()
+    assert "Labels `paper`, level `head`" in Report(config=given, runs=()).markdown()
 
 
-def test_where_published_figures_stand_all_labelings_do() -> None:
+def test_the_test_cases_have_tables_by_all_labels() -> None:
     """Scores that are the complete circuit are perfect by complete labels alone."""
     runs = [
         one_run(id, "eap", 0, 1.0, load_case(id).circuit.mask.double())

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from graphcircuits.drawing.library import save_figure
-from graphcircuits.evaluation.evaluate import FaithfulnessCurve
-from graphcircuits.result.files import RecordedCurve
+from graphcircuits.result.curve import FaithfulnessCurve
 
-CURVE = RecordedCurve(sizes=(0, 4, 16), faithfulness=(0.0, -0.5, 1.0), pairs=8)
+CURVE = FaithfulnessCurve(n_edges=16, sizes=(0, 4, 16), faithfulness=(0.0, -0.5, 1.0), n_pairs=8)
 
 
 def test_a_curve_has_a_point_at_every_size_but_none() -> None:
@@ -33,13 +32,12 @@ def test_it_draws_on_axes_that_are_there() -> None:
 
     figure = Figure()
     axes = figure.subplots()
-    curve = FaithfulnessCurve(fractions=(1.0,), sizes=(9,), kept=(9,), faithfulness=(1.0,))
-    assert curve.plot(axes) is figure
+    assert CURVE.plot(axes) is figure
     assert len(axes.get_lines()) == 2
 
 
 def test_curves_that_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    empty = RecordedCurve(sizes=(0,), faithfulness=(0.0,), pairs=1)
+    empty = FaithfulnessCurve(n_edges=9, sizes=(0,), faithfulness=(0.0,), n_pairs=1)
     with pytest.raises(ValueError, match=r"with at least one edge, got sizes \[0\]"):
         empty.plot()
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -10,9 +10,9 @@ import torch
 from graphcircuits import Case, Circuit, Pairs, Result, load_case, rasp
 from graphcircuits.drawing import inline
 from graphcircuits.drawing.inline import still_svg
-from graphcircuits.evaluation.evaluate import FaithfulnessCurve
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.rasp.compile import compile_program
+from graphcircuits.result.curve import FaithfulnessCurve
 
 HOSTILE = "\"'><script src=//evil.example/x.js></script><img src=x onerror=alert(1)>&amp;"
 GRAPH = ComponentGraph(2, 2)
@@ -176,12 +176,14 @@ def test_a_case_and_a_compiled_model() -> None:
 
 def test_a_curve() -> None:
     curve = FaithfulnessCurve(
+        n_edges=33,
+        n_pairs=4,
         fractions=(0.1, 0.5, 1.0),
         sizes=(3, 16, 33),
-        kept=(2, 16, 33),
+        pruned_sizes=(2, 16, 33),
         faithfulness=(0.5, 0.75, 1.0),
     )
     text = checked(curve._repr_html_()).text
     assert {"CPR", "CMD", f"{curve.cpr:.4f}", f"{curve.cmd:.4f}", "0.7500"} <= set(text)
-    one = FaithfulnessCurve(fractions=(1.0,), sizes=(33,), kept=(33,), faithfulness=(1.0,))
+    one = FaithfulnessCurve(n_edges=33, n_pairs=4, sizes=(33,), faithfulness=(1.0,))
     assert "CPR" not in checked(one._repr_html_()).text

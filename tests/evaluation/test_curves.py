@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import graphcircuits
-from graphcircuits.evaluation.curve_plot import plot_curves
 from graphcircuits.evaluation.curves import Evaluation, evaluate, file_names
 from graphcircuits.evaluation.evaluate import (
     FRACTIONS,
@@ -57,7 +56,7 @@ def scored_by(graph: ComponentGraph, seed: int, **about: Any) -> Result:
 def evaluated(sizes: Any = "both") -> tuple[Evaluation, Transformer, Pairs, list[Result]]:
     subject, pairs = task()
     results = [scored_by(subject.graph, seed, method=f"m{seed}") for seed in (0, 1)]
-    return evaluate(results, subject, pairs, sizes=sizes), subject, pairs, results
+    return evaluate(subject, pairs, results, sizes=sizes), subject, pairs, results
 
 
 def test_both_grids_are_the_curves_of_each() -> None:
@@ -67,11 +66,11 @@ def test_both_grids_are_the_curves_of_each() -> None:
     assert (found.n_pairs, found.right) == (3, 1.0)
     for one, result in zip(found.results, results, strict=True):
         for grid, curve in one.curves.items():
-            alone = faithfulness_curve(result, subject, pairs, sizes=grid)
-            assert (curve.fractions, curve.sizes, curve.kept) == (
+            alone = faithfulness_curve(subject, pairs, result, sizes=grid)
+            assert (curve.fractions, curve.sizes, curve.pruned_sizes) == (
                 alone.fractions,
                 alone.sizes,
-                alone.kept,
+                alone.pruned_sizes,
             )
             assert curve.faithfulness == pytest.approx(alone.faithfulness)
             assert curve.cpr == pytest.approx(alone.cpr)
@@ -82,11 +81,11 @@ def test_the_chosen_circuit_is_measured_too() -> None:
     result = scored_by(subject.graph, 0)
     chosen = result.circuit(edges=60)
     marked = Result(graph=subject.graph, scores=result.scores, chosen=chosen)
-    (found,) = evaluate(marked, subject, pairs, sizes=[1]).results
+    (found,) = evaluate(subject, pairs, marked, sizes=[1]).results
     (alone,) = faithfulness(subject, pairs, [chosen])
     assert found.circuit is not None
     assert found.circuit == (60, pytest.approx(alone))
-    table = evaluate(marked, subject, pairs, sizes=[1]).table()
+    table = evaluate(subject, pairs, marked, sizes=[1]).table()
     assert f"The 60 edges marked in the file keep {alone:.2f} of the behaviour." not in table
     assert f"Result 1: the 60 edges marked in the file keep {alone:.2f} of the behaviour." in table
 
@@ -117,12 +116,12 @@ def test_a_subject_that_gets_the_task_wrong_is_warned_of() -> None:
     )
     text = "the model is right on 0% of 3 prompts only, below 60%; a circuit of a task that it"
     with pytest.warns(OftenWrong, match=text):
-        found = evaluate(scored_by(subject.graph, 0), subject, turned, sizes="log")
+        found = evaluate(subject, turned, scored_by(subject.graph, 0), sizes="log")
     assert found.right == 0.0
     assert found.notes[-1].startswith(text)
     # A loss without right answers has nothing to be right about.
     clean = Pairs(clean=pairs.clean, corrupted=pairs.corrupted, scored=pairs.scored, loss_name="kl")
-    assert evaluate(scored_by(subject.graph, 0), subject, clean, sizes=[1]).right is None
+    assert evaluate(subject, clean, scored_by(subject.graph, 0), sizes=[1]).right is None
 
 
 @pytest.mark.slow
@@ -136,7 +135,7 @@ def test_results_by_name_file_and_method(tmp_path: Path) -> None:
         first.save(file)
 
     def names(given: Any) -> list[str]:
-        return [one.name for one in evaluate(given, subject, pairs, sizes=[5]).results]
+        return [one.name for one in evaluate(subject, pairs, given, sizes=[5]).results]
 
     assert names(first) == ["eap"]
     assert names([first, second]) == ["eap (1)", "eap (2)"]
@@ -151,12 +150,12 @@ def test_results_of_single_heads_come_to_a_subject_that_shares_keys() -> None:
     subject, pairs = task(architecture="grouped-keys")
     single = ComponentGraph(2, 4)
     result = scored_by(single, 0, method="theirs")
-    found = evaluate(result, subject, pairs, sizes="log")
+    found = evaluate(subject, pairs, result, sizes="log")
     assert found.notes == (
         "theirs scores keys and values of single heads, which the subject's heads share: the best "
         "of each group counts",
     )
-    ours = evaluate(result.on(subject.graph), subject, pairs, sizes="log")
+    ours = evaluate(subject, pairs, result.on(subject.graph), sizes="log")
     assert found.results == ours.results
 
 
@@ -165,18 +164,18 @@ def test_refusals() -> None:
     result = scored_by(subject.graph, 0, method="eap")
     other = scored_by(ComponentGraph(3, 2, n_kv_heads=1, parallel=True), 0, method="far")
     with pytest.raises(ValueError, match="nothing to evaluate; give at least one result"):
-        evaluate([], subject, pairs)
+        evaluate(subject, pairs, [])
     said = (
         r"results must be of the subject, which has 2 layers x 4 heads; far is of 3 layers x 2 "
         r"heads \(1 keys\), attention and MLP in parallel\."
     )
     with pytest.raises(ValueError, match=said):
-        evaluate([result, other], subject, pairs)
+        evaluate(subject, pairs, [result, other])
     with pytest.raises(ValueError, match="must be mib, log, both or numbers of edges, got 'a'"):
-        evaluate(result, subject, pairs, sizes="a")
+        evaluate(subject, pairs, result, sizes="a")
     for sizes in ([], [3, 2], [1, 1], [0, 111], [-1, 2], [True, 2]):
         with pytest.raises(ValueError, match=r"sizes must be growing numbers in 0\.\.110, got \["):
-            evaluate(result, subject, pairs, sizes=sizes)
+            evaluate(subject, pairs, result, sizes=sizes)
 
 
 def test_losses_that_are_not_finite() -> None:
@@ -240,7 +239,7 @@ def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         found.plot("a.gif")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"the plot needs matplotlib; install it with: pip inst"):
-        plot_curves(tmp_path / "c.svg", {})
+        found.plot(tmp_path / "c.svg")
 
 
 def test_the_public_name() -> None:

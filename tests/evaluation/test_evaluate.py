@@ -3,10 +3,10 @@
 import itertools
 import math
 import statistics
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -16,18 +16,17 @@ from torch import Tensor
 import graphcircuits
 from graphcircuits.circuit import Circuit
 from graphcircuits.engine.masked import ablated_writers, masked_logits
-from graphcircuits.engine.stack import LOG_SIZES
+from graphcircuits.engine.relaxed import LOG_SIZES
 from graphcircuits.evaluation.evaluate import (
     FRACTIONS,
-    FaithfulnessCurve,
     auprc,
     auroc,
     faithfulness,
     faithfulness_curve,
     precision_recall,
-    summarize,
 )
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -179,34 +178,6 @@ def test_refusals() -> None:
         precision_recall(scores, circuit, size=0)
 
 
-# Summaries
-
-
-def test_seeds_are_averaged_within_cases_first() -> None:
-    values = {"a": {0: 0.0, 1: 1.0}, "b": {0: 0.2, 1: 0.4}, "c": {0: 1.0, 1: 0.8}}
-    summary = summarize(values)
-    assert summary.quantiles == pytest.approx((0.3, 0.4, 0.5, 0.7, 0.9))
-    quantiles = [0, 0.25, 0.5, 0.75, 1]
-    by_seed = [np.quantile([case[s] for case in values.values()], quantiles) for s in (0, 1)]
-    expected = [statistics.stdev(map(float, both)) for both in zip(*by_seed, strict=True)]
-    assert summary.spread == pytest.approx(expected)
-    assert (summary.n_cases, summary.n_seeds) == (3, 2)
-
-
-def test_one_seed_has_no_spread() -> None:
-    summary = summarize({"a": {3: 0.25}, "b": {3: 0.75}})
-    assert summary.quantiles == (0.25, 0.375, 0.5, 0.625, 0.75)
-    assert summary.spread is None
-    # Seeds that a case lacks say nothing about the spread over all cases.
-    assert summarize({"a": {0: 0.1, 1: 0.3}, "b": {0: 0.5}}).spread is None
-
-
-def test_empty_summaries_are_refused() -> None:
-    for values in ({}, {"a": {}, "b": {0: 1.0}}):
-        with pytest.raises(ValueError, match="every case needs a value"):
-            summarize(values)
-
-
 # Faithfulness
 
 
@@ -227,13 +198,13 @@ def task(loss_name: str = "kl", **options: Any) -> tuple[Any, Pairs]:
 
 
 def test_a_curve_computed_by_hand() -> None:
-    curve = FaithfulnessCurve(
-        fractions=(0.0, 0.5, 1.0), sizes=(0, 5, 10), kept=(0, 4, 10), faithfulness=(0.0, 1.5, 1.0)
-    )
+    curve = FaithfulnessCurve(n_edges=10, sizes=(0, 5, 10), faithfulness=(0.0, 1.5, 1.0), n_pairs=1)
+    assert curve.fractions == (0.0, 0.5, 1.0)
     assert curve.cpr == pytest.approx(0.5 * 0.75 + 0.5 * 1.25)
     assert curve.cmd == pytest.approx(0.5 * 0.75 + 0.5 * 0.25)
-    none = (0,) * 10
-    straight = FaithfulnessCurve(fractions=FRACTIONS, sizes=none, kept=none, faithfulness=FRACTIONS)
+    straight = FaithfulnessCurve(
+        n_edges=10, sizes=(0,) * 10, fractions=FRACTIONS, faithfulness=FRACTIONS, n_pairs=1
+    )
     assert straight.cpr == pytest.approx((1 - 0.001**2) / 2)
     assert straight.cpr + straight.cmd == pytest.approx(1 - 0.001)
 
@@ -302,16 +273,20 @@ def test_the_curve_takes_the_best_edges() -> None:
     subject, pairs = task()
     graph = subject.graph
     scores = torch.randn(graph.n_edges, generator=torch.Generator().manual_seed(0)).double()
-    curve = faithfulness_curve(scores, subject, pairs, prune=False)
+    curve = faithfulness_curve(subject, pairs, scores, prune=False)
     assert curve.fractions == FRACTIONS
-    assert curve.sizes == curve.kept == tuple(int(f * graph.n_edges) for f in FRACTIONS)
+    assert curve.sizes == curve.pruned_sizes == tuple(int(f * graph.n_edges) for f in FRACTIONS)
     result = Result(graph=graph, scores=scores)
     one_by_one = [faithfulness(subject, pairs, [result.circuit(edges=n)])[0] for n in curve.sizes]
     assert curve.faithfulness == pytest.approx(one_by_one)
-    pruned = graphcircuits.faithfulness_curve(result, subject, pairs)
+    pruned = graphcircuits.faithfulness_curve(subject, pairs, result)
     assert pruned.sizes == curve.sizes
-    assert pruned.kept[-1] == graph.n_edges
-    assert pruned.kept[-2] == len(result.circuit(fraction=0.5, prune=True)) < curve.kept[-2]
+    assert pruned.pruned_sizes[-1] == graph.n_edges
+    assert (
+        pruned.pruned_sizes[-2]
+        == len(result.circuit(fraction=0.5, prune=True))
+        < curve.pruned_sizes[-2]
+    )
     # Edges on no path change nothing.
     assert pruned.faithfulness == pytest.approx(curve.faithfulness)
 
@@ -321,12 +296,12 @@ def test_log_sizes_run_from_one_edge_to_all(layers: int) -> None:
     subject, pairs = task(n_layers=layers)
     n = subject.graph.n_edges
     scores = torch.randn(n, generator=torch.Generator().manual_seed(0)).double()
-    curve = faithfulness_curve(scores, subject, pairs, sizes="log")
+    curve = faithfulness_curve(subject, pairs, scores, sizes="log")
     ratio = n ** (1 / (LOG_SIZES - 1))
     assert curve.sizes == tuple(sorted({round(ratio**step) for step in range(LOG_SIZES)}))
     assert (curve.sizes[0], curve.sizes[-1], curve.faithfulness[-1]) == (1, n, 1.0)
     assert curve.fractions == tuple(size / n for size in curve.sizes)
-    assert curve == faithfulness_curve(scores, subject, pairs, sizes=curve.sizes)
+    assert curve == faithfulness_curve(subject, pairs, scores, sizes=curve.sizes)
 
 
 def additive() -> tuple[Any, Pairs, dict[str, float]]:
@@ -371,10 +346,10 @@ def test_the_curve_of_an_additive_subject_climbs_by_shares() -> None:
         expected.append(reached)
     sizes = [*range(len(expected)), subject.graph.n_edges]
     expected.append(1.0)
-    curve = faithfulness_curve(scores, subject, pairs, sizes=sizes)
+    curve = faithfulness_curve(subject, pairs, scores, sizes=sizes)
     assert curve.faithfulness == pytest.approx(expected)
     assert all(a <= b + 1e-12 for a, b in itertools.pairwise(curve.faithfulness))
-    assert curve.kept == (0, 1, 1, 3, 3, 5, 5, 7, 7, 9, subject.graph.n_edges)
+    assert curve.pruned_sizes == (0, 1, 1, 3, 3, 5, 5, 7, 7, 9, subject.graph.n_edges)
     # The areas strip by strip: the mean of two sides times the part of the edges between them.
     strips = itertools.pairwise(zip(sizes, expected, strict=True))
     cpr = sum((a + b) / 2 * (n - m) / subject.graph.n_edges for (m, a), (n, b) in strips)
@@ -385,12 +360,37 @@ def test_the_curve_of_an_additive_subject_climbs_by_shares() -> None:
 def test_bad_curves() -> None:
     subject, pairs = task()
     scores = torch.zeros(subject.graph.n_edges)
-    for sizes in ("linear", [5], [5, 1], [1, 1], [1, 999], [-1, 3]):
-        with pytest.raises(ValueError, match=r"sizes must be 'mib', 'log' or .* in 0\.\.110, got"):
-            faithfulness_curve(scores, subject, pairs, sizes=sizes)
+    for sizes in ("linear", "both", [5], [5, 1], [1, 1], [1, 999], [-1, 3]):
+        with pytest.raises(ValueError, match=r"sizes must be .*, got"):
+            faithfulness_curve(subject, pairs, scores, sizes=sizes)
     other = ComponentGraph(1, 1)
     with pytest.raises(ValueError, match=r"the scores are of .*, the subject of "):
-        faithfulness_curve(Result(graph=other, scores=torch.zeros(other.n_edges)), subject, pairs)
+        faithfulness_curve(subject, pairs, Result(graph=other, scores=torch.zeros(other.n_edges)))
     same = Pairs(clean=pairs.clean, corrupted=pairs.clean, scored=pairs.scored, loss_name="kl")
     with pytest.raises(ValueError, match=r"runs? that differ, .*pairs whose corruption changes"):
         faithfulness(subject, same, [])
+
+
+# Names of the release before
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_results_no_longer_come_before_the_subject() -> None:
+    subject, pairs = task()
+    scores = torch.zeros(subject.graph.n_edges)
+    calls: dict[Callable[..., object], str] = {
+        faithfulness: "circuits",
+        faithfulness_curve: "scores",
+        graphcircuits.evaluate: "results",
+    }
+    for call, third in calls.items():
+        with pytest.raises(TypeError, match=rf"takes subject, pairs, {third}, in this order"):
+            call(scores, subject, pairs)
+
+
+def test_renamed_fields_of_a_curve() -> None:
+    curve = FaithfulnessCurve(n_edges=3, sizes=(1, 3), faithfulness=(0.5, 1.0), n_pairs=1)
+    for old, new in {"kept": "pruned_sizes", "pairs": "n_pairs"}.items():
+        with pytest.raises(AttributeError, match=f"no {old!r} any more: it is {new!r}"):
+            getattr(curve, old)
+    assert not hasattr(curve, "nothing")

@@ -36,14 +36,14 @@ def test_no_fewer_of_the_best_edges_keep_enough(given: Given) -> None:
     subject, pairs, fresh, result = given
     heard: list[tuple[int, int]] = []
     found = propose(
-        result, subject, pairs, fresh=fresh, seed=0, progress=lambda *step: heard.append(step)
+        subject, pairs, result, fresh=fresh, seed=0, progress=lambda *step: heard.append(step)
     )
     assert kept(given, found.best) >= 0.9 > kept(given, found.best - 1)
     assert found.circuit == result.circuit(edges=found.best, prune=True)
     assert found.found_on == pytest.approx(kept(given, found.best))
     assert found.curve is not None
     assert found.best in found.curve.sizes
-    assert (found.curve.pairs, found.curve.seed) == (8, 0)
+    assert (found.curve.n_pairs, found.curve.seed) == (8, 0)
     for size, value in zip(found.curve.sizes, found.curve.faithfulness, strict=True):
         assert value == pytest.approx(kept(given, size), abs=1e-9)
     assert len(found.curve.sizes) <= 8
@@ -63,7 +63,7 @@ def test_the_rule_is_the_same_for_every_method_and_in_python(given: Given) -> No
     subject, pairs, _, _ = given
     for method in ("eap", "gcl", "random"):
         result = gc.localize(subject, pairs, method)
-        assert result.circuit() == propose(localize(subject, pairs, method), subject, pairs).circuit
+        assert result.circuit() == propose(subject, pairs, localize(subject, pairs, method)).circuit
         (value,) = gc.faithfulness(subject, pairs, [result.circuit()])
         assert value >= 0.9 - 1e-9
         assert (result.subject, result.task) == ("ib-3", load_case("ib-3").task)
@@ -80,8 +80,8 @@ def test_edges_on_no_path_are_left_out(given: Given) -> None:
     dead = result.graph.edge_indices(["input->a1.h3<q>"])
     scores = result.scores.clone()
     scores[dead] = scores.max() + 1
-    found = propose(replace(result, scores=scores), subject, pairs)
-    usual = propose(result, subject, pairs)
+    found = propose(subject, pairs, replace(result, scores=scores))
+    usual = propose(subject, pairs, result)
     assert found.circuit == usual.circuit
     assert found.best == usual.best + 1
     said = f"{len(found.circuit)} of 110 edges in the circuit: the {found.best} best, without 1 on"
@@ -90,19 +90,19 @@ def test_edges_on_no_path_are_left_out(given: Given) -> None:
 
 def test_a_curve_at_all_sizes_and_one_more(given: Given) -> None:
     subject, pairs, _, result = given
-    curve = recorded_curve(result, subject, pairs, size=50, seed=3)
+    curve = recorded_curve(subject, pairs, result, size=50, seed=3)
     assert curve is not None
     assert 50 not in log_sizes(110)
     assert curve.sizes == tuple(sorted({*log_sizes(110), 50} - {110}))
     assert curve.faithfulness[curve.sizes.index(50)] == pytest.approx(kept(given, 50))
-    assert (curve.pairs, curve.seed) == (8, 3)
+    assert (curve.n_pairs, curve.seed) == (8, 3)
     same = replace(pairs, corrupted=pairs.clean)
-    assert recorded_curve(result, subject, same, size=50) is None
+    assert recorded_curve(subject, same, result, size=50) is None
 
 
 def test_a_size_that_is_given_is_kept(given: Given) -> None:
     subject, pairs, _, result = given
-    found = propose(result, subject, pairs, edges=2)
+    found = propose(subject, pairs, result, edges=2)
     assert (len(found.circuit), found.curve, found.fresh) == (2, None, None)
     assert found.found_on == pytest.approx(kept(given, 2))
     assert found.sentences() == [
@@ -117,7 +117,7 @@ def test_large_graphs_take_fewer_pairs_and_say_so(
     subject, pairs, fresh, result = given
     monkeypatch.setattr(proposal, "LARGE", 110)
     monkeypatch.setattr(proposal, "FEW_PAIRS", 3)
-    found = propose(result, subject, pairs, fresh=fresh)
+    found = propose(subject, pairs, result, fresh=fresh)
     assert (found.n_pairs, found.of_pairs, found.n_fresh) == (3, 8, 3)
     assert found.found_on == pytest.approx(faithfulness(subject, pairs[:3], [found.circuit])[0])
     assert "on 3 of the 8 pairs they were found on" in found.sentences()[1]
@@ -127,30 +127,30 @@ def test_a_circuit_of_much_of_a_graph_is_warned_of(
     given: Given, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject, pairs, _, result = given
-    found = propose(result, subject, pairs, edges=60)
+    found = propose(subject, pairs, result, edges=60)
     assert found.warnings() == []
     monkeypatch.setattr(proposal, "MUCH_OF", 100)
     (said,) = found.warnings()
     assert said.startswith("the circuit has 55% of all edges, too many to explain anything")
-    assert propose(result, subject, pairs, edges=5).warnings() == []
+    assert propose(subject, pairs, result, edges=5).warnings() == []
     assert gc.localize(subject, pairs, "random").notes[-1].startswith("the circuit has ")
 
 
 def test_pairs_that_say_nothing(given: Given) -> None:
     subject, pairs, fresh, result = given
     same = replace(pairs, corrupted=pairs.clean)
-    found = propose(result, subject, same, fresh=fresh)
+    found = propose(subject, same, result, fresh=fresh)
     assert (len(found.circuit), found.found_on, found.fresh, found.curve) == (20, None, None, None)
     assert found.sentences()[1].startswith(
         "how faithful it is cannot be said: faithfulness needs a clean and an ab"
     )
-    assert propose(result, subject, same, edges=7).circuit == result.circuit(edges=7)
+    assert propose(subject, same, result, edges=7).circuit == result.circuit(edges=7)
 
-    found = propose(result, subject, pairs, edges=7, fresh=replace(fresh, corrupted=fresh.clean))
+    found = propose(subject, pairs, result, edges=7, fresh=replace(fresh, corrupted=fresh.clean))
     assert found.found_on is not None
     assert found.fresh is None
     assert "said: on fresh pairs: faithfulness needs a clean and" in found.sentences()[-1]
-    found = propose(result, subject, pairs, edges=7, fresh=pairs[:5])
+    found = propose(subject, pairs, result, edges=7, fresh=pairs[:5])
     assert found.problems == (
         "on fresh pairs: all 5 that were drawn are among those it was found on",
     )
@@ -163,7 +163,7 @@ def test_scores_outlive_a_lack_of_memory(given: Given, monkeypatch: pytest.Monke
         raise MemoryError("out of memory on cuda")
 
     monkeypatch.setattr(proposal, "CircuitRuns", full)
-    found = propose(result, subject, pairs, fresh=fresh)
+    found = propose(subject, pairs, result, fresh=fresh)
     assert len(found.circuit) == 20
     assert found.sentences()[1:] == ["how faithful it is cannot be said: out of memory on cuda"]
     result = gc.localize(subject, pairs, "eap")

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.build import case_exchange, subject_codec, subject_config
+from graphcircuits.cases.architectures import subject_config
+from graphcircuits.cases.prepare import case_exchange
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import Fleet, Weights, form
 from graphcircuits.subject.transformer import Transformer
@@ -106,9 +107,7 @@ def case_fleet(
     cases = [load_case(id) for id in ids]
     generator = torch.Generator().manual_seed(5)
     subjects = [
-        Transformer.random(
-            subject_config(case), generator, subject_codec(case), dtype=torch.float64
-        )
+        Transformer.random(subject_config(case), generator, case.codec, dtype=torch.float64)
         for case in cases
     ]
     return subjects, [case_exchange(case, inputs, pairs, 3) for case in cases]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.build import case_exchange
+from graphcircuits.cases.prepare import case_exchange
 from graphcircuits.fleets import batch as module
 from graphcircuits.fleets.batch import (
     FLOOR,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.build import case_exchange
+from graphcircuits.cases.prepare import case_exchange
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.fleets import verify as module
 from graphcircuits.fleets.batch import component_names, gather

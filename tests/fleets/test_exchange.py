@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from graphcircuits.cases import Case, case_ids, load_case
-from graphcircuits.cases.build import case_exchange
+from graphcircuits.cases.prepare import case_exchange
 from graphcircuits.fleets import exchange as module
 from graphcircuits.fleets.exchange import Exchange, exchange, written_variables
 from graphcircuits.rasp import Aggregate, SOp, Value, evaluate, is_numerical, tokens

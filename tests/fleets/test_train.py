@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.build import case_exchange, subject_codec, subject_config
+from graphcircuits.cases.architectures import subject_config
+from graphcircuits.cases.prepare import case_exchange
 from graphcircuits.fleets import train as module
 from graphcircuits.fleets.batch import gather
 from graphcircuits.fleets.checkpoint import State
@@ -44,9 +45,7 @@ Work = tuple[list[Transformer], list[list[Exchange]], list[list[Exchange]]]
 def work(*ids: str) -> Work:
     cases = [load_case(id) for id in ids]
     generator = torch.Generator().manual_seed(1)
-    subjects = [
-        Transformer.random(subject_config(case), generator, subject_codec(case)) for case in cases
-    ]
+    subjects = [Transformer.random(subject_config(case), generator, case.codec) for case in cases]
     first, second = ([case_exchange(case, 256, 64, seed) for case in cases] for seed in (1, 2))
     return subjects, one_task(first), one_task(second)
 

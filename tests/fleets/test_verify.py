@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.build import case_exchange
+from graphcircuits.cases.prepare import case_exchange
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.verify import (
     ACCURACY,

@@ -6,7 +6,7 @@ python -m tests.jobs.squares FOLDER ADDRESS COUNT SECONDS
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from graphcircuits.io.store import save_artifact
 from graphcircuits.jobs.command import driver_command
 from graphcircuits.jobs.on_ray import OnRay
 from graphcircuits.jobs.runner import Runner
-from graphcircuits.jobs.store import JobStore, run_missing
 
 
 def note(folder: Path, word: str) -> None:
@@ -29,30 +28,30 @@ def traces(folder: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-def square(folder: Path, seconds: float, bundle: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """The square of each number, as an artifact."""
-    for id, number in bundle.items():
-        note(folder, f"begun-{id}")
-        time.sleep(seconds)
-        path = JobStore(folder / "store").path(id)
-        save_artifact(
-            path,
-            kind="square",
-            config={"number": number},
-            seed=None,
-            meta={"square": number**2},
-            command=driver_command(),
-        )
-        note(folder, f"done-{id}")
-        yield id, number**2
+def square(folder: Path, seconds: float, number: int) -> Iterator[int]:
+    """The number, once its square is an artifact."""
+    note(folder, f"begun-{number}")
+    time.sleep(seconds)
+    save_artifact(
+        _path(folder, number),
+        kind="square",
+        config={"number": number},
+        seed=None,
+        meta={"square": number**2},
+        command=driver_command(),
+    )
+    note(folder, f"done-{number}")
+    yield number
 
 
-def squares(folder: Path, runner: Runner, count: int, seconds: float = 0.0) -> Sequence[str]:
-    """Make what is missing; the ids of what was made by this driver."""
-    bundles = [{f"n{number}": number} for number in range(count)]
-    store = JobStore(folder / "store")
-    work = partial(square, folder, seconds)
-    return [id for id, _ in run_missing(store, runner, work, bundles, retries=1, poll=0.1)]
+def squares(folder: Path, runner: Runner, count: int, seconds: float = 0.0) -> Sequence[int]:
+    """Make what is missing; the numbers whose squares were made by this driver."""
+    missing = (number for number in range(count) if not _path(folder, number).exists())
+    return list(runner.run(partial(square, folder, seconds), missing, retries=1))
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / "store" / f"{number}.json"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 import warnings
 from collections.abc import Iterator
 from multiprocessing import active_children
@@ -10,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphcircuits.jobs.processes import Processes
+from graphcircuits.jobs.processes import Processes, in_order
 
 Job = tuple[str, int]
 
@@ -90,3 +93,88 @@ def test_processes_that_cannot_start_are_no_endless_loop() -> None:
     with pytest.raises(ChildProcessError, match="ended with exit code 3 before it had anything to"):
         list(Processes(1).run(Unstartable(), [("a", 0)], lost=lost))
     assert active_children() == []
+
+
+def slow_seven(number: int) -> int:
+    """The square; that of 7 takes longer than the others."""
+    if number < 0:
+        raise ValueError("there is nothing below 0")
+    time.sleep(0.3 if number == 7 else 0.002)
+    return number**2
+
+
+@pytest.mark.slow
+def test_results_come_in_order_and_ahead_of_who_asks() -> None:
+    taken: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        for number in range(1000):
+            taken.append(number)
+            yield number
+
+    results = in_order(2, slow_seven, numbers(), ahead=4)
+    assert next(results) == 0
+    so_far = 0
+    while so_far < len(taken):  # while nobody asks, some more are computed
+        so_far = len(taken)
+        time.sleep(0.2)
+    assert 4 < so_far < 1000
+    assert list(results) == [number**2 for number in range(1, 1000)]
+    assert active_children() == []
+
+
+@pytest.mark.slow
+def test_errors_and_callers_who_stop_end_what_is_computed_ahead() -> None:
+    with pytest.raises(ValueError, match="there is nothing below 0"):
+        list(in_order(2, slow_seven, [1, -1, 2], ahead=2))
+    results = in_order(2, slow_seven, range(1000), ahead=2)
+    assert next(results) == 0
+    results.close()
+    assert active_children() == []
+
+
+def test_one_process_computes_when_asked() -> None:
+    taken: list[int] = []
+    results = in_order(1, lambda number: taken.append(number) or number, iter(range(3)), ahead=2)
+    assert next(results) == 0
+    assert taken == [0]
+
+
+KILLED = """
+import os
+import time
+from graphcircuits.jobs.processes import Processes
+
+def forever(job):
+    yield os.getpid()
+    time.sleep(1000)
+
+if __name__ == "__main__":
+    print(next(Processes(1).run(forever, [0])), flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.slow
+def test_no_worker_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root}
+    run = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, env=environment)
+    assert run.returncode == -9
+    worker = Path("/proc", run.stdout.decode().strip(), "stat")
+    end = time.monotonic() + 10
+    while worker.exists() and worker.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < end, "still running"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_workers_do_not_hear_an_interrupt() -> None:
+    results = Processes(1).run(work, [("ab", 0)])
+    assert next(results) == "a1"
+    (worker,) = active_children()
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGINT)
+    assert list(results) == ["b1"]

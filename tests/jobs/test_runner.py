@@ -11,11 +11,19 @@ import torch
 
 from graphcircuits.jobs import on_ray, processes
 from graphcircuits.jobs.command import driver_command, lasting, spelled_out
-from graphcircuits.jobs.messages import Message, out_of_memory, sendable, told
 from graphcircuits.jobs.on_ray import OnRay
-from graphcircuits.jobs.pending import Pending
 from graphcircuits.jobs.processes import Processes
-from graphcircuits.jobs.runner import InProcess, Resources, Runner, runner_of
+from graphcircuits.jobs.runner import (
+    InProcess,
+    Message,
+    Pending,
+    Resources,
+    Runner,
+    messages_of,
+    out_of_memory,
+    runner_of,
+    sendable,
+)
 
 
 def work(text: str) -> Iterator[str]:
@@ -51,10 +59,10 @@ def test_jobs_are_worked_on_here_when_they_are_asked_for() -> None:
 
 
 def test_a_worker_keeps_to_itself_what_is_known() -> None:
-    kinds = [(message.kind, message.value) for message in told(work, "abc", 2)]
-    assert kinds == [("found", "c"), ("done", None)]
-    assert [message.kind for message in told(work, "m")] == ["memory"]
-    (message,) = told(work, "?")
+    kinds = [(message.kind, message.value) for message in messages_of(work, "abc", 2)]
+    assert kinds == [("result", "c"), ("done", None)]
+    assert [message.kind for message in messages_of(work, "m")] == ["memory"]
+    (message,) = messages_of(work, "?")
     assert (type(message.value), str(message.value)) == (ValueError, "what was asked?")
 
 
@@ -62,16 +70,16 @@ def test_a_job_is_begun_anew_as_often_as_allowed() -> None:
     pending = Pending(["abc", "d"], lost, 1)
     first = pending.take()
     assert first is not None
-    assert list(pending.heard(first, Message("found", "a"))) == ["a"]
-    assert pending.broken_off(first, "gone") == ()
+    assert list(pending.receive(first, Message("result", "a"))) == ["a"]
+    assert pending.retry(first, "gone") == ()
     again = pending.take()
     assert again is not None
     assert again is first
-    assert again.found == 1
-    assert pending.broken_off(again, "gone") == ["gone"]
+    assert again.known == 1
+    assert pending.retry(again, "gone") == ["gone"]
     rest = pending.take()
     assert rest is not None
-    assert (rest.job, rest.found, rest.retried) == ("c", 0, 0)
+    assert (rest.job, rest.known, rest.retried) == ("c", 0, 0)
     assert (last := pending.take()) is not None
     assert last.job == "d"
     assert pending.take() is None

@@ -1,5 +1,7 @@
-"""Which method is taken where none is named: by what predictors say in their files."""
+"""Which method is taken where none is named, by what predictors say in their files; and that every
+decision is made once."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -8,8 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits.cases import load_case
-from graphcircuits.methods import BeyondTraining, default_method, localize, shipped
+import graphcircuits as gc
+from graphcircuits import methods
+from graphcircuits.cases import load_case, recognize
+from graphcircuits.methods import BeyondTraining, choose_method, learned, localize, shipped
 from graphcircuits.methods.shipped import kind_of
 from graphcircuits.predictor.ensemble import Ensemble, seen_of
 from graphcircuits.predictor.facts.calibration import Platt
@@ -19,6 +23,7 @@ from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.methods.tasks import make_pairs
+from tests.shell import Command
 from tests.subjects import make_subject
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -93,22 +98,20 @@ def test_what_is_familiar_and_was_measured_to_win_gets_gcl(
     assert result.seconds > 0
 
 
-def test_a_choice_is_used_for_the_run_it_was_made_for_alone(ship: Ship) -> None:
+def test_a_choice_is_the_run_that_it_took(ship: Ship) -> None:
+    """Unless options are given with it, which take another run."""
     ship()
     subject, pairs = make_case()
-    choice = default_method(subject, pairs, seed=3)
-    assert choice.run is not None
+    choice = choose_method(subject, pairs, seed=3)
+    assert choice.scored is not None
     # Scores that only the choice has tell whether they were used.
     marked = torch.arange(subject.graph.n_edges).float()
-    run = replace(choice.run, found=replace(choice.run.found, scores=marked))
-    choice = replace(choice, run=run)
-    assert torch.equal(localize(subject, pairs, choice, seed=3).scores, marked)
-    other = make_pairs(subject, "cross-entropy", batch=2)
-    own = localize(subject, pairs, "gcl").scores
-    assert torch.equal(localize(subject, pairs, choice, seed=4).scores, own)
-    assert not torch.equal(localize(subject, other, choice, seed=3).scores, marked)
-    copied = replace(subject)
-    assert torch.equal(localize(copied, pairs, choice, seed=3).scores, own)
+    choice = replace(choice, scored=replace(choice.scored, scores=marked))
+    assert torch.equal(choice.run().scores, marked)
+    assert torch.equal(choice.with_options({}).run().scores, marked)
+    other = choice.with_options({"paths": True}).run()
+    assert other.options == {"predictor": "default", "paths": True}
+    assert torch.equal(other.scores, localize(subject, pairs, "gcl", paths=True).scores)
 
 
 def test_what_is_not_familiar_gets_eap_ig(ship: Ship) -> None:
@@ -137,53 +140,48 @@ def test_where_gcl_was_not_measured_or_did_not_win(ship: Ship) -> None:
     ship()
     subject, pairs = make_case()
     marked = replace(subject, case="ib-3", fleet="planted")
-    choice = default_method(marked, pairs)
-    assert (choice.method, choice.run) == ("eap-ig", None)
+    choice = choose_method(marked, pairs)
+    assert (choice.name, choice.scored) == ("eap-ig", None)
     assert choice.reason.endswith("because gcl has not been measured on planted subjects")
     speaking = replace(subject, tokenizer=object())
-    choice = default_method(speaking, pairs)
-    assert choice.method == "eap-ig"
+    choice = choose_method(speaking, pairs)
+    assert choice.name == "eap-ig"
     assert choice.reason.endswith(
         "because on language subjects gcl had a mean CMD of 0.300, and eap-ig one of 0.200"
     )
     # Where circuits are known, they decide.
-    choice = default_method(replace(marked, fleet="public"), pairs)
-    assert choice.method == "gcl"
+    choice = choose_method(replace(marked, fleet="public"), pairs)
+    assert choice.name == "gcl"
     assert choice.reason.endswith("it had a mean AUROC of 0.990, and eap-ig one of 0.980")
     # Targets are needed where the gradient is taken at the clean run.
     without = make_pairs(subject, "kl")
-    assert default_method(subject, without).method == "gcl"
+    assert choose_method(subject, without).name == "gcl"
     ship(share=1.0)
-    flat = default_method(subject, without)
+    flat = choose_method(subject, without)
     assert flat.reason.endswith("eap-ig, because gcl needs pairs with targets")
 
 
-def test_cases_that_gcl_cannot_read_get_eap_ig(ship: Ship) -> None:
+def test_an_error_of_the_predictor_is_an_error(ship: Ship) -> None:
     ship()
     subject = make_subject()
 
     def flat(logits: Tensor, _: Pairs) -> Tensor:
         return logits.detach().abs().sum((1, 2)) + 0 * logits.sum((1, 2))
 
-    choice = default_method(subject, make_pairs(subject, flat))
-    assert choice.method == "eap-ig"
-    assert "because gcl cannot read this case: the gradient of the loss is zero" in choice.reason
-    assert not choice.reason.endswith(".")
+    with pytest.raises(ValueError, match="the gradient of the loss is zero at every component"):
+        localize(subject, make_pairs(subject, flat))
 
 
-def test_predictors_that_know_nothing_of_their_training_go_by_what_the_subject_is(
-    ship: Ship,
-) -> None:
+def test_probabilities_go_by_the_kind_of_subject(ship: Ship) -> None:
     ship(known=None)
     subject, pairs = make_case()
-    assert default_method(subject, pairs).method == "eap-ig"
     planted = replace(subject, case="ib-3", fleet="planted")
-    assert default_method(planted, pairs).method == "gcl"
-    # Probabilities do not depend on it, but go by kind; an unknown kind has none.
-    found = localize(planted, pairs)
+    found = localize(planted, pairs, "gcl")
     assert found.probabilities is not None
     torch.testing.assert_close(found.probabilities, found.scores.sigmoid().float())
-    assert localize(replace(planted, fleet="public"), pairs).probabilities is None
+    assert localize(replace(planted, fleet="public"), pairs, "gcl").probabilities is None
+    # Without a word on which cases are familiar, none is.
+    assert choose_method(subject, pairs).reason.endswith("like those that gcl was trained on")
 
 
 def test_a_case_of_the_pool_is_judged_by_the_predictor_that_is_blind_to_it(
@@ -221,9 +219,50 @@ def test_without_a_method_the_default_one_runs() -> None:
     """Whichever the shipped predictor says; a subject is known by its weights or by its file."""
     case = load_case("ib-3")
     marked, pairs = case.subject(), case.pairs(8)
-    choice = default_method(marked, pairs)
+    choice = choose_method(marked, pairs)
     for subject in (marked, replace(marked, case=None)):
         result = localize(subject, pairs)
-        assert result.method == choice.method
+        assert result.method == choice.name
         assert result.notes[0] == choice.reason
-        assert torch.equal(result.scores, localize(subject, pairs, choice.method).scores)
+        assert torch.equal(result.scores, localize(subject, pairs, choice.name).scores)
+
+
+# Each decision once
+
+
+@pytest.mark.parametrize("by", ["python", "command"])
+@pytest.mark.parametrize("method", [None, "gcl"])
+def test_every_decision_is_made_once(
+    by: str, method: str | None, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    """Which method, which predictor, recognizing the case, reading the predictor, the leak check;
+    and the predictor runs once."""
+    calls: Counter[str] = Counter()
+
+    def count(owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+
+        def counted(*args: Any, **options: Any) -> Any:
+            calls[name] += 1
+            return function(*args, **options)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    count(methods, "choose_method")
+    count(learned, "default_method")
+    count(learned, "choose_predictor")
+    for name in ("recognize", "load_predictor", "check_leak"):
+        count(shipped, name)
+    count(recognize, "fingerprint")
+    count(Ensemble, "predict_case")
+    if by == "python":
+        case = load_case("ib-3")
+        subject, pairs = replace(case.subject(), case=None), case.pairs(8)
+        assert gc.localize(subject, pairs, method).method == "gcl"
+        assert calls.pop("fingerprint") == 1
+    else:
+        named = [] if method is None else ["--method", method]
+        assert command("localize", "ib-3", "--pairs", "8", *named).code == 0
+    once = ["choose_method", "choose_predictor", "recognize", "load_predictor", "check_leak"]
+    once += ["predict_case"] if method else ["predict_case", "default_method"]
+    assert calls == dict.fromkeys(once, 1)

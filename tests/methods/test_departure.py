@@ -7,7 +7,7 @@ import torch
 
 from graphcircuits import Circuit, Pairs, Transformer
 from graphcircuits.evaluation.evaluate import faithfulness
-from graphcircuits.methods.departure import Objective, Recipe, Sizes, concrete, exchangeable
+from graphcircuits.methods.departure import Objective, Recipe, Sizes, exchangeable
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject
 
@@ -69,13 +69,6 @@ def test_errors_of_zero_leave_sizes_uniform() -> None:
     drawn, weights = sizes.draw(50, torch.Generator().manual_seed(0))
     assert (int(drawn.min()), int(drawn.max())) == (1, 5)
     assert weights.unique().tolist() == [2.0]
-
-
-def test_gates_at_the_threshold_are_uniform() -> None:
-    drawn = concrete(torch.zeros(1, 20_000), torch.Generator().manual_seed(0))
-    quarters = torch.histc(drawn, 4, 0, 1) / drawn.numel()
-    torch.testing.assert_close(quarters, torch.full((4,), 0.25), rtol=0, atol=0.02)
-    assert concrete(torch.full((1, 100), 12.0), torch.Generator().manual_seed(0)).min() > 0.99
 
 
 def test_which_pairs_may_be_shuffled() -> None:

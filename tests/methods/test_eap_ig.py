@@ -5,12 +5,13 @@ import torch
 from torch import Tensor
 
 from graphcircuits.adapters.transformer_lens import from_transformer_lens
+from graphcircuits.engine.passes import add_effects, writer_deltas
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.methods.eap import eap, eap_ig, effects
-from graphcircuits.methods.effects import add_effects, with_gradients, writer_deltas
+from graphcircuits.methods.eap import eap, eap_ig, effects, run_with_gradients
 from graphcircuits.methods.exact import exact
 from graphcircuits.result.files import ungrouped
-from graphcircuits.subject.transformer import Transformer
+from graphcircuits.subject.components import Rules
+from graphcircuits.subject.transformer import Transformer, TransformerConfig
 from graphcircuits.task.pairs import Pairs
 from tests.adapters.lens import scored_model
 from tests.compare.test_mib import ungrouped_twin
@@ -89,16 +90,18 @@ def before_norms(
     """EAP by what heads write as we have it, and by what they write before the norm behind them,
     which is where the EAP-IG package reads it (`attn.hook_result`)."""
     values: dict[int, list[Tensor]] = {}
-    look_up = Transformer._looked_up
+    attend = Rules.attend
 
-    def recorded(self: Transformer, q: Tensor, k: Tensor, v: Tensor, layer: int) -> Tensor:
-        found = look_up(self, q, k, v, layer)
-        values.setdefault(layer, []).append(found.detach())
-        return found
+    def recorded(
+        self: Rules, config: TransformerConfig, layer: int, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
+        z = attend(self, config, layer, q, k, v)
+        values.setdefault(layer, []).append(z.detach())
+        return z
 
-    monkeypatch.setattr(Transformer, "_looked_up", recorded)
+    monkeypatch.setattr(Rules, "attend", recorded)
     clean, corrupted = (
-        with_gradients(subject, subject.embed(tokens).detach(), pairs)
+        run_with_gradients(subject, subject.embed(tokens).detach(), pairs)
         for tokens in (pairs.clean, pairs.corrupted)
     )
     graph, ours = subject.graph, writer_deltas(subject, clean, corrupted)

@@ -12,7 +12,7 @@ from graphcircuits.cases import case_ids, load_case, split_records
 from graphcircuits.cases.relations import groups_of, twins
 from graphcircuits.evaluation.evaluate import auroc
 from graphcircuits.methods import FLOORS, METHODS, find_method, localize
-from graphcircuits.methods.frequency import edge_frequency, usable_circuits
+from graphcircuits.methods.floors import edge_frequency, usable_circuits
 from graphcircuits.subject.transformer import Transformer
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject

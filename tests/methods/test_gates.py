@@ -1,32 +1,17 @@
-"""Trained gates: their distribution, the lifting of node scores, the sparsity they reach."""
+"""Trained gates: the lifting of node scores, the sparsity they reach."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from graphcircuits.methods.hard_concrete import probability_open, sample
+from graphcircuits.cases import load_case
+from graphcircuits.engine.relaxed import probability_open
+from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.methods.gates import START, edge_pruning, lifted, sp_edge, ugs
 from graphcircuits.methods.prepare import Stop, trainable
-from graphcircuits.methods.probing import START, lifted, sp_edge
-from graphcircuits.methods.pruning import edge_pruning
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject
-
-
-def test_the_chance_of_being_open_by_sampling() -> None:
-    locations = torch.linspace(-4, 4, 9, dtype=torch.float64)
-    gates = sample(locations, 40_000, torch.Generator().manual_seed(0))
-    assert gates.min() == 0
-    assert gates.max() == 1
-    share = (gates > 0).double().mean(0)
-    torch.testing.assert_close(share, probability_open(locations), rtol=0, atol=0.01)
-
-
-def test_gates_follow_their_gradient() -> None:
-    locations = torch.zeros(5, requires_grad=True)
-    sample(locations, 2000, torch.Generator().manual_seed(0)).mean().backward()
-    assert locations.grad is not None
-    assert (locations.grad > 0).all()
 
 
 @pytest.mark.parametrize("architecture", ["plain", "one-key", "parallel"])
@@ -141,3 +126,46 @@ def test_positions_behind_the_scored_ones_are_left_out(causal: bool) -> None:
     pairs = replace(pairs, scored=scored)
     longer, shorter = (sp_edge(subject, x, steps=3) for x in (pairs, pairs.up_to_last_column()))
     assert torch.allclose(longer, shorter) == causal
+
+
+# Uniform gradient sampling
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("id", ["ib-44", "new-pointer-hop-2"])
+def test_it_finds_planted_circuits(id: str) -> None:
+    case = load_case(id)
+    scores = ugs(case.subject(), case.pairs(32), steps=100, samples=8)
+    assert auroc(scores, case.circuit) > 0.97
+
+
+@pytest.mark.slow
+def test_more_weight_on_sparsity_keeps_less() -> None:
+    subject = make_subject(n_layers=1, n_heads=2)
+    pairs = make_pairs(subject)
+    shares = [
+        float(ugs(subject, pairs, sparsity=weight, steps=40).sigmoid().mean())
+        for weight in (0.0, 1.0, 100.0)
+    ]
+    assert shares[0] > shares[1] > shares[2]
+
+
+def test_seed_and_stop() -> None:
+    subject = make_subject(n_layers=1)
+    pairs = make_pairs(subject)
+
+    def stop_at_two(done: int, total: int) -> None:
+        if done == 2:
+            raise Stop
+
+    two, stopped = (
+        ugs(subject, pairs, steps=steps, progress=progress)
+        for steps, progress in ((2, None), (50, stop_at_two))
+    )
+    assert torch.equal(two, stopped)
+    assert not torch.equal(two, torch.full_like(two, START))
+    other = ugs(subject, pairs, steps=2, generator=torch.Generator().manual_seed(1))
+    assert not torch.equal(two, other)
+    with pytest.raises(ValueError, match="samples must be above 0, got 0"):
+        ugs(subject, pairs, samples=0)

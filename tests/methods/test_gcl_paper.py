@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from graphcircuits.cases import load_case
-from graphcircuits.methods import localize, shipped
-from graphcircuits.methods.learned import gcl, gcl_paper
+from graphcircuits.methods import METHODS, localize, shipped
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble
 from graphcircuits.predictor.model import Predictor, read_case
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.train import train_ensemble
+from graphcircuits.training.train import train
 from tests.methods.tasks import make_pairs
 from tests.predictor.cases import small
 from tests.predictor.graphs import seeded
 from tests.subjects import make_subject
 
+GCL, GCL_PAPER = METHODS["gcl"], METHODS["gcl-paper"]
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unchecked")]
 
 CONFIG = TrainConfig(
@@ -37,7 +37,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("predictors") / "paper"
     folder.mkdir()
     for case, names in {"ib-7": ("default", "fold-4"), "ib-53": ("fold-0",)}.items():
-        ensemble = train_ensemble([case], CONFIG, seeds=(0, 1))
+        ensemble = train([case], config=CONFIG).predictor
         for name in names:
             save_ensemble(folder / f"{name}.safetensors", ensemble)
     return folder.parent
@@ -67,7 +67,7 @@ def test_scores_are_the_plain_logits(folder: Path) -> None:
     assert result.scores.std() > 0
     # Who gives no seed has the seed 0, and other contexts than with another one.
     assert torch.equal(
-        gcl_paper(subject, pairs), localize(subject, pairs, "gcl-paper", seed=0).scores
+        GCL_PAPER(subject, pairs), localize(subject, pairs, "gcl-paper", seed=0).scores
     )
 
 
@@ -79,7 +79,7 @@ def test_a_case_is_kept_from_predictors_that_saw_it(folder: Path) -> None:
             localize(subject, pairs, "gcl-paper", predictor=name)
     related = load_case("ib-14")
     with pytest.raises(ValueError, match="trained on ib-7, which is related to it"):
-        gcl_paper(related.subject(), related.pairs(2), predictor="default")
+        GCL_PAPER(related.subject(), related.pairs(2), predictor="default")
     # A test case and a stranger take the one that learned from all of the pool.
     held_out = load_case("ib-3")
     found = localize(held_out.subject(), held_out.pairs(2), "gcl-paper")
@@ -94,18 +94,18 @@ def test_what_it_cannot_take_is_refused(folder: Path, tmp_path: Path) -> None:
     case = load_case("ib-3")
     subject, pairs = case.subject(), case.pairs(2)
     with pytest.raises(FileNotFoundError, match="installation has no predictor 'paper/fold-1'; n"):
-        gcl_paper(subject, pairs, predictor="fold-1")
+        GCL_PAPER(subject, pairs, predictor="fold-1")
     with pytest.raises(ValueError, match="there is no predictor 'paper/fold-9'"):
-        gcl_paper(subject, pairs, predictor="paper/fold-9")
+        GCL_PAPER(subject, pairs, predictor="paper/fold-9")
     path = tmp_path / "ours.safetensors"
     save_ensemble(path, Ensemble((Predictor(small()),), {}))
     with pytest.raises(ValueError, match=r"aligner tabpfn, the paper's, and .* has invariant"):
-        gcl_paper(subject, pairs, predictor=str(path))
+        GCL_PAPER(subject, pairs, predictor=str(path))
     flat = replace(pairs, targets=None)
     with pytest.raises(ValueError, match="reads the gradient of the loss at the clean run"):
-        gcl_paper(subject, flat)
+        GCL_PAPER(subject, flat)
     # Under its whole name gcl takes it as well, as any predictor in a file.
-    assert torch.equal(gcl(subject, pairs, predictor="paper/default"), gcl_paper(subject, pairs))
+    assert torch.equal(GCL(subject, pairs, predictor="paper/default"), GCL_PAPER(subject, pairs))
 
 
 def test_what_no_training_had_is_said(folder: Path) -> None:

@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
+import graphcircuits as gc
 from graphcircuits.cases import N_FOLDS, case_ids, load_case, split_records
 from graphcircuits.cases.relations import fold_of, groups_of
+from graphcircuits.commands.options import method_options
 from graphcircuits.evaluation.evaluate import auroc
 from graphcircuits.methods import BeyondTraining, localize
-from graphcircuits.methods.learned import finding, gcl
-from graphcircuits.methods.shipped import SHIPPED, find_ensemble, shipped
+from graphcircuits.methods.learned import GCL
+from graphcircuits.methods.shipped import SHIPPED, choose_predictor, load_predictor, shipped
 from graphcircuits.predictor.ensemble import Ensemble, Prediction, save_ensemble, seen_of
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.subject.transformer import Transformer
@@ -47,7 +49,7 @@ def test_scores_are_those_of_the_predictor_in_a_file(own: str, architecture: str
     subject = make_subject(architecture)
     pairs = make_pairs(subject, "cross-entropy")
     scores, same, other = (
-        gcl(
+        GCL(
             subject,
             pairs,
             predictor=own,
@@ -55,11 +57,13 @@ def test_scores_are_those_of_the_predictor_in_a_file(own: str, architecture: str
         )
         for seed in (4, 4, 5)
     )
-    expected = find_ensemble(own).scores(subject, pairs, generator=torch.Generator().manual_seed(4))
+    expected = load_predictor(own).scores(
+        subject, pairs, generator=torch.Generator().manual_seed(4)
+    )
     assert torch.equal(scores, expected)
     assert torch.equal(same, scores)
     assert not torch.equal(other, scores)
-    first, second = (gcl(subject, pairs, predictor=own) for _ in range(2))
+    first, second = (GCL(subject, pairs, predictor=own) for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -67,7 +71,7 @@ def test_the_subject_is_left_alone(own: str) -> None:
     subject = make_subject()
     before = {name: weight.clone() for name, weight in subject.weights.items()}
     state = torch.get_rng_state()
-    gcl(subject, make_pairs(subject, "cross-entropy"), predictor=own)
+    GCL(subject, make_pairs(subject, "cross-entropy"), predictor=own)
     assert all(torch.equal(weight, before[name]) for name, weight in subject.weights.items())
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -77,7 +81,7 @@ def test_pairs_need_no_targets_where_the_gradient_is_taken_before_the_clean_run(
     subject = make_subject()
     pairs = make_pairs(subject, "kl")
     told = pairs.with_targets_from(subject.logits(pairs.clean))
-    scores, expected = (gcl(subject, x, predictor=own) for x in (pairs, told))
+    scores, expected = (GCL(subject, x, predictor=own) for x in (pairs, told))
     torch.testing.assert_close(scores, expected)
 
 
@@ -86,10 +90,10 @@ def test_what_cannot_be_scored_is_refused(own: str, tmp_path: Path) -> None:
     clean = untrained(tmp_path / "clean.safetensors", share=1.0, prior=False)
     message = f"the predictor '{clean}' reads the gradient of the loss at the clean run, but these "
     with pytest.raises(ValueError, match=f"{message}kl pairs have no targets of their own"):
-        gcl(subject, make_pairs(subject, "kl"), predictor=clean)
+        GCL(subject, make_pairs(subject, "kl"), predictor=clean)
     pairs = make_pairs(subject, "cross-entropy")
     with pytest.raises(ValueError, match="there is no predictor 'nothing'"):
-        gcl(subject, pairs, predictor="nothing")
+        GCL(subject, pairs, predictor="nothing")
 
 
 def test_gradients_that_say_nothing_are_refused(own: str) -> None:
@@ -100,14 +104,14 @@ def test_gradients_that_say_nothing_are_refused(own: str) -> None:
         return (logits - logits.detach()).abs().sqrt().sum((1, 2)) + logits.sum((1, 2))
 
     with pytest.raises(ValueError, match=r"gradient of a0\.h0<q> is NaN or infinite"):
-        gcl(subject, make_pairs(subject, broken), predictor=own)
+        GCL(subject, make_pairs(subject, broken), predictor=own)
 
     def flat(logits: Tensor, _: Pairs) -> Tensor:
         """Another one on other prompts, whatever the weights do about it."""
         return logits.detach().abs().sum((1, 2)) + 0 * logits.sum((1, 2))
 
     with pytest.raises(ValueError, match="gradient of the loss is zero at every component"):
-        gcl(subject, make_pairs(subject, flat), predictor=own)
+        GCL(subject, make_pairs(subject, flat), predictor=own)
 
 
 # The predictors of the package
@@ -145,10 +149,10 @@ def test_localize_is_blind_to_a_case_of_the_pool(given: str) -> None:
     assert case.fold == 0
     assert result.options == {"predictor": "fold-0"}
     assert "predictor fold-0, which was trained without this case (ib-7)" in result.notes
-    ensemble = find_ensemble("fold-0")
+    ensemble = load_predictor("fold-0")
     expected = ensemble.scores(subject, pairs, generator=torch.Generator().manual_seed(0))
     assert torch.equal(result.scores, expected)
-    assert torch.equal(gcl(subject, pairs), result.scores)
+    assert torch.equal(GCL(subject, pairs), result.scores)
 
 
 def test_nothing_is_said_of_subjects_that_no_predictor_has_seen() -> None:
@@ -167,7 +171,7 @@ def test_a_predictor_that_saw_the_case_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         localize(subject, pairs, "gcl", predictor="default")
     with pytest.raises(ValueError, match="the predictor 'fold-1' was trained on ib-7 itself"):
-        gcl(subject, pairs, predictor="fold-1")
+        GCL(subject, pairs, predictor="fold-1")
     # ib-14 is related to ib-7 and in the same fold.
     config = PredictorConfig(width=8, layers=1)
     origin = {"cases": ["ib-2", "ib-14"]}
@@ -184,6 +188,27 @@ def test_a_predictor_that_saw_the_case_is_refused(tmp_path: Path) -> None:
     assert localize(other.subject(), other.pairs(4), "gcl", predictor=path).options == {
         "predictor": path
     }
+
+
+def test_a_predictor_is_a_value(own: str) -> None:
+    """It gives what its file gives, is checked as that is, and makes the method gcl."""
+    subject = make_subject()
+    pairs = make_pairs(subject, "cross-entropy")
+    predictor = gc.load_predictor(own)
+    by_path = localize(subject, pairs, "gcl", predictor=own)
+    for given in (predictor, Path(own)):
+        found = localize(subject, pairs, predictor=given)
+        assert (found.method, found.options) == ("gcl", {"predictor": own})
+        assert torch.equal(found.scores, by_path.scores)
+    assert gc.load_predictor("fold-1").name == "fold-1"
+    unsaved = Ensemble(predictor.members, predictor.origin)
+    found = localize(subject, pairs, "gcl", predictor=unsaved)
+    assert found.options == {"predictor": "a predictor that was not saved"}
+    with pytest.raises(ValueError, match="predictor of gcl must be text or null"):
+        method_options("gcl", ["predictor=5"])
+    case = load_case("ib-7")
+    with pytest.raises(ValueError, match="'a predictor that was not saved' was trained on ib-7 it"):
+        GCL(case.subject(), case.pairs(2), predictor=replace(unsaved, origin={"cases": ["ib-7"]}))
 
 
 def test_what_no_training_had_is_a_warning_and_a_note(own: str) -> None:
@@ -249,10 +274,9 @@ def test_a_predictor_says_where_it_learned_from_other_labels(
 @pytest.mark.parametrize(("trust", "said"), [(0.0, False), (0.05, False), (0.3, True), (1.0, True)])
 def test_no_probabilities_where_the_correction_counts_for_nothing(trust: float, said: bool) -> None:
     logits = torch.linspace(-1, 1, 110)
-    found = finding(
-        load_case("ib-3").subject(),
-        "default",
-        Prediction(logits, logits.sigmoid(), familiarity=None, trust=trust),
-    )
+    case = load_case("ib-3")
+    subject = case.subject()
+    prediction = Prediction(logits, logits.sigmoid(), familiarity=None, trust=trust)
+    found = GCL.describe(subject, choose_predictor(subject, case.pairs(2)), prediction)
     assert (found.probabilities is not None) == said
     assert any("gives no probabilities here" in str(one) for one in found.remarks) != said

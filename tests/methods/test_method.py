@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from graphcircuits import METHODS, localize
-from graphcircuits.methods import KnownMethod, find_method, options_of
+from graphcircuits.methods import find_method, options_of
 from graphcircuits.methods.exact import exact
-from graphcircuits.methods.method import annotations_of, name_of
+from graphcircuits.methods.method import FunctionMethod, Options, annotations_of, name_of
 from graphcircuits.methods.prepare import Progress
 from graphcircuits.predictor.paths import along_paths
 from graphcircuits.subject.transformer import Transformer
@@ -76,11 +76,16 @@ def test_what_a_function_says_of_itself_is_used() -> None:
         assert value is not None
         return torch.full((subject.graph.n_edges,), value)
 
-    entry = KnownMethod(
-        run=constant,
-        fill=lambda subject, pairs, options: {**options, "value": float(len(pairs))},
-        remarks=lambda *_: ["plain", UserWarning("grave")],
-    )
+    class Counting(FunctionMethod):
+        def fill(self, subject: Transformer, pairs: Pairs, options: Options) -> Options:
+            return {**options, "value": float(len(pairs))}
+
+        def remarks(
+            self, subject: Transformer, pairs: Pairs, options: Options
+        ) -> list[str | Warning]:
+            return ["plain", UserWarning("grave")]
+
+    entry = Counting(run=constant)
     pairs = make_pairs(subject)
     with pytest.warns(UserWarning, match="^grave$"):
         result = localize(subject, pairs, entry)

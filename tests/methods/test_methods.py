@@ -11,7 +11,7 @@ from torch import Tensor
 
 import graphcircuits
 from graphcircuits.cases import load_case
-from graphcircuits.methods import FLOORS, METHODS, NAMED_ONLY, default_method, localize, options_of
+from graphcircuits.methods import FLOORS, METHODS, NAMED_ONLY, choose_method, localize, options_of
 from graphcircuits.methods.exact import exact
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -248,41 +248,22 @@ def test_unknown_names_are_refused() -> None:
 
 
 def test_what_the_predictor_was_not_measured_on_gets_eap_ig() -> None:
-    subject, pairs = (
-        replace(make_subject(), case="ib-3", fleet="planted"),
-        load_case("ib-3").pairs(2),
-    )
-    assert default_method(subject, pairs).method == "gcl"
-    assert default_method(replace(subject, fleet="public"), pairs).method == "gcl"
-    choice = default_method(replace(subject, fleet="natural"), pairs)
-    assert choice.method == "eap-ig"
-    assert "not known to be a planted subject" in choice.reason
-    others: list[dict[str, Any]] = [{"norm": "rms"}, {"positions": "rotary"}, {"n_kv_heads": 1}]
-    for options in others:
-        other = replace(make_subject(**options), case="ib-3", fleet="planted")
-        choice = default_method(other, pairs)
-        assert (choice.method, choice.reason) == (
-            "eap-ig",
-            "no method was named: eap-ig, because gcl has been measured on planted subjects of the "
-            "plain architecture and of one task only",
-        )
-
-
-def test_any_other_subject_gets_eap_ig() -> None:
     subject = make_subject()
     pairs = make_pairs(subject, "cross-entropy")
     result = localize(subject, pairs, steps=2)
     assert (result.method, result.options["steps"]) == ("eap-ig", 2)
     (note,) = result.notes
     assert note == (
-        "no method was named: eap-ig, because this is not known to be a planted subject, and gcl "
-        "has been measured on those only"
+        "no method was named: eap-ig, because gcl has not been measured on natural subjects"
     )
     assert torch.equal(result.scores, localize(subject, pairs, "eap-ig", steps=2).scores)
     # Prompts of a case do not make a subject a planted one.
-    assert default_method(subject, replace(pairs, case="ib-3")).method == "eap-ig"
-    message = "unknown option of eap-ig 'predictor'.*; no method was named: eap-ig, because"
+    assert choose_method(subject, replace(pairs, case="ib-3")).name == "eap-ig"
+    message = "unknown option of eap-ig 'samples'.*; no method was named: eap-ig, because"
     with pytest.raises(ValueError, match=message):
+        localize(subject, pairs, samples=3)
+    # Whoever gives a predictor wants its scores.
+    with pytest.raises(ValueError, match=r"there is no predictor 'mine\.safetensors'"):
         localize(subject, pairs, predictor="mine.safetensors")
 
 

@@ -22,7 +22,6 @@ from graphcircuits.methods.pgexplainer import (
     initial_weights,
     penalty,
     pgexplainer,
-    sample,
 )
 from graphcircuits.methods.prepare import Stop, to_clean_output
 from graphcircuits.subject.transformer import Transformer
@@ -116,25 +115,7 @@ def test_one_number_is_preserved_by_its_difference() -> None:
     torch.testing.assert_close(corrupted_distance(subject, pairs), gaps.abs().mean())
 
 
-# Samples and the MLP
-
-
-def test_samples_keep_edges_with_their_probability() -> None:
-    logits = torch.linspace(-3, 3, 7, dtype=torch.float64)
-    for temperature in (0.3, 2.0):
-        masks = sample(logits, 40_000, temperature, seeded())
-        share = (masks > 0.5).double().mean(0)
-        torch.testing.assert_close(share, logits.sigmoid(), rtol=0, atol=0.01)
-
-
-def test_cold_samples_are_nearly_zero_or_one() -> None:
-    logits = torch.zeros(1000, dtype=torch.float64)
-    spread = [
-        (sample(logits, 1, temperature, seeded()) - 0.5).abs().mean()
-        for temperature in (5.0, 1.0, 0.1)
-    ]
-    assert spread[0] < spread[1] < spread[2]
-    assert spread[2] > 0.45
+# The MLP
 
 
 def test_the_temperature_falls_geometrically() -> None:

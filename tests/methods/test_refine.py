@@ -3,17 +3,20 @@
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits import Pairs, Transformer, localize
+import graphcircuits as gc
+from graphcircuits import Pairs, Result, Transformer, localize
 from graphcircuits.evaluation.evaluate import faithfulness_curve
+from graphcircuits.evaluation.proposal import propose
 from graphcircuits.io.store import StoreError, save_artifact
 from graphcircuits.methods.departure import Objective, Recipe
 from graphcircuits.methods.prepare import Stop
-from graphcircuits.methods.refine import Refinement, dealt, rank_logits, refine, refinement
+from graphcircuits.methods.refine import Refinement, rank_logits, refinement, sort_by_rank
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject
 
@@ -39,19 +42,19 @@ def test_only_the_order_of_the_start_counts() -> None:
     torch.testing.assert_close(found.sum(), torch.tensor(0.0))
 
 
-def test_scores_are_dealt_out_in_the_new_order() -> None:
+def test_the_best_score_goes_to_the_best_edge() -> None:
     scores, values = torch.tensor([5.0, 1.0, 2.0]), torch.tensor([0.1, 0.3, 0.2])
-    assert dealt(scores, values).tolist() == [1.0, 5.0, 2.0]
-    assert torch.equal(dealt(scores, rank_logits(scores)), scores)
+    assert sort_by_rank(scores, values).tolist() == [1.0, 5.0, 2.0]
+    assert torch.equal(sort_by_rank(scores, rank_logits(scores)), scores)
 
 
 def test_equal_scores_do_not_hide_the_order() -> None:
     scores = torch.tensor([0.0, 4.0, 0.0, 0.0, 4.0, 0.0])
     values = torch.tensor([0.3, 0.1, 0.6, 0.2, 0.4, 0.5])
-    found = dealt(scores, values)
+    found = sort_by_rank(scores, values)
     assert torch.equal(found.argsort(), values.argsort())
     assert found.sort().values.tolist() == [0, 1, 2, 3, 4, 6]
-    same = dealt(torch.full((3,), 2.0), torch.tensor([0.0, 2.0, 1.0]))
+    same = sort_by_rank(torch.full((3,), 2.0), torch.tensor([0.0, 2.0, 1.0]))
     assert same.argsort().tolist() == [0, 2, 1]
 
 
@@ -69,23 +72,25 @@ def test_it_gets_closer_to_faithful(case: tuple[Transformer, Pairs, Tensor]) -> 
     assert (found.steps, found.stopped) == (15, False)
     assert torch.equal(found.scores.sort().values, scores.sort().values)
     for told, ranking in ((found.before, scores), (found.after, found.scores)):
-        curve = faithfulness_curve(ranking, subject, pairs, sizes=sizes)
+        curve = faithfulness_curve(subject, pairs, ranking, sizes=sizes)
         assert told == pytest.approx(curve.cmd, rel=1e-5)
-    assert found.told() == (
+    assert found.describe() == (
         "refined in 15 steps: mean distance of faithfulness from 1 on these pairs "
         f"from {found.before:.3f} to {found.after:.3f}"
     )
-    again = refine(subject, pairs, scores, steps=15)
+    again = refinement(subject, pairs, scores, steps=15).scores
     assert torch.equal(again, found.scores)
-    seeded = refine(subject, pairs, scores, steps=15, generator=torch.Generator().manual_seed(1))
-    assert not torch.equal(seeded, again)
+    other = torch.Generator().manual_seed(1)
+    assert not torch.equal(
+        refinement(subject, pairs, scores, steps=15, generator=other).scores, again
+    )
 
 
 def test_a_start_that_is_better_is_kept(case: tuple[Transformer, Pairs, Tensor]) -> None:
     still = refinement(*case, steps=2, recipe=Recipe(learning_rate=0.0))
     assert torch.equal(still.scores, case[2])
     assert still.after == still.before
-    assert still.told() == (
+    assert still.describe() == (
         "refined in 2 steps: nothing better was found, the scores are those of the method"
     )
 
@@ -99,7 +104,8 @@ def test_half_precision_and_positions_that_are_not_scored() -> None:
     scored = torch.zeros_like(pairs.scored)
     scored[:, 2] = True
     scores = torch.randn(half.graph.n_edges, generator=torch.Generator().manual_seed(0))
-    found = refine(half, replace(pairs, scored=scored), scores, steps=3, memory_limit=1)
+    few = replace(pairs, scored=scored)
+    found = refinement(half, few, scores, steps=3, memory_limit=1).scores
     assert found.dtype == torch.float32
     assert torch.equal(found.sort().values, scores.sort().values)
 
@@ -138,7 +144,7 @@ def test_stopped_and_resumed(
     unbroken = run()
     stopped = run(checkpoint=path, progress=stop_at_five)
     assert (stopped.steps, stopped.stopped) == (5, True)
-    assert stopped.told().startswith("refined in 5 steps and then stopped: ")
+    assert stopped.describe().startswith("refined in 5 steps and then stopped: ")
     calls: list[int] = []
     resumed = run(checkpoint=path, progress=lambda done, _: calls.append(done))
     assert calls == [*range(6, 13)]
@@ -153,18 +159,18 @@ def test_checkpoints_of_something_else(
 ) -> None:
     subject, pairs, scores = case
     path = tmp_path / "kept.safetensors"
-    refine(*case, steps=1, checkpoint=path)
+    refinement(*case, steps=1, checkpoint=path)
     remedy = "give another file, or delete it to start afresh"
     with pytest.raises(StoreError, match=f"refines other scores: {remedy}"):
-        refine(subject, pairs, -scores, steps=1, checkpoint=path)
+        refinement(subject, pairs, -scores, steps=1, checkpoint=path)
     with pytest.raises(StoreError, match=f"refines for 1 steps, not 2 steps: {remedy}"):
-        refine(*case, steps=2, checkpoint=path)
+        refinement(*case, steps=2, checkpoint=path)
     with pytest.raises(StoreError, match=r"refines for 1 steps, not 0\.5 seconds"):
-        refine(*case, seconds=0.5, checkpoint=path)
+        refinement(*case, seconds=0.5, checkpoint=path)
     about = {"steps": 1, "seconds": None}
     save_artifact(path, kind="refine-checkpoint", config=about, seed=None, tensors={})
     with pytest.raises(StoreError, match="not a whole checkpoint"):
-        refine(*case, steps=1, checkpoint=path)
+        refinement(*case, steps=1, checkpoint=path)
 
 
 # Refusals
@@ -185,41 +191,61 @@ def test_lengths_that_make_no_sense(
     case: tuple[Transformer, Pairs, Tensor], options: dict[str, float], text: str
 ) -> None:
     with pytest.raises(ValueError, match=text):
-        refine(*case, **options)  # pyright: ignore[reportArgumentType]
+        refinement(*case, **options)  # pyright: ignore[reportArgumentType]
 
 
-def test_scores_that_are_none(case: tuple[Transformer, Pairs, Tensor]) -> None:
+def test_a_result_of_another_subject(case: tuple[Transformer, Pairs, Tensor]) -> None:
     subject, pairs, scores = case
-    text = "one real number for each of 13 edges, got torch.float32 of shape \\(12,\\)"
-    with pytest.raises(ValueError, match=text):
-        refine(subject, pairs, scores[1:])
-    with pytest.raises(ValueError, match=r"scores must be finite, 1 of 13 are not"):
-        refine(subject, pairs, scores.where(scores < scores.max(), torch.inf))
+    result = Result(graph=subject.graph, scores=scores)
+    with pytest.raises(ValueError, match=r"result is of ComponentGraph\(n_layers=1.*subject has C"):
+        gc.refine(make_subject(), pairs, result)
 
 
-# Through localize
+# Results
 
 
-def test_localize_refines(case: tuple[Transformer, Pairs, Tensor]) -> None:
+@pytest.mark.slow
+def test_a_refined_result(case: tuple[Transformer, Pairs, Tensor]) -> None:
+    """It has a circuit of its own, and says how it came about."""
     subject, pairs, _ = case
     calls: list[tuple[int, int]] = []
     plain = localize(subject, pairs, "random", seed=3)
-    found = localize(
-        subject,
-        pairs,
-        "random",
-        seed=3,
-        refine_steps=10,
-        progress=lambda *call: calls.append(call),
-    )
+    stale = replace(plain, notes=("first", "the circuit has 99% of all edges, too many"))
+    found = gc.refine(subject, pairs, stale, steps=10, progress=lambda *call: calls.append(call))
     assert calls[-1] == (10, 10)
     assert found.options == {**plain.options, "refine_steps": 10}
-    assert found.notes[-1].startswith("refined in 10 steps: ")
+    assert found.notes[0] == "first"
+    assert found.notes[1].startswith("refined in 10 steps: ")
+    assert (found.method, found.seed, found.subject) == (plain.method, 3, plain.subject)
+    assert (found.seconds or 0) > (plain.seconds or 0) > 0
+    seed = torch.Generator().manual_seed(3)
+    by_hand = refinement(subject, pairs, plain.scores, steps=10, generator=seed)
+    assert torch.equal(found.scores, by_hand.scores)
+    assert found.circuit() == propose(subject, pairs, found).circuit
     before, after = (
-        faithfulness_curve(each, subject, pairs, sizes="log").cmd for each in (plain, found)
+        faithfulness_curve(subject, pairs, each, sizes="log").cmd for each in (plain, found)
     )
     assert after < before
-    with pytest.raises(ValueError, match="give refine_steps or refine_seconds, not both"):
-        localize(subject, pairs, "eap", refine_steps=1, refine_seconds=1.0)
-    with pytest.raises(ValueError, match="refine_checkpoint goes with refine_steps or refine_sec"):
-        localize(subject, pairs, "eap", refine_checkpoint="a.safetensors")
+    assert gc.refine(subject, pairs, found, steps=1, keep=None).chosen is None
+
+
+def test_old_ways_to_refine_are_refused_with_the_new_one(
+    case: tuple[Transformer, Pairs, Tensor],
+) -> None:
+    subject, pairs, scores = case
+    values: list[tuple[str, Any]] = [
+        ("steps", 3),
+        ("seconds", 1.0),
+        ("checkpoint", "a.safetensors"),
+    ]
+    for old, new in values:
+        text = (
+            rf"no longer takes refine_{old}: .*graphcircuits\.refine\(subject, pairs, result, {old}"
+        )
+        with pytest.raises(TypeError, match=text):
+            localize(subject, pairs, "eap", **{f"refine_{old}": new})
+    with pytest.raises(TypeError, match=r"takes and returns a Result, got Tensor: give scores"):
+        gc.refine(subject, pairs, scores, steps=3)  # pyright: ignore[reportArgumentType]
+    result: Any = Result(graph=subject.graph, scores=scores)
+    with pytest.raises(TypeError, match=r"call refine\(subject, pairs, result, .* got Result, "):
+        gc.refine(result, subject, pairs)  # pyright: ignore[reportArgumentType]

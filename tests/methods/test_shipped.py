@@ -4,7 +4,7 @@ import pytest
 
 from graphcircuits.cases import case_ids, load_case, random_programs
 from graphcircuits.cases.relations import groups_of
-from graphcircuits.methods.shipped import SHIPPED, blind_to, find_ensemble, seen_related, shipped
+from graphcircuits.methods.shipped import SHIPPED, blind_to, load_predictor, seen_related, shipped
 from graphcircuits.predictor.ensemble import Ensemble
 from tests.subjects import make_subject
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ValueError, match="there is no predictor 'defalt'") as caught:
-        find_ensemble("defalt")
+        load_predictor("defalt")
     assert str(caught.value).endswith("one of default, fold-0, fold-1, fold-2, fold-3, fold-4.")
 
 
@@ -67,7 +67,7 @@ def test_recorded_groups_spare_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     def draw(seed: int) -> None:
         raise AssertionError("drawn")
 
-    monkeypatch.setattr(random_programs, "_drawn", draw)
+    monkeypatch.setattr(random_programs, "draw", draw)
     assert seen_related(own, "ib-3") == seen_related(own, "rnd-48") == []
     with pytest.raises(AssertionError, match="drawn"):
         seen_related(own, "rnd-7")

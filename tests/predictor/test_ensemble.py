@@ -15,11 +15,13 @@ from graphcircuits.predictor.ensemble import (
     load_ensemble,
     save_ensemble,
     seen_of,
-    with_calibration,
-    with_familiarity,
 )
-from graphcircuits.predictor.facts.calibration import Isotonic, Platt, fit_calibration
-from graphcircuits.predictor.facts.familiarity import disagreement
+from graphcircuits.predictor.facts.calibration import Isotonic, Platt
+from graphcircuits.predictor.facts.familiarity import (
+    case_features,
+    disagreement,
+    fit_familiarity,
+)
 from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, join, read_case
 from graphcircuits.predictor.paths import along_paths
 from graphcircuits.subject.transformer import Transformer
@@ -204,37 +206,29 @@ def test_without_calibration_and_familiarity_there_is_nothing_to_say() -> None:
     assert ensemble.measured == {}
 
 
-def test_the_end_of_a_training() -> None:
-    ensemble, readings = make_ensemble(), make_readings()
-    logits = [ensemble.logits(reading, generator=seeded(0)) for reading in readings]
-    labels = [each > each.median() for each in logits]
-    fitted = with_calibration(ensemble, readings, labels, ["a", "a", *"bcde"], kind="natural")
-    number = [torch.full(x.shape, n) for x, n in zip(logits, (0, 0, 1, 2, 3, 4), strict=True)]
-    expected = fit_calibration(torch.cat(logits), torch.cat(labels), torch.cat(number))
-    assert fitted.calibration == {"natural": expected}
-    both = with_calibration(fitted, readings[:3], labels[:3], kind="planted")
-    assert [*both.calibration] == ["natural", "planted"]
-    known = with_familiarity(fitted, readings, ["a", "a", *"bcde"])
-    assert known.calibration is fitted.calibration
-    assert known.predict(readings[1], generator=seeded(0)).probabilities is None
-    assert known.predict(readings[1], generator=seeded(0), kind="public").probabilities is None
-    found = known.predict(readings[1], generator=seeded(0), kind="natural")
-    assert found.probabilities is not None
-    assert torch.equal(found.probabilities, expected(logits[1]))
-    assert found.familiarity is not None
-    assert found.familiarity.disagreement is not None
-    assert known.known is not None
-    members = ensemble.member_logits(readings[1], generator=seeded(0))
-    limit = float(known.known.limits[0])
-    assert found.familiarity.disagreement * limit == pytest.approx(disagreement(members))
-    with pytest.raises(ValueError, match="every reading needs labels and a case, got 6, 5 and 6"):
-        with_calibration(ensemble, readings, labels[1:], kind="natural")
+def with_known_cases(ensemble: Ensemble, readings: list[Reading]) -> Ensemble:
+    members = [ensemble.member_logits(reading, generator=seeded(0)) for reading in readings]
+    features = torch.stack([case_features(reading) for reading in readings])
+    known = fit_familiarity(features, [disagreement(x) for x in members], range(len(readings)))
+    return replace(ensemble, known=known)
 
 
-def test_raw_features_have_no_familiarity() -> None:
-    config = small(aligner="tabpfn", context_pairs=2)
-    ensemble = make_ensemble(config, members=1)
-    assert with_familiarity(ensemble, [make_reading(config, "one-layer")]) is ensemble
+def test_what_it_knows_goes_with_what_it_predicts() -> None:
+    readings, calibration = make_readings(), Platt(1.5, -0.25)
+    ensemble = with_known_cases(make_ensemble(), readings)
+    ensemble = replace(ensemble, calibration={"natural": calibration})
+    reading = readings[1]
+    for kind in (None, "public"):
+        assert ensemble.predict(reading, generator=seeded(0), kind=kind).probabilities is None
+    said = ensemble.predict(reading, generator=seeded(0), kind="natural")
+    assert said.probabilities is not None
+    assert torch.equal(said.probabilities, calibration(said.logits))
+    assert said.familiarity is not None
+    assert said.familiarity.disagreement is not None
+    assert ensemble.known is not None
+    members = ensemble.member_logits(reading, generator=seeded(0))
+    limit = float(ensemble.known.limits[0])
+    assert said.familiarity.disagreement * limit == pytest.approx(disagreement(members))
 
 
 @pytest.mark.parametrize("calibration", [Platt(1.5, -0.25), Isotonic([0.0, 1.0], [0.1, 0.7]), None])
@@ -245,7 +239,7 @@ def test_a_file_brings_back_what_it_knows(
     measured = {"natural": {"cmd": {"gcl": 0.1, "eap-ig": 0.2}}}
     given = {"natural": calibration} if calibration else {}
     ensemble = replace(make_ensemble(), calibration=given)
-    ensemble = with_familiarity(ensemble, readings) if calibration else ensemble
+    ensemble = with_known_cases(ensemble, readings) if calibration else ensemble
     ensemble = replace(ensemble, origin=ensemble.origin | {"measured": measured})
     save_ensemble(path, ensemble)
     loaded = load_ensemble(path)

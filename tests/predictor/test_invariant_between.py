@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits.engine.between import Between
 from graphcircuits.engine.masked import masked_logits
-from graphcircuits.engine.passes import kept
+from graphcircuits.engine.passes import between, kept
 from graphcircuits.predictor.invariant import (
     BETWEEN_STATISTICS,
     FAR_STATISTICS,
@@ -71,16 +70,16 @@ def twin(subject: Transformer, pairs: Pairs) -> Invariants:
     """Everything from three whole runs: clean, corrupted, and between the two."""
     with torch.no_grad():
         cut = kept(subject, subject.trace(subject.embed(pairs.corrupted)))
-    mixed = Between.of(subject, cut, SHARE)
+    mixed = between(subject, cut, SHARE)
     middle = mixed.run(pairs.clean, lambda logits: pairs.loss(logits).sum())
     clean, corrupted = (
         subject.run(x).writers.flatten(0, 1) for x in (pairs.clean, pairs.corrupted)
     )
     # `input` writes what it does in the clean run, wherever that is read in part only.
     states = middle.states
-    between = subject.written(subject.embed(pairs.clean), states.z, states.hidden).flatten(0, 1)
+    in_between = subject.written(subject.embed(pairs.clean), states.z, states.hidden).flatten(0, 1)
     gradient = middle.reader_gradients.flatten(0, 1)
-    change, own = corrupted - clean, corrupted - between
+    change, own = corrupted - clean, corrupted - in_between
     writers, readers = subject.graph.edge_writers, subject.graph.edge_readers
     product = {
         name: (gradient[:, readers] * x[:, writers]).sum(-1)

@@ -36,7 +36,7 @@ def check(model: CompiledModel) -> None:
     readout = model.stream.width**2 - weights["W_U"].numel()
     assert written + readout <= n_weights(tables) + weights["b_out"].numel() * 4
     assert n_weights(tables) <= 2 * (written + readout) + 1000
-    for sop, place in model.stream.place.items():
+    for sop, place in model.stream.slices.items():
         assert directions(tables)[sop] == place.stop - place.start
     for layer, functions in enumerate(model.layout.functions):
         units = sum(hidden_units(tables, sop) for sop in functions)

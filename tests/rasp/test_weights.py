@@ -75,7 +75,7 @@ def test_compiled_models_are_plain_relu_transformers_in_double_precision(id: str
 
 def test_tokens_and_positions_are_one_hot_and_bos_has_no_position() -> None:
     model = compiled(SequenceMap(lambda x, i: (x, i), tokens, indices))
-    place = model.stream.place
+    place = model.stream.slices
     W_E, W_pos = (model.transformer.weights[name].numpy() for name in ("W_E", "W_pos"))
     assert (W_E[:, ONE] == 1).all()
     assert W_E[0, BOS] == 1
@@ -119,7 +119,7 @@ def test_a_head_is_as_wide_as_the_smaller_side_of_its_table() -> None:
 def test_the_head_of_a_width_writes_one_over_width_plus_one() -> None:
     count = SelectorWidth(SAME)
     model = compiled(count)
-    held = stream(model, list("abaa"))[:, model.stream.width_place[count]]
+    held = stream(model, list("abaa"))[:, model.stream.width_index[count]]
     assert held == pytest.approx([1, 1 / 4, 1 / 2, 1 / 4, 1 / 4])
 
 
@@ -134,7 +134,7 @@ def test_at_bos_an_aggregate_holds_its_default_and_all_else_nothing() -> None:
     program = SequenceMap(lambda x, y: (x, y), SequenceMap(lambda x, y: x + y, text, bare), Full(1))
     model = compiled(program)
     bos = stream(model, list("ab"))[0]
-    place, variables = model.stream.place, model.tables.variables
+    place, variables = model.stream.slices, model.tables.variables
     assert bos[place[share]] == pytest.approx([-2.5])
     for sop in variables:
         if sop not in {moved, share}:
@@ -150,9 +150,9 @@ def test_every_component_writes_its_own_variables_and_nothing_else(id: str) -> N
     model = load_case(id).compiled
     label, weights = model.tables.labels, model.transformer.weights
     places = {
-        label[sop]: range(place.start, place.stop) for sop, place in model.stream.place.items()
+        label[sop]: range(place.start, place.stop) for sop, place in model.stream.slices.items()
     }
-    for sop, place in model.stream.width_place.items():
+    for sop, place in model.stream.width_index.items():
         places[f"{label[sop]}_selector_width_attn_output"] = range(place, place + 1)
     for part in model.components:
         number = part.name.partition(".h")[2]

@@ -16,7 +16,8 @@ from graphcircuits import load_case
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.store import StoreError, save_artifact
 from graphcircuits.methods import localize
-from graphcircuits.result.files import RecordedCurve, signless
+from graphcircuits.result.curve import FaithfulnessCurve
+from graphcircuits.result.files import signless
 from graphcircuits.result.result import Result
 from tests.damage import limits, nested, rehashed_result
 
@@ -204,18 +205,17 @@ def test_deep_and_endless_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".json", ".safetensors"])
 def test_a_curve_is_kept_beside_the_scores(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"result{suffix}"
-    curve = RecordedCurve(sizes=[0, 7], faithfulness=[0.0, 0.75], pairs=3, seed=None)
+    curve = FaithfulnessCurve(
+        n_edges=GRAPH.n_edges, sizes=[0, 7], faithfulness=[0.0, 0.75], n_pairs=3
+    )
     result = Result(graph=GRAPH, scores=logits(), curve=curve)
     result.save(path)
     assert Result.load(path) == result
     assert Result.load(path).curve == curve
     assert result != Result(graph=GRAPH, scores=logits())
-    with pytest.raises(ValueError, match="a circuit of 111 edges, but there are 110"):
-        Result(
-            graph=GRAPH,
-            scores=logits(),
-            curve=RecordedCurve(sizes=(111,), faithfulness=(1.0,), pairs=1),
-        )
+    other = FaithfulnessCurve(n_edges=111, sizes=(111,), faithfulness=(1.0,), n_pairs=1)
+    with pytest.raises(ValueError, match="of a graph of 111 edges, the scores of one of 110"):
+        Result(graph=GRAPH, scores=logits(), curve=other)
 
 
 def test_a_result_without_a_curve_says_nothing_of_one(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.store import StoreError
+from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.result import Result
 from tests.damage import rehashed_result
 from tests.viewer.reading import bits, data_of, floats
@@ -592,11 +593,14 @@ def test_safetensors_of_another_shape(tmp_path: Path) -> None:
 
 
 def test_a_measured_curve_is_shown(tmp_path: Path) -> None:
-    class Measured:
-        sizes, faithfulness, pairs = (0, 2, 2, 10), (0.0, 0.5, 0.5, 1.0), 7
-
     result = make()
-    result.show(tmp_path / "page.html", curve=Measured())
+    measured = FaithfulnessCurve(
+        n_edges=result.graph.n_edges,
+        sizes=(0, 2, 2, 10),
+        faithfulness=(0.0, 0.5, 0.5, 1.0),
+        n_pairs=7,
+    )
+    result.show(tmp_path / "page.html", curve=measured)
     [shown] = data_of((tmp_path / "page.html").read_text("utf-8"))["results"]
     assert shown["curve"] == {
         "sizes": [0, 2, 10],

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from graphcircuits import localize
 from graphcircuits.cases import load_case
+from graphcircuits.engine.losses import LOSSES
 from graphcircuits.io.store import content_hash
 from graphcircuits.task.pairs import Pairs
-from graphcircuits.task.problems import LOSSES
 from tests.subjects import make_subject
 
 BATCH, POS, CLASSES = 3, 4, 5

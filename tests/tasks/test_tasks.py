@@ -10,8 +10,7 @@ import pytest
 
 from graphcircuits import tasks
 from graphcircuits.tasks import TextPair
-from graphcircuits.tasks.task import Task, WholeWords
-from graphcircuits.tasks.words import MEN, NOUNS, WOMEN
+from graphcircuits.tasks.task import MEN, NOUNS, WOMEN, Task, WholeWords
 from tests import text
 from tests.tiers import some
 

@@ -1,15 +1,20 @@
 """Small examples that can be run: random subjects, readings of them, and prompts to judge by."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from graphcircuits.cases.orders import Order
 from graphcircuits.circuit import Circuit
 from graphcircuits.methods.eap import eap
 from graphcircuits.predictor.model import PredictorConfig, read_case
+from graphcircuits.subject.files import save_transformer
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.data import Example
+from graphcircuits.training.sources import Source
 from tests.predictor.cases import make_task, small
 from tests.predictor.graphs import seeded
 from tests.subjects import make_tokens
@@ -43,3 +48,11 @@ def make_judged(
         item = (subject, judged_pairs(subject))
         found.append(Example(f"case-{seed}", reading, circuit, item))
     return found
+
+
+def natural_of(source: Source, folder: Path) -> Source:
+    """The same subject under the name of a natural one, whose circuit nobody knows."""
+    order = Order(source.task, "natural")
+    path = folder / f"{order.id}.safetensors"
+    save_transformer(path, source.subject())
+    return replace(source, order=order, path=str(path))

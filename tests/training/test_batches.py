@@ -11,11 +11,10 @@ from graphcircuits.evaluation.evaluate import auroc, faithfulness_curve
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import InvariantTables, Predictor, PredictorConfig
 from graphcircuits.predictor.paths import along_paths
-from graphcircuits.training.batches import Grouped, StackPool, grouped, scores_of
+from graphcircuits.training.batches import Grouped, grouped, scores_of
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import Example, load_targets, save_targets, with_targets
-from graphcircuits.training.inputs import INPUTS, input_groups
-from graphcircuits.training.train import origin_of, train
+from graphcircuits.training.members import INPUTS, input_groups, origin_of, train_predictor
 from graphcircuits.training.validation import means, quality, validate
 from tests.predictor.cases import make_examples, make_task, training
 from tests.predictor.graphs import seeded
@@ -104,28 +103,25 @@ def test_views_of_a_subject_share_its_place_in_the_stack() -> None:
     twice = [examples[0], replace(examples[0], circuit=None), examples[1]]
     group = grouped(twice, PRIOR, "cpu")[0]
     assert group.stack is not None
-    assert (len(group), len(group.stack), group.places) == (3, 2, (0, 0, 1))
+    assert (len(group), len(group.stack), group.rows) == (3, 2, (0, 0, 1))
     some = group.stack_of([1, 2])
     assert some is not None
     assert len(some) == 2
     assert not group.weights[1].any()
-    pool = StackPool(examples, "cpu")
-    shared = grouped(examples[1:2], PRIOR, "cpu", pool)[0]
-    assert (shared.stack is group.stack, shared.places) == (False, (1,))
 
 
 def test_steps_draw_groups_by_size() -> None:
     groups = grouped(make_judged(count=5), PRIOR, "cpu")
-    drawn = Grouped(groups, config(batch=2), 0)
-    seen = [drawn._drawn(step) for step in range(60)]
-    assert seen == [drawn._drawn(step) for step in range(60)]
+    drawn = Grouped(groups, config(batch=2))
+    seen = [drawn._drawn(0, step) for step in range(60)]
+    assert seen == [drawn._drawn(0, step) for step in range(60)]
     first = [step[0][0] for step in seen]
     assert 2 < first.count(1) < 25
     assert {tuple(map(len, index)) for step in seen for _, *index in step} == {(1,), (2,)}
     assert all(sum(len(index) for _, index in step) == 2 for step in seen)
-    whole = Grouped(groups, config(batch=0), 0)._drawn(0)
+    whole = Grouped(groups, config(batch=0))._drawn(0, 0)
     assert sorted((place, len(index)) for place, index in whole) == [(0, 5), (1, 1)]
-    assert sum(part.share for part in drawn.at(0)) == pytest.approx(1)
+    assert sum(part.share for part in drawn.at(0, 0)) == pytest.approx(1)
 
 
 def test_parts_that_fit_in_memory_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,9 +134,9 @@ def test_parts_that_fit_in_memory_add_up(monkeypatch: pytest.MonkeyPatch) -> Non
     given = {"generator": seeded(0), "noise": seeded(0)}
     found = []
     for limit in (99, 1):
-        parts = Grouped(grouped(examples, PRIOR, "cpu"), own, 0)
+        parts = Grouped(grouped(examples, PRIOR, "cpu"), own)
         monkeypatch.setattr(parts, "_limits", [limit, limit], raising=False)
-        found.append([part.loss(predictor, own, **given) for part in parts.at(0)])
+        found.append([part.loss(predictor, own, **given) for part in parts.at(0, 0)])
     assert [len(losses) for losses in found] == [2, 4]
     torch.testing.assert_close(sum(found[0]), sum(found[1]))
 
@@ -162,7 +158,7 @@ def test_a_training_on_faithfulness_goes_on_as_if_unbroken(tmp_path: Path) -> No
     own = config(average=0.5, keep="best", every=1, lr=0.05)
     path = tmp_path / "checkpoint.safetensors"
     given: dict[str, Any] = {"validation": examples[1:]}
-    whole = train(examples, own, **given)
+    whole = train_predictor(examples, own, **given)
 
     class Enough(Exception):
         pass
@@ -172,8 +168,8 @@ def test_a_training_on_faithfulness_goes_on_as_if_unbroken(tmp_path: Path) -> No
             raise Enough
 
     with pytest.raises(Enough):
-        train(examples, own, **given, checkpoint=path, progress=stop)
-    again = train(examples, own, **given, checkpoint=path)
+        train_predictor(examples, own, **given, checkpoint=path, progress=stop)
+    again = train_predictor(examples, own, **given, checkpoint=path)
     assert again.history == whole.history
     assert again.step == whole.step
     for name, value in again.predictor.state_dict().items():
@@ -187,7 +183,9 @@ def test_a_training_on_faithfulness_goes_on_as_if_unbroken(tmp_path: Path) -> No
 def test_a_gpu_trains_and_validates() -> None:
     examples = make_judged()
     own = config(every=1, keep="best", average=0.5)
-    here, there = (train(examples, own, validation=examples, device=x) for x in ("cpu", "cuda"))
+    here, there = (
+        train_predictor(examples, own, validation=examples, device=x) for x in ("cpu", "cuda")
+    )
     assert there.predictor.readout.weight.is_cuda
     first, other = (x.history[1]["cases"] for x in (here, there))
     assert means(other)["cmd"] == pytest.approx(means(first)["cmd"], rel=0.05)
@@ -203,7 +201,7 @@ def test_validation_is_cmd_on_prompts_of_its_own() -> None:
     for example in examples:
         assert example.item is not None
         scores = Ensemble((predictor,), {}).logits(example.reading, generator=seeded(0))
-        expected = faithfulness_curve(scores, *example.item, sizes="log").cmd
+        expected = faithfulness_curve(*example.item, scores, sizes="log").cmd
         assert found[example.case]["cmd"] == pytest.approx(expected, rel=1e-4)
         if example.circuit is not None:
             assert found[example.case]["qkv"] == auroc(scores, example.circuit, "qkv")
@@ -222,7 +220,7 @@ def test_validation_scores_go_by_paths_where_the_predictor_s_do() -> None:
     paths = jolted(PRIOR)
     scores = plain(example.reading, generator=seeded(0)).detach()
     for predictor, own in ((plain, scores), (paths, along_paths(scores, example.item[0].graph))):
-        expected = faithfulness_curve(own, *example.item, sizes="log").cmd
+        expected = faithfulness_curve(*example.item, own, sizes="log").cmd
         assert validate(predictor, [example])["case-0"]["cmd"] == pytest.approx(expected, rel=1e-4)
     nowhere = replace(example, reading=replace(example.reading, graph=None))
     assert validate(plain, [nowhere]) == validate(plain, [example])
@@ -233,8 +231,8 @@ def test_validation_scores_go_by_paths_where_the_predictor_s_do() -> None:
 @pytest.mark.slow
 def test_an_average_of_weights_is_kept() -> None:
     examples = make_judged(count=1)
-    plain = [train(examples, config(steps=4, stop=stop)).predictor for stop in (1, 2)]
-    found = train(examples, config(steps=4, stop=2, average=0.999)).predictor
+    plain = [train_predictor(examples, config(steps=4, stop=stop)).predictor for stop in (1, 2)]
+    found = train_predictor(examples, config(steps=4, stop=2, average=0.999)).predictor
     one, two, mean = (x.readout.weight for x in (*plain, found))
     torch.testing.assert_close(mean, (one + two) / 2)
 
@@ -246,7 +244,7 @@ def test_groups_of_inputs_can_be_left_out() -> None:
     assert set(input_groups(share=1, both_ends=False)) == set(INPUTS) - {"own", "far-effects"}
     examples = make_judged(count=1)[:1]
     own = config(without=("norms", "far-effects"), steps=1)
-    predictor = train(examples, own).predictor
+    predictor = train_predictor(examples, own).predictor
     with torch.no_grad():
         predictor.readout.weight.normal_(generator=seeded(1))
     content = examples[0].reading.content
@@ -259,7 +257,7 @@ def test_groups_of_inputs_can_be_left_out() -> None:
         found = predictor(changed, generator=seeded(0))
         assert torch.equal(found, expected) == same
     with pytest.raises(ValueError, match="unknown inputs smells; choose from own, effects, far"):
-        train(examples, config(without=("smells",)))
+        train_predictor(examples, config(without=("smells",)))
 
 
 def test_what_a_predictor_says_of_its_training() -> None:
@@ -293,14 +291,14 @@ def test_targets_go_with_their_examples(tmp_path: Path) -> None:
 def test_what_cannot_be_trained_is_said() -> None:
     examples = make_judged(count=1)
     with pytest.raises(ValueError, match='keep="best" needs held-out examples'):
-        train(examples, config(keep="best"))
+        train_predictor(examples, config(keep="best"))
     with pytest.raises(ValueError, match="faithfulness needs subjects to run"):
-        train(make_examples(PRIOR), config())
+        train_predictor(make_examples(PRIOR), config())
     with pytest.raises(ValueError, match="distill needs examples with targets, and none has one"):
-        train(examples, config(faithfulness_weight=0.0, distill_weight=1.0))
+        train_predictor(examples, config(faithfulness_weight=0.0, distill_weight=1.0))
     unlabelled: list[Example] = [replace(x, circuit=None) for x in examples]
     with pytest.raises(ValueError, match="no example has labels; give faithfulness_weight"):
-        train(unlabelled, training(PRIOR))
+        train_predictor(unlabelled, training(PRIOR))
     with pytest.raises(ValueError, match="one of label_weight, faithfulness_weight, distill_w"):
         training(label_weight=0.0)
     with pytest.raises(ValueError, match=r"average must be in \[0, 1\), got 1; keep must be one"):

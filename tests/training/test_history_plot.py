@@ -1,18 +1,11 @@
 """Trainings as a picture: which panels there are, what is drawn, and where it comes from."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from graphcircuits.io.store import StoreError, save_artifact
-from graphcircuits.training.checkpoint import CHECKPOINT, checkpoint_path
-from graphcircuits.training.history_plot import (
-    history_figure,
-    plot_histories,
-    read_histories,
-)
+from graphcircuits.training.history_plot import history_figure, plot_histories
 
 CASES = {"a": {"head": 0.5, "qkv": 0.6}, "b": {"head": 1.0, "qkv": 0.8, "cmd": 0.25}}
 HISTORIES: dict[int, dict[int, dict[str, Any]]] = {
@@ -27,7 +20,7 @@ def points(line: Any) -> list[list[float]]:
 
 @pytest.mark.slow
 def test_a_panel_for_every_figure_and_a_line_for_every_seed() -> None:
-    figure = history_figure(HISTORIES, kept={0: 20}, title="costs $5")
+    figure = history_figure(HISTORIES, chosen={0: 20}, title="costs $5")
     assert [axes.get_title() for axes in figure.axes] == [
         "training loss",
         "held-out AUROC, by head",
@@ -50,18 +43,6 @@ def test_a_panel_for_every_figure_and_a_line_for_every_seed() -> None:
     ]
     alone = history_figure({4: HISTORIES[4]})
     assert [axes.get_title() for axes in alone.axes] == ["training loss"]
-
-
-def test_histories_are_read_from_checkpoints(tmp_path: Path) -> None:
-    for seed, history in HISTORIES.items():
-        meta = {"history": {str(step): record for step, record in history.items()}}
-        path = checkpoint_path(tmp_path, seed)
-        save_artifact(path, kind=CHECKPOINT, config={}, seed=None, tensors={}, meta=meta)
-    assert read_histories(tmp_path, [0, 4]) == HISTORIES
-    path = checkpoint_path(tmp_path, 4)
-    save_artifact(path, kind=CHECKPOINT, config={}, seed=None, tensors={}, meta={"history": 3})
-    with pytest.raises(StoreError, match=r"seed4\.safetensors is not a whole checkpoint"):
-        read_histories(tmp_path, [4])
 
 
 def test_what_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

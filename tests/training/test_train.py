@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,19 +12,23 @@ import pytest
 import torch
 from torch import Tensor
 
+import graphcircuits as gc
 from graphcircuits.cases import load_case
 from graphcircuits.circuit import Circuit
 from graphcircuits.evaluation.evaluate import auroc
 from graphcircuits.io.store import StoreError, load_artifact, save_artifact
 from graphcircuits.predictor.block import Dropout
-from graphcircuits.predictor.ensemble import Ensemble, seen_of
+from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, seen_of
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import InvariantTables, Predictor, read_case
-from graphcircuits.training.checkpoint import CHECKPOINT
+from graphcircuits.training import data, facts, members, sources
+from graphcircuits.training import train as training_module
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import Example, read_examples
+from graphcircuits.training.loop import CHECKPOINT
+from graphcircuits.training.members import TrainedPredictor, train_predictor
 from graphcircuits.training.objectives import circuit_loss
-from graphcircuits.training.train import TrainedPredictor, train, train_ensemble
+from graphcircuits.training.train import train
 from graphcircuits.training.validation import validate
 from tests.predictor.cases import make_examples, small, training
 from tests.predictor.graphs import seeded, states
@@ -109,7 +114,7 @@ def test_training_is_the_plain_loop(connectivity: str) -> None:
         torch.nn.utils.clip_grad_norm_(predictor.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())
-    trained = train(examples, config)
+    trained = train_predictor(examples, config)
     assert [record["loss"] for record in trained.history.values()] == pytest.approx(
         losses, rel=1e-3
     )
@@ -139,8 +144,8 @@ def test_training_is_the_plain_loop(connectivity: str) -> None:
 def test_the_loss_falls(options: dict[str, Any]) -> None:
     config = training(small(**options), steps=25, every=25)
     examples = make_examples(config.predictor)
-    first = train(examples, replace(config, steps=1)).history[1]["loss"]
-    trained = train(examples, config, validation=examples)
+    first = train_predictor(examples, replace(config, steps=1)).history[1]["loss"]
+    trained = train_predictor(examples, config, validation=examples)
     assert trained.history[25]["loss"] < 0.6 * first
     found = trained.history[25]["cases"]
     assert sum(case["qkv"] for case in found.values()) / 3 > 0.9
@@ -152,12 +157,12 @@ def test_the_loss_falls(options: dict[str, Any]) -> None:
 def test_the_paper_s_aligner_learns() -> None:
     """It starts slowly: features stand out little from what is common to all vectors."""
     sizes = {"d_align": 16, "width": 32, "paths": False}
-    config = training(small(aligner="tabpfn", prior=False, **sizes), steps=70, every=70, lr=6e-3)
+    config = training(small(aligner="tabpfn", prior=False, **sizes), steps=100, every=100, lr=3e-3)
     examples = make_examples(config.predictor)[1:2]
-    first = train(examples, replace(config, steps=1)).history[1]["loss"]
-    trained = train(examples, config, validation=examples)
-    assert trained.history[70]["loss"] < 0.6 * first
-    assert trained.history[70]["cases"]["case-1"]["qkv"] > 0.85
+    first = train_predictor(examples, replace(config, steps=1)).history[1]["loss"]
+    trained = train_predictor(examples, config, validation=examples)
+    assert trained.history[100]["loss"] < 0.6 * first
+    assert trained.history[100]["cases"]["case-1"]["qkv"] > 0.9
 
 
 @pytest.mark.slow
@@ -167,18 +172,18 @@ def test_a_seed_decides_everything_and_nothing_else_is_touched(batch: int) -> No
     examples = make_examples(config.predictor)
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    one = train(examples, config, seed=1, validation=examples)
+    one = train_predictor(examples, config, seed=1, validation=examples)
     assert torch.equal(torch.get_rng_state(), before)
     torch.rand(1)
-    assert same_weights(train(examples, config, seed=1), one)
-    assert not same_weights(train(examples, config, seed=2), one)
+    assert same_weights(train_predictor(examples, config, seed=1), one)
+    assert not same_weights(train_predictor(examples, config, seed=2), one)
 
 
 def test_trainings_in_threads_do_not_disturb_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """All threads have begun a step before any of them draws for it."""
     config = training(small(dropout=0.3), steps=3)
     examples = make_examples(config.predictor)[1:2]
-    alone = [train(examples, config, seed=seed) for seed in range(4)]
+    alone = [train_predictor(examples, config, seed=seed) for seed in range(4)]
     barrier, found, forward = threading.Barrier(4), {}, InvariantAligner.forward
 
     def together(*args: Any) -> Tensor:
@@ -186,7 +191,7 @@ def test_trainings_in_threads_do_not_disturb_each_other(monkeypatch: pytest.Monk
         return forward(*args)
 
     def work(seed: int) -> None:
-        found[seed] = train(examples, config, seed=seed)
+        found[seed] = train_predictor(examples, config, seed=seed)
 
     monkeypatch.setattr(InvariantAligner, "forward", together)
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
@@ -212,10 +217,10 @@ def test_dropout_is_drawn_anew_for_every_step_of_training_alone() -> None:
     own = small(dropout=0.5, prior=False)
     config = training(own, steps=3, every=1, lr=1e-9)
     examples = make_examples(config.predictor)
-    losses = [record["loss"] for record in train(examples, config).history.values()]
+    losses = [record["loss"] for record in train_predictor(examples, config).history.values()]
     spread = max(losses) - min(losses)
     assert spread > 1e-3
-    calm = train(examples, replace(config, predictor=small(prior=False))).history
+    calm = train_predictor(examples, replace(config, predictor=small(prior=False))).history
     assert calm[3]["loss"] == pytest.approx(calm[1]["loss"], abs=1e-5)
     predictor = fresh(examples, config)
     assert validate(predictor, examples) == validate(predictor, examples)
@@ -229,23 +234,23 @@ def test_a_batch_is_some_of_the_cases() -> None:
         circuit_loss(predictor(x.reading, generator=seeded(0)), labels_of(x).mask).item()
         for x in examples
     }
-    seen = [record["loss"] for record in train(examples, config).history.values()]
+    seen = [record["loss"] for record in train_predictor(examples, config).history.values()]
     near = [[loss for loss in losses if abs(loss - one) < 1e-4] for one in seen]
     assert all(len(found) == 1 for found in near)
     assert len({found[0] for found in near}) > 1
     # More than there are is all of them.
-    whole, more = (train(examples, training(steps=2, batch=size)) for size in (0, 99))
+    whole, more = (train_predictor(examples, training(steps=2, batch=size)) for size in (0, 99))
     assert same_weights(whole, more)
 
 
 def test_a_stopped_schedule_is_the_start_of_the_whole() -> None:
     config = training(steps=6, every=1)
     examples = make_examples(config.predictor)
-    whole = train(examples, config, validation=examples).history
-    part = train(examples, replace(config, stop=3), validation=examples).history
+    whole = train_predictor(examples, config, validation=examples).history
+    part = train_predictor(examples, replace(config, stop=3), validation=examples).history
     assert list(part) == [1, 2, 3]
     assert part == {step: whole[step] for step in part}
-    shorter = train(examples, replace(config, steps=3), validation=examples).history
+    shorter = train_predictor(examples, replace(config, steps=3), validation=examples).history
     assert shorter[3] != part[3]
 
 
@@ -255,7 +260,7 @@ def test_validation_is_the_area_under_the_curve_with_views_averaged() -> None:
     renamed = replace(examples[2], case=examples[0].case)
     logged: list[tuple[int, Mapping[str, float]]] = []
     steps: list[tuple[int, int]] = []
-    trained = train(
+    trained = train_predictor(
         examples,
         config,
         validation=[*examples[:2], renamed],
@@ -304,19 +309,21 @@ def test_a_resumed_training_ends_where_an_unbroken_one_does(
 ) -> None:
     config = training(**({"predictor": small(dropout=0.2)} | options))
     examples = make_examples(config.predictor)
-    unbroken = train(examples, config, seed=3, validation=examples)
+    unbroken = train_predictor(examples, config, seed=3, validation=examples)
     path = tmp_path / "folder" / "checkpoint.safetensors"
     given: dict[str, Any] = {"seed": 3, "validation": examples, "checkpoint": path}
     with pytest.raises(Cut):
-        train(examples, config, **given, progress=cut_at(3))
+        train_predictor(examples, config, **given, progress=cut_at(3))
     assert load_artifact(path, CHECKPOINT).meta["step"] == 2
     steps: list[int] = []
-    resumed = train(examples, config, **given, progress=lambda done, _: steps.append(done))
+    resumed = train_predictor(
+        examples, config, **given, progress=lambda done, _: steps.append(done)
+    )
     assert steps == [3, 4, 5, 6]
     assert same_weights(resumed, unbroken)
     assert resumed.history == unbroken.history
     # What is finished is not done again.
-    again = train(examples, config, **given, progress=cut_at(1))
+    again = train_predictor(examples, config, **given, progress=cut_at(1))
     assert same_weights(again, unbroken)
     assert again.history == unbroken.history
 
@@ -332,11 +339,13 @@ def test_ctrl_c_leaves_the_checkpoint_of_an_unbroken_training(step: int, tmp_pat
             raise KeyboardInterrupt
 
     whole, broken = tmp_path / "whole.safetensors", tmp_path / "broken.safetensors"
-    unbroken = train(examples, config, validation=examples, checkpoint=whole)
+    unbroken = train_predictor(examples, config, validation=examples, checkpoint=whole)
     with pytest.raises(KeyboardInterrupt):
-        train(examples, config, validation=examples, checkpoint=broken, progress=interrupt)
+        train_predictor(
+            examples, config, validation=examples, checkpoint=broken, progress=interrupt
+        )
     assert load_artifact(broken, CHECKPOINT).meta["step"] == step
-    resumed = train(examples, config, validation=examples, checkpoint=broken)
+    resumed = train_predictor(examples, config, validation=examples, checkpoint=broken)
     assert resumed.history == unbroken.history
     assert broken.read_bytes() == whole.read_bytes()
 
@@ -345,7 +354,7 @@ def test_checkpoints_of_other_trainings_are_refused(tmp_path: Path) -> None:
     config = training(steps=1)
     examples = make_examples(config.predictor)
     path = tmp_path / "checkpoint.safetensors"
-    train(examples, config, checkpoint=path)
+    train_predictor(examples, config, checkpoint=path)
     renamed = [*examples[:2], replace(examples[0], case=examples[2].case)]
     others = [
         (examples, replace(config, lr=0.5), 0, "settings"),
@@ -356,26 +365,26 @@ def test_checkpoints_of_other_trainings_are_refused(tmp_path: Path) -> None:
     ]
     for cases, other, seed, text in others:
         with pytest.raises(StoreError, match=f"another training: its {text} differ; give another"):
-            train(cases, other, seed=seed, checkpoint=path)
+            train_predictor(cases, other, seed=seed, checkpoint=path)
     with pytest.raises(StoreError, match="another training: its held-out cases differ"):
-        train(examples, config, validation=examples, checkpoint=path)
+        train_predictor(examples, config, validation=examples, checkpoint=path)
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(StoreError, match="not a whole safetensors file"):
-        train(examples, config, checkpoint=path)
+        train_predictor(examples, config, checkpoint=path)
 
 
 def test_a_checkpoint_that_lies_is_refused(tmp_path: Path) -> None:
     config = training()
     examples = make_examples(config.predictor)
     path = tmp_path / "checkpoint.safetensors"
-    train(examples, config, checkpoint=path)
+    train_predictor(examples, config, checkpoint=path)
     found = load_artifact(path, CHECKPOINT)
     for meta in ({}, {**found.meta, "history": 3}, {**found.meta, "history": {"x": {}}}):
         save_artifact(
             path, kind=CHECKPOINT, config=found.config, seed=0, tensors=found.tensors, meta=meta
         )
         with pytest.raises(StoreError, match=r"checkpoint\.safetensors is not a whole checkpoint"):
-            train(examples, config, checkpoint=path)
+            train_predictor(examples, config, checkpoint=path)
 
 
 # What is refused
@@ -389,12 +398,12 @@ def test_a_loss_that_is_no_number_ends_the_training() -> None:
     content = replace(example.reading.content, nodes=nodes)
     broken = replace(example, reading=replace(example.reading, content=content))
     with pytest.raises(ValueError, match="training loss is nan at step 1; lower the learning rate"):
-        train([broken], config)
+        train_predictor([broken], config)
 
 
 def test_all_problems_of_a_configuration_are_listed() -> None:
     with pytest.raises(ValueError, match="nothing to train on: no case was given"):
-        train([], training())
+        train_predictor([], training())
     with pytest.raises(ValueError, match="steps must be at least 1") as caught:
         training(steps=0, pairs=0, views=0, every=0, batch=-1, lr=0, warmup=0, weight_decay=-1)
     text = str(caught.value)
@@ -440,28 +449,74 @@ def test_labels_are_complete_unless_others_are_asked_for() -> None:
     assert official.circuit == case.labels("interpbench") != complete.circuit
 
 
-def test_an_ensemble_has_one_member_a_seed(tmp_path: Path) -> None:
+def test_training_has_one_network_a_seed(tmp_path: Path) -> None:
     config = training(pairs=3, views=1, steps=2, stop=1)
     examples = read_examples(IDS, config)
-    heard: list[tuple[int, ...]] = []
+    heard: list[tuple[str, int, int]] = []
     logged: list[tuple[int, int]] = []
-    ensemble = train_ensemble(
+    trained = train(
         IDS,
-        config,
-        seeds=(4, 9),
-        checkpoints=tmp_path,
+        config=config,
+        checkpoints=tmp_path / "checkpoints",
         progress=lambda *step: heard.append(step),
         log=lambda seed, step, _: logged.append((seed, step)),
     )
-    assert heard == [(4, 1, 1), (9, 1, 1)]
-    assert logged == [(4, 1), (9, 1)]
-    assert {path.name for path in tmp_path.iterdir()} == {"seed4.safetensors", "seed9.safetensors"}
-    for member, seed in zip(ensemble.members, (4, 9), strict=True):
-        alone = train(examples, config, seed=seed)
+    assert heard == [("reading", 1, 2), ("reading", 2, 2), ("training", 1, 2), ("training", 2, 2)]
+    assert logged == [(0, 1), (1, 1)]
+    names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert names == {"seed0.safetensors", "seed1.safetensors"}
+    for seed, member in enumerate(trained.predictor.members):
+        alone = train_predictor(examples, config, seed=seed)
         assert same_weights(TrainedPredictor(member, {}, 0), alone)
-    origin = ensemble.origin
+        assert trained.histories[seed] == alone.history
+    origin = trained.predictor.origin
     assert origin["cases"] == list(IDS)
     assert origin["groups"] == sorted({str(load_case(id).group) for id in IDS})
-    assert origin["seeds"] == [4, 9]
+    assert origin["seeds"] == [0, 1]
     assert origin["train"]["predictor"]["width"] == config.predictor.width
     assert origin["subjects"] == seen_of([load_case(id).subject() for id in IDS])
+    assert (trained.n_cases, trained.held_out, trained.figures) == (2, {}, {})
+    trained.save(tmp_path / "mine.safetensors")
+    assert load_ensemble(tmp_path / "mine.safetensors").origin["cases"] == list(IDS)
+
+
+def test_every_decision_of_a_training_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings, sources, subjects, stacks, figures and facts, however many seeds there are."""
+    calls: Counter[str] = Counter()
+    for module, names in {
+        training_module: (
+            "settings_of",
+            "plan_sources",
+            "train_members",
+            "ensemble_of",
+            "validate",
+            "with_facts",
+        ),
+        sources: ("select_cases", "refuse_others", "shipped_sources", "split"),
+        members.TrainData: ("of",),
+        members: ("read", "_standardize", "run_steps"),
+        data.Source: ("subject",),
+        facts: ("search_figures", "fit_known_cases", "fit_calibrations", "mean_figures"),
+    }.items():
+        for name in names:
+            count(monkeypatch, module, name, calls)
+    config = training(pairs=3, views=1, judged=4, steps=2, faithfulness_weight=1.0, masks=2)
+    trained = gc.train(IDS, config=config, without_fold=4, seeds=2)
+    assert list(trained.held_out) == ["ib-2"]
+    of_seeds = {"_standardize", "run_steps"}
+    # Examples to learn from and those that are held out; of each a subject, which is not read again
+    # for training, validation or the search that the predictor is compared with.
+    of_two = {"read", "subject"}
+    assert {name: n for name, n in calls.items() if n != 1} == dict.fromkeys(of_seeds | of_two, 2)
+    assert len(calls) == 19
+
+
+def count(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: Counter[str]) -> None:
+    """Count the calls of a function."""
+    real = getattr(owner, name)
+
+    def counted(*args: Any, **named: Any) -> Any:
+        calls[name] += 1
+        return real(*args, **named)
+
+    monkeypatch.setattr(owner, name, counted)

@@ -9,7 +9,7 @@ from playwright.sync_api import Page
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.result.files import RecordedCurve
+from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.result import Result
 from graphcircuits.task.stored import StoredPrompts
 from graphcircuits.viewer.page import circuit_page, result_page
@@ -17,7 +17,9 @@ from tests.viewer.looking import Open, change, chosen, drawn, look, made, names,
 
 pytestmark = pytest.mark.slow
 GRAPH = ComponentGraph(2, 4)
-CURVE = RecordedCurve(sizes=(2, 10, 40), faithfulness=(0.1, 0.7, 0.96), pairs=16)
+CURVE = FaithfulnessCurve(
+    n_edges=GRAPH.n_edges, sizes=(2, 10, 40), faithfulness=(0.1, 0.7, 0.96), n_pairs=16
+)
 
 
 def slide(page: Page, edges: int) -> None:

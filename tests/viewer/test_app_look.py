@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.result.files import RecordedCurve
+from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.viewer.page import result_page
 from tests.viewer.looking import SVG, Open, change, chosen, drawn, look, made, names, settle
 from tests.viewer.test_page import HOSTILE
@@ -26,7 +26,7 @@ def saved(page: Page, button: str) -> bytes:
 
 def test_pictures_can_be_kept(opened: Open) -> None:
     truth = chosen(GRAPH, 12)
-    curve = RecordedCurve(sizes=(30,), faithfulness=(0.625,), pairs=8)
+    curve = FaithfulnessCurve(n_edges=GRAPH.n_edges, sizes=(30,), faithfulness=(0.625,), n_pairs=8)
     results = [
         made(GRAPH, seed, method=f"{HOSTILE} {seed} \x01", task="A long task. " * 30, curve=curve)
         for seed in (0, 1)

@@ -12,7 +12,7 @@ import torch
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.result.files import RecordedCurve
+from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.result import Result
 from graphcircuits.task.stored import StoredPrompts
 from graphcircuits.viewer import app
@@ -36,7 +36,7 @@ def result(text: str) -> Result:
         method=text,
         options={text: text},
         notes=(text,),
-        curve=RecordedCurve(sizes=[1], faithfulness=[0.5], pairs=3),
+        curve=FaithfulnessCurve(n_edges=GRAPH.n_edges, sizes=[1], faithfulness=[0.5], n_pairs=3),
         prompts=StoredPrompts(
             clean=[[text, text]],
             corrupted=[[text, "b"]],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.result.files import RecordedCurve
+from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.result import Result
 from graphcircuits.task.stored import StoredPrompts
 from graphcircuits.viewer.payload import (
@@ -54,7 +54,9 @@ def make_prompts(graph: ComponentGraph) -> StoredPrompts:
 def test_a_result_can_be_read_back(graph: ComponentGraph) -> None:
     result = make(graph, notes=("one", "two"))
     likely = result.scores.sigmoid()
-    curve = RecordedCurve(sizes=[1, 3], faithfulness=[0.1, 0.9], pairs=5, seed=7)
+    curve = FaithfulnessCurve(
+        n_edges=graph.n_edges, sizes=[1, 3], faithfulness=[0.1, 0.9], n_pairs=5, seed=7
+    )
     prompts = make_prompts(graph)
     result = replace(result, probabilities=likely, curve=curve, prompts=prompts)
     truth = make(graph, seed=1).circuit(edges=4)

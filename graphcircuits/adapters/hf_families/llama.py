@@ -11,22 +11,29 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from graphcircuits.adapters.hf_families.family import (
+from graphcircuits.adapters.hf_families import (
+    SIZES,
     Family,
     Tensors,
     activation_in,
     activation_out,
     common_needs,
+    fields_in,
+    fields_out,
     join_heads,
     load_transformers,
     norm_in,
     norm_out,
     only,
+    rotary_by_layer_out,
+    rotary_in,
+    rotary_out,
     split_heads,
+    unscaled_needs,
 )
-from graphcircuits.adapters.hf_families.rotary import rotary_by_layer_out, rotary_in, rotary_out
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
+_FIELDS = SIZES | {"norm_eps": "rms_norm_eps"}
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 # Our norms -> theirs, by where they stand.
@@ -73,16 +80,10 @@ def _config_in(kin: Kin, config: Any) -> dict[str, Any]:
     d_head = getattr(config, "head_dim", None) or config.hidden_size // n_heads
     activation = getattr(config, "hidden_activation", None) or config.hidden_act
     windows = _windows_in(kin, config)
-    fields = {
-        "n_layers": config.num_hidden_layers,
-        "n_heads": n_heads,
+    fields = fields_in(config, _FIELDS) | {
         "n_kv_heads": config.num_key_value_heads or n_heads,
-        "d_model": config.hidden_size,
         "d_head": d_head,
-        "d_mlp": config.intermediate_size,
-        "n_ctx": config.max_position_embeddings,
         "norm": "rms",
-        "norm_eps": config.rms_norm_eps,
         "norm_places": kin.norm_places,
         "qk_norm": kin.qk_norm,
         "activation": activation_in(activation),
@@ -150,19 +151,11 @@ def _every_sixth_full(config: Any) -> list[str]:
 def _config_out(kin: Kin, subject: Transformer) -> Any:
     config = subject.config
     activation = "hidden_activation" if kin.scaled else "hidden_act"
-    fields = {
-        "num_hidden_layers": config.n_layers,
-        "num_attention_heads": config.n_heads,
+    fields = fields_out(config, _FIELDS) | {
         "num_key_value_heads": config.n_groups,
-        "hidden_size": config.d_model,
         "head_dim": config.d_head,
-        "intermediate_size": config.d_mlp,
-        "max_position_embeddings": config.n_ctx,
-        "vocab_size": config.d_vocab,
-        "rms_norm_eps": config.norm_eps,
         activation: activation_out(config.activation),
         "attention_bias": kin.biases == "option" and config.biases,
-        "tie_word_embeddings": config.tied_unembedding,
         "pad_token_id": None,  # the default of some is beyond a small vocabulary
         **(rotary_by_layer_out if kin.by_layer else rotary_out)(config),
     }
@@ -240,11 +233,7 @@ def _window_needs(kin: Kin, config: TransformerConfig) -> dict[str, bool]:
 
 def _scale_needs(kin: Kin, config: TransformerConfig) -> dict[str, bool]:
     if not kin.scaled:
-        absent = ("attention_scale", "score_cap", "logit_cap")
-        return {
-            "embedding_scale=1": config.embedding_scale == 1.0,
-            **{f"no {name}": getattr(config, name) is None for name in absent},
-        }
+        return unscaled_needs(config)
     scale = config.attention_scale
     whole = scale is None or round(scale**-2) ** -0.5 == scale
     needs = {

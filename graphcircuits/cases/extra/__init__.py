@@ -6,8 +6,9 @@ chain sorting, counting, looking back and mirroring, so that a circuit has long 
 
 from graphcircuits.cases.case import Case
 from graphcircuits.cases.extra import counting, moving, ranking
+from graphcircuits.cases.idioms import cases_in
 
 
 def cases() -> tuple[Case, ...]:
     """All cases, by what their heads do."""
-    return (*counting.CASES, *moving.CASES, *ranking.CASES)
+    return tuple(cases_in(counting, moving, ranking))

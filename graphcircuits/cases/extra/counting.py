@@ -2,7 +2,6 @@
 
 from graphcircuits.cases.idioms import (
     BITS,
-    TO_FOUR,
     back,
     earlier_equal,
     frequency,
@@ -10,10 +9,11 @@ from graphcircuits.cases.idioms import (
     how_many,
     last,
     length,
-    place,
     recipe,
     smaller,
     so_far,
+    token_and_index,
+    up_to_four,
 )
 from graphcircuits.rasp import (
     Aggregate,
@@ -35,25 +35,21 @@ from graphcircuits.rasp import (
 
 def earlier_larger() -> SOp:
     """How many earlier tokens are larger."""
-    at = place()
+    at = token_and_index()
     inverted = Select(at, at, lambda key, query: key[0] > query[0] and key[1] < query[1])
     return SelectorWidth(inverted).named("earlier_larger")
 
 
 @recipe(
-    "new-count-earlier-larger",
-    "How many earlier tokens are larger than this one.",
-    causal=True,
+    "new-count-earlier-larger", "How many earlier tokens are larger than this one.", causal=True
 )
 def count_earlier_larger() -> SOp:
     return earlier_larger()
 
 
-@recipe(
+@up_to_four(
     "new-total-inversions-even",
     "All 1 when the number of pairs in the wrong order is even, else all 0.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
 )
 def total_inversions_even() -> SOp:
     odd = Map(lambda count: count % 2, earlier_larger()).named("odd")
@@ -69,11 +65,7 @@ def occurrence_number() -> SOp:
     return Map(lambda count: count + 1, earlier_equal())
 
 
-@recipe(
-    "new-count-distinct",
-    "The number of distinct tokens, everywhere.",
-    sampler="subset",
-)
+@recipe("new-count-distinct", "The number of distinct tokens, everywhere.", sampler="subset")
 def count_distinct() -> SOp:
     return how_many(earlier_equal(), lambda count: count == 0)
 
@@ -153,14 +145,12 @@ def frequency_of_frequency() -> SOp:
     return SelectorWidth(Select(count, count, Comparison.EQ))
 
 
-@recipe(
+@up_to_four(
     "new-median-split-flag",
     "1 where at least half of the tokens come before this one in sorted order, else 0.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
 )
 def median_split_flag() -> SOp:
-    return SequenceMap(lambda rank, n: int(2 * rank >= n), smaller(place()), length())
+    return SequenceMap(lambda rank, n: int(2 * rank >= n), smaller(token_and_index()), length())
 
 
 # Shares: numerical means of 0/1 sequences
@@ -216,21 +206,3 @@ def open_close_imbalance_three() -> SOp:
     )
     balance = numerical(LinearSequenceMap(a, b, 1, -1)).named("balance")
     return numerical(LinearSequenceMap(balance, c, 1, 1))
-
-
-CASES = (
-    count_earlier_larger,
-    total_inversions_even,
-    occurrence_number,
-    count_distinct,
-    prefix_parity,
-    run_position,
-    bracket_depth,
-    dyck1_check,
-    successor_present,
-    frequency_of_frequency,
-    median_split_flag,
-    fraction_larger,
-    prefix_share_gap,
-    open_close_imbalance_three,
-)

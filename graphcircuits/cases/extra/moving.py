@@ -2,8 +2,6 @@
 
 from graphcircuits.cases.idioms import (
     BITS,
-    TO_FOUR,
-    TO_THREE,
     back,
     cyclic_index,
     earlier_equal,
@@ -16,6 +14,8 @@ from graphcircuits.cases.idioms import (
     mirror_index,
     recipe,
     so_far,
+    up_to_four,
+    up_to_three,
 )
 from graphcircuits.rasp import (
     Aggregate,
@@ -72,22 +72,18 @@ def previous_same() -> SOp:
     return Aggregate(Select(key, query, Comparison.EQ), indices).named("previous_same")
 
 
-@recipe(
+@up_to_three(
     "new-distance-to-previous-same",
     "The distance back to the previous occurrence of the token, 0 where there is none.",
-    vocab=TO_THREE,
-    max_seq_len=7,
     causal=True,
 )
 def distance_to_previous_same() -> SOp:
     return SequenceMap(lambda i, j: i - j, indices, previous_same())
 
 
-@recipe(
+@up_to_three(
     "new-induction-next-token",
     "The token that followed the previous occurrence of this one; this one where there is none.",
-    vocab=TO_THREE,
-    max_seq_len=7,
     causal=True,
 )
 def induction_next_token() -> SOp:
@@ -95,12 +91,8 @@ def induction_next_token() -> SOp:
     return gather(after.named("after_previous"))
 
 
-@recipe(
-    "new-forward-fill",
-    "The nearest non-zero token up to here, 0 where there is none.",
-    vocab=TO_THREE,
-    max_seq_len=7,
-    causal=True,
+@up_to_three(
+    "new-forward-fill", "The nearest non-zero token up to here, 0 where there is none.", causal=True
 )
 def forward_fill() -> SOp:
     # Non-zero tokens carry their number as a key; zeros a key that only they themselves look for.
@@ -131,11 +123,8 @@ def shift_cipher_by_first() -> SOp:
     return SequenceMap(lambda x, y: (x + y) % 6, tokens, first())
 
 
-@recipe(
-    "new-rotate-by-first",
-    "The sequence rotated left by as many positions as the first token says.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
+@up_to_four(
+    "new-rotate-by-first", "The sequence rotated left by as many positions as the first token says."
 )
 def rotate_by_first() -> SOp:
     rotation = SequenceMap(lambda x, n: (x, last(n) + 1), first(), length()).named("rotation")
@@ -144,11 +133,8 @@ def rotate_by_first() -> SOp:
     )
 
 
-@recipe(
-    "new-conditional-reverse",
-    "The sequence reversed when the first token is even, else unchanged.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
+@up_to_four(
+    "new-conditional-reverse", "The sequence reversed when the first token is even, else unchanged."
 )
 def conditional_reverse() -> SOp:
     mirrored = gather(mirror_index(length()))
@@ -174,42 +160,32 @@ def peak() -> SOp:
     return SequenceMap(lambda x, y: int(x > y), tokens, highest).named("peak")
 
 
-@recipe(
-    "new-local-peak",
-    "1 where the token is larger than both neighbours in the ring, else 0.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
+@up_to_four(
+    "new-local-peak", "1 where the token is larger than both neighbours in the ring, else 0."
 )
 def local_peak() -> SOp:
     return peak()
 
 
-@recipe(
+@up_to_four(
     "new-count-local-peaks",
     "The number of tokens larger than both neighbours in the ring, everywhere.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
 )
 def count_local_peaks() -> SOp:
     return how_many(peak())
 
 
-@recipe(
-    "new-second-difference",
-    "The sum of both neighbours in the ring minus twice the token.",
-    vocab=TO_THREE,
-    max_seq_len=7,
+@up_to_three(
+    "new-second-difference", "The sum of both neighbours in the ring minus twice the token."
 )
 def second_difference() -> SOp:
     around = SequenceMap(lambda x, y: x + y, *neighbours()).named("around")
     return SequenceMap(lambda x, y: y - 2 * x, tokens, around)
 
 
-@recipe(
+@up_to_three(
     "new-two-frequency-compare",
     "1 where the token is more frequent than the next one in the ring, else 0.",
-    vocab=TO_THREE,
-    max_seq_len=7,
 )
 def two_frequency_compare() -> SOp:
     count = frequency()
@@ -247,24 +223,3 @@ def mirror_match_fraction() -> SOp:
     flag = numerical(Map(int, same)).named("same_as_number")
     everywhere = Select(indices, indices, Comparison.TRUE)
     return numerical(Aggregate(everywhere, flag, default=0))
-
-
-CASES = (
-    pointer_hop_1,
-    pointer_hop_2,
-    pointer_hop_3,
-    pointer_fixed_point,
-    distance_to_previous_same,
-    induction_next_token,
-    forward_fill,
-    three_back_majority,
-    shift_cipher_by_first,
-    rotate_by_first,
-    conditional_reverse,
-    local_peak,
-    count_local_peaks,
-    second_difference,
-    two_frequency_compare,
-    halves_equal,
-    mirror_match_fraction,
-)

@@ -1,8 +1,6 @@
 """Extra cases that rank and sort, and then work on the sorted sequence."""
 
 from graphcircuits.cases.idioms import (
-    TO_FOUR,
-    TO_THREE,
     back,
     constant,
     earlier_equal,
@@ -15,9 +13,11 @@ from graphcircuits.cases.idioms import (
     mirror_index,
     next_index,
     of_rank,
-    place,
     recipe,
     smaller,
+    token_and_index,
+    up_to_four,
+    up_to_three,
 )
 from graphcircuits.rasp import Map, SequenceMap, SOp, indices, tokens
 
@@ -36,11 +36,8 @@ def mode() -> SOp:
     return of_rank(smaller(key), constant(0)).named("mode")
 
 
-@recipe(
-    "new-most-frequent-token",
-    "The most frequent token, the earliest of several, everywhere.",
-    vocab=TO_THREE,
-    max_seq_len=7,
+@up_to_three(
+    "new-most-frequent-token", "The most frequent token, the earliest of several, everywhere."
 )
 def most_frequent_token() -> SOp:
     return mode()
@@ -56,36 +53,26 @@ def mask_all_but_mode() -> SOp:
     return SequenceMap(lambda x, y: x if x == y else 0, tokens, mode())
 
 
-@recipe(
-    "new-second-largest",
-    "The second largest token, repeats counted, everywhere.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
-    sampler="subset",
+@up_to_four(
+    "new-second-largest", "The second largest token, repeats counted, everywhere.", sampler="subset"
 )
 def second_largest() -> SOp:
-    return of_rank(larger(place()), constant(1))
+    return of_rank(larger(token_and_index()), constant(1))
 
 
-@recipe(
-    "new-value-range",
-    "The largest minus the smallest token, everywhere.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
-    sampler="subset",
+@up_to_four(
+    "new-value-range", "The largest minus the smallest token, everywhere.", sampler="subset"
 )
 def value_range() -> SOp:
-    key, top = place(), constant(0)
+    key, top = token_and_index(), constant(0)
     maximum = of_rank(larger(key), top).named("maximum")
     minimum = of_rank(smaller(key), top).named("minimum")
     return SequenceMap(lambda x, y: x - y, maximum, minimum)
 
 
-@recipe(
+@up_to_four(
     "new-swap-max-to-front",
     "The sequence with its first token and its largest, the earliest of several, exchanged.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
 )
 def swap_max_to_front() -> SOp:
     def origin(i: int, top: int) -> int:
@@ -96,11 +83,9 @@ def swap_max_to_front() -> SOp:
     return gather(SequenceMap(origin, indices, top).named("origin"))
 
 
-@recipe(
+@up_to_four(
     "new-first-repeat-index",
     "The first position that repeats an earlier token, everywhere; 0 where none does.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
 )
 def first_repeat_index() -> SOp:
     # Repeating positions come first, each by its index; 10 is more than any index.
@@ -112,30 +97,21 @@ def first_repeat_index() -> SOp:
 # The sorted sequence
 
 
-@recipe(
-    "new-argsort",
-    "The index of the token that comes here in ascending order, ties in their order.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
+@up_to_four(
+    "new-argsort", "The index of the token that comes here in ascending order, ties in their order."
 )
 def argsort() -> SOp:
-    return of_rank(smaller(place()), indices, indices)
+    return of_rank(smaller(token_and_index()), indices, indices)
 
 
-@recipe(
-    "new-reverse-sorted",
-    "The tokens in descending order, by sorting up and turning around.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
+@up_to_four(
+    "new-reverse-sorted", "The tokens in descending order, by sorting up and turning around."
 )
 def reverse_sorted() -> SOp:
-    return gather(mirror_index(length()), in_order(place()))
+    return gather(mirror_index(length()), in_order(token_and_index()))
 
 
-@recipe(
-    "new-stable-partition-parity",
-    "The odd tokens, then the even ones, each in their order.",
-)
+@recipe("new-stable-partition-parity", "The odd tokens, then the even ones, each in their order.")
 def stable_partition_parity() -> SOp:
     even = Map(lambda x: int(x % 2 == 0), tokens).named("even")
     return in_order(SequenceMap(lambda e, i: (e, i), even, indices).named("key"))
@@ -143,26 +119,22 @@ def stable_partition_parity() -> SOp:
 
 def successor_value() -> SOp:
     """The token that follows this one in ascending order; the last keeps its own."""
-    rank = smaller(place())
+    rank = smaller(token_and_index())
     following = SequenceMap(lambda r, n: min(r + 1, last(n)), rank, length()).named("next_rank")
     return of_rank(rank, following).named("successor")
 
 
-@recipe(
+@up_to_four(
     "new-next-larger-value",
     "The token that follows this one in ascending order; the largest keeps its own.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
 )
 def next_larger_value() -> SOp:
     return successor_value()
 
 
-@recipe(
+@up_to_four(
     "new-gap-to-next-larger",
     "The distance from the token to the one that follows in ascending order, 0 for the largest.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
 )
 def gap_to_next_larger() -> SOp:
     return SequenceMap(lambda x, y: y - x, tokens, successor_value())
@@ -170,27 +142,23 @@ def gap_to_next_larger() -> SOp:
 
 def drops() -> SOp:
     """The tokens in descending order, each minus the next one; 0 for the last."""
-    descending = of_rank(larger(place()), indices).named("descending")
+    descending = of_rank(larger(token_and_index()), indices).named("descending")
     following = gather(next_index(length()), descending).named("following")
     # No drop is negative, and saying so keeps the value out of what reads it.
     return SequenceMap(lambda x, y: max(x - y, 0), descending, following).named("drop")
 
 
-@recipe(
+@up_to_four(
     "new-sort-descending-gap",
     "The drop from each item to the next one of the tokens in descending order, 0 for the last.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
 )
 def sort_descending_gap() -> SOp:
     return drops()
 
 
-@recipe(
+@up_to_four(
     "new-largest-sorted-gap",
     "The largest gap between neighbours of the sorted sequence, everywhere.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
     sampler="subset",
 )
 def largest_sorted_gap() -> SOp:
@@ -199,15 +167,13 @@ def largest_sorted_gap() -> SOp:
     return of_rank(larger(unique), constant(0), gap)
 
 
-@recipe(
+@up_to_four(
     "new-sorted-run-count",
     "The number of distinct tokens, everywhere, by counting steps in the sorted sequence.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
     sampler="subset",
 )
 def sorted_run_count() -> SOp:
-    ascending = in_order(place())
+    ascending = in_order(token_and_index())
     step = SequenceMap(lambda x, before: x != before, ascending, back(1, ascending)).named("step")
     return Map(lambda count: count + 1, how_many(step))
 
@@ -248,23 +214,3 @@ def nonzero_palindrome() -> SOp:
     ).named("counterpart")
     differs = SequenceMap(lambda x, y: x != y, compact, counterpart).named("differs")
     return Map(lambda n: int(n == 0), how_many(differs))
-
-
-CASES = (
-    most_frequent_token,
-    mask_all_but_mode,
-    second_largest,
-    value_range,
-    swap_max_to_front,
-    first_repeat_index,
-    argsort,
-    reverse_sorted,
-    stable_partition_parity,
-    next_larger_value,
-    gap_to_next_larger,
-    sort_descending_gap,
-    largest_sorted_gap,
-    sorted_run_count,
-    compact_first_occurrences,
-    nonzero_palindrome,
-)

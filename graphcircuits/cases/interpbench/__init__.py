@@ -5,7 +5,7 @@ mended it, which released subject and published figures are of; `ib-13-fixed` is
 no case of the paper's. `data/interpbench.json` holds for each case the
 sizes of its released subject, its place and group in the paper's split, the edge list published for
 it (`paper`) or, where we do not have that, `worked_out` by rule, and for a case of the paper's pool
-its fold, which is ours (`corpus.pools`).
+its fold, which is ours (`cases.relations`).
 """
 
 import json
@@ -16,12 +16,13 @@ from importlib.resources import files
 from typing import Any
 
 from graphcircuits.cases.case import Case, SubjectDims
-from graphcircuits.cases.interpbench import combinations, counting, maps, moving
+from graphcircuits.cases.idioms import cases_in
+from graphcircuits.cases.interpbench import counting, maps, moving
 
 CASES = {
     case.id: case
     for case in sorted(
-        (*maps.CASES, *combinations.CASES, *counting.CASES, *moving.CASES),
+        (*maps.MAPS, *cases_in(maps, counting, moving)),
         key=lambda case: (case.id.count("-"), int(case.id.split("-")[1])),
     )
 }

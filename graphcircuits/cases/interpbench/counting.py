@@ -1,12 +1,11 @@
 """InterpBench's cases whose heads count: selector widths, then elementwise functions of them."""
 
-from graphcircuits.cases.interpbench.recipe import (
+from graphcircuits.cases.idioms import (
     ABC,
     TO_29,
-    TO_TEN,
     histogram,
+    ib_recipe,
     length_of,
-    recipe,
     zero,
 )
 from graphcircuits.rasp import (
@@ -21,7 +20,7 @@ from graphcircuits.rasp import (
 )
 
 
-@recipe(
+@ib_recipe(
     "ib-7",
     "histogram",
     "Number of occurrences of the current token in the sequence.",
@@ -32,7 +31,7 @@ def occurrences() -> SOp:
     return histogram()
 
 
-@recipe(
+@ib_recipe(
     "ib-14",
     "count-a",
     "Number of 'a' in the sequence, repeated at every position.",
@@ -44,7 +43,7 @@ def count_a() -> SOp:
     return SelectorWidth(is_a).named("count_a")
 
 
-@recipe(
+@ib_recipe(
     "ib-18",
     "frequency-class",
     "'frequent' if count > n/2, 'common' if count > n/4, otherwise 'rare'.",
@@ -60,7 +59,7 @@ def frequency_class() -> SOp:
     return SequenceMap(classify, histogram(), length_of(tokens, selector="all_true_selector"))
 
 
-@recipe(
+@ib_recipe(
     "ib-25",
     "relative-frequency",
     "Count of the current token divided by the sequence length.",
@@ -72,25 +71,13 @@ def relative_frequency() -> SOp:
     return SequenceMap(lambda count, n: count / n if n else None, histogram(), length)
 
 
-@recipe(
-    "ib-44",
-    "count-greater",
-    "Number of greater elements.",
-    vocab=TO_TEN,
-    causal=False,
-)
+@ib_recipe("ib-44", "count-greater", "Number of greater elements.", causal=False)
 def count_greater() -> SOp:
     greater = Select(tokens, tokens, Comparison.GT).named("greater_than_selector")
     return SelectorWidth(greater).named("count_greater_than")
 
 
-@recipe(
-    "ib-45",
-    "double-first-half",
-    "Double the elements of the first half.",
-    vocab=TO_TEN,
-    causal=False,
-)
+@ib_recipe("ib-45", "double-first-half", "Double the elements of the first half.", causal=False)
 def double_first_half() -> SOp:
     first_half = SequenceMap(lambda i, n: int(i < n / 2), indices, length_of(tokens)).named(
         "first_half_selector"
@@ -100,31 +87,25 @@ def double_first_half() -> SOp:
     )
 
 
-@recipe("ib-63", "count-less", "Number of smaller elements.", vocab=TO_TEN, causal=False)
+@ib_recipe("ib-63", "count-less", "Number of smaller elements.", causal=False)
 def count_less() -> SOp:
     less = Select(tokens, tokens, Comparison.LT).named("lt_selector")
     return SelectorWidth(less).named("count_lt")
 
 
-@recipe("ib-67", "times-length", "Multiply by the sequence length.", vocab=TO_TEN, causal=False)
+@ib_recipe("ib-67", "times-length", "Multiply by the sequence length.", causal=False)
 def times_length() -> SOp:
     length = length_of(tokens, selector="all_true_selector", named="length_sequence")
     return SequenceMap(lambda x, n: x * n, tokens, length).named("multiply_by_length_sequence")
 
 
-@recipe("ib-71", "divide-by-length", "Divide by the sequence length.", vocab=TO_TEN, causal=False)
+@ib_recipe("ib-71", "divide-by-length", "Divide by the sequence length.", causal=False)
 def divide_by_length() -> SOp:
     length = length_of(tokens, selector="all_true_selector")
     return SequenceMap(lambda x, n: x / n if n else 0, tokens, length).named("divided_by_length")
 
 
-@recipe(
-    "ib-82",
-    "halve-second-half",
-    "Halve the elements of the second half.",
-    vocab=TO_TEN,
-    causal=False,
-)
+@ib_recipe("ib-82", "halve-second-half", "Halve the elements of the second half.", causal=False)
 def halve_second_half() -> SOp:
     length = length_of(tokens, selector="all_true_selector")
     half = Map(lambda n: n // 2, length).named("half_length")
@@ -134,11 +115,10 @@ def halve_second_half() -> SOp:
     )
 
 
-@recipe(
+@ib_recipe(
     "ib-124",
     "all-equal",
     "1 if all elements are equal else 0.",
-    vocab=TO_TEN,
     causal=False,
     sampler="constant-or-distinct",
 )
@@ -148,7 +128,7 @@ def all_equal() -> SOp:
     return Map(lambda count: int(count > 0), like_all_others)
 
 
-@recipe(
+@ib_recipe(
     "ib-129",
     "all-even",
     "1 if all elements are even else 0.",
@@ -160,19 +140,3 @@ def all_even() -> SOp:
     even = Map(lambda x: int(x % 2 == 0), tokens).named("check_multiple_of_2")
     odd_count = SelectorWidth(Select(even, zero(), Comparison.EQ))
     return Map(lambda count: int(count == 0), odd_count)
-
-
-CASES = (
-    occurrences,
-    count_a,
-    frequency_class,
-    relative_frequency,
-    count_greater,
-    double_first_half,
-    count_less,
-    times_length,
-    divide_by_length,
-    halve_second_half,
-    all_equal,
-    all_even,
-)

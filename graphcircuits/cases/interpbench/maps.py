@@ -1,11 +1,11 @@
-"""InterpBench's cases that are one elementwise map of the tokens: one MLP, no attention."""
+"""InterpBench's cases without attention: maps of tokens, and several values of one position."""
 
 import math
 from collections.abc import Callable
 
 from graphcircuits.cases.case import Case
-from graphcircuits.cases.interpbench.recipe import TO_29, TO_TEN, WORDS, recipe
-from graphcircuits.rasp import Map, Value, tokens
+from graphcircuits.cases.idioms import ABC, TO_29, TO_TEN, WORDS, ib_recipe
+from graphcircuits.rasp import Map, SequenceMap, SOp, Value, indices, tokens
 
 SIGNED = tuple(range(-10, 10))
 TENTHS = tuple(n / 10 - 1 for n in range(20))  # -1.0 to 0.9, rounded as in the public benchmark
@@ -21,7 +21,7 @@ def token_map(
     named: str = "map",
 ) -> Case:
     """The case whose program is `f` of every token."""
-    return recipe(id, name, task, vocab=vocab)(lambda: Map(f, tokens).named(named))
+    return ib_recipe(id, name, task, vocab=vocab)(lambda: Map(f, tokens).named(named))
 
 
 def vowel_consonant_ratio(word: str) -> float:
@@ -72,7 +72,7 @@ def reflect(x: int, low: int, high: int) -> int:
     return low + min(offset, period - offset)
 
 
-CASES = (
+MAPS = (
     token_map("ib-8", "identity", "Copy the integer token.", lambda x: x),
     token_map(
         "ib-20",
@@ -267,3 +267,56 @@ CASES = (
     ),
     token_map("ib-123", "acos", "Arc cosine.", math.acos, TENTHS),
 )
+
+
+# Several values of one position
+
+
+@ib_recipe("ib-15", "two-x-minus-index", "2*token - index.", vocab=(0, 1, 2, 3, 4), max_seq_len=5)
+def two_x_minus_index() -> SOp:
+    pair = SequenceMap(lambda x, y: (x, y), tokens, tokens)
+    triple = SequenceMap(lambda xy, z: (*xy, z), pair, indices)
+    return Map(lambda xyz: xyz[0] + xyz[1] - xyz[2], triple)
+
+
+@ib_recipe("ib-26", "repeat-by-position", "Repeat the letter (index+1) times.", vocab=ABC)
+def repeat_by_position() -> SOp:
+    return SequenceMap(lambda x, i: x * (i + 1), tokens, indices)
+
+
+@ib_recipe(
+    "ib-40", "digit-sum", "Tens digit plus ones digit of the number.", vocab=tuple(range(29))
+)
+def digit_sum() -> SOp:
+    tens = Map(lambda x: x // 10, tokens).named("tens_place")
+    ones = Map(lambda x: x % 10, tokens).named("ones_place")
+    return SequenceMap(lambda x, y: x + y, tens, ones).named("sum_digits")
+
+
+@ib_recipe("ib-53", "increment-odd-index", "Add 1 at odd positions.")
+def increment_odd_index() -> SOp:
+    odd = Map(lambda i: i % 2, indices).named("odd_index_marker")
+    return SequenceMap(lambda x, flag: x + flag, tokens, odd).named("incremented_elements")
+
+
+@ib_recipe(
+    "ib-56",
+    "zero-every-third",
+    "Positions 2, 5, 8 (0-based) become 0, all others keep their value.",
+)
+def zero_every_third() -> SOp:
+    third = Map(lambda i: int(i % 3 == 2), indices).named("every_third_numerical")
+    return SequenceMap(lambda x, flag: 0 if flag else x, tokens, third).named("result_sequence")
+
+
+@ib_recipe("ib-106", "mask-index-1", "Keep only the element at index 1, 0 elsewhere.")
+def mask_index_1() -> SOp:
+    return SequenceMap(lambda x, i: x if i == 1 else 0, tokens, indices)
+
+
+@ib_recipe("ib-130", "clip-2-7", "Clip to [2,7].", vocab=tuple(range(-15, 15)))
+def clip_2_7() -> SOp:
+    low = Map(lambda _: 2, tokens)
+    high = Map(lambda _: 7, tokens)
+    raised = SequenceMap(max, tokens, low)
+    return SequenceMap(min, raised, high)

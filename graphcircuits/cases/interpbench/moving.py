@@ -1,13 +1,12 @@
 """InterpBench's cases whose heads move values: running means, shifts, permutations, look-ups."""
 
-from graphcircuits.cases.interpbench.recipe import (
+from graphcircuits.cases.idioms import (
     ABC,
     LETTERS,
     TO_29,
-    TO_TEN,
     WORDS,
+    ib_recipe,
     length_of,
-    recipe,
     shift_by,
     zero,
 )
@@ -26,7 +25,7 @@ from graphcircuits.rasp import (
 )
 
 
-@recipe("ib-2", "reverse", "Output the letters in reverse order.", vocab=LETTERS, causal=False)
+@ib_recipe("ib-2", "reverse", "Output the letters in reverse order.", vocab=LETTERS, causal=False)
 def reverse() -> SOp:
     length = length_of(tokens, selector="all_true_selector")
     distance_to_end = SequenceMap(lambda n, i: n - i, length, indices).named("opp_idx")
@@ -46,7 +45,7 @@ def prefix_fraction() -> SOp:
     return running_fraction(is_x).named("frac_prevs")
 
 
-prefix_fraction_x = recipe(
+prefix_fraction_x = ib_recipe(
     "ib-3",
     "prefix-fraction-x",
     "Running fraction of 'x' among the tokens up to and including each position.",
@@ -54,7 +53,7 @@ prefix_fraction_x = recipe(
     max_seq_len=5,
 )(prefix_fraction)
 
-prefix_fraction_x_long = recipe(
+prefix_fraction_x_long = ib_recipe(
     "ib-39",
     "prefix-fraction-x-long",
     "Running fraction of 'x', with 26 letters and longer sequences.",
@@ -63,7 +62,7 @@ prefix_fraction_x_long = recipe(
 )(prefix_fraction)
 
 
-@recipe(
+@ib_recipe(
     "ib-4",
     "bracket-pair-balance",
     "Running fraction of '(' minus running fraction of ')'.",
@@ -77,7 +76,7 @@ def bracket_pair_balance() -> SOp:
     return numerical(LinearSequenceMap(opens, closes, 1.0, -1.0)).named("pair_balance")
 
 
-@recipe(
+@ib_recipe(
     "ib-11",
     "same-length-mean",
     "For each word, output the mean word length over words with equal length, i.e. its own length.",
@@ -94,7 +93,7 @@ def _direction(before: int, after: int) -> str:
     return "increasing" if before < after else "decreasing"
 
 
-@recipe(
+@ib_recipe(
     "ib-13",
     "trend-before-fix",
     "Whether the digits are rising, falling or constant around each position, from the previous "
@@ -109,7 +108,7 @@ def trend_before_fix() -> SOp:
     return SequenceMap(lambda x, y: x if y == "constant" else y, from_previous, to_next)
 
 
-@recipe(
+@ib_recipe(
     "ib-13-fixed",
     "trend",
     "Whether the digits are rising, falling or constant towards the next digit; the public program "
@@ -121,7 +120,7 @@ def trend() -> SOp:
     return SequenceMap(_direction, tokens, shift_by(-1))
 
 
-@recipe(
+@ib_recipe(
     "ib-19",
     "drop-repeats",
     "Keep the token unless it equals the previous token, then None.",
@@ -134,11 +133,8 @@ def drop_repeats() -> SOp:
     ).named("sequential_duplicate_removal")
 
 
-@recipe(
-    "ib-21",
-    "unique-tokens",
-    "Keep the first occurrence of every token, None elsewhere.",
-    vocab=ABC,
+@ib_recipe(
+    "ib-21", "unique-tokens", "Keep the first occurrence of every token, None elsewhere.", vocab=ABC
 )
 def unique_tokens() -> SOp:
     place = SequenceMap(lambda x, i: (x, i), tokens, indices)
@@ -149,17 +145,16 @@ def unique_tokens() -> SOp:
     return Aggregate(is_first, tokens).named("unique_tokens")
 
 
-@recipe("ib-24", "self-lookup", "Copy the token by attending to the own position.", vocab=ABC)
+@ib_recipe("ib-24", "self-lookup", "Copy the token by attending to the own position.", vocab=ABC)
 def self_lookup() -> SOp:
     itself = Select(indices, indices, Comparison.EQ)
     return Aggregate(itself, tokens).named("first_occurrence")
 
 
-@recipe(
+@ib_recipe(
     "ib-58",
     "mirror-first-half",
     "Write the mirrored first half over the second half.",
-    vocab=TO_TEN,
     causal=False,
 )
 def mirror_first_half() -> SOp:
@@ -169,12 +164,8 @@ def mirror_first_half() -> SOp:
     return Aggregate(from_origin, tokens).named("mirrored_sequence")
 
 
-@recipe(
-    "ib-93",
-    "swap-odd-pairs",
-    "Swap positions (1,2),(3,4),...; the first stays.",
-    vocab=TO_TEN,
-    causal=False,
+@ib_recipe(
+    "ib-93", "swap-odd-pairs", "Swap positions (1,2),(3,4),...; the first stays.", causal=False
 )
 def swap_odd_pairs() -> SOp:
     def partner(i: int, n: int) -> int:
@@ -187,13 +178,7 @@ def swap_odd_pairs() -> SOp:
     return Aggregate(Select(indices, origin, Comparison.EQ), tokens)
 
 
-@recipe(
-    "ib-97",
-    "scale-by-max",
-    "Divide by the maximum (0 if the maximum is 0).",
-    vocab=TO_TEN,
-    causal=False,
-)
+@ib_recipe("ib-97", "scale-by-max", "Divide by the maximum (0 if the maximum is 0).", causal=False)
 def scale_by_max() -> SOp:
     length = length_of(tokens, selector="all_true_selector")
     # The index breaks ties, so exactly one position counts as the maximum.
@@ -207,11 +192,10 @@ def scale_by_max() -> SOp:
     )
 
 
-@recipe(
+@ib_recipe(
     "ib-103",
     "swap-consecutive",
     "Swap positions (0,1),(2,3),...; an unpaired last one stays.",
-    vocab=TO_TEN,
     causal=False,
 )
 def swap_consecutive() -> SOp:
@@ -225,25 +209,15 @@ def swap_consecutive() -> SOp:
     return Aggregate(Select(indices, origin, Comparison.EQ), tokens)
 
 
-@recipe(
-    "ib-110",
-    "insert-zeros",
-    "Element i//2 at even positions, 0 at odd positions.",
-    vocab=TO_TEN,
-    causal=False,
+@ib_recipe(
+    "ib-110", "insert-zeros", "Element i//2 at even positions, 0 at odd positions.", causal=False
 )
 def insert_zeros() -> SOp:
     stretched = Aggregate(Select(indices, indices, lambda key, query: key == query // 2), tokens)
     return SequenceMap(lambda x, i: x if i % 2 == 0 else 0, stretched, indices)
 
 
-@recipe(
-    "ib-111",
-    "last-then-zeros",
-    "Last element at position 0, 0 elsewhere.",
-    vocab=TO_TEN,
-    causal=False,
-)
+@ib_recipe("ib-111", "last-then-zeros", "Last element at position 0, 0 elsewhere.", causal=False)
 def last_then_zeros() -> SOp:
     last_index = Map(lambda n: n - 1, length_of(tokens))
     is_last = Select(indices, last_index, Comparison.EQ).named("last_element_selector")
@@ -251,7 +225,7 @@ def last_then_zeros() -> SOp:
     return SequenceMap(lambda x, i: x if i == 0 else 0, last, indices)
 
 
-@recipe(
+@ib_recipe(
     "ib-113",
     "reverse-if-sorted",
     "Reverse the sequence if ascending, else unchanged.",
@@ -271,24 +245,3 @@ def reverse_if_sorted() -> SOp:
     turned = SequenceMap(lambda s, d: s * d, sign, offset)
     target = SequenceMap(lambda c, d: c + d, center, turned)
     return Aggregate(Select(target, indices, Comparison.EQ), tokens)
-
-
-CASES = (
-    reverse,
-    prefix_fraction_x,
-    bracket_pair_balance,
-    same_length_mean,
-    trend_before_fix,
-    trend,
-    drop_repeats,
-    unique_tokens,
-    self_lookup,
-    prefix_fraction_x_long,
-    mirror_first_half,
-    swap_odd_pairs,
-    scale_by_max,
-    swap_consecutive,
-    insert_zeros,
-    last_then_zeros,
-    reverse_if_sorted,
-)

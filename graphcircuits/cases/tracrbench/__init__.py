@@ -6,7 +6,8 @@ inputs of one length it never changes, so no intervention there can show what th
 """
 
 from graphcircuits.cases.case import Case
-from graphcircuits.cases.tracrbench import counting, elementwise, ranking, reading
+from graphcircuits.cases.idioms import cases_in
+from graphcircuits.cases.tracrbench import counting, ranking, reading
 
 REPEATS = {
     "tb-count-frequency": "ib-7",
@@ -23,4 +24,4 @@ REPEATS = {
 
 def cases() -> tuple[Case, ...]:
     """All cases, the ones without attention first."""
-    return (*elementwise.CASES, *reading.CASES, *counting.CASES, *ranking.CASES)
+    return tuple(cases_in(reading, counting, ranking))

@@ -128,20 +128,3 @@ def check_palindrome() -> SOp:
 def at_least_two_equal() -> SOp:
     repeated = how_many(frequency(), lambda count: count > 1)
     return Map(lambda count: int(count > 0), repeated)
-
-
-CASES = (
-    sequence_length,
-    count_frequency,
-    count_occurrences,
-    histogram,
-    count_less_freq,
-    rank,
-    remove_duplicates,
-    one_hot_decode,
-    check_alternating,
-    check_descending,
-    check_increasing,
-    check_palindrome,
-    at_least_two_equal,
-)

@@ -1,16 +1,16 @@
 """TracrBench's tasks that rank: count smaller or larger keys, then read by rank."""
 
 from graphcircuits.cases.idioms import (
-    TO_FOUR,
     constant,
     frequency,
     larger,
     last,
     length,
     of_rank,
-    place,
     recipe,
     smaller,
+    token_and_index,
+    up_to_four,
 )
 from graphcircuits.rasp import (
     Comparison,
@@ -36,48 +36,42 @@ def minimum(key: SOp) -> SOp:
 
 @recipe("tb-max-element", "The largest token, everywhere.", sampler="subset")
 def max_element() -> SOp:
-    return maximum(place())
+    return maximum(token_and_index())
 
 
 @recipe("tb-min-element", "The smallest token, everywhere.", sampler="subset")
 def min_element() -> SOp:
-    key = place()
+    key = token_and_index()
     not_smaller = SelectorWidth(Select(key, key, Comparison.GEQ)).named("not_smaller")
     return of_rank(not_smaller, length())
 
 
-@recipe(
+@up_to_four(
     "tb-rescale-by-max",
     "The token divided by the largest token (by 1 when that is 0).",
-    vocab=TO_FOUR,
-    max_seq_len=7,
     sampler="subset",
 )
 def rescale_by_max() -> SOp:
-    divisor = Map(lambda most: most or 1, maximum(place())).named("divisor")
+    divisor = Map(lambda most: most or 1, maximum(token_and_index())).named("divisor")
     return SequenceMap(lambda x, y: x / y, tokens, divisor)
 
 
-@recipe(
+@up_to_four(
     "tb-rescale",
     "The tokens rescaled so that the smallest is 0 and the largest 1; all 1 when they are equal.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
     sampler="subset",
 )
 def rescale() -> SOp:
-    key = place()
+    key = token_and_index()
     least, most = minimum(key), maximum(key)
     spread = SequenceMap(lambda x, y: x - y, most, least).named("spread")
     above = SequenceMap(lambda x, y: x - y, tokens, least).named("above_minimum")
     return SequenceMap(lambda x, y: x / y if y else 1.0, above, spread)
 
 
-@recipe(
+@up_to_four(
     "tb-swap-min-max",
     "Every largest token replaced by the smallest one and the other way round.",
-    vocab=TO_FOUR,
-    max_seq_len=7,
     sampler="subset",
 )
 def swap_min_max() -> SOp:
@@ -85,13 +79,13 @@ def swap_min_max() -> SOp:
         low, high = ends
         return {low: high, high: low}.get(x, x)
 
-    key = place()
+    key = token_and_index()
     ends = SequenceMap(lambda x, y: (x, y), minimum(key), maximum(key)).named("ends")
     return SequenceMap(swapped, tokens, ends)
 
 
 def median() -> SOp:
-    rank, n = smaller(place()), length()
+    rank, n = smaller(token_and_index()), length()
     below = of_rank(rank, Map(lambda n: last(n) // 2, n).named("lower_middle"))
     above = of_rank(rank, Map(lambda n: n // 2, n).named("upper_middle"))
     return SequenceMap(lambda x, y: (x + y) / 2, below, above)
@@ -107,7 +101,7 @@ compute_median, set_to_median = (
 
 
 def ascending() -> SOp:
-    return of_rank(smaller(place()), indices)
+    return of_rank(smaller(token_and_index()), indices)
 
 
 sort, sorting = (
@@ -132,18 +126,3 @@ def sort_freq() -> SOp:
     rarity = Map(lambda count: -count, frequency()).named("rarity")
     key = SequenceMap(lambda x, i: (x, i), rarity, indices).named("key")
     return of_rank(smaller(key), indices)
-
-
-CASES = (
-    max_element,
-    min_element,
-    rescale_by_max,
-    rescale,
-    swap_min_max,
-    compute_median,
-    set_to_median,
-    sort,
-    sorting,
-    sort_unique,
-    sort_freq,
-)

@@ -1,4 +1,4 @@
-"""TracrBench's tasks whose heads read tokens from fixed, neighbouring or computed positions."""
+"""TracrBench's tasks that read tokens at the same, at fixed, neighbouring or computed positions."""
 
 from fractions import Fraction
 
@@ -15,6 +15,71 @@ from graphcircuits.cases.idioms import (
     recipe,
 )
 from graphcircuits.rasp import Aggregate, Map, Select, SequenceMap, SOp, indices, tokens
+
+# Single positions: one MLP, no attention
+
+
+@recipe(
+    "tb-alternate-elements",
+    "The token at even positions, the position number at odd ones.",
+    causal=True,
+)
+def alternate_elements() -> SOp:
+    return SequenceMap(lambda x, i: x if i % 2 == 0 else i, tokens, indices)
+
+
+@recipe("tb-check-even", "1 where the token is even, 0 where it is odd.", causal=True)
+def check_even() -> SOp:
+    return Map(lambda x: int(x % 2 == 0), tokens)
+
+
+@recipe("tb-divide-by", "Half of each token.", causal=True)
+def divide_by() -> SOp:
+    return Map(lambda x: x / 2, tokens)
+
+
+@recipe("tb-increment-by-index", "Token plus position.", causal=True)
+def increment_by_index() -> SOp:
+    return SequenceMap(lambda x, i: x + i, tokens, indices)
+
+
+# The next three read the token and do not use it: TracrBench's programs are functions of tokens.
+
+
+@recipe("tb-index-parity", "0 at even positions, 1 at odd ones.", causal=True)
+def index_parity() -> SOp:
+    return SequenceMap(lambda _, i: i % 2, tokens, indices)
+
+
+@recipe("tb-position", "The position, counted from 1.", causal=True)
+def position() -> SOp:
+    return SequenceMap(lambda _, i: i + 1, tokens, indices)
+
+
+@recipe("tb-set-to-index", "The position, counted from 0.", causal=True)
+def set_to_index() -> SOp:
+    return SequenceMap(lambda _, i: i, tokens, indices)
+
+
+@recipe("tb-replace-small-tokens", "0 instead of tokens below 2.", causal=True)
+def replace_small_tokens() -> SOp:
+    return Map(lambda x: x if x >= 2 else 0, tokens)
+
+
+@recipe(
+    "tb-wrap",
+    "The token wrapped around into 2..6: plus or minus 5 until it fits.",
+    vocab=tuple(range(10)),
+    causal=True,
+)
+def wrap() -> SOp:
+    return Map(lambda x: 2 + (x - 2) % 5, tokens)
+
+
+@recipe("tb-zero-even-indices", "0 at even positions, the token at odd ones.", causal=True)
+def zero_even_indices() -> SOp:
+    return SequenceMap(lambda x, i: x if i % 2 == 1 else 0, tokens, indices)
+
 
 # Fixed positions
 
@@ -166,9 +231,9 @@ def one_if_equal_to_next() -> SOp:
 # The end
 
 
-def from_the_end(place: int, n: SOp) -> SOp:
-    """The token `place` positions before the end, 1 for the last one."""
-    return gather(Map(lambda n: max(n - place, 0), n).named(f"end_minus_{place}"))
+def from_the_end(distance: int, n: SOp) -> SOp:
+    """The token `distance` positions before the end, 1 for the last one."""
+    return gather(Map(lambda n: max(n - distance, 0), n).named(f"end_minus_{distance}"))
 
 
 @recipe("tb-average-first-last", "The mean of the first and the last token, everywhere.")
@@ -209,8 +274,7 @@ def swap_first_last() -> SOp:
 
 
 @recipe(
-    "tb-flip-halves",
-    "First and second half exchanged; the middle token of an odd length stays.",
+    "tb-flip-halves", "First and second half exchanged; the middle token of an odd length stays."
 )
 def flip_halves() -> SOp:
     def origin(i: int, n: int) -> int:
@@ -246,32 +310,3 @@ def elementwise_product_of_half_sequence() -> SOp:
     mirror = mirror_index(length())
     second = gather(mirror, stretched(gather(mirror).named("reversed"))).named("second_half")
     return SequenceMap(lambda x, y: x * y, stretched(tokens), second)
-
-
-CASES = (
-    first_element,
-    element_second,
-    check_multiple_of_first,
-    one_hot_first,
-    element_divide,
-    polynomial,
-    multiply_all_elements,
-    swap_elements,
-    pairwise_max,
-    pairwise_sum,
-    rolling_max,
-    zero_if_less_than_previous,
-    predecessor_difference,
-    difference_to_next,
-    product_with_next,
-    sum_with_next,
-    one_if_equal_to_next,
-    average_first_last,
-    check_last_two_equal,
-    sum_of_last_two,
-    rotate_left,
-    swap_first_last,
-    flip_halves,
-    interleave_reverse,
-    elementwise_product_of_half_sequence,
-)

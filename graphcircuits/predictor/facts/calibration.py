@@ -5,8 +5,7 @@
    (Platt 1999) and a monotone step function (isotonic regression, by pooling adjacent violators),
    each on half of the cases, and takes the second only where it is clearly better on the other
    half. Labels are drawn in from 0 and 1 as Platt does, so that no edge is ever certain.
-2. `reliability` is a table of what was said and what was true; `calibration_error` is the mean
-   distance between the two (Naeini et al. 2015).
+2. `lab/benchmarks/reliability.py` measures how true the probabilities are.
 
 What a label means is up to who fits. Where the true circuit is known it says whether the edge is in
 it. Where none is, `needed` gives one that can be measured: whether the edge is among the best edges
@@ -28,7 +27,6 @@ from graphcircuits.io.files import short
 
 CLEARLY = 0.02
 """Share of the log loss by which isotonic regression must be better to be taken."""
-BINS = 10
 STEPS = 100
 """Newton's method needs about ten."""
 
@@ -86,19 +84,19 @@ def calibration_to_json(calibration: Calibration) -> dict[str, Any]:
     return {"kind": kind} | {k: list(v) if isinstance(v, tuple) else v for k, v in values}
 
 
-def calibration_from_json(found: object) -> Calibration:
+def calibration_from_json(stored: object) -> Calibration:
     """What `calibration_to_json` gave; anything else is a ValueError."""
     fields = {"platt": ("scale", "bias"), "isotonic": ("logits", "probabilities")}
-    kind = str(found.get("kind")) if isinstance(found, dict) else ""
-    if kind not in fields or not isinstance(found, dict) or {*found} != {"kind", *fields[kind]}:
-        raise ValueError(f"calibration must be of the kind platt or isotonic, got {short(found)}")
-    values = [found[name] for name in fields[kind]]
+    kind = str(stored.get("kind")) if isinstance(stored, dict) else ""
+    if kind not in fields or not isinstance(stored, dict) or {*stored} != {"kind", *fields[kind]}:
+        raise ValueError(f"calibration must be of the kind platt or isotonic, got {short(stored)}")
+    values = [stored[name] for name in fields[kind]]
     try:
         if kind == "platt":
             return Platt(*map(_number, values))
         return Isotonic(*([_number(x) for x in value] for value in values))
     except (TypeError, OverflowError) as error:
-        raise ValueError(f"calibration must hold numbers, got {short(found)}") from error
+        raise ValueError(f"calibration must hold numbers, got {short(stored)}") from error
 
 
 def _number(value: object) -> float:
@@ -133,8 +131,8 @@ def fit_calibration(
         taken = ~left_out
         for name, fit in fits.items():
             fitted = fit(x[taken], targets[taken], weights[taken])
-            found = fitted(x[left_out]).double()
-            loss[name] += log_loss(found, targets[left_out], weights[left_out])
+            said = fitted(x[left_out]).double()
+            loss[name] += log_loss(said, targets[left_out], weights[left_out])
     better = loss["isotonic"] < (1 - CLEARLY) * loss["platt"]
     return fits["isotonic" if better else "platt"](x, targets, weights)
 
@@ -190,9 +188,9 @@ def _fit_platt(x: Tensor, targets: Tensor, weights: Tensor) -> Platt:
 
 def _fit_isotonic(x: Tensor, targets: Tensor, weights: Tensor) -> Isotonic:
     """The growing step function of the least squared error, by pooling adjacent violators."""
-    values, place = x.unique(return_inverse=True)
-    total = torch.zeros_like(values).index_add(0, place, weights)
-    means = torch.zeros_like(values).index_add(0, place, weights * targets) / total
+    values, number = x.unique(return_inverse=True)
+    total = torch.zeros_like(values).index_add(0, number, weights)
+    means = torch.zeros_like(values).index_add(0, number, weights * targets) / total
     blocks: list[tuple[float, float, int]] = []
     for value, weight in zip(means.tolist(), total.tolist(), strict=True):
         count = 1
@@ -221,55 +219,6 @@ def needed(logits: Float[Tensor, " edge"], size: int) -> Bool[Tensor, " edge"]:
     mask = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
     mask[order[:size]] = True
     return mask
-
-
-# How true it is
-
-
-@dataclass(frozen=True)
-class Bin:
-    """Edges whose probability lies in one interval."""
-
-    low: float
-    high: float
-    said: float
-    """Their mean probability."""
-    true: float
-    """The share of them that is in the circuit."""
-    weight: float
-    """Their share of all edges, every case weighing the same."""
-
-
-def reliability(
-    probabilities: Float[Tensor, " edge"],
-    labels: Bool[Tensor, " edge"],
-    cases: Int[Tensor, " edge"],
-    *,
-    bins: int = BINS,
-) -> list[Bin]:
-    """What was said and what was true, in intervals of equal width; empty ones are left out."""
-    weights, p = case_weights(cases), probabilities.double().cpu()
-    place = (p * bins).long().clamp(0, bins - 1)
-    sums = torch.zeros(3, bins, dtype=torch.float64)
-    rows = torch.stack([weights, weights * p, weights * labels.cpu().double()])
-    sums.index_add_(1, place, rows)
-    return [
-        Bin(i / bins, (i + 1) / bins, said / weight, true / weight, weight)
-        for i, (weight, said, true) in enumerate(sums.T.tolist())
-        if weight > 0
-    ]
-
-
-def calibration_error(
-    probabilities: Float[Tensor, " edge"],
-    labels: Bool[Tensor, " edge"],
-    cases: Int[Tensor, " edge"],
-    *,
-    bins: int = BINS,
-) -> float:
-    """The mean distance between what was said and what was true, over intervals."""
-    table = reliability(probabilities, labels, cases, bins=bins)
-    return sum(row.weight * abs(row.said - row.true) for row in table)
 
 
 def log_loss(

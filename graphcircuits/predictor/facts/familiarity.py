@@ -7,10 +7,10 @@ Two things are measured, neither of which knows the name of an architecture:
 2. `Cloud.distance`: the Mahalanobis distance of a case's mean features from those of the training
    cases, with the covariance shrunk towards a multiple of the identity (Ledoit and Wolf 2004).
 
-`fit_familiarity` measures both on the cases of the training, distances to a cloud without the own
-group, and keeps a limit that one in a hundred of them exceeds. A case's *strangeness* is the larger
-of the two by their limits: at most 1 for what is familiar. Its `share` is that of the training
-cases that are at least as strange.
+`fit_familiarity` measures both on the cases of the training, distances to a cloud without the
+case's group, and remembers a limit that one in a hundred of them exceeds. A case's *strangeness* is
+the larger of the two by their limits: at most 1 for what is familiar. Its `share` is that of the
+training cases that are at least as strange.
 
 The distance alone says little: models that were trained as people train them lie about as near as
 planted ones, and yet have other circuits (docs/predictor.md). So it counts as a guard, from GUARD
@@ -30,10 +30,10 @@ LIMIT = 0.99
 """The quantile of the training cases up to which a case is familiar."""
 GUARD = 1.5
 """How far beyond that quantile a distance must be: that of some tens of cases is uncertain."""
-PARTS = 10
-"""Into how many parts groups are dealt to measure distances of cases that were left out."""
-LEAST = 1e-2
-"""The smallest deviation of a feature that counts: columns are of order one."""
+PIECES = 10
+"""Into how many pieces groups are divided, each measured against the others."""
+SMALLEST_DEVIATION = 1e-2
+"""Of a feature: columns are of order one, and one that hardly varies would decide everything."""
 SINGULAR = 1e-4
 """The smallest eigenvalue of a covariance that counts."""
 TINY = 1e-12
@@ -83,7 +83,7 @@ class Cloud:
 
 @dataclass(frozen=True, eq=False)
 class KnownCases:
-    """What `fit_familiarity` keeps of the training cases."""
+    """What a predictor remembers of its training cases."""
 
     cloud: Cloud
     limits: Float[Tensor, "2"]
@@ -108,20 +108,21 @@ class KnownCases:
         return cloud | {"limits": self.limits, "strangeness": self.strangeness}
 
     @classmethod
-    def from_tensors(cls, found: Mapping[str, Tensor], columns: int) -> "KnownCases":
+    def from_tensors(cls, tensors: Mapping[str, Tensor], columns: int) -> "KnownCases":
         """What `tensors` gave, for tables of so many columns; anything else is a ValueError."""
         sizes = {"mean": (columns,), "whiten": (columns, columns), "limits": (2,)}
-        names = {*sizes, "strangeness"}
-        shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
-        whole = {*found} == names and all(shapes[name] == size for name, size in sizes.items())
-        if not whole or found["strangeness"].ndim != 1 or not shapes["strangeness"][0]:
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        whole = {*tensors} == {*sizes, "strangeness"} and all(
+            shapes[name] == size for name, size in sizes.items()
+        )
+        if not whole or tensors["strangeness"].ndim != 1 or not shapes["strangeness"][0]:
             raise ValueError(f"familiarity must be of {columns} columns, got {shapes}")
-        if any(x.dtype != torch.float32 or not x.isfinite().all() for x in found.values()):
+        if any(x.dtype != torch.float32 or not x.isfinite().all() for x in tensors.values()):
             raise ValueError("familiarity must be finite numbers in single precision")
-        if not found["limits"][0] >= 0 < found["limits"][1]:
-            raise ValueError(f"limits must be above 0, got {found['limits'].tolist()}")
-        cloud = Cloud(found["mean"], found["whiten"])
-        return cls(cloud, found["limits"], found["strangeness"])
+        if not tensors["limits"][0] >= 0 < tensors["limits"][1]:
+            raise ValueError(f"limits must be above 0, got {tensors['limits'].tolist()}")
+        cloud = Cloud(tensors["mean"], tensors["whiten"])
+        return cls(cloud, tensors["limits"], tensors["strangeness"])
 
 
 def case_features(reading: Reading) -> Float[Tensor, " column"]:
@@ -139,46 +140,31 @@ def disagreement(logits: Float[Tensor, "member edge"]) -> float:
 
 
 def fit_familiarity(
-    readings: Sequence[Reading],
-    logits: Sequence[Float[Tensor, "member edge"]] | None = None,
-    groups: Sequence[Hashable] | None = None,
-) -> KnownCases:
-    """The training cases, by readings of them and the logits that every member gave there.
-
-    Readings of one case, and of related ones, should have one group: a case is then not measured
-    against itself. Without groups every reading is one of its own, and without logits the distance
-    is all that counts.
-    """
-    groups = range(len(readings)) if groups is None else groups
-    counts = [len(readings), len(readings) if logits is None else len(logits), len(groups)]
-    if len({*counts}) > 1:
-        raise ValueError(
-            "every reading needs a group and, where some are given, logits: got "
-            f"{counts[0]} readings, {counts[2]} groups and {counts[1]} times logits."
-        )
-    features = torch.stack([case_features(reading) for reading in readings])
-    several = logits is not None and min(map(len, logits)) > 1
-    apart = [disagreement(each) for each in logits] if several and logits is not None else None
-    return known_cases(features, apart, groups)
-
-
-def known_cases(
     features: Float[Tensor, "case column"],
     disagreements: Sequence[float] | None,
     groups: Sequence[Hashable],
 ) -> KnownCases:
-    """The same by what cases look like, and how far the members of a predictor are apart there;
-    None for a single one."""
+    """What training cases look like, and how strange they are themselves.
+
+    Args:
+        features: Of every case (`case_features`).
+        disagreements: Of the members of the predictor on every case; None where there is one.
+        groups: The same for several readings of a case and for related cases: a case is not
+            measured against its own group.
+
+    Reference:
+        Lakshminarayanan et al. 2017 and Ledoit and Wolf 2004; docs/predictor.md.
+    """
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     if len(numbers) < 2:
         raise ValueError(
             f"familiarity is measured between groups of cases: give two at least, got "
             f"{len(numbers)}."
         )
-    part = torch.tensor([numbers[group] % PARTS for group in groups])
+    piece = torch.tensor([numbers[group] % PIECES for group in groups])
     distances = features.new_zeros(len(features))
-    for place in part.unique():
-        left_out = part == place
+    for one in piece.unique():
+        left_out = piece == one
         distances[left_out] = fit_cloud(features[~left_out]).distance(features[left_out])
     far = GUARD * distances.quantile(LIMIT).clamp_min(TINY)
     strangeness, torn = distances / far, torch.zeros(())
@@ -195,7 +181,7 @@ def fit_cloud(features: Float[Tensor, "case column"]) -> Cloud:
     features = features.double()
     mean = features.mean(0)
     spread = features.std(0, correction=0)
-    deviation = spread.clamp_min(LEAST)
+    deviation = spread.clamp_min(SMALLEST_DEVIATION)
     # What a column lacks to deviation one, since it hardly varies, is added by itself.
     lacking = 1 - (spread / deviation).square()
     covariance = shrunk((features - mean) / deviation) + lacking.diag()

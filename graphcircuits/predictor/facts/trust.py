@@ -15,8 +15,8 @@ from torch import Tensor
 
 RIDGE = 0.01
 """Of the squared weights, for columns of deviation one; the mean loss is of order one."""
-LEAST = 1e-2
-"""The smallest deviation of a feature that counts."""
+SMALLEST_DEVIATION = 1e-2
+"""Of a feature: one that hardly varies would decide everything."""
 STEPS = 100
 
 
@@ -37,14 +37,14 @@ class Trust:
         return {"weights": self.weights, "bias": self.bias}
 
     @classmethod
-    def from_tensors(cls, found: Mapping[str, Tensor], columns: int) -> "Trust":
+    def from_tensors(cls, tensors: Mapping[str, Tensor], columns: int) -> "Trust":
         """What `tensors` gave, for tables of so many columns; anything else is a ValueError."""
-        shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         if shapes != {"weights": (columns,), "bias": (1,)}:
             raise ValueError(f"trust must be of {columns} columns, got {shapes}")
-        if any(x.dtype != torch.float32 or not x.isfinite().all() for x in found.values()):
+        if any(x.dtype != torch.float32 or not x.isfinite().all() for x in tensors.values()):
             raise ValueError("trust must be finite numbers in single precision")
-        return cls(**found)
+        return cls(**tensors)
 
 
 def fit_trust(
@@ -60,7 +60,7 @@ def fit_trust(
             f"{int(helped.sum())} of {len(helped)} that it helped."
         )
     x = features.double()
-    mean, deviation = x.mean(0), x.std(0).clamp_min(LEAST)
+    mean, deviation = x.mean(0), x.std(0).clamp_min(SMALLEST_DEVIATION)
     columns = torch.cat([(x - mean) / deviation, torch.ones(len(x), 1).double()], dim=1)
     weights, targets = stakes.double() / stakes.double().sum(), helped.double()
     pull = ridge * torch.eye(columns.shape[1], dtype=torch.float64)

@@ -1,7 +1,7 @@
 """Sums over contexts of what gradients and writers make of each edge, block by block.
 
 1. The subject runs on the clean and on the corrupted prompts, and once more between the two
-   (`engine.between`) unless the gradient is to be taken at the clean run itself. Runs that need the
+   (`engine.passes`) unless the gradient is to be taken at the clean run itself. Runs that need the
    same are one batch.
 2. Of the writers the change from one run to the other, the clean output and the change in the run
    between are remembered, of the readers the gradient of the loss that each sends to the stream.
@@ -20,10 +20,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from graphcircuits.engine.between import Between
 from graphcircuits.engine.memory import CPU_BUFFER
 from graphcircuits.engine.passes import (
     Pass,
+    between,
     halves,
     joined,
     kept,
@@ -179,16 +179,16 @@ def _runs_between(
             own, other = halves(
                 kept(subject, subject.trace(torch.cat([clean, corrupted]), columns))
             )
-    middle = with_gradients(Between.of(subject, other, share), clean.clone(), columns, loss)
+    middle = with_gradients(between(subject, other, share), clean.clone(), columns, loss)
     losses = torch.cat([loss(own.logits), loss(other.logits)])
     dtype = torch.promote_types(subject.dtype, torch.float32)
     clean, corrupted = clean.to(dtype), corrupted.detach().to(dtype)
     layers = (
         (
-            torch.cat([far.z - near.z, near.z, far.z - between.z]),
-            torch.cat([far.hidden - near.hidden, near.hidden, far.hidden - between.hidden]),
+            torch.cat([far.z - near.z, near.z, far.z - mid.z]),
+            torch.cat([far.hidden - near.hidden, near.hidden, far.hidden - mid.hidden]),
         )
-        for near, far, between in zip(own.layers, other.layers, middle.layers, strict=True)
+        for near, far, mid in zip(own.layers, other.layers, middle.layers, strict=True)
     )
     change = corrupted - clean
     writers = outputs(subject, torch.cat([change, clean, change]), layers)

@@ -191,7 +191,7 @@ def prepare(case_id: str, folder: Path, steps: int) -> tuple[list[str], dict[str
     from graphcircuits.adapters.interpbench import export_interpbench
     from graphcircuits.methods import METHODS
     from graphcircuits.methods.acdc import THRESHOLDS
-    from graphcircuits.methods.probing import START
+    from graphcircuits.methods.gates import START
 
     case = load_case(case_id)
     subject = case.subject()

@@ -17,7 +17,8 @@ from typing import IO
 import torch
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parents[2]
+from lab import ROOT
+
 STEADY = 2.0
 """Largest ratio of the slowest to the fastest repeat at which a comparison means something."""
 

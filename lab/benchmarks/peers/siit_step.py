@@ -155,13 +155,14 @@ def next_of_previous() -> Any:
 def prepare(folder: Path) -> Callable[[dict[str, Any], int, int], Tensor]:
     """Write the peer's files; give a function that times our step under given settings."""
     from graphcircuits.adapters.interpbench import export_interpbench
-    from graphcircuits.cases.build import case_exchange, subject_codec, subject_config
+    from graphcircuits.cases.architectures import subject_config
+    from graphcircuits.cases.prepare import case_exchange
     from graphcircuits.fleets.train import SiitConfig, train_fleet
     from graphcircuits.subject.transformer import Transformer
 
     case = next_of_previous()
     generator = torch.Generator().manual_seed(0)
-    subject = Transformer.random(subject_config(case), generator, subject_codec(case))
+    subject = Transformer.random(subject_config(case), generator, case.codec)
     made = case_exchange(case, n_inputs=4096, n_interchanges=1024, seed=0)
     head = made.components.index("a0.h0")
     base, source = made.base[head, :ROWS], made.source[head, :ROWS]

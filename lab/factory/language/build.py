@@ -16,14 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from graphcircuits.cases import language_folder as folders
-from graphcircuits.io.disk import writing
-from graphcircuits.io.files import write_json
+from graphcircuits.io.files import write_json, writing
+from lab.factory.language import folder as folders
 from lab.factory.language.designs import Design
 from lab.factory.language.model import LanguageConfig, ModelJob
 from lab.factory.language.text import collect, installed_roots
 from lab.factory.language.tokens import bigram_loss, encode, make_tokenizer
-from lab.factory.language.workers import Watch, one_by_one, side_by_side
+from lab.factory.language.workers import Watch, make_each
 
 
 def make_models(
@@ -59,10 +58,7 @@ def make_models(
             for kind in dict.fromkeys(design.tokenizer for design in unmade):
                 _prepare(kind, Path(data, kind), documents)
             jobs = [ModelJob(design, folder, Path(data), config, device) for design in unmade]
-            if min(processes, len(jobs)) == 1:
-                yield from one_by_one(jobs, watch, deadline)
-            else:
-                yield from side_by_side(jobs, processes, watch, deadline)
+            yield from make_each(jobs, processes, watch, deadline)
 
 
 def _prepare(kind: str, place: Path, documents: dict[str, tuple[str, ...]]) -> None:

@@ -10,7 +10,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,8 @@ from torch import Tensor
 from graphcircuits.adapters.hf import no_bar
 from graphcircuits.adapters.hf_families import load_transformers
 from graphcircuits.adapters.load import load_model
-from graphcircuits.cases import language_folder as folders
-from graphcircuits.io.disk import writing
-from graphcircuits.io.files import read_json
+from graphcircuits.io.files import read_json, writing
+from lab.factory.language import folder as folders
 from lab.factory.language.designs import Design
 from lab.factory.language.train import held_out_loss, task_shares, train
 
@@ -68,8 +67,12 @@ class ModelJob:
     device: str
 
 
-def make_model(job: ModelJob, tell: Callable[[int, float], bool]) -> dict[str, Any]:
-    """Train, write, read back and judge a model; its report, which is kept with it."""
+def make_model(job: ModelJob) -> Generator[tuple[int, float] | dict[str, Any], None, None]:
+    """Train, write, read back and judge a model.
+
+    Yields the steps so far and the loss, now and then, and at last the report that is written with
+    the model.
+    """
     began, design, config = time.monotonic(), job.design, job.config
     data = job.data / design.tokenizer
     about = read_json(data / "about.json")
@@ -80,7 +83,7 @@ def make_model(job: ModelJob, tell: Callable[[int, float], bool]) -> dict[str, A
     with torch.random.fork_rng(cuda):
         torch.manual_seed(config.seed)
         model = design.model(len(tokenizer), tokenizer.eos_token_id).to(job.device)
-        train(
+        yield from train(
             model,
             training,
             context=design.context,
@@ -89,7 +92,6 @@ def make_model(job: ModelJob, tell: Callable[[int, float], bool]) -> dict[str, A
             lr=config.lr * math.sqrt(64 / design.width),
             weight_decay=design.weight_decay,
             seed=config.seed,
-            tell=tell,
         )
     report = {
         "model": design.name,
@@ -117,8 +119,10 @@ def make_model(job: ModelJob, tell: Callable[[int, float], bool]) -> dict[str, A
             report |= {"tasks": shares, "not_asked": refused}
         report["seconds"] = round(time.monotonic() - began, 1)
         if report["problem"] is None:
-            return folders.keep_model(place, job.folder, report)
-        return folders.keep_failure(job.folder, report)
+            report = folders.keep_model(place, job.folder, report)
+        else:
+            report = folders.keep_failure(job.folder, report)
+    yield report
 
 
 def _judged(loss: float, about: dict[str, float]) -> dict[str, Any]:

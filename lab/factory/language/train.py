@@ -12,7 +12,7 @@
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -26,19 +26,12 @@ from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.accuracy import share_right
 
 NOTICE = 50
-"""Steps after which progress is told, and after which a call to stop is heard."""
+"""Steps after which progress is yielded."""
 PROMPTS, PROMPT_SEED = 128, 1
 """In each task."""
 WINDOWS = 256
 """Of held-out text, at most."""
 _TOGETHER = 32
-
-Tell = Callable[[int, float], bool]
-"""Takes the number of steps done and the loss; whether to go on."""
-
-
-class Stopped(Exception):
-    """Training was called off; nothing is kept of it."""
 
 
 def train(
@@ -51,9 +44,11 @@ def train(
     lr: float,
     weight_decay: float,
     seed: int,
-    tell: Tell,
-) -> float:
-    """Train the model, on its device, on `batch` tokens of the stream per step; the last loss."""
+) -> Iterator[tuple[int, float]]:
+    """Train the model, on its device, on `batch` tokens of the stream for each step.
+
+    Yields the steps so far and the loss, now and then and at the end.
+    """
     device = stream.device
     generator = torch.Generator(device).manual_seed(seed)
     window = torch.arange(context + 1, device=device)
@@ -64,7 +59,6 @@ def train(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps))
     mixed = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
     model.train()
-    loss = torch.full((), math.nan)
     for step in range(steps):
         starts = torch.randint(last, (rows, 1), generator=generator, device=device)
         tokens = stream[starts + window].long()
@@ -76,13 +70,11 @@ def train(
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
-        if (step + 1) % NOTICE == 0:
-            if not tell(step + 1, now := loss.item()):
-                raise Stopped
+        if (step + 1) % NOTICE == 0 or step + 1 == steps:
+            yield step + 1, (now := loss.item())
             if not math.isfinite(now):
                 break  # it does not come back from there
     model.eval()
-    return loss.item()
 
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

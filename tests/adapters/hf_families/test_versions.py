@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from graphcircuits.adapters.hf_families import FAMILIES
-from graphcircuits.adapters.hf_families.rotary import rotary_in
+from graphcircuits.adapters.hf import FAMILIES
+from graphcircuits.adapters.hf_families import rotary_in
 from graphcircuits.subject.layers import RotaryScaling
 from tests.adapters.hf_models import LINEAR, LLAMA3, LOCAL, SIZES, make_config
 

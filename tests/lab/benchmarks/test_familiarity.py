@@ -17,12 +17,14 @@ from lab.benchmarks.familiarity import (
 
 
 def test_figures_by_hand() -> None:
-    assert rank_correlation([1, 2, 3, 10], [5, 6, 7, 8]) == pytest.approx(1)
-    assert rank_correlation([1, 2, 3], [-1, -20, -300]) == pytest.approx(-1)
+    assert rank_correlation([1.0, 2.0, 3.0, 10.0], [5.0, 6.0, 7.0, 8.0]) == pytest.approx(1)
+    assert rank_correlation([1.0, 2.0, 3.0], [-1.0, -20.0, -300.0]) == pytest.approx(-1)
     # Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4.
-    assert rank_correlation([0, 1, 1, 2], [1, 2, 3, 4]) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
-    assert auroc([3, 1, 2, 2], [True, False, True, False]) == pytest.approx(3.5 / 4)
-    assert math.isnan(auroc([1, 2], [True, True]))
+    assert rank_correlation([0.0, 1.0, 1.0, 2.0], [1.0, 2.0, 3.0, 4.0]) == pytest.approx(
+        4.5 / (4.5 * 5) ** 0.5
+    )
+    assert auroc([3.0, 1.0, 2.0, 2.0], [True, False, True, False]) == pytest.approx(3.5 / 4)
+    assert math.isnan(auroc([1.0, 2.0], [True, True]))
 
 
 def test_tables_of_a_few_rows() -> None:

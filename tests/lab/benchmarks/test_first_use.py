@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from lab import ROOT
 from lab.benchmarks.first_use import BEGIN, END, commands_of, timed, told
 from tests.shell import Command
 
-README = Path(__file__).parent.parent.parent / "README.md"
+README = ROOT / "README.md"
 
 
 @pytest.mark.slow

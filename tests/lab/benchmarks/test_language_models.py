@@ -85,7 +85,7 @@ def test_all_at_once(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         Path("store"), models, "one", language_models.Settings(options={})
     )
     found, fresh = (Pairs.load(folder / "ioi" / f"{name}.jsonl") for name in ("found", "fresh"))
-    curve = faithfulness_curve(localize(subject, found, "eap"), subject, fresh)
+    curve = faithfulness_curve(subject, fresh, localize(subject, found, "eap"))
     unit = json.loads((folder / "ioi" / "eap.json").read_text())
     assert unit["curves"]["mib"]["cmd"] == pytest.approx(curve.cmd, abs=1e-5)
     cells = page.split("## one")[1].split("### CMD, MIB")[1].split("| eap | ")[1]

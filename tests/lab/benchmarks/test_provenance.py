@@ -2,15 +2,26 @@
 
 import csv
 import re
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
-from graphcircuits.cli import app
+from graphcircuits.cli import MOVED, app
 from lab.benchmarks import provenance
-from lab.benchmarks.provenance import FOLDER, OWN_TABLES, ROOT, Page, follows, pages, read_page
+from lab.benchmarks.provenance import (
+    FOLDER,
+    OWN_TABLES,
+    ROOT,
+    Page,
+    figures_in,
+    follows,
+    measured_anew,
+    pages,
+    read_page,
+)
 
 PAGES = pages()
 
@@ -28,10 +39,14 @@ def _is_there(command: str) -> bool:
     """Whether a command of the package, a module or a target of that name exists."""
     first, second, *rest = command.split()
     if first == "graphcircuits":
-        return second in get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
+        return second not in MOVED and second in get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
     if first == "make":
         return f"\n{second}:" in (ROOT / "Makefile").read_text()
-    return find_spec(rest[0]) is not None
+    module = rest[0]
+    if module in ("lab.factory", "lab.generators", "lab.paper", "lab.studies"):
+        program = import_module(f"{module}.__main__").app
+        return rest[1] in get_command(program).commands  # pyright: ignore[reportAttributeAccessIssue]
+    return find_spec(module) is not None
 
 
 def test_all_pages_are_in_the_list() -> None:
@@ -54,6 +69,18 @@ def test_medians_are_compared_with_the_runs(
     path.write_text(f"{table.format('0.900')}\n[x](small-cases.csv)\n")
     assert follows(read_page(path)) is False
     assert follows(Page(path, (), ())) is None
+
+
+def test_a_page_drawn_again_is_not_measured_anew(tmp_path: Path) -> None:
+    assert not measured_anew(read_page(FOLDER / "growth.md"), "HEAD~1")
+    page = tmp_path / "page.md"
+    page.write_text("# t\n\n| a |\n\nMade with `python -m lab.benchmarks.growth --redraw x.md`.\n")
+    assert read_page(page).recovered
+    # A command that is spelled anew is no figure.
+    assert figures_in(page, "| a |\n`python -m x`") == figures_in(page, "| a |\n`python -m y`")
+    json_file = FOLDER / "sweep.json"
+    one, other = '{"command": "x", "meta": 1}', '{"command": "y", "meta": 1}'
+    assert figures_in(json_file, one) == figures_in(json_file, other) != figures_in(json_file, "")
 
 
 def test_tables_of_language_models_hold_the_numbers_of_their_file() -> None:

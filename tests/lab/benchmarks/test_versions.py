@@ -1,15 +1,13 @@
 """The lower bounds that are tried are those of pyproject.toml, derived and not typed."""
 
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lab.benchmarks import versions
+from lab import ROOT
 from lab.benchmarks.versions import lower_bounds, pins, user_extras
 
-ROOT = Path(versions.__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 

@@ -9,17 +9,16 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from graphcircuits.engine.between import Between
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.methods import METHODS, Progress, hard_concrete, localize, pgexplainer
+from graphcircuits.methods import METHODS, Progress, localize, prepare
 from graphcircuits.methods.acdc import acdc_circuit
 from graphcircuits.predictor.ensemble import Ensemble, save_ensemble
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 from graphcircuits.task.pairs import Pairs
-from lab.cost.cost import Counts, Ledger, cost, count
+from lab.cost.cost import Counts, Ledger, _Counting, cost, count
 from tests.methods.tasks import make_pairs
 from tests.subjects import SOME, make_subject
 from tests.tiers import some
@@ -158,16 +157,20 @@ def test_passes_against_wrapped_functions(
 
         return call
 
-    for name in ("logits", "trace"):
-        whole = wrapped(plain, getattr(Transformer, name), lambda _, prompts, *rest: len(prompts))
-        monkeypatch.setattr(Transformer, name, whole)
+    whole = wrapped(plain, Transformer.logits, lambda _, prompts, *rest: len(prompts))
+    monkeypatch.setattr(Transformer, "logits", whole)
+    trace = Transformer.trace
+
+    def traced(subject: Transformer, embedded: Tensor, *rest: Any) -> Trace:
+        # A run between two others is a masked one; nobody watches its rules.
+        (plain if isinstance(subject.rules, _Counting) else masked).append(len(embedded))
+        return trace(subject, embedded, *rest)
+
+    monkeypatch.setattr(Transformer, "trace", traced)
     in_masks = wrapped(
         masked, masked_logits, lambda _, tokens, masks, *rest: len(tokens) * len(masks)
     )
-    for module in (hard_concrete, pgexplainer):
-        monkeypatch.setattr(module, "masked_logits", in_masks)
-    between = wrapped(masked, Between.trace, lambda _, embedded, *rest: len(embedded))
-    monkeypatch.setattr(Between, "trace", between)
+    monkeypatch.setattr(prepare, "masked_logits", in_masks)
     subject = make_small()
     pairs = make_pairs(subject, "cross-entropy", batch=4)
     found = counted(subject, pairs, method, **quick(method, predictor))

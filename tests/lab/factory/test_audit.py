@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.build import start_of
 from graphcircuits.cases.multitask import load_multi
 from graphcircuits.cases.orders import Order
 from graphcircuits.subject.files import save_transformer
 from lab.factory.audit import audit, audit_all, summary
+from tests.cases.programs import untrained
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -30,7 +30,7 @@ def test_every_subject_with_a_circuit_is_audited_and_every_task(tmp_path: Path) 
     for id in ("ib-3.planted.llama-gqa.0", "ib-3.natural.llama.0", "ib-36.public.gpt2.1", "mt-0"):
         order = Order.parse(id)
         case = model if id == "mt-0" else load_case(order.case)
-        save_transformer(tmp_path / f"{id}.safetensors", start_of(order, case).to(torch.float16))
+        save_transformer(tmp_path / f"{id}.safetensors", untrained(order, case).to(torch.float16))
     found = audit_all([], tmp_path)
     assert [one.subject for one in found] == [
         "ib-3.planted.llama-gqa.0",
@@ -44,7 +44,7 @@ def test_every_subject_with_a_circuit_is_audited_and_every_task(tmp_path: Path) 
 def test_the_whole_graph_alone_is_the_plain_run() -> None:
     """Untrained weights, of which nothing is right but by chance."""
     case = load_case("ib-36")
-    subject = start_of(Order("ib-36", "public", "neox"), case)
+    subject = untrained(Order("ib-36", "public", "neox"), case)
     pairs = case.pairs(16)
     found = audit(case, subject, pairs)
     assert pairs.targets is not None

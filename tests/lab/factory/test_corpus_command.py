@@ -1,7 +1,9 @@
 """`python -m lab.factory corpus`: what it refuses, what it prints, and how it ends."""
 
 import errno
+import itertools
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from graphcircuits.cases.shards import MANIFEST
 from lab.factory import making
 from lab.factory.making import Remeasured
 from tests.cases.small import BUILD, PLAN, all_files, instantly, unmeasured
+from tests.commands.test_interrupt import heard, pressing  # noqa: F401  a fixture
 from tests.shell import Command, refused
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -27,8 +30,8 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three planned shards, few inputs, and no training."""
     real = making.prepared
     monkeypatch.setattr(making, "prepared", lambda orders, _, *rest: real(orders, BUILD, *rest))
-    monkeypatch.setattr(making, "train_fleet", instantly)
-    monkeypatch.setattr(making, "finished", unmeasured)
+    monkeypatch.setattr("graphcircuits.cases.subjects.train_fleet", instantly)
+    monkeypatch.setattr(making, "verified", unmeasured)
     monkeypatch.setattr(making, "plan", lambda *_: PLAN)
 
 
@@ -114,7 +117,7 @@ def test_an_architecture_that_does_not_train_is_told(
         return [replace(one, report={**one.report, "passed": False}) for one in unmeasured(*given)]
 
     monkeypatch.setattr(making, "plan", lambda *_: PLAN[:1])
-    monkeypatch.setattr(making, "finished", none_pass)
+    monkeypatch.setattr(making, "verified", none_pass)
     ended = command("corpus", "mine", "--natural", "2")
     assert ended.code == 0, ended.err
     assert ended.out.splitlines()[1].split() == ["natural", "plain", "0", "2", "0"]
@@ -157,3 +160,28 @@ def test_verify_counts_what_is_not_as_it_was(
     assert ended.err == "shard \\x1b[2J is cut off\n"
     ended = command("corpus", "mine", "--verify", "--json")
     assert [one["accuracy"] for one in json.loads(ended.out)] == [0.995, None]
+
+
+def interrupted(function: Callable[..., Any], number: int) -> Callable[..., Any]:
+    """The function, during whose call of this number somebody presses Ctrl-C."""
+    calls = itertools.count(1)
+
+    def call(*args: Any, **options: Any) -> Any:
+        if next(calls) == number:
+            raise KeyboardInterrupt
+        return function(*args, **options)
+
+    return call
+
+
+@pytest.mark.usefixtures("instant")
+def test_an_interrupt_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "train_fleet", interrupted(instantly, 2))
+    ended = command("corpus", "mine", "--natural", "4")
+    assert (ended.code, ended.out) == (130, "")
+    text = "interrupted: 1 of 3 shards are kept in mine; the same command goes on from there."
+    assert ended.err.splitlines()[-1] == text
+    monkeypatch.setattr(making, "plan", interrupted(lambda *_: PLAN, 1))
+    ended = command("corpus", "other", "--natural", "4")
+    text = "interrupted: nothing was planned yet; the same command goes on from there.\n"
+    assert (ended.code, ended.err) == (130, text)

@@ -1,31 +1,33 @@
 """`python -m lab.factory language`: what it takes, what it prints, how it ends."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from graphcircuits.cases import language_folder as folders
+from lab.factory.language import folder as folders
 from lab.factory.language import workers
 from lab.factory.language.designs import PLAN
 from lab.factory.language.model import ModelJob
-from tests.cases.test_language_report import FAILED, LEARNED
+from tests.lab.factory.language.test_report import FAILED, LEARNED
 from tests.lab.factory.language.texts import write_texts
 from tests.shell import Command, refused
 
 TWO = ("--models", "gpt2-2x64-chars,neox-2x64-chars")
 
 
-def quick(job: ModelJob, tell: Any) -> dict[str, Any]:
+def quick(job: ModelJob) -> Iterator[Any]:
     """Instead of training: one model learns, another does not."""
-    tell(1, 2.0)
+    yield 1, 2.0
     report = {**LEARNED, "model": job.design.name, "seconds": 1.0}
     if job.design.architecture == "neox":
-        return folders.keep_failure(job.folder, FAILED)
+        yield folders.keep_failure(job.folder, FAILED)
+        return
     with folders.staged(job.folder, job.design.name) as place:
         (place / folders.WEIGHTS).write_bytes(b"weights")
-        return folders.keep_model(place, job.folder, report)
+        yield folders.keep_model(place, job.folder, report)
 
 
 @pytest.fixture
@@ -60,10 +62,10 @@ def test_out_of_time(command: Command, texts: Path) -> None:
 
 
 def test_an_interrupt(command: Command, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(job: ModelJob, tell: Any) -> dict[str, Any]:
+    def interrupted(job: ModelJob) -> Iterator[Any]:
         if job.design.architecture == "neox":
             raise KeyboardInterrupt
-        return quick(job, tell)
+        yield from quick(job)
 
     monkeypatch.setattr(workers, "make_model", interrupted)
     given = ("language", "models", *TWO, "--text", texts)

@@ -13,14 +13,14 @@ import pytest
 
 from graphcircuits.cases.collection import load_corpus
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.plan import CorpusConfig
 from graphcircuits.cases.prepare import Prepared, find_case, prepare
-from graphcircuits.cases.shards import MANIFEST, Manifest, shard_path, write_manifest
+from graphcircuits.cases.shards import MANIFEST, CorpusConfig, Manifest, shard_path
 from graphcircuits.fleets.recipes import recipe
 from graphcircuits.io import store
 from graphcircuits.io.store import StoreError, load_artifact, save_artifact
 from lab.factory import making as module
 from lab.factory.making import begin, build_of, make, measure_again
+from lab.factory.shards import write_manifest
 from tests.cases.small import CONFIG, FAILING, PLAN, all_files, begun, instantly, quick, unmeasured
 from tests.tiers import some
 
@@ -36,8 +36,8 @@ def data_of(order: Order) -> Prepared:
 def instant(monkeypatch: pytest.MonkeyPatch) -> None:
     """No training and no measuring; the plan is that of the tests, and data are made once."""
     monkeypatch.setattr(module, "prepared", lambda orders, *_: ((o, data_of(o)) for o in orders))
-    monkeypatch.setattr(module, "train_fleet", instantly)
-    monkeypatch.setattr(module, "finished", unmeasured)
+    monkeypatch.setattr("graphcircuits.cases.subjects.train_fleet", instantly)
+    monkeypatch.setattr(module, "verified", unmeasured)
     monkeypatch.setattr(module, "plan", lambda *_: PLAN)
 
 
@@ -164,11 +164,11 @@ def test_no_shard_is_begun_when_time_is_up(tmp_path: Path) -> None:
 def test_a_shard_that_is_not_done_in_time_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def hurried(subjects: Any, *rest: Any) -> Any:
+    def hurried(subjects: Any, *rest: Any, **_: Any) -> Any:
         done = instantly(subjects, *rest)
         return [done[0], replace(done[1], passed=False, cut_short=True)]
 
-    monkeypatch.setattr(module, "train_fleet", hurried)
+    monkeypatch.setattr("graphcircuits.cases.subjects.train_fleet", hurried)
     assert made(tmp_path) == []
     assert f"out of time: shard {PLAN[0].name} is given up" in caplog.text
 
@@ -197,7 +197,7 @@ def test_when_one_training_fails_the_others_stop_at_their_next_check(
 ) -> None:
     stopped = []
 
-    def failing(subjects: Any, *rest: Any) -> Any:
+    def failing(subjects: Any, *rest: Any, **_: Any) -> Any:
         tell = rest[4]
         if subjects[0].config.positions == "rotary":
             raise RuntimeError("out of memory")
@@ -209,7 +209,7 @@ def test_when_one_training_fails_the_others_stop_at_their_next_check(
             stopped.append(True)
             raise
 
-    monkeypatch.setattr(module, "train_fleet", failing)
+    monkeypatch.setattr("graphcircuits.cases.subjects.train_fleet", failing)
     with pytest.raises(RuntimeError, match="out of memory"):
         made(tmp_path, together=2)
     assert stopped

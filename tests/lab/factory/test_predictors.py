@@ -14,7 +14,6 @@ import torch
 import typer
 
 from graphcircuits.cases.shards import MANIFEST
-from graphcircuits.cli import app
 from graphcircuits.io.config import build_config
 from graphcircuits.io.store import Artifact, load_artifact, save_artifact
 from graphcircuits.jobs.runner import IN_PROCESS
@@ -23,15 +22,19 @@ from graphcircuits.methods.shipped import shipped as shipped_predictor
 from graphcircuits.predictor.ensemble import KIND as PREDICTOR
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import Predictor
+from graphcircuits.training import members
 from graphcircuits.training.config import TrainConfig, shipped_recipe
-from graphcircuits.training.sources import shipped_sources
-from graphcircuits.training.train import TrainedPredictor
+from graphcircuits.training.members import TrainedPredictor
+from graphcircuits.training.sources import Plan, shipped_sources
+from lab import ROOT
 from lab.factory import predictors as shipped
-from lab.factory.predictors import describe, describe_all, share_kept, true_sources
+from lab.factory.__main__ import app
+from lab.factory.predictors import describe, describe_all, share_right, true_sources
 from lab.paper.configurations import load_sweep
-from lab.paper.paper_predictors import CONFIGURATION
+from lab.paper.predictors import CONFIGURATION
 from tests.predictor.cases import small
 from tests.test_readme import python_blocks, run_block
+from tests.training.examples import natural_of
 
 FOLDER = Path(str(files("graphcircuits").joinpath("data/predictors")))
 
@@ -40,20 +43,20 @@ def recorded(name: str) -> Artifact:
     return load_artifact(FOLDER / f"{name}.safetensors", PREDICTOR)
 
 
-def parsed(command: str, module: str) -> Any:
-    """The arguments of a command that runs a module of this package."""
-    python, flag, name, *words = shlex.split(command)
-    assert (python, flag, name) == ("python", "-m", module)
-    parser: ArgumentParser = import_module(name).parser()
+def parsed(command: str, program: str) -> Any:
+    """The arguments of a command that runs a program of the laboratory."""
+    python, flag, name, second, *words = shlex.split(command)
+    assert (python, flag, f"{name} {second}") == ("python", "-m", program)
+    parser: ArgumentParser = import_module(f"{name}.{second}").command_words()
     return parser.parse_args(words)
 
 
 def check_subcommand(command: str) -> None:
-    """The command is one of the command line, with arguments that it takes."""
-    words = shlex.split(command)
-    given = words[words.index("-m") + 2 :] if "-m" in words else words[1:]
+    """The command is one of the factory, with arguments that it takes."""
+    python, flag, name, *given = shlex.split(command)
+    assert (python, flag, name) == ("python", "-m", "lab.factory")
     group = typer.main.get_command(app)
-    own = group.get_command(group.make_context("graphcircuits", given), given[0])  # type: ignore[attr-defined]
+    own = group.get_command(group.make_context(name, given), given[0])  # type: ignore[attr-defined]
     own.make_context(given[0], given[1:])
 
 
@@ -63,7 +66,7 @@ def check_subcommand(command: str) -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_predictors_record_a_command_of_this_repository(name: str) -> None:
     artifact = recorded(name)
-    given = parsed(artifact.command, "lab.factory.predictors")
+    given = parsed(artifact.command, "lab.factory predictors")
     assert given.steps is None
     corpora = load_artifact(FOLDER / shipped.CORPORA, shipped.KIND)
     assert artifact.command == corpora.command
@@ -103,7 +106,7 @@ def test_shipped_predictors_learned_from_complete_circuits() -> None:
 
 
 def test_the_docs_say_what_the_files_record() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "predictor.md").read_text("utf-8")
+    text = (ROOT / "docs" / "predictor.md").read_text("utf-8")
     section = text.partition("## How it was trained")[2].partition("\n## ")[0]
     assert sum([run_block(block, {}) for block in python_blocks(section)]) == 4
     rows = dict(re.findall(r"^\| ([a-z, ]+) \| (\d.*) \|$", text, flags=re.MULTILINE))
@@ -121,7 +124,7 @@ def test_the_docs_say_what_the_files_record() -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_predictors_of_the_paper_record_a_sweep_of_this_repository(name: str) -> None:
     artifact = recorded(f"paper/{name}")
-    given = parsed(artifact.command, "lab.paper.paper_predictors")
+    given = parsed(artifact.command, "lab.paper predictors")
     sweep = load_sweep(given.config)
     settings = sweep.chosen_settings(CONFIGURATION).values()
     trainings = [sweep.training(CONFIGURATION, values) for values in settings]
@@ -176,11 +179,13 @@ def test_folders_without_a_manifest_are_refused(tmp_path: Path) -> None:
         describe(tmp_path)
 
 
-def test_circuits_that_are_none_are_not_learned_from(caplog: pytest.LogCaptureFixture) -> None:
+def test_circuits_that_are_none_are_not_learned_from(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     sources = shipped_sources(["ib-7", "ib-24"])
-    assert share_kept(sources[0], "complete") >= shipped.LEAST
-    natural = replace(sources[1], fleet="natural", id="a natural one")
+    assert share_right(sources[0], "complete") >= shipped.SMALLEST_SHARE
+    natural = natural_of(sources[1], tmp_path)
     assert true_sources([sources[0], natural], "complete", IN_PROCESS) == [sources[0], natural]
     # The official label of ib-13 leaves out what its first MLP reads.
     bad = shipped_sources(["ib-13"])
@@ -195,6 +200,7 @@ def test_six_files_come_of_one_command(tmp_path: Path, monkeypatch: pytest.Monke
     learned: dict[str, set[str]] = {}
 
     def train(examples: Any, config: TrainConfig, **given: Any) -> TrainedPredictor:
+        """A predictor that has learned nothing."""
         name = Path(given["checkpoint"]).parent.name
         learned[name] = {example.case for example in examples}
         generator = torch.Generator().manual_seed(given["seed"])
@@ -204,20 +210,22 @@ def test_six_files_come_of_one_command(tmp_path: Path, monkeypatch: pytest.Monke
         return TrainedPredictor(member, {}, 5)
 
     sources = shipped_sources(["ib-7", "ib-24", "ib-53", "ib-2", "tb-sort", "tb-rank", "ib-71"])
-    sources += [replace(x, id=f"{x.id}.natural", fleet="natural") for x in sources]
     folder = tmp_path / "natural"
     folder.mkdir()
+    sources += [natural_of(source, folder) for source in sources]
     sha256 = write_manifest(folder)
-    monkeypatch.setattr(shipped, "train", train)
-    monkeypatch.setattr(shipped, "find_sources", lambda corpora, languages: sources)
-    command = ["shipped.py", str(tmp_path / "out"), "--corpus", str(folder)]
-    monkeypatch.setattr("sys.argv", [str(Path(shipped.__file__)), *command[1:]])
+    monkeypatch.setattr(members, "train_predictor", train)
+    plan = Plan(sources, [], [], [], runs=True)
+    monkeypatch.setattr(shipped, "plan_sources", lambda *_, **__: plan)
+    words = ["predictors", str(tmp_path / "out"), "--corpus", str(folder)]
+    path = Path(shipped.__file__).with_name("__main__.py")
+    monkeypatch.setattr("sys.argv", [str(path), *words])
     config = replace(shipped_recipe(), predictor=small(prior=True), pairs=8, judged=8)
     figures = shipped.make(tmp_path / "out", [folder], [], config=config, most=2)
     assert figures.keys() <= {"planted", "natural"}
     for name in SHIPPED:
         artifact = load_artifact(tmp_path / "out" / f"{name}.safetensors", PREDICTOR)
-        given = parsed(artifact.command, "lab.factory.predictors")
+        given = parsed(artifact.command, "lab.factory predictors")
         assert given.corpus == str(folder)
         origin = artifact.meta["origin"]
         assert origin["corpora"] == {"natural": {"sha256": sha256, "subjects": 3}}

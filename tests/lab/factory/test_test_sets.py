@@ -16,8 +16,7 @@ from graphcircuits.cases.architectures import ARCHITECTURES
 from graphcircuits.cases.multitask import MultiCase, load_multi, multi_ids
 from graphcircuits.cases.orders import Order, shipped_orders, shipped_path
 from graphcircuits.cases.prepare import BuildConfig, Data, case_exchange, find_case, prepare
-from graphcircuits.cases.random_programs import INDEXED, random_case, random_facts
-from graphcircuits.cases.structure import mask_structure
+from graphcircuits.cases.random_programs import mask_structure, random_case, random_facts
 from graphcircuits.compare.selection import select_cases
 from graphcircuits.fleets.verify import ACCURACY, INTERCHANGE, STRICT, verify_fleet
 from graphcircuits.io.store import load_artifact
@@ -31,6 +30,7 @@ from lab.factory.test_sets import (
     natural_orders,
     public_orders,
 )
+from lab.generators.random_programs import N_SEEDS
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -102,7 +102,7 @@ def test_the_deep_set_is_held_out_and_each_circuit_is_one_of_a_kind() -> None:
     assert len(masks) == len(cases)
     assert not masks & {mask_structure(load_case(id)) for id in case_ids()}
     structures = {random_facts(int(case.id.removeprefix("rnd-"))).structure for case in cases}
-    known = map(random_facts, range(INDEXED))
+    known = map(random_facts, range(N_SEEDS))
     pool = {facts.structure for facts in known if "pool" in facts.splits}
     assert len(structures) == len(cases)
     assert not structures & pool
@@ -120,7 +120,7 @@ def test_every_program_of_the_deep_set_has_something_to_train(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """rnd-373 and rnd-400 have one answer where they have any, and would be refused."""
-    monkeypatch.setattr("lab.factory.test_sets.INDEXED", 401)
+    monkeypatch.setattr("lab.factory.test_sets.N_SEEDS", 401)
     tried = [order.case for order in deep_orders()]
     assert {"rnd-0", "rnd-134", "rnd-310"} < set(tried)
     for id in tried:
@@ -196,8 +196,7 @@ def test_the_command_builds_what_is_missing_and_says_what_it_cannot(
         raise ValueError("case 'rnd-1': the output is the same for every input")
 
     monkeypatch.setattr("lab.factory.test_sets.build", refusing)
-    monkeypatch.setattr("sys.argv", ["test_sets", str(tmp_path), "--sets", "public,multitask"])
-    main()
+    main([str(tmp_path), "--sets", "public,multitask"])
     assert asked == [*public_orders(), *multitask_orders()]
     told = capsys.readouterr().out
     assert "case 'rnd-1': the output is the same" in told

@@ -6,15 +6,15 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcircuits.cases import Case, case_ids, load_case, split_records
-from graphcircuits.cases.structure import structure_hash
+from graphcircuits.cases.random_programs import structure_hash
 from graphcircuits.rasp.layout import interpbench_edges
+from lab import ROOT
 from lab.generators.split import (
     CHECKS,
     SPLIT_FILE,
@@ -65,7 +65,7 @@ def test_the_shipped_file_is_what_the_checks_give(
     places: dict[str, Place], traits: dict[str, Traits]
 ):
     assert SPLIT_FILE.read_text("utf-8") == as_json(places, traits), (
-        "the cases changed; rewrite the split with: python -m lab.generators.split"
+        "the cases changed; rewrite the split with: python -m lab.generators split"
     )
 
 
@@ -103,7 +103,7 @@ def test_loading_a_case_does_not_recompute():
         "assert 'networkx' not in sys.modules\n"
         "assert 'lab.generators.split' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parents[2])
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
 
 # Its rules

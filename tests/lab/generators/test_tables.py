@@ -1,13 +1,13 @@
 """The tables: the paper's rows, the counts behind ours, and the page that shows them."""
 
 import statistics
-from pathlib import Path
 
 import pytest
 
 from graphcircuits.cases import case_ids, load_case
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
+from lab import ROOT
 from lab.generators.tables import (
     PAPER_SUBSETS,
     circuit_size,
@@ -20,7 +20,7 @@ from lab.generators.tables import (
 )
 from tests.tiers import some
 
-PAGE = Path(__file__).parents[2] / "docs" / "benchmark.md"
+PAGE = ROOT / "docs" / "benchmark.md"
 
 
 def row(table: str, name: str) -> list[str]:
@@ -96,4 +96,4 @@ def test_the_split_table_counts_the_cases():
 def test_the_page_shows_the_tables():
     page = PAGE.read_text("utf-8")
     missing = [title for title, text in tables().items() if text not in page]
-    assert missing == [], "paste them from: python -m lab.generators.tables"
+    assert missing == [], "paste them from: python -m lab.generators tables"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from graphcircuits.compare.published import BY_CONFIGURATION
-from graphcircuits.compare.sweep_rows import SweepRow
+from lab.paper.published import BY_CONFIGURATION
+from lab.paper.sweep_rows import SweepRow
 from lab.paper.sweeps import SweepResult, sweeps_of
 
 CASES = tuple(f"ib-{number}" for number in range(1, 17))

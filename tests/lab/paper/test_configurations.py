@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from graphcircuits.compare.sweep_rows import CONFIGURATIONS
 from graphcircuits.io.config import load_config
+from lab import ROOT
 from lab.paper.configurations import (
     PREDICTOR_KEYS,
     TRAIN_KEYS,
@@ -17,6 +17,7 @@ from lab.paper.configurations import (
     setting_name,
     shipped_sweeps,
 )
+from lab.paper.sweep_rows import CONFIGURATIONS
 
 GRID: dict[str, Any] = {"width": [8, 16], "lr": [0.001, 0.1]}
 
@@ -188,7 +189,7 @@ def test_a_file_or_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_page_has_every_key_and_its_example_is_a_sweep() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "sweep.md").read_text("utf-8")
+    page = (ROOT / "docs" / "sweep.md").read_text("utf-8")
     keys = [field.name for field in fields(SweepConfig)]
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     for key in (*keys, *TRAIN_KEYS, *PREDICTOR_KEYS):

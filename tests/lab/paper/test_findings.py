@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import pytest
 
-from graphcircuits.evaluation.intervals import ByCase, Interval
 from lab.paper.findings import (
     BASELINE_NAMES,
     PGEXPLAINER,
@@ -21,6 +20,7 @@ from lab.paper.findings import (
     rank,
     selection,
 )
+from lab.paper.intervals import ByCase, Interval
 from lab.paper.sweeps import Search, sweeps_of
 from tests.lab.paper.sweep_examples import CASES, row, sweep
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graphcircuits.cases.pools import POOLS, pool_cases
+from graphcircuits.cases.relations import POOLS, pool_cases
 from graphcircuits.io.store import load_config
 from graphcircuits.predictor.model import PredictorConfig
 from graphcircuits.training.config import TrainConfig

@@ -18,8 +18,8 @@ from graphcircuits.predictor.paper.transform import (
     sum_over_predecessors,
     sum_over_successors,
 )
-from graphcircuits.predictor.paper.vectors import WIDTHS, vector_lists
 from lab.paper.side_by_side import StackedTables, StackedVectors, stacked_logits
+from lab.paper.vectors import WIDTHS, vector_lists
 from tests.predictor.cases import AT_THE_CLEAN_RUN, make_reading, small
 from tests.predictor.graphs import seeded
 from tests.subjects import make_subject

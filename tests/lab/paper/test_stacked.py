@@ -12,8 +12,8 @@ from graphcircuits.predictor.block import stacked
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.training.config import TrainConfig
 from lab.paper.side_by_side import stacked_logits
-from lab.paper.stack_data import buckets, read_unit
-from lab.paper.stacked import StackedRun, can_share, train_side_by_side
+from lab.paper.stack_data import StackCase, buckets
+from lab.paper.stacked import StackedRun, can_share, read_by, read_units, train_side_by_side
 from tests.predictor.graphs import seeded
 
 TRAIN = ("ib-40", "ib-53", "ib-15", "ib-129")
@@ -79,7 +79,7 @@ def test_scores_are_those_of_the_weights() -> None:
     trained = train_side_by_side([run])[0]
     predictor = Predictor(config.predictor)
     predictor.load_state_dict(trained.weights)
-    units = [read_unit(id, config) for id in sorted((*TRAIN, "ib-3"))]
+    units = read_units(read_by(config), tuple(sorted((*TRAIN, "ib-3"))))
     bucket = next(x for x in buckets(units, config.predictor, "cpu") if "ib-3" in x.ids)
     case = torch.tensor([[bucket.ids.index("ib-3")]])
     drawn = bucket.draw(seeded(0), len(bucket.ids), config.predictor.identifiers)
@@ -95,10 +95,10 @@ def test_scores_are_those_of_the_weights() -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_buckets_fill_up_what_is_narrower() -> None:
     config = make_config(aligner="tabpfn")
-    units = [read_unit(id, config) for id in ("ib-40", "ib-53", "ib-15", "ib-7")]
+    units = read_units(read_by(config), ("ib-40", "ib-53", "ib-15", "ib-7"))
     made = buckets(units, config.predictor, "cpu")
     assert sorted(id for bucket in made for id in bucket.ids) == ["ib-15", "ib-40", "ib-53", "ib-7"]
-    by_id = {unit.id: unit for unit in units}
+    by_id = {id: StackCase.of(examples, config.predictor) for id, examples in units.items()}
     for bucket in made:
         widths = [by_id[id].width for id in bucket.ids]
         assert max(widths) <= 1.5 * min(widths)
@@ -124,6 +124,9 @@ def test_what_cannot_stand_side_by_side() -> None:
         ],
         "trains on what it is scored on: ib-7": [replace(run, validate=("ib-7",))],
         "has nothing to train on": [replace(run, train=())],
+        "end with the weights of the last step": [
+            replace(run, config=replace(config, average=0.5))
+        ],
         "learn from labels alone": [replace(run, config=TrainConfig())],
     }
     for words, runs in refused.items():

@@ -15,19 +15,20 @@ import torch
 
 from graphcircuits.cases import load_case
 from graphcircuits.cases.relations import twins
-from graphcircuits.compare.sweep_rows import read_rows
 from graphcircuits.io.config import load_config
 from graphcircuits.io.store import StoreError, load_artifact
+from graphcircuits.jobs.processes import Processes
+from graphcircuits.jobs.runner import InProcess
 from graphcircuits.predictor.ensemble import load_ensemble
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.runner import InProcess, Processes
+from graphcircuits.training.sources import named_source
 from lab.paper import sweep_store as store_module
 from lab.paper.selection import Selection
-from lab.paper.stack_data import subject_folder
 from lab.paper.stacked import StackedRun, Trained, train_side_by_side
 from lab.paper.sweep import Means, Outcome, lost_bundle, resources_of
 from lab.paper.sweep_plan import Bundle, bundles, in_turn, plan_sweep
 from lab.paper.sweep_results import held_out_median, rows_of, write_results
+from lab.paper.sweep_rows import read_rows
 from lab.paper.sweep_store import SweepFailure, SweepStore
 from tests.damage import join_artifact, rehashed, split_artifact
 from tests.lab.paper.sweeps import (
@@ -154,19 +155,16 @@ def test_subjects_of_a_folder_come_first(tmp_path: Path) -> None:
         "tb-rolling-max.public.plain.0": "tb-rolling-max",
     }
     assert plan.left_out == ("tb-element-divide",)
-    found = {unit: subject_folder(unit, tmp_path) for unit in (*plan.units, *plan.tests)}
+    found = {id: bool(named_source(id, tmp_path).path) for id in (*plan.units, *plan.tests)}
     assert found == {
-        "ib-7.public.plain.0": None,
-        "tb-polynomial.public.plain.0": tmp_path,
-        "tb-rolling-max.public.plain.0": tmp_path,
-        "ib-3": None,
-        "ib-4": None,
-        "ib-3.public.plain.0": tmp_path,
-        "ib-4.public.plain.0": None,
+        "ib-7.public.plain.0": False,
+        "tb-polynomial.public.plain.0": True,
+        "tb-rolling-max.public.plain.0": True,
+        "ib-3": False,
+        "ib-4": False,
+        "ib-3.public.plain.0": True,
+        "ib-4.public.plain.0": False,
     }
-    told = "no public subject of tb-polynomial ships; build it with: graphcircuits build "
-    with pytest.raises(FileNotFoundError, match=told):
-        subject_folder("tb-polynomial.public.plain.0")
 
 
 def test_bundles_hold_whole_settings_of_one_shape_and_take_turns() -> None:
@@ -472,7 +470,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_folder_has_one_driver(tmp_path: Path) -> None:
     one, other = SweepStore(tmp_path, COMMAND), SweepStore(tmp_path, COMMAND)
     told = f"another sweep is at work in {tmp_path}; wait for it, or give another folder."
-    with one.held(), pytest.raises(StoreError, match=re.escape(told)), other.held():
+    with one.held(), pytest.raises(ValueError, match=re.escape(told)), other.held():
         pass
     with other.held():
         pass

@@ -14,13 +14,13 @@ from rich.table import Table
 
 from graphcircuits.commands import progress
 from graphcircuits.commands.progress import Progress
-from graphcircuits.compare.sweep_rows import read_rows
-from graphcircuits.training.runner import InProcess
+from graphcircuits.jobs.runner import InProcess
 from lab.paper import sweep as module
 from lab.paper import sweep_command
 from lab.paper.stacked import StackedRun
 from lab.paper.sweep import Means
 from lab.paper.sweep_command import sweep as sweep_function
+from lab.paper.sweep_rows import read_rows
 from lab.paper.sweep_store import SweepStore
 from tests.lab.paper.sweeps import Trainer, content, sweep_in
 from tests.shell import Command, refused

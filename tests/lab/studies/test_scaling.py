@@ -1,6 +1,5 @@
 """Scaling and ablations: what is trained, what is stored, and how it is told."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from graphcircuits.predictor.model import InvariantTables, Predictor
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import read_examples
-from graphcircuits.training.inputs import INPUTS
+from graphcircuits.training.members import INPUTS
 from graphcircuits.training.validation import means, validate
 from lab.studies import scaling as module
 from lab.studies.scaling import COUNTS, main, references, scaling, settings
@@ -108,7 +107,8 @@ def test_settings_that_read_otherwise_share_the_subjects() -> None:
     other = replace(config, predictor=replace(PRIOR, share=1.0, prior=False, both_ends=False))
     again = read_again(data, other)
     expected = read_examples(["ib-7", "ib-2"], other)
-    for before, after, wanted in zip((one, two), again.all, expected, strict=True):
+    read_anew = [*again.learned["planted"], *again.held_out["planted"]]
+    for before, after, wanted in zip((one, two), read_anew, expected, strict=True):
         assert isinstance(after.reading.content, InvariantTables)
         assert isinstance(wanted.reading.content, InvariantTables)
         assert torch.equal(after.reading.content.nodes, wanted.reading.content.nodes)
@@ -139,7 +139,7 @@ def test_trainings_are_stored_and_not_made_again(
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(module, "train", refuse)
+    monkeypatch.setattr(module, "train_predictor", refuse)
     assert list(scaling(chosen, data, tmp_path, seeds=(0, 1))) == records
     other = [replace(chosen[0], config=replace(BASE, lr=0.5))]
     with pytest.raises(AssertionError, match="trained again"):
@@ -196,9 +196,8 @@ def test_table_and_plot_of_what_is_stored(
     chosen = [replace(x, count=2) for x in settings("sizes", ["natural"], BASE)[:1]]
     chosen += settings("kinds", list(data.learned), BASE)[:2]
     list(scaling(chosen, data, out, seeds=(0, 1)))
-    given = ["scaling", "--out", out, "--stored", "--table", page, "--plot", picture]
-    monkeypatch.setattr(sys, "argv", list(map(str, given)))
-    main()
+    given = ["--out", out, "--stored", "--table", page, "--plot", picture]
+    main([str(word) for word in given])
     assert page.read_text() == capsys.readouterr().out
     assert page.read_text().count("\n") == 2 + 1 + 3
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -209,6 +208,5 @@ def test_table_and_plot_of_what_is_stored(
         ([], "give folders of subjects by --natural, --planted"),
         (["--natural", "x", "--grid", "size"], "--grid must be of sizes, kinds, ablations"),
     ):
-        monkeypatch.setattr(sys, "argv", ["scaling", "--out", str(tmp_path / "no"), *words])
         with pytest.raises(SystemExit, match=text):
-            main()
+            main(["--out", str(tmp_path / "no"), *words])

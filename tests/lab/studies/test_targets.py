@@ -1,6 +1,5 @@
 """Scores found case by case: never worse where they were found, and by the id of their example."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,17 +38,15 @@ def test_refined_scores_are_better_on_their_prompts_or_the_prior() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_keeps_them(tmp_path: Path) -> None:
     save_transformer(tmp_path / "ib-7.safetensors", load_case("ib-7").subject())
     config, out = tmp_path / "small.toml", tmp_path / "out" / "targets.safetensors"
     own = "judged = 4\npairs = 4\nmasks = 2\nfaithfulness_weight = 1.0\n[predictor]\n"
     config.write_text(f"{own}prior = true\nboth_ends = true\n")
-    given = ["targets", "--out", out, "--corpus", tmp_path, "--config", config, "--steps", "1"]
-    monkeypatch.setattr(sys, "argv", list(map(str, given)))
-    main()
+    given = ["--out", out, "--corpus", tmp_path, "--config", config, "--steps", "1"]
+    main([str(word) for word in given])
     assert {id: len(x) for id, x in load_targets(out).items()} == {
         "ib-7": load_case("ib-7").graph.n_edges
     }
-    monkeypatch.setattr(sys, "argv", ["targets", "--out", str(out)])
     with pytest.raises(SystemExit, match="give folders of subjects by --corpus or --language"):
-        main()
+        main(["--out", str(out)])

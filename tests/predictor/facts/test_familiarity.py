@@ -1,6 +1,7 @@
 """Familiarity: exact distances, what is left out, limits, and what files must hold."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -90,9 +91,18 @@ def test_disagreement_by_hand_and_whatever_the_scale() -> None:
     assert disagreement(logits[[0, 0]]) == 0
 
 
+def fit(
+    readings: list[Reading], logits: list[Tensor] | None = None, groups: list[Any] | None = None
+) -> KnownCases:
+    """By readings of cases, each a group of its own if no groups are given."""
+    apart = None if logits is None else [disagreement(each) for each in logits]
+    features = torch.stack([case_features(reading) for reading in readings])
+    return fit_familiarity(features, apart, range(len(readings)) if groups is None else groups)
+
+
 def test_what_is_like_the_training_is_known_and_what_is_not_is_not() -> None:
     readings, logits = make_readings(), make_logits(40)
-    known, calm = fit_familiarity(readings, logits), make_logits(1, noise=0.01)[0]
+    known, calm = fit(readings, logits), make_logits(1, noise=0.01)[0]
     usual = known.judge(torch.tensor([7.0, 7.0, 7.0]), calm)
     assert usual.known
     assert usual.share > 0.3
@@ -117,10 +127,10 @@ def test_what_is_like_the_training_is_known_and_what_is_not_is_not() -> None:
 def test_the_order_of_cases_does_not_matter_to_the_cloud_and_the_limits() -> None:
     readings, logits = make_readings(), make_logits(40)
     order = torch.randperm(40, generator=seeded(5)).tolist()
-    one = fit_familiarity(readings, logits, [n // 2 for n in range(40)])
-    # Groups are dealt out as they come.
+    one = fit(readings, logits, [n // 2 for n in range(40)])
+    # Groups go to pieces as they come.
     groups = [n // 2 for n in order]
-    other = fit_familiarity([readings[n] for n in order], [logits[n] for n in order], groups)
+    other = fit([readings[n] for n in order], [logits[n] for n in order], groups)
     torch.testing.assert_close(one.cloud.mean, other.cloud.mean)
     torch.testing.assert_close(one.limits[0], other.limits[0])
     judged = [x.judge(case_features(readings[3]), logits[3]).disagreement for x in (one, other)]
@@ -130,7 +140,7 @@ def test_the_order_of_cases_does_not_matter_to_the_cloud_and_the_limits() -> Non
 def test_cases_are_measured_without_their_group() -> None:
     readings = make_readings(4)
     # Two groups: every case is measured against the other one alone.
-    known = fit_familiarity(readings, groups=["a", "a", "b", "b"])
+    known = fit(readings, groups=["a", "a", "b", "b"])
     rows = torch.stack([case_features(reading) for reading in readings])
     one, other = fit_cloud(rows[2:]).distance(rows[:2]), fit_cloud(rows[:2]).distance(rows[2:])
     distances = torch.cat([one, other])
@@ -142,10 +152,9 @@ def test_cases_are_measured_without_their_group() -> None:
 def test_one_member_has_nobody_to_disagree_with() -> None:
     readings = make_readings()
     alone = [logits[:1] for logits in make_logits(40)]
-    for known in (fit_familiarity(readings, alone), fit_familiarity(readings)):
-        found = known.judge(case_features(readings[0]), alone[0])
-        assert found.disagreement is None
-        assert found.strangeness == found.distance
+    judged = fit(readings).judge(case_features(readings[0]), alone[0])
+    assert judged.disagreement is None
+    assert judged.strangeness == judged.distance
 
 
 # Files
@@ -153,7 +162,7 @@ def test_one_member_has_nobody_to_disagree_with() -> None:
 
 def test_tensors_bring_it_back() -> None:
     readings, logits = make_readings(), make_logits(40)
-    known = fit_familiarity(readings, logits)
+    known = fit(readings, logits)
     again = KnownCases.from_tensors(known.tensors(), 3)
     for reading, logit in zip(readings[:3], make_logits(3, seed=9), strict=True):
         features = case_features(reading)
@@ -161,7 +170,7 @@ def test_tensors_bring_it_back() -> None:
 
 
 def test_what_is_no_familiarity_is_refused() -> None:
-    known = fit_familiarity(make_readings(), make_logits(40))
+    known = fit(make_readings(), make_logits(40))
     whole = known.tensors()
     wrong = [
         (whole, 4, "must be of 4 columns"),
@@ -179,9 +188,7 @@ def test_what_is_no_familiarity_is_refused() -> None:
 def test_what_cannot_be_fitted_is_refused() -> None:
     readings = make_readings(4)
     with pytest.raises(ValueError, match="give two at least, got 1"):
-        fit_familiarity(readings, groups=["a"] * 4)
-    with pytest.raises(ValueError, match="4 readings, 4 groups and 3 times logits"):
-        fit_familiarity(readings, make_logits(3))
+        fit(readings, groups=["a"] * 4)
     features = make_reading(small(aligner="tabpfn", context_pairs=2), "one-layer")
     with pytest.raises(ValueError, match="measured on invariants, got features"):
         case_features(features)

@@ -1,21 +1,19 @@
 """All models of a folder: made once, in one process or several, gone on with, given up in time."""
 
-import multiprocessing
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from graphcircuits.adapters.load import load_model
-from graphcircuits.cases import language_folder as folder
-from lab.factory.language import build, train, workers
+from lab.factory.language import build, folder, train, workers
 from lab.factory.language.build import make_models
 from lab.factory.language.designs import Design
 from lab.factory.language.model import LanguageConfig, ModelJob
-from tests.cases.test_language_report import FAILED
+from tests.lab.factory.language.test_report import FAILED
 from tests.lab.factory.language.texts import write_texts
 
 NAMES = ("llama-1x32-chars", "gqa-2x32-chars")
@@ -57,11 +55,11 @@ def test_one_learns_and_is_kept(
     place = tmp_path / "models" / NAMES[0]
     assert load_model(place).config.n_layers == 1
     assert once() == report
-    assert told == [NAMES[0]]
+    assert told == 2 * [NAMES[0]]
     weights = place / folder.WEIGHTS
     weights.write_bytes(weights.read_bytes()[:-1])
     assert once()["sha256"] == report["sha256"]
-    assert told == 2 * [NAMES[0]]
+    assert told == 4 * [NAMES[0]]
 
 
 @pytest.mark.slow
@@ -88,12 +86,12 @@ def test_processes_share_a_gpu(texts: list[Path], tmp_path: Path) -> None:
     assert reports[NAMES[0]]["problem"] is None
 
 
-def quick(job: ModelJob, tell: Any) -> dict[str, Any]:
+def quick(job: ModelJob) -> Iterator[Any]:
     """Instead of training."""
     for step in range(3):
-        tell(step, 1.0)
+        yield step, 1.0
     report = FAILED | {"model": job.design.name, "problem": "of a test"}
-    return folder.keep_failure(job.folder, report)
+    yield folder.keep_failure(job.folder, report)
 
 
 @pytest.fixture
@@ -131,34 +129,18 @@ def test_the_deadline(texts: list[Path], tmp_path: Path, quickly: None) -> None:
     assert folder.check_begun(tmp_path / "models", build.asdict(CONFIG)) is not None
 
 
-def test_a_worker_that_dies() -> None:
-    ended = [SimpleNamespace(exitcode=code) for code in (None, 0)]
-    workers._check_alive(ended)
-    with pytest.raises(ChildProcessError, match="a worker ended with exit code -9, perhaps for la"):
-        workers._check_alive([*ended, SimpleNamespace(exitcode=-9)])
+def test_the_deadline_in_mid_training(tmp_path: Path, quickly: None) -> None:
+    job = ModelJob(DESIGNS[0], tmp_path, tmp_path, CONFIG, "cpu")
+    news = workers._news(time.time() + 60, job)
+    assert len(list(news)) == 4
+    news = workers._news(time.time() + 0.1, job)
+    assert next(news) == (NAMES[0], (0, 1.0))
+    time.sleep(0.1)
+    assert list(news) == []
 
 
-def breaks(job: ModelJob, tell: Any) -> dict[str, Any]:
-    raise OSError(28, "No space left on device", str(job.folder))
-
-
-def test_what_goes_wrong_in_a_worker_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And a worker goes on after a model that was called off."""
-    context = multiprocessing.get_context("spawn")
-    waiting, news, stop = context.SimpleQueue(), context.Queue(), context.Event()
-    monkeypatch.setattr(workers.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(workers, "make_model", breaks)
-    jobs = [ModelJob(design, tmp_path, tmp_path, CONFIG, "cpu") for design in DESIGNS]
-    for job in (jobs[0], None):
-        waiting.put(job)
-    workers._serve(waiting, news, stop, 1)
-    told = news.get(timeout=10)
-    assert (told.name, told.ended) == (NAMES[0], False)
-    assert str(told.error) == f"[Errno 28] No space left on device: '{tmp_path}'"
-    stop.set()
-    for job in (*jobs, None):
-        waiting.put(job)
-    workers._serve(waiting, news, stop, 1)
-    assert [news.get(timeout=10).name for _ in jobs] == list(NAMES)
+def test_a_worker_that_dies(tmp_path: Path) -> None:
+    job = ModelJob(DESIGNS[0], tmp_path, tmp_path, CONFIG, "cpu")
+    text = f"{NAMES[0]}: its process was killed by signal 9, perhaps for lack of memory; what is"
+    with pytest.raises(ChildProcessError, match=text):
+        workers._lost(job, 0, "its process was killed by signal 9")

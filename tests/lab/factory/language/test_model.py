@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from graphcircuits.adapters.load import load_model
-from graphcircuits.cases import language_folder as folders
+from lab.factory.language import folder as folders
 from lab.factory.language import model as models
 from lab.factory.language import train as training
 from lab.factory.language.designs import Design
 from lab.factory.language.model import LanguageConfig, ModelJob, make_model
-from lab.factory.language.train import Stopped, held_out_loss
+from lab.factory.language.train import held_out_loss
 from tests.lab.factory.language.texts import write_data
 
 CONFIG = LanguageConfig(steps=2, batch=256)
@@ -26,6 +26,13 @@ def job(tmp_path: Path, bigram_loss: float, config: LanguageConfig = CONFIG) -> 
     return ModelJob(Design.parse("gqa-1x32-chars"), tmp_path / "models", data, config, "cpu")
 
 
+def report_of(job: ModelJob) -> dict[str, Any]:
+    *steps, report = make_model(job)
+    assert all(isinstance(step, tuple) for step in steps)
+    assert isinstance(report, dict)
+    return report
+
+
 @pytest.fixture
 def few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "task_shares", lambda subject: ({"quotes": 0.9}, {"ioi": "no"}))
@@ -34,7 +41,7 @@ def few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_kept(tmp_path: Path, few_tasks: None) -> None:
     one = job(tmp_path, bigram_loss=100.0)
     before = torch.get_rng_state()
-    report = make_model(one, lambda *_: True)
+    report = report_of(one)
     assert torch.equal(torch.get_rng_state(), before)
     assert report == folders.finished(one.folder, "gqa-1x32-chars")
     assert report["problem"] is None
@@ -51,7 +58,7 @@ def test_what_is_kept(tmp_path: Path, few_tasks: None) -> None:
 
 def test_one_that_does_not_learn_is_reported(tmp_path: Path) -> None:
     one = job(tmp_path, bigram_loss=1.5)
-    report = make_model(one, lambda *_: True)
+    report = report_of(one)
     error = f"its held-out loss of {report['loss']:.3f} is not below 1.500, what counts of"
     assert report["problem"].startswith(error)
     assert report == folders.finished(one.folder, "gqa-1x32-chars")
@@ -60,7 +67,7 @@ def test_one_that_does_not_learn_is_reported(tmp_path: Path) -> None:
 
 def test_one_that_blows_up_is_reported(tmp_path: Path) -> None:
     one = job(tmp_path, 100.0, LanguageConfig(steps=3, batch=256, lr=1e30))
-    report = make_model(one, lambda *_: True)
+    report = report_of(one)
     assert (report["problem"], report["loss"]) == ("its loss is not finite", None)
 
 
@@ -69,9 +76,12 @@ def test_one_that_is_called_off_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(training, "NOTICE", 1)
     one = job(tmp_path, 100.0)
-    with pytest.raises(Stopped):
-        make_model(one, lambda *_: False)
-    assert list(one.folder.iterdir()) == []
+    before = torch.get_rng_state()
+    making = make_model(one)
+    assert isinstance(next(making), tuple)
+    making.close()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not one.folder.exists() or list(one.folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,6 @@ from graphcircuits.task.accuracy import share_right
 from lab.factory.language import train as training
 from lab.factory.language.designs import Design
 from lab.factory.language.train import (
-    Stopped,
-    Tell,
     _groups,
     _rate,
     held_out_loss,
@@ -26,39 +24,33 @@ from tests import text
 from tests.subjects import make_subject
 
 
-def trained(steps: int, tell: Tell, seed: int = 0, device: str = "cpu") -> tuple[float, Any]:
-    """A model of a stream in which every token is the one two places before it."""
+def trained(steps: int, seed: int = 0, device: str = "cpu") -> tuple[list[tuple[int, float]], Any]:
+    """The losses and a model of a stream in which every token is the one two places before it."""
     stream = torch.tensor([1, 2], dtype=torch.int16, device=device).repeat(500)
     torch.manual_seed(0)
     model = Design.parse("llama-1x32-chars").model(4, 0).to(device)
     given = {"context": 16, "batch": 64, "lr": 0.01, "weight_decay": 0.1, "seed": seed}
-    return train(model, stream, steps=steps, tell=tell, **given), model
+    return list(train(model, stream, steps=steps, **given)), model
 
 
 @pytest.mark.slow
 def test_it_learns_and_tells() -> None:
-    told: list[tuple[int, float]] = []
-
-    def tell(step: int, loss: float) -> bool:
-        told.append((step, loss))
-        return True
-
-    loss, model = trained(100, tell)
-    assert [step for step, _ in told] == [50, 100]
-    assert told[-1][1] == loss < 0.1 * math.log(4)
+    losses, model = trained(110)
+    assert [step for step, _ in losses] == [50, 100, 110]
+    assert losses[-1][1] < 0.1 * math.log(4)
     assert not model.training
 
 
 @pytest.mark.gpu
 def test_it_learns_on_a_gpu() -> None:
     """In bfloat16, and stays in float32."""
-    loss, model = trained(100, lambda *_: True, device="cuda")
-    assert loss < 0.1 * math.log(4)
+    losses, model = trained(100, device="cuda")
+    assert losses[-1][1] < 0.1 * math.log(4)
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
 
 
 def test_batches_depend_on_the_seed_alone() -> None:
-    first, again, other = (trained(5, lambda *_: True, seed)[0] for seed in (0, 0, 1))
+    first, again, other = (trained(5, seed)[0] for seed in (0, 0, 1))
     assert first == again != other
 
 
@@ -68,21 +60,15 @@ def noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "NOTICE", 3)
 
 
-def test_it_stops_when_told_to(noticed: None) -> None:
-    with pytest.raises(Stopped):
-        trained(1000, lambda step, loss: False)
-
-
 def test_a_loss_that_is_not_finite_ends_it(noticed: None) -> None:
     stream = torch.ones(100, dtype=torch.int16)
     model = Design.parse("gpt2-1x32-chars").model(4, 0)
     with torch.no_grad():
         model.transformer.wte.weight.fill_(math.nan)
-    told = []
     given = {"context": 16, "batch": 16, "lr": 0.01, "weight_decay": 0.0, "seed": 0}
-    loss = train(model, stream, steps=1000, tell=lambda *x: not told.append(x), **given)
+    ((step, loss),) = train(model, stream, steps=1000, **given)
     assert math.isnan(loss)
-    assert [step for step, _ in told] == [3]
+    assert step == 3
 
 
 def test_only_matrices_decay() -> None:

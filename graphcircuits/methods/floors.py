@@ -1,0 +1,77 @@
+"""The floors that every method must beat: rankings that see nothing of what a subject computes.
+
+`random_scores` are independent and uniform.
+
+`edge_frequency` is how often an edge of this name is in the circuits that predictors learn from:
+
+1. The circuits are those of the pool's listed cases, under one labeling. Of a case that is
+   recognized, all circuits of its fold and of cases related to it stay out, as its predictor was
+   trained without them; so a held-out case meets the whole pool, and none of its own kind.
+2. Edges are compared by their names, such as `a0.h1->m0`, in graphs of all sizes: an edge has the
+   share of those circuits that hold one of its name.
+
+What these reach, a method reaches without finding anything: many small programs need the same few
+edges, which is why tables show them.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import cache
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from graphcircuits.cases import load_case
+from graphcircuits.cases.architectures import edges_in
+from graphcircuits.cases.recognize import case_of
+from graphcircuits.cases.relations import fold_of, groups_of, pool_cases, twins
+from graphcircuits.methods.prepare import prepare
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
+
+
+def random_scores(
+    subject: Transformer,
+    pairs: Pairs,
+    *,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, " edge"]:
+    """Uniform in 0..1. The pairs are only checked, as by every other method."""
+    prepare(subject, pairs)
+    return torch.rand(subject.graph.n_edges, generator=generator)
+
+
+def edge_frequency(
+    subject: Transformer, pairs: Pairs, *, labels: str = "complete"
+) -> Float[Tensor, " edge"]:
+    """The share of the pool's circuits, cases related to this one left out, with such an edge."""
+    prepare(subject, pairs)
+    graph, circuits = subject.graph, usable_circuits(case_of(subject, pairs), labels)
+    counts = Counter(name for names in circuits.values() for name in edges_in(graph, names))
+    scores = torch.zeros(graph.n_edges)
+    for name, count in counts.items():
+        if (edge := graph.find_edge(name)) is not None:
+            scores[edge] = count / len(circuits)
+    return scores
+
+
+def usable_circuits(case: str | None, labels: str) -> dict[str, frozenset[str]]:
+    """The pool's circuits that may be known when this case is scored, by the case they are of."""
+    circuits = dict(_pool_circuits(labels))
+    if case is None:
+        return circuits
+    fold, groups, same = fold_of(case), groups_of(case), twins(case)
+    for one in pool_cases():
+        if one.fold == fold or one.group in groups or one.id in same:
+            circuits.pop(one.id, None)
+    return circuits
+
+
+@cache
+def _pool_circuits(labels: str) -> Mapping[str, frozenset[str]]:
+    """Of every case of the pool that has labels of this kind."""
+    cases = [load_case(one.id) for one in pool_cases()]
+    if labels == "paper":
+        cases = [case for case in cases if case.published or case.worked_out]
+    return {case.id: case.labels(labels).edges for case in cases}

@@ -1,0 +1,139 @@
+"""How faithful the best edges of a result are, from few of them to many, with areas and a plot.
+
+A result may come with such a curve, `faithfulness_curve` measures one, and a bench has one for each
+run. CPR and CMD are the areas that MIB (Mueller et al. 2025) ranks methods by. Files of results
+hold sizes, faithfulness, the number of pairs and the seed: the rest follows from the graph.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphcircuits.drawing.curves import curve_figure
+from graphcircuits.drawing.notebook import facts_html, framed, table_html
+from graphcircuits.io.files import short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROWS = 24
+"""Sizes that notebooks show."""
+# Errors say the new name for one release.
+_RENAMED = {"kept": "pruned_sizes", "pairs": "n_pairs"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaithfulnessCurve:
+    """Faithfulness of the best edges at growing numbers of them."""
+
+    n_edges: int
+    """How many edges the whole graph has."""
+    sizes: Sequence[int]
+    """Numbers of best edges, from few to many; on small graphs several may be equal."""
+    faithfulness: Sequence[float]
+    """Of the best edges at each size."""
+    n_pairs: int
+    """How many prompt pairs it was measured on."""
+    seed: int | None = None
+    """The seed that drew these pairs, where one did."""
+    fractions: Sequence[float] = ()
+    """The share of all edges at each size, over which the areas are taken. If left out, the sizes
+    divided by `n_edges`; MIB has round shares, and counts an edge into a group of heads several
+    times."""
+    pruned_sizes: Sequence[int] = ()
+    """Edges of each circuit that lie on a path from input to logits; empty where not counted."""
+
+    def __post_init__(self) -> None:
+        sizes, values = tuple(self.sizes), tuple(self.faithfulness)
+        if min(sizes, default=0) < 0 or any(a > b for a, b in pairwise(sizes)):
+            raise ValueError(
+                f"the sizes of a curve must be growing numbers from 0, got {short(sizes)}."
+            )
+        if max(sizes, default=0) > self.n_edges:
+            raise ValueError(
+                f"the curve has a circuit of {max(sizes)} edges, but there are {self.n_edges}."
+            )
+        if len(values) != len(sizes) or not all(map(math.isfinite, values)):
+            raise ValueError(
+                f"a curve must have a finite faithfulness for each of {len(sizes)} sizes, "
+                f"got {short(values)}."
+            )
+        if self.n_pairs < 1:
+            raise ValueError(
+                f"a curve is measured on at least one pair, got {short(self.n_pairs)}."
+            )
+        fractions = tuple(self.fractions) or tuple(size / self.n_edges for size in sizes)
+        pruned = tuple(self.pruned_sizes)
+        if len(fractions) != len(sizes) or len(pruned) not in (0, len(sizes)):
+            raise ValueError(
+                f"a curve must have a fraction, and a pruned size or none, for each of "
+                f"{len(sizes)} sizes, got {len(fractions)} and {len(pruned)}."
+            )
+        for name, value in (
+            ("sizes", sizes),
+            ("faithfulness", values),
+            ("fractions", fractions),
+            ("pruned_sizes", pruned),
+        ):
+            object.__setattr__(self, name, value)
+
+    if not TYPE_CHECKING:  # so that type checkers still know which names are not there
+
+        def __getattr__(self, name: str) -> object:
+            if name in _RENAMED:
+                raise AttributeError(f"a curve has no {name!r} any more: it is {_RENAMED[name]!r}.")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def cpr(self) -> float:
+        """Circuit performance ratio: the area under the curve; larger is better."""
+        return _area(self.fractions, self.faithfulness)
+
+    @property
+    def cmd(self) -> float:
+        """Circuit-model distance: the area between the curve and 1, on either side; smaller is
+        better."""
+        return _area(self.fractions, [abs(1 - value) for value in self.faithfulness])
+
+    @property
+    def areas(self) -> dict[str, float | None]:
+        """CPR and CMD by name; None for both where there is a single size."""
+        several = len(self.sizes) > 1
+        return {"cpr": self.cpr if several else None, "cmd": self.cmd if several else None}
+
+    def to_json(self) -> dict[str, Any]:
+        """What files of results and pages hold of it: each size once."""
+        by_size = dict(zip(self.sizes, self.faithfulness, strict=True))
+        return {
+            "sizes": list(by_size),
+            "faithfulness": list(by_size.values()),
+            "pairs": self.n_pairs,
+            "seed": self.seed,
+        }
+
+    def plot(self, ax: "Axes | None" = None) -> "Figure":
+        """Draw it over the sizes, on `ax` or on a figure of its own; needs matplotlib."""
+        return curve_figure(self.sizes, self.faithfulness, ax=ax)
+
+    def _repr_html_(self) -> str:
+        pruned = [f"{size:,}" for size in self.pruned_sizes] or [""] * len(self.sizes)
+        columns = zip(self.sizes, self.fractions, pruned, self.faithfulness, strict=True)
+        rows = [
+            [f"{size:,}", f"{share:.3%}", on_paths, f"{value:.4f}"]
+            for size, share, on_paths, value in columns
+        ]
+        areas = {k.upper(): f"{v:.4f}" for k, v in self.areas.items() if v is not None}
+        header = ["edges", "of all", "on paths", "faithfulness"]
+        shown = table_html(header, rows[:ROWS], total=len(rows))
+        return framed(facts_html("Faithfulness of the best edges", areas), shown)
+
+
+def _area(x: Sequence[float], y: Sequence[float]) -> float:
+    """By the trapezoid rule."""
+    points = torch.tensor([x, y], dtype=torch.float64)
+    return float(torch.trapezoid(points[1], points[0]))

@@ -1,0 +1,16 @@
+"""Studies of what matters in training: `python -m lab.studies --help`."""
+
+from graphcircuits.cli import run
+from lab.programs import program
+
+app = program(
+    "lab.studies",
+    "What matters in training.",
+    {
+        "scaling": "Train with more and less data and parts, and compare.",
+        "targets": "Find scores case by case by gradient steps.",
+    },
+)
+
+if __name__ == "__main__":
+    run(app)
