@@ -342,7 +342,11 @@ class Predictor(nn.Module):
         structure, content = reading.structure, reading.content
         nodes = self._aligned(reading, generator)
         states = self.learner(self.drop(self.embed(nodes), noise), structure, noise)
-        edges = states[..., structure.edge_nodes, :]
+        # The nodes of a line graph are the edges, in their order: nothing has to be copied.
+        if self.config.transformation == "line":
+            edges = states
+        else:
+            edges = states[..., structure.edge_nodes, :]
         if self.pool is not None:
             assert isinstance(content, Features)
             edges = self.pool(edges, content.pair)
