@@ -83,7 +83,7 @@ test: lint types browser ## check everything: style, types, fast and slow tests
 
 # What other processors, thread counts and roundings could change: the rooms that compute, in their
 # fast tests. Commands, pages and files are left out: they show what these rooms computed.
-NUMERIC := $(addprefix tests/,adapters compare corpus engine fleets interactions methods predictor \
+NUMERIC := $(addprefix tests/,adapters cases compare engine evaluation fleets interactions methods predictor \
   rasp subject task test_circuit.py training)
 MACHINES := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
 
@@ -129,7 +129,7 @@ kills: $(READY) ## kill every long command, 100 times in all, and compare what i
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.kills --kills 100
 
 bench: $(READY) ## measure speed and memory
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m lab.benchmarks
 
 # Built twice, with the time of the last commit in place of today's: the same bytes both times.
 dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)

@@ -61,20 +61,17 @@ MOVED = {
 """Commands of the laboratory, which is in the repository and not in the package."""
 
 
-def _moved(context: typer.Context) -> None:
-    name = str(context.info_name)
-    raise ValueError(
-        f"{name} is no command of the package any more; in a clone of the repository run: "
-        f"{MOVED[name]}"
-    )
+def _refuse_moved(name: str) -> None:
+    @app.command(name, hidden=True, context_settings={"ignore_unknown_options": True})
+    def moved(words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+        raise ValueError(
+            f"{name} is no command of the package any more; in a clone of the repository run: "
+            f"{MOVED[name]}"
+        )
 
 
 for _name in MOVED:
-    app.command(
-        _name,
-        hidden=True,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )(_moved)
+    _refuse_moved(_name)
 
 
 _debug: ContextVar[bool] = ContextVar("debug", default=False)

@@ -6,6 +6,7 @@ words with `argparse`; the module is imported when it is called, so that `--help
 
 import argparse
 from importlib import import_module
+from typing import Annotated
 
 import typer
 
@@ -27,11 +28,11 @@ def program(package: str, about: str, commands: dict[str, str]) -> typer.Typer:
 
 def _add(app: typer.Typer, name: str, module: str, does: str) -> None:
     # `--help` too is for the module's own parser.
-    words = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    settings = {"ignore_unknown_options": True, "help_option_names": []}
 
-    @app.command(name, help=does, context_settings=words)
-    def call(context: typer.Context) -> None:
-        import_module(module).main(context.args)
+    @app.command(name, help=does, context_settings=settings)
+    def call(words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+        import_module(module).main(words or [])
 
 
 def parser(command: str, doc: str | None) -> argparse.ArgumentParser:

@@ -37,8 +37,8 @@ from graphcircuits.commands.train import train
 from graphcircuits.compare import bench
 from graphcircuits.compare.report import Report
 from graphcircuits.fleets.recipes import SiitConfig
+from graphcircuits.jobs.runner import InProcess
 from graphcircuits.rasp import Map, tokens
-from graphcircuits.training.runner import InProcess
 from lab.factory.language.build import make_models
 from lab.factory.language.designs import Design
 from lab.factory.language.model import LanguageConfig

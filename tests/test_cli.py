@@ -29,12 +29,19 @@ from tests.viewer.reading import data_of, floats
 
 @pytest.mark.parametrize(
     "name",
-    ["bench", "build", "cases", "compile", "cost", "evaluate", "interact", "localize", "train"],
+    ["bench", "build", "cases", "compile", "evaluate", "interact", "localize", "train"],
 )
 def test_every_command_has_help(name: str) -> None:
     done = CliRunner().invoke(cli.app, [name, "--help"])
     assert done.exit_code == 0
     assert "Usage:" in done.output
+
+
+@pytest.mark.parametrize("name", cli.MOVED)
+def test_commands_of_the_laboratory_say_where_they_are(command: Command, name: str) -> None:
+    ended = command(name, "ib-3", "--methods", "eap")
+    refused(ended, f"in a clone of the repository run: {cli.MOVED[name]}")
+    assert f"│ {name} " not in CliRunner().invoke(cli.app, ["--help"]).output
 
 
 def test_version(command: Command) -> None:
@@ -273,11 +280,11 @@ def test_bench(command: Command, tmp_path: Path) -> None:
         assert f"wrote {tmp_path / 'out' / name}" in ended.out
     record = json.loads(command(*given, "--json").out)
     assert [row["method"] for row in record["methods"]] == ["eap", "random"]
-    assert record["failures"] == record["published"] == []
+    assert record["failures"] == []
 
 
 @pytest.mark.slow
-def test_bench_on_the_test_cases_brings_the_published_figures(
+def test_bench_on_the_test_cases_goes_by_all_labels(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One test case stands for all sixteen.
@@ -285,9 +292,9 @@ def test_bench_on_the_test_cases_brings_the_published_figures(
         monkeypatch.setattr(f"graphcircuits.compare.{module}.case_ids", lambda **_: ["ib-3"])
     ended = command("bench", "--methods", "random", "--pairs", "2", "--out", tmp_path)
     assert ended.code == 0
-    ours, theirs = ended.out.split("Published figures, on InterpBench's weights:")
-    assert "1 method on 1 case (test)" in ours
-    assert "PGExplainer" in theirs
+    assert "1 method on 1 case (test), AUROC (complete labels, head level)" in ended.out
+    for labels in ("interpbench", "paper"):
+        assert f"\nAUROC ({labels} labels, head level)\n" in ended.out
 
 
 @pytest.mark.slow

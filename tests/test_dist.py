@@ -50,7 +50,7 @@ def test_the_wheel_holds_the_package_and_nothing_else() -> None:
 def test_the_source_holds_what_builds_and_tests_it() -> None:
     found = files_of(SdistBuilder)
     tops = {name.partition("/")[0] for name in found}
-    assert tops >= {"graphcircuits", "tests", "docs", "benchmarks", "hatch_build.py", "README.md"}
+    assert tops >= {"graphcircuits", "tests", "docs", "lab", "hatch_build.py", "README.md"}
     assert tops >= {"LICENSE", "CITATION.cff", "constraints.txt", "pyproject.toml", "Makefile"}
     assert not tops & {".venv", "build", "dist", ".git", "runs", "results"}
     assert set(found) >= tree(ROOT / "graphcircuits") | tree(ROOT / "tests")

@@ -16,7 +16,7 @@ EQUATIONS = 59
 
 
 def place(path: str) -> Path:
-    own = ROOT if path.startswith(("tests/", "benchmarks/")) else PACKAGE
+    own = ROOT if path.startswith(("tests/", "lab/")) else PACKAGE
     return own / path
 
 

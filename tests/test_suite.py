@@ -71,7 +71,7 @@ def imported(path: Path, seen: set[Path]) -> set[str]:
         for name in names:
             file = (TESTS.parent / name.replace(".", "/")).with_suffix(".py")
             found |= imported(file, seen) if file.is_file() else {name.partition(".")[0]}
-    return found - {"graphcircuits", "tests"} - sys.stdlib_module_names
+    return found - {"graphcircuits", "lab", "tests"} - sys.stdlib_module_names
 
 
 def test_tests_for_a_gpu_run_where_the_tools_of_developers_are_missing() -> None:

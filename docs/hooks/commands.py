@@ -21,7 +21,8 @@ def sections() -> str:
     from graphcircuits.cli import app
 
     commands: Any = typer.main.get_command(app)
-    return "\n\n".join(_section(name, command) for name, command in commands.commands.items())
+    shown = {name: one for name, one in commands.commands.items() if not one.hidden}
+    return "\n\n".join(_section(name, command) for name, command in shown.items())
 
 
 def _section(name: str, command: Any) -> str:

@@ -38,8 +38,8 @@ from graphcircuits.compare.selection import select_cases
 from graphcircuits.evaluation.evaluate import auroc
 from graphcircuits.io.disk import write_atomic
 from graphcircuits.io.store import content_hash, read_json, write_json
+from graphcircuits.jobs.runner import runner_of
 from graphcircuits.methods.pgexplainer import Fit, pgexplainer
-from graphcircuits.training.runner import runner_of
 
 SIZES = (0.003, 0.01, 0.03)
 SAMPLING = ((0.0, 2.0, 0.5), (0.0, 5.0, 1.0), (0.01, 5.0, 1.0))

@@ -3,14 +3,15 @@
 1. `read_page` takes the commands and data files that a page names. Some pages have no file beside
    them, because their command writes every figure into their tables (`OWN_TABLES`).
 2. `follows` recomputes a bench's table from its runs: medians over cases of means over seeds.
-3. The table has the last commits that changed data and page, and whether the data changed since a
-   revision: what has not is older than that.
+3. The table has the last commits that changed data and page, and whether anything was measured
+   since a revision (`measured_anew`): what was not is older than that.
 
 python -m lab.benchmarks.provenance --since REVISION --out docs/results/provenance.md
 """
 
 import argparse
 import csv
+import json
 import re
 import subprocess
 import sys
@@ -42,7 +43,7 @@ class Page:
     """Data files that it names, there or not."""
 
     recovered: bool = False
-    """Whether its data file was made from the page, the runs being lost."""
+    """Whether its figures were read from the page itself, the runs being lost or drawn again."""
 
     @property
     def data(self) -> tuple[Path, ...]:
@@ -62,7 +63,7 @@ def read_page(path: Path) -> Page:
     named = [ROOT / name if "/" in name else FOLDER / name for name in FILE.findall(text)]
     kept = [file for file in named if FOLDER in file.parents]
     commands = dict.fromkeys(COMMAND.findall(text))
-    recovered = "read back from the tables" in text
+    recovered = "read back from the tables" in text or any("--redraw" in one for one in commands)
     return Page(path, tuple(commands), tuple(dict.fromkeys(kept)), recovered)
 
 
@@ -99,12 +100,29 @@ def _median(rows: Sequence[Mapping[str, str]], method: str, figure: str) -> floa
     return median(map(mean, by_case.values())) if by_case else -1.0
 
 
-def changed(paths: Sequence[Path], since: str | None = None) -> str:
+def changed(paths: Sequence[Path]) -> str:
     """The date of the last commit that changed one of the files; empty where there is none."""
-    if not paths:
-        return ""
-    span = "HEAD" if since is None else f"{since}..HEAD"
-    return _git("log", "-1", "--format=%cs", span, "--", *map(str, paths))
+    return _git("log", "-1", "--format=%cs", "--", *map(str, paths)) if paths else ""
+
+
+def measured_anew(page: Page, since: str) -> bool:
+    """Whether a file of its data holds other figures than it did at a revision."""
+    if page.recovered:
+        return False
+    for path in page.data:
+        name = path.relative_to(ROOT).as_posix()
+        there = _git("ls-tree", "--name-only", since, name)
+        before = _git("show", f"{since}:{name}") if there else ""
+        if figures_in(path, before) != figures_in(path, path.read_text("utf-8").strip()):
+            return True
+    return False
+
+
+def figures_in(path: Path, text: str) -> object:
+    """What was measured, without the commands, which are spelled anew when a program is renamed."""
+    if path.suffix == ".md":
+        return [line for line in text.splitlines() if line.startswith("|")]
+    return json.loads(text)["meta"] if path.suffix == ".json" and text else text
 
 
 def _git(*words: str) -> str:
@@ -127,7 +145,7 @@ def table(since: str) -> str:
                 changed(page.data),
                 changed([page.path]),
                 agrees,
-                "yes" if changed(page.data, since) and not page.recovered else "no",
+                "yes" if measured_anew(page, since) else "no",
             ]
         )
     columns = ["Page", "Command", "Data", "Data of", "Page of", "Agree", "Anew"]
@@ -143,8 +161,8 @@ def text(since: str) -> str:
             "For every page of results: the command that made it (the first, where a page has "
             "several), the data its figures are in, when each was last changed in the repository, "
             "whether the medians of the page's first table follow from the data (agree), and "
-            f"whether the data changed since {since} of {day} (anew). A page whose data did not is "
-            "what earlier code gave.",
+            f"whether other figures were measured since {since} of {day} (anew). Otherwise a page "
+            "is what earlier code gave.",
             table(since),
             f"Made with `python -m lab.benchmarks.provenance --since {since} --out "
             "docs/results/provenance.md`.",

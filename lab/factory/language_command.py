@@ -109,7 +109,7 @@ def language(
         say(f"interrupted: what is finished is in {folder}; the same command goes on.", err=True)
         raise typer.Exit(INTERRUPTED) from None
     found = [reports[name] for name in names if name in reports]
-    command = shlex.join(["graphcircuits", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", "lab.factory", *sys.argv[1:]])
     saved = save({table: lambda path: write(path, markdown(found, command))})
     if as_json:
         print_json(found)

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from graphcircuits.compare.selection import Unit
+from graphcircuits.jobs.command import driver_command
 from graphcircuits.predictor.ensemble import Ensemble, save_ensemble
-from graphcircuits.training.runner import driver_command
 from lab.paper.configurations import load_sweep
 from lab.paper.stacked import DTYPES, StackedRun, train_side_by_side
 from lab.paper.sweep import Sweep

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from safetensors.torch import save as tensor_bytes
 
-from graphcircuits.training.runner import Resources, Runner
+from graphcircuits.jobs.runner import Resources, Runner
 from lab.paper.selection import Selection, score, select
 from lab.paper.stacked import Trained, train_side_by_side
 from lab.paper.sweep_plan import Bundle, Plan, SweepJob, bundles, in_turn

@@ -16,7 +16,7 @@ from graphcircuits.commands.subjects import Device
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from graphcircuits.training.runner import Runner
+    from graphcircuits.jobs.runner import Runner
     from lab.paper.configurations import SweepConfig
     from lab.paper.sweep import Means, Sweep
 
@@ -79,7 +79,7 @@ def sweep(
     on when the command is given again. What ran out of memory is recorded, counted as not eligible,
     and tried again then. Exit code 1 if something is missing or failed.
     """
-    from graphcircuits.training.runner import runner_of
+    from graphcircuits.jobs.runner import runner_of
     from lab.paper.configurations import load_sweep
     from lab.paper.sweep import PHASES, Means, Sweep, resources_of
     from lab.paper.sweep_plan import plan_sweep
@@ -104,7 +104,7 @@ def sweep(
     plan = plan_sweep(settings, precision=precision)
     if plan.left_out:
         say(f"left out, no subject to learn from: {', '.join(plan.left_out)}", err=True)
-    command = ["graphcircuits", "sweep", config]
+    command = ["python", "-m", "lab.paper", "sweep", config]
     command += [] if precision == "float32" else ["--precision", precision]
     store = SweepStore(folder, shlex.join(command))
     if dry_run:

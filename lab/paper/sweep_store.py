@@ -25,7 +25,7 @@ from torch import Tensor
 
 from graphcircuits.io.disk import write_atomic
 from graphcircuits.io.store import StoreError, load_artifact, save_artifact, taken_apart
-from graphcircuits.training.runner import JobStore
+from graphcircuits.jobs.store import JobStore
 from lab.paper.sweep_plan import Plan, SweepJob
 
 MANIFEST = "manifest.json"

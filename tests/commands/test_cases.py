@@ -40,7 +40,7 @@ def test_words_that_do_not_go_together(command: Command) -> None:
     refused(command("cases", "rnd-01"), "unknown case 'rnd-01'; random programs are rnd-0, rnd-1")
 
 
-@pytest.mark.parametrize("name", ["localize", "interact", "cost"])
+@pytest.mark.parametrize("name", ["localize", "interact"])
 def test_no_subject_of_a_random_program_is_shipped(command: Command, name: str) -> None:
     message = "no subject for case 'rnd-6' is shipped; build it with: graphcircuits build rnd-6"
     refused(command(name, "rnd-6"), message)

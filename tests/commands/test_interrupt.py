@@ -19,9 +19,6 @@ from graphcircuits.commands.interrupt import deferred, terminable
 from graphcircuits.io.store import load_artifact
 from graphcircuits.methods import refine
 from graphcircuits.training import train as training
-from lab.factory import making
-from tests.cases.small import BUILD as SHARDS
-from tests.cases.small import PLAN, instantly, unmeasured
 from tests.kills import BUILD, SIIT, letters
 from tests.shell import Command
 
@@ -247,25 +244,6 @@ def test_build_says_how_to_go_on(
         "interrupted: this step is finished first; once more ends it at once.",
         f"interrupted: 1 of 2 subjects are in subjects; the same command{how} goes on from there.",
     ]
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_corpus_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = making.prepared
-    monkeypatch.setattr(making, "prepared", lambda orders, _, *rest: real(orders, SHARDS, *rest))
-    monkeypatch.setattr(making, "train_fleet", pressing(instantly, 2))
-    monkeypatch.setattr(making, "finished", unmeasured)
-    monkeypatch.setattr(making, "plan", lambda *_: PLAN)
-    ended = command("corpus", "mine", "--natural", "4")
-    assert (ended.code, ended.out) == (130, "")
-    told = "interrupted: 1 of 3 shards are kept in mine; the same command goes on from there."
-    assert ended.err.splitlines()[-1] == told
-    monkeypatch.setattr(making, "plan", pressing(lambda *_: PLAN, 1))
-    ended = command("corpus", "other", "--natural", "4")
-    assert (ended.code, ended.err) == (
-        130,
-        "interrupted: nothing was planned yet; the same command goes on from there.\n",
-    )
 
 
 @pytest.mark.usefixtures("unchecked")

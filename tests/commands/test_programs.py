@@ -74,10 +74,8 @@ def test_prompts_of_a_file_are_compared_with_the_programs_circuit(
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_costs_and_interactions_of_a_program(command: Command, case: Case) -> None:
+def test_interactions_of_a_program(command: Command, case: Case) -> None:
     given = ["my.py:swapped", "--subject", "mine.safetensors", "--draw", "4", "--json"]
-    (record,) = json.loads(command("cost", *given, "--methods", "eap").out)
-    assert (record["subject"], record["pairs"], record["tokens"]) == ("swapped", 4, 3)
     record = json.loads(command("interact", *given, "--edges", "input->m0,m0->logits").out)
     assert (record["subject"], record["pairs"]) == ("swapped", 4)
 
@@ -117,7 +115,7 @@ def test_what_is_typed_must_be_what_the_subject_has(
         ("my.py:halved", "its outputs are ['a', 'b'], those of the program numbers. Build one"),
     ],
 )
-@pytest.mark.parametrize("name", ["localize", "cost", "interact"])
+@pytest.mark.parametrize("name", ["localize", "interact"])
 def test_programs_that_a_subject_is_not_of(
     command: Command, case: Case, name: str, given: str, text: str
 ) -> None:
@@ -166,14 +164,12 @@ def test_a_program_needs_its_subject(command: Command, case: Case) -> None:
         "my.py:swapped is a program; name the subject that was built from it with --subject FILE, "
         "or build one with: graphcircuits build --program my.py:swapped --vocab TOKENS"
     )
-    for name in ("localize", "cost", "interact"):
+    for name in ("localize", "interact"):
         refused(command(name, "my.py:swapped"), said)
-    for name in ("cost", "interact"):
-        said = "--model goes with a program, path/to/file.py:name, or alone, got ib-3."
-        refused(command(name, "ib-3", "--subject", "mine.safetensors"), said)
+    said = "--model goes with a program, path/to/file.py:name, or alone, got ib-3."
+    refused(command("interact", "ib-3", "--subject", "mine.safetensors"), said)
     said = "--vocab, --max-seq-len and --causal go with a program of your own and --subject."
     refused(command("localize", "ib-3", "--vocab", "a"), said)
-    refused(command("cost", *MINE[1:], "--markdown", "my.py"), "--markdown would overwrite my.py")
 
 
 @pytest.mark.slow

@@ -250,6 +250,8 @@ def commands() -> dict[str, Callable[..., object]]:
     found = {}
     for info in cli.app.registered_commands:
         assert info.callback is not None
+        if info.hidden:
+            continue
         found[info.name or info.callback.__name__] = inspect.unwrap(info.callback)
     return found
 

@@ -76,23 +76,21 @@ def test_models_have_two_names_and_words_are_read_by_their_tokenizer(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["cost", "interact"])
-def test_the_other_commands(
-    command: Command, folder: Path, drawn: list[tuple[int, int]], name: str
+def test_interactions_of_a_model(
+    command: Command, folder: Path, drawn: list[tuple[int, int]]
 ) -> None:
-    own = ["--edges", "input->m1,a0.h0->m1"] if name == "interact" else ["--methods", "eap"]
-    own += ["--json", "--dtype", "float32"]
-    by_task = command(name, "--model", folder, "--task", "ioi", "--draw", "2", *own)
+    own = ["--edges", "input->m1,a0.h0->m1", "--json", "--dtype", "float32"]
+    by_task = command("interact", "--model", folder, "--task", "ioi", "--draw", "2", *own)
     assert by_task.code == 0, by_task.err
     assert drawn == [(2, 0)]
     # The file of prompts comes first where the model has an option of its own.
     by_file = [
-        command(name, *words, "--words", *own)
+        command("interact", *words, "--words", *own)
         for words in (["--model", folder, "pairs.csv"], [folder, "pairs.csv"])
     ]
     assert {ended.code for ended in by_file} == {0}
     records = [json.loads(ended.out) for ended in (by_task, *by_file)]
-    for record in (x[0] if name == "cost" else x for x in records):
+    for record in records:
         assert (record["subject"], record["pairs"]) == ("tiny.v1", 2)
 
 
@@ -108,7 +106,7 @@ def test_interactions_are_computed_in_the_dtype_asked_for(command: Command, fold
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["localize", "cost", "interact"])
+@pytest.mark.parametrize("name", ["localize", "interact"])
 def test_prompts_that_do_not_fit(command: Command, folder: Path, name: str) -> None:
     file = ["--pairs-file", "pairs.csv"] if name == "localize" else ["pairs.csv"]
     model = [name, "--model", "mine.safetensors"]
@@ -129,7 +127,7 @@ def test_prompts_that_do_not_fit(command: Command, folder: Path, name: str) -> N
     refused(command(name, "ib-3", "--task", "ioi"), said)
 
 
-@pytest.mark.parametrize("name", ["localize", "cost", "interact", "bench"])
+@pytest.mark.parametrize("name", ["localize", "interact", "bench"])
 def test_devices_and_dtypes_that_are_not_there(
     command: Command, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,10 +138,10 @@ def test_devices_and_dtypes_that_are_not_there(
     assert "one of float64, float32, bfloat16, float16, got 'int8'." in ended.err
 
 
-@pytest.mark.parametrize("name", ["cost", "interact"])
-def test_nothing_given(command: Command, name: str) -> None:
+def test_nothing_given(command: Command) -> None:
     refused(
-        command(name), "give a case, such as ib-3, or your own model with --model; got neither."
+        command("interact"),
+        "give a case, such as ib-3, or your own model with --model; got neither.",
     )
 
 

@@ -1,4 +1,7 @@
-"""A fixture that runs the program of a folder: in tests/lab/paper that is `python -m lab.paper`."""
+"""A fixture that runs the program of a folder: in tests/lab/paper that is `python -m lab.paper`.
+
+Benchmarks have no subcommands; their tests run the command of the package, as they do.
+"""
 
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +22,9 @@ def command(
 ) -> Command:
     """Runs the program as a shell would, in a folder of its own."""
     name = request.path.relative_to(Path(__file__).parent).parts[0]
-    app = import_module(f"lab.{name}.__main__").app
     monkeypatch.chdir(tmp_path)
+    if name == "benchmarks":
+        return runs("graphcircuits", cli.main, capsys, monkeypatch)
+    app = import_module(f"lab.{name}.__main__").app
     path = str(ROOT / "lab" / name / "__main__.py")
     return runs(path, lambda: cli.run(app), capsys, monkeypatch)

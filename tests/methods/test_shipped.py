@@ -67,7 +67,7 @@ def test_recorded_groups_spare_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     def draw(seed: int) -> None:
         raise AssertionError("drawn")
 
-    monkeypatch.setattr(random_programs, "_drawn", draw)
+    monkeypatch.setattr(random_programs, "draw", draw)
     assert seen_related(own, "ib-3") == seen_related(own, "rnd-48") == []
     with pytest.raises(AssertionError, match="drawn"):
         seen_related(own, "rnd-7")

@@ -11,7 +11,17 @@ from typer.main import get_command
 
 from graphcircuits.cli import MOVED, app
 from lab.benchmarks import provenance
-from lab.benchmarks.provenance import FOLDER, OWN_TABLES, ROOT, Page, follows, pages, read_page
+from lab.benchmarks.provenance import (
+    FOLDER,
+    OWN_TABLES,
+    ROOT,
+    Page,
+    figures_in,
+    follows,
+    measured_anew,
+    pages,
+    read_page,
+)
 
 PAGES = pages()
 
@@ -59,6 +69,18 @@ def test_medians_are_compared_with_the_runs(
     path.write_text(f"{table.format('0.900')}\n[x](small-cases.csv)\n")
     assert follows(read_page(path)) is False
     assert follows(Page(path, (), ())) is None
+
+
+def test_a_page_drawn_again_is_not_measured_anew(tmp_path: Path) -> None:
+    assert not measured_anew(read_page(FOLDER / "growth.md"), "HEAD~1")
+    page = tmp_path / "page.md"
+    page.write_text("# t\n\n| a |\n\nMade with `python -m lab.benchmarks.growth --redraw x.md`.\n")
+    assert read_page(page).recovered
+    # A command that is spelled anew is no figure.
+    assert figures_in(page, "| a |\n`python -m x`") == figures_in(page, "| a |\n`python -m y`")
+    json_file = FOLDER / "sweep.json"
+    one, other = '{"command": "x", "meta": 1}', '{"command": "y", "meta": 1}'
+    assert figures_in(json_file, one) == figures_in(json_file, other) != figures_in(json_file, "")
 
 
 def test_tables_of_language_models_hold_the_numbers_of_their_file() -> None:

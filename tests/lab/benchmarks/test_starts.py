@@ -26,6 +26,7 @@ def test_ratios_are_by_eap_ig() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
 def test_one_subject_through_all_of_them() -> None:
     fold = Entry.case.fold
     assert fold is not None

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from graphcircuits.methods import METHODS, localize
@@ -12,13 +11,11 @@ from graphcircuits.predictor.ensemble import Ensemble, save_ensemble
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.task.pairs import Pairs
-from lab.cost.command import ABOUT, HEADER, cost
+from lab.cost.__main__ import ABOUT, HEADER, app
 from lab.cost.cost import count
 from tests.subjects import make_subject
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-app = typer.Typer(pretty_exceptions_enable=False)
-app.command()(cost)
 
 
 def run(*args: str | Path) -> Result:
@@ -75,7 +72,7 @@ def test_table_and_markdown_of_several_cases(tmp_path: Path) -> None:
     assert text.count(f"| {' | '.join(HEADER)} |") == 2
     assert text.count("\n| random | 2 | 0 | ") == 2
     assert ABOUT in text
-    assert "Made with `graphcircuits" in text
+    assert "Made with `python -m lab.cost" in text
 
 
 def test_a_method_that_fails_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
@@ -129,6 +126,7 @@ def test_all_methods_are_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             "--option eap-ig.steps=x: steps of eap-ig must be a whole number.",
         ),
         (["ib-3", "--markdown", "/"], "--markdown must be a file, but / is a folder."),
+        ([], "give a case, such as ib-3, or your own model with --model; got neither."),
         (["ib-3,ib-15", "pairs.csv"], "one file of prompts cannot serve 2 cases; name one case."),
     ],
 )

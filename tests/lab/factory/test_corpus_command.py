@@ -15,6 +15,7 @@ from graphcircuits.cases.shards import MANIFEST
 from lab.factory import making
 from lab.factory.making import Remeasured
 from tests.cases.small import BUILD, PLAN, all_files, instantly, unmeasured
+from tests.commands.test_interrupt import heard, pressing  # noqa: F401  a fixture
 from tests.shell import Command, refused
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -157,3 +158,22 @@ def test_verify_counts_what_is_not_as_it_was(
     assert ended.err == "shard \\x1b[2J is cut off\n"
     ended = command("corpus", "mine", "--verify", "--json")
     assert [one["accuracy"] for one in json.loads(ended.out)] == [0.995, None]
+
+
+@pytest.mark.usefixtures("heard", "unchecked")
+def test_corpus_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = making.prepared
+    monkeypatch.setattr(making, "prepared", lambda orders, _, *rest: real(orders, BUILD, *rest))
+    monkeypatch.setattr(making, "train_fleet", pressing(instantly, 2))
+    monkeypatch.setattr(making, "finished", unmeasured)
+    monkeypatch.setattr(making, "plan", lambda *_: PLAN)
+    ended = command("corpus", "mine", "--natural", "4")
+    assert (ended.code, ended.out) == (130, "")
+    told = "interrupted: 1 of 3 shards are kept in mine; the same command goes on from there."
+    assert ended.err.splitlines()[-1] == told
+    monkeypatch.setattr(making, "plan", pressing(lambda *_: PLAN, 1))
+    ended = command("corpus", "other", "--natural", "4")
+    assert (ended.code, ended.err) == (
+        130,
+        "interrupted: nothing was planned yet; the same command goes on from there.\n",
+    )

@@ -10,8 +10,8 @@ from typing import Any
 
 from graphcircuits.io.config import load_config
 from graphcircuits.io.store import content_hash
+from graphcircuits.jobs.runner import InProcess
 from graphcircuits.predictor.model import Predictor
-from graphcircuits.training.runner import InProcess
 from lab.paper import sweep as module
 from lab.paper.configurations import SweepConfig
 from lab.paper.stacked import StackedRun, Trained

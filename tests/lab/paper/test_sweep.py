@@ -17,9 +17,10 @@ from graphcircuits.cases import load_case
 from graphcircuits.cases.relations import twins
 from graphcircuits.io.config import load_config
 from graphcircuits.io.store import StoreError, load_artifact
+from graphcircuits.jobs.processes import Processes
+from graphcircuits.jobs.runner import InProcess
 from graphcircuits.predictor.ensemble import load_ensemble
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.runner import InProcess, Processes
 from lab.paper import sweep_store as store_module
 from lab.paper.selection import Selection
 from lab.paper.stack_data import subject_folder

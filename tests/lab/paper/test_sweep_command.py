@@ -14,7 +14,7 @@ from rich.table import Table
 
 from graphcircuits.commands import progress
 from graphcircuits.commands.progress import Progress
-from graphcircuits.training.runner import InProcess
+from graphcircuits.jobs.runner import InProcess
 from lab.paper import sweep as module
 from lab.paper import sweep_command
 from lab.paper.stacked import StackedRun
