@@ -164,8 +164,8 @@ def test_verify_counts_what_is_not_as_it_was(
 def test_corpus_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     real = making.prepared
     monkeypatch.setattr(making, "prepared", lambda orders, _, *rest: real(orders, BUILD, *rest))
-    monkeypatch.setattr(making, "train_fleet", pressing(instantly, 2))
-    monkeypatch.setattr(making, "finished", unmeasured)
+    monkeypatch.setattr("graphcircuits.cases.subjects.train_fleet", pressing(instantly, 2))
+    monkeypatch.setattr(making, "verified", unmeasured)
     monkeypatch.setattr(making, "plan", lambda *_: PLAN)
     ended = command("corpus", "mine", "--natural", "4")
     assert (ended.code, ended.out) == (130, "")
