@@ -211,12 +211,6 @@ class ComponentGraph:
         keys = self.n_heads + heads // (self.n_heads // self.n_groups)
         return torch.stack([heads, keys, keys + self.n_groups], dim=1)
 
-    @cached_property
-    def reader_component(self) -> Int[Tensor, " reader"]:
-        """The writer each reader belongs to: the first head for a group, -1 for `logits`."""
-        components = [self.components_of(reader) for reader in range(self.n_readers)]
-        return torch.tensor([writers[0] if writers else -1 for writers in components])
-
     def components_of(self, reader: int) -> range:
         """The writers that compute from this reader: all heads of a group, none for `logits`."""
         layer, slot = divmod(reader, self.readers_per_layer)

@@ -9,7 +9,6 @@
 Torch is imported only where graphs and tensors are made, so that cases can be listed quickly.
 """
 
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from graphcircuits.rasp import RaspError, SOp, Value, evaluate, is_categorical
 from graphcircuits.rasp.layout import Layout, complete_edges, interpbench_edges, lay_out
-from graphcircuits.rasp.load import vocab_text
 from graphcircuits.rasp.tabulate import Tables, tabulate
 from graphcircuits.rasp.values import sorted_values
 
@@ -338,42 +336,10 @@ class Case:
         self, fleet: str = "planted", architecture: str | None = None, seed: int = 0
     ) -> "graphcircuits.cases.orders.Order":
         """Which subject of the package that is; an error if it is none."""
-        from graphcircuits.cases.orders import Order, shipped_orders, shipped_path
+        from graphcircuits.cases.orders import Order, find_shipped
 
         order = Order(self.subject_id, fleet, architecture or "plain", seed)
-        if shipped_path(order).is_file():
-            return order
-        there = [one for one in shipped_orders() if one.case == order.case]
-        fitting = [one for one in there if (one.fleet, one.seed) == (fleet, seed)]
-        if architecture is None and len(fitting) == 1:
-            return fitting[0]
-        what = f"for case {self.id!r}" if order.id == order.case else order.id
-        others = f"; there are {', '.join(one.id for one in there)}" if there else ""
-        raise FileNotFoundError(
-            f"no subject {what} is shipped{others}; build it with: graphcircuits build "
-            + self._build_words(order)
-        )
-
-    def _build_words(self, order: "graphcircuits.cases.orders.Order") -> str:
-        """The command line of `graphcircuits build` that makes the subject."""
-        asked = {"fleet": order.fleet, "architecture": order.architecture, "seed": order.seed}
-        usual = {"fleet": "planted", "architecture": "plain", "seed": 0}
-        options = "".join(f" --{k} {v}" for k, v in asked.items() if v != usual[k])
-        if self.family != OWN:
-            return order.case + options
-        program, rest = self._program_options()
-        return f"--program {program}{options}{rest}"
-
-    def _program_options(self) -> tuple[str, str]:
-        """What names a program of one's own in a shell; where its file is, the user knows. And
-        what to do then."""
-        vocab = shlex.quote(vocab_text(self.vocab))
-        causal = " --causal" if self.causal else ""
-        return (
-            f"FILE.py:NAME --vocab {vocab} --max-seq-len {self.max_seq_len}{causal}",
-            ", and read what it writes with graphcircuits.load_transformer, or train it here with "
-            "case.train().subject",
-        )
+        return find_shipped(self, order, any_architecture=architecture is None)
 
     def pairs(self, n: int, seed: int = 0) -> "graphcircuits.task.pairs.Pairs":
         """Clean and corrupted inputs, drawn independently, with the program's answers.

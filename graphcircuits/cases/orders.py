@@ -7,14 +7,20 @@ holds one of them. All others are called `case.fleet.architecture.seed`. `shippe
 is in the package.
 """
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from graphcircuits.cases import FAMILIES
 from graphcircuits.cases.architectures import find_architecture
 from graphcircuits.fleets.recipes import FLEETS, check_fleet
+from graphcircuits.rasp.load import vocab_text
+
+if TYPE_CHECKING:
+    from graphcircuits.cases.case import Case
 
 
 @dataclass(frozen=True, order=True)
@@ -62,6 +68,41 @@ def shipped_path(order: Order) -> Path:
 def shipped_orders(fleet: str | None = None) -> list[Order]:
     """The subjects in the package, or those of one fleet, sorted."""
     return sorted(order for one in FLEETS if fleet in (None, one) for order in _shipped(one))
+
+
+def find_shipped(case: "Case", order: Order, *, any_architecture: bool) -> Order:
+    """The order of a subject that is in the package: this one, or with `any_architecture` the only
+    one of its fleet and seed. Otherwise an error that says how to build it."""
+    if shipped_path(order).is_file():
+        return order
+    there = [one for one in shipped_orders() if one.case == order.case]
+    fitting = [one for one in there if (one.fleet, one.seed) == (order.fleet, order.seed)]
+    if any_architecture and len(fitting) == 1:
+        return fitting[0]
+    what = f"for case {case.id!r}" if order.id == order.case else order.id
+    others = f"; there are {', '.join(one.id for one in there)}" if there else ""
+    raise FileNotFoundError(
+        f"no subject {what} is shipped{others}; build it with: graphcircuits build "
+        + _build_words(case, order)
+    )
+
+
+def _build_words(case: "Case", order: Order) -> str:
+    """What follows `graphcircuits build` to make the subject."""
+    usual = Order(order.case)
+    names = ("fleet", "architecture", "seed")
+    changed = [name for name in names if getattr(order, name) != getattr(usual, name)]
+    options = "".join(f" --{name} {getattr(order, name)}" for name in changed)
+    if case.family != "own":
+        return order.case + options
+    # Where the file of a user's program is, only the user knows.
+    vocab = shlex.quote(vocab_text(case.vocab))
+    causal = " --causal" if case.causal else ""
+    return (
+        f"--program FILE.py:NAME --vocab {vocab} --max-seq-len {case.max_seq_len}{causal}{options}"
+        ", and read what it writes with graphcircuits.load_transformer, or train it here with "
+        "case.train().subject"
+    )
 
 
 def _shipped(fleet: str) -> Iterator[Order]:

@@ -128,8 +128,8 @@ def prepare(order: Order, case: Case | MultiCase, config: BuildConfig) -> Prepar
     try:
         graph = graph_of(order, case)
         drawn = [
-            exchanges_of(case, inputs, 0 if natural else pairs, 1000 * order.seed + number)
-            for number, (inputs, pairs) in enumerate(amounts, start=1)
+            exchanges_of(case, n_inputs, 0 if natural else n_interchanges, 1000 * order.seed + i)
+            for i, (n_inputs, n_interchanges) in enumerate(amounts, start=1)
         ]
     except (ConstantOutputError, UnfitError) as error:
         return str(error)

@@ -131,12 +131,6 @@ def circuit_of(case: Case) -> frozenset[Edge]:
     )
 
 
-def mask_structure(case: Case) -> str:
-    """The structure of the circuit as a mask has it, where `tokens` and `indices` are one input."""
-    edges = circuit_of(case)
-    return structure_hash({("tokens" if w == "indices" else w, r, slot) for w, r, slot in edges})
-
-
 def kind_of(component: str) -> str:
     """What renaming keeps of a component: `a` of a head, `m` of an MLP, other names as they are."""
     return component if component in NAMED else component[0]

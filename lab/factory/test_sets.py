@@ -31,11 +31,12 @@ from graphcircuits.cases.multitask import load_multi, multi_ids
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.random_programs import (
     GUESSABLE,
-    mask_structure,
+    circuit_of,
     probed,
     random_case,
     random_facts,
     random_ids,
+    structure_hash,
 )
 from graphcircuits.fleets.recipes import SiitConfig
 from lab.generators.random_programs import N_SEEDS
@@ -55,6 +56,12 @@ DEEP_WIDTH = 16
 LIKE_THE_POOL = (73, 2181)
 """Held-out seeds whose circuit is a random pool program's, seeds 3479 and 1090, once tokens and
 positions count as one input."""
+
+
+def mask_structure(case: Case) -> str:
+    """The structure of the circuit as a mask has it, where `tokens` and `indices` are one input."""
+    edges = circuit_of(case)
+    return structure_hash({("tokens" if w == "indices" else w, r, slot) for w, r, slot in edges})
 
 
 def natural_orders() -> list[Order]:

@@ -16,7 +16,7 @@ from graphcircuits.cases.architectures import ARCHITECTURES
 from graphcircuits.cases.multitask import MultiCase, load_multi, multi_ids
 from graphcircuits.cases.orders import Order, shipped_orders, shipped_path
 from graphcircuits.cases.prepare import BuildConfig, Data, case_exchange, find_case, prepare
-from graphcircuits.cases.random_programs import mask_structure, random_case, random_facts
+from graphcircuits.cases.random_programs import random_case, random_facts
 from graphcircuits.compare.selection import select_cases
 from graphcircuits.fleets.verify import ACCURACY, INTERCHANGE, STRICT, verify_fleet
 from graphcircuits.io.store import load_artifact
@@ -26,6 +26,7 @@ from lab.factory.test_sets import (
     LIKE_THE_POOL,
     deep_orders,
     main,
+    mask_structure,
     multitask_orders,
     natural_orders,
     public_orders,
