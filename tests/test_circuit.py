@@ -321,15 +321,11 @@ SMALL = {"n_layers": 2, "n_heads": 4, "n_kv_heads": 4, "parallel": False}
         ({"n_layers": 2}, {"edges": []}, "missing key 'n_heads'"),
         (SMALL | {"n_layers": "2"}, {"edges": []}, "'n_layers' must be int, got '2'"),
         (SMALL | {"n_kv_heads": 3}, {"edges": []}, "n_kv_heads must divide n_heads=4, got 3"),
-<<<<<<< HEAD
         (
             SMALL | {"n_layers": 10**12},
             {"edges": []},
             "names are stored for graphs of up to 262,144",
         ),
-=======
-        (SMALL | {"n_layers": 10**12}, {"edges": []}, "names are stored for graphs of up to 262,"),
->>>>>>> w-cases
         (
             SMALL | {"n_heads": 10**9, "n_kv_heads": 1},
             {"edges": []},

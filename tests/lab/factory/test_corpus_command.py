@@ -162,7 +162,6 @@ def test_verify_counts_what_is_not_as_it_was(
     assert [one["accuracy"] for one in json.loads(ended.out)] == [0.995, None]
 
 
-<<<<<<< HEAD
 def interrupted(function: Callable[..., Any], number: int) -> Callable[..., Any]:
     """The function, during whose call of this number somebody presses Ctrl-C."""
     calls = itertools.count(1)
@@ -178,15 +177,6 @@ def interrupted(function: Callable[..., Any], number: int) -> Callable[..., Any]
 @pytest.mark.usefixtures("instant")
 def test_an_interrupt_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphcircuits.cases.subjects.train_fleet", interrupted(instantly, 2))
-=======
-@pytest.mark.usefixtures("heard", "unchecked")
-def test_corpus_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = making.prepared
-    monkeypatch.setattr(making, "prepared", lambda orders, _, *rest: real(orders, BUILD, *rest))
-    monkeypatch.setattr("graphcircuits.cases.subjects.train_fleet", pressing(instantly, 2))
-    monkeypatch.setattr(making, "verified", unmeasured)
-    monkeypatch.setattr(making, "plan", lambda *_: PLAN)
->>>>>>> w-cases
     ended = command("corpus", "mine", "--natural", "4")
     assert (ended.code, ended.out) == (130, "")
     text = "interrupted: 1 of 3 shards are kept in mine; the same command goes on from there."
