@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graphcircuits.drawing.layout import CircuitLayout, Placed, Route, layout, port
+from graphcircuits.drawing.layout import Box, CircuitLayout, Route, layout, port
 from graphcircuits.drawing.library import FAINT, INK, need_library, plain
 from graphcircuits.graph import ComponentGraph
 
@@ -211,7 +211,7 @@ def arrowhead(tip: tuple[float, float], width: float) -> list[tuple[float, float
 
 
 def _draw_box(
-    axes: Any, box: Placed, slots: Sequence[str], kinds: Mapping[int, str], unit: float
+    axes: Any, box: Box, slots: Sequence[str], kinds: Mapping[int, str], unit: float
 ) -> None:
     from matplotlib.patches import FancyBboxPatch
 

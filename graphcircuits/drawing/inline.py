@@ -15,7 +15,7 @@ from graphcircuits.drawing.figure import (
     curve,
     widths_of,
 )
-from graphcircuits.drawing.layout import Break, Placed, Route, layout, port
+from graphcircuits.drawing.layout import Box, Break, Route, layout, port
 from graphcircuits.graph import ComponentGraph
 
 BUDGET = 40_000
@@ -100,7 +100,7 @@ def _edge(route: Route, width: float, hint: str) -> str:
     )
 
 
-def _box(box: Placed, slots: Sequence[str]) -> str:
+def _box(box: Box, slots: Sequence[str]) -> str:
     style = ' stroke-dasharray="3 2" opacity=".6"' if box.folded else ""
     middle = box.y + box.height * (0.36 if slots else 0.5) + 4
     signs = "".join(

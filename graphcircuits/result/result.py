@@ -41,7 +41,8 @@ from graphcircuits.result.files import (
 from graphcircuits.result.prompts import prompt_tensors, texts_to_json
 from graphcircuits.result.pt import from_pt_file
 from graphcircuits.task.stored import StoredPrompts
-from graphcircuits.viewer.page import result_page
+from graphcircuits.viewer.page import viewer_page
+from graphcircuits.viewer.payload import result_payload
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -311,8 +312,8 @@ class Result:
         shown = self if circuit is None else replace(self, chosen=circuit.on(self.graph))
         if curve is not None:
             shown = replace(shown, curve=curve)
-        page = result_page([shown, *others], truth=truth, notes=notes)
-        write_atomic(path, page.encode())
+        payload = result_payload([shown, *others], truth=truth, notes=notes)
+        write_atomic(path, viewer_page(payload).encode())
 
     def plot(
         self,
