@@ -19,6 +19,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.files import StoreError, short
 from graphcircuits.io.store import check_types
 from graphcircuits.task.stored import StoredPrompts
@@ -56,7 +57,7 @@ def prompts_to_json(prompts: StoredPrompts) -> dict[str, Any]:
 
 
 def prompts_from_json(
-    path: str | Path, stored: Mapping[str, Any], n_layers: int, n_heads: int
+    path: str | Path, stored: Mapping[str, Any], graph: ComponentGraph
 ) -> StoredPrompts | None:
     """Those in a block of ours, where it has some."""
     if "prompts" not in stored:
@@ -69,15 +70,14 @@ def prompts_from_json(
         except (binascii.Error, ValueError) as error:
             raise StoreError(f"{path}: {name} of prompts must be base64: {error}.") from error
         tables[name] = torch.from_numpy(np.frombuffer(held, np.uint8).copy())
-    return _built(path, prompts, tables, n_layers, n_heads)
+    return _built(path, prompts, tables, graph)
 
 
 def prompts_from_tensors(
     path: str | Path,
     stored: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
-    n_layers: int,
-    n_heads: int,
+    graph: ComponentGraph,
 ) -> StoredPrompts | None:
     """Those in the header of a safetensors file, with patterns from its tensors."""
     present = [name for name in PATTERNS if name in tensors]
@@ -96,7 +96,7 @@ def prompts_from_tensors(
                 f"{path}: {name} must be one row of bytes, got {table.dtype} of shape "
                 f"{tuple(table.shape)}."
             )
-    return _built(path, prompts, tensors, n_layers, n_heads)
+    return _built(path, prompts, tensors, graph)
 
 
 def _mapping(
@@ -120,9 +120,9 @@ def _built(
     path: str | Path,
     prompts: Mapping[str, Any],
     tables: Mapping[str, Tensor],
-    n_layers: int,
-    n_heads: int,
+    graph: ComponentGraph,
 ) -> StoredPrompts:
+    n_layers, n_heads = graph.n_layers, graph.n_heads
     lengths = [len(tokens) for tokens in prompts["clean"]]
     if not lengths or not min(lengths):
         raise StoreError(f"{path}: there must be a prompt, and none without tokens.")

@@ -28,7 +28,7 @@ from graphcircuits.drawing.figure import circuit_figure
 from graphcircuits.drawing.notebook import EDGES, result_html
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.files import short
-from graphcircuits.io.store import StoreError, save_artifact, write_atomic, write_json
+from graphcircuits.io.store import StoreError, write_atomic, write_json
 from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.files import (
     ABOUT,
@@ -37,8 +37,8 @@ from graphcircuits.result.files import (
     from_tensor_file,
     grouped,
     to_json_file,
+    write_tensor_file,
 )
-from graphcircuits.result.prompts import prompt_tensors, texts_to_json
 from graphcircuits.result.pt import from_pt_file
 from graphcircuits.task.stored import StoredPrompts
 from graphcircuits.viewer.page import viewer_page
@@ -389,20 +389,9 @@ class Result:
         if suffix not in SUFFIXES:
             raise ValueError(f"a result is saved as .json, .safetensors, .csv or .dot, got {path}.")
         if suffix == ".json":
-            content = to_json_file(
-                self.graph,
-                self.scores,
-                circuit,
-                d_model=self.d_model,
-                about=self._about(),
-                curve=self.curve,
-                probabilities=self.probabilities,
-                prompts=self.prompts,
-                prompt_hashes=self.prompt_hashes,
-            )
-            write_json(path, content)
+            write_json(path, to_json_file(self, circuit))
         elif suffix == ".safetensors":
-            self._save_tensors(path, circuit)
+            write_tensor_file(path, self, circuit)
         elif suffix == ".csv":
             write_atomic(path, self.to_csv().encode())
         else:
@@ -425,28 +414,6 @@ class Result:
             raise
         except (ValueError, TypeError, OverflowError) as error:
             raise StoreError(f"{path}: {error}") from error
-
-    def _about(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ABOUT}
-
-    def _save_tensors(self, path: str | Path, circuit: Circuit | None) -> None:
-        tensors = {"scores": self.scores}
-        if self.probabilities is not None:
-            tensors["probabilities"] = self.probabilities
-        if circuit is not None:
-            tensors["chosen"] = circuit.on(self.graph).mask
-        about = self._about()
-        seed = about.pop("seed")
-        meta = about | {"d_model": self.d_model}
-        if self.curve is not None:
-            meta["curve"] = self.curve.to_json()
-        if self.prompts is not None:
-            meta["prompts"] = texts_to_json(self.prompts)
-            tensors |= prompt_tensors(self.prompts)
-        if self.prompt_hashes:
-            meta["prompt_hashes"] = list(self.prompt_hashes)
-        config = self.graph
-        save_artifact(path, kind="result", config=config, seed=seed, tensors=tensors, meta=meta)
 
 
 def _equal(one: Tensor | None, other: Tensor | None) -> bool:
