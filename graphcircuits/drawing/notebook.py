@@ -56,12 +56,16 @@ def facts_html(title: str, facts: Mapping[str, object]) -> str:
 
 def table_html(header: Sequence[str], rows: Sequence[Sequence[object]], *, total: int = 0) -> str:
     """A table of a few rows; `total` says how many there are, where not all are given."""
-    head = "".join(f'<th{_CELL} scope="col">{cut(name)}</th>' for name in header)
-    body = "".join(
-        "<tr>" + "".join(f"<td{_CELL}>{cut(value)}</td>" for value in row) + "</tr>" for row in rows
-    )
     more = f"<p>and {total - len(rows):,} more</p>" if total > len(rows) else ""
-    return f"<table{_TABLE}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+    return _table(header, [[cut(value) for value in row] for row in rows]) + more
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose cells are finished HTML."""
+    head = "".join(f'<th{_CELL} scope="col">{cut(name)}</th>' for name in header)
+    cells = ["".join(f"<td{_CELL}>{cell}</td>" for cell in row) for row in rows]
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
+    return f"<table{_TABLE}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def framed(*blocks: str) -> str:
@@ -88,7 +92,7 @@ def picture_html(
 
 def circuit_html(graph: ComponentGraph, edges: Sequence[int]) -> str:
     """A circuit: how large it is, and a picture."""
-    facts = {"graph": _graph_words(graph), "edges": f"{len(edges):,} of {graph.n_edges:,}"}
+    facts = {"graph": graph.in_words, "edges": f"{len(edges):,} of {graph.n_edges:,}"}
     return framed(facts_html("Circuit", facts), picture_html(graph, edges))
 
 
@@ -99,14 +103,15 @@ def result_html(
     notes: Sequence[str],
     best: Sequence[int],
     chosen: int | None,
-    scores: Mapping[int, float],
-    probabilities: Mapping[int, float] | None,
+    scores: Tensor,
+    probabilities: Tensor | None,
 ) -> str:
     """A result: what it is of, its best edges, and a picture of them.
 
-    `best` are the edges to draw, best first, of `chosen` in the circuit that was picked, or None.
+    `best` are the edges to draw, best first, of `chosen` in the circuit that was picked, or None;
+    `scores` and `probabilities` are of all edges.
     """
-    about = dict(facts) | {"graph": _graph_words(graph), "edges": f"{graph.n_edges:,}"}
+    about = dict(facts) | {"graph": graph.in_words, "edges": f"{graph.n_edges:,}"}
     about |= {} if chosen is None else {"chosen circuit": f"{chosen:,} edges"}
     about |= {f"note {number + 1}": note for number, note in enumerate(notes[:3])}
     header = ["edge", "score", *([] if probabilities is None else ["probability"])]
@@ -122,7 +127,7 @@ def result_html(
     return framed(
         facts_html("Result", about),
         table_html(header, rows, total=total),
-        picture_html(graph, best, scores, total=total),
+        picture_html(graph, best, {edge: scores[edge].item() for edge in best}, total=total),
     )
 
 
@@ -147,14 +152,12 @@ def pairs_html(
         if targets is not None:
             right = targets[row][scored[row]].tolist()
             cells.append(cut(" ".join(map(str, dict.fromkeys(right[:TOKENS])))))
-        rows.append("".join(f"<td{_CELL}>{cell}</td>" for cell in cells))
-    head = "".join(f'<th{_CELL} scope="col">{name}</th>' for name in header)
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
+        rows.append(cells)
     more = f"and {count - len(rows):,} more; " if count > len(rows) else ""
     about = {"pairs": f"{count:,} of {length:,} tokens"} | dict(facts)
     return framed(
         facts_html("Pairs", about),
-        f"<table{_TABLE}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
+        _table(header, rows),
         f"<p>{more}token ids; bold: changed by corruption, underlined: scored</p>",
     )
 
@@ -165,14 +168,6 @@ def _tokens(ids: Sequence[int], marks: Sequence[tuple[bool, bool]], length: int)
         word = f"<b>{token}</b>" if changed else str(token)
         words.append(f"<u>{word}</u>" if scored else word)
     return " ".join([*words, *(["…"] if length > len(ids) else [])])
-
-
-def _graph_words(graph: ComponentGraph) -> str:
-    grouped = "" if graph.n_groups == graph.n_heads else f" in {graph.n_groups} groups"
-    parallel = ", attention and MLP in parallel" if graph.parallel else ""
-    layers = "1 layer" if graph.n_layers == 1 else f"{graph.n_layers} layers"
-    heads = "1 head" if graph.n_heads == 1 else f"{graph.n_heads} heads"
-    return f"{layers} of {heads}{grouped}{parallel}"
 
 
 # Pictures

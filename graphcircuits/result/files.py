@@ -383,8 +383,7 @@ def _edge_values(
             if group
         ]
         raise StoreError(
-            f"{path}: the edges are not those of {graph.n_layers} layers x {graph.n_heads} heads"
-            f"{', attention and MLP in parallel' if graph.parallel else ''}; {'; '.join(parts)}."
+            f"{path}: the edges are not those of {graph.in_words}; {'; '.join(parts)}."
         )
     scores, marked = [], []
     for name in names:

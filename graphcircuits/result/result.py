@@ -4,8 +4,8 @@
    and what they were computed for.
 2. `top`, `circuit` and `head_level` are views, `show` writes a page; ties are broken by edge order.
 3. `save` and `load` use the JSON that EAP-IG and the MIB leaderboard read and write, with our
-   fields under one key of our own, or safetensors (`result_files`); `load` also reads EAP-IG's
-   `.pt` (`result_pt`), and `save` also writes CSV and Graphviz.
+   fields under one key, or safetensors (`files`); `load` also reads EAP-IG's `.pt` (`pt`), and
+   `save` also writes CSV and Graphviz.
 """
 
 import csv
@@ -98,13 +98,13 @@ class Result:
                 f"{', ...' if len(bad) > 3 else ''}; look for a division by zero or an overflow."
             )
         if self.probabilities is not None:
-            found = self.probabilities.detach().to("cpu", torch.float32, copy=True)
-            if found.shape != scores.shape or not ((found >= 0) & (found <= 1)).all():
+            likely = self.probabilities.detach().to("cpu", torch.float32, copy=True)
+            if likely.shape != scores.shape or not ((likely >= 0) & (likely <= 1)).all():
                 raise ValueError(
                     f"probabilities must be one number in 0..1 for each of {len(scores)} edges, "
-                    f"got shape {tuple(found.shape)} with {short(found.flatten()[:3].tolist())}."
+                    f"got shape {tuple(likely.shape)} with {short(likely.flatten()[:3].tolist())}."
                 )
-            object.__setattr__(self, "probabilities", found)
+            object.__setattr__(self, "probabilities", likely)
         if self.chosen is not None and self.chosen.graph != self.graph:
             raise ValueError(
                 f"the chosen circuit is of {self.chosen.graph}, the scores of {self.graph}; "
@@ -116,11 +116,11 @@ class Result:
                 f"{self.graph.n_edges}."
             )
         if self.prompts is not None:
-            heads, own = self.prompts.heads, (self.graph.n_layers, self.graph.n_heads)
-            if heads != own:
+            heads, expected = self.prompts.heads, (self.graph.n_layers, self.graph.n_heads)
+            if heads != expected:
                 raise ValueError(
                     f"the prompts have patterns of {heads[0]} layers x {heads[1]} heads, the "
-                    f"graph has {own[0]} x {own[1]}."
+                    f"graph has {expected[0]} x {expected[1]}."
                 )
         try:
             options = json.loads(json.dumps(dict(self.options), allow_nan=False))
@@ -356,9 +356,8 @@ class Result:
         few = (
             self._best(min(EDGES, self.graph.n_edges)) if self.chosen is None else self.chosen.mask
         )
-        found = few.nonzero().flatten()
-        best = found[self.scores[found].sort(descending=True, stable=True).indices][:EDGES]
-        likely = self.probabilities
+        edges = few.nonzero().flatten()
+        best = edges[self.scores[edges].sort(descending=True, stable=True).indices][:EDGES]
         return result_html(
             self.graph,
             facts={
@@ -371,10 +370,8 @@ class Result:
             notes=self.notes,
             best=best.tolist(),
             chosen=None if self.chosen is None else len(self.chosen),
-            scores=dict(zip(best.tolist(), self.scores[best].tolist(), strict=True)),
-            probabilities=None
-            if likely is None
-            else dict(zip(best.tolist(), likely[best].tolist(), strict=True)),
+            scores=self.scores,
+            probabilities=self.probabilities,
         )
 
     # Files
