@@ -16,8 +16,9 @@ A result may come with a `FaithfulnessCurve`, how faithful its best edges were f
 probabilities, with prompts (`result_prompts`), and with a hash of every prompt that it was found
 on. Files without them have no word of it.
 
-Readers give the fields of a `Result`. They compare sizes with what the file holds before they build
-a graph: a graph of the sizes in a file can be larger than any memory.
+Readers give the fields of a `Result`, and `Result.load` names the file in what they raise. They
+compare sizes with what the file holds before they build a graph: a graph of the sizes in a file can
+be larger than any memory.
 """
 
 import math
@@ -77,6 +78,7 @@ _BLOCK: Mapping[str, tuple[type, ...]] = {
     "sha256": (str,),
 }
 _SCORES = (float, int, type(None))
+NO_EDGE_SCORES = "it scores nodes, not edges; a result needs a score for each edge."
 _CURVE: Mapping[str, tuple[type, ...]] = {
     "sizes": (list,),
     "faithfulness": (list,),
@@ -214,7 +216,7 @@ def _read_curve(
     check_types(path, curve, _CURVE, "curve")
     for name, kinds in (("sizes", (int,)), ("faithfulness", (int, float))):
         if any(type(value) not in kinds for value in curve[name]):
-            raise StoreError(f"{path}: {name} must be numbers, got {short(curve[name])}.")
+            raise ValueError(f"{name} must be numbers, got {short(curve[name])}.")
     return FaithfulnessCurve(
         n_edges=graph.n_edges,
         sizes=curve["sizes"],
@@ -224,9 +226,7 @@ def _read_curve(
     )
 
 
-def _read_probabilities(
-    path: str | Path, block: Mapping[str, Any]
-) -> Float[Tensor, " edge"] | None:
+def _read_probabilities(block: Mapping[str, Any]) -> Float[Tensor, " edge"] | None:
     """Those in a block of ours, where it has some."""
     if "probabilities" not in block:
         return None
@@ -236,9 +236,8 @@ def _read_probabilities(
         or len(values) != count
         or any(type(value) not in (int, float) for value in values)
     ):
-        raise StoreError(
-            f"{path}: probabilities must be a number for each of {count} scores, got "
-            f"{short(values)}."
+        raise ValueError(
+            f"probabilities must be a number for each of {count} scores, got {short(values)}."
         )
     return torch.tensor(values, dtype=torch.float32)
 
@@ -256,8 +255,8 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
     scores = artifact.tensors["scores"]
     chosen, likely = (artifact.tensors.get(name) for name in ("chosen", "probabilities"))
     if scores.dtype not in DTYPES.values() or scores.ndim != 1:
-        raise StoreError(
-            f"{path}: scores must be one row of numbers of {', '.join(DTYPES)}, got "
+        raise ValueError(
+            f"scores must be one row of numbers of {', '.join(DTYPES)}, got "
             f"{scores.dtype} of shape {tuple(scores.shape)}."
         )
     for name, tensor, dtype, words in (
@@ -265,14 +264,14 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
         ("probabilities", likely, torch.float32, "a float32"),
     ):
         if tensor is not None and (tensor.dtype, tensor.shape) != (dtype, scores.shape):
-            raise StoreError(
-                f"{path}: {name} must be {words} for each of {len(scores)} scores, got "
+            raise ValueError(
+                f"{name} must be {words} for each of {len(scores)} scores, got "
                 f"{tensor.dtype} of shape {tuple(tensor.shape)}."
             )
     sizes = dict(artifact.config)
     n_layers, n_heads = sizes.get("n_layers"), sizes.get("n_heads")
     if type(n_layers) is int and type(n_heads) is int:
-        _check_count(path, n_layers, n_heads, len(scores))
+        _check_count(n_layers, n_heads, len(scores))
     graph = build_config(ComponentGraph, sizes)
     return {
         "graph": graph,
@@ -287,14 +286,13 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
     }
 
 
-def _check_count(path: str | Path, n_layers: int, n_heads: int, edges: int) -> None:
+def _check_count(n_layers: int, n_heads: int, edges: int) -> None:
     """Refuse sizes whose graph must have more edges than there are."""
     # The edges into the queries alone: one writer and all heads of the layers before.
     least = n_layers * n_heads + n_heads * n_heads * n_layers * (n_layers - 1) // 2
     if min(n_layers, n_heads) > 0 and least > edges:
-        raise StoreError(
-            f"{path}: there are too few edges for {short(n_layers)} x {short(n_heads)} heads: "
-            f"{edges}."
+        raise ValueError(
+            f"there are too few edges for {short(n_layers)} x {short(n_heads)} heads: {edges}."
         )
 
 
@@ -310,10 +308,10 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
     cfg: dict[str, Any] = content["cfg"]
     n_layers, n_heads, d_model = (cfg.get(name) for name in ("n_layers", "n_heads", "d_model"))
     if not (type(n_layers) is int and type(n_heads) is int and min(n_layers, n_heads) > 0):
-        raise StoreError(f"{path}: cfg must hold n_layers and n_heads, whole numbers from 1.")
+        raise ValueError("cfg must hold n_layers and n_heads, whole numbers from 1.")
     if type(d_model) not in (int, type(None)):
-        raise StoreError(f"{path}: d_model in cfg must be a whole number, got {short(d_model)}.")
-    _check_count(path, n_layers, n_heads, len(content["edges"]))
+        raise ValueError(f"d_model in cfg must be a whole number, got {short(d_model)}.")
+    _check_count(n_layers, n_heads, len(content["edges"]))
     graph = ComponentGraph(
         n_layers,
         n_heads,
@@ -321,7 +319,7 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
         parallel=bool(cfg.get("parallel_attn_mlp", False)),
     )
     full, shared = ungrouped(graph)
-    scores, marked = _edge_values(path, content, full)
+    scores, marked = _edge_values(content, full)
     if ours is None:
         chosen = Circuit.from_mask(graph, marked) if marked.any() else None
         return {"graph": graph, "scores": scores, "d_model": d_model or None, "chosen": chosen}
@@ -332,8 +330,8 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
     differ = ~agree | (mask[shared] != marked)
     if differ.any():
         name = full.edge_name(int(differ.nonzero()[0]))
-        raise StoreError(
-            f"{path}: {name} differs from another head of its group, but the header says that "
+        raise ValueError(
+            f"{name} differs from another head of its group, but the header says that "
             f"{graph.n_heads} heads share {graph.n_groups} keys and values."
         )
     return {
@@ -342,7 +340,7 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
         "d_model": d_model or None,
         "chosen": Circuit.from_mask(graph, mask) if ours["chosen"] else None,
         "curve": _read_curve(path, ours, graph),
-        "probabilities": _read_probabilities(path, ours),
+        "probabilities": _read_probabilities(ours),
         "prompts": prompts_from_json(path, ours, graph),
         "prompt_hashes": ours.get("prompt_hashes", ()),
         **{name: ours[name] for name in ABOUT},
@@ -362,13 +360,13 @@ def _check_block(path: str | Path, content: dict[str, Any], ours: Any) -> None:
             "delete that block."
         )
     if ours["dtype"] not in DTYPES:
-        raise StoreError(f"{path}: dtype must be one of {', '.join(DTYPES)}.")
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}.")
     if any(type(score) not in (float, int) for score in ours["scores"]):
-        raise StoreError(f"{path}: the scores in its {FORMAT!r} block must be numbers.")
+        raise ValueError(f"the scores in its {FORMAT!r} block must be numbers.")
 
 
 def _edge_values(
-    path: str | Path, content: dict[str, Any], graph: ComponentGraph
+    content: dict[str, Any], graph: ComponentGraph
 ) -> tuple[Float[Tensor, " edge"], Bool[Tensor, " edge"]]:
     """Scores and `in_graph` in our edge order. A file without any scores scores its circuit 1."""
     edges = content["edges"]
@@ -382,16 +380,14 @@ def _edge_values(
             for group, words in ((unknown, "not in the graph"), (missing, "missing"))
             if group
         ]
-        raise StoreError(
-            f"{path}: the edges are not those of {graph.in_words}; {'; '.join(parts)}."
-        )
+        raise ValueError(f"the edges are not those of {graph.in_words}; {'; '.join(parts)}.")
     scores, marked = [], []
     for name in names:
         info = edges[name]
         values = (info.get("score"), info.get("in_graph", False)) if type(info) is dict else ()
         if not values or type(values[0]) not in _SCORES or type(values[1]) is not bool:
-            raise StoreError(
-                f'{path}: {name} must hold {{"score": number, "in_graph": true or false}}, '
+            raise ValueError(
+                f'{name} must hold {{"score": number, "in_graph": true or false}}, '
                 f"got {short(info)}."
             )
         scores.append(values[0])
@@ -402,9 +398,9 @@ def _edge_values(
         return marked.double(), marked
     if unscored:
         first = names[scores.index(None)]
-        raise StoreError(f"{path}: {unscored} of {len(names)} edges have no score, first {first}.")
+        raise ValueError(f"{unscored} of {len(names)} edges have no score, first {first}.")
     scores = torch.tensor(scores, dtype=torch.float64)
     nodes = content["nodes"].values()
     if not scores.any() and any(isinstance(node, dict) and node.get("score") for node in nodes):
-        raise StoreError(f"{path} scores nodes, not edges; a result needs a score for each edge.")
+        raise ValueError(NO_EDGE_SCORES)
     return scores, marked

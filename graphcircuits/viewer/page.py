@@ -36,13 +36,12 @@ class App(NamedTuple):
     script: str
 
 
-def page(content: str, *, title: str, text: str, style: str = "") -> str:
+def page(content: str, *, title: str, text: str) -> str:
     """HTML around `content`, which is taken as it is; title and text are escaped."""
-    style = _STYLE + style
     # A picture inside may have styles of its own.
-    styles = [style, *re.findall(r"<style>(.*?)</style>", content, re.DOTALL)]
+    styles = [_STYLE, *re.findall(r"<style>(.*?)</style>", content, re.DOTALL)]
     body = f"<h1>{_escaped(title)}</h1><p>{_escaped(text)}</p>{content}"
-    return _framed(body, title=title, style=style, policy=policy(styles))
+    return _framed(body, title=title, style=_STYLE, policy=policy(styles))
 
 
 def viewer_page(payload: Mapping[str, Any]) -> str:

@@ -63,7 +63,7 @@ def heat_map(text: str) -> str:
 
 
 def bare(text: str) -> str:
-    return page("<p>content</p>", title=text, text=text, style="p { color: red; }")
+    return page("<p>content</p>", title=text, text=text)
 
 
 def rules_of(text: str) -> dict[str, list[str]]:
