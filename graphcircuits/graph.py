@@ -233,17 +233,13 @@ class ComponentGraph:
 
     @cached_property
     def reader_names(self) -> tuple[str, ...]:
-        letter = self._group_letter
+        letter = "h" if self.n_groups == self.n_heads else "g"
         names = []
         for layer in range(self.n_layers):
             names += [f"a{layer}.h{head}<q>" for head in range(self.n_heads)]
             names += [f"a{layer}.{letter}{g}<{kv}>" for kv in "kv" for g in range(self.n_groups)]
             names.append(f"m{layer}")
         return (*names, "logits")
-
-    @property
-    def _group_letter(self) -> str:
-        return "h" if self.n_groups == self.n_heads else "g"
 
     # Edges
 
