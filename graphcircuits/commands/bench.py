@@ -22,6 +22,9 @@ from graphcircuits.commands.checks import (
 )
 from graphcircuits.commands.options import (
     RETRIES,
+    Device,
+    MethodOptions,
+    Precision,
     Ray,
     device_on,
     listed_methods,
@@ -38,7 +41,6 @@ from graphcircuits.commands.output import (
     say,
 )
 from graphcircuits.commands.progress import late_progress
-from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
     from graphcircuits.compare.report import Report
@@ -95,10 +97,7 @@ def bench(
         str | None,
         typer.Option(help="By head (official, also if left out), or with q, k, v apart: qkv."),
     ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(help="An option, METHOD.NAME=VALUE; may be given several times."),
-    ] = None,
+    option: MethodOptions = None,
     out: Annotated[Path, typer.Option(help="Folder of the results, tables and plot.")] = Path(
         "bench"
     ),
@@ -120,9 +119,7 @@ def bench(
         ),
     ] = None,
     device: Device = "cpu",
-    dtype: Annotated[
-        str, typer.Option(help="float64, float32, bfloat16 or float16, to compute in.")
-    ] = "float32",
+    dtype: Precision = "float32",
     as_json: Json = False,
 ) -> None:
     """Compare methods on many subjects: AUROC where the circuit is known, CMD, time and memory.

@@ -15,11 +15,10 @@ from graphcircuits.commands.checks import (
     seed_range,
     writable_folders,
 )
-from graphcircuits.commands.options import RETRIES, Ray, device_on, one_runner, resources_on
+from graphcircuits.commands.options import RETRIES, Device, Ray, device_on, one_runner, resources_on
 from graphcircuits.commands.output import INTERRUPTED, Json, print_json, say
 from graphcircuits.commands.programs import own_case
 from graphcircuits.commands.progress import deferred, late_progress
-from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
     from graphcircuits.cases.case import Case

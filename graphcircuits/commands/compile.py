@@ -79,11 +79,11 @@ def _compiled(
     program: str, vocab: str | None, max_seq_len: int | None, causal: bool
 ) -> tuple["CompiledModel", str]:
     """The model, and what to call it."""
-    from graphcircuits.commands.programs import is_program, own_case, program_file
+    from graphcircuits.commands.programs import is_program, own_case, split_name
 
     if is_program(program):
         case = own_case(program, vocab, max_seq_len, causal)
-        return case.compiled, printable(f"{case.id} ({program_file(program)})")
+        return case.compiled, printable(f"{case.id} ({split_name(program)[0]})")
     from graphcircuits.cases import load_case
 
     case = load_case(program)

@@ -1,6 +1,6 @@
 """`graphcircuits localize`: the circuit of a case, of a model of your own, or of your program.
 
-`localize_inputs` loads what the words name, `graphcircuits.methods` scores the edges, and
+`inputs` loads what the words name, `graphcircuits.methods` scores the edges, and
 `graphcircuits.evaluation.localize` proposes the circuit. Here are the words and what is printed.
 """
 
@@ -11,18 +11,23 @@ import typer
 
 from graphcircuits.commands.checks import (
     above,
-    device_there,
     in_range,
-    known_dtype,
     one_of,
-    prompt_count,
     refuse,
-    seed_range,
     suffix,
     writable,
 )
-from graphcircuits.commands.localize_inputs import Inputs, LocalizeWords
-from graphcircuits.commands.options import method_options, named_method
+from graphcircuits.commands.inputs import Inputs, SubjectWords
+from graphcircuits.commands.options import (
+    Device,
+    Draw,
+    Dtype,
+    Model,
+    TaskName,
+    Words,
+    method_options,
+    named_method,
+)
 from graphcircuits.commands.output import (
     INTERRUPTED,
     Json,
@@ -33,7 +38,6 @@ from graphcircuits.commands.output import (
     say,
 )
 from graphcircuits.commands.progress import deferred, late_progress
-from graphcircuits.commands.subjects import Device, Dtype, Model, TaskName, Words
 
 if TYPE_CHECKING:
     from graphcircuits.evaluation.localize import Conclusion
@@ -60,9 +64,7 @@ def localize(
             "eap-ig on all others."
         ),
     ] = None,
-    pairs: Annotated[
-        int, typer.Option(help="Prompt pairs to draw for a case, your program or a task.")
-    ] = 64,
+    pairs: Draw = 64,
     seed: Annotated[int, typer.Option(help="Draws those prompts and seeds the method.")] = 0,
     edges: Annotated[
         int | None,
@@ -178,7 +180,7 @@ def localize(
     from graphcircuits.fleets.recipes import FLEETS
     from graphcircuits.result.result import SUFFIXES
 
-    given = LocalizeWords(
+    given = SubjectWords(
         case=case,
         model=model,
         fleet=fleet,
@@ -197,8 +199,6 @@ def localize(
         dtype=dtype,
     )
     refuse(
-        prompt_count("--pairs", pairs),
-        seed_range(seed),
         one_of("--level", level, LEVELS),
         in_range("--edges", edges, 1),
         in_range("--keep", keep, 0.01, 1),
@@ -207,15 +207,16 @@ def localize(
         _refine_problems(refine, refine_steps, refine_checkpoint),
         suffix("--out", out, *SUFFIXES),
         suffix("--html", html, ".html", ".htm"),
-        device_there(device),
-        known_dtype(dtype),
         writable(
             {"--out": out, "--html": html, "--refine-checkpoint": refine_checkpoint},
-            read=[None if model is None else Path(model), pairs_file],
+            read=given.files,
         ),
         one_of("--fleet", fleet, FLEETS),
         [] if architecture is None else one_of("--architecture", architecture, [*ARCHITECTURES]),
         given.problems(),
+        ["a case draws its own prompts; --pairs-file goes with --model"]
+        if pairs_file is not None and model is None
+        else [],
     )
     if method is None and "predictor" in parse_options(option or []):
         method = "gcl"
@@ -224,7 +225,7 @@ def localize(
         method_options(named, option or [])  # before anything is loaded
     length = {"seconds": refine, "steps": refine_steps, "checkpoint": refine_checkpoint}
     try:
-        inputs = given.load()
+        inputs = given.load(fresh=True)
         small = inputs.subject.graph.n_edges < LARGE  # its curve takes no time to speak of
         looked_at = out is not None and out.suffix in (".json", ".safetensors")
         conclusion, cut_short = _run(

@@ -16,10 +16,9 @@ from graphcircuits.commands.checks import (
     writable,
     writable_folders,
 )
-from graphcircuits.commands.options import Ray, one_runner, resources_on
+from graphcircuits.commands.options import Device, Ray, one_runner, resources_on
 from graphcircuits.commands.output import INTERRUPTED, Json, print_json, save, say
 from graphcircuits.commands.progress import deferred, late_progress
-from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
     from graphcircuits.training.train import TrainingResult

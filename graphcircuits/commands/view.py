@@ -90,7 +90,7 @@ def view(
 
 def _cases(results: list[Path]) -> list[str]:
     """Cases where files are asked for."""
-    from graphcircuits.commands.subjects import is_case
+    from graphcircuits.commands.programs import is_case
 
     return [
         f"{name} is a case, not a file: make one with graphcircuits localize {name} --out "
@@ -104,7 +104,7 @@ def _truth(
     given: str | None, results: "list[Result]"
 ) -> "tuple[Circuit | None, dict[str, str] | None, str]":
     """The circuit to compare with, what its components compute, and what to call it."""
-    from graphcircuits.commands.subjects import is_case
+    from graphcircuits.commands.programs import is_case
 
     if given is None:
         return None, None, ""

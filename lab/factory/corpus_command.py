@@ -15,10 +15,9 @@ from graphcircuits.commands.checks import (
     seed_range,
     writable_folders,
 )
-from graphcircuits.commands.options import MOST_PROCESSES
+from graphcircuits.commands.options import MOST_PROCESSES, Device
 from graphcircuits.commands.output import INTERRUPTED, Json, print_json, print_table, say, shown
 from graphcircuits.commands.progress import late_progress
-from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

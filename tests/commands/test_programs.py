@@ -166,7 +166,9 @@ def test_a_program_needs_its_subject(command: Command, case: Case) -> None:
     )
     for name in ("localize", "interact"):
         refused(command(name, "my.py:swapped"), said)
-    said = "--model goes with a program, path/to/file.py:name, or alone, got ib-3."
+    said = (
+        "--model goes with a program, path/to/file.py:name, or alone: give a case or --model, not"
+    )
     refused(command("interact", "ib-3", "--subject", "mine.safetensors"), said)
     said = "--vocab, --max-seq-len and --causal go with a program of your own and --subject."
     refused(command("localize", "ib-3", "--vocab", "a"), said)
