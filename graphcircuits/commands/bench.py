@@ -33,14 +33,13 @@ from graphcircuits.commands.options import (
     resources_on,
 )
 from graphcircuits.commands.output import (
-    INTERRUPTED,
     Json,
     print_json,
     print_table,
     save,
     say,
 )
-from graphcircuits.commands.progress import late_progress
+from graphcircuits.commands.progress import interruptible, late_progress
 
 if TYPE_CHECKING:
     from graphcircuits.compare.report import Report
@@ -136,7 +135,7 @@ def bench(
         select_subjects,
         usual_methods,
     )
-    from graphcircuits.drawing.library import SUFFIXES, missing_library
+    from graphcircuits.drawing.library import SUFFIXES, missing_library, save_figure
     from graphcircuits.evaluation.evaluate import LEVELS
 
     refuse(
@@ -182,7 +181,7 @@ def bench(
             out: lambda folder: report.write(folder).values(),
             markdown: report.write_page,
             out / "boxplot.svg": lambda path: _plot_if_possible(report, path),
-            plot: lambda path: _plot(report, path),
+            plot: lambda path: save_figure(report.plot(), path),
         }
         if report.runs
         else {}
@@ -213,11 +212,6 @@ def _not_a_folder(subjects: Path | None) -> list[str]:
     return [f"--subjects must be a folder that build wrote, got {subjects}"]
 
 
-def _plot(report: "Report", path: Path) -> None:
-    """Draw the box plot where it was asked for."""
-    report.plot(path)
-
-
 def _plot_if_possible(report: "Report", path: Path) -> tuple[Path, ...]:
     """Draw the box plot if that can be done here."""
     try:
@@ -231,48 +225,46 @@ def _plot_if_possible(report: "Report", path: Path) -> tuple[Path, ...]:
 def _run(
     config: "BenchConfig", out: Path, *, fresh: bool, processes: int, ray: str | None
 ) -> "Report":
-    """Run the bench with a progress bar; Ctrl-C says how much is stored."""
+    """Run the bench with a progress bar."""
     from graphcircuits.compare.bench import finished
     from graphcircuits.compare.runs import BenchRun, Failure
     from graphcircuits.jobs.runner import runner_of
 
     stored = 0
-    try:
-        with late_progress() as bar, closing(runner_of(processes, ray)) as runner:
-            overall = bar.add_task("bench", total=config.n_runs)
-            current = bar.add_task("method", total=1, visible=False)
-
-            def step(done: int, total: int) -> None:
-                bar.update(current, completed=done, total=total, visible=True)
-
-            def heard(outcome: BenchRun | Failure) -> None:
-                nonlocal stored
-                stored += isinstance(outcome, BenchRun)
-                bar.update(current, visible=False)
-                bar.update(overall, description=f"{outcome.case} {outcome.method or ''}")
-                # A case that cannot be loaded takes all its runs with it.
-                runs = 1 if outcome.method else config.n_runs // len(config.cases)
-                reused = isinstance(outcome, BenchRun) and outcome.reused
-                bar.advance(overall, runs, reused=reused)
-
-            return finished(
-                config,
-                out,
-                heard=heard,
-                command=shlex.join(["graphcircuits", *sys.argv[1:]]),
-                fresh=fresh,
-                runner=runner,
-                resources=resources_on(config.device, ray),
-                retries=0 if ray is None else RETRIES,
-                step=step,
+    with (
+        interruptible(
+            lambda: (
+                f"{stored} of {config.n_runs} results are kept in {out}; the same command"
+                f"{' without --fresh' if fresh else ''} goes on from there."
             )
-    except KeyboardInterrupt:
-        say(
-            f"interrupted: {stored} of {config.n_runs} results are kept in {out}; "
-            f"the same command{' without --fresh' if fresh else ''} goes on from there.",
-            err=True,
+        ),
+        late_progress() as bar,
+        closing(runner_of(processes, ray)) as runner,
+    ):
+        overall = bar.add_task("bench", total=config.n_runs)
+        current = bar.add_task("method", total=1, visible=False)
+
+        def heard(outcome: BenchRun | Failure) -> None:
+            nonlocal stored
+            stored += isinstance(outcome, BenchRun)
+            bar.update(current, visible=False)
+            bar.update(overall, description=f"{outcome.case} {outcome.method or ''}")
+            # A case that cannot be loaded takes all its runs with it.
+            runs = 1 if outcome.method else config.n_runs // len(config.cases)
+            reused = isinstance(outcome, BenchRun) and outcome.reused
+            bar.advance(overall, runs, reused=reused)
+
+        return finished(
+            config,
+            out,
+            heard=heard,
+            command=shlex.join(["graphcircuits", *sys.argv[1:]]),
+            fresh=fresh,
+            runner=runner,
+            resources=resources_on(config.device, ray),
+            retries=0 if ray is None else RETRIES,
+            step=bar.follow(current),
         )
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def _show(report: "Report") -> None:

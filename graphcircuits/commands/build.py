@@ -16,9 +16,9 @@ from graphcircuits.commands.checks import (
     writable_folders,
 )
 from graphcircuits.commands.options import RETRIES, Device, Ray, device_on, one_runner, resources_on
-from graphcircuits.commands.output import INTERRUPTED, Json, print_json, say
+from graphcircuits.commands.output import Json, print_json, say
 from graphcircuits.commands.programs import own_case
-from graphcircuits.commands.progress import deferred, late_progress
+from graphcircuits.commands.progress import deferred, interruptible, late_progress
 
 if TYPE_CHECKING:
     from graphcircuits.cases.case import Case
@@ -157,46 +157,44 @@ def build(
     def missing() -> list[str]:
         return [order.id for order in orders if not builder.subject_path(out, order.id).exists()]
 
-    try:
-        with (
-            late_progress() as bar,
-            closing(runner_of(1, ray)) as runner,
-            deferred() as interruption,
+    with (
+        interruptible(
+            lambda: (
+                f"{len(orders) - len(missing())} of {len(orders)} subjects are in {out}; the "
+                f"same command{'' if resume else ' with --resume'} goes on from there."
+            )
+        ),
+        late_progress() as bar,
+        closing(runner_of(1, ray)) as runner,
+        deferred() as interruption,
+    ):
+        left = len(missing())
+        overall = bar.add_task("subjects", total=left)
+        begun_as = "computing the programs' answers" if ray is None else "fleets train on Ray"
+        fleet_task = bar.add_task(begun_as, total=None)
+
+        def show(step: int, passed: int, total: int) -> None:
+            bar.update(overall, completed=min(left, len(built) + passed))
+            text = f"{passed} of {total} in this fleet pass, step"
+            bar.update(fleet_task, completed=step, total=siit.steps, description=text)
+            interruption.check()
+
+        for one in builder.build(
+            orders,
+            out,
+            config,
+            cases=cases,
+            device=device,
+            command=driver_command(),
+            progress=show,
+            deadline=deadline,
+            runner=runner,
+            resources=resources_on(device, ray),
+            retries=RETRIES,
         ):
-            left = len(missing())
-            overall = bar.add_task("subjects", total=left)
-            begun_as = "computing the programs' answers" if ray is None else "fleets train on Ray"
-            fleet_task = bar.add_task(begun_as, total=None)
-
-            def show(step: int, passed: int, total: int) -> None:
-                bar.update(overall, completed=min(left, len(built) + passed))
-                text = f"{passed} of {total} in this fleet pass, step"
-                bar.update(fleet_task, completed=step, total=siit.steps, description=text)
-                interruption.check()
-
-            for one in builder.build(
-                orders,
-                out,
-                config,
-                cases=cases,
-                device=device,
-                command=driver_command(),
-                progress=show,
-                deadline=deadline,
-                runner=runner,
-                resources=resources_on(device, ray),
-                retries=RETRIES,
-            ):
-                built.append(one)
-                bar.update(overall, completed=min(left, len(built)))
-                bar.say(_line(one.id, one.report))
-    except KeyboardInterrupt:
-        say(
-            f"interrupted: {len(orders) - len(missing())} of {len(orders)} subjects are in {out}; "
-            f"the same command{'' if resume else ' with --resume'} goes on from there.",
-            err=True,
-        )
-        raise typer.Exit(INTERRUPTED) from None
+            built.append(one)
+            bar.update(overall, completed=min(left, len(built)))
+            bar.say(_line(one.id, one.report))
     if as_json:
         print_json([one.report for one in built])
     else:

@@ -114,7 +114,7 @@ def evaluate(
                 inputs.pairs,
                 dict(zip(curves.file_names(files), loaded, strict=True)),
                 sizes=counts,
-                progress=lambda done, total: bar.update(step, completed=done, total=total),
+                progress=bar.follow(step),
             )
     if pairs_file is None:
         evaluation = replace(evaluation, seed=drawn_by, notes=(note, *evaluation.notes))

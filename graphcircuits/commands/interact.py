@@ -104,7 +104,7 @@ def interact(
             prompts,
             reader,
             None if edges is None else [name.strip() for one in edges for name in one.split(",")],
-            lambda done, total: bar.update(step, completed=done, total=total),
+            bar.follow(step),
         )
         if (integrals or decay) and not report.smooth:
             raise ValueError(f"--integrals and --decay do not apply. {report.remarks[0]}")

@@ -306,7 +306,7 @@ def _run(
             truth=inputs.truth,
             notes=inputs.notes,
             seed=drawn_by,
-            progress=lambda done, total: bar.update(step, completed=done, total=total),
+            progress=bar.follow(step),
             **judged,
         )
     return conclusion, interruption.asked

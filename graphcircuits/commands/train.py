@@ -1,7 +1,7 @@
 """`graphcircuits train`: a predictor from subjects of several kinds, with labels and without."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +17,8 @@ from graphcircuits.commands.checks import (
     writable_folders,
 )
 from graphcircuits.commands.options import Device, Ray, one_runner, resources_on
-from graphcircuits.commands.output import INTERRUPTED, Json, print_json, save, say
-from graphcircuits.commands.progress import deferred, late_progress
+from graphcircuits.commands.output import Json, print_json, save, say
+from graphcircuits.commands.progress import deferred, interruptible, late_progress
 
 if TYPE_CHECKING:
     from graphcircuits.training.train import TrainingResult
@@ -134,7 +134,9 @@ def train(
     )
     folder = checkpoints or out.with_suffix(".checkpoints")
     with (
-        _interruptible(folder),
+        interruptible(
+            lambda: f"the same command goes on{f' from {folder}' if folder.exists() else ''}."
+        ),
         late_progress() as bar,
         ExitStack() as stack,
         closing(runner_of(processes, ray)) as runner,
@@ -187,17 +189,6 @@ def train(
     else:
         _report(trained)
     saved.tell(quiet=as_json)
-
-
-@contextmanager
-def _interruptible(checkpoints: Path) -> Iterator[None]:
-    """Say, after Ctrl-C, that nothing is lost."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        where = f" from {checkpoints}" if checkpoints.exists() else ""
-        say(f"interrupted: the same command goes on{where}.", err=True)
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def _listed(folders: str | None) -> list[str]:

@@ -111,14 +111,11 @@ def cost(
         overall = bar.add_task("cost", total=len(subjects) * len(listed))
         current = bar.add_task("step", total=1, visible=False)
 
-        def step(done: int, total: int) -> None:
-            bar.update(current, completed=done, total=total, visible=True)
-
         for inputs in subjects:
             report = _CostReport(subject=inputs.subject, pairs=inputs.pairs)
             for name in listed:
                 bar.update(overall, description=f"{name} on {inputs.subject.name}")
-                report = report.with_cost(name, seed, step, options.get(name, {}))
+                report = report.with_cost(name, seed, bar.follow(current), options.get(name, {}))
                 bar.update(current, visible=False)
                 bar.advance(overall)
             reports.append(report)
