@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphcircuits.commands.checks import (
-    MOST_SEEDS,
-    distinct,
-    in_range,
-    known_dtype,
-    one_of,
-    prompt_count,
-    refuse,
-    suffix,
-    writable,
-    writable_folders,
-)
+from graphcircuits.commands import checks
 from graphcircuits.commands.options import (
     RETRIES,
     Device,
@@ -32,13 +21,7 @@ from graphcircuits.commands.options import (
     options_by_method,
     resources_on,
 )
-from graphcircuits.commands.output import (
-    Json,
-    print_json,
-    print_table,
-    save,
-    say,
-)
+from graphcircuits.commands.output import Json, print_json, print_table, save, say
 from graphcircuits.commands.progress import interruptible, late_progress
 
 if TYPE_CHECKING:
@@ -138,26 +121,26 @@ def bench(
     from graphcircuits.drawing.library import SUFFIXES, missing_library, save_figure
     from graphcircuits.evaluation.evaluate import LEVELS
 
-    refuse(
-        in_range("--seeds", seeds, 1, MOST_SEEDS),
-        prompt_count("--pairs", pairs),
+    checks.refuse(
+        checks.in_range("--seeds", seeds, 1, checks.MOST_SEEDS),
+        checks.prompt_count("--pairs", pairs),
         one_runner(processes, ray),
-        one_of("--fleet", fleet, FLEETS),
-        one_of("--labels", labels or DEFAULT_LABELS, LABELINGS),
-        one_of("--level", level or "head", LEVELS),
+        checks.one_of("--fleet", fleet, FLEETS),
+        checks.one_of("--labels", labels, LABELINGS),
+        checks.one_of("--level", level, LEVELS),
         _idle_labels(fleet, labels, level),
         _not_a_folder(subjects),
         device_on(device, ray),
-        known_dtype(dtype),
-        writable_folders({"--out": out}),
-        suffix("--plot", plot, *SUFFIXES),
+        checks.known_dtype(dtype),
+        checks.writable_folders({"--out": out}),
+        checks.suffix("--plot", plot, *SUFFIXES),
         [] if plot is None else missing_library("--plot"),
-        writable({"--markdown": markdown, "--plot": plot}),
+        checks.writable({"--markdown": markdown, "--plot": plot}),
     )
     listed = usual_methods(fleet) if methods is None else tuple(listed_methods(methods))
     cases = cases or ("test" if subjects is None else "all")
     ids, left_out = select_subjects(cases, fleet, subjects)
-    refuse(distinct("--cases", ids))
+    checks.refuse(checks.distinct("--cases", ids))
     config = BenchConfig(
         cases=tuple(ids),
         methods=listed,

@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcircuits.commands.checks import (
-    above,
-    distinct,
-    in_range,
-    one_of,
-    refuse,
-    seed_range,
-    writable_folders,
-)
+from graphcircuits.commands import checks
 from graphcircuits.commands.options import RETRIES, Device, Ray, device_on, one_runner, resources_on
 from graphcircuits.commands.output import Json, print_json, say
 from graphcircuits.commands.programs import own_case
@@ -109,22 +101,22 @@ def build(
     from graphcircuits.jobs.runner import runner_of
 
     names = [name.strip() for name in architecture.split(",")]
-    refuse(
-        one_of("--fleet", fleet, FLEETS),
-        *(one_of("--architecture", name, tuple(ARCHITECTURES)) for name in names),
-        distinct("--architecture", names),
+    checks.refuse(
+        checks.one_of("--fleet", fleet, FLEETS),
+        *(checks.one_of("--architecture", name, tuple(ARCHITECTURES)) for name in names),
+        checks.distinct("--architecture", names),
         _weightless(fleet, strict_weight, edge_weight),
-        in_range("--steps", steps, 1),
-        in_range("--rows", rows, 2),
-        [] if lr is None else above("--lr", lr, 0),
-        in_range("--strict-weight", strict_weight, 0),
-        in_range("--edge-weight", edge_weight, 0),
-        seed_range(seed),
-        above("--widen", widen, 0) or in_range("--widen", widen, 0, WIDEST),
-        in_range("--minutes", minutes, 0),
+        checks.in_range("--steps", steps, 1),
+        checks.in_range("--rows", rows, 2),
+        [] if lr is None else checks.above("--lr", lr, 0),
+        checks.in_range("--strict-weight", strict_weight, 0),
+        checks.in_range("--edge-weight", edge_weight, 0),
+        checks.seed_range(seed),
+        checks.above("--widen", widen, 0) or checks.in_range("--widen", widen, 0, WIDEST),
+        checks.in_range("--minutes", minutes, 0),
         one_runner(processes, ray),
         device_on(device, ray),
-        writable_folders({"--out": out}),
+        checks.writable_folders({"--out": out}),
         _idle(ids, family, program, own=vocab is not None or max_seq_len is not None or causal),
         ["--program cannot be sent to other machines; build it without --ray"]
         if program is not None and ray is not None

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcircuits.commands.checks import in_range, refuse
+from graphcircuits.commands import checks
 from graphcircuits.commands.output import Json, print_json, print_table, shown
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ def cases(
     from graphcircuits.cases import case_ids, load_case
     from graphcircuits.rasp.sample import MAX_LAYERS
 
-    refuse(
-        in_range("--random", random, 1, MOST_RANDOM),
-        in_range("--layers", layers, 2, MAX_LAYERS),
+    checks.refuse(
+        checks.in_range("--random", random, 1, MOST_RANDOM),
+        checks.in_range("--layers", layers, 2, MAX_LAYERS),
         _idle(ids, family, split, random, layers),
     )
     if random is not None:

@@ -52,8 +52,10 @@ def seed_range(seed: int) -> list[str]:
     return in_range("--seed", seed, 0, LARGEST_SEED)
 
 
-def one_of(flag: str, value: str, known: Sequence[str]) -> list[str]:
-    return [] if value in known else [f"{flag} must be one of {', '.join(known)}, got {value!r}"]
+def one_of(flag: str, value: str | None, known: Sequence[str]) -> list[str]:
+    """A word among those known; None is nothing to check."""
+    right = value is None or value in known
+    return [] if right else [f"{flag} must be one of {', '.join(known)}, got {value!r}"]
 
 
 def distinct(flag: str, names: Sequence[str]) -> list[str]:
@@ -69,16 +71,12 @@ def suffix(flag: str, path: Path | None, *known: str) -> list[str]:
 
 def device_there(device: str) -> list[str]:
     """A device that PyTorch can compute on here."""
-    import torch
+    from graphcircuits.adapters.load import find_device
 
-    kind, _, number = device.partition(":")
-    if device != "cpu" and (kind != "cuda" or device.endswith(":") or not f"0{number}".isdecimal()):
-        return [f"--device must be cpu, cuda or cuda:NUMBER, got {device!r}"]
-    if kind == "cuda" and not torch.cuda.is_available():
-        return [f"--device {device} was asked for, but PyTorch finds no GPU here"]
-    if number and int(number) >= torch.cuda.device_count():
-        there = torch.cuda.device_count()
-        return [f"--device {device} was asked for, but PyTorch finds only {there} GPUs, from 0"]
+    try:
+        find_device(device)
+    except ValueError as error:
+        return [f"--{str(error).removeprefix('the ').rstrip('.')}"]
     return []
 
 
@@ -86,7 +84,7 @@ def known_dtype(dtype: str | None) -> list[str]:
     """A dtype that a subject computes in."""
     from graphcircuits.adapters.load import DTYPES
 
-    return [] if dtype is None else one_of("--dtype", dtype, DTYPES)
+    return one_of("--dtype", dtype, DTYPES)
 
 
 def writable(files: Mapping[str, Path | None], *, read: Iterable[Path | None] = ()) -> list[str]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphcircuits.commands.checks import distinct, refuse, suffix, writable
+from graphcircuits.commands import checks
 from graphcircuits.commands.inputs import SubjectWords
 from graphcircuits.commands.options import Device, Draw, Dtype, Model, TaskName, Words
 from graphcircuits.commands.output import Json, print_json, print_table, save, say
@@ -88,14 +88,14 @@ def evaluate(
         device=device,
         dtype=dtype,
     )
-    refuse(
+    checks.refuse(
         _problems(files, subjects),
         ["--pairs-file goes with --model"] if pairs_file is not None and model is None else [],
         given.problems(),
-        suffix("--out", out, *curves.SUFFIXES),
-        suffix("--plot", plot, *PLOTS),
+        checks.suffix("--out", out, *curves.SUFFIXES),
+        checks.suffix("--plot", plot, *PLOTS),
         [] if plot is None else missing_library("--plot"),
-        writable({"--out": out, "--plot": plot}, read=[*map(Path, files), *given.files]),
+        checks.writable({"--out": out, "--plot": plot}, read=[*map(Path, files), *given.files]),
     )
     counts = _counts(sizes)
     loaded = [Result.load(file) for file in files]
@@ -139,7 +139,7 @@ def _sorted(given: list[str]) -> tuple[list[str], list[str]]:
 
 def _problems(files: list[str], subjects: list[str]) -> list[str]:
     """Words of which there are too many or too few."""
-    problems = distinct("RESULT", files)
+    problems = checks.distinct("RESULT", files)
     if not files:
         problems.append("give at least one result, such as a file that localize wrote with --out")
     if len(subjects) > 1:

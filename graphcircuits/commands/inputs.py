@@ -10,13 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphcircuits.commands.checks import (
-    above,
-    device_there,
-    known_dtype,
-    prompt_count,
-    seed_range,
-)
+from graphcircuits.commands import checks
 from graphcircuits.commands.output import printable
 from graphcircuits.commands.programs import (
     is_path,
@@ -96,10 +90,10 @@ class SubjectWords:
     def problems(self, *, draw: str = "--pairs") -> list[str]:
         """Words that do not go together, or mean nothing; `draw` is the flag of `n_pairs`."""
         return [
-            *prompt_count(draw, self.n_pairs),
-            *seed_range(self.seed),
-            *device_there(self.device),
-            *known_dtype(self.dtype),
+            *checks.prompt_count(draw, self.n_pairs),
+            *checks.seed_range(self.seed),
+            *checks.device_there(self.device),
+            *checks.known_dtype(self.dtype),
             *self._subject_problems(),
             *self._prompt_problems(),
         ]
@@ -157,7 +151,7 @@ class SubjectWords:
                 "--hold-out goes with --pairs-file: other prompts are drawn afresh to judge by"
             )
         elif self.hold_out is not None:
-            problems += above("--hold-out", self.hold_out, 0)
+            problems += checks.above("--hold-out", self.hold_out, 0)
             problems += [f"--hold-out must be below 1, got {self.hold_out}"] * (self.hold_out >= 1)
         return problems
 

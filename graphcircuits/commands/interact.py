@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcircuits.commands.checks import in_range, refuse, suffix, writable
+from graphcircuits.commands import checks
 from graphcircuits.commands.inputs import SubjectWords
 from graphcircuits.commands.options import (
     Device,
@@ -84,14 +84,14 @@ def interact(
         device=device,
         dtype=dtype,
     )
-    refuse(
+    checks.refuse(
         ["give --reader or --edges, not both"] if reader is not None and edges is not None else [],
-        in_range("--top", top, 1),
-        in_range("--integrals", integrals, 0),
-        in_range("--order", order, LEAST_ORDER, LARGEST_ORDER),
-        suffix("--html", html, ".html", ".htm"),
-        suffix("--svg", svg, ".svg"),
-        writable({"--html": html, "--svg": svg}, read=given.files),
+        checks.in_range("--top", top, 1),
+        checks.in_range("--integrals", integrals, 0),
+        checks.in_range("--order", order, LEAST_ORDER, LARGEST_ORDER),
+        checks.suffix("--html", html, ".html", ".htm"),
+        checks.suffix("--svg", svg, ".svg"),
+        checks.writable({"--html": html, "--svg": svg}, read=given.files),
         given.problems(draw="--draw"),
         ["--by-position goes with --json"] if by_position and not as_json else [],
     )

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from graphcircuits.commands.checks import (
-    above,
-    in_range,
-    one_of,
-    refuse,
-    suffix,
-    writable,
-)
+from graphcircuits.commands import checks
 from graphcircuits.commands.inputs import Inputs, SubjectWords
 from graphcircuits.commands.options import (
     Device,
@@ -37,7 +30,7 @@ from graphcircuits.commands.output import (
     save,
     say,
 )
-from graphcircuits.commands.progress import deferred, late_progress
+from graphcircuits.commands.progress import deferred, interruptible, late_progress
 
 if TYPE_CHECKING:
     from graphcircuits.evaluation.localize import Conclusion
@@ -198,21 +191,21 @@ def localize(
         device=device,
         dtype=dtype,
     )
-    refuse(
-        one_of("--level", level, LEVELS),
-        in_range("--edges", edges, 1),
-        in_range("--keep", keep, 0.01, 1),
-        in_range("--top", top, 1),
+    checks.refuse(
+        checks.one_of("--level", level, LEVELS),
+        checks.in_range("--edges", edges, 1),
+        checks.in_range("--keep", keep, 0.01, 1),
+        checks.in_range("--top", top, 1),
         _without_tests(method, top),
         _refine_problems(refine, refine_steps, refine_checkpoint),
-        suffix("--out", out, *SUFFIXES),
-        suffix("--html", html, ".html", ".htm"),
-        writable(
+        checks.suffix("--out", out, *SUFFIXES),
+        checks.suffix("--html", html, ".html", ".htm"),
+        checks.writable(
             {"--out": out, "--html": html, "--refine-checkpoint": refine_checkpoint},
             read=given.files,
         ),
-        one_of("--fleet", fleet, FLEETS),
-        [] if architecture is None else one_of("--architecture", architecture, [*ARCHITECTURES]),
+        checks.one_of("--fleet", fleet, FLEETS),
+        checks.one_of("--architecture", architecture, [*ARCHITECTURES]),
         given.problems(),
         ["a case draws its own prompts; --pairs-file goes with --model"]
         if pairs_file is not None and model is None
@@ -224,7 +217,7 @@ def localize(
     if named is not None:
         method_options(named, option or [])  # before anything is loaded
     length = {"seconds": refine, "steps": refine_steps, "checkpoint": refine_checkpoint}
-    try:
+    with interruptible(lambda: _nothing_written([out, html], refine_checkpoint)):
         inputs = given.load(fresh=True)
         small = inputs.subject.graph.n_edges < LARGE  # its curve takes no time to speak of
         looked_at = out is not None and out.suffix in (".json", ".safetensors")
@@ -241,8 +234,6 @@ def localize(
             drawn_by=seed if pairs_file is None else None,
             with_curve=html is not None or (small and looked_at),
         )
-    except KeyboardInterrupt:
-        _say_nothing_written([out, html], refine_checkpoint)
     result, truth = conclusion.result, inputs.truth
     saved = save(
         {
@@ -359,14 +350,13 @@ def _show(conclusion: "Conclusion", n_rows: int) -> None:
         say(f"AUROC {conclusion.auroc:.4f} ({conclusion.level} level)")
 
 
-def _say_nothing_written(files: list[Path | None], checkpoint: Path | None) -> NoReturn:
-    """After Ctrl-C before there was a result."""
+def _nothing_written(files: list[Path | None], checkpoint: Path | None) -> str:
+    """What to say after Ctrl-C before there was a result."""
     names = [str(file) for file in files if file is not None]
     missing = f"; not written: {', '.join(names)}" if names else ""
     begun = checkpoint is not None and checkpoint.is_file()
     how = f"; the same command goes on from {checkpoint}" if begun else ""
-    say(f"interrupted: there is no result yet{missing}{how}.", err=True)
-    raise typer.Exit(INTERRUPTED)
+    return f"there is no result yet{missing}{how}."
 
 
 def _say_cut_short(checkpoint: Path | None) -> NoReturn:
@@ -400,9 +390,9 @@ def _refine_problems(
     both = seconds is not None and steps is not None
     neither = seconds is None and steps is None and checkpoint is not None
     return [
-        *([] if seconds is None else above("--refine", seconds, 0)),
-        *in_range("--refine-steps", steps, 1),
-        *suffix("--refine-checkpoint", checkpoint, ".safetensors"),
+        *([] if seconds is None else checks.above("--refine", seconds, 0)),
+        *checks.in_range("--refine-steps", steps, 1),
+        *checks.suffix("--refine-checkpoint", checkpoint, ".safetensors"),
         *(["give --refine (seconds) or --refine-steps, not both"] if both else []),
         *(["--refine-checkpoint goes with --refine or --refine-steps"] if neither else []),
     ]

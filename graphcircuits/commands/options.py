@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
-from graphcircuits.commands.checks import device_there, distinct, in_range, refuse
+from graphcircuits.commands import checks
 from graphcircuits.commands.output import parse_options
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def one_runner(processes: int, ray: str | None) -> list[str]:
 
     both = ray is not None and processes != 1
     return [
-        *in_range("--processes", processes, 1, MOST_PROCESSES),
+        *checks.in_range("--processes", processes, 1, MOST_PROCESSES),
         *(["--processes and --ray exclude each other; give one of them"] if both else []),
         *address_problems("--ray", ray or None),
     ]
@@ -94,7 +94,7 @@ def one_runner(processes: int, ray: str | None) -> list[str]:
 def device_on(device: str, ray: str | None) -> list[str]:
     """What is wrong with the device, here or on a cluster, where every job sees its own GPU."""
     if ray is None:
-        return device_there(device)
+        return checks.device_there(device)
     return (
         []
         if device in ("cpu", "cuda")
@@ -129,7 +129,7 @@ def listed_methods(text: str | None) -> list[str]:
     names = usual if text is None else text.replace(" ", "").split(",")
     for name in names:
         find_method(name)
-    refuse(distinct("--methods", names))
+    checks.refuse(checks.distinct("--methods", names))
     return names
 
 

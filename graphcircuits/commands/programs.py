@@ -9,7 +9,7 @@ What is the id of a case is the case, also where a file has that name; `./ib-3` 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphcircuits.commands.checks import in_range, refuse
+from graphcircuits.commands import checks
 from graphcircuits.commands.output import say
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def own_case(given: str, vocab: str | None, max_seq_len: int | None, causal: boo
     file holds but one."""
     if vocab is None or max_seq_len is None:
         raise ValueError("your own program needs --vocab and --max-seq-len.")
-    refuse(in_range("--max-seq-len", max_seq_len, 2, LONGEST))
+    checks.refuse(checks.in_range("--max-seq-len", max_seq_len, 2, LONGEST))
     return _case(given, _tokens(vocab), max_seq_len, causal)
 
 
@@ -72,7 +72,7 @@ def planted(
         )
     if causal and not config.causal:
         problems.append(f"--causal was given, but {file} attends both ways")
-    refuse(problems)
+    checks.refuse(problems)
     case = _case(given, codec.vocab, config.n_ctx, config.causal)
     problems = _misfits(case, transformer)
     if problems:

@@ -5,15 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcircuits.commands.checks import (
-    device_there,
-    known_dtype,
-    prompt_count,
-    refuse,
-    seed_range,
-    suffix,
-    writable,
-)
+from graphcircuits.commands import checks
 from graphcircuits.commands.options import Device, Dtype, Model
 from graphcircuits.commands.output import Json, print_json, print_table, save, say
 from graphcircuits.commands.progress import late_progress
@@ -45,13 +37,13 @@ def tasks(
     from graphcircuits.adapters.load import load_model, model_name
     from graphcircuits.tasks import find, names
 
-    refuse(
-        prompt_count("--pairs", pairs),
-        seed_range(seed),
-        device_there(device),
-        known_dtype(dtype),
-        suffix("--out", out, ".csv", ".jsonl"),
-        writable({"--out": out}, read=[None if model is None else Path(model)]),
+    checks.refuse(
+        checks.prompt_count("--pairs", pairs),
+        checks.seed_range(seed),
+        checks.device_there(device),
+        checks.known_dtype(dtype),
+        checks.suffix("--out", out, ".csv", ".jsonl"),
+        checks.writable({"--out": out}, read=[None if model is None else Path(model)]),
         ["--out goes with one task and --model"] if out and not (name and model) else [],
     )
     chosen = [find(task) for task in (names() if name is None else [name])]

@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcircuits.commands.checks import (
-    MOST_SEEDS,
-    device_there,
-    in_range,
-    refuse,
-    suffix,
-    writable,
-    writable_folders,
-)
+from graphcircuits.commands import checks
 from graphcircuits.commands.options import Device, Ray, one_runner, resources_on
 from graphcircuits.commands.output import Json, print_json, save, say
 from graphcircuits.commands.progress import deferred, interruptible, late_progress
@@ -113,22 +105,22 @@ def train(
     from graphcircuits.training.loop import remove_checkpoints
 
     unheard = tensorboard is not None and ray is not None
-    refuse(
-        suffix("--out", out, ".safetensors"),
-        in_range("--seeds", seeds, 1, MOST_SEEDS),
-        in_range("--steps", steps, 1),
-        in_range("--limit", limit, 1),
-        in_range("--without-fold", without_fold, 0, N_FOLDS - 1),
-        in_range("--validation-fold", validation_fold, 0, N_FOLDS - 1),
+    checks.refuse(
+        checks.suffix("--out", out, ".safetensors"),
+        checks.in_range("--seeds", seeds, 1, checks.MOST_SEEDS),
+        checks.in_range("--steps", steps, 1),
+        checks.in_range("--limit", limit, 1),
+        checks.in_range("--without-fold", without_fold, 0, N_FOLDS - 1),
+        checks.in_range("--validation-fold", validation_fold, 0, N_FOLDS - 1),
         one_runner(processes, ray),
-        device_there(device),
+        checks.device_there(device),
         ["--tensorboard hears nothing of trainings on Ray; leave out one of the two"] * unheard,
-        suffix("--plot", plot, *SUFFIXES),
+        checks.suffix("--plot", plot, *SUFFIXES),
         [] if plot is None else missing_library("--plot"),
-        writable(
+        checks.writable(
             {"--out": out, "--plot": plot}, read=[None if config is None else Path(config), targets]
         ),
-        writable_folders(
+        checks.writable_folders(
             {"--checkpoints": checkpoints, "--tensorboard": tensorboard, "--readings": readings}
         ),
     )
