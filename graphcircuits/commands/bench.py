@@ -129,7 +129,9 @@ def bench(
         checks.one_of("--labels", labels, LABELINGS),
         checks.one_of("--level", level, LEVELS),
         _idle_labels(fleet, labels, level),
-        _not_a_folder(subjects),
+        []
+        if subjects is None or subjects.is_dir()
+        else [f"--subjects must be a folder that build wrote, got {subjects}"],
         device_on(device, ray),
         checks.known_dtype(dtype),
         checks.writable_folders({"--out": out}),
@@ -187,12 +189,6 @@ def _idle_labels(fleet: str, labels: str | None, level: str | None) -> list[str]
     if fleet != "natural" or not given:
         return []
     return [f"{' and '.join(given)} would compare with a circuit, and natural subjects have none"]
-
-
-def _not_a_folder(subjects: Path | None) -> list[str]:
-    if subjects is None or subjects.is_dir():
-        return []
-    return [f"--subjects must be a folder that build wrote, got {subjects}"]
 
 
 def _plot_if_possible(report: "Report", path: Path) -> tuple[Path, ...]:

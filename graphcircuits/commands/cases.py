@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphcircuits.commands import checks
-from graphcircuits.commands.output import Json, print_json, print_table, shown
+from graphcircuits.commands.output import Json, print_json, print_table
 
 if TYPE_CHECKING:
     from graphcircuits.cases.case import Case
@@ -63,7 +63,8 @@ def cases(
         print_json(rows)
         return
     columns = ["id", "split", "layers", "output", "vocab", "max_seq_len", "task"]
-    print_table(columns, [[shown(row[column]) for column in columns] for row in rows])
+    cells = [["" if row[name] is None else str(row[name]) for name in columns] for row in rows]
+    print_table(columns, cells)
 
 
 def _idle(

@@ -116,15 +116,8 @@ def writable(files: Mapping[str, Path | None], *, read: Iterable[Path | None] = 
 
 def writable_folders(folders: Mapping[str, Path | None]) -> list[str]:
     """Folders that files can be written into, there or yet to be made."""
-    problems: list[str] = []
-    for flag, folder in folders.items():
-        if folder is None:
-            continue
-        try:
-            problems += _unwritable(flag, folder.resolve())
-        except OSError as error:
-            problems.append(f"{flag} cannot be written: {folder}: {reason(error)}")
-    return problems
+    given = {flag: folder for flag, folder in folders.items() if folder is not None}
+    return [problem for flag, folder in given.items() for problem in _unwritable(flag, folder)]
 
 
 def _there(path: Path) -> bool:
@@ -140,12 +133,13 @@ def _unwritable(flag: str, folder: Path) -> list[str]:
     """Why the folder, or else the nearest one above it that exists, takes no file."""
     from tempfile import TemporaryFile
 
-    while not _there(folder):
-        folder = folder.parent
-    if not folder.is_dir():
-        return [f"{flag} cannot be written: {folder} is not a folder"]
-    # Trying is the only sure test: permissions say nothing about read-only or remote disks.
     try:
+        folder = folder.resolve()
+        while not _there(folder):
+            folder = folder.parent
+        if not folder.is_dir():
+            return [f"{flag} cannot be written: {folder} is not a folder"]
+        # Trying is the only sure test: permissions say nothing about read-only or remote disks.
         with TemporaryFile(dir=folder):
             return []
     except OSError as error:

@@ -95,11 +95,8 @@ def device_on(device: str, ray: str | None) -> list[str]:
     """What is wrong with the device, here or on a cluster, where every job sees its own GPU."""
     if ray is None:
         return checks.device_there(device)
-    return (
-        []
-        if device in ("cpu", "cuda")
-        else [f"--device must be cpu or cuda with --ray, got {device!r}"]
-    )
+    right = device in ("cpu", "cuda")
+    return [] if right else [f"--device must be cpu or cuda with --ray, got {device!r}"]
 
 
 def resources_on(device: str, ray: str | None) -> "Resources":
