@@ -63,9 +63,6 @@ class SubjectWords:
     seed: int
     hold_out: float | None = None
     only_right: bool = False
-    vocab: str | None = None
-    max_seq_len: int | None = None
-    causal: bool = False
     device: str
     dtype: str | None
 
@@ -100,13 +97,7 @@ class SubjectWords:
 
     def _subject_problems(self) -> list[str]:
         case, model, problems = self.case, self.model, []
-        if case is None or model is None:
-            if self.vocab is not None or self.max_seq_len is not None or self.causal:
-                problems.append(
-                    "--vocab, --max-seq-len and --causal go with a program of your own and "
-                    "--subject"
-                )
-        elif not is_program(case):
+        if case is not None and model is not None and not is_program(case):
             problems.append(
                 "--model goes with a program, path/to/file.py:name, or alone: give a case or "
                 f"--model, not both {case} and {model}"
@@ -208,8 +199,7 @@ class SubjectWords:
             case = load_case(self.case)
             subject = case.subject(self.fleet, self.architecture)
         else:
-            typed = {"vocab": self.vocab, "max_seq_len": self.max_seq_len, "causal": self.causal}
-            case, subject = planted(self.case, Path(self.model), **typed)
+            case, subject = planted(self.case, Path(self.model))
             subject = replace(subject, name=case.id)
         truth = None if subject.fleet == "natural" else case.labels(graph=subject.graph)
         dtype = find_dtype(self.dtype)

@@ -130,20 +130,6 @@ def localize(
     only_right: Annotated[
         bool, typer.Option("--only-right", help="Leave out pairs that the model answers wrongly.")
     ] = False,
-    vocab: Annotated[
-        str | None,
-        typer.Option(help="Tokens of the program. By default the subject's; others are refused."),
-    ] = None,
-    max_seq_len: Annotated[
-        int | None,
-        typer.Option(
-            help="Longest input of the program, BOS counted. By default the subject's; another "
-            "length is refused."
-        ),
-    ] = None,
-    causal: Annotated[
-        bool, typer.Option("--causal", help="Refuse a subject whose attention is not causal.")
-    ] = False,
     level: Annotated[str, typer.Option(help="AUROC by head, or with q, k, v apart: qkv.")] = "head",
     out: Annotated[
         Path | None,
@@ -185,9 +171,6 @@ def localize(
         seed=seed,
         hold_out=hold_out,
         only_right=only_right,
-        vocab=vocab,
-        max_seq_len=max_seq_len,
-        causal=causal,
         device=device,
         dtype=dtype,
     )

@@ -27,29 +27,26 @@ ENOUGH = 0.9
 def own_case(given: str, vocab: str | None, max_seq_len: int | None, causal: bool) -> "Case":
     """The case of the program that `path/to/file.py:name` means; the name may be left out where the
     file holds but one."""
+    from graphcircuits.rasp.load import parse_vocab
+
     if vocab is None or max_seq_len is None:
         raise ValueError("your own program needs --vocab and --max-seq-len.")
     checks.refuse(checks.in_range("--max-seq-len", max_seq_len, 2, LONGEST))
-    return _case(given, _tokens(vocab), max_seq_len, causal)
+    tokens = parse_vocab(vocab)
+    if not tokens:
+        raise ValueError(f"--vocab must hold at least one token, got {vocab!r}.")
+    return _case(given, tokens, max_seq_len, causal)
 
 
-def planted(
-    given: str,
-    file: Path,
-    *,
-    vocab: str | None = None,
-    max_seq_len: int | None = None,
-    causal: bool = False,
-) -> tuple["Case", "Transformer"]:
+def planted(given: str, file: Path) -> tuple["Case", "Transformer"]:
     """The case of a program on the inputs of a subject that was built from it, and the subject.
 
-    What is typed about the inputs must be what the subject has. A subject that cannot be this
-    program's is refused; one that fits, but does not give its answers, is warned of.
+    A subject that cannot be this program's is refused; one that fits, but does not give its
+    answers, is warned of.
     """
     import torch
 
     from graphcircuits.adapters.load import load_model
-    from graphcircuits.rasp.load import vocab_text
 
     if not file.exists():
         raise FileNotFoundError(
@@ -62,17 +59,6 @@ def planted(
             f"{file} has no vocabulary, so no program can give it prompts; "
             f"build a subject with: {build_command(given)}"
         )
-    problems = []
-    if vocab is not None and set(_tokens(vocab)) != set(codec.vocab):
-        there = vocab_text(codec.vocab)
-        problems.append(f"--vocab is {vocab}, but the tokens of {file} are {there}")
-    if max_seq_len not in (None, config.n_ctx):
-        problems.append(
-            f"--max-seq-len is {max_seq_len}, but {file} takes {config.n_ctx} tokens, BOS included"
-        )
-    if causal and not config.causal:
-        problems.append(f"--causal was given, but {file} attends both ways")
-    checks.refuse(problems)
     case = _case(given, codec.vocab, config.n_ctx, config.causal)
     problems = _misfits(case, transformer)
     if problems:
@@ -134,15 +120,6 @@ def split_name(given: str) -> tuple[Path, str | None]:
     if not colon or Path(given).is_file():
         return Path(given), None
     return Path(path), name or None
-
-
-def _tokens(vocab: str) -> "tuple[Value, ...]":
-    from graphcircuits.rasp.load import parse_vocab
-
-    tokens = parse_vocab(vocab)
-    if not tokens:
-        raise ValueError(f"--vocab must hold at least one token, got {vocab!r}.")
-    return tokens
 
 
 def _case(given: str, vocab: "tuple[Value, ...]", max_seq_len: int, causal: bool) -> "Case":

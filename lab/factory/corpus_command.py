@@ -16,7 +16,7 @@ from graphcircuits.commands.checks import (
     writable_folders,
 )
 from graphcircuits.commands.options import MOST_PROCESSES, Device
-from graphcircuits.commands.output import INTERRUPTED, Json, print_json, print_table, say, shown
+from graphcircuits.commands.output import INTERRUPTED, Json, print_json, print_table, say
 from graphcircuits.commands.progress import late_progress
 
 if TYPE_CHECKING:
@@ -236,7 +236,9 @@ def _counts(found: "Corpus") -> list[dict[str, Any]]:
 
 
 def _shown(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else shown(value)
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return "" if value is None else str(value)
 
 
 def _verify(folder: Path, device: str, processes: int, *, as_json: bool) -> None:
