@@ -229,8 +229,10 @@ def test_localize_a_folder_of_interpbench(command: Command, tmp_path: Path) -> N
 
 def test_localize_refusals(command: Command, tmp_path: Path) -> None:
     path, prompts, _ = own_subject(tmp_path)
-    refused(command("localize"), "give a case, such as graphcircuits localize ib-3, or your own")
-    refused(command("localize", "ib-3", "--subject", path), "got both")
+    refused(command("localize"), "give a case, such as ib-3, or your own")
+    refused(
+        command("localize", "ib-3", "--subject", path), "give a case or --model, not both ib-3 and"
+    )
     refused(
         command("localize", "--subject", path), "your own model needs prompts: name a task with"
     )

@@ -8,20 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphcircuits.commands.checks import (
-    MOST_SEEDS,
-    distinct,
-    in_range,
-    known_dtype,
-    one_of,
-    prompt_count,
-    refuse,
-    suffix,
-    writable,
-    writable_folders,
-)
+from graphcircuits.commands import checks
 from graphcircuits.commands.options import (
     RETRIES,
+    Device,
+    MethodOptions,
+    Precision,
     Ray,
     device_on,
     listed_methods,
@@ -29,16 +21,8 @@ from graphcircuits.commands.options import (
     options_by_method,
     resources_on,
 )
-from graphcircuits.commands.output import (
-    INTERRUPTED,
-    Json,
-    print_json,
-    print_table,
-    save,
-    say,
-)
-from graphcircuits.commands.progress import late_progress
-from graphcircuits.commands.subjects import Device
+from graphcircuits.commands.output import Json, print_json, print_table, save, say
+from graphcircuits.commands.progress import interruptible, late_progress
 
 if TYPE_CHECKING:
     from graphcircuits.compare.report import Report
@@ -95,10 +79,7 @@ def bench(
         str | None,
         typer.Option(help="By head (official, also if left out), or with q, k, v apart: qkv."),
     ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(help="An option, METHOD.NAME=VALUE; may be given several times."),
-    ] = None,
+    option: MethodOptions = None,
     out: Annotated[Path, typer.Option(help="Folder of the results, tables and plot.")] = Path(
         "bench"
     ),
@@ -120,9 +101,7 @@ def bench(
         ),
     ] = None,
     device: Device = "cpu",
-    dtype: Annotated[
-        str, typer.Option(help="float64, float32, bfloat16 or float16, to compute in.")
-    ] = "float32",
+    dtype: Precision = "float32",
     as_json: Json = False,
 ) -> None:
     """Compare methods on many subjects: AUROC where the circuit is known, CMD, time and memory.
@@ -139,29 +118,31 @@ def bench(
         select_subjects,
         usual_methods,
     )
-    from graphcircuits.drawing.library import SUFFIXES, missing_library
+    from graphcircuits.drawing.library import SUFFIXES, missing_library, save_figure
     from graphcircuits.evaluation.evaluate import LEVELS
 
-    refuse(
-        in_range("--seeds", seeds, 1, MOST_SEEDS),
-        prompt_count("--pairs", pairs),
+    checks.refuse(
+        checks.in_range("--seeds", seeds, 1, checks.MOST_SEEDS),
+        checks.prompt_count("--pairs", pairs),
         one_runner(processes, ray),
-        one_of("--fleet", fleet, FLEETS),
-        one_of("--labels", labels or DEFAULT_LABELS, LABELINGS),
-        one_of("--level", level or "head", LEVELS),
+        checks.one_of("--fleet", fleet, FLEETS),
+        checks.one_of("--labels", labels, LABELINGS),
+        checks.one_of("--level", level, LEVELS),
         _idle_labels(fleet, labels, level),
-        _not_a_folder(subjects),
+        []
+        if subjects is None or subjects.is_dir()
+        else [f"--subjects must be a folder that build wrote, got {subjects}"],
         device_on(device, ray),
-        known_dtype(dtype),
-        writable_folders({"--out": out}),
-        suffix("--plot", plot, *SUFFIXES),
+        checks.known_dtype(dtype),
+        checks.writable_folders({"--out": out}),
+        checks.suffix("--plot", plot, *SUFFIXES),
         [] if plot is None else missing_library("--plot"),
-        writable({"--markdown": markdown, "--plot": plot}),
+        checks.writable({"--markdown": markdown, "--plot": plot}),
     )
     listed = usual_methods(fleet) if methods is None else tuple(listed_methods(methods))
     cases = cases or ("test" if subjects is None else "all")
     ids, left_out = select_subjects(cases, fleet, subjects)
-    refuse(distinct("--cases", ids))
+    checks.refuse(checks.distinct("--cases", ids))
     config = BenchConfig(
         cases=tuple(ids),
         methods=listed,
@@ -185,7 +166,7 @@ def bench(
             out: lambda folder: report.write(folder).values(),
             markdown: report.write_page,
             out / "boxplot.svg": lambda path: _plot_if_possible(report, path),
-            plot: lambda path: _plot(report, path),
+            plot: lambda path: save_figure(report.plot(), path),
         }
         if report.runs
         else {}
@@ -210,17 +191,6 @@ def _idle_labels(fleet: str, labels: str | None, level: str | None) -> list[str]
     return [f"{' and '.join(given)} would compare with a circuit, and natural subjects have none"]
 
 
-def _not_a_folder(subjects: Path | None) -> list[str]:
-    if subjects is None or subjects.is_dir():
-        return []
-    return [f"--subjects must be a folder that build wrote, got {subjects}"]
-
-
-def _plot(report: "Report", path: Path) -> None:
-    """Draw the box plot where it was asked for."""
-    report.plot(path)
-
-
 def _plot_if_possible(report: "Report", path: Path) -> tuple[Path, ...]:
     """Draw the box plot if that can be done here."""
     try:
@@ -234,48 +204,46 @@ def _plot_if_possible(report: "Report", path: Path) -> tuple[Path, ...]:
 def _run(
     config: "BenchConfig", out: Path, *, fresh: bool, processes: int, ray: str | None
 ) -> "Report":
-    """Run the bench with a progress bar; Ctrl-C says how much is stored."""
+    """Run the bench with a progress bar."""
     from graphcircuits.compare.bench import finished
     from graphcircuits.compare.runs import BenchRun, Failure
     from graphcircuits.jobs.runner import runner_of
 
     stored = 0
-    try:
-        with late_progress() as bar, closing(runner_of(processes, ray)) as runner:
-            overall = bar.add_task("bench", total=config.n_runs)
-            current = bar.add_task("method", total=1, visible=False)
-
-            def step(done: int, total: int) -> None:
-                bar.update(current, completed=done, total=total, visible=True)
-
-            def heard(outcome: BenchRun | Failure) -> None:
-                nonlocal stored
-                stored += isinstance(outcome, BenchRun)
-                bar.update(current, visible=False)
-                bar.update(overall, description=f"{outcome.case} {outcome.method or ''}")
-                # A case that cannot be loaded takes all its runs with it.
-                runs = 1 if outcome.method else config.n_runs // len(config.cases)
-                reused = isinstance(outcome, BenchRun) and outcome.reused
-                bar.advance(overall, runs, reused=reused)
-
-            return finished(
-                config,
-                out,
-                heard=heard,
-                command=shlex.join(["graphcircuits", *sys.argv[1:]]),
-                fresh=fresh,
-                runner=runner,
-                resources=resources_on(config.device, ray),
-                retries=0 if ray is None else RETRIES,
-                step=step,
+    with (
+        interruptible(
+            lambda: (
+                f"{stored} of {config.n_runs} results are kept in {out}; the same command"
+                f"{' without --fresh' if fresh else ''} goes on from there."
             )
-    except KeyboardInterrupt:
-        say(
-            f"interrupted: {stored} of {config.n_runs} results are kept in {out}; "
-            f"the same command{' without --fresh' if fresh else ''} goes on from there.",
-            err=True,
+        ),
+        late_progress() as bar,
+        closing(runner_of(processes, ray)) as runner,
+    ):
+        overall = bar.add_task("bench", total=config.n_runs)
+        current = bar.add_task("method", total=1, visible=False)
+
+        def heard(outcome: BenchRun | Failure) -> None:
+            nonlocal stored
+            stored += isinstance(outcome, BenchRun)
+            bar.update(current, visible=False)
+            bar.update(overall, description=f"{outcome.case} {outcome.method or ''}")
+            # A case that cannot be loaded takes all its runs with it.
+            runs = 1 if outcome.method else config.n_runs // len(config.cases)
+            reused = isinstance(outcome, BenchRun) and outcome.reused
+            bar.advance(overall, runs, reused=reused)
+
+        return finished(
+            config,
+            out,
+            heard=heard,
+            command=shlex.join(["graphcircuits", *sys.argv[1:]]),
+            fresh=fresh,
+            runner=runner,
+            resources=resources_on(config.device, ray),
+            retries=0 if ray is None else RETRIES,
+            step=bar.follow(current),
         )
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def _show(report: "Report") -> None:

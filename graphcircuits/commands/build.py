@@ -6,20 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcircuits.commands.checks import (
-    above,
-    distinct,
-    in_range,
-    one_of,
-    refuse,
-    seed_range,
-    writable_folders,
-)
-from graphcircuits.commands.options import RETRIES, Ray, device_on, one_runner, resources_on
-from graphcircuits.commands.output import INTERRUPTED, Json, print_json, say
+from graphcircuits.commands import checks
+from graphcircuits.commands.options import RETRIES, Device, Ray, device_on, one_runner, resources_on
+from graphcircuits.commands.output import Json, print_json, say
 from graphcircuits.commands.programs import own_case
-from graphcircuits.commands.progress import deferred, late_progress
-from graphcircuits.commands.subjects import Device
+from graphcircuits.commands.progress import deferred, interruptible, late_progress
 
 if TYPE_CHECKING:
     from graphcircuits.cases.case import Case
@@ -110,22 +101,22 @@ def build(
     from graphcircuits.jobs.runner import runner_of
 
     names = [name.strip() for name in architecture.split(",")]
-    refuse(
-        one_of("--fleet", fleet, FLEETS),
-        *(one_of("--architecture", name, tuple(ARCHITECTURES)) for name in names),
-        distinct("--architecture", names),
+    checks.refuse(
+        checks.one_of("--fleet", fleet, FLEETS),
+        *(checks.one_of("--architecture", name, tuple(ARCHITECTURES)) for name in names),
+        checks.distinct("--architecture", names),
         _weightless(fleet, strict_weight, edge_weight),
-        in_range("--steps", steps, 1),
-        in_range("--rows", rows, 2),
-        [] if lr is None else above("--lr", lr, 0),
-        in_range("--strict-weight", strict_weight, 0),
-        in_range("--edge-weight", edge_weight, 0),
-        seed_range(seed),
-        above("--widen", widen, 0) or in_range("--widen", widen, 0, WIDEST),
-        in_range("--minutes", minutes, 0),
+        checks.in_range("--steps", steps, 1),
+        checks.in_range("--rows", rows, 2),
+        [] if lr is None else checks.above("--lr", lr, 0),
+        checks.in_range("--strict-weight", strict_weight, 0),
+        checks.in_range("--edge-weight", edge_weight, 0),
+        checks.seed_range(seed),
+        checks.above("--widen", widen, 0) or checks.in_range("--widen", widen, 0, WIDEST),
+        checks.in_range("--minutes", minutes, 0),
         one_runner(processes, ray),
         device_on(device, ray),
-        writable_folders({"--out": out}),
+        checks.writable_folders({"--out": out}),
         _idle(ids, family, program, own=vocab is not None or max_seq_len is not None or causal),
         ["--program cannot be sent to other machines; build it without --ray"]
         if program is not None and ray is not None
@@ -158,46 +149,44 @@ def build(
     def missing() -> list[str]:
         return [order.id for order in orders if not builder.subject_path(out, order.id).exists()]
 
-    try:
-        with (
-            late_progress() as bar,
-            closing(runner_of(1, ray)) as runner,
-            deferred() as interruption,
+    with (
+        interruptible(
+            lambda: (
+                f"{len(orders) - len(missing())} of {len(orders)} subjects are in {out}; the "
+                f"same command{'' if resume else ' with --resume'} goes on from there."
+            )
+        ),
+        late_progress() as bar,
+        closing(runner_of(1, ray)) as runner,
+        deferred() as interruption,
+    ):
+        left = len(missing())
+        overall = bar.add_task("subjects", total=left)
+        begun_as = "computing the programs' answers" if ray is None else "fleets train on Ray"
+        fleet_task = bar.add_task(begun_as, total=None)
+
+        def show(step: int, passed: int, total: int) -> None:
+            bar.update(overall, completed=min(left, len(built) + passed))
+            text = f"{passed} of {total} in this fleet pass, step"
+            bar.update(fleet_task, completed=step, total=siit.steps, description=text)
+            interruption.check()
+
+        for one in builder.build(
+            orders,
+            out,
+            config,
+            cases=cases,
+            device=device,
+            command=driver_command(),
+            progress=show,
+            deadline=deadline,
+            runner=runner,
+            resources=resources_on(device, ray),
+            retries=RETRIES,
         ):
-            left = len(missing())
-            overall = bar.add_task("subjects", total=left)
-            begun_as = "computing the programs' answers" if ray is None else "fleets train on Ray"
-            fleet_task = bar.add_task(begun_as, total=None)
-
-            def show(step: int, passed: int, total: int) -> None:
-                bar.update(overall, completed=min(left, len(built) + passed))
-                text = f"{passed} of {total} in this fleet pass, step"
-                bar.update(fleet_task, completed=step, total=siit.steps, description=text)
-                interruption.check()
-
-            for one in builder.build(
-                orders,
-                out,
-                config,
-                cases=cases,
-                device=device,
-                command=driver_command(),
-                progress=show,
-                deadline=deadline,
-                runner=runner,
-                resources=resources_on(device, ray),
-                retries=RETRIES,
-            ):
-                built.append(one)
-                bar.update(overall, completed=min(left, len(built)))
-                bar.say(_line(one.id, one.report))
-    except KeyboardInterrupt:
-        say(
-            f"interrupted: {len(orders) - len(missing())} of {len(orders)} subjects are in {out}; "
-            f"the same command{'' if resume else ' with --resume'} goes on from there.",
-            err=True,
-        )
-        raise typer.Exit(INTERRUPTED) from None
+            built.append(one)
+            bar.update(overall, completed=min(left, len(built)))
+            bar.say(_line(one.id, one.report))
     if as_json:
         print_json([one.report for one in built])
     else:

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcircuits.commands.checks import in_range, refuse
-from graphcircuits.commands.output import Json, print_json, print_table, shown
+from graphcircuits.commands import checks
+from graphcircuits.commands.output import Json, print_json, print_table
 
 if TYPE_CHECKING:
     from graphcircuits.cases.case import Case
@@ -47,9 +47,9 @@ def cases(
     from graphcircuits.cases import case_ids, load_case
     from graphcircuits.rasp.sample import MAX_LAYERS
 
-    refuse(
-        in_range("--random", random, 1, MOST_RANDOM),
-        in_range("--layers", layers, 2, MAX_LAYERS),
+    checks.refuse(
+        checks.in_range("--random", random, 1, MOST_RANDOM),
+        checks.in_range("--layers", layers, 2, MAX_LAYERS),
         _idle(ids, family, split, random, layers),
     )
     if random is not None:
@@ -63,7 +63,8 @@ def cases(
         print_json(rows)
         return
     columns = ["id", "split", "layers", "output", "vocab", "max_seq_len", "task"]
-    print_table(columns, [[shown(row[column]) for column in columns] for row in rows])
+    cells = [["" if row[name] is None else str(row[name]) for name in columns] for row in rows]
+    print_table(columns, cells)
 
 
 def _idle(

@@ -52,8 +52,10 @@ def seed_range(seed: int) -> list[str]:
     return in_range("--seed", seed, 0, LARGEST_SEED)
 
 
-def one_of(flag: str, value: str, known: Sequence[str]) -> list[str]:
-    return [] if value in known else [f"{flag} must be one of {', '.join(known)}, got {value!r}"]
+def one_of(flag: str, value: str | None, known: Sequence[str]) -> list[str]:
+    """A word among those known; None is nothing to check."""
+    right = value is None or value in known
+    return [] if right else [f"{flag} must be one of {', '.join(known)}, got {value!r}"]
 
 
 def distinct(flag: str, names: Sequence[str]) -> list[str]:
@@ -69,16 +71,12 @@ def suffix(flag: str, path: Path | None, *known: str) -> list[str]:
 
 def device_there(device: str) -> list[str]:
     """A device that PyTorch can compute on here."""
-    import torch
+    from graphcircuits.adapters.load import find_device
 
-    kind, _, number = device.partition(":")
-    if device != "cpu" and (kind != "cuda" or device.endswith(":") or not f"0{number}".isdecimal()):
-        return [f"--device must be cpu, cuda or cuda:NUMBER, got {device!r}"]
-    if kind == "cuda" and not torch.cuda.is_available():
-        return [f"--device {device} was asked for, but PyTorch finds no GPU here"]
-    if number and int(number) >= torch.cuda.device_count():
-        there = torch.cuda.device_count()
-        return [f"--device {device} was asked for, but PyTorch finds only {there} GPUs, from 0"]
+    try:
+        find_device(device)
+    except ValueError as error:
+        return [f"--{str(error).removeprefix('the ').rstrip('.')}"]
     return []
 
 
@@ -86,7 +84,7 @@ def known_dtype(dtype: str | None) -> list[str]:
     """A dtype that a subject computes in."""
     from graphcircuits.adapters.load import DTYPES
 
-    return [] if dtype is None else one_of("--dtype", dtype, DTYPES)
+    return one_of("--dtype", dtype, DTYPES)
 
 
 def writable(files: Mapping[str, Path | None], *, read: Iterable[Path | None] = ()) -> list[str]:
@@ -118,15 +116,8 @@ def writable(files: Mapping[str, Path | None], *, read: Iterable[Path | None] = 
 
 def writable_folders(folders: Mapping[str, Path | None]) -> list[str]:
     """Folders that files can be written into, there or yet to be made."""
-    problems: list[str] = []
-    for flag, folder in folders.items():
-        if folder is None:
-            continue
-        try:
-            problems += _unwritable(flag, folder.resolve())
-        except OSError as error:
-            problems.append(f"{flag} cannot be written: {folder}: {reason(error)}")
-    return problems
+    given = {flag: folder for flag, folder in folders.items() if folder is not None}
+    return [problem for flag, folder in given.items() for problem in _unwritable(flag, folder)]
 
 
 def _there(path: Path) -> bool:
@@ -142,12 +133,13 @@ def _unwritable(flag: str, folder: Path) -> list[str]:
     """Why the folder, or else the nearest one above it that exists, takes no file."""
     from tempfile import TemporaryFile
 
-    while not _there(folder):
-        folder = folder.parent
-    if not folder.is_dir():
-        return [f"{flag} cannot be written: {folder} is not a folder"]
-    # Trying is the only sure test: permissions say nothing about read-only or remote disks.
     try:
+        folder = folder.resolve()
+        while not _there(folder):
+            folder = folder.parent
+        if not folder.is_dir():
+            return [f"{flag} cannot be written: {folder} is not a folder"]
+        # Trying is the only sure test: permissions say nothing about read-only or remote disks.
         with TemporaryFile(dir=folder):
             return []
     except OSError as error:

@@ -5,18 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcircuits.commands.checks import one_of, refuse, suffix, writable
-from graphcircuits.commands.output import (
-    Json,
-    print_json,
-    print_table,
-    printable,
-    save,
-    say,
-    write,
-)
+from graphcircuits.commands import checks
+from graphcircuits.commands.output import Json, print_json, print_table, printable, save, say, write
 
 if TYPE_CHECKING:
+    from graphcircuits.circuit import Circuit
     from graphcircuits.rasp.compile import CompiledModel
 
 LABELS = ("complete", "interpbench")
@@ -52,10 +45,10 @@ def compile_(
     as_json: Json = False,
 ) -> None:
     """Compile a RASP program to a transformer: layers, heads, what sits where, the true circuit."""
-    refuse(
-        one_of("--labels", labels, LABELS),
-        suffix("--html", html, ".html", ".htm"),
-        writable({"--dot": dot, "--html": html}),
+    checks.refuse(
+        checks.one_of("--labels", labels, LABELS),
+        checks.suffix("--html", html, ".html", ".htm"),
+        checks.writable({"--dot": dot, "--html": html}),
     )
     model, title = _compiled(program, vocab, max_seq_len, causal)
     circuit = model.labels(labels)  # pyright: ignore[reportArgumentType]
@@ -65,15 +58,15 @@ def compile_(
         from graphcircuits.viewer.payload import circuit_payload
 
         about = f"The true circuit ({labels} labels) of the compiled program."
-        notes = {part.name: printable(", ".join(part.writes)) for part in model.components}
+        notes = {one.name: printable(", ".join(one.writes)) for one in model.components}
         payload = circuit_payload(circuit, title=title, text=about, notes=notes)
         write(path, viewer_page(payload))
 
     saved = save({dot: lambda path: write(path, circuit.to_dot()), html: write_page})
     if as_json:
-        print_json(_record(model, title, labels))
+        print_json(_record(model, circuit, title, labels))
     else:
-        _print(model, title, labels)
+        _print(model, circuit, title, labels)
     saved.tell(quiet=as_json)
 
 
@@ -81,11 +74,11 @@ def _compiled(
     program: str, vocab: str | None, max_seq_len: int | None, causal: bool
 ) -> tuple["CompiledModel", str]:
     """The model, and what to call it."""
-    from graphcircuits.commands.programs import is_program, own_case, program_file
+    from graphcircuits.commands.programs import is_program, own_case, split_name
 
     if is_program(program):
         case = own_case(program, vocab, max_seq_len, causal)
-        return case.compiled, printable(f"{case.id} ({program_file(program)})")
+        return case.compiled, printable(f"{case.id} ({split_name(program)[0]})")
     from graphcircuits.cases import load_case
 
     case = load_case(program)
@@ -97,51 +90,40 @@ def _compiled(
     return case.compiled, f"{case.id} {case.name}: {case.task}"
 
 
-def _print(model: "CompiledModel", title: str, labels: str) -> None:
-    config, circuit = model.transformer.config, model.labels(labels)  # pyright: ignore[reportArgumentType]
+def _record(model: "CompiledModel", circuit: "Circuit", title: str, labels: str) -> dict[str, Any]:
+    """What --json prints."""
+    config = model.transformer.config
+    sizes = ("n_layers", "n_heads", "d_model", "d_head", "d_mlp", "causal")
+    return {
+        "title": title,
+        **{name: getattr(config, name) for name in sizes},
+        "components": [
+            {
+                "component": component.name,
+                "reads": {slot: list(read) for slot, read in component.reads.items()},
+                "writes": list(component.writes),
+            }
+            for component in model.components
+        ],
+        "labels": labels,
+        "circuit": list(circuit),
+    }
+
+
+def _print(model: "CompiledModel", circuit: "Circuit", title: str, labels: str) -> None:
+    config = model.transformer.config
     say(title)
     say(
         f"{config.n_layers} layers x {config.n_heads} heads, d_model {config.d_model}, "
         f"d_head {config.d_head}, d_mlp {config.d_mlp}, "
         f"{'causal' if config.causal else 'bidirectional'} attention"
     )
-    rows = [
-        [
-            part.name,
-            "; ".join(
-                f"{slot}: {', '.join(read)}" if part.is_head else ", ".join(read)
-                for slot, read in part.reads.items()
-                if read
-            ),
-            ", ".join(part.writes),
-        ]
-        for part in model.components
-    ]
+    rows = []
+    for component in model.components:
+        reads = {slot: ", ".join(read) for slot, read in component.reads.items() if read}
+        named = [f"{slot}: {read}" if component.is_head else read for slot, read in reads.items()]
+        rows.append([component.name, "; ".join(named), ", ".join(component.writes)])
     print_table(["component", "reads", "computes"], rows)
     say(f"circuit ({labels}), {len(circuit)} of {circuit.graph.n_edges} edges:")
     for edge in circuit:
         say(f"  {edge}")
-
-
-def _record(model: "CompiledModel", title: str, labels: str) -> dict[str, Any]:
-    """What --json prints."""
-    config = model.transformer.config
-    return {
-        "title": title,
-        "n_layers": config.n_layers,
-        "n_heads": config.n_heads,
-        "d_model": config.d_model,
-        "d_head": config.d_head,
-        "d_mlp": config.d_mlp,
-        "causal": config.causal,
-        "components": [
-            {
-                "component": part.name,
-                "reads": {slot: list(read) for slot, read in part.reads.items()},
-                "writes": list(part.writes),
-            }
-            for part in model.components
-        ],
-        "labels": labels,
-        "circuit": list(model.labels(labels)),  # pyright: ignore[reportArgumentType]
-    }

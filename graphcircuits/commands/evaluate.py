@@ -5,29 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphcircuits.commands.checks import (
-    device_there,
-    distinct,
-    known_dtype,
-    prompt_count,
-    refuse,
-    seed_range,
-    suffix,
-    writable,
-)
-from graphcircuits.commands.localize_inputs import LocalizeWords
+from graphcircuits.commands import checks
+from graphcircuits.commands.inputs import SubjectWords
+from graphcircuits.commands.options import Device, Draw, Dtype, Model, TaskName, Words
 from graphcircuits.commands.output import Json, print_json, print_table, save, say
-from graphcircuits.commands.programs import program_file, without_subject
+from graphcircuits.commands.programs import is_case, split_name
 from graphcircuits.commands.progress import late_progress
-from graphcircuits.commands.subjects import (
-    Device,
-    Dtype,
-    Model,
-    TaskName,
-    Words,
-    is_case,
-    prompt_problems,
-)
 
 if TYPE_CHECKING:
     from graphcircuits.evaluation.curves import Evaluation
@@ -53,9 +36,7 @@ def evaluate(
         typer.Option(help="Read the prompt pairs from this file: .csv or .jsonl, with token ids."),
     ] = None,
     words: Words = False,
-    pairs: Annotated[
-        int, typer.Option(help="Prompt pairs to draw of a task, a case or a program.")
-    ] = 64,
+    pairs: Draw = 64,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -96,36 +77,35 @@ def evaluate(
     from graphcircuits.task.accuracy import LEAST_RIGHT, OftenWrong, wrong_text
 
     files, subjects = _sorted(results)
-    subject = subjects[0] if subjects else None
-    refuse(
-        _problems(files, subjects, model, pairs_file),
-        prompt_problems(subject, model, task=task, pairs_file=pairs_file, words=words),
-        prompt_count("--pairs", pairs),
-        [] if seed is None else seed_range(seed),
-        known_dtype(dtype),
-        device_there(device),
-        suffix("--out", out, *curves.SUFFIXES),
-        suffix("--plot", plot, *PLOTS),
-        [] if plot is None else missing_library("--plot"),
-        writable({"--out": out, "--plot": plot}, read=[*map(Path, files), pairs_file]),
-    )
-    counts = _counts(sizes)
-    loaded = [Result.load(file) for file in files]
-    drawn_by, note = curves.fresh_draw(loaded, seed)
-    named = LocalizeWords(
-        case=_named_case(loaded) if subject is None and model is None else subject,
+    given = SubjectWords(
+        case=subjects[0] if subjects else None,
         model=model,
         task=task,
         pairs_file=pairs_file,
         words=words,
         n_pairs=pairs,
-        seed=drawn_by,
+        seed=0 if seed is None else seed,
         device=device,
         dtype=dtype,
     )
+    checks.refuse(
+        _problems(files, subjects),
+        ["--pairs-file goes with --model"] if pairs_file is not None and model is None else [],
+        given.problems(),
+        checks.suffix("--out", out, *curves.SUFFIXES),
+        checks.suffix("--plot", plot, *PLOTS),
+        [] if plot is None else missing_library("--plot"),
+        checks.writable({"--out": out, "--plot": plot}, read=[*map(Path, files), *given.files]),
+    )
+    counts = _counts(sizes)
+    loaded = [Result.load(file) for file in files]
+    drawn_by, note = curves.fresh_draw(loaded, seed)
+    given = replace(given, seed=drawn_by)
+    if given.case is None and model is None:
+        given = replace(given, case=_named_case(loaded))
     with late_progress() as bar:
         step = bar.add_task("loading", total=len(files))
-        inputs = named.load(fresh=False)
+        inputs = given.load()
         bar.update(step, description="faithfulness")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", OftenWrong)  # said below
@@ -134,7 +114,7 @@ def evaluate(
                 inputs.pairs,
                 dict(zip(curves.file_names(files), loaded, strict=True)),
                 sizes=counts,
-                progress=lambda done, total: bar.update(step, completed=done, total=total),
+                progress=bar.follow(step),
             )
     if pairs_file is None:
         evaluation = replace(evaluation, seed=drawn_by, notes=(note, *evaluation.notes))
@@ -153,26 +133,17 @@ def evaluate(
 
 def _sorted(given: list[str]) -> tuple[list[str], list[str]]:
     """Files of results, and what else stands among them: cases and programs."""
-    others = [text for text in given if is_case(text) or program_file(text).suffix == ".py"]
+    others = [text for text in given if is_case(text) or split_name(text)[0].suffix == ".py"]
     return [text for text in given if text not in others], others
 
 
-def _problems(
-    files: list[str], subjects: list[str], model: str | None, pairs_file: Path | None
-) -> list[str]:
-    """Words that do not go together, or of which there are too many or too few."""
-    problems = distinct("RESULT", files)
+def _problems(files: list[str], subjects: list[str]) -> list[str]:
+    """Words of which there are too many or too few."""
+    problems = checks.distinct("RESULT", files)
     if not files:
         problems.append("give at least one result, such as a file that localize wrote with --out")
     if len(subjects) > 1:
         problems.append(f"give one case or program, got {', '.join(subjects)}")
-    for subject in subjects[:1]:
-        if is_case(subject) and model is not None:
-            problems.append(f"give a case or --model, not both {subject} and {model}")
-        if not is_case(subject) and model is None:
-            problems += without_subject(subject)
-    if pairs_file is not None and model is None:
-        problems.append("--pairs-file goes with --model")
     return problems
 
 

@@ -5,27 +5,19 @@ from typing import Annotated, Any
 
 import typer
 
-from graphcircuits.commands.checks import (
-    device_there,
-    in_range,
-    known_dtype,
-    prompt_count,
-    refuse,
-    seed_range,
-    suffix,
-    writable,
+from graphcircuits.commands import checks
+from graphcircuits.commands.inputs import SubjectWords
+from graphcircuits.commands.options import (
+    Device,
+    Draw,
+    Model,
+    PairsArgument,
+    Precision,
+    TaskName,
+    Words,
 )
-from graphcircuits.commands.output import (
-    Json,
-    print_json,
-    print_table,
-    save,
-    say,
-    write,
-)
-from graphcircuits.commands.programs import Given
+from graphcircuits.commands.output import Json, print_json, print_table, save, say, write
 from graphcircuits.commands.progress import late_progress
-from graphcircuits.commands.subjects import Device, Model, TaskName, Words
 
 LEAST_ORDER, LARGEST_ORDER = 3, 100
 """Of a quadrature: beyond, its points cost much and are no longer exact to the last digits."""
@@ -41,12 +33,7 @@ def interact(
             "own program as path/to/file.py:name, or nothing."
         ),
     ] = None,
-    pairs: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Prompt pairs, .csv or .jsonl; a case or program draws its own if left out."
-        ),
-    ] = None,
+    pairs: PairsArgument = None,
     model: Model = None,
     task: TaskName = None,
     reader: Annotated[
@@ -56,9 +43,7 @@ def interact(
         list[str] | None,
         typer.Option(help="Only these edges: 'input->m1,a0.h0->m1', or given several times."),
     ] = None,
-    draw: Annotated[
-        int, typer.Option(help="Prompt pairs to draw for a case, a program or a task.")
-    ] = 32,
+    draw: Draw = 32,
     seed: Annotated[int, typer.Option(help="Draws those prompts.")] = 0,
     words: Words = False,
     top: Annotated[int, typer.Option(help="Pairs of edges to list.")] = 10,
@@ -75,9 +60,7 @@ def interact(
     html: Annotated[Path | None, typer.Option(help="Write heat maps as a page.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write heat maps as a picture.")] = None,
     device: Device = "cpu",
-    dtype: Annotated[
-        str, typer.Option(help="float64, float32, bfloat16 or float16, to compute in.")
-    ] = "float64",
+    dtype: Precision = "float64",
     as_json: Json = False,
 ) -> None:
     """Interactions of edges: how far their joint effect is from the sum of their single effects.
@@ -90,32 +73,38 @@ def interact(
     from graphcircuits.interactions.report import InteractionReport
     from graphcircuits.viewer.heatmap import heat_map_page, heat_maps
 
-    given = Given.of(case, pairs, model)
-    refuse(
+    given = SubjectWords.sort(
+        case,
+        pairs,
+        model,
+        task=task,
+        words=words,
+        n_pairs=draw,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+    )
+    checks.refuse(
         ["give --reader or --edges, not both"] if reader is not None and edges is not None else [],
-        prompt_count("--draw", draw),
-        seed_range(seed),
-        in_range("--top", top, 1),
-        in_range("--integrals", integrals, 0),
-        in_range("--order", order, LEAST_ORDER, LARGEST_ORDER),
-        suffix("--html", html, ".html", ".htm"),
-        suffix("--svg", svg, ".svg"),
-        device_there(device),
-        known_dtype(dtype),
-        writable({"--html": html, "--svg": svg}, read=given.files),
-        given.problems(task, words=words),
+        checks.in_range("--top", top, 1),
+        checks.in_range("--integrals", integrals, 0),
+        checks.in_range("--order", order, LEAST_ORDER, LARGEST_ORDER),
+        checks.suffix("--html", html, ".html", ".htm"),
+        checks.suffix("--svg", svg, ".svg"),
+        checks.writable({"--html": html, "--svg": svg}, read=given.files),
+        given.problems(draw="--draw"),
         ["--by-position goes with --json"] if by_position and not as_json else [],
     )
-    loaded = given.load(device, dtype, task=task, words=words, n=draw, seed=seed)
-    title, prompts = loaded.title, loaded.pairs
+    inputs = given.load()
+    title, prompts = inputs.subject.name, inputs.pairs
     with late_progress() as bar:
         step = bar.add_task(f"interactions in {title}", total=None)
         report = InteractionReport.of(
-            loaded.subject,
+            inputs.subject,
             prompts,
             reader,
             None if edges is None else [name.strip() for one in edges for name in one.split(",")],
-            lambda done, total: bar.update(step, completed=done, total=total),
+            bar.follow(step),
         )
         if (integrals or decay) and not report.smooth:
             raise ValueError(f"--integrals and --decay do not apply. {report.remarks[0]}")
@@ -123,10 +112,10 @@ def interact(
             raise ValueError(f"--by-position does not apply. {report.remarks[0]}")
         record = report.record(top, integrals, order, decay=decay, by_position=by_position)
     record["remarks"] += _doubts(record.get("integrals", []), order)
-    record = {"subject": title, "task": loaded.task, "pairs": len(prompts), **record}
+    record = {"subject": title, "task": prompts.task, "pairs": len(prompts), **record}
     about = f"{title}: edge interactions" + (f" at {report.reader}" if report.reader else "")
     labels, panels = report.labels, {name: x.tolist() for name, x in report.panels.items()}
-    text = " ".join([loaded.task, *record["remarks"]])
+    text = " ".join([prompts.task, *record["remarks"]])
     saved = save(
         {
             svg: lambda path: write(path, heat_maps(labels, panels, title=about)),

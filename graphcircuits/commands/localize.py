@@ -1,6 +1,6 @@
 """`graphcircuits localize`: the circuit of a case, of a model of your own, or of your program.
 
-`localize_inputs` loads what the words name, `graphcircuits.methods` scores the edges, and
+`inputs` loads what the words name, `graphcircuits.methods` scores the edges, and
 `graphcircuits.evaluation.localize` proposes the circuit. Here are the words and what is printed.
 """
 
@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from graphcircuits.commands.checks import (
-    above,
-    device_there,
-    in_range,
-    known_dtype,
-    one_of,
-    prompt_count,
-    refuse,
-    seed_range,
-    suffix,
-    writable,
+from graphcircuits.commands import checks
+from graphcircuits.commands.inputs import Inputs, SubjectWords
+from graphcircuits.commands.options import (
+    Device,
+    Draw,
+    Dtype,
+    Model,
+    TaskName,
+    Words,
+    method_options,
+    named_method,
 )
-from graphcircuits.commands.localize_inputs import Inputs, LocalizeWords
-from graphcircuits.commands.options import method_options, named_method
 from graphcircuits.commands.output import (
     INTERRUPTED,
     Json,
@@ -32,8 +30,7 @@ from graphcircuits.commands.output import (
     save,
     say,
 )
-from graphcircuits.commands.progress import deferred, late_progress
-from graphcircuits.commands.subjects import Device, Dtype, Model, TaskName, Words
+from graphcircuits.commands.progress import deferred, interruptible, late_progress
 
 if TYPE_CHECKING:
     from graphcircuits.evaluation.localize import Conclusion
@@ -60,9 +57,7 @@ def localize(
             "eap-ig on all others."
         ),
     ] = None,
-    pairs: Annotated[
-        int, typer.Option(help="Prompt pairs to draw for a case, your program or a task.")
-    ] = 64,
+    pairs: Draw = 64,
     seed: Annotated[int, typer.Option(help="Draws those prompts and seeds the method.")] = 0,
     edges: Annotated[
         int | None,
@@ -135,20 +130,6 @@ def localize(
     only_right: Annotated[
         bool, typer.Option("--only-right", help="Leave out pairs that the model answers wrongly.")
     ] = False,
-    vocab: Annotated[
-        str | None,
-        typer.Option(help="Tokens of the program. By default the subject's; others are refused."),
-    ] = None,
-    max_seq_len: Annotated[
-        int | None,
-        typer.Option(
-            help="Longest input of the program, BOS counted. By default the subject's; another "
-            "length is refused."
-        ),
-    ] = None,
-    causal: Annotated[
-        bool, typer.Option("--causal", help="Refuse a subject whose attention is not causal.")
-    ] = False,
     level: Annotated[str, typer.Option(help="AUROC by head, or with q, k, v apart: qkv.")] = "head",
     out: Annotated[
         Path | None,
@@ -178,7 +159,7 @@ def localize(
     from graphcircuits.fleets.recipes import FLEETS
     from graphcircuits.result.result import SUFFIXES
 
-    given = LocalizeWords(
+    given = SubjectWords(
         case=case,
         model=model,
         fleet=fleet,
@@ -190,32 +171,28 @@ def localize(
         seed=seed,
         hold_out=hold_out,
         only_right=only_right,
-        vocab=vocab,
-        max_seq_len=max_seq_len,
-        causal=causal,
         device=device,
         dtype=dtype,
     )
-    refuse(
-        prompt_count("--pairs", pairs),
-        seed_range(seed),
-        one_of("--level", level, LEVELS),
-        in_range("--edges", edges, 1),
-        in_range("--keep", keep, 0.01, 1),
-        in_range("--top", top, 1),
+    checks.refuse(
+        checks.one_of("--level", level, LEVELS),
+        checks.in_range("--edges", edges, 1),
+        checks.in_range("--keep", keep, 0.01, 1),
+        checks.in_range("--top", top, 1),
         _without_tests(method, top),
         _refine_problems(refine, refine_steps, refine_checkpoint),
-        suffix("--out", out, *SUFFIXES),
-        suffix("--html", html, ".html", ".htm"),
-        device_there(device),
-        known_dtype(dtype),
-        writable(
+        checks.suffix("--out", out, *SUFFIXES),
+        checks.suffix("--html", html, ".html", ".htm"),
+        checks.writable(
             {"--out": out, "--html": html, "--refine-checkpoint": refine_checkpoint},
-            read=[None if model is None else Path(model), pairs_file],
+            read=given.files,
         ),
-        one_of("--fleet", fleet, FLEETS),
-        [] if architecture is None else one_of("--architecture", architecture, [*ARCHITECTURES]),
+        checks.one_of("--fleet", fleet, FLEETS),
+        checks.one_of("--architecture", architecture, [*ARCHITECTURES]),
         given.problems(),
+        ["a case draws its own prompts; --pairs-file goes with --model"]
+        if pairs_file is not None and model is None
+        else [],
     )
     if method is None and "predictor" in parse_options(option or []):
         method = "gcl"
@@ -223,8 +200,8 @@ def localize(
     if named is not None:
         method_options(named, option or [])  # before anything is loaded
     length = {"seconds": refine, "steps": refine_steps, "checkpoint": refine_checkpoint}
-    try:
-        inputs = given.load()
+    with interruptible(lambda: _nothing_written([out, html], refine_checkpoint)):
+        inputs = given.load(fresh=True)
         small = inputs.subject.graph.n_edges < LARGE  # its curve takes no time to speak of
         looked_at = out is not None and out.suffix in (".json", ".safetensors")
         conclusion, cut_short = _run(
@@ -240,8 +217,6 @@ def localize(
             drawn_by=seed if pairs_file is None else None,
             with_curve=html is not None or (small and looked_at),
         )
-    except KeyboardInterrupt:
-        _say_nothing_written([out, html], refine_checkpoint)
     result, truth = conclusion.result, inputs.truth
     saved = save(
         {
@@ -305,7 +280,7 @@ def _run(
             truth=inputs.truth,
             notes=inputs.notes,
             seed=drawn_by,
-            progress=lambda done, total: bar.update(step, completed=done, total=total),
+            progress=bar.follow(step),
             **judged,
         )
     return conclusion, interruption.asked
@@ -358,14 +333,13 @@ def _show(conclusion: "Conclusion", n_rows: int) -> None:
         say(f"AUROC {conclusion.auroc:.4f} ({conclusion.level} level)")
 
 
-def _say_nothing_written(files: list[Path | None], checkpoint: Path | None) -> NoReturn:
-    """After Ctrl-C before there was a result."""
+def _nothing_written(files: list[Path | None], checkpoint: Path | None) -> str:
+    """What to say after Ctrl-C before there was a result."""
     names = [str(file) for file in files if file is not None]
     missing = f"; not written: {', '.join(names)}" if names else ""
     begun = checkpoint is not None and checkpoint.is_file()
     how = f"; the same command goes on from {checkpoint}" if begun else ""
-    say(f"interrupted: there is no result yet{missing}{how}.", err=True)
-    raise typer.Exit(INTERRUPTED)
+    return f"there is no result yet{missing}{how}."
 
 
 def _say_cut_short(checkpoint: Path | None) -> NoReturn:
@@ -399,9 +373,9 @@ def _refine_problems(
     both = seconds is not None and steps is not None
     neither = seconds is None and steps is None and checkpoint is not None
     return [
-        *([] if seconds is None else above("--refine", seconds, 0)),
-        *in_range("--refine-steps", steps, 1),
-        *suffix("--refine-checkpoint", checkpoint, ".safetensors"),
+        *([] if seconds is None else checks.above("--refine", seconds, 0)),
+        *checks.in_range("--refine-steps", steps, 1),
+        *checks.suffix("--refine-checkpoint", checkpoint, ".safetensors"),
         *(["give --refine (seconds) or --refine-steps, not both"] if both else []),
         *(["--refine-checkpoint goes with --refine or --refine-steps"] if neither else []),
     ]

@@ -1,16 +1,17 @@
-"""Options as they are typed: where jobs are worked on, and the options of methods, their names and
-values checked before any work starts."""
+"""Options as they are typed: those that several commands share, where jobs are worked on, and the
+options of methods, their names and values checked before any work starts."""
 
 import inspect
 import sys
 import types
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
 
-from graphcircuits.commands.checks import device_there, distinct, in_range, refuse
+from graphcircuits.commands import checks
 from graphcircuits.commands.output import parse_options
 
 if TYPE_CHECKING:
@@ -21,6 +22,43 @@ MOST_PROCESSES = 1024
 RETRIES = 2
 """How often a job is begun anew whose worker on a cluster was lost; machines come and go there."""
 
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "--subject",
+        help="Your own model: a file (.gguf, .bin of llama2.c, .safetensors of ours), a folder "
+        "(Hugging Face, InterpBench), or a name on the Hugging Face hub. With a program: the "
+        "subject that build trained for it.",
+    ),
+]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")]
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype",
+        help="float64, float32, bfloat16 or float16, to compute in; that of the file if left out.",
+    ),
+]
+TaskName = Annotated[
+    str | None,
+    typer.Option(
+        "--task", help="Draw prompts of a task, such as ioi; graphcircuits tasks lists them."
+    ),
+]
+Words = Annotated[bool, typer.Option("--words", help="The pairs file holds words, not token ids.")]
+Draw = Annotated[int, typer.Option(help="Prompt pairs to draw for a case, a program or a task.")]
+Precision = Annotated[
+    str, typer.Option(help="float64, float32, bfloat16 or float16, to compute in.")
+]
+PairsArgument = Annotated[
+    Path | None,
+    typer.Argument(help="Prompt pairs, .csv or .jsonl; a case or program draws its own without."),
+]
+MethodOptions = Annotated[
+    list[str] | None,
+    typer.Option(help="An option, METHOD.NAME=VALUE; may be given several times."),
+]
 Ray = Annotated[
     str | None,
     typer.Option(
@@ -47,7 +85,7 @@ def one_runner(processes: int, ray: str | None) -> list[str]:
 
     both = ray is not None and processes != 1
     return [
-        *in_range("--processes", processes, 1, MOST_PROCESSES),
+        *checks.in_range("--processes", processes, 1, MOST_PROCESSES),
         *(["--processes and --ray exclude each other; give one of them"] if both else []),
         *address_problems("--ray", ray or None),
     ]
@@ -56,12 +94,9 @@ def one_runner(processes: int, ray: str | None) -> list[str]:
 def device_on(device: str, ray: str | None) -> list[str]:
     """What is wrong with the device, here or on a cluster, where every job sees its own GPU."""
     if ray is None:
-        return device_there(device)
-    return (
-        []
-        if device in ("cpu", "cuda")
-        else [f"--device must be cpu or cuda with --ray, got {device!r}"]
-    )
+        return checks.device_there(device)
+    right = device in ("cpu", "cuda")
+    return [] if right else [f"--device must be cpu or cuda with --ray, got {device!r}"]
 
 
 def resources_on(device: str, ray: str | None) -> "Resources":
@@ -91,7 +126,7 @@ def listed_methods(text: str | None) -> list[str]:
     names = usual if text is None else text.replace(" ", "").split(",")
     for name in names:
         find_method(name)
-    refuse(distinct("--methods", names))
+    checks.refuse(checks.distinct("--methods", names))
     return names
 
 

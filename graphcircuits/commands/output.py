@@ -74,10 +74,6 @@ def print_json(record: object) -> None:
     typer.echo(_STEERING.sub(lambda at: at[0] if at[0] == "\n" else f"\\u{ord(at[0]):04x}", text))
 
 
-def shown(value: object) -> str:
-    return "" if value is None else str(value)
-
-
 def write(path: Path, text: str) -> None:
     from graphcircuits.io.store import write_atomic
 

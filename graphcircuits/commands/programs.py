@@ -3,36 +3,23 @@
 `own_case` makes a case of one, and `planted` takes its inputs from the subject that `graphcircuits
 build --program` made of it, so that they need not be typed again.
 
-`Given` sorts the words CASE [PAIRS] of a command, where CASE may be the path of a model as well.
-With --model there is no case: what comes first is a program, or the file of prompts.
+What is the id of a case is the case, also where a file has that name; `./ib-3` is the file.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphcircuits.commands.checks import in_range, refuse
-from graphcircuits.commands.output import printable, say
-from graphcircuits.commands.subjects import (
-    is_path,
-    model_prompts,
-    own_pairs,
-    own_subject,
-    placed,
-    prompt_problems,
-    title_of,
-)
+from graphcircuits.commands import checks
+from graphcircuits.commands.output import say
 
 if TYPE_CHECKING:
     from graphcircuits.cases.case import Case
     from graphcircuits.rasp import Value
     from graphcircuits.subject.transformer import Transformer
-    from graphcircuits.task.pairs import Pairs
 
 LONGEST = 1000
 """Tokens of an input, BOS included."""
 CHECKED_PAIRS = 64
-PROMPT_FILES = (".csv", ".jsonl")
 ENOUGH = 0.9
 """Share of right answers below which a subject does not follow the program, whatever it was."""
 
@@ -40,51 +27,38 @@ ENOUGH = 0.9
 def own_case(given: str, vocab: str | None, max_seq_len: int | None, causal: bool) -> "Case":
     """The case of the program that `path/to/file.py:name` means; the name may be left out where the
     file holds but one."""
+    from graphcircuits.rasp.load import parse_vocab
+
     if vocab is None or max_seq_len is None:
         raise ValueError("your own program needs --vocab and --max-seq-len.")
-    refuse(in_range("--max-seq-len", max_seq_len, 2, LONGEST))
-    return _case(given, _tokens(vocab), max_seq_len, causal)
+    checks.refuse(checks.in_range("--max-seq-len", max_seq_len, 2, LONGEST))
+    tokens = parse_vocab(vocab)
+    if not tokens:
+        raise ValueError(f"--vocab must hold at least one token, got {vocab!r}.")
+    return _case(given, tokens, max_seq_len, causal)
 
 
-def planted(
-    given: str,
-    file: Path,
-    *,
-    vocab: str | None = None,
-    max_seq_len: int | None = None,
-    causal: bool = False,
-) -> tuple["Case", "Transformer"]:
+def planted(given: str, file: Path) -> tuple["Case", "Transformer"]:
     """The case of a program on the inputs of a subject that was built from it, and the subject.
 
-    What is typed about the inputs must be what the subject has. A subject that cannot be this
-    program's is refused; one that fits, but does not give its answers, is warned of.
+    A subject that cannot be this program's is refused; one that fits, but does not give its
+    answers, is warned of.
     """
     import torch
 
-    from graphcircuits.rasp.load import vocab_text
+    from graphcircuits.adapters.load import load_model
 
     if not file.exists():
         raise FileNotFoundError(
             f"no subject at {file}: there is no such file; build one with: {build_command(given)}"
         )
-    transformer, _ = own_subject(str(file))
+    transformer = load_model(file)
     config, codec = transformer.config, transformer.codec
     if codec is None:
         raise ValueError(
             f"{file} has no vocabulary, so no program can give it prompts; "
             f"build a subject with: {build_command(given)}"
         )
-    problems = []
-    if vocab is not None and set(_tokens(vocab)) != set(codec.vocab):
-        there = vocab_text(codec.vocab)
-        problems.append(f"--vocab is {vocab}, but the tokens of {file} are {there}")
-    if max_seq_len not in (None, config.n_ctx):
-        problems.append(
-            f"--max-seq-len is {max_seq_len}, but {file} takes {config.n_ctx} tokens, BOS included"
-        )
-    if causal and not config.causal:
-        problems.append(f"--causal was given, but {file} attends both ways")
-    refuse(problems)
     case = _case(given, codec.vocab, config.n_ctx, config.causal)
     problems = _misfits(case, transformer)
     if problems:
@@ -108,6 +82,22 @@ def build_command(given: str) -> str:
     return f"graphcircuits build --program {given} --vocab TOKENS --max-seq-len LENGTH"
 
 
+def is_case(text: str) -> bool:
+    """Whether the text is the id of a case."""
+    from graphcircuits.cases import FAMILIES, case_ids, random_seed
+
+    family = text.partition("-")[0]
+    listed = family in FAMILIES and text in case_ids(family=family)
+    return listed or random_seed(text) is not None
+
+
+def is_path(text: str) -> bool:
+    """Whether the text means a file or a folder: no case, and there or written like a path."""
+    path = Path(text)
+    written = len(path.parts) > 1 or path.suffix != "" or (text != "" and path.exists())
+    return written and not is_case(text)
+
+
 def is_program(given: str) -> bool:
     """Whether it means a file with a program, not a case."""
     return ":" in given or is_path(given)
@@ -123,35 +113,13 @@ def without_subject(given: str) -> list[str]:
     ]
 
 
-def unsuited(given: str, subject: str | None) -> list[str]:
-    """A program without its subject, or a subject without its program."""
-    if subject is None:
-        return without_subject(given)
-    if is_program(given):
-        return []
-    return [f"--model goes with a program, path/to/file.py:name, or alone, got {given}"]
-
-
-def program_file(given: str) -> Path:
-    """The file that a program is in."""
-    return split_name(given)[0]
-
-
 def split_name(given: str) -> tuple[Path, str | None]:
+    """The file and the name in it, where one stands behind a colon."""
     # A path may hold a colon itself.
     path, colon, name = given.rpartition(":")
     if not colon or Path(given).is_file():
         return Path(given), None
     return Path(path), name or None
-
-
-def _tokens(vocab: str) -> "tuple[Value, ...]":
-    from graphcircuits.rasp.load import parse_vocab
-
-    tokens = parse_vocab(vocab)
-    if not tokens:
-        raise ValueError(f"--vocab must hold at least one token, got {vocab!r}.")
-    return tokens
 
 
 def _case(given: str, vocab: "tuple[Value, ...]", max_seq_len: int, causal: bool) -> "Case":
@@ -223,80 +191,3 @@ def _right_answers(case: "Case", subject: "Transformer") -> float:
     else:
         right = (logits[..., 0] - pairs.targets).abs() <= SiitConfig().tolerance
     return right[pairs.scored].float().mean().item()
-
-
-# The words of a command
-
-
-@dataclass(frozen=True, eq=False)
-class Loaded:
-    """A subject and its prompts, and what to call it and its task."""
-
-    title: str
-    task: str
-    subject: "Transformer"
-    pairs: "Pairs"
-
-
-@dataclass(frozen=True)
-class Given:
-    """A case or a program, a model, and a file of prompts, each where it was given."""
-
-    case: str | None
-    model: str | None
-    pairs: Path | None
-
-    @classmethod
-    def of(cls, case: str | None, pairs: Path | None, model: str | None) -> "Given":
-        """The words of the command line in their places."""
-        if model is None and case is not None and is_path(case) and not without_subject(case):
-            return cls(None, case, pairs)
-        if model is not None and case is not None and Path(case).suffix in PROMPT_FILES:
-            return cls(None, model, Path(case) if pairs is None else pairs)
-        return cls(case, model, pairs)
-
-    @property
-    def files(self) -> list[Path | None]:
-        """What is read, and must not be written over."""
-        program = None if self.case is None else program_file(self.case)
-        return [program, None if self.model is None else Path(self.model), self.pairs]
-
-    def problems(self, task: str | None, *, words: bool) -> list[str]:
-        """Words that do not go together."""
-        if self.case is None and self.model is None:
-            return ["give a case, such as ib-3, or your own model with --model; got neither"]
-        return [
-            *([] if self.case is None else unsuited(self.case, self.model)),
-            *prompt_problems(self.case, self.model, task=task, pairs_file=self.pairs, words=words),
-        ]
-
-    def load(
-        self,
-        device: str,
-        dtype: str | None,
-        *,
-        task: str | None,
-        words: bool,
-        n: int,
-        seed: int,
-    ) -> Loaded:
-        """The subject with its prompts."""
-        if self.case is None:
-            assert self.model is not None
-            subject, _ = own_subject(self.model, device, dtype)
-            prompts, about = model_prompts(
-                self.model, subject, task=task, pairs_file=self.pairs, words=words, n=n, seed=seed
-            )
-            return Loaded(title_of(self.model), about, subject, prompts)
-        from graphcircuits.cases import load_case
-
-        if self.model is not None:
-            case, subject = planted(self.case, Path(self.model))
-        else:
-            case = load_case(self.case)
-            subject = case.subject()
-        if self.pairs is None:
-            prompts = case.pairs(n, seed=seed)
-        else:
-            prompts = own_pairs(self.pairs, self.model or case.id, subject, words=words)
-        return Loaded(case.id, printable(case.task), placed(subject, device, dtype), prompts)

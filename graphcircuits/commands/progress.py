@@ -10,8 +10,7 @@ rich counts, draws and estimates. What it cannot do is here:
 
 A command is stopped by Ctrl-C or by the system's request to end (SIGTERM), which `terminable` makes
 the same. `deferred` holds back the first interrupt of a training until a step is done, so that the
-command can write a checkpoint of that very step; a second one ends it at once. How to go on is said
-by the command itself, with exit code `INTERRUPTED`.
+command can write a checkpoint of that very step; a second one ends it at once.
 """
 
 import os
@@ -25,11 +24,12 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import typer
 from rich import progress as rich_progress
 from rich.console import Console, RenderableType
 from rich.progress import Task, TaskID
 
-from graphcircuits.commands.output import printable, say
+from graphcircuits.commands.output import INTERRUPTED, printable, say
 
 PATIENCE = 2.0
 """Seconds after which a bar appears."""
@@ -86,6 +86,14 @@ class Progress(rich_progress.Progress):
                 count.completed = completed  # past rich, which would time it
             text = None if description is None else printable(description)
             super().update(task_id, completed=completed, description=text, **given)
+
+    def follow(self, task_id: TaskID) -> Callable[[int, int], None]:
+        """What methods call with (steps done, steps in all): it shows them as this count."""
+
+        def show(done: int, total: int) -> None:
+            self.update(task_id, completed=done, total=total, visible=True)
+
+        return show
 
     def advance(self, task_id: TaskID, advance: int | float = 1, *, reused: bool = False) -> None:
         with self._lock:
@@ -225,6 +233,16 @@ def deferred() -> Iterator[Interruption]:
     finally:
         for one in replaced:
             signal.signal(one, before[one])
+
+
+@contextmanager
+def interruptible(what_is_left: Callable[[], str]) -> Iterator[None]:
+    """Within, Ctrl-C ends the command, which says what is there and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"interrupted: {what_is_left()}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 @contextmanager

@@ -5,18 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcircuits.commands.checks import (
-    device_there,
-    known_dtype,
-    prompt_count,
-    refuse,
-    seed_range,
-    suffix,
-    writable,
-)
+from graphcircuits.commands import checks
+from graphcircuits.commands.options import Device, Dtype, Model
 from graphcircuits.commands.output import Json, print_json, print_table, save, say
 from graphcircuits.commands.progress import late_progress
-from graphcircuits.commands.subjects import Device, Dtype, Model, own_subject, title_of
 
 if TYPE_CHECKING:
     from graphcircuits.subject.transformer import Transformer
@@ -42,22 +34,23 @@ def tasks(
     as_json: Json = False,
 ) -> None:
     """List tasks for language models; with --model, on how many prompts the model is right."""
+    from graphcircuits.adapters.load import load_model, model_name
     from graphcircuits.tasks import find, names
 
-    refuse(
-        prompt_count("--pairs", pairs),
-        seed_range(seed),
-        device_there(device),
-        known_dtype(dtype),
-        suffix("--out", out, ".csv", ".jsonl"),
-        writable({"--out": out}, read=[None if model is None else Path(model)]),
+    checks.refuse(
+        checks.prompt_count("--pairs", pairs),
+        checks.seed_range(seed),
+        checks.device_there(device),
+        checks.known_dtype(dtype),
+        checks.suffix("--out", out, ".csv", ".jsonl"),
+        checks.writable({"--out": out}, read=[None if model is None else Path(model)]),
         ["--out goes with one task and --model"] if out and not (name and model) else [],
     )
     chosen = [find(task) for task in (names() if name is None else [name])]
     if model is None:
         _list(chosen, as_json)
         return
-    subject, _ = own_subject(model, device, dtype)
+    subject = load_model(model, device=device, dtype=dtype)
     if subject.tokenizer is None:
         raise ValueError(
             f"{model} has no tokenizer, which tasks need: give a model that comes with one, such "
@@ -66,7 +59,7 @@ def tasks(
     rows: list[dict[str, Any]] = []
     saved = save({})
     with late_progress() as bar:
-        step = bar.add_task(title_of(model), total=len(chosen))
+        step = bar.add_task(model_name(model), total=len(chosen))
         for task in chosen:
             try:
                 prompts = task(subject.tokenizer, n=pairs, seed=seed)

@@ -1,25 +1,16 @@
 """`graphcircuits train`: a predictor from subjects of several kinds, with labels and without."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcircuits.commands.checks import (
-    MOST_SEEDS,
-    device_there,
-    in_range,
-    refuse,
-    suffix,
-    writable,
-    writable_folders,
-)
-from graphcircuits.commands.options import Ray, one_runner, resources_on
-from graphcircuits.commands.output import INTERRUPTED, Json, print_json, save, say
-from graphcircuits.commands.progress import deferred, late_progress
-from graphcircuits.commands.subjects import Device
+from graphcircuits.commands import checks
+from graphcircuits.commands.options import Device, Ray, one_runner, resources_on
+from graphcircuits.commands.output import Json, print_json, save, say
+from graphcircuits.commands.progress import deferred, interruptible, late_progress
 
 if TYPE_CHECKING:
     from graphcircuits.training.train import TrainingResult
@@ -114,28 +105,30 @@ def train(
     from graphcircuits.training.loop import remove_checkpoints
 
     unheard = tensorboard is not None and ray is not None
-    refuse(
-        suffix("--out", out, ".safetensors"),
-        in_range("--seeds", seeds, 1, MOST_SEEDS),
-        in_range("--steps", steps, 1),
-        in_range("--limit", limit, 1),
-        in_range("--without-fold", without_fold, 0, N_FOLDS - 1),
-        in_range("--validation-fold", validation_fold, 0, N_FOLDS - 1),
+    checks.refuse(
+        checks.suffix("--out", out, ".safetensors"),
+        checks.in_range("--seeds", seeds, 1, checks.MOST_SEEDS),
+        checks.in_range("--steps", steps, 1),
+        checks.in_range("--limit", limit, 1),
+        checks.in_range("--without-fold", without_fold, 0, N_FOLDS - 1),
+        checks.in_range("--validation-fold", validation_fold, 0, N_FOLDS - 1),
         one_runner(processes, ray),
-        device_there(device),
+        checks.device_there(device),
         ["--tensorboard hears nothing of trainings on Ray; leave out one of the two"] * unheard,
-        suffix("--plot", plot, *SUFFIXES),
+        checks.suffix("--plot", plot, *SUFFIXES),
         [] if plot is None else missing_library("--plot"),
-        writable(
+        checks.writable(
             {"--out": out, "--plot": plot}, read=[None if config is None else Path(config), targets]
         ),
-        writable_folders(
+        checks.writable_folders(
             {"--checkpoints": checkpoints, "--tensorboard": tensorboard, "--readings": readings}
         ),
     )
     folder = checkpoints or out.with_suffix(".checkpoints")
     with (
-        _interruptible(folder),
+        interruptible(
+            lambda: f"the same command goes on{f' from {folder}' if folder.exists() else ''}."
+        ),
         late_progress() as bar,
         ExitStack() as stack,
         closing(runner_of(processes, ray)) as runner,
@@ -188,17 +181,6 @@ def train(
     else:
         _report(trained)
     saved.tell(quiet=as_json)
-
-
-@contextmanager
-def _interruptible(checkpoints: Path) -> Iterator[None]:
-    """Say, after Ctrl-C, that nothing is lost."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        where = f" from {checkpoints}" if checkpoints.exists() else ""
-        say(f"interrupted: the same command goes on{where}.", err=True)
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def _listed(folders: str | None) -> list[str]:

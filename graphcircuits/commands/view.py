@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcircuits.commands.checks import distinct, refuse, suffix, writable
+from graphcircuits.commands import checks
 from graphcircuits.commands.output import Json, print_json, printable, save, say, write
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ def view(
 
     known = None if truth is None else Path(truth)
     page = results[0].with_suffix(".html") if out is None else out
-    refuse(
-        distinct("RESULT", [str(path) for path in results]),
+    checks.refuse(
+        checks.distinct("RESULT", [str(path) for path in results]),
         _cases(results),
-        suffix("--out", page, ".html", ".htm"),
-        writable({"--out": page}, read=[*results, known]),
+        checks.suffix("--out", page, ".html", ".htm"),
+        checks.writable({"--out": page}, read=[*results, known]),
     )
     names = file_names(results)
     loaded = [Result.load(path) for path in results]
@@ -91,7 +91,7 @@ def view(
 
 def _cases(results: list[Path]) -> list[str]:
     """Cases where files are asked for."""
-    from graphcircuits.commands.subjects import is_case
+    from graphcircuits.commands.programs import is_case
 
     return [
         f"{name} is a case, not a file: make one with graphcircuits localize {name} --out "
@@ -105,7 +105,7 @@ def _truth(
     given: str | None, results: "list[Result]"
 ) -> "tuple[Circuit | None, dict[str, str] | None, str]":
     """The circuit to compare with, what its components compute, and what to call it."""
-    from graphcircuits.commands.subjects import is_case
+    from graphcircuits.commands.programs import is_case
 
     if given is None:
         return None, None, ""

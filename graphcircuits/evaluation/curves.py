@@ -1,15 +1,10 @@
 """Several results of one subject side by side: how faithful their best edges are on given pairs.
 
-1. `evaluate` takes the best edges of every result at growing numbers of them, ablates all others,
-   and gives an `Evaluation`: one faithfulness curve per result and grid of sizes, and how faithful
-   the circuit is that a result comes with.
-2. The grids are MIB's, ten shares of all edges, which CPR and CMD are published on, and a
-   log-spaced one, which shows differences between circuits of a few edges. On a small graph several
-   of MIB's sizes are the same; the notes say so. A third grid is the numbers that a user gives.
-3. An `Evaluation` is a table, JSON, CSV, Markdown or a picture. It also says on which share of the
-   prompts the subject is right, since the circuit of a task that it does not do means little.
-
-MIB (Mueller et al. 2025) defines CPR and CMD; `graphcircuits.evaluation.evaluate` computes them.
+Sizes come in grids: MIB's (Mueller et al. 2025), ten shares of all edges, which CPR and CMD are
+published on, and a log-spaced one, which shows differences between circuits of a few edges. On a
+small graph several of MIB's sizes are the same; the notes say so. An `Evaluation` also says on
+which share of the prompts the subject is right: the circuit of a task that it does not do means
+little.
 """
 
 import warnings
@@ -22,8 +17,7 @@ from typing import Any
 from graphcircuits.drawing.curves import panels_figure
 from graphcircuits.drawing.library import known_suffix, save_figure
 from graphcircuits.evaluation.evaluate import (
-    FRACTIONS,
-    faithfulness,
+    CircuitRuns,
     mib_sizes,
     shown,
     size_grids,
@@ -267,30 +261,14 @@ def _evaluated(
     ablation: str,
 ) -> EvaluatedResult:
     """All circuits of a result in one go: the grids share several."""
-    grids = size_grids(sizes, result)
+    runs, grids = CircuitRuns(subject, pairs, ablation), size_grids(sizes, result)
     all_sizes = sorted({size for grid in grids.values() for size in grid})
     circuits = [result.circuit(edges=size, prune=True) for size in all_sizes]
-    chosen = [] if result.chosen is None else [result.chosen]
-    values = faithfulness(subject, pairs, [*circuits, *chosen], ablation=ablation)
-    by_size = {
-        size: (len(circuit), value)
-        for size, circuit, value in zip(all_sizes, circuits, values, strict=False)
-    }
-    curves = {
-        grid: FaithfulnessCurve(
-            n_edges=subject.graph.n_edges,
-            sizes=counts,
-            fractions=FRACTIONS if grid == "mib" else (),
-            pruned_sizes=[by_size[size][0] for size in counts],
-            faithfulness=[by_size[size][1] for size in counts],
-            n_pairs=len(pairs),
-        )
-        for grid, counts in grids.items()
-    }
+    values = runs([*circuits, *([] if result.chosen is None else [result.chosen])])
     return EvaluatedResult(
         name=name,
         method=result.method,
-        curves=curves,
+        curves={grid: runs.curve(result, counts, grid=grid) for grid, counts in grids.items()},
         circuit=None if result.chosen is None else (len(result.chosen), values[-1]),
     )
 

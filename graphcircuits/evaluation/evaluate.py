@@ -1,11 +1,7 @@
 """How good scores are: against a known circuit, and by ablation on any pairs.
 
-1. `auroc`, `auprc` and `precision_recall` compare scores with a true circuit, at head level (the
-   official InterpBench reading: the best of q, k and v counts, `input->logits` is left out) or with
-   q, k and v apart. Ties are never broken: they get half or shared credit.
-2. `faithfulness` ablates everything outside a circuit and says which share of the gap between the
-   corrupted and the clean run is closed. `faithfulness_curve` does so for the best edges at growing
-   sizes, MIB's or log-spaced; its areas are CPR (larger is better) and CMD (smaller is better).
+Against a circuit they are compared at head level (the official InterpBench reading) or with q, k
+and v apart. Ties are never broken: they get half or shared credit.
 """
 
 import math
@@ -227,16 +223,9 @@ def faithfulness_curve(
         raise ValueError(
             f"sizes must be 'mib', 'log' or two or more growing numbers of edges, got {sizes!r}."
         )
-    (counts,) = grids.values()
-    circuits = [result.circuit(edges=count, prune=prune) for count in counts]
-    return FaithfulnessCurve(
-        n_edges=graph.n_edges,
-        sizes=counts,
-        fractions=FRACTIONS if sizes == "mib" else (),
-        pruned_sizes=tuple(map(len, circuits)),
-        faithfulness=CircuitRuns(subject, pairs, ablation, memory_limit)(circuits),
-        n_pairs=len(pairs),
-    )
+    ((grid, counts),) = grids.items()
+    runs = CircuitRuns(subject, pairs, ablation, memory_limit)
+    return runs.curve(result, counts, grid=grid, prune=prune)
 
 
 def subject_first(function: str, subject: object, third: str) -> None:
@@ -333,6 +322,27 @@ class CircuitRuns:
                 f"{clean:.6g} and {empty:.6g}; give pairs whose corruption changes the output."
             )
         return [(empty - self._losses[circuit]) / gap for circuit in circuits]
+
+    def curve(
+        self,
+        result: Result,
+        sizes: Sequence[int],
+        *,
+        grid: str = "",
+        prune: bool = True,
+        seed: int | None = None,
+    ) -> FaithfulnessCurve:
+        """Of the best edges of a result at these sizes; those of the grid "mib" are FRACTIONS."""
+        circuits = [result.circuit(edges=size, prune=prune) for size in sizes]
+        return FaithfulnessCurve(
+            n_edges=self.subject.graph.n_edges,
+            sizes=sizes,
+            fractions=FRACTIONS if grid == "mib" else (),
+            pruned_sizes=tuple(map(len, circuits)),
+            faithfulness=self(circuits),
+            n_pairs=len(self.pairs),
+            seed=seed,
+        )
 
     def _mean_losses(self, masks: Bool[Tensor, "mask edge"]) -> Float[Tensor, " run"]:
         """The loss of the clean run, then that under each mask; means over pairs.

@@ -1,11 +1,5 @@
 """From a subject and its pairs to a circuit: what `localize` and `refine` do for users.
 
-1. `localize` scores the edges by a method (`graphcircuits.methods`) and adds the proposed circuit
-   (`graphcircuits.evaluation.proposal`).
-2. `refine` improves the ranking of a result and proposes a circuit anew.
-3. `conclude` is what `graphcircuits localize` prints and stores of a result: the same circuit, with
-   how good it is on fresh pairs, beside the true one, and at other sizes.
-
 They stand above the methods, because a circuit is chosen by running circuits, which methods know
 nothing of.
 """

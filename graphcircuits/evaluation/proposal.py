@@ -144,7 +144,14 @@ def propose(
         runs = CircuitRuns(subject, few)
         if edges is None:
             edges, tried = _fewest(result, runs, keep, progress)
-            curve = _recorded(tried, subject, few, seed)
+            sizes = sorted(tried)
+            curve = FaithfulnessCurve(
+                n_edges=subject.graph.n_edges,
+                sizes=sizes,
+                faithfulness=[tried[size] for size in sizes],
+                n_pairs=len(few),
+                seed=seed,
+            )
             circuit, found_on = result.circuit(edges=edges, prune=True), tried[edges]
         else:
             (found_on,) = runs([result.circuit(edges=edges)])
@@ -234,20 +241,6 @@ def recorded_curve(
     grid = mib_sizes(n_edges) if n_edges >= LARGE else log_sizes(n_edges)
     sizes = sorted({one for one in (*grid, size) if one < n_edges})
     try:
-        values = faithfulness(subject, few, [result.circuit(edges=n, prune=True) for n in sizes])
+        return CircuitRuns(subject, few).curve(result, sizes, seed=seed)
     except (ValueError, MemoryError):
         return None
-    return _recorded(dict(zip(sizes, values, strict=True)), subject, few, seed)
-
-
-def _recorded(
-    values: dict[int, float], subject: Transformer, pairs: Pairs, seed: int | None
-) -> FaithfulnessCurve:
-    sizes = sorted(values)
-    return FaithfulnessCurve(
-        n_edges=subject.graph.n_edges,
-        sizes=sizes,
-        faithfulness=[values[size] for size in sizes],
-        n_pairs=len(pairs),
-        seed=seed,
-    )

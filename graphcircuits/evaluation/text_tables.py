@@ -38,12 +38,6 @@ def with_spread(
     return [f"{value:.3f}{plus_minus}{deviation:.3f}" for value, deviation in both]
 
 
-def signed(value: float) -> str:
-    """A difference in three digits; one that is printed as zero has no sign."""
-    text = f"{value:+.3f}".replace("-", MINUS)
-    return text if text.strip(f"+{MINUS}0.") else "0.000"
-
-
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     """A table; the first `left` columns are text, the others numbers."""
     rule = [*["---"] * left, *["---:"] * (len(columns) - left)]

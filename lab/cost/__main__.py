@@ -9,26 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphcircuits.cli import run
-from graphcircuits.commands.checks import (
-    device_there,
-    known_dtype,
-    prompt_count,
-    refuse,
-    seed_range,
-    writable,
+from graphcircuits.commands.checks import refuse, writable
+from graphcircuits.commands.inputs import SubjectWords
+from graphcircuits.commands.options import (
+    Device,
+    Draw,
+    Dtype,
+    MethodOptions,
+    Model,
+    PairsArgument,
+    TaskName,
+    Words,
+    listed_methods,
+    options_by_method,
 )
-from graphcircuits.commands.options import listed_methods, options_by_method
-from graphcircuits.commands.output import (
-    Json,
-    print_json,
-    print_table,
-    save,
-    say,
-    write,
-)
-from graphcircuits.commands.programs import Given
+from graphcircuits.commands.output import Json, print_json, print_table, save, say, write
 from graphcircuits.commands.progress import late_progress
-from graphcircuits.commands.subjects import Device, Dtype, Model, TaskName, Words
+from graphcircuits.evaluation.text_tables import markdown_table
 
 if TYPE_CHECKING:
     from graphcircuits.methods import Progress
@@ -67,24 +64,14 @@ def cost(
             "folder; or, with --model, your own program as path/to/file.py:name, or nothing."
         ),
     ] = None,
-    pairs: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Prompt pairs, .csv or .jsonl; a case or program draws its own if left out."
-        ),
-    ] = None,
+    pairs: PairsArgument = None,
     model: Model = None,
     task: TaskName = None,
     methods: Annotated[
         str | None, typer.Option(help="Methods with commas between; all of them if left out.")
     ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(help="An option, METHOD.NAME=VALUE; may be given several times."),
-    ] = None,
-    draw: Annotated[
-        int, typer.Option(help="Prompt pairs to draw for a case, a program or a task.")
-    ] = 64,
+    option: MethodOptions = None,
+    draw: Draw = 64,
     seed: Annotated[int, typer.Option(help="Draws those prompts and seeds the methods.")] = 0,
     words: Words = False,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.")] = None,
@@ -97,38 +84,38 @@ def cost(
     Every method runs twice, once to be counted and once to be measured. Exit code 1 if a method
     failed on a subject; the others are reported.
     """
-    given = Given.of(case, pairs, model)
+    given = SubjectWords.sort(
+        case,
+        pairs,
+        model,
+        task=task,
+        words=words,
+        n_pairs=draw,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+    )
     refuse(
-        prompt_count("--draw", draw),
-        seed_range(seed),
-        device_there(device),
-        known_dtype(dtype),
         writable({"--markdown": markdown}, read=given.files),
-        given.problems(task, words=words),
+        given.problems(draw="--draw"),
     )
     listed = listed_methods(methods)
     options = options_by_method(option or [], listed)
     several = given.case is not None and given.model is None
     ids = [id.strip() for id in str(given.case).split(",")] if several else [given.case]
-    if given.pairs is not None and len(ids) > 1:
+    if given.pairs_file is not None and len(ids) > 1:
         raise ValueError(f"one file of prompts cannot serve {len(ids)} cases; name one case.")
-    subjects = [
-        replace(given, case=id).load(device, dtype, task=task, words=words, n=draw, seed=seed)
-        for id in ids
-    ]
+    subjects = [replace(given, case=id).load() for id in ids]
     reports = []
     with late_progress() as bar:
         overall = bar.add_task("cost", total=len(subjects) * len(listed))
         current = bar.add_task("step", total=1, visible=False)
 
-        def step(done: int, total: int) -> None:
-            bar.update(current, completed=done, total=total, visible=True)
-
-        for loaded in subjects:
-            report = _CostReport(title=loaded.title, subject=loaded.subject, pairs=loaded.pairs)
+        for inputs in subjects:
+            report = _CostReport(subject=inputs.subject, pairs=inputs.pairs)
             for name in listed:
-                bar.update(overall, description=f"{name} on {loaded.title}")
-                report = report.with_cost(name, seed, step, options.get(name, {}))
+                bar.update(overall, description=f"{name} on {inputs.subject.name}")
+                report = report.with_cost(name, seed, bar.follow(current), options.get(name, {}))
                 bar.update(current, visible=False)
                 bar.advance(overall)
             reports.append(report)
@@ -152,7 +139,6 @@ def cost(
 class _CostReport:
     """The costs on one subject."""
 
-    title: str
     subject: "Transformer"
     pairs: "Pairs"
     costs: "tuple[Cost, ...]" = ()
@@ -166,7 +152,7 @@ class _CostReport:
         try:
             found = cost(self.subject, self.pairs, method, seed=seed, progress=step, **options)
         except (ValueError, OSError) as error:
-            failure = f"{method} on {self.title}: {error}"
+            failure = f"{method} on {self.subject.name}: {error}"
             return replace(self, failures=(*self.failures, failure))
         return replace(self, costs=(*self.costs, found))
 
@@ -174,7 +160,7 @@ class _CostReport:
     def about(self) -> str:
         config, graph = self.subject.config, self.subject.graph
         return (
-            f"{self.title}: {config.n_layers} layers x {config.n_heads} heads, d_model "
+            f"{self.subject.name}: {config.n_layers} layers x {config.n_heads} heads, d_model "
             f"{config.d_model}, {graph.n_edges} edges, {len(self.pairs)} pairs of "
             f"{self.pairs.clean.shape[1]} tokens"
         )
@@ -206,7 +192,7 @@ class _CostReport:
         """What --json prints."""
         graph = self.subject.graph
         return {
-            "subject": self.title,
+            "subject": self.subject.name,
             "layers": graph.n_layers,
             "edges": graph.n_edges,
             "pairs": len(self.pairs),
@@ -220,9 +206,7 @@ def _markdown(reports: list[_CostReport], command: str) -> str:
     """One table per subject, what is in it, and how to make it again."""
     parts = []
     for report in reports:
-        lines = [f"## {report.about}", ""]
-        lines += [f"| {' | '.join(HEADER)} |", "| --- |" + " ---: |" * (len(HEADER) - 1)]
-        lines += [f"| {' | '.join(row)} |" for row in report.rows()]
+        lines = [f"## {report.about}", "", markdown_table(HEADER, report.rows())]
         if report.failures:
             lines += ["", *(f"- failed: {failure}" for failure in report.failures)]
         parts.append("\n".join(lines) + "\n")

@@ -15,10 +15,9 @@ from graphcircuits.commands.checks import (
     seed_range,
     writable_folders,
 )
-from graphcircuits.commands.options import MOST_PROCESSES
-from graphcircuits.commands.output import INTERRUPTED, Json, print_json, print_table, say, shown
+from graphcircuits.commands.options import MOST_PROCESSES, Device
+from graphcircuits.commands.output import INTERRUPTED, Json, print_json, print_table, say
 from graphcircuits.commands.progress import late_progress
-from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -237,7 +236,9 @@ def _counts(found: "Corpus") -> list[dict[str, Any]]:
 
 
 def _shown(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else shown(value)
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return "" if value is None else str(value)
 
 
 def _verify(folder: Path, device: str, processes: int, *, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from graphcircuits.commands.checks import (
     writable,
     writable_folders,
 )
+from graphcircuits.commands.options import Device
 from graphcircuits.commands.output import (
     INTERRUPTED,
     Json,
@@ -28,7 +29,6 @@ from graphcircuits.commands.output import (
     write,
 )
 from graphcircuits.commands.progress import late_progress
-from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
     from lab.factory.language.designs import Design

@@ -21,7 +21,7 @@ from statistics import fmean
 import numpy as np
 from jaxtyping import Float
 
-from graphcircuits.evaluation.text_tables import markdown_table, signed
+from graphcircuits.evaluation.text_tables import markdown_table
 from lab.paper.intervals import (
     ByCase,
     Interval,
@@ -29,6 +29,7 @@ from lab.paper.intervals import (
     above_the_rest,
     bootstrap,
     difference_of_medians,
+    signed,
 )
 from lab.paper.published import (
     BASELINES,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from graphcircuits.evaluation.text_tables import signed
+from graphcircuits.evaluation.text_tables import MINUS
 
 DRAWS = 2000
 COVERED = 0.95
@@ -26,6 +26,12 @@ Table = Float[np.ndarray, "case _"]
 Means = Float[np.ndarray, "draw case"]
 Statistic = Callable[[Sequence[Means]], Float[np.ndarray, " draw"]]
 """Of the case means of each table, draw by draw."""
+
+
+def signed(value: float) -> str:
+    """A difference in three digits; one that is printed as zero has no sign."""
+    text = f"{value:+.3f}".replace("-", MINUS)
+    return text if text.strip(f"+{MINUS}0.") else "0.000"
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graphcircuits.commands.checks import in_range, one_of, refuse, writable_folders
-from graphcircuits.commands.options import RETRIES, Ray, device_on, one_runner
+from graphcircuits.commands.options import RETRIES, Device, Ray, device_on, one_runner
 from graphcircuits.commands.output import INTERRUPTED, Json, print_json, print_table, printable, say
 from graphcircuits.commands.progress import late_progress
-from graphcircuits.commands.subjects import Device
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -20,10 +20,10 @@ from graphcircuits.evaluation.text_tables import (
     Block,
     latex_table,
     markdown_table,
-    signed,
     with_spread,
 )
 from lab.paper.boxes import Box, Slot, SlotGroup, draw_boxes
+from lab.paper.intervals import signed
 from lab.paper.published import (
     BASELINES,
     BY_CONFIGURATION,

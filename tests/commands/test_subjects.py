@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graphcircuits import tasks
-from graphcircuits.commands.subjects import title_of
+from graphcircuits.adapters.load import model_name
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.tasks import Task
@@ -143,15 +143,16 @@ def test_devices_and_dtypes_that_are_not_there(
 def test_nothing_given(command: Command) -> None:
     refused(
         command("interact"),
-        "give a case, such as ib-3, or your own model with --model; got neither.",
+        "give a case, such as ib-3, or your own model with --model and --task or a "
+        "file of prompts; got neither.",
     )
 
 
 def test_titles(tmp_path: Path) -> None:
     (tmp_path / "tiny.v1.gguf").touch()
-    assert title_of(str(tmp_path / "tiny.v1.gguf")) == "tiny.v1"
-    assert title_of("Qwen/Qwen2.5-0.5B") == "Qwen2.5-0.5B"
-    assert title_of("gpt2") == "gpt2"
+    assert model_name(str(tmp_path / "tiny.v1.gguf")) == "tiny.v1"
+    assert model_name("Qwen/Qwen2.5-0.5B") == "Qwen2.5-0.5B"
+    assert model_name("gpt2") == "gpt2"
 
 
 @pytest.mark.slow

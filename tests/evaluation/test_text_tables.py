@@ -7,7 +7,6 @@ from graphcircuits.evaluation.text_tables import (
     escape_tex,
     latex_table,
     markdown_table,
-    signed,
     with_spread,
 )
 
@@ -15,12 +14,6 @@ from graphcircuits.evaluation.text_tables import (
 def test_numbers() -> None:
     assert with_spread((0.5, 0.12345), None) == ["0.500", "0.123"]
     assert with_spread((0.5, 1.0), (0.01, 0.0), "+-") == ["0.500+-0.010", "1.000+-0.000"]
-    assert [signed(value) for value in (0.0204, -0.0204, 0.0004, -0.0004)] == [
-        "+0.020",
-        "\N{MINUS SIGN}0.020",
-        "0.000",
-        "0.000",
-    ]
 
 
 def test_markdown() -> None:

@@ -126,7 +126,11 @@ def test_all_methods_are_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             "--option eap-ig.steps=x: steps of eap-ig must be a whole number.",
         ),
         (["ib-3", "--markdown", "/"], "--markdown must be a file, but / is a folder."),
-        ([], "give a case, such as ib-3, or your own model with --model; got neither."),
+        (
+            [],
+            "give a case, such as ib-3, or your own model with --model and --task or a "
+            "file of prompts; got neither.",
+        ),
         (["ib-3,ib-15", "pairs.csv"], "one file of prompts cannot serve 2 cases; name one case."),
     ],
 )

@@ -9,6 +9,7 @@ from lab.paper.intervals import (
     above_the_rest,
     bootstrap,
     difference_of_medians,
+    signed,
 )
 
 
@@ -67,3 +68,12 @@ def test_only_common_cases_and_seeds_count() -> None:
     with pytest.raises(ValueError, match="no seed is common"):
         difference_of_medians({"a": {0: 1.0}, "b": {1: 1.0}}, other)
     assert str(Interval(0.1, -0.02, 0.3)) == "+0.100 [\N{MINUS SIGN}0.020, +0.300]"
+
+
+def test_signed_numbers() -> None:
+    assert [signed(value) for value in (0.0204, -0.0204, 0.0004, -0.0004)] == [
+        "+0.020",
+        "\N{MINUS SIGN}0.020",
+        "0.000",
+        "0.000",
+    ]
