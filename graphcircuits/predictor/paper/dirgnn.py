@@ -122,7 +122,7 @@ class DirGNN(nn.Module):
         noise: torch.Generator | None,
     ) -> Float[Tensor, "node width"]:
         """The same of a large graph, some nodes at a time: what a layer computes on the way stays
-        in the caches. At 1.6 million edges that is 12 s and 1.7 GiB instead of 45 s and 3.4 GiB.
+        in the caches. At 1.6 million edges that is 15 s and 1.7 GiB instead of 45 s and 3.4 GiB.
         """
         made = torch.empty_like(h)
         for convolution, feed in zip(self.convolutions, self.feed_forwards, strict=True):
