@@ -24,15 +24,16 @@ from itertools import chain, count, islice
 from graphcircuits.cases import case_ids
 from graphcircuits.cases.architectures import UnfitError, misfit, subject_config
 from graphcircuits.cases.case import Case
+from graphcircuits.cases.collection import Member, Shard
 from graphcircuits.cases.multitask import MultiCase, multi_ids
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.prepare import find_case
 from graphcircuits.cases.random_programs import random_ids
-from graphcircuits.cases.shards import COUNTS, CorpusConfig, Member, Shard
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.jobs.processes import in_order
 from graphcircuits.rasp.layout import complete_edges
 from graphcircuits.subject.layers import TransformerConfig, weight_shapes
+from lab.factory.shards import COUNTS, CorpusConfig
 
 RARE = 0.25
 """Sizes that fewer subjects have than this share of the mean are passed over."""
