@@ -415,8 +415,8 @@ class Case:
         not have, what was `worked_out` in its place. `graph` is that of a planted subject of
         another architecture, where heads may share keys and values.
         """
-        from graphcircuits.cases.architectures import edges_in
         from graphcircuits.circuit import Circuit
+        from graphcircuits.fleets.exchange import edges_in
 
         graph = graph or self.graph
 

@@ -13,15 +13,13 @@
 5. `data/multitask.json` lists the models of the corpus, `mt-0` and on: `load_multi`, `multi_ids`.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from importlib.resources import files
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from graphcircuits.cases import MULTITASK, load_case
+from graphcircuits.cases import MULTITASK, load_case, stored
 from graphcircuits.cases.case import OWN, Case, SubjectDims
 from graphcircuits.rasp import Value
 from graphcircuits.rasp.layout import Component, Layout, moved
@@ -389,7 +387,6 @@ def load_task(id: str) -> TaskCase:
     return loaded.task(name)
 
 
-@cache
 def multi_records() -> Mapping[str, Mapping[str, Any]]:
     """What `data/multitask.json` says about every model: its programs, heads, split and fold."""
-    return json.loads(files("graphcircuits").joinpath("data/multitask.json").read_text("utf-8"))
+    return stored("multitask")

@@ -28,8 +28,8 @@ from graphcircuits.cases.multitask import AT, MultiCase, load_multi
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.samplers import draw
 from graphcircuits.fleets.exchange import Exchange, exchange
+from graphcircuits.fleets.fleet import graph_of
 from graphcircuits.fleets.recipes import SiitConfig
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.store import content_hash
 from graphcircuits.jobs.processes import in_order
 from graphcircuits.subject.codec import Codec
@@ -126,7 +126,7 @@ def prepare(order: Order, case: Case | MultiCase, config: BuildConfig) -> Prepar
     )
     natural = order.fleet == "natural"
     try:
-        graph = graph_of(order, case)
+        shape = subject_config(case, order.architecture, config.widen)
         drawn = [
             exchanges_of(case, n_inputs, 0 if natural else n_interchanges, 1000 * order.seed + i)
             for i, (n_inputs, n_interchanges) in enumerate(amounts, start=1)
@@ -136,21 +136,12 @@ def prepare(order: Order, case: Case | MultiCase, config: BuildConfig) -> Prepar
     if natural:
         drawn = [tuple(map(_task_alone, exchanges)) for exchanges in drawn]
     for task in drawn[0]:
-        if (reason := misfit(case.id, task.components, task.edges, graph)) is not None:
+        if (reason := misfit(case.id, task.components, task.edges, graph_of(shape))) is not None:
             return reason
     train, check, unseen = drawn
     content = [[_content(task) for task in tasks] for tasks in (train, check)]
     sha256 = content_hash(*content, case.codec)
-    shape = subject_config(case, order.architecture, config.widen)
     return Data(train, check, unseen, sha256, shape, case.codec)
-
-
-def graph_of(order: Order, case: Case | MultiCase) -> ComponentGraph:
-    """The component graph of the subject."""
-    config = subject_config(case, order.architecture)
-    return ComponentGraph(
-        config.n_layers, config.n_heads, n_kv_heads=config.n_kv_heads, parallel=config.parallel
-    )
 
 
 def _task_alone(exchange: Exchange) -> Exchange:

@@ -25,19 +25,17 @@ first ones with a record of them.
 """
 
 import hashlib
-import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 import torch
 
-from graphcircuits.cases import N_FOLDS, RANDOM, RANDOM_SEEDS, split_records
+from graphcircuits.cases import N_FOLDS, RANDOM, RANDOM_SEEDS, split_records, stored
 from graphcircuits.cases.case import Case
 from graphcircuits.rasp.layout import interpbench_writers
 from graphcircuits.rasp.lookup import run
@@ -170,8 +168,7 @@ def random_facts(seed: int) -> Facts:
 
 @cache
 def _index() -> list[Facts]:
-    text = files("graphcircuits").joinpath("data/random.json").read_text("utf-8")
-    return [Facts(*row) for row in json.loads(text)]
+    return [Facts(*row) for row in stored("random")]
 
 
 def facts_of(case: Case) -> Facts:

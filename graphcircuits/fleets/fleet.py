@@ -52,13 +52,7 @@ class Fleet:
 
     @cached_property
     def graph(self) -> ComponentGraph:
-        config = self.config
-        return ComponentGraph(
-            config.n_layers,
-            config.n_heads,
-            n_kv_heads=config.n_kv_heads,
-            parallel=config.parallel,
-        )
+        return graph_of(self.config)
 
     @property
     def device(self) -> torch.device:
@@ -75,6 +69,13 @@ class Fleet:
         held = {name: x for name in BY_SUBJECT if (x := getattr(self, name)) is not None}
         indexed = {name: x[chosen] for name, x in held.items()}
         return replace(self, members=tuple(self.members[index] for index in indices), **indexed)
+
+
+def graph_of(config: TransformerConfig) -> ComponentGraph:
+    """The component graph of a subject."""
+    return ComponentGraph(
+        config.n_layers, config.n_heads, n_kv_heads=config.n_kv_heads, parallel=config.parallel
+    )
 
 
 def form(members: Sequence[TransformerConfig]) -> Fleet:
