@@ -214,7 +214,8 @@ class _Shared:
 
         def finish(results: Mapping[int, TrainedSubject]) -> None:
             for members in _by_check(results):
-                new = [i for i in members if i not in built and not self._is_there(orders[i])]
+                paths = {i: subject_path(self.directory, orders[i].id) for i in members}
+                new = [i for i in members if i not in built and not paths[i].exists()]
                 if not new:
                     continue
                 # All of them, so that no measure depends on what was there.
@@ -254,9 +255,6 @@ class _Shared:
         else:
             job.close()
         return [built[i] for i in sorted(built)]
-
-    def _is_there(self, order: Order) -> bool:
-        return subject_path(self.directory, order.id).exists()
 
     def _write(self, made: Finished, settings: Mapping[str, Any], data: str) -> Built:
         """Write what was verified, among the subjects or set aside, and read it back."""

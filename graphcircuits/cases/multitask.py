@@ -8,9 +8,7 @@
    (`shared`) or each on heads of its own; of MLPs a layer has but one, which all programs share.
 3. A `TaskCase` is one of the programs in that model. Its clean and corrupted prompts have the same
    task token, so whatever carries only the task is constant, and in no circuit.
-4. `MultiCase.exchanges` gives what the model trains on: per task the program's answers, plainly
-   and under interchange, in the model's own tokens, classes and components.
-5. `data/multitask.json` lists the models of the corpus, `mt-0` and on: `load_multi`, `multi_ids`.
+4. `data/multitask.json` lists the models of the corpus, `mt-0` and on: `load_multi`, `multi_ids`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +24,6 @@ from graphcircuits.rasp.layout import Component, Layout, moved
 from graphcircuits.rasp.values import sorted_values
 
 if TYPE_CHECKING:
-    import graphcircuits.fleets.exchange
     import graphcircuits.graph
     import graphcircuits.subject.codec
     import graphcircuits.subject.transformer
@@ -174,15 +171,6 @@ class MultiCase:
         """How the shipped model was trained, and how well it follows each program."""
         return self.tasks[0].report(*args, **options)
 
-    def exchanges(
-        self, n_inputs: int, n_interchanges: int, seed: int
-    ) -> "tuple[graphcircuits.fleets.exchange.Exchange, ...]":
-        """Per task, inputs with the program's answers, plainly and under interchange."""
-        return tuple(
-            task.exchange(n_inputs, n_interchanges, seed + 10_000 * number)
-            for number, task in enumerate(self.tasks)
-        )
-
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TaskCase(Case):
@@ -223,28 +211,6 @@ class TaskCase(Case):
     def subject_dims(self) -> SubjectDims:
         """Sizes of the model."""
         return self.model.subject_dims
-
-    def exchange(
-        self, n_inputs: int, n_interchanges: int, seed: int
-    ) -> "graphcircuits.fleets.exchange.Exchange":
-        """The program's answers, plainly and under interchange, as the model is to give them."""
-        import torch
-
-        from graphcircuits.cases.prepare import case_exchange
-        from graphcircuits.fleets.exchange import FIRST_TOKEN
-
-        alone = case_exchange(self, n_inputs, n_interchanges, seed)
-        codec = self.codec
-        ids = codec.encode(self.tables.vocab, task=self.task_token)
-        # BOS becomes the task, PAD stays, and tokens get the model's ids.
-        token = torch.cat([ids[:1], torch.arange(1, FIRST_TOKEN), ids[1:]])
-        tokens = token[alone.tokens]
-        if codec.outputs is None:
-            return replace(alone, tokens=tokens)
-        assert self.outputs is not None
-        classes = torch.tensor([codec.outputs.index(value) for value in self.outputs])
-        targets, swapped = classes[alone.targets], classes[alone.swapped]
-        return replace(alone, tokens=tokens, targets=targets, swapped=swapped)
 
 
 def _task_case(model: MultiCase, number: int) -> TaskCase:

@@ -24,10 +24,10 @@ from torch import Tensor
 from graphcircuits.cases import MULTITASK, load_case
 from graphcircuits.cases.architectures import UnfitError, misfit, subject_config
 from graphcircuits.cases.case import OWN, Case
-from graphcircuits.cases.multitask import AT, MultiCase, load_multi
+from graphcircuits.cases.multitask import AT, MultiCase, TaskCase, load_multi
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.samplers import draw
-from graphcircuits.fleets.exchange import Exchange, exchange
+from graphcircuits.fleets.exchange import FIRST_TOKEN, Exchange, exchange
 from graphcircuits.fleets.fleet import graph_of
 from graphcircuits.fleets.recipes import SiitConfig
 from graphcircuits.io.store import content_hash
@@ -112,9 +112,24 @@ def exchanges_of(
     case: Case | MultiCase, n_inputs: int, n_interchanges: int, seed: int
 ) -> tuple[Exchange, ...]:
     """The exchange of a case, or of each task of a model."""
-    if isinstance(case, MultiCase):
-        return case.exchanges(n_inputs, n_interchanges, seed)
-    return (case_exchange(case, n_inputs, n_interchanges, seed),)
+    if not isinstance(case, MultiCase):
+        return (case_exchange(case, n_inputs, n_interchanges, seed),)
+    return tuple(
+        _in_model(task, case_exchange(task, n_inputs, n_interchanges, seed + 10_000 * number))
+        for number, task in enumerate(case.tasks)
+    )
+
+
+def _in_model(task: TaskCase, alone: Exchange) -> Exchange:
+    """A program's exchange in the tokens and classes of the model that it is a task of."""
+    ids = task.codec.encode(task.tables.vocab, task=task.task_token)
+    # BOS becomes the task, PAD stays, and tokens get the model's ids.
+    tokens = torch.cat([ids[:1], torch.arange(1, FIRST_TOKEN), ids[1:]])[alone.tokens]
+    if task.outputs is None or task.codec.outputs is None:
+        return replace(alone, tokens=tokens)
+    classes = torch.tensor([task.codec.outputs.index(value) for value in task.outputs])
+    targets, swapped = classes[alone.targets], classes[alone.swapped]
+    return replace(alone, tokens=tokens, targets=targets, swapped=swapped)
 
 
 def prepare(order: Order, case: Case | MultiCase, config: BuildConfig) -> Prepared:
@@ -139,7 +154,9 @@ def prepare(order: Order, case: Case | MultiCase, config: BuildConfig) -> Prepar
         if (reason := misfit(case.id, task.components, task.edges, graph_of(shape))) is not None:
             return reason
     train, check, unseen = drawn
-    content = [[_content(task) for task in tasks] for tasks in (train, check)]
+    content = [
+        [{**vars(task), "edges": sorted(task.edges)} for task in tasks] for tasks in (train, check)
+    ]
     sha256 = content_hash(*content, case.codec)
     return Data(train, check, unseen, sha256, shape, case.codec)
 
@@ -149,10 +166,6 @@ def _task_alone(exchange: Exchange) -> Exchange:
     fields = ("base", "source", "swapped", "scored")
     none = {name: getattr(exchange, name)[:0] for name in fields}
     return replace(exchange, components=(), edges=frozenset(), **none)
-
-
-def _content(exchange: Exchange) -> dict[str, Any]:
-    return {**vars(exchange), "edges": sorted(exchange.edges)}
 
 
 # --- many orders, ahead of time ------------------------------------------------------------------

@@ -151,9 +151,10 @@ def _report(
     each = [_measures(order, verdict) for verdict in verdicts]
     if len(each) > 1:
         assert subject.codec is not None
-        worst = {name: _worst(name, [one[name] for one in each]) for name in each[0]}
-        numbers = {name: value for name, value in worst.items() if not isinstance(value, dict)}
-        measures = {**numbers, "tasks": dict(zip(subject.codec.tasks, each, strict=True))}
+        # Those by component are another matter.
+        numbers = [name for name, value in each[0].items() if not isinstance(value, dict)]
+        worst = {n: (max if n == "loss" else min)(one[n] for one in each) for n in numbers}
+        measures = {**worst, "tasks": dict(zip(subject.codec.tasks, each, strict=True))}
     else:
         (measures,) = each
     return {**asdict(order), **measures, "steps": steps, "widened": config.widen != 1.0}
@@ -175,13 +176,6 @@ def _measures(order: Order, verdict: Verdict) -> dict[str, Any]:
         "interchange": verdict.interchange,
         "strict": verdict.strict,
     }
-
-
-def _worst(name: str, values: Sequence[Any]) -> Any:
-    """The largest loss, the smallest of anything else; components are another matter."""
-    if isinstance(values[0], dict):
-        return {}
-    return max(values) if name == "loss" else min(values)
 
 
 # --- a single subject ----------------------------------------------------------------------------

@@ -96,7 +96,9 @@ def form(members: Sequence[TransformerConfig]) -> Fleet:
         attends=torch.stack([_attends(member, pos) for member in members]),
         scale=torch.tensor([member.score_scale for member in members], dtype=torch.float64),
         outputs=torch.stack([outputs < member.d_vocab_out for member in members]),
-        turns=_turns(config),
+        turns=None
+        if config.positions != "rotary"
+        else torch.stack(turns(config, 0, config.n_ctx, torch.device("cpu"), torch.float64)),
         width=torch.tensor([float(member.d_model) for member in members]),
         centre=_centre(config, members),
     )
@@ -148,12 +150,6 @@ def _attends(member: TransformerConfig, pos: Int[Tensor, " pos"]) -> Bool[Tensor
     """Keys within the context, and not after the query where attention is causal."""
     within = (pos < member.n_ctx)[None, :].expand(len(pos), -1)
     return within & (pos[None, :] <= pos[:, None]) if member.causal else within
-
-
-def _turns(config: TransformerConfig) -> Float[Tensor, "2 pos rotary_dim"] | None:
-    if config.positions != "rotary":
-        return None
-    return torch.stack(turns(config, 0, config.n_ctx, torch.device("cpu"), torch.float64))
 
 
 def _centre(

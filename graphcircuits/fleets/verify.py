@@ -270,11 +270,7 @@ class Verdict:
     def worst_strict(self) -> float:
         return min(self.strict.values(), default=1.0)
 
-    @property
-    def passed(self) -> bool:
-        return self.passes("planted")
-
-    def passes(self, fleet: str) -> bool:
+    def passes(self, fleet: str = "planted") -> bool:
         """Whether a subject of this fleet counts: a natural one by its answers alone.
 
         Others by their components too, so not where those were not measured.
