@@ -1,12 +1,8 @@
 """The architectures that subjects are built in, by name, and the sizes a case has in each.
 
-1. `ARCHITECTURES` names what people train: with and without norms, learned or rotary positions,
-   gated MLPs, grouped keys, parallel layers. Each is a value with the options it sets, and the
-   weight decay and dropout that its models are commonly trained with.
-2. `subject_config` gives a case's transformer in one of them. `plain` has the sizes of the planted
-   subjects; the others have round ones, as people choose them.
-3. `misfit` says why a program's circuit cannot be planted there: the architecture lacks an edge
-   that the program reads along, or shares the keys and values of two of its heads.
+They are what people train: with and without norms, learned or rotary positions, gated MLPs, grouped
+keys, parallel layers. `plain` has the sizes of the planted subjects; the others have round ones, as
+people choose them.
 
 Torch is imported only where configurations are made, so that names can be listed quickly.
 """

@@ -1,12 +1,8 @@
 """Build subjects into a folder: train them, verify them, and store those that pass.
 
-1. Orders of one fleet, architecture and depth, and of similar width, form a fleet and train side by
-   side (`subjects.py`). The programs' answers are computed ahead of that (`prepare.py`).
-2. Subjects that passed at the same check are verified together, as they are stored, on inputs that
-   nothing has seen.
-3. Each is written and its file is read back. One that passes stays, with its report in the file;
-   one that fails is set aside under `failed/`. The same settings would fail again, so it is only
-   trained anew under others.
+Subjects that passed at the same check are verified together, as they are stored. Each is written
+and its file is read back. One that passes stays, with its report in the file; one that fails is set
+aside under `failed/`. The same settings would fail again, so it is only trained anew under others.
 
 A subject that passes is written at once, and the state of a fleet in training is saved
 (`unfinished.py`): a build that was stopped or killed goes on from there, and ends with the files,
@@ -209,7 +205,6 @@ class _Shared:
         began = time.monotonic()
         orders = list(data)
         built: dict[int, Built] = {}
-        passed: dict[int, TrainedSubject] = {}
         save = job.saver()
 
         def finish(results: Mapping[int, TrainedSubject]) -> None:
@@ -230,8 +225,7 @@ class _Shared:
                     built[i] = self._write(one, job.settings, data[one.order].sha256)
 
         def finish_and_save(snapshot: Snapshot, time_is_up: bool) -> None:
-            finish(passed)
-            passed.clear()
+            finish({i: one for i, one in snapshot.best.items() if one.passed})
             save(snapshot, time_is_up)
 
         trained = train_together(
@@ -241,7 +235,6 @@ class _Shared:
             device=self.device,
             progress=self.progress,
             deadline=self.deadline,
-            on_pass=passed.__setitem__,
             keep=finish_and_save,
             resume=job.snapshot,
         )

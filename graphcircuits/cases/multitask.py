@@ -8,7 +8,6 @@
    (`shared`) or each on heads of its own; of MLPs a layer has but one, which all programs share.
 3. A `TaskCase` is one of the programs in that model. Its clean and corrupted prompts have the same
    task token, so whatever carries only the task is constant, and in no circuit.
-4. `data/multitask.json` lists the models of the corpus, `mt-0` and on: `load_multi`, `multi_ids`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

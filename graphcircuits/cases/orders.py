@@ -3,8 +3,7 @@ seed.
 
 `Order.id` names it, and its file; `Order.parse` reads that name. A planted subject of the plain
 architecture goes by the id of its case, whatever its seed: that is what shipped first, and a folder
-holds one of them. All others are called `case.fleet.architecture.seed`. `shipped_orders` lists what
-is in the package.
+holds one of them. All others are called `case.fleet.architecture.seed`.
 """
 
 import shlex

@@ -1,11 +1,8 @@
 """What subjects train on and are judged by, computed ahead of training.
 
-1. `case_exchange` draws inputs of a case and has its program answer them, plainly and under
-   interchange; `exchanges_of` does so for each task of a model.
-2. `prepare` does that three times per order: to train on, to decide when training is done, and to
-   judge what came of it. Subjects that train on the task alone get no interchanges.
-3. `prepared` does that for many orders, one after the other as they are asked for, and worker
-   processes ahead of that: while a fleet trains, the data of the next ones are computed.
+Inputs are drawn, and the program answers them plainly and under interchange, three times per order:
+to train on, to decide when training is done, and to judge what came of it. Worker processes work
+ahead: while a fleet trains, the data of the next ones are computed.
 
 A program's functions cannot be sent to another process, but its id can: workers prepare cases of
 the corpus, and cases of one's own are prepared where they are.
