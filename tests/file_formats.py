@@ -22,8 +22,7 @@ from torch import Tensor
 
 from graphcircuits.adapters import interpbench
 from graphcircuits.adapters.load import load_model
-from graphcircuits.cases.collection import load_corpus
-from graphcircuits.cases.shards import MANIFEST, shard_path
+from graphcircuits.cases.collection import MANIFEST, load_corpus, shard_path
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.config import load_config

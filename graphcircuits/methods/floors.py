@@ -23,9 +23,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.architectures import edges_in
 from graphcircuits.cases.recognize import recognize
 from graphcircuits.cases.relations import fold_of, groups_of, pool_cases, twins
+from graphcircuits.fleets.exchange import edges_in
 from graphcircuits.methods.prepare import prepare
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
