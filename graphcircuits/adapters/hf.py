@@ -36,6 +36,7 @@ from graphcircuits.adapters.hf_families import (
 from graphcircuits.adapters.hf_families.gpt import GPT2, GPT_NEOX
 from graphcircuits.adapters.hf_families.llama import LLAMA_KIN
 from graphcircuits.adapters.hub import hub_or_cache
+from graphcircuits.adapters.rows import WHOLE
 from graphcircuits.io.files import printable, read_json, short
 from graphcircuits.io.store import check_finite
 from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
@@ -355,13 +356,8 @@ def to_hf(subject: Transformer) -> Any:
     if family.positions is not None:
         state[f"{family.positions}.weight"] = subject.weights["W_pos"]
     state |= norm_out("final_norm", subject.weights, family.final_norm, family.one_plus)
-    layered = {
-        name: weight
-        for name, weight in subject.weights.items()
-        if name not in ("W_E", "W_pos", "W_U", "b_U") and not name.startswith("final_norm")
-    }
     for layer in range(config.n_layers):
-        weights = {name: weight[layer] for name, weight in layered.items()}
+        weights = {n: weight[layer] for n, weight in subject.weights.items() if n not in WHOLE}
         prefix = f"{family.layer_prefix}.{layer}."
         state |= {prefix + name: x for name, x in family.layer_out(config, weights).items()}
     model = model.to(device=subject.device, dtype=subject.dtype).eval()

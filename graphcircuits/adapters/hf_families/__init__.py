@@ -104,15 +104,6 @@ def norm_out(ours: str, weights: Tensors, theirs: str, one_plus: bool = False) -
     }
 
 
-def split_heads(W: Tensor, heads: int) -> Tensor:
-    """(d_model, heads * d_head) -> (heads, d_model, d_head)."""
-    return W.unflatten(1, (heads, -1)).transpose(0, 1)
-
-
-def join_heads(W: Tensor) -> Tensor:
-    return W.transpose(0, 1).flatten(1)
-
-
 def activation_in(name: str) -> str:
     if name not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)

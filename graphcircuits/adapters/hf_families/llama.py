@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+import torch
+
 from graphcircuits.adapters.hf_families import (
     SIZES,
     Family,
@@ -20,17 +22,14 @@ from graphcircuits.adapters.hf_families import (
     common_needs,
     fields_in,
     fields_out,
-    join_heads,
     load_transformers,
-    norm_in,
-    norm_out,
     only,
     rotary_by_layer_out,
     rotary_in,
     rotary_out,
-    split_heads,
     unscaled_needs,
 )
+from graphcircuits.adapters.rows import from_rows, layer_shapes, to_rows
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
 _FIELDS = SIZES | {"norm_eps": "rms_norm_eps"}
@@ -248,53 +247,39 @@ def _scale_needs(kin: Kin, config: TransformerConfig) -> dict[str, bool]:
 # Weights
 
 
+def _names(kin: Kin) -> dict[str, str]:
+    """Our weights of a layer -> theirs; biases that the model type lacks have no name."""
+    names = {f"W_{x}": f"self_attn.{x.lower()}_proj.weight" for x in "QKVO"}
+    biases = "QKVO" if kin.biases == "option" else "QKV"
+    names |= {f"b_{x}": f"self_attn.{x.lower()}_proj.bias" for x in biases}
+    names |= {f"{x}_norm_w": f"self_attn.{x}_norm.weight" for x in "qk"}
+    names |= {f"{ours}_w": f"{theirs}.weight" for ours, theirs in _NORMS[kin.norm_places].items()}
+    return names | {ours: f"mlp.{theirs}.weight" for ours, theirs in _MLP.items()}
+
+
+def _adds_one(kin: Kin, name: str) -> bool:
+    """Whether it is the weight of a norm of Gemma."""
+    return kin.scaled and name.endswith("_norm_w")
+
+
 def _layer_in(kin: Kin, config: TransformerConfig, state: Tensors) -> Tensors:
-    weights: Tensors = {}
-    for ours, theirs in _NORMS[kin.norm_places].items():
-        weights |= norm_in(ours, state, theirs, one_plus=kin.scaled)
-    heads = {"Q": config.n_heads, "K": config.n_groups, "V": config.n_groups}
-    for name, count in heads.items():
-        theirs = f"self_attn.{name.lower()}_proj"
-        weights[f"W_{name}"] = split_heads(state.pop(f"{theirs}.weight").T, count)
-        if config.biases:
-            weights[f"b_{name}"] = state.pop(f"{theirs}.bias").unflatten(0, (count, -1))
-    if kin.qk_norm != "none":
-        for name in "qk":
-            norm = norm_in(f"{name}_norm", state, f"self_attn.{name}_norm", one_plus=kin.scaled)
-            shape = (heads[name.upper()], -1) if kin.qk_norm == "joint" else (-1,)
-            weights |= {ours: weight.unflatten(0, shape) for ours, weight in norm.items()}
-    weights["W_O"] = state.pop("self_attn.o_proj.weight").T.unflatten(0, (config.n_heads, -1))
-    for ours, theirs in _MLP.items():
-        weights[ours] = state.pop(f"mlp.{theirs}.weight").T
-    if config.biases:
-        zeros = weights["W_O"].new_zeros
-        weights["b_O"] = (
-            state.pop("self_attn.o_proj.bias") if kin.biases == "option" else zeros(config.d_model)
-        )
-        weights |= {"b_in": zeros(config.d_mlp), "b_out": zeros(config.d_model)}
+    names = _names(kin)
+    weights = {}
+    for ours, shape in layer_shapes(config).items():
+        if ours in names:
+            rows = from_rows(ours, state.pop(names[ours]), shape)
+            weights[ours] = rows + 1 if _adds_one(kin, ours) else rows
+        else:
+            weights[ours] = torch.zeros(shape)
     return weights
 
 
 def _layer_out(kin: Kin, config: TransformerConfig, weights: Tensors) -> Tensors:
-    state: Tensors = {}
-    for ours, theirs in _NORMS[kin.norm_places].items():
-        state |= norm_out(ours, weights, theirs, one_plus=kin.scaled)
-    for name in "QKV":
-        theirs = f"self_attn.{name.lower()}_proj"
-        state[f"{theirs}.weight"] = join_heads(weights[f"W_{name}"]).T
-        if config.biases:
-            state[f"{theirs}.bias"] = weights[f"b_{name}"].flatten()
-    if kin.qk_norm != "none":
-        flat = {f"{name}_norm_w": weights[f"{name}_norm_w"].flatten() for name in "qk"}
-        for name in "qk":
-            theirs = f"self_attn.{name}_norm"
-            state |= norm_out(f"{name}_norm", flat, theirs, one_plus=kin.scaled)
-    state["self_attn.o_proj.weight"] = weights["W_O"].flatten(0, 1).T
-    if config.biases and kin.biases == "option":
-        state["self_attn.o_proj.bias"] = weights["b_O"]
-    for ours, theirs in _MLP.items():
-        state[f"mlp.{theirs}.weight"] = weights[ours].T
-    return state
+    return {
+        theirs: to_rows(ours, weights[ours] - 1 if _adds_one(kin, ours) else weights[ours])
+        for ours, theirs in _names(kin).items()
+        if ours in weights
+    }
 
 
 def _family(kin: Kin) -> Family:
