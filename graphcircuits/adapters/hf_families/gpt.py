@@ -10,14 +10,12 @@ from graphcircuits.adapters.hf_families import (
     Tensors,
     activation_in,
     activation_out,
-    common_needs,
     fields_in,
     fields_out,
     load_transformers,
     only,
     rotary_in,
     rotary_out,
-    unscaled_needs,
 )
 from graphcircuits.adapters.rows import from_rows, layer_shapes, to_rows
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
@@ -145,33 +143,6 @@ def _neox_layer_out(config: TransformerConfig, weights: Tensors) -> Tensors:
     }
 
 
-def _layer_norm_needs(subject: Transformer) -> dict[str, bool]:
-    config = subject.config
-    return {
-        **common_needs(subject),
-        "norm=layer": config.norm == "layer",
-        "gated_mlp=False": not config.gated_mlp,
-        "biases": config.biases,
-        "n_kv_heads=n_heads": config.n_groups == config.n_heads,
-        "d_model=n_heads d_head": config.d_model == config.n_heads * config.d_head,
-        "qk_norm=none": config.qk_norm == "none",
-        "norm_places=before": config.norm_places == "before",
-        **unscaled_needs(config, "windows"),
-    }
-
-
-def _gpt2_needs(subject: Transformer) -> dict[str, bool]:
-    config = subject.config
-    return _layer_norm_needs(subject) | {
-        "positions=learned": config.positions == "learned",
-        "parallel=False": not config.parallel,
-    }
-
-
-def _neox_needs(subject: Transformer) -> dict[str, bool]:
-    return _layer_norm_needs(subject) | {"positions=rotary": subject.config.positions == "rotary"}
-
-
 GPT2 = Family(
     layer_prefix="h",
     embedding="wte",
@@ -181,7 +152,6 @@ GPT2 = Family(
     config_out=_gpt2_config_out,
     layer_in=_gpt2_layer_in,
     layer_out=_gpt2_layer_out,
-    needs=_gpt2_needs,
 )
 GPT_NEOX = Family(
     layer_prefix="layers",
@@ -191,5 +161,4 @@ GPT_NEOX = Family(
     config_out=_neox_config_out,
     layer_in=_neox_layer_in,
     layer_out=_neox_layer_out,
-    needs=_neox_needs,
 )

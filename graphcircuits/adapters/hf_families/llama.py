@@ -19,7 +19,6 @@ from graphcircuits.adapters.hf_families import (
     Tensors,
     activation_in,
     activation_out,
-    common_needs,
     fields_in,
     fields_out,
     load_transformers,
@@ -27,7 +26,6 @@ from graphcircuits.adapters.hf_families import (
     rotary_by_layer_out,
     rotary_in,
     rotary_out,
-    unscaled_needs,
 )
 from graphcircuits.adapters.rows import from_rows, layer_shapes, to_rows
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
@@ -188,62 +186,6 @@ def _windows_out(kin: Kin, config: TransformerConfig) -> dict[str, Any]:
     return fields | {"sliding_window": size or config.n_ctx}
 
 
-# What a model type asks of a subject
-
-
-def _needs(kin: Kin, subject: Transformer) -> dict[str, bool]:
-    config, weights = subject.config, subject.weights
-    needs = {
-        **common_needs(subject),
-        "norm=rms": config.norm == "rms",
-        f"norm_places={kin.norm_places}": config.norm_places == kin.norm_places,
-        f"qk_norm={kin.qk_norm}": config.qk_norm == kin.qk_norm,
-        "gated_mlp=True": config.gated_mlp,
-        "positions=rotary": config.positions == "rotary",
-        "rotary_dim=d_head": config.rotary_size == config.d_head,
-        "parallel=False": not config.parallel,
-        "n_heads divides d_model": config.d_model % config.n_heads == 0,
-    }
-    if not kin.free_heads:
-        needs["d_model=n_heads d_head"] = config.d_model == config.n_heads * config.d_head
-    unused = ("b_in", "b_out") if kin.biases == "option" else ("b_in", "b_out", "b_O")
-    no_bias = all(not weights[bias].any() for bias in unused if bias in weights)
-    needs["no MLP biases" if kin.biases == "option" else "no output biases"] = no_bias
-    if kin.biases != "option":
-        needs["biases" if kin.biases == "qkv" else "no biases"] = config.biases == (
-            kin.biases == "qkv"
-        )
-    return needs | _window_needs(kin, config) | _scale_needs(kin, config)
-
-
-def _window_needs(kin: Kin, config: TransformerConfig) -> dict[str, bool]:
-    windows = set(config.windows or ())
-    if kin.layer_types is None:
-        return {"no windows": windows <= {None}}
-    needs = {"windows of one size": len(windows - {None}) <= 1}
-    if kin.layer_types is _all_sliding:
-        needs["a window in every layer or in none"] = len(windows) <= 1
-    if kin.by_layer:
-        base = config.window_rotary_base
-        fits = config.rotary_scaling is None or base is not None or windows <= {None}
-        return needs | {"no rotary_scaling in layers with a window": fits}
-    return needs | {"no window_rotary_base": config.window_rotary_base is None}
-
-
-def _scale_needs(kin: Kin, config: TransformerConfig) -> dict[str, bool]:
-    if not kin.scaled:
-        return unscaled_needs(config)
-    scale = config.attention_scale
-    whole = scale is None or round(scale**-2) ** -0.5 == scale
-    needs = {
-        "embedding_scale=sqrt(d_model)": config.embedding_scale == config.d_model**0.5,
-        "attention_scale=1/sqrt(a whole number)": whole,
-    }
-    if "attn_logit_softcapping" in kin.only:
-        needs["no score_cap"] = config.score_cap is None
-    return needs
-
-
 # Weights
 
 
@@ -291,7 +233,6 @@ def _family(kin: Kin) -> Family:
         config_out=partial(_config_out, kin),
         layer_in=partial(_layer_in, kin),
         layer_out=partial(_layer_out, kin),
-        needs=partial(_needs, kin),
         one_plus=kin.scaled,
     )
 
