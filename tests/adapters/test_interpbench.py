@@ -421,7 +421,7 @@ def test_weights_that_do_not_fit(
 
 def test_weights_that_are_none(folder: Path) -> None:
     torch.save([torch.ones(2)], folder / MODEL)
-    with pytest.raises(StoreError, match=r"must hold weights by name, got \[<made by torch\."):
+    with pytest.raises(StoreError, match=r"must hold values by name, got \[<made by torch\."):
         import_interpbench(folder)
 
 
