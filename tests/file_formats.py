@@ -41,6 +41,7 @@ from graphcircuits.task.pairs import Pairs
 from graphcircuits.task.stored import StoredPrompts
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.sources import language_sources
+from lab.benchmarks.interpbench_export import export_interpbench
 from lab.factory.language import folder as language_folder
 from lab.factory.language.report import markdown
 from lab.factory.shards import ShardContent, write_manifest, write_shard
@@ -317,7 +318,7 @@ def interpbench_folder(folder: Path) -> Opened:
     made = Transformer.random(make_config(n_layers=1, n_heads=2), torch.Generator().manual_seed(0))
     circuit = Circuit.from_names(made.graph, ["input->m0", "m0->logits"])
     whole = Transformer(made.config, made.weights, Codec(("a", "b", "c"), (0, 1, 2)))
-    interpbench.export_interpbench(folder, whole, circuit, {"lr": 0.1})
+    export_interpbench(folder, whole, circuit, {"lr": 0.1})
     names = (interpbench.MODEL, interpbench.CONFIG, interpbench.EDGES, interpbench.META)
     model, config, edges, meta = (folder / name for name in names)
     state = torch.load(model, weights_only=True)
