@@ -1,18 +1,10 @@
 """Many subjects of one architecture run under masks at once: what training on faithfulness repeats.
 
-1. `architecture` is what subjects of a stack share: all of their configuration but vocabulary,
-   context and whether they look ahead. So they have one graph and weights of equal shapes.
-2. `Stack.of` runs each subject once on its corrupted prompts, and keeps what its writers put out,
-   what its readers read, and its weights, one subject after the other along the first axis.
-   Prompts are padded to the longest of all, logits to the most classes.
-3. `Stack.losses` is the masked run (`engine/masked.py`) of all of them, vectorized over subjects:
-   masks (subject, mask, edge) to one loss per subject, mask and prompt, with gradients. Nothing in
-   it waits for a GPU. Memory grows with subjects x masks x prompts, which the caller chooses.
-4. `Stack.departure` is 1 - faithfulness: how far a masked run is from the clean one, in units of
-   the distance from there to the corrupted one. `Stack.cmd` is the area of its absolute value for
-   the best edges at growing sizes, as `evaluation/evaluate.py` has it.
-
-Small subjects leave a GPU idle; a training step takes dozens of them, so they run as one. The tests
+Small subjects leave a GPU idle; a training step takes dozens of them, so they run as one. Subjects
+of a stack share all of their configuration but vocabulary, context and whether they look ahead, so
+that they have one graph and weights of equal shapes. Prompts are padded to the longest, logits to
+the most classes. The masked run (`engine/masked.py`) is vectorized over subjects, and nothing in it
+waits for a GPU. Memory grows with subjects x masks x prompts, which the caller chooses. The tests
 check that losses and gradients are those of each subject alone.
 """
 

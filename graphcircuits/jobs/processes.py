@@ -1,14 +1,9 @@
 """Jobs spread over processes of this machine: the one pool of processes of the package.
 
-1. `Processes.run` starts processes, gives every one a job at a time, and yields results one by one
-   as they are ready. Where jobs want GPUs, no more are started than have some, and each sees its
-   own.
-2. A process that ends in the middle of a job, killed or out of memory, costs a retry, or else what
-   `lost` says. Another process is started. (The pools of `concurrent.futures` and joblib hand on
-   no result before a job has ended, and are lost as a whole with one process.)
-3. Processes never hear Ctrl-C themselves: who started them ends them. None outlives a driver that
-   was killed.
-4. `in_order` has processes compute ahead while the caller does something else.
+A process that ends in the middle of a job, killed or out of memory, costs a retry, or else what
+`lost` says, and another one is started. (The pools of `concurrent.futures` and joblib hand on no
+result before a job has ended, and are lost as a whole with one process.) Processes never hear
+Ctrl-C themselves: who started them ends them. None outlives a driver that was killed.
 """
 
 import multiprocessing

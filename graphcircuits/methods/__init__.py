@@ -1,15 +1,11 @@
 """Every method that finds circuits, behind one signature.
 
-1. A method scores all edges of a subject on given pairs (`graphcircuits.methods.method`). `METHODS`
-   holds those of the package by name. `FLOORS` holds what methods are compared with in tables, and
-   what is not meant to find circuits. `find_method` gives either by its name; with `+paths` behind
-   the name the option `paths` is on.
-2. `choose_method` makes every decision of a run, and makes each once: which method, where none is
-   named, and what its options are, a predictor that may score this case among them.
-3. What it gives, a `ChosenMethod`, runs under a seed and returns a `Result`. `localize` does both.
+A method scores all edges of a subject on given pairs (`graphcircuits.methods.method`). `METHODS`
+holds those of the package by name, `FLOORS` what they are compared with in tables.
 
-Decisions come before the run because some need a look at the subject and some the predictor's file:
-whoever decided again while running could come to something else.
+`choose_method` makes every decision of a run, each once; what it gives runs under a seed. Decisions
+come before the run because some need a look at the subject and some the predictor's file: whoever
+decided again while running could come to something else.
 """
 
 import time

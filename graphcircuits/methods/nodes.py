@@ -3,12 +3,9 @@
 1. The subject runs on clean and corrupted prompts. A component's first-order effect on a prompt is
    (corrupted - clean output) . (gradient of the loss at that output), summed over positions: what
    noising all it writes would do if the rest were linear. It is the sum of what EAP gives to the
-   edges that leave it, at a fraction of the work.
-2. The gradient is that at the clean run or, with `steps`, the mean over points on the straight path
-   from corrupted to clean inputs, as in EAP-IG.
-3. A component's score pools its effects on the prompts, as in `eap`. `node_scores` gives these.
-   Where components are enough of an answer this is the cheapest one; the tests check the sum of 1.
-4. `nap` lifts them to edges: an edge scores the smaller of its two components, so that the best
+   edges that leave it, at a fraction of the work, which the tests check.
+2. A component's score pools its effects on the prompts, as in `eap`.
+3. `nap` lifts them to edges: an edge scores the smaller of its two components, so that the best
    edges are those among the best components. A reader of a group of heads counts as the best of
    them; `logits`, which writes nothing, as the best component of all.
 """

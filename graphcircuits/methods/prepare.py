@@ -1,16 +1,8 @@
 """What every method does before it starts, and what the methods share.
 
-1. `prepare` refuses pairs that would score every edge zero, and a loss that cannot rank edges;
-   targets that are still missing are taken from the clean run. Its parts, `placed` and
-   `task.check_losses`, are for methods that run the subject on all prompts anyway.
-   `masked_losses` runs masks on prompts that are drawn step by step.
-2. `from_clean_run` and `to_clean_output` measure the distance to the clean run instead of the right
-   answer, `trainable` does so for methods that train, where the loss asks for it.
-3. `settled` gives the weights a method computes with: they ask for no gradients, and have enough
-   digits.
-4. A `Progress` callback hears of every step of an iterative method; by raising `Stop` it ends the
-   method, which then returns the scores so far. Any other exception, an interrupt from the
-   keyboard included, passes through: methods keep no state, so nothing is left half done.
+A `Progress` callback hears of every step of an iterative method; by raising `Stop` it ends the
+method, which then returns the scores so far. Any other exception, an interrupt from the keyboard
+included, passes through: methods keep no state, so nothing is left half done.
 """
 
 from collections.abc import Callable

@@ -1,12 +1,9 @@
 """Methods that test edge by edge, on large graphs: some edges only, and what all would take.
 
-1. `shortlist` chooses the edges to test: the best ones by EAP-IG, or named ones. The others are
-   ranked below all of these, in EAP-IG's order, with scores from 0 down to -1.
-2. `EdgeByEdge` is such a method: it measures a few runs and warns of a long wait before it begins.
-   Where arithmetic alone says that it is none, nothing is run.
-
 A language model has tens of thousands of edges: who asks for one run each should know before, and
-have a way to ask for less. The tests check that tested edges score as without a shortlist.
+have a way to ask for less. The edges to test are the best ones by EAP-IG, or named ones; the others
+are ranked below all of these, in EAP-IG's order, with scores from 0 down to -1. The tests check
+that tested edges score as without a shortlist.
 """
 
 import time
