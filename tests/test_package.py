@@ -1,6 +1,7 @@
 """The package as a whole: what importing it loads, its public names, how its modules import."""
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -97,6 +98,17 @@ def test_public_names_are_documented(name: str) -> None:
     value = getattr(graphcircuits, name)
     # A dataclass without a docstring is given its signature for one.
     assert name == "METHODS" or (value.__doc__ and not value.__doc__.startswith(f"{name}("))
+
+
+@pytest.mark.parametrize("name", sorted(set(graphcircuits.__all__) - {"METHODS"}))
+def test_public_names_have_an_example_and_a_reference(name: str) -> None:
+    value = getattr(graphcircuits, name)
+    text = inspect.getdoc(value) or ""
+    function = callable(value) and not inspect.isclass(value)
+    for heading in ("Args:", "Returns:", "Example") if function else ("Example",):
+        if heading != "Args:" or inspect.signature(value).parameters:
+            assert heading in text, f"{name} says no {heading}"
+    assert re.search(r"docs/|paper|Reference|arXiv", text), f"{name} names no page to read on"
 
 
 def test_the_page_of_public_names_is_complete() -> None:

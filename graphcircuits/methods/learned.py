@@ -178,7 +178,7 @@ class LearnedMethod(KnownMethod):
         return Scored(prediction.logits, probabilities, tuple(remarks))
 
 
-GCL = LearnedMethod(name="gcl", threshold=0.0)
+GCL = LearnedMethod(name="gcl", revision=2, threshold=0.0)
 
 
 def needs_targets(ensemble: Ensemble) -> bool:

@@ -1,4 +1,12 @@
-"""RASP: write a sequence algorithm down, run it, and compile it to transformer weights."""
+"""RASP: write a sequence algorithm down, run it, and compile it to transformer weights.
+
+Example:
+    from graphcircuits import rasp
+    shift = rasp.Select(rasp.indices, rasp.indices, lambda key, query: key == query - 1)
+    rasp.Aggregate(shift, rasp.tokens)(["a", "b", "c"])  # [None, "a", "b"]
+
+See docs/rasp.md. Names and signatures are those of Tracr (Lindner et al., arXiv:2301.05062).
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

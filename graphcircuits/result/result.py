@@ -54,7 +54,15 @@ _HASH = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Result:
-    """Scores of all edges of a graph, and where they come from."""
+    """Scores of all edges of a graph, where they come from, and the circuit they propose.
+
+    Example:
+        result = gc.localize(subject, pairs)
+        result.circuit()  # the proposed one; result.circuit(edges=20) takes the 20 best edges
+        result.save("circuit.json")
+
+    See docs/evaluate.md, and docs/exchange.md for the files.
+    """
 
     graph: ComponentGraph
     scores: Float[Tensor, " edge"]

@@ -2,6 +2,9 @@
 
 `tasks.ioi(tokenizer, n=64, seed=0)` draws pairs for a model with that tokenizer; so do all others.
 `names()` lists them and `find` takes one by its name. docs/tasks.md shows them.
+
+Example:
+    pairs = gc.tasks.ioi(subject.tokenizer, n=64, seed=0)
 """
 
 from difflib import get_close_matches
