@@ -8,6 +8,7 @@ Ctrl-C themselves: who started them ends them. None outlives a driver that was k
 
 import multiprocessing
 import os
+import pickle
 import queue
 import signal
 import threading
@@ -48,11 +49,11 @@ class _Worker(Generic[Job]):
 
     def send(self) -> None:
         with suppress(ConnectionError):  # it has just ended, as the next turn will see
-            self.connection.send((self.at.job, self.at.known))
+            _send(self.connection, (self.at.job, self.at.known))
 
     def receive(self) -> Message | None:
         try:
-            return self.connection.recv()
+            return _receive(self.connection)
         except (EOFError, ConnectionError):
             return None
 
@@ -245,17 +246,26 @@ def _serve(
         os.environ["CUDA_VISIBLE_DEVICES"] = cards  # nothing has asked for a card so far
     begin_worker(driver, threads)
     with suppress(EOFError, ConnectionError):
-        connection.send(Message("ready"))
+        _send(connection, Message("ready"))
         while True:
-            job, known = connection.recv()
+            job, known = _receive(connection)
             for message in messages_of(work, job, known):
                 try:
-                    connection.send(message)
+                    _send(connection, message)
                 except ConnectionError:
                     raise
                 except Exception as error:  # noqa: BLE001  the result cannot be sent
-                    connection.send(Message("error", sendable(error)))
+                    _send(connection, Message("error", sendable(error)))
                     break
+
+
+def _send(connection: Connection, value: object) -> None:
+    """Send a value whole: PyTorch would have a pipe hand on where in memory a tensor is."""
+    connection.send_bytes(pickle.dumps(value))
+
+
+def _receive(connection: Connection) -> Any:
+    return pickle.loads(connection.recv_bytes())
 
 
 def _end_with_driver() -> None:

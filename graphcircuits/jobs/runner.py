@@ -88,7 +88,7 @@ class Runner(ABC):
 
         Args:
             work: Takes a job and yields its results. It, the jobs and the results may go between
-                processes and machines: they are plain values, and no tensors.
+                processes and machines: all of it can be pickled.
             jobs: Taken one by one, when somebody is free to work on them.
             lost: What takes the place of a result that is lost for good; without it, an error does.
             resources: What one job takes.
