@@ -203,11 +203,6 @@ def options_of(method: Method) -> dict[str, Any]:
     return known(method).options
 
 
-def annotations_of(method: Method) -> dict[str, Any]:
-    """The types of the options, where they are written; `inspect.Parameter.empty` elsewhere."""
-    return known(method).annotations
-
-
 # Refusals
 
 
