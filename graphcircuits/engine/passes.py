@@ -162,19 +162,9 @@ def gradient_blocks(run: Pass, batch: int) -> Iterator[Float[Tensor, "reader bat
 
 def layer_gradients(run: Pass) -> Iterator[Float[Tensor, "reader run pos d_model"]]:
     """Gradients at the readers of a layer, heads first and then the MLP; at last of `logits`."""
-    subject, weights = run.subject, run.subject.weights
-    for layer, states in enumerate(run.layers):
-        *heads, mlp = run.gradients[4 * layer : 4 * layer + 4]
-        vectors = torch.cat([x.permute(2, 0, 1, 3) for x in heads]).flatten(1, 2)
-        W = torch.cat([weights[name][layer] for name in ("W_Q", "W_K", "W_V")])
-        at_readers = mlp.new_empty(len(W) + 1, *mlp.shape)
-        pulled = torch.bmm(vectors, W.mT, out=at_readers[:-1].flatten(1, 2)).unflatten(
-            1, mlp.shape[:2]
-        )
-        if "attn_norm_w" in weights:
-            at_readers[:-1] = subject.pull_through_norm("attn_norm", states.at_heads, pulled, layer)
-        at_readers[-1] = mlp
-        yield at_readers
+    for layer in range(len(run.layers)):
+        (heads,) = _head_gradients(run, range(layer, layer + 1), len(run.stream))
+        yield torch.cat([heads, run.gradients[4 * layer + 3][None]])
     yield run.gradients[-1][None]
 
 

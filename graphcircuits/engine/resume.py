@@ -11,9 +11,7 @@ For a reader of some layer, and what it would read more than in a finished run:
 
 A masked run computes everything, and here most of it would be what it was: patching one edge at a
 time is many times faster this way, and the tests check that it equals the masked run with that edge
-cut. `rerun` does this for one reader, and can be differentiated. `single_edge` does it for many
-edges of a run, each carrying another output of its writer: those into the heads of a layer are
-attended together, then finished head by head.
+cut. Edges into the heads of a layer are attended together, then finished head by head.
 """
 
 from collections.abc import Iterator

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.engine.resume import rerun
-from graphcircuits.methods.prepare import prepare, settled
+from graphcircuits.methods.prepare import for_scoring, prepare
 from graphcircuits.subject.transformer import Run, Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -68,7 +68,7 @@ class SharedRead:
         if not positions or min(positions) < 0 or max(positions) >= length:
             raise ValueError(f"positions must be some of 0..{length - 1}, got {[*positions]}.")
         return cls(
-            subject=settled(subject, widen=False),
+            subject=for_scoring(subject, widen=False),
             pairs=prepare(subject, pairs),
             reader=reader,
             edges=tuple(edges),

@@ -15,10 +15,6 @@ What all runners promise:
 5. Files that workers write state the driver's command (`command.driver_command`).
 
 With equal numbers of threads the results are the same, whoever computes them.
-
-`InProcess` is the simplest runner. For those whose workers are elsewhere, `begin_worker` makes a
-process a worker, `messages_of` is what it sends about a job, and `Pending` knows which jobs are
-left.
 """
 
 import copy

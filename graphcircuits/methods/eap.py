@@ -40,8 +40,8 @@ from graphcircuits.methods.prepare import (
     POOLS,
     check_choice,
     check_positive,
-    placed,
-    settled,
+    for_scoring,
+    on_device,
 )
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs, check_losses
@@ -138,8 +138,8 @@ def attribute(
     A walk has points of its own, as many as there are shares, and they all count alike.
     """
     check_choice("pool", pool, POOLS)
-    subject = settled(subject, widen=False)
-    pairs = placed(subject, pairs)
+    subject = for_scoring(subject, widen=False)
+    pairs = on_device(subject, pairs)
     pairs = pairs.up_to_last_column() if subject.config.causal else pairs
     prompts, steps, numbers = _chunks(subject, pairs, len(shares), memory_limit)
 

@@ -51,9 +51,9 @@ from graphcircuits.methods.prepare import (
     Progress,
     Stop,
     check_positive,
+    for_scoring,
     masked_losses,
     prepare,
-    settled,
     trainable,
 )
 from graphcircuits.subject.transformer import Transformer
@@ -291,7 +291,7 @@ def _fit(
     """The locations after training; gates are the masks of edges unless `to_masks` is given."""
     steps, rate, prompts = descent.steps, descent.learning_rate, descent.prompts
     check_positive(steps=steps, learning_rate=rate, prompts=prompts, samples=samples)
-    subject = settled(subject)
+    subject = for_scoring(subject)
     pairs = trainable(subject, prepare(subject, pairs, memory_limit), memory_limit)
     pairs = pairs.up_to_last_column() if subject.config.causal else pairs
     losses = masked_losses(subject, pairs, memory_limit)

@@ -33,7 +33,7 @@ from graphcircuits.cases import load_case
 from graphcircuits.cases.case import DEFAULT_LABELS
 from graphcircuits.cases.multitask import multi_records
 from graphcircuits.methods.method import KnownMethod, Options, Scored
-from graphcircuits.methods.prepare import Progress, placed
+from graphcircuits.methods.prepare import Progress, on_device
 from graphcircuits.methods.shipped import PAPER, ChosenPredictor, choose_predictor
 from graphcircuits.predictor.ensemble import Ensemble, Prediction, blinded
 from graphcircuits.predictor.paths import along_paths
@@ -136,7 +136,7 @@ class LearnedMethod(KnownMethod):
         generator: torch.Generator,
     ) -> Prediction:
         """What the predictor says of a case, which is read once."""
-        pairs = placed(subject, pairs)
+        pairs = on_device(subject, pairs)
         ensemble = blinded(chosen.ensemble) if self.blind else chosen.ensemble
         ensemble = ensemble.to(subject.device)
         return ensemble.predict_case(subject, pairs, generator=generator, kind=chosen.kind)

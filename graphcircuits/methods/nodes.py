@@ -19,7 +19,7 @@ from torch import Tensor
 from graphcircuits.engine.memory import Footprint, at_once, explained
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import Effects, pooled
-from graphcircuits.methods.prepare import POOLS, check_choice, placed, settled
+from graphcircuits.methods.prepare import POOLS, check_choice, for_scoring, on_device
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -83,8 +83,8 @@ def _scores(
     check_choice("pool", pool, POOLS)
     if steps < 0:
         raise ValueError(f"steps must be at least 0, got {steps}.")
-    subject = settled(subject, widen=False)
-    pairs = placed(subject, pairs)
+    subject = for_scoring(subject, widen=False)
+    pairs = on_device(subject, pairs)
     size = Footprint(subject, pairs.clean.shape[1])
     numbers = size.backward + 2 * size.states
     prompts = min(len(pairs), at_once(subject, numbers, memory_limit))

@@ -38,9 +38,9 @@ from graphcircuits.methods.gates import Descent
 from graphcircuits.methods.prepare import (
     Progress,
     check_positive,
+    for_scoring,
     masked_losses,
     prepare,
-    settled,
     to_clean_output,
 )
 from graphcircuits.subject.transformer import Transformer
@@ -122,7 +122,7 @@ def pgexplainer(
         samples=samples,
         width=width,
     )
-    subject = settled(subject)
+    subject = for_scoring(subject)
     pairs = to_clean_output(subject, prepare(subject, pairs, memory_limit), memory_limit)
     described = standardized(describe(subject)).to(subject.dtype)
     distance = engine_distance(subject, pairs, memory_limit)

@@ -34,7 +34,7 @@ def prepare(subject: Transformer, pairs: Pairs, memory_limit: int | None = None)
 
     The runs take at most `memory_limit` bytes (one prompt at least).
     """
-    pairs = placed(subject, pairs)
+    pairs = on_device(subject, pairs)
     size = at_once(subject, Footprint(subject, pairs.clean.shape[1]).passing, memory_limit)
     parts, losses = [], []
     for part in pairs.split(size):
@@ -48,7 +48,7 @@ def prepare(subject: Transformer, pairs: Pairs, memory_limit: int | None = None)
     return parts[0] if len(parts) == 1 else Pairs.concatenate(parts)
 
 
-def placed(subject: Transformer, pairs: Pairs) -> Pairs:
+def on_device(subject: Transformer, pairs: Pairs) -> Pairs:
     """The pairs on the subject's device; what `prepare` can refuse without running the subject."""
     if pairs.identical:
         raise ValueError(
@@ -130,7 +130,7 @@ def masked_losses(subject: Transformer, pairs: Pairs, memory_limit: int | None) 
     return losses
 
 
-def settled(subject: Transformer, *, widen: bool = True) -> Transformer:
+def for_scoring(subject: Transformer, *, widen: bool = True) -> Transformer:
     """The same subject, its weights asking for no gradients and, if told, in single precision.
 
     Half precision has too few digits where scores are differences of losses, or where gates are

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from graphcircuits.io.store import StoreError, load_artifact, save_artifact, taken_apart
 from graphcircuits.methods.departure import Objective, Recipe, Sizes
-from graphcircuits.methods.prepare import Progress, Stop, prepare, settled
+from graphcircuits.methods.prepare import Progress, Stop, for_scoring, prepare
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -126,7 +126,7 @@ def refinement(
     recipe, about = recipe or Recipe(), {"steps": steps, "seconds": seconds}
     if steps is None and seconds is None:
         about["steps"] = STEPS
-    subject = settled(subject)
+    subject = for_scoring(subject)
     pairs = prepare(subject, pairs, memory_limit)
     objective = Objective.of(subject, pairs, recipe, memory_limit)
     start = rank_logits(scores.detach()).to(subject.device)

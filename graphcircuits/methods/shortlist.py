@@ -19,7 +19,7 @@ from graphcircuits.engine.resume import single_edge
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import eap_ig
 from graphcircuits.methods.method import FunctionMethod, Options
-from graphcircuits.methods.prepare import check_positive, settled
+from graphcircuits.methods.prepare import check_positive, for_scoring
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -106,7 +106,7 @@ class EdgeByEdge(FunctionMethod):
         edges = _tested(subject.graph, options)
         if edges * _operations(subject, pairs) < WORK:
             return []
-        subject = settled(subject)
+        subject = for_scoring(subject)
         some = pairs[: min(PROMPTS, len(pairs))].to(subject.device)
         seconds = self.seconds(subject, some) * edges * len(pairs) / len(some)
         if seconds < LONG:
