@@ -1,10 +1,4 @@
-"""`bench`: methods side by side on many subjects, as one call.
-
-1. Methods are names of the package's, functions of the user's, or both; cases are a word such as
-   `test`, or ids (`selection`).
-2. `finished` runs what is missing (`runs`) and gives the `Report` (`report`): rows, a table, a box
-   plot. `graphcircuits bench` calls it too, with several processes or a cluster where asked for.
-"""
+"""`bench`: methods side by side on many subjects, as one call."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
