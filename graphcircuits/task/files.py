@@ -31,9 +31,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
 from graphcircuits.engine.losses import OF_CLASSES
 from graphcircuits.io.files import StoreError, parse_json, read_text, write_atomic
 from graphcircuits.io.files import short as quoted
@@ -42,10 +39,10 @@ from graphcircuits.task.text import (
     PromptTable,
     answer_id,
     check_aligned,
-    filled,
     lacks_space,
     padding_id,
     prompt_ids,
+    table_of,
     warn_of_missing_spaces,
 )
 
@@ -111,18 +108,7 @@ def read_prompts(
             + (f" with {rows[0]['classes']} classes" if rows[0]["classes"] else "")
             + f" make a table of {cells} numbers, at most {MAX_CELLS} are read; split the file."
         )
-    scored = torch.zeros(len(rows), length, dtype=torch.bool)
-    for index, row in enumerate(rows):
-        scored[index, row["scored"]] = True
-    return PromptTable(
-        clean=filled([row["clean"] for row in rows], pad),
-        corrupted=filled([row["corrupted"] for row in rows], pad),
-        scored=scored,
-        correct=_spread(rows, "correct_idx", length),
-        incorrect=_spread(rows, "incorrect_idx", length),
-        target=_spread(rows, "target", length),
-        loss=rows[0].get("loss"),
-    )
+    return table_of(rows, pad)
 
 
 def write_prompts(path: str | Path, pairs: "Pairs") -> None:
@@ -388,18 +374,6 @@ def _whole(item: Any) -> int:
     if not number.is_integer():
         raise ValueError
     return int(number)
-
-
-def _spread(rows: list[dict[str, Any]], name: str, length: int) -> Tensor | None:
-    """A column's values at their scored positions, 0 elsewhere."""
-    if name not in rows[0]:
-        return None
-    dtype = torch.float64 if name == "target" else torch.int64
-    values = [torch.tensor(row[name], dtype=dtype) for row in rows]
-    spread = torch.zeros(len(rows), length, *values[0].shape[1:], dtype=dtype)
-    for index, row in enumerate(rows):
-        spread[index, row["scored"]] = values[index]
-    return spread
 
 
 def _classes(values: list[Any]) -> int | None:
