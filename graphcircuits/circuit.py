@@ -230,18 +230,19 @@ class Circuit:
         """
         return circuit_figure(
             self.graph,
-            self._numbers,
-            truth=None if truth is None else truth.on(self.graph)._numbers,
+            self.edge_numbers,
+            truth=None if truth is None else truth.on(self.graph).edge_numbers,
             title=title,
             ax=ax,
         )
 
     @property
-    def _numbers(self) -> list[int]:
+    def edge_numbers(self) -> list[int]:
+        """The edges by their numbers, in order."""
         return self.mask.nonzero().flatten().tolist()
 
     def _repr_html_(self) -> str:
-        return circuit_html(self.graph, self._numbers)
+        return circuit_html(self.graph, self.edge_numbers)
 
     # Files
 

@@ -239,8 +239,7 @@ class Result:
         # By NumPy, which has no half precision: PyTorch would wake its threads for each short step.
         half = self.scores.dtype in (torch.float16, torch.bfloat16)
         scores = (self.scores.float() if half else self.scores).numpy()
-        place = len(scores) - edges
-        cut = np.partition(scores, place)[place]
+        cut = np.partition(scores, len(scores) - edges)[len(scores) - edges]
         mask = scores > cut
         tied = np.flatnonzero(scores == cut)
         mask[tied[: edges - np.count_nonzero(mask)]] = True
@@ -262,8 +261,8 @@ class Result:
         if likely is not None:
             likely, _ = grouped(graph, likely, none)
         # The curve counted edges of the other graph.
-        own = {"graph": graph, "scores": scores, "chosen": chosen, "probabilities": likely}
-        return replace(self, **own, curve=None)
+        changed = {"graph": graph, "scores": scores, "chosen": chosen, "probabilities": likely}
+        return replace(self, **changed, curve=None)
 
     def head_level(self) -> dict[str, float]:
         """The best of q, k and v for each pair of components; `input->logits` is left out."""
@@ -277,9 +276,9 @@ class Result:
         likely = self.top_probabilities(self.graph.n_edges)
         named = [] if likely is None else ["probability"]
         writer.writerow(["rank", "edge", "writer", "reader", "score", *named])
-        for place, (name, score) in enumerate(self.top(self.graph.n_edges)):
-            row = [place + 1, name, *name.split("->"), repr(score)]
-            writer.writerow(row if likely is None else [*row, f"{likely[place]:.6g}"])
+        for index, (name, score) in enumerate(self.top(self.graph.n_edges)):
+            row = [index + 1, name, *name.split("->"), repr(score)]
+            writer.writerow(row if likely is None else [*row, f"{likely[index]:.6g}"])
         return buffer.getvalue()
 
     def to_dot(self, circuit: Circuit | None = None) -> str:
@@ -341,14 +340,14 @@ class Result:
             raise ValueError(f"give a circuit or a number of edges, got both, and {edges} edges.")
         if circuit is None:
             circuit = self._shown() if edges is None else self.circuit(edges=edges)
-        own = circuit.on(self.graph)
+        circuit = circuit.on(self.graph)
         true = None if truth is None else truth.on(self.graph)
-        drawn = (own if true is None else own | true).mask.nonzero().flatten()
+        drawn = (circuit if true is None else circuit | true).mask.nonzero().flatten()
         named = " of ".join(text for text in (self.method, self.subject) if text)
         return circuit_figure(
             self.graph,
-            own.mask.nonzero().flatten().tolist(),
-            truth=None if true is None else true.mask.nonzero().flatten().tolist(),
+            circuit.edge_numbers,
+            truth=None if true is None else true.edge_numbers,
             scores=dict(zip(drawn.tolist(), self.scores[drawn].tolist(), strict=True)),
             title=named,
             ax=ax,

@@ -4,17 +4,12 @@
 """
 
 import math
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Literal, get_args, get_origin
 
 from torch import Tensor
 
-POSITIONS = ("learned", "rotary", "none")
 ROTARY_SCALINGS = ("linear", "llama3")
-NORM_PLACES = ("before", "after", "both")
-QK_NORMS = ("none", "head", "joint")
-NORMS = ("none", "layer", "rms")
-ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "silu")
 ABOVE_ZERO = ("embedding_scale", "attention_scale", "score_cap", "logit_cap", "window_rotary_base")
 
 
@@ -120,12 +115,11 @@ class TransformerConfig:
         ]
         if self.n_groups < 1 or self.n_heads % self.n_groups:
             problems.append(f"n_kv_heads must divide n_heads={self.n_heads}, got {self.n_groups}")
-        choices = {"positions": POSITIONS, "norm": NORMS, "activation": ACTIVATIONS}
-        choices |= {"qk_norm": QK_NORMS, "norm_places": NORM_PLACES}
         problems += [
-            f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}"
-            for name, known in choices.items()
-            if getattr(self, name) not in known
+            f"{field.name} must be one of {', '.join(get_args(field.type))}, got {value!r}"
+            for field in fields(self)
+            if get_origin(field.type) is Literal
+            and (value := getattr(self, field.name)) not in get_args(field.type)
         ]
         rotary_fits = self.rotary_size % 2 == 0 and 2 <= self.rotary_size <= self.d_head
         if self.positions == "rotary" and not rotary_fits:

@@ -29,11 +29,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
+from graphcircuits.engine.losses import OF_CLASSES
 from graphcircuits.io.files import StoreError, parse_json, read_text, write_atomic
 from graphcircuits.io.files import short as quoted
 from graphcircuits.subject.codec import Codec
@@ -41,12 +39,15 @@ from graphcircuits.task.text import (
     PromptTable,
     answer_id,
     check_aligned,
-    filled,
     lacks_space,
     padding_id,
     prompt_ids,
+    table_of,
     warn_of_missing_spaces,
 )
+
+if TYPE_CHECKING:
+    from graphcircuits.task.pairs import Pairs
 
 MAX_CELLS = 2**26
 """Numbers in one column of a table: half a GiB. A short line can ask for a wide table, since every
@@ -107,41 +108,27 @@ def read_prompts(
             + (f" with {rows[0]['classes']} classes" if rows[0]["classes"] else "")
             + f" make a table of {cells} numbers, at most {MAX_CELLS} are read; split the file."
         )
-    scored = torch.zeros(len(rows), length, dtype=torch.bool)
-    for index, row in enumerate(rows):
-        scored[index, row["scored"]] = True
-    return PromptTable(
-        clean=filled([row["clean"] for row in rows], pad),
-        corrupted=filled([row["corrupted"] for row in rows], pad),
-        scored=scored,
-        correct=_spread(rows, "correct_idx", length),
-        incorrect=_spread(rows, "incorrect_idx", length),
-        target=_spread(rows, "target", length),
-        loss=rows[0].get("loss"),
-    )
+    return table_of(rows, pad)
 
 
-def write_prompts(path: str | Path, table: PromptTable) -> None:
-    """Write a table as `.csv` or `.jsonl`."""
+def write_prompts(path: str | Path, pairs: "Pairs") -> None:
+    """Write pairs as `.csv` or `.jsonl`."""
     suffix = Path(path).suffix
     if suffix not in (".csv", ".jsonl"):
         raise ValueError(f"pairs are saved as .csv or .jsonl, got {path}.")
-    if suffix == ".csv" and table.target is not None and table.target.ndim == 3:
+    if suffix == ".csv" and pairs.targets is not None and pairs.targets.ndim == 3:
         raise ValueError(f"CSV has no room for distributions; save as .jsonl instead of {path}.")
-    values = {
-        "correct_idx": table.correct,
-        "incorrect_idx": table.incorrect,
-        "target": table.target,
-    }
+    right = "correct_idx" if pairs.loss_name in OF_CLASSES else "target"
+    values = {right: pairs.targets, "incorrect_idx": pairs.incorrect}
     rows = []
-    for index, scored in enumerate(table.scored):
+    for index, scored in enumerate(pairs.scored):
         row: dict[str, Any] = {
-            "clean": table.clean[index].tolist(),
-            "corrupted": table.corrupted[index].tolist(),
+            "clean": pairs.clean[index].tolist(),
+            "corrupted": pairs.corrupted[index].tolist(),
         }
         row |= {name: x[index, scored].tolist() for name, x in values.items() if x is not None}
         row["scored"] = scored.nonzero().flatten().tolist()
-        rows.append(row if table.loss is None else row | {"loss": table.loss})
+        rows.append(row | {"loss": pairs.loss_name})
     if suffix == ".jsonl":
         text = "".join(json.dumps(row) + "\n" for row in rows)
     else:
@@ -387,18 +374,6 @@ def _whole(item: Any) -> int:
     if not number.is_integer():
         raise ValueError
     return int(number)
-
-
-def _spread(rows: list[dict[str, Any]], name: str, length: int) -> Tensor | None:
-    """A column's values at their scored positions, 0 elsewhere."""
-    if name not in rows[0]:
-        return None
-    dtype = torch.float64 if name == "target" else torch.int64
-    values = [torch.tensor(row[name], dtype=dtype) for row in rows]
-    spread = torch.zeros(len(rows), length, *values[0].shape[1:], dtype=dtype)
-    for index, row in enumerate(rows):
-        spread[index, row["scored"]] = values[index]
-    return spread
 
 
 def _classes(values: list[Any]) -> int | None:

@@ -296,17 +296,7 @@ class Pairs:
         """Write `.csv` or `.jsonl` (`graphcircuits.task.files`), prompts as token ids."""
         if not isinstance(self.loss_name, str):
             raise ValueError("a loss function cannot be written to a file; save named losses only.")
-        labelled = self.loss_name in ("cross-entropy", "logit-diff")
-        table = PromptTable(
-            clean=self.clean,
-            corrupted=self.corrupted,
-            scored=self.scored,
-            correct=self.targets if labelled else None,
-            incorrect=self.incorrect,
-            target=None if labelled else self.targets,
-            loss=self.loss_name,
-        )
-        write_prompts(path, table)
+        write_prompts(path, self)
 
     @classmethod
     def from_text(

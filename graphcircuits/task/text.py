@@ -55,10 +55,38 @@ class PromptTable:
         return "l1" if self.target is not None and self.target.ndim == 2 else "kl"
 
 
-def filled(prompts: Sequence[Sequence[int]], pad: int | None) -> Int[Tensor, "batch pos"]:
-    """Prompts of one width; `pad` is read only where one is shorter."""
-    width = max(map(len, prompts))
-    return torch.tensor([[*ids, *[pad] * (width - len(ids))] for ids in prompts])
+def table_of(rows: Sequence[Mapping[str, Any]], pad: int | None) -> PromptTable:
+    """Rows of token ids, scored positions, and one value for each of these, as a table.
+
+    `pad` is read only where a prompt is shorter than others.
+    """
+    length = max(len(row["clean"]) for row in rows)
+
+    def tokens(side: str) -> Tensor:
+        return torch.tensor([[*row[side], *[pad] * (length - len(row[side]))] for row in rows])
+
+    def spread(name: str, dtype: torch.dtype = torch.int64) -> Tensor | None:
+        """A column's values at their scored positions, 0 elsewhere."""
+        if name not in rows[0]:
+            return None
+        values = [torch.tensor(row[name], dtype=dtype) for row in rows]
+        column = torch.zeros(len(rows), length, *values[0].shape[1:], dtype=dtype)
+        for index, row in enumerate(rows):
+            column[index, row["scored"]] = values[index]
+        return column
+
+    scored = torch.zeros(len(rows), length, dtype=torch.bool)
+    for index, row in enumerate(rows):
+        scored[index, row["scored"]] = True
+    return PromptTable(
+        clean=tokens("clean"),
+        corrupted=tokens("corrupted"),
+        scored=scored,
+        correct=spread("correct_idx"),
+        incorrect=spread("incorrect_idx"),
+        target=spread("target", torch.float64),
+        loss=rows[0].get("loss"),
+    )
 
 
 def text_table(
@@ -76,25 +104,24 @@ def text_table(
     given = {"clean": clean, "corrupted": corrupted, "correct": correct, "incorrect": incorrect}
     _check_columns(given)
     columns = {name: list(values) for name, values in given.items() if values is not None}
-    prompts: dict[str, list[list[int]]] = {"clean": [], "corrupted": []}
-    answers: dict[str, list[int]] = {"correct": [], "incorrect": []}
+    rows: list[dict[str, list[int]]] = []
     problems, unspaced = [], []
     for index in range(len(columns["clean"])):
         try:
-            texts = {name: columns[name][index] for name in prompts}
+            texts = {name: columns[name][index] for name in ("clean", "corrupted")}
             if chat:
                 texts = {name: chat_prompt(tokenizer, text) for name, text in texts.items()}
-            ids = {name: prompt_ids(tokenizer, text, chat=chat) for name, text in texts.items()}
-            check_aligned(ids["clean"], ids["corrupted"], tokenizer)
-            for name, column in prompts.items():
-                column.append(ids[name])
-            for name in columns.keys() & answers.keys():
+            row = {name: prompt_ids(tokenizer, text, chat=chat) for name, text in texts.items()}
+            check_aligned(row["clean"], row["corrupted"], tokenizer)
+            row["scored"] = [len(row["clean"]) - 1]
+            for name in columns.keys() & {"correct", "incorrect"}:
                 answer = columns[name][index]
-                answers[name].append(
+                row[f"{name}_idx"] = [
                     answer_id(tokenizer, texts["clean"], answer, chat=chat, name=name)
-                )
+                ]
                 if not chat and lacks_space(tokenizer, texts["clean"], answer):
                     unspaced.append(answer)
+            rows.append(row)
         except ValueError as error:
             problems.append(f"pair {index}: {str(error).removesuffix('.')}")
             if len(problems) == SHOWN:
@@ -102,7 +129,7 @@ def text_table(
     if problems:
         raise ValueError("; ".join(problems) + ".")
     warn_of_missing_spaces(unspaced)
-    lengths = [len(ids) for ids in prompts["clean"]]
+    lengths = [len(row["clean"]) for row in rows]
     if not padding and min(lengths) < max(lengths):
         low, high = lengths.index(min(lengths)), lengths.index(max(lengths))
         raise ValueError(
@@ -110,19 +137,7 @@ def text_table(
             f"{lengths[low]} tokens and pair {high} has {lengths[high]}; let them be padded, or "
             "give those of one length at a time."
         )
-    width, pad = max(lengths), padding_id(tokenizer)
-    last = torch.tensor(lengths)[:, None] - 1 == torch.arange(width)
-
-    def spread(name: str) -> Tensor | None:
-        return torch.tensor(answers[name])[:, None] * last if answers[name] else None
-
-    return PromptTable(
-        clean=filled(prompts["clean"], 0 if pad is None else pad),
-        corrupted=filled(prompts["corrupted"], 0 if pad is None else pad),
-        scored=last,
-        correct=spread("correct"),
-        incorrect=spread("incorrect"),
-    )
+    return table_of(rows, padding_id(tokenizer) or 0)
 
 
 def prompt_ids(tokenizer: Any, text: Any, *, chat: bool = False) -> list[int]:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from graphcircuits.io.files import StoreError
 from graphcircuits.subject.codec import Codec
-from graphcircuits.task.files import ALIASES, read_prompts, write_prompts
+from graphcircuits.task.files import ALIASES, read_prompts
+from graphcircuits.task.pairs import Pairs
 from graphcircuits.task.text import PromptTable
 from tests import text
 from tests.damage import limits
@@ -141,24 +142,32 @@ def test_round_trip(tmp_path: Path, seed: int, data: st.DataObject) -> None:
     numbers = torch.randn(batch, pos, 3, generator=generator, dtype=torch.float64)
     if form == "distributions":
         suffix = ".jsonl"
-    target = {"numbers": numbers[..., 0] * scored, "distributions": numbers * scored[..., None]}
-    table = PromptTable(
+    losses = {"classes": "cross-entropy", "both": "logit-diff", "numbers": "l1"}
+    targets = {
+        "classes": ids() * scored,
+        "both": ids() * scored,
+        "numbers": numbers[..., 0] * scored,
+        "distributions": numbers.softmax(-1) * scored[..., None],
+    }
+    pairs = Pairs(
         clean=ids(),
         corrupted=ids(),
         scored=scored,
-        correct=ids() * scored if form in ("classes", "both") else None,
+        loss_name=losses.get(form, "kl"),
+        targets=targets.get(form),
         incorrect=ids() * scored if form == "both" else None,
-        target=target.get(form),
-        loss=data.draw(st.sampled_from([None, "kl"])),
     )
-    write_prompts(tmp_path / f"pairs{suffix}", table)
-    assert same(read_prompts(tmp_path / f"pairs{suffix}"), table)
+    pairs.save(tmp_path / f"pairs{suffix}")
+    again = Pairs.load(tmp_path / f"pairs{suffix}")
+    assert again.loss_name == pairs.loss_name
+    assert again._tensors().keys() == pairs._tensors().keys()
+    assert all(torch.equal(x, again._tensors()[name]) for name, x in pairs._tensors().items())
 
 
 def test_only_the_two_forms(tmp_path: Path) -> None:
-    table = read_prompts(write(tmp_path, "clean,corrupted\n1,2\n"))
+    pairs = Pairs.load(write(tmp_path, "clean,corrupted\n1,2\n"))
     with pytest.raises(ValueError, match=r"pairs are saved as \.csv or \.jsonl, got .*pairs\.txt"):
-        write_prompts(tmp_path / "pairs.txt", table)
+        pairs.save(tmp_path / "pairs.txt")
     with pytest.raises(ValueError, match=r"are read from \.csv or \.jsonl files, got .*\.txt"):
         read_prompts(tmp_path / "pairs.txt")
 
