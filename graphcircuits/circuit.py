@@ -72,7 +72,7 @@ class Circuit:
         names = list(dict.fromkeys(names))
         edges = [graph.find_edge(name) for name in names]
         if unknown := sorted(n for n, edge in zip(names, edges, strict=True) if edge is None):
-            reasons = [_reason(graph, name) for name in unknown[:_SHOWN]]
+            reasons = [graph.why_unknown(name) for name in unknown[:_SHOWN]]
             if len(unknown) > _SHOWN:
                 reasons.append(f"and {len(unknown) - _SHOWN} more")
             raise ValueError(
@@ -269,21 +269,18 @@ class Circuit:
         try:
             graph = load_config(ComponentGraph, artifact.config)
             if suffix == ".json":
-                return cls._from_list(graph, artifact.meta.get("edges"))
+                names = artifact.meta.get("edges")
+                if not isinstance(names, list) or not all(isinstance(x, str) for x in names):
+                    raise ValueError("its meta must hold 'edges', a list of names.")
+                if problem := _too_large(graph):
+                    raise ValueError(f"{problem}.")
+                return cls.from_names(graph, names)
             mask = artifact.tensors.get("mask")
             if mask is None or mask.dtype != torch.bool:
                 raise ValueError("it must hold a tensor 'mask' of booleans.")
             return cls(graph, mask)
         except ValueError as error:
             raise StoreError(f"{path} is not a whole circuit: {error}") from error
-
-    @classmethod
-    def _from_list(cls, graph: ComponentGraph, names: object) -> "Circuit":
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError("its meta must hold 'edges', a list of names.")
-        if problem := _too_large(graph):
-            raise ValueError(f"{problem}.")
-        return cls.from_names(graph, names)
 
 
 def _too_large(graph: ComponentGraph) -> str | None:
@@ -293,14 +290,6 @@ def _too_large(graph: ComponentGraph) -> str | None:
         f"names are stored for graphs of up to {JSON_NODES:,} nodes and {JSON_EDGES:,} edges, "
         f"this one has {graph.n_nodes:,} and {graph.n_edges:,}"
     )
-
-
-def _reason(graph: ComponentGraph, name: str) -> str:
-    try:
-        graph.edge_index(name)
-    except ValueError as error:
-        return str(error)
-    raise AssertionError(f"{name} is an edge")
 
 
 def on_paths(graph: ComponentGraph, mask: Bool[Tensor, " edge"]) -> Bool[Tensor, " edge"]:

@@ -233,17 +233,13 @@ class ComponentGraph:
 
     @cached_property
     def reader_names(self) -> tuple[str, ...]:
-        letter = self._group_letter
+        letter = "h" if self.n_groups == self.n_heads else "g"
         names = []
         for layer in range(self.n_layers):
             names += [f"a{layer}.h{head}<q>" for head in range(self.n_heads)]
             names += [f"a{layer}.{letter}{g}<{kv}>" for kv in "kv" for g in range(self.n_groups)]
             names.append(f"m{layer}")
         return (*names, "logits")
-
-    @property
-    def _group_letter(self) -> str:
-        return "h" if self.n_groups == self.n_heads else "g"
 
     # Edges
 
@@ -306,16 +302,9 @@ class ComponentGraph:
     def edge_index(self, name: str) -> int:
         """The number of a named edge; an unknown name is an error that says what is near."""
         edge = self.find_edge(name)
-        if edge is not None:
-            return edge
-        writer, _, reader = name.partition("->")
-        if writer not in self._writer_number or reader not in self._reader_number:
-            raise ValueError(f"unknown edge {name!r}; {self._near_misses(writer, reader)}")
-        last = self._read_counts[self._reader_number[reader]] - 1
-        raise ValueError(
-            f"unknown edge {name!r}; {reader} reads only the writers up to "
-            f"{self.writer_names[last]}, and {writer} comes after them."
-        )
+        if edge is None:
+            raise ValueError(self.why_unknown(name))
+        return edge
 
     def edge_indices(self, names: Iterable[str]) -> Int[Tensor, " chosen"]:
         """The numbers of named edges, in the order given."""
@@ -333,15 +322,25 @@ class ComponentGraph:
     def _reader_number(self) -> dict[str, int]:
         return {name: number for number, name in enumerate(self.reader_names)}
 
-    def _near_misses(self, writer: str, reader: str) -> str:
+    def why_unknown(self, name: str) -> str:
+        """What is wrong with the name of an edge that the graph does not have."""
+        writer, _, reader = name.partition("->")
         hints = []
-        if writer not in self._writer_number:
-            near = get_close_matches(writer, self.writer_names, n=3, cutoff=0.4)
-            hints.append(f"no writer {writer!r} (near: {', '.join(near) or 'none'})")
-        if reader not in self._reader_number:
-            near = get_close_matches(reader, self.reader_names, n=3, cutoff=0.4)
-            hints.append(f"no reader {reader!r} (near: {', '.join(near) or 'none'})")
-        return "; ".join(hints) + f" in a graph of {self.n_layers} layers x {self.n_heads} heads."
+        for kind, end, names in (
+            ("writer", writer, self.writer_names),
+            ("reader", reader, self.reader_names),
+        ):
+            if end not in names:
+                near = get_close_matches(end, names, n=3, cutoff=0.4)
+                hints.append(f"no {kind} {end!r} (near: {', '.join(near) or 'none'})")
+        if hints:
+            sizes = f"{self.n_layers} layers x {self.n_heads} heads"
+            return f"unknown edge {name!r}; {'; '.join(hints)} in a graph of {sizes}."
+        last = self._read_counts[self._reader_number[reader]] - 1
+        return (
+            f"unknown edge {name!r}; {reader} reads only the writers up to "
+            f"{self.writer_names[last]}, and {writer} comes after them."
+        )
 
     # Head level: q, k and v of a head are one
 

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from graphcircuits.adapters import interpbench
 from graphcircuits.adapters.load import load_model
-from graphcircuits.cases.collection import load_corpus
-from graphcircuits.cases.shards import MANIFEST, shard_path
+from graphcircuits.cases.collection import MANIFEST, load_corpus, shard_path
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.config import load_config
@@ -42,6 +41,7 @@ from graphcircuits.task.pairs import Pairs
 from graphcircuits.task.stored import StoredPrompts
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.sources import language_sources
+from lab.benchmarks.interpbench_export import export_interpbench
 from lab.factory.language import folder as language_folder
 from lab.factory.language.report import markdown
 from lab.factory.shards import ShardContent, write_manifest, write_shard
@@ -318,7 +318,7 @@ def interpbench_folder(folder: Path) -> Opened:
     made = Transformer.random(make_config(n_layers=1, n_heads=2), torch.Generator().manual_seed(0))
     circuit = Circuit.from_names(made.graph, ["input->m0", "m0->logits"])
     whole = Transformer(made.config, made.weights, Codec(("a", "b", "c"), (0, 1, 2)))
-    interpbench.export_interpbench(folder, whole, circuit, {"lr": 0.1})
+    export_interpbench(folder, whole, circuit, {"lr": 0.1})
     names = (interpbench.MODEL, interpbench.CONFIG, interpbench.EDGES, interpbench.META)
     model, config, edges, meta = (folder / name for name in names)
     state = torch.load(model, weights_only=True)

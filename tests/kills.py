@@ -29,8 +29,8 @@ import typer
 
 from graphcircuits.cases.build import BuildConfig, build
 from graphcircuits.cases.case import Case
+from graphcircuits.cases.collection import MANIFEST
 from graphcircuits.cases.orders import Order
-from graphcircuits.cases.shards import MANIFEST
 from graphcircuits.commands.localize import localize
 from graphcircuits.commands.output import INTERRUPTED
 from graphcircuits.commands.train import train

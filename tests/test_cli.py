@@ -215,7 +215,7 @@ def test_localize_a_subject_of_your_own(command: Command, tmp_path: Path) -> Non
 
 
 def test_localize_a_folder_of_interpbench(command: Command, tmp_path: Path) -> None:
-    from graphcircuits.adapters.interpbench import export_interpbench
+    from lab.benchmarks.interpbench_export import export_interpbench
 
     case = load_case("ib-3")
     export_interpbench(tmp_path / "3", case.subject(), case.circuit, {})

@@ -13,13 +13,13 @@ from graphcircuits.adapters.interpbench import (
     CONFIG,
     EDGES,
     MODEL,
-    export_interpbench,
     import_interpbench,
 )
 from graphcircuits.circuit import Circuit
 from graphcircuits.io.store import StoreError
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer
+from lab.benchmarks.interpbench_export import export_interpbench
 from tests.damage import limits
 from tests.subjects import make_config
 

@@ -25,14 +25,15 @@ from torch import Tensor
 from graphcircuits.adapters.gguf_families import (
     ARCHITECTURES,
     ROTARY,
+    WHOLE,
     Architecture,
     layer_in,
-    layer_tensors,
-    other_tensors,
+    stored_tensors,
 )
 from graphcircuits.adapters.gguf_file import GgufFile, read_gguf
 from graphcircuits.adapters.gguf_tokenizer import read_tokenizer
 from graphcircuits.adapters.hf_families import few
+from graphcircuits.adapters.rows import from_rows
 from graphcircuits.io.files import StoreError, short
 from graphcircuits.io.store import check_finite
 from graphcircuits.subject.layers import RotaryScaling
@@ -163,14 +164,7 @@ def _rotary_factors(file: GgufFile) -> Tensor | None:
 
 def _check(file: GgufFile, settings: Settings, config: TransformerConfig) -> None:
     """Refuse what a subject of this configuration would leave out, or lacks."""
-    architecture = ARCHITECTURES[settings.architecture]
-    needed, optional = other_tensors(config), dict[str, tuple[int, ...]]()
-    in_layer, may_be = layer_tensors(architecture, config)
-    for layer in range(config.n_layers):
-        needed |= {f"blk.{layer}.{name}": shape for name, shape in in_layer.items()}
-        optional |= {f"blk.{layer}.{name}": shape for name, shape in may_be.items()}
-    if config.positions == "rotary":
-        optional[ROTARY] = (config.rotary_size // 2,)
+    needed, optional = stored_tensors(ARCHITECTURES[settings.architecture], config)
     known, stored = needed | optional, _shapes(file)
     problems = []
     if unread := settings.unread():
@@ -195,12 +189,9 @@ def _weights(file: GgufFile, settings: Settings, config: TransformerConfig) -> d
     weights: dict[str, Any] = {
         name: torch.zeros(shape, dtype=dtype) for name, shape in weight_shapes(config).items()
     }
-    whole = {"W_E": "token_embd.weight", "W_pos": "position_embd.weight", "W_U": "output.weight"}
-    whole |= {"final_norm_w": "output_norm.weight", "final_norm_b": "output_norm.bias"}
-    for ours, name in whole.items():
-        if ours in weights:
-            values = torch.from_numpy(file.numbers(name))
-            weights[ours].copy_(values.T if ours == "W_U" else values)
+    for ours in WHOLE.keys() & weights.keys():
+        rows = torch.from_numpy(file.numbers(WHOLE[ours]))
+        weights[ours].copy_(from_rows(ours, rows, weights[ours].shape))
     for layer in range(config.n_layers):
         prefix = f"blk.{layer}."
         tensors = {

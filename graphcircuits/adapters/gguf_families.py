@@ -2,7 +2,7 @@
 
 1. `ARCHITECTURES` says what an architecture fixes and no file does, as it is in llama.cpp: which
    layers have a window, the activation, the scale of Gemma's embedding.
-2. `layer_tensors` and `other_tensors` list the tensors of a file with their shapes.
+2. `stored_tensors` lists the tensors of a file with their shapes.
 3. `layer_in` turns the tensors of one layer into weights by our names.
 
 Norm weights of Gemma include the one that its own code adds. Of `llama`, rows of queries and keys
@@ -15,7 +15,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from graphcircuits.subject.transformer import TransformerConfig
+from graphcircuits.adapters.rows import Shape, from_rows, halves, layer_shapes, stored_shape
+from graphcircuits.subject.transformer import TransformerConfig, weight_shapes
 
 ROTARY = "rope_freqs.weight"
 """What each rotary frequency is divided by: how llama3's scaling is stored."""
@@ -38,7 +39,7 @@ class Architecture:
     may_tie: bool = True
     """Without an output matrix the embedding takes its place."""
     biases: frozenset[str] = frozenset()
-    """Tensors of a layer that may have a bias; with LayerNorm all have one."""
+    """That a layer may have, by our names; with LayerNorm all are there."""
     scaled_embedding: bool = False
     window: int = 0
     """The window where the metadata gives none; 0 means that there is none then."""
@@ -49,11 +50,11 @@ class Architecture:
     """With so many layers the scale of scores follows d_model / heads: the largest of a family."""
 
 
-_QKV = frozenset({"attn_q", "attn_k", "attn_v"})
+_QKV = frozenset({"b_Q", "b_K", "b_V"})
 ARCHITECTURES = {
     "llama": Architecture(
         interleaved=True,
-        biases=_QKV | {"attn_output", "ffn_up", "ffn_down"},
+        biases=_QKV | {"b_O", "b_in", "b_out"},
         window_period=0,
     ),
     "qwen2": Architecture(biases=_QKV),
@@ -85,106 +86,71 @@ ARCHITECTURES = {
 }
 
 
-def other_tensors(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-    """The tensors outside the layers, by name, with their shapes."""
-    shapes: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (config.d_vocab, config.d_model),
-        "output_norm.weight": (config.d_model,),
-    }
-    if config.norm == "layer":
-        shapes["output_norm.bias"] = (config.d_model,)
-    if config.positions == "learned":
-        shapes["position_embd.weight"] = (config.n_ctx, config.d_model)
-    if not config.tied_unembedding:
-        shapes["output.weight"] = (config.d_vocab_out, config.d_model)
-    return shapes
-
-
-def layer_tensors(
-    architecture: Architecture, config: TransformerConfig
-) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-    """The tensors of a layer, by name, with their shapes: those it has and those it may have."""
-    d_model, d_mlp = config.d_model, config.d_mlp
-    queries, keys = config.n_heads * config.d_head, config.n_groups * config.d_head
-    matrices: dict[str, tuple[int, ...]] = {
-        "attn_output": (d_model, queries),
-        "ffn_up": (d_mlp, d_model),
-        "ffn_down": (d_model, d_mlp),
-    }
-    if architecture.fused:
-        matrices["attn_qkv"] = (queries + 2 * keys, d_model)
-    else:
-        matrices |= {"attn_q": (queries, d_model)}
-        matrices |= {"attn_k": (keys, d_model), "attn_v": (keys, d_model)}
-    if architecture.gated:
-        matrices["ffn_gate"] = (d_mlp, d_model)
-    norms: dict[str, tuple[int, ...]] = {}
-    if architecture.norm_places != "after":
-        norms |= {"attn_norm": (d_model,), "ffn_norm": (d_model,)}
-    if architecture.norm_places != "before":
-        norms |= {"post_attention_norm": (d_model,), "post_ffw_norm": (d_model,)}
-    if architecture.qk_norm != "none":
-        per_head = architecture.qk_norm == "head"
-        norms["attn_q_norm"] = (config.d_head if per_head else queries,)
-        norms["attn_k_norm"] = (config.d_head if per_head else keys,)
-    needed = {f"{name}.weight": shape for name, shape in (matrices | norms).items()}
-    if architecture.norm == "layer":
-        needed |= {f"{name}.bias": shape[:1] for name, shape in (matrices | norms).items()}
-    optional = {
-        f"{name}.bias": shape[:1] for name, shape in matrices.items() if name in architecture.biases
-    }
-    return needed, optional
-
-
+WHOLE = {
+    "W_E": "token_embd.weight",
+    "W_pos": "position_embd.weight",
+    "W_U": "output.weight",
+    "final_norm_w": "output_norm.weight",
+    "final_norm_b": "output_norm.bias",
+}
+"""Our names -> those of tensors outside the layers."""
+_MATRICES = {"Q": "attn_q", "K": "attn_k", "V": "attn_v", "O": "attn_output"}
+_MATRICES |= {"in": "ffn_up", "gate": "ffn_gate", "out": "ffn_down"}
 _NORMS = {
     "attn_norm": "attn_norm",
-    "ffn_norm": "mlp_norm",
-    "post_attention_norm": "attn_out_norm",
-    "post_ffw_norm": "mlp_out_norm",
+    "mlp_norm": "ffn_norm",
+    "attn_out_norm": "post_attention_norm",
+    "mlp_out_norm": "post_ffw_norm",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
 }
+_IN_LAYER = {
+    **{f"W_{ours}": f"{name}.weight" for ours, name in _MATRICES.items()},
+    **{f"b_{ours}": f"{name}.bias" for ours, name in _MATRICES.items()},
+    **{f"{ours}_w": f"{name}.weight" for ours, name in _NORMS.items()},
+    **{f"{ours}_b": f"{name}.bias" for ours, name in _NORMS.items()},
+}
+
+
+def stored_tensors(
+    architecture: Architecture, config: TransformerConfig
+) -> tuple[dict[str, Shape], dict[str, Shape]]:
+    """The tensors of a file, by name, with their shapes: those it has and those it may have."""
+    in_layer: dict[str, Shape] = {}
+    may_be: dict[str, Shape] = {}
+    for ours, shape in layer_shapes(config).items():
+        if config.norm == "layer" or not ours.startswith("b_"):
+            in_layer[_IN_LAYER[ours]] = stored_shape(ours, shape)
+        elif ours in architecture.biases:
+            may_be[_IN_LAYER[ours]] = stored_shape(ours, shape)
+    if architecture.fused:
+        for kind in ("weight", "bias"):
+            shapes = [in_layer.pop(f"attn_{x}.{kind}") for x in "qkv"]
+            in_layer[f"attn_qkv.{kind}"] = (sum(x[0] for x in shapes), *shapes[0][1:])
+    whole = {x: shape for x, shape in weight_shapes(config).items() if x in WHOLE}
+    needed = {WHOLE[ours]: stored_shape(ours, shape) for ours, shape in whole.items()}
+    optional: dict[str, Shape] = {}
+    for layer in range(config.n_layers):
+        needed |= {f"blk.{layer}.{name}": shape for name, shape in in_layer.items()}
+        optional |= {f"blk.{layer}.{name}": shape for name, shape in may_be.items()}
+    if config.positions == "rotary":
+        optional[ROTARY] = (config.rotary_size // 2,)
+    return needed, optional
 
 
 def layer_in(
     architecture: Architecture, config: TransformerConfig, tensors: dict[str, Tensor]
 ) -> dict[str, Tensor]:
     """The weights of one layer by our names; biases that the file lacks are left out."""
-    tensors = dict(tensors)
-    n_heads, n_groups, d_head = config.n_heads, config.n_groups, config.d_head
-    heads = {"q": n_heads, "k": n_groups, "v": n_groups}
     if architecture.fused:
+        sizes = [n * config.d_head for n in (config.n_heads, config.n_groups, config.n_groups)]
         for kind in ("weight", "bias"):
-            rows_of = tensors.pop(f"attn_qkv.{kind}").split([n * d_head for n in heads.values()])
-            tensors |= {f"attn_{x}.{kind}": rows for x, rows in zip(heads, rows_of, strict=True)}
-    weights = {
-        "W_O": tensors["attn_output.weight"].T.unflatten(0, (n_heads, d_head)),
-        "W_in": tensors["ffn_up.weight"].T,
-        "W_out": tensors["ffn_down.weight"].T,
-    }
-    biases = {"b_O": "attn_output", "b_in": "ffn_up", "b_out": "ffn_down"}
-    weights |= {
-        ours: tensors[f"{name}.bias"] for ours, name in biases.items() if f"{name}.bias" in tensors
-    }
-    if architecture.gated:
-        weights["W_gate"] = tensors["ffn_gate.weight"].T
-    for x, n in heads.items():
-        for ours, kind in (("W", "weight"), ("b", "bias")):
-            if (rows := tensors.get(f"attn_{x}.{kind}")) is None:
-                continue
-            if architecture.interleaved and x != "v":
-                rows = halves(rows, n)
-            by_head = rows.unflatten(0, (n, d_head))
-            weights[f"{ours}_{x.upper()}"] = by_head.mT if ours == "W" else by_head
-        if (norm := tensors.get(f"attn_{x}_norm.weight")) is not None:
-            joint = architecture.qk_norm == "joint"
-            weights[f"{x}_norm_w"] = norm.unflatten(0, (n, d_head)) if joint else norm
-    for name, ours in _NORMS.items():
-        for end, kind in (("w", "weight"), ("b", "bias")):
-            if (norm := tensors.get(f"{name}.{kind}")) is not None:
-                weights[f"{ours}_{end}"] = norm
+            rows_of = zip("qkv", tensors[f"attn_qkv.{kind}"].split(sizes), strict=True)
+            tensors = tensors | {f"attn_{x}.{kind}": rows for x, rows in rows_of}
+    weights = {}
+    for ours, shape in layer_shapes(config).items():
+        if (rows := tensors.get(_IN_LAYER[ours])) is not None:
+            if architecture.interleaved and ours in ("W_Q", "b_Q", "W_K", "b_K"):
+                rows = halves(rows, shape[0])
+            weights[ours] = from_rows(ours, rows, shape)
     return weights
-
-
-def halves(rows: Tensor, n_heads: int) -> Tensor:
-    """Rows of queries or keys whose neighbours turn together, as a subject has them: by halves."""
-    pairs = rows.unflatten(0, (n_heads, -1, 2))
-    return pairs.transpose(1, 2).flatten(0, 2)

@@ -7,8 +7,8 @@
 2. The family gives the configuration and the weights by our names, a layer at a time. A model that
    was loaded here gives up each layer as it is taken over, so that memory holds it about once.
    A weight that the family does not know is refused, never left out.
-3. `to_hf` picks the first family that can hold a subject, builds a model of its configuration and
-   fills it with the same maps turned round.
+3. `to_hf` picks the first family that can hold a subject: whose configuration, made of the
+   subject's and read back, says the same. It is filled with the same maps turned round.
 
 `transformers` is an optional dependency; it is imported when one of the two is called.
 """
@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,6 +36,7 @@ from graphcircuits.adapters.hf_families import (
 from graphcircuits.adapters.hf_families.gpt import GPT2, GPT_NEOX
 from graphcircuits.adapters.hf_families.llama import LLAMA_KIN
 from graphcircuits.adapters.hub import hub_or_cache
+from graphcircuits.adapters.rows import WHOLE
 from graphcircuits.io.files import printable, read_json, short
 from graphcircuits.io.store import check_finite
 from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
@@ -341,10 +342,7 @@ def _line(error: Exception) -> str:
 def to_hf(subject: Transformer) -> Any:
     """A `transformers` model with the logits of `subject`, in the first family that can hold it."""
     transformers = load_transformers()
-    reasons = {
-        name: [f"needs {need}" for need, met in family.needs(subject).items() if not met]
-        for name, family in FAMILIES.items()
-    }
+    reasons = {name: _lost(family, subject) for name, family in FAMILIES.items()}
     name = next((name for name, reason in reasons.items() if not reason), None)
     if name is None:
         listed = "; ".join(f"{name}: {', '.join(reason)}" for name, reason in reasons.items())
@@ -355,13 +353,8 @@ def to_hf(subject: Transformer) -> Any:
     if family.positions is not None:
         state[f"{family.positions}.weight"] = subject.weights["W_pos"]
     state |= norm_out("final_norm", subject.weights, family.final_norm, family.one_plus)
-    layered = {
-        name: weight
-        for name, weight in subject.weights.items()
-        if name not in ("W_E", "W_pos", "W_U", "b_U") and not name.startswith("final_norm")
-    }
     for layer in range(config.n_layers):
-        weights = {name: weight[layer] for name, weight in layered.items()}
+        weights = _layer_weights(subject, layer)
         prefix = f"{family.layer_prefix}.{layer}."
         state |= {prefix + name: x for name, x in family.layer_out(config, weights).items()}
     model = model.to(device=subject.device, dtype=subject.dtype).eval()
@@ -371,3 +364,42 @@ def to_hf(subject: Transformer) -> Any:
         with torch.no_grad():
             model.get_output_embeddings().weight.copy_(subject.weights["W_U"].T)
     return model
+
+
+def _layer_weights(subject: Transformer, layer: int) -> Tensors:
+    return {n: weight[layer] for n, weight in subject.weights.items() if n not in WHOLE}
+
+
+def _lost(family: Family, subject: Transformer) -> list[str]:
+    """What a model of this type would not have as the subject has it: it is read back."""
+    config = subject.config
+    try:
+        back = _config(family.config_out(subject))
+    except Exception as error:  # noqa: BLE001  their checks raise errors of many kinds
+        return [_line(error)]
+    ours, theirs = _computed(config), _computed(back)
+    lost = [f"has {n}={theirs[n]}, not {ours[n]}" for n in ours if ours[n] != theirs[n]]
+    if lost or not config.biases:
+        return lost
+    missing = {"b_U": bool(subject.weights["b_U"].any())}
+    for layer in range(config.n_layers):
+        weights = _layer_weights(subject, layer)
+        held = family.layer_in(config, family.layer_out(config, weights))
+        missing |= {n: True for n, x in weights.items() if bool(x.any()) > bool(held[n].any())}
+    return [f"has no {name}" for name, is_missing in missing.items() if is_missing]
+
+
+def _computed(config: TransformerConfig) -> dict[str, Any]:
+    """The settings of a subject, each way to say the same put in one."""
+    settings = {field.name: getattr(config, field.name) for field in fields(config)}
+    settings["n_kv_heads"] = config.n_groups
+    settings["attention_scale"] = config.attention_scale or config.d_head**-0.5
+    if config.positions == "rotary":
+        settings["rotary_dim"] = config.rotary_size
+    else:
+        settings |= dict.fromkeys(("rotary_dim", "rotary_base", "rotary_scaling"))
+    if set(config.windows or ()) <= {None}:
+        settings |= {"windows": None, "window_rotary_base": None}
+    elif config.window_rotary_base is None and config.rotary_scaling is None:
+        settings["window_rotary_base"] = config.rotary_base
+    return settings

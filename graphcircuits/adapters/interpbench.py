@@ -1,30 +1,26 @@
-"""Subjects in the layout in which InterpBench publishes its own, in and out.
+"""Subjects in the layout in which InterpBench publishes its own.
 
 A directory holds `ll_model.pth` (a TransformerLens state dict), `ll_model_cfg.pkl` (its
 configuration), `edges.pkl` (the circuit, as pairs of hook names) and `meta.json` (how the subject
-was trained). `import_interpbench` reads one, `export_interpbench` writes one.
-
-No pickle is run: all three are read as data.
+was trained). No pickle is run: all three are read as data, and the first two as those of any model
+of TransformerLens.
 
 The layout does not say which symbol a token id stands for, only how many ids there are, BOS and
 PAD included. We keep the codec in `meta.json`; a subject without one there is imported without.
 """
 
-import io
-import pickle
 import re
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from graphcircuits.adapters import hooked
+from graphcircuits.adapters.hooked import read_edges
+from graphcircuits.adapters.lens_settings import read_settings
+from graphcircuits.adapters.transformer_lens import read_state
 from graphcircuits.circuit import Circuit
 from graphcircuits.io.config import build_config
-from graphcircuits.io.files import StoreError, read_json, short, write_atomic, write_json
+from graphcircuits.io.files import StoreError, read_json, short
 from graphcircuits.io.pickles import Made, read_pickle, read_weights
 from graphcircuits.io.store import check_finite
 from graphcircuits.subject.codec import Codec
@@ -64,8 +60,12 @@ def import_interpbench(directory: str | Path) -> Imported:
             f"expected {MODEL}, {CONFIG}, {EDGES} and {META}."
         )
     codec, meta = _read_meta(folder / META)
-    config = _read_config(folder / CONFIG)
-    weights, problems = hooked.stack_weights(config, read_weights(folder / MODEL))
+    settings, config = _read_config(folder / CONFIG)
+    state = read_weights(folder / MODEL)
+    try:
+        config, weights, problems = read_state(settings, config, state)
+    except (IndexError, RuntimeError, TypeError) as error:
+        weights, problems = {}, [f"its weights have other shapes ({error})"]
     if problems:
         raise StoreError(f"{folder / MODEL} does not fit {CONFIG}: {'; '.join(problems)}.")
     check_finite(folder / MODEL, weights)
@@ -74,42 +74,6 @@ def import_interpbench(directory: str | Path) -> Imported:
     except ValueError as error:
         raise StoreError(f"{folder / META} does not fit {CONFIG}: {error}") from error
     return Imported(transformer, _read_circuit(folder / EDGES, transformer), meta)
-
-
-def export_interpbench(
-    directory: str | Path,
-    transformer: Transformer,
-    circuit: Circuit,
-    meta: Mapping[str, Any] | None = None,
-) -> None:
-    """Write a subject in the published layout, its codec and `meta` in `meta.json`."""
-    folder, notes = Path(directory), dict(meta or {})
-    if circuit.graph != transformer.graph:
-        raise ValueError(
-            f"the circuit is of {circuit.graph}, the subject of {transformer.graph}; "
-            "export a circuit of the subject's own graph."
-        )
-    if CODEC_KEY in notes:
-        raise ValueError(f"meta must not have the key {CODEC_KEY!r}: the codec is stored there.")
-    if transformer.codec is not None:
-        notes[CODEC_KEY] = _storable(transformer.codec)
-    settings = pickle.dumps(hooked.write_settings(transformer), protocol=4)
-    edges = pickle.dumps(hooked.write_edges(circuit), protocol=4)
-    state = io.BytesIO()
-    torch.save(hooked.name_weights(transformer), state)
-    write_json(folder / META, notes)
-    write_atomic(folder / EDGES, edges)
-    write_atomic(folder / CONFIG, settings)
-    write_atomic(folder / MODEL, state.getvalue())
-
-
-def _storable(codec: Codec) -> Codec:
-    for symbol in (*codec.vocab, *(codec.outputs or ())):
-        if symbol is not None and not isinstance(symbol, str | int | float):
-            raise TypeError(
-                f"only text, numbers and booleans can be stored as symbols: {symbol!r}."
-            )
-    return codec
 
 
 def _read_meta(path: Path) -> tuple[Codec | None, dict[str, Any]]:
@@ -127,17 +91,18 @@ def _read_meta(path: Path) -> tuple[Codec | None, dict[str, Any]]:
         raise StoreError(f"{path}: {error}") from error
 
 
-def _read_config(path: Path) -> TransformerConfig:
+def _read_config(path: Path) -> tuple[dict[str, Any], TransformerConfig]:
+    """The settings of a model, and the configuration that they give."""
     stored = read_pickle(path, _IN_CONFIG)
     if isinstance(stored, Made):
         stored = stored.state
     if not isinstance(stored, dict):
         raise StoreError(f"{path} must hold a configuration, got {short(stored)}.")
     settings = {name: _plain_number(value) for name, value in stored.items()}
-    config, problems = hooked.read_settings(settings)
+    config, problems = read_settings(settings)
     if config is None:
         raise StoreError(f"{path} is of a model that is not supported: {'; '.join(problems)}.")
-    return config
+    return settings, config
 
 
 def _plain_number(value: object) -> object:
@@ -154,7 +119,7 @@ def _read_circuit(path: Path, transformer: Transformer) -> Circuit:
     stored = read_pickle(path, _NOTHING)
     if not isinstance(stored, list | tuple):
         raise StoreError(f"{path} must hold a list of pairs of hook names, got {short(stored)}.")
-    names, problems = hooked.read_edges(transformer.graph, stored)
+    names, problems = read_edges(transformer.graph, stored)
     if problems:
         raise StoreError(
             f"{path}: {len(problems)} of {len(stored)} entries are not edges: "

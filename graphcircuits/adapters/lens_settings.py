@@ -5,10 +5,10 @@ change nothing in the logits are passed over; any other that is not known here h
 """
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from graphcircuits.adapters.hooked import DIRECTIONS, NEUTRAL
 from graphcircuits.io.files import short
 from graphcircuits.subject.layers import RotaryScaling
 from graphcircuits.subject.transformer import TransformerConfig
@@ -27,6 +27,17 @@ NORMS = {None: "none", "LN": "layer", "LNPre": "layer", "RMS": "rms", "RMSPre": 
 POST_NORM = ("Olmo2ForCausalLM", "Olmo3ForCausalLM")
 """Architectures whose two norms of a layer stand behind attention and MLP."""
 _SIZES = ("n_layers", "n_heads", "d_model", "d_head", "n_ctx", "d_vocab", "d_vocab_out")
+_DIRECTIONS = {"causal": True, "bidirectional": False}
+# What is none of our business: devices, seeds, tokenizers, hooks, and the details of norms, rotary
+# positions and experts, which are switched on elsewhere. Any other setting has to be off.
+_NEUTRAL = re.compile(
+    r"device|dtype|n_devices|n_params|model_name|original_architecture|from_checkpoint"
+    r"|checkpoint_\w+|seed|init_\w+|initializer_range|weight_init_mode|train_seq_length"
+    r"|tokenizer_\w+|trust_remote_code|default_prepend_bos|decoder_start_token_id"
+    r"|use_(attn_in|attn_result|hook_mlp_in|hook_tokens|split_qkv_input)"
+    r"|ungroup_grouped_query_attention|eps|final_rms|layer_norm_folding|experts_per_token"
+    r"|(rotary|NTK|yarn|relative_attention)_\w+"
+)
 # Settings that have their place below.
 _KNOWN = {
     *_SIZES,
@@ -53,7 +64,7 @@ def read_settings(settings: Mapping[str, Any]) -> tuple[TransformerConfig | None
     choices: dict[str, Any] = {
         "normalization_type": NORMS,
         "positional_embedding_type": {"standard": "learned", "rotary": "rotary"},
-        "attention_dir": DIRECTIONS,
+        "attention_dir": _DIRECTIONS,
     }
     if not attn_only:
         choices["act_fn"] = ACTIVATIONS
@@ -69,7 +80,7 @@ def read_settings(settings: Mapping[str, Any]) -> tuple[TransformerConfig | None
         f"{name} must be off, got {short(value)}"
         for name, value in settings.items()
         if name not in _KNOWN
-        and not NEUTRAL.fullmatch(name)
+        and not _NEUTRAL.fullmatch(name)
         and value is not None
         and value is not False
     ]
@@ -99,7 +110,7 @@ def read_settings(settings: Mapping[str, Any]) -> tuple[TransformerConfig | None
             **_rotary(settings),
             **_windows(settings),
         )
-    except (ValueError, TypeError) as error:
+    except (ArithmeticError, ValueError, TypeError) as error:
         return None, [str(error).removesuffix(".")]
     return config, []
 
@@ -161,4 +172,4 @@ def _windows(settings: Mapping[str, Any]) -> dict[str, Any]:
     types = settings.get("attn_types") if settings.get("use_local_attn") else None
     if not types or "local" not in types:
         return {}
-    return {"windows": tuple(settings["window_size"] if x == "local" else None for x in types)}
+    return {"windows": tuple(settings.get("window_size") if x == "local" else None for x in types)}

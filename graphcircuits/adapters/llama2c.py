@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphcircuits.adapters.gguf_families import halves
 from graphcircuits.adapters.gguf_tokenizer import (
     CONTROL,
     NORMAL,
@@ -29,13 +28,25 @@ from graphcircuits.adapters.gguf_tokenizer import (
     sentencepiece,
 )
 from graphcircuits.adapters.hf_families import load_transformers
+from graphcircuits.adapters.rows import (
+    WHOLE,
+    Shape,
+    from_rows,
+    halves,
+    layer_shapes,
+    stored_shape,
+)
 from graphcircuits.io.files import StoreError, read_bytes
 from graphcircuits.io.store import check_finite
-from graphcircuits.subject.transformer import Transformer, TransformerConfig
+from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
 
 TOKENIZER = "tokenizer.bin"
 _HEADER = struct.Struct("<7i")
 _NEWER = 0x616B3432
+_ORDER = (
+    *("W_E", "attn_norm_w", "W_Q", "W_K", "W_V", "W_O", "mlp_norm_w", "W_gate", "W_out", "W_in"),
+    *("final_norm_w", "cos", "sin", "W_U"),
+)
 _UNKNOWN, _BYTE = 2, 6
 """Kinds of tokens that no text is made of."""
 _FIRST = 3 + 256
@@ -60,7 +71,7 @@ def load_llama2c(path: str | Path, tokenizer: str | Path | None = None) -> Trans
     return Transformer(config, _weights(config, stored), tokenizer=made)
 
 
-def _sizes(path: Path) -> tuple[TransformerConfig, dict[str, tuple[int, ...]]]:
+def _sizes(path: Path) -> tuple[TransformerConfig, dict[str, Shape]]:
     """The configuration and the tensors in their order, if the file is of their size."""
     with path.open("rb") as file:
         header = file.read(_HEADER.size)
@@ -104,27 +115,16 @@ def _sizes(path: Path) -> tuple[TransformerConfig, dict[str, tuple[int, ...]]]:
     return config, shapes
 
 
-def _shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-    layers, d_model, d_mlp = config.n_layers, config.d_model, config.d_mlp
-    queries, keys = config.n_heads * config.d_head, config.n_groups * config.d_head
-    shapes: dict[str, tuple[int, ...]] = {
-        "W_E": (config.d_vocab, d_model),
-        "attn_norm_w": (layers, d_model),
-        "W_Q": (layers, queries, d_model),
-        "W_K": (layers, keys, d_model),
-        "W_V": (layers, keys, d_model),
-        "W_O": (layers, d_model, queries),
-        "mlp_norm_w": (layers, d_model),
-        "W_gate": (layers, d_mlp, d_model),
-        "W_out": (layers, d_model, d_mlp),
-        "W_in": (layers, d_mlp, d_model),
-        "final_norm_w": (d_model,),
-        "cos": (config.n_ctx, config.d_head // 2),
-        "sin": (config.n_ctx, config.d_head // 2),
+def _shapes(config: TransformerConfig) -> dict[str, Shape]:
+    shapes: dict[str, Shape] = {
+        name: (config.n_layers, *stored_shape(name, shape))
+        for name, shape in layer_shapes(config).items()
     }
-    if not config.tied_unembedding:
-        shapes["W_U"] = (config.d_vocab, d_model)
-    return shapes
+    for name, shape in weight_shapes(config).items():
+        if name in WHOLE:
+            shapes[name] = stored_shape(name, shape)
+    shapes["cos"] = shapes["sin"] = (config.n_ctx, config.d_head // 2)
+    return {name: shapes[name] for name in _ORDER if name in shapes}
 
 
 def _check_positions(path: Path, config: TransformerConfig, stored: Mapping[str, Tensor]) -> None:
@@ -140,18 +140,16 @@ def _check_positions(path: Path, config: TransformerConfig, stored: Mapping[str,
 
 
 def _weights(config: TransformerConfig, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    weights = {name: x for name, x in stored.items() if name not in ("cos", "sin")}
-    for name in ("W_in", "W_gate", "W_out", "W_U"):
-        if name in weights:
-            weights[name] = weights[name].mT
-    for name, n in (("W_Q", config.n_heads), ("W_K", config.n_groups), ("W_V", config.n_groups)):
-        rows = weights[name]
-        if name != "W_V":
-            # Of all layers at once: each is a head more.
-            rows = halves(rows.flatten(0, 1), n * len(rows)).view_as(rows)
-        weights[name] = rows.unflatten(1, (n, config.d_head)).mT
-    weights["W_O"] = weights["W_O"].mT.unflatten(1, (config.n_heads, config.d_head))
-    return {name: x.contiguous() for name, x in weights.items()}
+    weights = {}
+    for name, shape in weight_shapes(config).items():
+        if name in WHOLE:
+            weights[name] = from_rows(name, stored[name], shape).contiguous()
+            continue
+        layers = stored[name].unbind()
+        if name in ("W_Q", "W_K"):
+            layers = [halves(rows, shape[1]) for rows in layers]
+        weights[name] = torch.stack([from_rows(name, rows, shape[1:]) for rows in layers])
+    return weights
 
 
 def read_llama2c_tokenizer(path: str | Path, d_vocab: int) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphcircuits.adapters.hooked import stack_weights
+from graphcircuits.adapters.hooked import size_problems, stack_weights
 from graphcircuits.adapters.lens_settings import read_settings
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
@@ -74,11 +74,27 @@ def _convert(settings: Mapping[str, Any], state: Mapping[str, Tensor]) -> Transf
     config, problems = read_settings(settings)
     weights: dict[str, Tensor] = {}
     if config is not None:
-        filled, config, problems = _fill_state(settings, config, state)
-        if not problems:
-            weights, problems = stack_weights(config, filled)
+        config, weights, problems = read_state(settings, config, state)
     if config is None or problems:
         raise ValueError(f"cannot convert this model of TransformerLens: {'; '.join(problems)}.")
+    return Transformer(config, weights)
+
+
+def read_state(
+    settings: Mapping[str, Any], config: TransformerConfig, state: Mapping[str, Tensor]
+) -> tuple[TransformerConfig, dict[str, Tensor], list[str]]:
+    """The weights of a state dict, or everything that keeps them from fitting the settings.
+
+    The configuration comes back without biases where all of them are zero.
+    """
+    if problems := size_problems(config, state):
+        return config, {}, problems
+    filled, config, problems = _fill_state(settings, config, state)
+    if problems:
+        return config, {}, problems
+    weights, problems = stack_weights(config, filled)
+    if problems:
+        return config, {}, problems
     if settings.get("rotary_adjacent_pairs"):
         order = _halves(config)
         for name in ("W_Q", "W_K", "b_Q", "b_K", "q_norm_w", "k_norm_w"):
@@ -90,7 +106,7 @@ def _convert(settings: Mapping[str, Any], state: Mapping[str, Tensor]) -> Transf
         for name in set(scaled) & weights.keys():
             layers = torch.arange(1, config.n_layers + 1).to(weights[name])
             weights[name] = weights[name] / layers.view(-1, *(1,) * (weights[name].ndim - 1))
-    return Transformer(config, {name: weight.detach().clone() for name, weight in weights.items()})
+    return config, {name: weight.detach().clone() for name, weight in weights.items()}, []
 
 
 def _halves(config: TransformerConfig) -> list[int]:
@@ -116,8 +132,6 @@ def _fill_state(
         for name, weight in state.items()
         if name.rpartition(".")[2] not in buffers
     }
-    if "embed.W_E" not in filled:
-        return {}, config, ["missing weights: embed.W_E"]
     like = filled["embed.W_E"]
     attn_only = bool(settings.get("attn_only"))
     for layer in range(config.n_layers):

@@ -160,9 +160,14 @@ def _split_fields(id: str) -> dict[str, Any]:
 
 
 @cache
+def stored(name: str) -> Any:
+    """What a JSON file among the package's data says."""
+    return json.loads(files("graphcircuits").joinpath(f"data/{name}.json").read_text("utf-8"))
+
+
 def split_records() -> Mapping[str, Mapping[str, Any]]:
     """What `data/split.json` says about every case, by id: the fields of `split.Place`."""
-    return json.loads(files("graphcircuits").joinpath("data/split.json").read_text("utf-8"))
+    return stored("split")
 
 
 def _require_choice(what: str, given: str | None, choices: tuple[str, ...]) -> None:

@@ -1,18 +1,14 @@
 """The architectures that subjects are built in, by name, and the sizes a case has in each.
 
-1. `ARCHITECTURES` names what people train: with and without norms, learned or rotary positions,
-   gated MLPs, grouped keys, parallel layers. Each is a value with the options it sets, and the
-   weight decay and dropout that its models are commonly trained with.
-2. `subject_config` gives a case's transformer in one of them. `plain` has the sizes of the planted
-   subjects; the others have round ones, as people choose them.
-3. `misfit` says why a program's circuit cannot be planted there: the architecture lacks an edge
-   that the program reads along, or shares the keys and values of two of its heads.
+They are what people train: with and without norms, learned or rotary positions, gated MLPs, grouped
+keys, parallel layers. `plain` has the sizes of the planted subjects; the others have round ones, as
+people choose them.
 
 Torch is imported only where configurations are made, so that names can be listed quickly.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -50,6 +46,14 @@ class SubjectArchitecture:
     dropout: float = 0.0
 
 
+LLAMA = SubjectArchitecture(
+    norm="rms",
+    positions="rotary",
+    activation="silu",
+    gated_mlp=True,
+    biases=False,
+    weight_decay=0.1,
+)
 ARCHITECTURES = {
     "plain": SubjectArchitecture(),
     "relu": SubjectArchitecture(activation="relu"),
@@ -58,23 +62,8 @@ ARCHITECTURES = {
         norm="layer", activation="gelu-tanh", weight_decay=0.01, dropout=0.1
     ),
     "neox": SubjectArchitecture(norm="layer", positions="rotary", rotary_share=0.5, parallel=True),
-    "llama": SubjectArchitecture(
-        norm="rms",
-        positions="rotary",
-        activation="silu",
-        gated_mlp=True,
-        biases=False,
-        weight_decay=0.1,
-    ),
-    "llama-gqa": SubjectArchitecture(
-        norm="rms",
-        positions="rotary",
-        activation="silu",
-        gated_mlp=True,
-        biases=False,
-        heads_per_group=2,
-        weight_decay=0.1,
-    ),
+    "llama": LLAMA,
+    "llama-gqa": replace(LLAMA, heads_per_group=2),
     "rms": SubjectArchitecture(norm="rms", activation="silu"),
 }
 """By name. `plain` is that of the planted subjects that ship."""
@@ -138,20 +127,6 @@ def _plain_sizes(case: "Case | MultiCase", widen: float) -> tuple[int, int, int]
     d_head = max(1, round(dims.d_head * widen))
     wide = 1.0 if widen == 1.0 else d_head * dims.n_heads / dims.d_model
     return d_head, round(dims.d_model * wide), round(dims.d_mlp * wide)
-
-
-def edges_in(graph: "ComponentGraph", edges: Iterable[str]) -> frozenset[str]:
-    """Edges between heads of their own, by their names where keys and values are shared."""
-    heads = graph.n_heads // graph.n_groups
-    return frozenset(edges) if heads == 1 else frozenset(_grouped(edge, heads) for edge in edges)
-
-
-def _grouped(edge: str, heads: int) -> str:
-    writer, _, reader = edge.partition("->")
-    if not reader.endswith(("<k>", "<v>")):
-        return edge
-    layer, _, head = reader[:-3].partition(".h")
-    return f"{writer}->{layer}.g{int(head) // heads}{reader[-3:]}"
 
 
 def misfit(

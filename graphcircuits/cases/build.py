@@ -1,12 +1,8 @@
 """Build subjects into a folder: train them, verify them, and store those that pass.
 
-1. Orders of one fleet, architecture and depth, and of similar width, form a fleet and train side by
-   side (`subjects.py`). The programs' answers are computed ahead of that (`prepare.py`).
-2. Subjects that passed at the same check are verified together, as they are stored, on inputs that
-   nothing has seen.
-3. Each is written and its file is read back. One that passes stays, with its report in the file;
-   one that fails is set aside under `failed/`. The same settings would fail again, so it is only
-   trained anew under others.
+Subjects that passed at the same check are verified together, as they are stored. Each is written
+and its file is read back. One that passes stays, with its report in the file; one that fails is set
+aside under `failed/`. The same settings would fail again, so it is only trained anew under others.
 
 A subject that passes is written at once, and the state of a fleet in training is saved
 (`unfinished.py`): a build that was stopped or killed goes on from there, and ends with the files,
@@ -209,12 +205,12 @@ class _Shared:
         began = time.monotonic()
         orders = list(data)
         built: dict[int, Built] = {}
-        passed: dict[int, TrainedSubject] = {}
         save = job.saver()
 
         def finish(results: Mapping[int, TrainedSubject]) -> None:
             for members in _by_check(results):
-                new = [i for i in members if i not in built and not self._is_there(orders[i])]
+                paths = {i: subject_path(self.directory, orders[i].id) for i in members}
+                new = [i for i in members if i not in built and not paths[i].exists()]
                 if not new:
                     continue
                 # All of them, so that no measure depends on what was there.
@@ -229,8 +225,7 @@ class _Shared:
                     built[i] = self._write(one, job.settings, data[one.order].sha256)
 
         def finish_and_save(snapshot: Snapshot, time_is_up: bool) -> None:
-            finish(passed)
-            passed.clear()
+            finish({i: one for i, one in snapshot.best.items() if one.passed})
             save(snapshot, time_is_up)
 
         trained = train_together(
@@ -240,7 +235,6 @@ class _Shared:
             device=self.device,
             progress=self.progress,
             deadline=self.deadline,
-            on_pass=passed.__setitem__,
             keep=finish_and_save,
             resume=job.snapshot,
         )
@@ -254,9 +248,6 @@ class _Shared:
         else:
             job.close()
         return [built[i] for i in sorted(built)]
-
-    def _is_there(self, order: Order) -> bool:
-        return subject_path(self.directory, order.id).exists()
 
     def _write(self, made: Finished, settings: Mapping[str, Any], data: str) -> Built:
         """Write what was verified, among the subjects or set aside, and read it back."""

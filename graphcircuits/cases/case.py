@@ -1,11 +1,5 @@
 """A case: a RASP program, the inputs it runs on, and what is known about its subject.
 
-1. A `Case` holds the program, the vocabulary and lengths, and facts of the released subject where
-   there is one. Cases of the corpus have ids of its families; any other id is a user's own.
-2. `evaluate` and `sample` give outputs and inputs; `outputs` lists the classes an output can be.
-3. `labels` gives the true circuit on the subject's graph under one of three labelings; `circuit`
-   is the complete one.
-
 Torch is imported only where graphs and tensors are made, so that cases can be listed quickly.
 """
 
@@ -415,8 +409,8 @@ class Case:
         not have, what was `worked_out` in its place. `graph` is that of a planted subject of
         another architecture, where heads may share keys and values.
         """
-        from graphcircuits.cases.architectures import edges_in
         from graphcircuits.circuit import Circuit
+        from graphcircuits.fleets.exchange import edges_in
 
         graph = graph or self.graph
 

@@ -1,8 +1,17 @@
-"""A corpus read back: its subjects one by one, each with its program and its report.
+"""A corpus: its files, and its subjects one by one, each with its program and its report.
 
-`load_corpus` reads the manifest and every finished shard once, checks them against their hashes,
-and keeps the reports. Weights are read when a subject is asked for, from its shard alone. What
-language models beside them do, `does` reads from their reports.
+    FOLDER/manifest.json             settings, plan, and the sha256 of each finished shard
+    FOLDER/shards/NAME.safetensors   subjects that trained side by side, with their reports
+    FOLDER/language/NAME/            language models, where somebody put them there
+
+1. A shard is one artifact. Its tensors are called `order id/weight`; its header has configuration,
+   codec and report of each subject, the reports of those that did not pass, and why others could
+   not be trained.
+2. `load_corpus` reads the manifest and every finished shard once, checks them against their hashes,
+   and keeps the reports. Weights are read when a subject is asked for, from its shard alone.
+3. What language models beside them do, `does` reads from their reports.
+
+They are written by the laboratory, `python -m lab.factory corpus`.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -14,20 +23,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from graphcircuits import __version__
 from graphcircuits.cases.multitask import MultiCase
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.prepare import find_case
-from graphcircuits.cases.shards import (
-    BETWEEN,
-    KeptShard,
-    Shard,
-    read_manifest,
-    read_shard,
-    shard_path,
-)
 from graphcircuits.io.config import build_config
 from graphcircuits.io.files import StoreError, short
-from graphcircuits.io.store import check_finite, taken_apart
+from graphcircuits.io.store import Artifact, check_finite, load_artifact, taken_apart
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.layers import TransformerConfig, weight_shapes
 from graphcircuits.subject.transformer import Transformer
@@ -36,6 +38,12 @@ if TYPE_CHECKING:
     from graphcircuits.cases.case import Case
     from graphcircuits.task.pairs import Pairs
 
+KIND, SHARD = "corpus", "corpus-shard"
+VERSION = 1
+"""Of plan and shards; no folder of another one is read."""
+MANIFEST = "manifest.json"
+BETWEEN = "/"
+"""Between the id of a subject and the name of its weight."""
 LANGUAGE = "language"
 """The folder of language models beside the shards."""
 REPORT = "report.json"
@@ -43,6 +51,106 @@ REPORT = "report.json"
 right."""
 DOES = 0.8
 """The share of prompts from which on a model does a task."""
+
+
+# --- the files -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Member:
+    """A subject of a shard, and where its program stands in the split."""
+
+    order: Order
+    fold: int | None
+    group: str | None
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Subjects that train side by side and lie in one file."""
+
+    name: str
+    members: tuple[Member, ...]
+    n_bytes: int
+    """About how large its file will be, if all pass."""
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        return tuple(member.order for member in self.members)
+
+
+@dataclass(frozen=True)
+class FinishedShard:
+    """What the manifest says of a finished shard."""
+
+    sha256: str
+    """Of its content, as its own header has it."""
+    passed: int
+    failed: int
+    refused: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a corpus is to hold, and what of it is there."""
+
+    settings: Mapping[str, Any]
+    """Those that it is built with, as the file has them."""
+    plan: tuple[Shard, ...]
+    finished: Mapping[str, FinishedShard]
+    """By the name of the shard."""
+    package: str
+    """The version that wrote it."""
+
+
+def shard_path(folder: Path, name: str) -> Path:
+    return folder / "shards" / f"{name}.safetensors"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a corpus; StoreError where it is damaged or of another version."""
+    path = folder / MANIFEST
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{folder} holds no corpus: there is no {MANIFEST} in it; build one with: "
+            f"python -m lab.factory corpus {folder} --natural 100"
+        )
+    artifact = load_artifact(path, KIND)
+    version = artifact.meta.get("corpus")
+    if version != VERSION:
+        raise StoreError(
+            f"{path} describes a corpus of version {short(version)}, written by graphcircuits "
+            f"{artifact.package}; this is {__version__}, which has version {VERSION}: build it "
+            "anew in another folder."
+        )
+    with taken_apart(path, "manifest"):
+        plan = tuple(build_config(Shard, one) for one in artifact.meta["plan"])
+        stated = dict(artifact.meta["kept"])
+        finished = {name: build_config(FinishedShard, one) for name, one in stated.items()}
+        for name in (*finished, *(shard.name for shard in plan)):
+            if Path(name).name != name:
+                raise ValueError(f"{short(name)} is not the name of a shard")
+        return Manifest(artifact.config, plan, finished, artifact.package)
+
+
+def read_shard(folder: Path, name: str, finished: FinishedShard | None = None) -> Artifact:
+    """A shard, whole and as the manifest has it; StoreError otherwise."""
+    path = shard_path(folder, name)
+    artifact = load_artifact(path, SHARD)
+    if finished is not None and artifact.sha256 != finished.sha256:
+        raise StoreError(
+            f"{path} is not the shard that was finished: it has sha256 {artifact.sha256[:12]}..., "
+            f"the manifest says {finished.sha256[:12]}...; the command that built the corpus makes "
+            "it again."
+        )
+    with taken_apart(path, "shard"):
+        maps = [artifact.meta[each] for each in ("subjects", "reports", "refused")]
+        if not all(isinstance(each, dict) for each in maps) or not maps[0].keys() <= maps[1].keys():
+            raise ValueError("every subject needs a report")
+    return artifact
+
+
+# --- the subjects --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,9 +291,9 @@ def load_corpus(folder: str | Path) -> Corpus:
     root = Path(folder)
     manifest = read_manifest(root)
     shards = [
-        load_shard(root, shard, manifest.kept[shard.name])
+        load_shard(root, shard, manifest.finished[shard.name])
         for shard in manifest.plan
-        if shard.name in manifest.kept
+        if shard.name in manifest.finished
     ]
     models = sorted(path.parent for path in (root / LANGUAGE).glob("*/config.json"))
     return Corpus(
@@ -193,7 +301,7 @@ def load_corpus(folder: str | Path) -> Corpus:
         tuple(entry for shard in shards for entry in shard.entries),
         {id: report for shard in shards for id, report in shard.failed.items()},
         {id: why for shard in shards for id, why in shard.refused.items()},
-        len(manifest.unfinished),
+        len(manifest.plan) - len(shards),
         tuple(models),
     )
 
@@ -207,12 +315,12 @@ class LoadedShard:
     refused: Mapping[str, str]
 
 
-def load_shard(folder: Path, shard: Shard, kept: KeptShard) -> LoadedShard:
+def load_shard(folder: Path, shard: Shard, finished: FinishedShard) -> LoadedShard:
     """A finished shard; StoreError where it is not what the manifest says."""
     path = shard_path(folder, shard.name)
     if not path.exists():
         raise StoreError(f"{path} is gone; the command that built the corpus makes it again.")
-    meta = read_shard(folder, shard.name, kept).meta
+    meta = read_shard(folder, shard.name, finished).meta
     subjects, reports, refused = (meta[key] for key in ("subjects", "reports", "refused"))
     entries = [
         CorpusEntry(member.order, member.fold, member.group, reports[id], subjects[id], path)

@@ -44,8 +44,9 @@ def cases_in(*modules: ModuleType) -> Iterator[Case]:
 
 def recipe(
     id: str,
-    task: str,
+    name: str = "",
     *,
+    task: str = "",
     vocab: tuple[Value, ...] = TO_FIVE,
     max_seq_len: int = 9,
     min_seq_len: int = 3,
@@ -54,21 +55,23 @@ def recipe(
 ) -> Callable[[Callable[[], SOp]], Case]:
     """Turn a function that builds a program into the case of that program.
 
-    The id is family and name; the program's last expression takes the name.
+    The function's docstring is the task, where none is given. So is the id's second half the name,
+    which the program's last expression then takes.
     """
-    family, _, name = id.partition("-")
+    family, _, by_id = id.partition("-")
 
     def case_of(build: Callable[[], SOp]) -> Case:
         def named() -> SOp:
-            return build().named(name)
+            return build().named(by_id)
 
+        source = build if name else named
         return Case(
             id=id,
-            name=name,
-            task=task,
+            name=name or by_id,
+            task=task or " ".join((build.__doc__ or "").split()),
             family=family,
-            program=named(),
-            source=named,
+            program=source(),
+            source=source,
             vocab=vocab,
             max_seq_len=max_seq_len,
             min_seq_len=min_seq_len,
@@ -82,6 +85,8 @@ def recipe(
 up_to_four = partial(recipe, vocab=TO_FOUR, max_seq_len=7)
 up_to_three = partial(recipe, vocab=TO_THREE, max_seq_len=7)
 """For deep programs, which need few tokens and short inputs to stay small."""
+ib_recipe = partial(recipe, vocab=TO_TEN, max_seq_len=10, min_seq_len=4, causal=True)
+"""For InterpBench's programs, whose names are given."""
 
 
 # Positions
@@ -186,36 +191,6 @@ def earlier_equal() -> SOp:
 
 
 # InterpBench
-
-
-def ib_recipe(
-    id: str,
-    name: str,
-    task: str,
-    *,
-    vocab: tuple[Value, ...] = TO_TEN,
-    max_seq_len: int = 10,
-    causal: bool = True,
-    sampler: str = "uniform",
-) -> Callable[[Callable[[], SOp]], Case]:
-    """Turn a function that builds a program of InterpBench's into the case of that program."""
-
-    def case_of(build: Callable[[], SOp]) -> Case:
-        return Case(
-            id=id,
-            name=name,
-            task=task,
-            family="ib",
-            program=build(),
-            source=build,
-            vocab=vocab,
-            max_seq_len=max_seq_len,
-            min_seq_len=4,
-            causal=causal,
-            sampler=sampler,
-        )
-
-    return case_of
 
 
 def length_of(sequence: SOp, *, selector: str = "select", named: str = "length") -> SOp:

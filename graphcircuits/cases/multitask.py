@@ -8,27 +8,21 @@
    (`shared`) or each on heads of its own; of MLPs a layer has but one, which all programs share.
 3. A `TaskCase` is one of the programs in that model. Its clean and corrupted prompts have the same
    task token, so whatever carries only the task is constant, and in no circuit.
-4. `MultiCase.exchanges` gives what the model trains on: per task the program's answers, plainly
-   and under interchange, in the model's own tokens, classes and components.
-5. `data/multitask.json` lists the models of the corpus, `mt-0` and on: `load_multi`, `multi_ids`.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from importlib.resources import files
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from graphcircuits.cases import MULTITASK, load_case
+from graphcircuits.cases import MULTITASK, load_case, stored
 from graphcircuits.cases.case import OWN, Case, SubjectDims
 from graphcircuits.rasp import Value
 from graphcircuits.rasp.layout import Component, Layout, moved
 from graphcircuits.rasp.values import sorted_values
 
 if TYPE_CHECKING:
-    import graphcircuits.fleets.exchange
     import graphcircuits.graph
     import graphcircuits.subject.codec
     import graphcircuits.subject.transformer
@@ -176,15 +170,6 @@ class MultiCase:
         """How the shipped model was trained, and how well it follows each program."""
         return self.tasks[0].report(*args, **options)
 
-    def exchanges(
-        self, n_inputs: int, n_interchanges: int, seed: int
-    ) -> "tuple[graphcircuits.fleets.exchange.Exchange, ...]":
-        """Per task, inputs with the program's answers, plainly and under interchange."""
-        return tuple(
-            task.exchange(n_inputs, n_interchanges, seed + 10_000 * number)
-            for number, task in enumerate(self.tasks)
-        )
-
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TaskCase(Case):
@@ -225,28 +210,6 @@ class TaskCase(Case):
     def subject_dims(self) -> SubjectDims:
         """Sizes of the model."""
         return self.model.subject_dims
-
-    def exchange(
-        self, n_inputs: int, n_interchanges: int, seed: int
-    ) -> "graphcircuits.fleets.exchange.Exchange":
-        """The program's answers, plainly and under interchange, as the model is to give them."""
-        import torch
-
-        from graphcircuits.cases.prepare import case_exchange
-        from graphcircuits.fleets.exchange import FIRST_TOKEN
-
-        alone = case_exchange(self, n_inputs, n_interchanges, seed)
-        codec = self.codec
-        ids = codec.encode(self.tables.vocab, task=self.task_token)
-        # BOS becomes the task, PAD stays, and tokens get the model's ids.
-        token = torch.cat([ids[:1], torch.arange(1, FIRST_TOKEN), ids[1:]])
-        tokens = token[alone.tokens]
-        if codec.outputs is None:
-            return replace(alone, tokens=tokens)
-        assert self.outputs is not None
-        classes = torch.tensor([codec.outputs.index(value) for value in self.outputs])
-        targets, swapped = classes[alone.targets], classes[alone.swapped]
-        return replace(alone, tokens=tokens, targets=targets, swapped=swapped)
 
 
 def _task_case(model: MultiCase, number: int) -> TaskCase:
@@ -389,7 +352,6 @@ def load_task(id: str) -> TaskCase:
     return loaded.task(name)
 
 
-@cache
 def multi_records() -> Mapping[str, Mapping[str, Any]]:
     """What `data/multitask.json` says about every model: its programs, heads, split and fold."""
-    return json.loads(files("graphcircuits").joinpath("data/multitask.json").read_text("utf-8"))
+    return stored("multitask")

@@ -3,12 +3,10 @@ seed.
 
 `Order.id` names it, and its file; `Order.parse` reads that name. A planted subject of the plain
 architecture goes by the id of its case, whatever its seed: that is what shipped first, and a folder
-holds one of them. All others are called `case.fleet.architecture.seed`. `shipped_orders` lists what
-is in the package.
+holds one of them. All others are called `case.fleet.architecture.seed`.
 """
 
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -67,7 +65,14 @@ def shipped_path(order: Order) -> Path:
 
 def shipped_orders(fleet: str | None = None) -> list[Order]:
     """The subjects in the package, or those of one fleet, sorted."""
-    return sorted(order for one in FLEETS if fleet in (None, one) for order in _shipped(one))
+    folders = {
+        _folder(one, listed=listed)
+        for one in FLEETS
+        if fleet in (None, one)
+        for listed in (True, False)
+    }
+    paths = (path for folder in folders for path in folder.glob("*.safetensors"))
+    return sorted(Order.parse(path.name.removesuffix(".safetensors")) for path in paths)
 
 
 def find_shipped(case: "Case", order: Order, *, any_architecture: bool) -> Order:
@@ -103,12 +108,6 @@ def _build_words(case: "Case", order: Order) -> str:
         ", and read what it writes with graphcircuits.load_transformer, or train it here with "
         "case.train().subject"
     )
-
-
-def _shipped(fleet: str) -> Iterator[Order]:
-    for folder in {_folder(fleet, listed=listed) for listed in (True, False)}:
-        for path in folder.glob("*.safetensors"):
-            yield Order.parse(path.name.removesuffix(".safetensors"))
 
 
 def _folder(fleet: str, *, listed: bool) -> Path:

@@ -1,11 +1,8 @@
 """What subjects train on and are judged by, computed ahead of training.
 
-1. `case_exchange` draws inputs of a case and has its program answer them, plainly and under
-   interchange; `exchanges_of` does so for each task of a model.
-2. `prepare` does that three times per order: to train on, to decide when training is done, and to
-   judge what came of it. Subjects that train on the task alone get no interchanges.
-3. `prepared` does that for many orders, one after the other as they are asked for, and worker
-   processes ahead of that: while a fleet trains, the data of the next ones are computed.
+Inputs are drawn, and the program answers them plainly and under interchange, three times per order:
+to train on, to decide when training is done, and to judge what came of it. Worker processes work
+ahead: while a fleet trains, the data of the next ones are computed.
 
 A program's functions cannot be sent to another process, but its id can: workers prepare cases of
 the corpus, and cases of one's own are prepared where they are.
@@ -24,12 +21,12 @@ from torch import Tensor
 from graphcircuits.cases import MULTITASK, load_case
 from graphcircuits.cases.architectures import UnfitError, misfit, subject_config
 from graphcircuits.cases.case import OWN, Case
-from graphcircuits.cases.multitask import AT, MultiCase, load_multi
+from graphcircuits.cases.multitask import AT, MultiCase, TaskCase, load_multi
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.samplers import draw
-from graphcircuits.fleets.exchange import Exchange, exchange
+from graphcircuits.fleets.exchange import FIRST_TOKEN, Exchange, exchange
+from graphcircuits.fleets.fleet import graph_of
 from graphcircuits.fleets.recipes import SiitConfig
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.store import content_hash
 from graphcircuits.jobs.processes import in_order
 from graphcircuits.subject.codec import Codec
@@ -112,9 +109,24 @@ def exchanges_of(
     case: Case | MultiCase, n_inputs: int, n_interchanges: int, seed: int
 ) -> tuple[Exchange, ...]:
     """The exchange of a case, or of each task of a model."""
-    if isinstance(case, MultiCase):
-        return case.exchanges(n_inputs, n_interchanges, seed)
-    return (case_exchange(case, n_inputs, n_interchanges, seed),)
+    if not isinstance(case, MultiCase):
+        return (case_exchange(case, n_inputs, n_interchanges, seed),)
+    return tuple(
+        _in_model(task, case_exchange(task, n_inputs, n_interchanges, seed + 10_000 * number))
+        for number, task in enumerate(case.tasks)
+    )
+
+
+def _in_model(task: TaskCase, alone: Exchange) -> Exchange:
+    """A program's exchange in the tokens and classes of the model that it is a task of."""
+    ids = task.codec.encode(task.tables.vocab, task=task.task_token)
+    # BOS becomes the task, PAD stays, and tokens get the model's ids.
+    tokens = torch.cat([ids[:1], torch.arange(1, FIRST_TOKEN), ids[1:]])[alone.tokens]
+    if task.outputs is None or task.codec.outputs is None:
+        return replace(alone, tokens=tokens)
+    classes = torch.tensor([task.codec.outputs.index(value) for value in task.outputs])
+    targets, swapped = classes[alone.targets], classes[alone.swapped]
+    return replace(alone, tokens=tokens, targets=targets, swapped=swapped)
 
 
 def prepare(order: Order, case: Case | MultiCase, config: BuildConfig) -> Prepared:
@@ -126,7 +138,7 @@ def prepare(order: Order, case: Case | MultiCase, config: BuildConfig) -> Prepar
     )
     natural = order.fleet == "natural"
     try:
-        graph = graph_of(order, case)
+        shape = subject_config(case, order.architecture, config.widen)
         drawn = [
             exchanges_of(case, n_inputs, 0 if natural else n_interchanges, 1000 * order.seed + i)
             for i, (n_inputs, n_interchanges) in enumerate(amounts, start=1)
@@ -136,21 +148,14 @@ def prepare(order: Order, case: Case | MultiCase, config: BuildConfig) -> Prepar
     if natural:
         drawn = [tuple(map(_task_alone, exchanges)) for exchanges in drawn]
     for task in drawn[0]:
-        if (reason := misfit(case.id, task.components, task.edges, graph)) is not None:
+        if (reason := misfit(case.id, task.components, task.edges, graph_of(shape))) is not None:
             return reason
     train, check, unseen = drawn
-    content = [[_content(task) for task in tasks] for tasks in (train, check)]
+    content = [
+        [{**vars(task), "edges": sorted(task.edges)} for task in tasks] for tasks in (train, check)
+    ]
     sha256 = content_hash(*content, case.codec)
-    shape = subject_config(case, order.architecture, config.widen)
     return Data(train, check, unseen, sha256, shape, case.codec)
-
-
-def graph_of(order: Order, case: Case | MultiCase) -> ComponentGraph:
-    """The component graph of the subject."""
-    config = subject_config(case, order.architecture)
-    return ComponentGraph(
-        config.n_layers, config.n_heads, n_kv_heads=config.n_kv_heads, parallel=config.parallel
-    )
 
 
 def _task_alone(exchange: Exchange) -> Exchange:
@@ -158,10 +163,6 @@ def _task_alone(exchange: Exchange) -> Exchange:
     fields = ("base", "source", "swapped", "scored")
     none = {name: getattr(exchange, name)[:0] for name in fields}
     return replace(exchange, components=(), edges=frozenset(), **none)
-
-
-def _content(exchange: Exchange) -> dict[str, Any]:
-    return {**vars(exchange), "edges": sorted(exchange.edges)}
 
 
 # --- many orders, ahead of time ------------------------------------------------------------------

@@ -1,15 +1,13 @@
 """Random programs as cases: `rnd-17` is what `sample_case` draws from seed 17.
 
-1. `random_case` draws the program and says where the split puts it.
-2. `circuit_of` gives the edges under the official labels, `tokens` and `indices` apart, and
-   `structure_hash` a number that circuits share when they are equal up to renaming heads among
-   each other and MLPs among each other. Every component starts with its kind; round by round it
-   takes in what it reads and who reads it, by which input (Weisfeiler and Lehman, 1968), until
+1. `structure_hash` gives a number that circuits share when they are equal up to renaming heads
+   among each other and MLPs among each other. Every component starts with its kind; round by round
+   it takes in what it reads and who reads it, by which input (Weisfeiler and Lehman, 1968), until
    rounds cannot carry anything further; the hash is of all components together. Two circuits that
    differ may in theory share it: then they count as related, which only makes the split stricter.
    It is written with hashlib alone: where a random program stands in the split hangs on these
    numbers, which must be the same in every process and with every version of every library.
-3. Two random programs are related when their circuits have one structure, and so are a random
+2. Two random programs are related when their circuits have one structure, and so are a random
    program and a listed case: the other checks of the split imply this one for programs that no
    function is written for. So `assignment_of` goes by the structure's hash, the same everywhere:
    - that of a listed case: the fold and group of that case, or discarded where it is held out or
@@ -17,7 +15,6 @@
    - any other: one structure in eight is held out (`test`), the folds share the others. The group
      is named after the hash.
    A program whose output is the same for every input of full length is discarded.
-4. `random_ids` gives the first seeds of a split, no program twice.
 
 To draw a program takes a tenth of a second, so `data/random.json` has the facts of the first seeds;
 `python -m lab.generators random-programs` writes it. A seed keeps its meaning: tests compare the
@@ -25,19 +22,17 @@ first ones with a record of them.
 """
 
 import hashlib
-import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 import torch
 
-from graphcircuits.cases import N_FOLDS, RANDOM, RANDOM_SEEDS, split_records
+from graphcircuits.cases import N_FOLDS, RANDOM, RANDOM_SEEDS, split_records, stored
 from graphcircuits.cases.case import Case
 from graphcircuits.rasp.layout import interpbench_writers
 from graphcircuits.rasp.lookup import run
@@ -170,8 +165,7 @@ def random_facts(seed: int) -> Facts:
 
 @cache
 def _index() -> list[Facts]:
-    text = files("graphcircuits").joinpath("data/random.json").read_text("utf-8")
-    return [Facts(*row) for row in json.loads(text)]
+    return [Facts(*row) for row in stored("random")]
 
 
 def facts_of(case: Case) -> Facts:

@@ -12,7 +12,6 @@ through a file, and subjects that others trained on the same program.
 `python -m lab.generators subjects` writes that file.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +19,7 @@ from importlib.resources import files
 
 import torch
 
-from graphcircuits.cases import case_ids
+from graphcircuits.cases import case_ids, stored
 from graphcircuits.cases.orders import Order
 from graphcircuits.io.store import content_hash
 from graphcircuits.subject.transformer import Transformer
@@ -78,7 +77,7 @@ def n_parameters(subject: Transformer) -> int:
 
 @cache
 def _by_content() -> Mapping[tuple[int, str], Order]:
-    records = json.loads(files("graphcircuits").joinpath("data/subjects.json").read_text("utf-8"))
+    records = stored("subjects")
     return {
         (record["parameters"], record["sha256"]): Order.parse(id) for id, record in records.items()
     }

@@ -25,14 +25,20 @@ where the other is validated.
    `tb-test-at-least-two-equal`, have no subject.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from graphcircuits.cases import FAMILIES, MULTITASK, RANDOM, load_case, random_seed, split_records
+from graphcircuits.cases import (
+    FAMILIES,
+    MULTITASK,
+    RANDOM,
+    load_case,
+    random_seed,
+    split_records,
+    stored,
+)
 
 if TYPE_CHECKING:
     import graphcircuits.circuit
@@ -127,20 +133,9 @@ def pool_cases(pool: str = "pool") -> list[PoolCase]:
     """The cases of a pool, in the order of `case_ids`."""
     if pool not in POOLS:
         raise ValueError(f"unknown pool {pool!r}; choose from {', '.join(POOLS)}.")
-    if pool == "paper-pool":
-        records = _paper_pool()
-    else:
-        records = _released() if pool == "interpbench-pool" else split_records()
-        records = {id: record for id, record in records.items() if record["split"] == "pool"}
-    return [PoolCase(id, record["fold"], record["group"]) for id, record in records.items()]
-
-
-def _released() -> Mapping[str, Mapping[str, Any]]:
-    from graphcircuits.cases.interpbench import released
-
-    return released()
-
-
-@cache
-def _paper_pool() -> Mapping[str, Mapping[str, Any]]:
-    return json.loads(files("graphcircuits").joinpath("data/paper-pool.json").read_text("utf-8"))
+    files = {"pool": "split", "interpbench-pool": "interpbench", "paper-pool": "paper-pool"}
+    return [
+        PoolCase(id, record["fold"], record["group"])
+        for id, record in stored(files[pool]).items()
+        if record.get("split", "pool") == "pool"
+    ]

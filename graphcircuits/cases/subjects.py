@@ -1,10 +1,7 @@
-"""Train subjects side by side and verify them, in memory.
+"""Train subjects side by side and verify them, in memory, on data that `prepare` computed.
 
-1. `training` says how a subject is trained, `fleets_of` which subjects train together.
-2. `train_together` trains one fleet on data that `prepare` computed. A single subject
-   (`train_subject`), a folder of them (`build.py`) and a corpus all go through it.
-3. `verified` measures what came of it on inputs that nothing has seen, with the weights rounded to
-   half precision as files hold them, and writes each subject's report.
+A single subject, a folder of them (`build.py`) and a corpus all go through `train_together`, and
+are measured by `verified` with the weights rounded to half precision as files hold them.
 """
 
 import math
@@ -22,7 +19,7 @@ from graphcircuits.cases.orders import Order
 from graphcircuits.cases.prepare import BuildConfig, Data, prepare
 from graphcircuits.fleets.checkpoint import Snapshot, TrainedSubject
 from graphcircuits.fleets.recipes import SiitConfig, recipe
-from graphcircuits.fleets.train import FleetProgress, Keep, OnPass, train_fleet
+from graphcircuits.fleets.train import FleetProgress, Keep, train_fleet
 from graphcircuits.fleets.verify import Verdict, verify_fleet
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
@@ -76,7 +73,6 @@ def train_together(
     device: str = "cpu",
     progress: FleetProgress | None = None,
     deadline: float = math.inf,
-    on_pass: OnPass | None = None,
     keep: Keep | None = None,
     resume: Callable[[Sequence[Transformer], torch.device], Snapshot | None] | None = None,
 ) -> list[TrainedSubject]:
@@ -95,7 +91,6 @@ def train_together(
         generator,
         progress,
         deadline,
-        on_pass=on_pass,
         keep=keep,
         resume=None if resume is None else resume(starts, generator.device),
     )
@@ -151,9 +146,10 @@ def _report(
     each = [_measures(order, verdict) for verdict in verdicts]
     if len(each) > 1:
         assert subject.codec is not None
-        worst = {name: _worst(name, [one[name] for one in each]) for name in each[0]}
-        numbers = {name: value for name, value in worst.items() if not isinstance(value, dict)}
-        measures = {**numbers, "tasks": dict(zip(subject.codec.tasks, each, strict=True))}
+        # Those by component are another matter.
+        numbers = [name for name, value in each[0].items() if not isinstance(value, dict)]
+        worst = {n: (max if n == "loss" else min)(one[n] for one in each) for n in numbers}
+        measures = {**worst, "tasks": dict(zip(subject.codec.tasks, each, strict=True))}
     else:
         (measures,) = each
     return {**asdict(order), **measures, "steps": steps, "widened": config.widen != 1.0}
@@ -175,13 +171,6 @@ def _measures(order: Order, verdict: Verdict) -> dict[str, Any]:
         "interchange": verdict.interchange,
         "strict": verdict.strict,
     }
-
-
-def _worst(name: str, values: Sequence[Any]) -> Any:
-    """The largest loss, the smallest of anything else; components are another matter."""
-    if isinstance(values[0], dict):
-        return {}
-    return max(values) if name == "loss" else min(values)
 
 
 # --- a single subject ----------------------------------------------------------------------------

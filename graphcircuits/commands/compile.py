@@ -54,11 +54,13 @@ def compile_(
     circuit = model.labels(labels)  # pyright: ignore[reportArgumentType]
 
     def write_page(path: Path) -> None:
-        from graphcircuits.viewer.page import circuit_page
+        from graphcircuits.viewer.page import viewer_page
+        from graphcircuits.viewer.payload import circuit_payload
 
         about = f"The true circuit ({labels} labels) of the compiled program."
         notes = {one.name: printable(", ".join(one.writes)) for one in model.components}
-        write(path, circuit_page(circuit, title=title, text=about, notes=notes))
+        payload = circuit_payload(circuit, title=title, text=about, notes=notes)
+        write(path, viewer_page(payload))
 
     saved = save({dot: lambda path: write(path, circuit.to_dot()), html: write_page})
     if as_json:

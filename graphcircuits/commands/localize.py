@@ -240,8 +240,7 @@ def _run(
     import warnings
 
     from graphcircuits import methods
-    from graphcircuits.evaluation.localize import conclude
-    from graphcircuits.methods.refine import refined
+    from graphcircuits.evaluation.localize import conclude, refine
 
     subject, prompts = inputs.subject, inputs.pairs
     with late_progress() as bar, warnings.catch_warnings():
@@ -264,7 +263,7 @@ def _run(
             if refining is None:
                 interruption.check()
             else:
-                result = refined(subject, prompts, result, progress=progress, **refining)
+                result = refine(subject, prompts, result, keep=None, progress=progress, **refining)
         bar.remove_task(step)
         step = bar.add_task(f"choosing the circuit of {subject.name}", total=None)
         conclusion = conclude(

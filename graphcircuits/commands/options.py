@@ -158,13 +158,13 @@ def method_options(
 
     `flag` is what stood before each of the texts.
     """
-    from graphcircuits.methods import find_method, name_of
-    from graphcircuits.methods.method import annotations_of, options_of
+    from graphcircuits.methods import find_method
+    from graphcircuits.methods.method import known, name_of
 
     named = isinstance(given_method, str)
-    entry = find_method(given_method) if named else given_method
+    entry = find_method(given_method) if named else known(given_method)
     method = given_method if named else name_of(given_method)
-    hints, defaults, options = annotations_of(entry), options_of(entry), parse_options(given)
+    hints, defaults, options = entry.annotations, entry.options, parse_options(given)
     for text, (name, value) in zip(given, options.items(), strict=True):
         if name not in defaults:
             raise ValueError(

@@ -51,8 +51,8 @@ def view(
     """
     from graphcircuits.evaluation.curves import file_names
     from graphcircuits.result.result import Result
-    from graphcircuits.viewer.page import result_page
-    from graphcircuits.viewer.payload import on_one_graph
+    from graphcircuits.viewer.page import viewer_page
+    from graphcircuits.viewer.payload import on_one_graph, result_payload
 
     known = None if truth is None else Path(truth)
     page = results[0].with_suffix(".html") if out is None else out
@@ -66,7 +66,7 @@ def view(
     loaded = [Result.load(path) for path in results]
     circuit, notes, called = _truth(truth, on_one_graph(loaded, names))
     loaded = on_one_graph(loaded, names, circuit)
-    text = result_page(
+    payload = result_payload(
         loaded,
         # A result by itself is called what it says of itself.
         names=names if len(loaded) > 1 or not loaded[0].method else None,
@@ -74,6 +74,7 @@ def view(
         truth_name=called,
         notes=notes,
     )
+    text = viewer_page(payload)
     saved = save({page: lambda path: write(path, text)})
     shown = [_shown(result, circuit) for result in loaded]
     if as_json:

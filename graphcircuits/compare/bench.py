@@ -1,10 +1,4 @@
-"""`bench`: methods side by side on many subjects, as one call.
-
-1. Methods are names of the package's, functions of the user's, or both; cases are a word such as
-   `test`, or ids (`selection`).
-2. `finished` runs what is missing (`runs`) and gives the `Report` (`report`): rows, a table, a box
-   plot. `graphcircuits bench` calls it too, with several processes or a cluster where asked for.
-"""
+"""`bench`: methods side by side on many subjects, as one call."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +9,10 @@ from graphcircuits.cases.case import DEFAULT_LABELS
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import BenchRun, Failure, run
 from graphcircuits.compare.selection import BenchConfig, select_subjects
-from graphcircuits.io.renamed import renamed
 from graphcircuits.methods import Method, find_method
 from graphcircuits.methods.method import name_of
 
 
-@renamed(pairs="n_pairs")
 def bench(
     methods: str | Method | Sequence[str | Method] | Mapping[str, str | Method],
     cases: str | Sequence[str] = "test",

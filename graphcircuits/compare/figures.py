@@ -1,11 +1,7 @@
 """The rows of a bench as people read them: cells, CSV, LaTeX, and a box plot.
 
-1. `summarize` gives minimum, quartiles and maximum over cases, after averaging seeds in each case,
-   and how far each of the five varies from seed to seed, as in the paper's table.
-2. A `Row` is one method: quantiles over cases, their spread over seeds, time and memory. They are
-   quantiles of AUROC where circuits are known, and of CMD where they are not: two kinds of table.
-3. `cells`, `to_csv` and `to_latex` write the rows, `breakdown_text` means over groups of cases.
-4. `row_figure` draws a box per row, as the paper does.
+They have quantiles of AUROC where circuits are known, and of CMD where they are not: two kinds of
+table.
 """
 
 from collections.abc import Mapping, Sequence

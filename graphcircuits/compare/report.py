@@ -1,13 +1,7 @@
 """What the runs of a bench come to: rows, tables, text and a plot.
 
-1. `Report.of` puts runs and failures in order, whichever process finished first.
-2. `Report.scores` compares every run with the labels (AUROC, AUPRC, precision at the true size),
-   where a circuit is known, and takes the areas of its curve (CPR, CMD).
-3. `Report.rows` summarizes AUROC as the paper does, and CMD in the same way where no circuit is
-   known; `Report.other_labels` does so by other labels on the paper's test cases.
-   `Report.breakdowns` divides the subjects by architecture, by tasks in a model and whether
-   they share heads, and by layers where no circuit is known.
-4. `Report.write` writes all of it; `Report.plot` draws the rows (`figures`).
+Where a circuit is known, every run is compared with the labels, and AUROC is summarized as the
+paper does; where none is, CMD is in the same way.
 """
 
 from collections.abc import Callable, Iterable, Mapping

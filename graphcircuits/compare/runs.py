@@ -23,7 +23,7 @@ import json
 import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,13 +112,11 @@ def run(
     `step` hears how far the current method is, steps done and steps in all, in this process only.
     """
     jobs = [(id, seed, config.methods_at(seed)) for id in config.cases for seed in config.seeds]
-    work = partial(_run_job, config, None if out is None else Path(out), fresh)
-    if isinstance(runner, InProcess):
-        outcomes = runner.run(partial(work, step=step), jobs)
-    else:
-        sent = partial(_sent_job, work)
-        given = {"lost": _lost, "resources": resources, "retries": retries}
-        outcomes = map(_received, runner.run(sent, jobs, **given))
+    here = isinstance(runner, InProcess)
+    where = None if out is None else Path(out)
+    work = partial(_run_job, config, where, fresh, step=step if here else None)
+    given = {} if here else {"lost": _lost, "resources": resources, "retries": retries}
+    outcomes = runner.run(work, jobs, **given)
     unusable = set()
     for outcome in outcomes:
         if isinstance(outcome, Failure) and outcome.method is None:
@@ -132,7 +130,7 @@ def run(
 
 
 def _run_job(
-    config: BenchConfig, out: Path | None, fresh: bool, job: BenchJob, step: Step | None = None
+    config: BenchConfig, out: Path | None, fresh: bool, job: BenchJob, step: Step | None
 ) -> Iterator[BenchRun | Failure]:
     id, seed, methods = job
     try:
@@ -326,36 +324,13 @@ def _are_numbers(values: object, count: int | None = None) -> bool:
     )
 
 
-# Between processes
-
-
-Sent = dict[str, Any] | Failure
-
-
-def _sent_job(
-    work: Callable[[BenchJob], Iterator[BenchRun | Failure]], job: BenchJob
-) -> Iterator[Sent]:
-    """The runs of a job as plain values, for another process."""
-    for outcome in work(job):
-        if isinstance(outcome, Failure):
-            yield outcome
-        else:
-            # A new graph has computed nothing yet that would be sent along.
-            graph = replace(outcome.graph)
-            yield {**vars(outcome), "scores": outcome.scores.tolist(), "graph": graph}
-
-
-def _received(sent: Sent) -> BenchRun | Failure:
-    if isinstance(sent, Failure):
-        return sent
-    return BenchRun(**{**sent, "scores": torch.tensor(sent["scores"], dtype=torch.float64)})
-
-
-def _lost(job: BenchJob, finished: int, what: str) -> tuple[list[Sent], BenchJob | None]:
+def _lost(
+    job: BenchJob, finished: int, what: str
+) -> tuple[list[BenchRun | Failure], BenchJob | None]:
     """The run that a process ended in, and the methods that it did not come to."""
     id, seed, methods = job
     error = f"{what}; where memory was short, fewer processes need less of it"
-    failed: list[Sent] = [
+    failed = [
         Failure(case=id, method=method, seed=seed, error=error)
         for method in methods[finished : finished + 1]
     ]

@@ -1,13 +1,8 @@
 """What a bench runs: which subjects, by name, which methods, and how scores are read.
 
-1. `select_cases` turns a word (test, pool, paper-pool, interpbench-pool, deep-pool, deep-test,
-   all) or ids into cases; a word means those whose planted subject ships.
-2. `select_subjects` does so for any fleet, shipped or in a folder that `graphcircuits build` wrote,
-   and has one word more: `multitask`, every task of the models that have several. A subject goes by
-   the id of its order; of a model of several tasks each task is one: mt-7@ib-4.natural.llama.0.
-3. `Unit.of` reads such an id. A unit has a case, which draws prompts and knows the circuit, and a
-   subject.
-4. `BenchConfig` is all of a bench that its results depend on.
+A subject goes by the id of its order; of a model of several tasks each task is one:
+mt-7@ib-4.natural.llama.0. A unit has a case, which draws prompts and knows the circuit, and a
+subject, which ships or is in a folder that `graphcircuits build` wrote.
 """
 
 import re

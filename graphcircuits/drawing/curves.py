@@ -28,7 +28,6 @@ def curve_figure(
     sizes: Sequence[int],
     faithfulness: Sequence[float],
     *,
-    label: str = "faithfulness of the best edges",
     ax: "Axes | None" = None,
 ) -> "Figure":
     """Draw it on `ax`, or on a figure of its own."""
@@ -46,7 +45,7 @@ def curve_figure(
         parent = ax.get_figure(root=True)
         assert parent is not None
         figure, axes = parent, ax
-    draw_curve(axes, sizes, faithfulness, color=COLOURS[0], label=label)
+    draw_curve(axes, sizes, faithfulness, color=COLOURS[0], label="faithfulness of the best edges")
     frame(axes)
     low, high = min(faithfulness), max(faithfulness)
     axes.set_ylim(min(-0.05, low - 0.05), max(1.1, high + 0.05))

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graphcircuits.drawing.layout import CircuitLayout, Placed, Route, layout, port
+from graphcircuits.drawing.layout import Box, CircuitLayout, Route, layout, port
 from graphcircuits.drawing.library import FAINT, INK, need_library, plain
 from graphcircuits.graph import ComponentGraph
 
@@ -157,8 +157,11 @@ def _draw_routes(
 
     # Thin ones last, so that no thick one hides them.
     order = sorted(routes, key=lambda route: -widths[route.edge])
-    colours = [colour_of(route, kinds) for route in order]
-    styles = [TRUTH[kinds[route.edge]][1] if kinds else "solid" for route in order]
+    looks = [
+        TRUTH[kinds[route.edge]][:2] if kinds else (SLOT_COLOURS[route.slot], "solid")
+        for route in order
+    ]
+    colours, styles = [colour for colour, _ in looks], [style for _, style in looks]
     lines, heads = [], []
     for route in order:
         steps = curve(route.points, widths[route.edge])
@@ -173,10 +176,6 @@ def _draw_routes(
         autolim=False,
     )
     axes.add_collection(PathCollection(heads, facecolors=colours, edgecolors="none"), autolim=False)
-
-
-def colour_of(route: Route, kinds: Mapping[int, str]) -> str:
-    return TRUTH[kinds[route.edge]][0] if kinds else SLOT_COLOURS[route.slot]
 
 
 def curve(
@@ -211,7 +210,7 @@ def arrowhead(tip: tuple[float, float], width: float) -> list[tuple[float, float
 
 
 def _draw_box(
-    axes: Any, box: Placed, slots: Sequence[str], kinds: Mapping[int, str], unit: float
+    axes: Any, box: Box, slots: Sequence[str], kinds: Mapping[int, str], unit: float
 ) -> None:
     from matplotlib.patches import FancyBboxPatch
 

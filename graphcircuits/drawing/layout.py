@@ -30,14 +30,12 @@ GAP, LANE, WIDEST = 20.0, 7.0, 150.0
 CHANNEL, TALLEST, STRAIGHT = 18.0, 150.0, 9.0
 """Between rows: the least and the largest height, and how far an edge runs straight at its ends."""
 FOLD, MARGIN = 20.0, 12.0
-SLOTS = ("q", "k", "v", "")
-"""How a reader is told apart within its component; heads have the first three."""
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class Box:
     """A box: a component, or a folded one that stands for several."""
 
     name: str
@@ -80,14 +78,14 @@ class CircuitLayout:
 
     width: float
     height: float
-    boxes: tuple[Placed, ...]
+    boxes: tuple[Box, ...]
     breaks: tuple[Break, ...]
     routes: tuple[Route, ...]
     shared: tuple[tuple[Point, Point], ...] = ()
     """Lines from groups up to their heads; they are no edges."""
 
 
-def port(box: Placed, slot: str) -> float:
+def port(box: Box, slot: str) -> float:
     """Where edges into one reader of a component arrive on average."""
     return box.middle + {"q": -1, "k": 0, "v": 1, "": 0}[slot] * box.width / 3
 
@@ -163,7 +161,7 @@ def layout(graph: ComponentGraph, edges: Sequence[int]) -> CircuitLayout:
     return replace(drawn, shared=_shared(graph, drawn.boxes))
 
 
-def _shared(graph: ComponentGraph, boxes: Sequence[Placed]) -> tuple[tuple[Point, Point], ...]:
+def _shared(graph: ComponentGraph, boxes: Sequence[Box]) -> tuple[tuple[Point, Point], ...]:
     """From the upper side of every group to the lower side of each of its heads."""
     by_name, size = {box.name: box for box in boxes}, graph.n_heads // graph.n_groups
     heads = [(layer, head) for layer in range(graph.n_layers) for head in range(graph.n_heads)]
@@ -282,7 +280,7 @@ def _set_apart(rows: Sequence[_Row], ways: Sequence[_Way]) -> None:
                 id(way): way.lanes[-1] if way.lanes else _middle(rows, way.start, way.writer)
                 for way in bundle
             }
-            bundle.sort(key=lambda way: (before[id(way)], _goal(rows, way), way.edge, way.reader))
+            bundle.sort(key=lambda way: (before[id(way)], _goal(rows, way), way.edge))
             step = min(LANE, min(right - left, 2 * WIDEST) / (len(bundle) + 1))
             wanted = [before[id(way)] for way in bundle]
             for way, x in zip(bundle, _spread(wanted, step, left, right), strict=True):
@@ -316,26 +314,25 @@ def _drawn(rows: Sequence[_Row], folds: Mapping[int, str], ways: Sequence[_Way])
     # A line says which layers it stands for at its left end, and is as long as what it says.
     high = max(high, low + LETTER * max([len(name) for name in folds.values()], default=0))
     shift = MARGIN - low
-    boxes: dict[str, Placed] = {}
+    boxes: dict[str, Box] = {}
     folded = []
     for row, top in zip(rows, tops, strict=True):
         for name, left in zip(row.labels, row.lefts, strict=True):
             if name in row.names:
-                boxes[name] = Placed(name, left + shift, top, _width(name), HEIGHT)
+                boxes[name] = Box(name, left + shift, top, _width(name), HEIGHT)
             else:
                 middle = top + (HEIGHT - STUB_HEIGHT) / 2
-                folded.append(Placed(name, left + shift, middle, _width(name), STUB_HEIGHT, True))
+                folded.append(Box(name, left + shift, middle, _width(name), STUB_HEIGHT, True))
     for way in ways:
         way.lanes = [x + shift for x in way.lanes]
-    starts, ends = _starts(boxes, ways), _ends(boxes, ways)
+    starts, ends = _arrows(boxes, ways)
     routes = []
     for way in ways:
-        key = (way.edge, way.reader)
-        points = [(starts[key], tops[way.start])]
+        points = [(starts[way.edge], tops[way.start])]
         for number, x in zip(range(way.start + 1, way.end), way.lanes, strict=True):
             points += [(x, tops[number] + HEIGHT), (x, tops[number])]
         bottom = tops[way.end] + HEIGHT
-        points += [(ends[key], bottom + STRAIGHT), (ends[key], bottom)]
+        points += [(ends[way.edge], bottom + STRAIGHT), (ends[way.edge], bottom)]
         routes.append(Route(way.edge, way.writer, way.reader, way.slot, tuple(points)))
     width = high - low + 2 * MARGIN
     return CircuitLayout(width, height, (*boxes.values(), *folded), breaks, tuple(routes))
@@ -359,41 +356,34 @@ def _heights(
     return [top + down for top in tops], lines, HEIGHT + down + MARGIN
 
 
-def _starts(boxes: Mapping[str, Placed], ways: Sequence[_Way]) -> dict[tuple[int, str], float]:
-    """Where edges leave their writers: side by side, in the order in which they part."""
-    starts: dict[tuple[int, str], float] = {}
-    by_writer: dict[str, list[_Way]] = {}
+def _arrows(
+    boxes: Mapping[str, Box], ways: Sequence[_Way]
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Where edges leave their writers, and where they arrive at their slots, by edge."""
+    leaving: dict[str, list[tuple[float, int]]] = {}
+    arriving: dict[tuple[str, str], list[tuple[float, int]]] = {}
     for way in ways:
-        by_writer.setdefault(way.writer, []).append(way)
-    for name, bundle in by_writer.items():
+        start, end = boxes[way.writer].middle, port(boxes[way.reader], way.slot)
+        towards, from_there = (way.lanes[0], way.lanes[-1]) if way.lanes else (end, start)
+        leaving.setdefault(way.writer, []).append((towards, way.edge))
+        arriving.setdefault((way.reader, way.slot), []).append((from_there, way.edge))
+    starts: dict[int, float] = {}
+    for name, bundle in leaving.items():
+        starts |= _side_by_side(bundle, boxes[name].middle, boxes[name].width - 8)
+    ends: dict[int, float] = {}
+    for (name, slot), bundle in arriving.items():
         box = boxes[name]
-        bundle.sort(key=lambda way: (_next(boxes, way), way.edge, way.reader))
-        step = min(LANE, (box.width - 8) / len(bundle))
-        for index, way in enumerate(bundle):
-            x = box.middle + (index - (len(bundle) - 1) / 2) * step
-            starts[way.edge, way.reader] = x
-    return starts
+        room = box.width / 3 - 4 if slot else box.width - 8
+        ends |= _side_by_side(bundle, port(box, slot), room)
+    return starts, ends
 
 
-def _next(boxes: Mapping[str, Placed], way: _Way) -> float:
-    return way.lanes[0] if way.lanes else port(boxes[way.reader], way.slot)
-
-
-def _ends(boxes: Mapping[str, Placed], ways: Sequence[_Way]) -> dict[tuple[int, str], float]:
-    """Where edges arrive: at their slot, side by side, in the order in which they come."""
-    arrivals: dict[tuple[int, str], float] = {}
-    by_reader: dict[tuple[str, str], list[_Way]] = {}
-    for way in ways:
-        by_reader.setdefault((way.reader, way.slot), []).append(way)
-    for (name, slot), bundle in by_reader.items():
-        box = boxes[name]
-        bundle.sort(key=lambda way: (_last(boxes, way), way.edge))
-        room = box.width - 8 if not slot else box.width / 3 - 4
-        step = min(LANE, room / len(bundle))
-        for index, way in enumerate(bundle):
-            arrivals[way.edge, name] = port(box, slot) + (index - (len(bundle) - 1) / 2) * step
-    return arrivals
-
-
-def _last(boxes: Mapping[str, Placed], way: _Way) -> float:
-    return way.lanes[-1] if way.lanes else boxes[way.writer].middle
+def _side_by_side(
+    bundle: Sequence[tuple[float, int]], middle: float, room: float
+) -> dict[int, float]:
+    """Where edges stand around the middle, in the order of what they go to or come from."""
+    step = min(LANE, room / len(bundle))
+    return {
+        edge: middle + (index - (len(bundle) - 1) / 2) * step
+        for index, (_, edge) in enumerate(sorted(bundle))
+    }

@@ -1,16 +1,15 @@
 """Run circuits: edges are kept or cut, and what the cuts leave unchanged is not computed.
 
-1. `CutRun` is the run in which every edge is cut: what cut edges carry, and what readers then read.
-2. `_steps` finds the components that can differ from it: those with a kept edge from `input` or
-   from another such component. Others put out what their cut edges carry.
-3. A component reads what it reads in the cut run + the sum over its kept edges of their writers'
-   differences from it, all masks in one product, and its own difference joins them.
+A component can differ from the run in which every edge is cut if it has a kept edge from `input` or
+from another such component. Others put out what their cut edges carry. It reads what it reads in
+the cut run + the sum over its kept edges of their writers' differences from it, all masks in one
+product, and its own difference joins them.
 
 The values are those of `masked_logits`, which takes any masks and has gradients; the tests compare
 the two. A circuit of few edges costs a small share of a plain run here, one of all edges not much
 more than a plain run, and a faithfulness curve is mostly circuits of few edges: that is why there
-is a second run.
-Tensors lie component by component, then mask by mask, so that no product copies its operands.
+is a second run. Tensors lie component by component, then mask by mask, so that no product copies
+its operands.
 """
 
 from collections.abc import Iterator, Sequence

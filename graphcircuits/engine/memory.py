@@ -1,13 +1,8 @@
 """How much memory runs take, and how many prompts, masks or edges go at once.
 
-1. `Footprint` counts the numbers that runs on one prompt hold at their peak. Every bound on memory
-   in the package is made of these counts.
-2. `bytes_for` is the limit: the one that was given, or a share of what the device has free.
-3. `at_once` divides it by the counts. On a CPU it also keeps tensors within the caches.
-4. `explained` says what to do where memory runs out all the same.
-
-Counts are of activations: weights, prompts and results come on top. There is one model of memory so
-that every method stays within a limit without knowing the subject's size.
+There is one model of memory so that every method stays within a limit without knowing the subject's
+size: every bound in the package is made of the counts of `Footprint`. They are of activations:
+weights, prompts and results come on top.
 """
 
 from collections.abc import Iterator

@@ -1,18 +1,11 @@
 """Plain runs with the gradients that tell readers apart, and what writers put out in them.
 
-1. `with_gradients` runs the subject and takes the gradients of a loss at its readers; `detached`
-   is what stays of a run without them. Values stay in lists by layer: stacking them is a copy.
-2. `gradient_blocks` takes these gradients to the stream, readers of one stream at a time,
-   `layer_gradients` those of a layer: all at once would be too many.
-3. `outputs` puts what writers computed on the stream, in one tensor; `writer_deltas` is its change
-   from one run to another.
-4. `add_effects` multiplies 2 and 3 for every edge.
-5. `between` is a run between two others, at the cost of a plain one.
-
-Attribution and the features of the predictor are products of 2 and 3, and on large models these
-products, not the runs, decide time and memory: hence lists, blocks and layers at a time. The tests
-compare gradients and outputs with those of the run that holds everything (`Transformer.run`), and
-the run between with the masked run in which all masks are alike.
+Attribution and the features of the predictor are products of gradients at readers and outputs of
+writers, and on large models these products, not the runs, decide time and memory. So values stay in
+lists by layer, which stacking would copy, and gradients are taken to the stream a block or a layer
+at a time: all at once would be too many. The tests compare gradients and outputs with those of the
+run that holds everything (`Transformer.run`), and the run `between` two others with the masked run
+in which all masks are alike.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -169,19 +162,9 @@ def gradient_blocks(run: Pass, batch: int) -> Iterator[Float[Tensor, "reader bat
 
 def layer_gradients(run: Pass) -> Iterator[Float[Tensor, "reader run pos d_model"]]:
     """Gradients at the readers of a layer, heads first and then the MLP; at last of `logits`."""
-    subject, weights = run.subject, run.subject.weights
-    for layer, states in enumerate(run.layers):
-        *heads, mlp = run.gradients[4 * layer : 4 * layer + 4]
-        vectors = torch.cat([x.permute(2, 0, 1, 3) for x in heads]).flatten(1, 2)
-        W = torch.cat([weights[name][layer] for name in ("W_Q", "W_K", "W_V")])
-        at_readers = mlp.new_empty(len(W) + 1, *mlp.shape)
-        pulled = torch.bmm(vectors, W.mT, out=at_readers[:-1].flatten(1, 2)).unflatten(
-            1, mlp.shape[:2]
-        )
-        if "attn_norm_w" in weights:
-            at_readers[:-1] = subject.pull_through_norm("attn_norm", states.at_heads, pulled, layer)
-        at_readers[-1] = mlp
-        yield at_readers
+    for layer in range(len(run.layers)):
+        (heads,) = _head_gradients(run, range(layer, layer + 1), len(run.stream))
+        yield torch.cat([heads, run.gradients[4 * layer + 3][None]])
     yield run.gradients[-1][None]
 
 

@@ -1,22 +1,14 @@
 """Relaxed masks: draws between "cut" and "kept" through which gradients reach the scores of edges.
 
 A circuit is a choice of edges, and a choice has no gradient. Every method that trains masks draws
-values between 0 and 1 instead, by one of these rules, and runs them with `engine.masked`:
+values between 0 and 1 instead, and runs them with `engine.masked`: by `concrete` (Maddison et al.
+2017, arXiv 1611.00712), `hard_concrete` (Louizos et al. 2018, arXiv 1712.01312), `window` (Li and
+Janson 2024, arXiv 2407.03779) or `best_edges`.
 
-1. `concrete` (Maddison et al. 2017, arXiv 1611.00712): sigmoid((logit + logistic noise) /
-   temperature). Refining and PGExplainer use it.
-2. `hard_concrete` (Louizos et al. 2018, arXiv 1712.01312): the same stretched beyond 0..1 and cut
-   off there, so that a value is exactly 0 or 1 with positive probability; `probability_open` is the
-   chance that it is not 0. Subnetwork probing and edge pruning use it.
-3. `window` (Li and Janson 2024, arXiv 2407.03779): 1, 0 or, in a window between the two, uniform.
-4. `best_edges`: circuits of the best edges at sizes drawn evenly, with a random part near the
-   threshold, whose size stays the same as scores move. Training a predictor uses it.
-
-`mean_distance` is what both refining and training minimize: the distance of faithfulness from 1.
-
-All but 4 draw on the CPU in float64 whatever the device, so that every device sees the same masks;
-4 draws on the device of the scores, since training would otherwise wait for every copy. The tests
-check each rule's probabilities against counting, and that the size of 4 has no gradient.
+All but the last draw on the CPU in float64 whatever the device, so that every device sees the same
+masks; the last draws on the device of the scores, since training would otherwise wait for every
+copy. The tests check each rule's probabilities against counting, and that the size of the last has
+no gradient.
 """
 
 import math

@@ -11,9 +11,7 @@ For a reader of some layer, and what it would read more than in a finished run:
 
 A masked run computes everything, and here most of it would be what it was: patching one edge at a
 time is many times faster this way, and the tests check that it equals the masked run with that edge
-cut. `rerun` does this for one reader, and can be differentiated. `single_edge` does it for many
-edges of a run, each carrying another output of its writer: those into the heads of a layer are
-attended together, then finished head by head.
+cut. Edges into the heads of a layer are attended together, then finished head by head.
 """
 
 from collections.abc import Iterator
@@ -59,11 +57,10 @@ def single_edge(
     chosen[wanted] = True
     changes = (other - base.writers).permute(2, 0, 1, 3).contiguous()
     chunk, numbers = _chunk(base, memory_limit)
-    request = _Request(base, changes, chosen, chunk)
     keep_freed_memory()
     row_of, results = chosen.cumsum(0) - 1, None
     with explained(base.subject, "edges", chunk, numbers):
-        for ids, logits in _changed_runs(request):
+        for ids, logits in _changed_runs(base, changes, chosen, chunk):
             values = logits if metric is None else metric(logits)
             # Results kept apart would lie between the blocks that the next run needs.
             if results is None:
@@ -73,43 +70,30 @@ def single_edge(
     return results[row_of[wanted].to(other.device)]
 
 
-@dataclass(frozen=True)
-class _Request:
-    base: Run
-    changes: Float[Tensor, "writer batch pos d_model"]
-    chosen: Bool[Tensor, " edge"]
-    chunk: int
-
-    def requests(
-        self, block: Block
-    ) -> Iterator[tuple[Int[Tensor, "reader writer"], Bool[Tensor, "reader writer"], Tensor]]:
-        """What is asked of a block of readers, some writers at a time.
-
-        Gives the edges, which of them are chosen, and the writers' changes.
-        """
+def _changed_runs(
+    base: Run,
+    changes: Float[Tensor, "writer batch pos d_model"],
+    chosen: Bool[Tensor, " edge"],
+    chunk: int,
+) -> Finished:
+    """Edges, some at a time, with the logits when each alone carries its writer's change."""
+    for block in base.subject.graph.blocks:
         starts = block.first_edge + torch.arange(block.n_readers)[:, None] * block.n_writers
-        chosen = self.chosen[block.edges].view(block.n_readers, block.n_writers)
-        asked = chosen.any(0).nonzero().flatten()
-        for writers in asked.split(self.chunk) if len(asked) else ():
+        wanted = chosen[block.edges].view(block.n_readers, block.n_writers)
+        asked = wanted.any(0).nonzero().flatten()
+        for writers in asked.split(chunk) if len(asked) else ():
             low, high = int(writers[0]), int(writers[-1]) + 1
             # A slice is not copied, and asking for all edges makes one.
             whole = high - low == len(writers)
-            change = self.changes[low:high] if whole else self.changes[writers]
-            yield starts + writers, chosen[:, writers], change
-
-
-def _changed_runs(request: _Request) -> Finished:
-    """Edges, some at a time, with the logits when each alone carries its writer's change."""
-    base = request.base
-    for block in base.subject.graph.blocks:
-        for edges, chosen, change in request.requests(block):
+            change = changes[low:high] if whole else changes[writers]
+            edges = starts + writers
             if block.kind not in "qkv":
                 yield edges[0], _without_heads(base, block, change)
                 continue
-            readers = chosen.any(1).nonzero().flatten().tolist()
+            readers = wanted[:, writers].any(1).nonzero().flatten().tolist()
             by_reader = _changes_by_heads(base, block, readers, change)
             for reader, by_head in zip(readers, by_reader, strict=True):
-                some = chosen[reader]
+                some = wanted[reader, writers]
                 yield edges[reader, some], _with_heads(base, block.layer, by_head.of(some))
 
 

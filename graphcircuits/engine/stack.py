@@ -1,18 +1,10 @@
 """Many subjects of one architecture run under masks at once: what training on faithfulness repeats.
 
-1. `group` sorts subjects by architecture: all of their configuration but vocabulary, context and
-   whether they look ahead. Those of one group have one graph and weights of equal shapes.
-2. `Stack.of` runs each subject once on its corrupted prompts, and keeps what its writers put out,
-   what its readers read, and its weights, one subject after the other along the first axis.
-   Prompts are padded to the longest of the group, logits to the most classes.
-3. `Stack.losses` is the masked run (`engine/masked.py`) of all of them, vectorized over subjects:
-   masks (subject, mask, edge) to one loss per subject, mask and prompt, with gradients. Nothing in
-   it waits for a GPU. Memory grows with subjects x masks x prompts, which the caller chooses.
-4. `Stack.departure` is 1 - faithfulness: how far a masked run is from the clean one, in units of
-   the distance from there to the corrupted one. `Stack.cmd` is the area of its absolute value for
-   the best edges at growing sizes, as `evaluation/evaluate.py` has it.
-
-Small subjects leave a GPU idle; a training step takes dozens of them, so they run as one. The tests
+Small subjects leave a GPU idle; a training step takes dozens of them, so they run as one. Subjects
+of a stack share all of their configuration but vocabulary, context and whether they look ahead, so
+that they have one graph and weights of equal shapes. Prompts are padded to the longest, logits to
+the most classes. The masked run (`engine/masked.py`) is vectorized over subjects, and nothing in it
+waits for a GPU. Memory grows with subjects x masks x prompts, which the caller chooses. The tests
 check that losses and gradients are those of each subject alone.
 """
 
@@ -51,14 +43,6 @@ def architecture(subject: Transformer) -> tuple[TransformerConfig, torch.dtype]:
     # Windows need causal=True, and tied unembeddings vocabularies of one size.
     alike = replace(config, d_vocab=1, d_vocab_out=1, n_ctx=1, causal=True)
     return alike, subject.dtype
-
-
-def group(items: Sequence[StackItem]) -> list[list[int]]:
-    """The places of subjects that can be stacked, group by group, in order of appearance."""
-    groups: dict[tuple[TransformerConfig, torch.dtype, int], list[int]] = {}
-    for index, (subject, pairs) in enumerate(items):
-        groups.setdefault((*architecture(subject), len(pairs)), []).append(index)
-    return list(groups.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +102,7 @@ class Stack:
     @classmethod
     @torch.no_grad()
     def of(cls, items: Sequence[StackItem], device: torch.device | str = "cpu") -> "Stack":
-        """Subjects of one architecture (see `group`) with their pairs, equally many of each.
+        """Subjects of one architecture with their pairs, equally many of each.
 
         Each runs on its corrupted prompts where it is; what comes of it goes to `device`.
         """
@@ -388,7 +372,7 @@ def _check(items: Sequence[StackItem]) -> None:
         raise ValueError("a stack needs at least one subject, got none.")
     problems = []
     if len({architecture(subject) for subject, _ in items}) > 1:
-        problems.append("subjects of a stack must share one architecture and dtype; see `group`")
+        problems.append("subjects of a stack must share one architecture and dtype")
     counts = sorted({len(pairs) for _, pairs in items})
     if len(counts) > 1:
         problems.append(f"every subject needs equally many pairs, got {counts}")

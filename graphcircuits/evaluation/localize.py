@@ -4,10 +4,13 @@ They stand above the methods, because a circuit is chosen by running circuits, w
 nothing of.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from graphcircuits import methods
 from graphcircuits.circuit import Circuit
@@ -22,7 +25,7 @@ from graphcircuits.evaluation.proposal import (
     recorded_curve,
 )
 from graphcircuits.methods import Method, Progress
-from graphcircuits.methods.refine import refined
+from graphcircuits.methods.refine import STEPS, refinement
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.accuracy import has_answers, share_right
@@ -126,19 +129,36 @@ def refine(
             f"refine takes and returns a Result, got {type(result).__name__}: give scores as "
             "Result(graph=subject.graph, scores=scores), and take .scores of what comes back."
         )
-    better = refined(
+    if result.graph != subject.graph:
+        raise ValueError(f"the result is of {result.graph}, but the subject has {subject.graph}.")
+    start = time.perf_counter()
+    outcome = refinement(
         subject,
         pairs,
-        result,
+        result.scores,
         steps=steps,
         seconds=seconds,
-        checkpoint=checkpoint,
+        generator=torch.Generator().manual_seed(result.seed or 0),
         progress=progress,
+        checkpoint=checkpoint,
         memory_limit=memory_limit,
     )
+    length = {"refine_seconds": seconds} if steps is None else {"refine_steps": steps}
+    if steps is None and seconds is None:
+        length = {"refine_steps": STEPS}
     # What was said of the circuit before is not about the new one.
-    notes = [note for note in better.notes if not note.startswith((NO_CIRCUIT, TOO_LARGE))]
-    return _with_proposal(subject, pairs, replace(better, notes=notes), keep)
+    notes = [note for note in result.notes if not note.startswith((NO_CIRCUIT, TOO_LARGE))]
+    better = replace(
+        result,
+        scores=outcome.scores,
+        options={**result.options, **length},
+        seconds=(result.seconds or 0.0) + time.perf_counter() - start,
+        notes=(*notes, outcome.describe()),
+        chosen=None,
+        curve=None,
+        probabilities=None,
+    )
+    return _with_proposal(subject, pairs, better, keep)
 
 
 def _with_proposal(

@@ -12,7 +12,6 @@ Drawing waits for nothing on a GPU and copies nothing to it, so that it can be r
 step.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -21,9 +20,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
-from graphcircuits.fleets.exchange import Exchange
+from graphcircuits.fleets.exchange import Exchange, edges_in
 from graphcircuits.fleets.fleet import Fleet
-from graphcircuits.graph import ComponentGraph
 
 PAD = 1
 FLOOR = 0.05
@@ -158,7 +156,7 @@ def gather(fleet: Fleet, exchanges: Sequence[Sequence[Exchange]]) -> FleetData:
             length = exchange.targets.shape[1]
             data.tokens[s, t, :, : length + 1] = exchange.tokens
             data.targets[s, t, :, :length] = exchange.targets
-            needed = Circuit.from_names(graph, _with_groups(graph, exchange.edges)).mask
+            needed = Circuit.from_names(graph, edges_in(graph, exchange.edges)).mask
             data.free[s, t, graph.edge_readers, graph.edge_writers] = ~needed
             for row, name in enumerate(exchange.components):
                 component = names.index(name)
@@ -187,18 +185,6 @@ def _check_alike(exchanges: Sequence[Sequence[Exchange]]) -> None:
                 f"the tasks of subject number {s} need inputs of one length and outputs of one "
                 f"kind, got {' and '.join(f'{n} tokens to {kind}' for n, kind in sorted(kinds))}."
             )
-
-
-def _with_groups(graph: ComponentGraph, edges: frozenset[str]) -> frozenset[str]:
-    """Edges of a program as those of the graph, where heads may share keys and values."""
-    if graph.n_groups == graph.n_heads:
-        return edges
-    size = graph.n_heads // graph.n_groups
-
-    def group(head: re.Match[str]) -> str:
-        return f"g{int(head[1]) // size}{head[2]}"
-
-    return frozenset(re.sub(r"h(\d+)(<[kv]>)$", group, edge) for edge in edges)
 
 
 # --- the rows of a step --------------------------------------------------------------------------

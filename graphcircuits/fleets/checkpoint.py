@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graphcircuits.fleets.batch import Errors
 from graphcircuits.fleets.fleet import Weights
-from graphcircuits.io.store import Artifact, load_artifact, save_artifact, taken_apart
+from graphcircuits.io.store import load_artifact, save_artifact, taken_apart
 from graphcircuits.subject.transformer import Transformer
 
 KIND = "fleet-checkpoint"
@@ -104,34 +104,30 @@ def read_about(path: Path) -> dict[str, Any]:
 def load_snapshot(path: Path, subjects: Sequence[Transformer], device: torch.device) -> Snapshot:
     """Read a snapshot of a training that began with these subjects."""
     artifact = load_artifact(path, KIND)
-    with taken_apart(path, "checkpoint"):
-        return _snapshot(artifact, subjects, device)
 
-
-def _snapshot(
-    artifact: Artifact, subjects: Sequence[Transformer], device: torch.device
-) -> Snapshot:
     def under(prefix: str) -> Weights:
         # The file has no order, but norms are summed in this one. Copies, because fresh memory
         # is aligned as in a training that never stopped.
         return {name: artifact.tensors[prefix + name].clone() for name in artifact.meta["names"]}
 
-    weights, first, second = (
-        {name: tensor.to(device) for name, tensor in under(f"{kind}.").items()} for kind in MOMENTS
-    )
-    weights = {name: tensor.requires_grad_() for name, tensor in weights.items()}
-    best = {}
-    for key, one in artifact.meta["best"].items():
-        start = subjects[int(key)]
-        subject = Transformer(start.config, under(f"best{key}."), start.codec)
-        best[int(key)] = TrainedSubject(subject, **one)
-    return Snapshot(
-        step=artifact.meta["step"],
-        alive=artifact.meta["alive"],
-        state=State(weights, first, second, artifact.tensors["count"].clone().to(device)),
-        errors=Errors(
-            *(artifact.tensors[f"errors.{of}"].clone().to(device) for of in ("task", "part"))
-        ),
-        generator=artifact.tensors["generator"].clone(),
-        best=best,
-    )
+    with taken_apart(path, "checkpoint"):
+        weights, first, second = (
+            {name: tensor.to(device) for name, tensor in under(f"{kind}.").items()}
+            for kind in MOMENTS
+        )
+        weights = {name: tensor.requires_grad_() for name, tensor in weights.items()}
+        best = {}
+        for key, one in artifact.meta["best"].items():
+            start = subjects[int(key)]
+            subject = Transformer(start.config, under(f"best{key}."), start.codec)
+            best[int(key)] = TrainedSubject(subject, **one)
+        return Snapshot(
+            step=artifact.meta["step"],
+            alive=artifact.meta["alive"],
+            state=State(weights, first, second, artifact.tensors["count"].clone().to(device)),
+            errors=Errors(
+                *(artifact.tensors[f"errors.{of}"].clone().to(device) for of in ("task", "part"))
+            ),
+            generator=artifact.tensors["generator"].clone(),
+            best=best,
+        )

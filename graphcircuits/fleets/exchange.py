@@ -9,7 +9,8 @@ A None output counts as the first class. Where an interchange makes an aggregate
 program has no answer, and the position is not scored.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.rasp.language import SOp
 from graphcircuits.rasp.layout import WIDTH_SUFFIX, Layout, complete_edges
 from graphcircuits.rasp.lookup import ProgramTrace, run, undefined
@@ -86,6 +88,18 @@ def exchange(
         scored=torch.from_numpy(scored),
         edges=complete_edges(layout),
     )
+
+
+def edges_in(graph: ComponentGraph, edges: Iterable[str]) -> frozenset[str]:
+    """Edges between heads of their own, by their names where keys and values are shared."""
+    size = graph.n_heads // graph.n_groups
+
+    def group(head: re.Match[str]) -> str:
+        return f"g{int(head[1]) // size}{head[2]}"
+
+    if size == 1:
+        return frozenset(edges)
+    return frozenset(re.sub(r"h(\d+)(<[kv]>)$", group, edge) for edge in edges)
 
 
 def written_variables(tables: Tables, layout: Layout) -> dict[str, list[SOp]]:

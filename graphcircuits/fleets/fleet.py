@@ -52,13 +52,7 @@ class Fleet:
 
     @cached_property
     def graph(self) -> ComponentGraph:
-        config = self.config
-        return ComponentGraph(
-            config.n_layers,
-            config.n_heads,
-            n_kv_heads=config.n_kv_heads,
-            parallel=config.parallel,
-        )
+        return graph_of(self.config)
 
     @property
     def device(self) -> torch.device:
@@ -75,6 +69,13 @@ class Fleet:
         held = {name: x for name in BY_SUBJECT if (x := getattr(self, name)) is not None}
         indexed = {name: x[chosen] for name, x in held.items()}
         return replace(self, members=tuple(self.members[index] for index in indices), **indexed)
+
+
+def graph_of(config: TransformerConfig) -> ComponentGraph:
+    """The component graph of a subject."""
+    return ComponentGraph(
+        config.n_layers, config.n_heads, n_kv_heads=config.n_kv_heads, parallel=config.parallel
+    )
 
 
 def form(members: Sequence[TransformerConfig]) -> Fleet:
@@ -95,7 +96,9 @@ def form(members: Sequence[TransformerConfig]) -> Fleet:
         attends=torch.stack([_attends(member, pos) for member in members]),
         scale=torch.tensor([member.score_scale for member in members], dtype=torch.float64),
         outputs=torch.stack([outputs < member.d_vocab_out for member in members]),
-        turns=_turns(config),
+        turns=None
+        if config.positions != "rotary"
+        else torch.stack(turns(config, 0, config.n_ctx, torch.device("cpu"), torch.float64)),
         width=torch.tensor([float(member.d_model) for member in members]),
         centre=_centre(config, members),
     )
@@ -147,12 +150,6 @@ def _attends(member: TransformerConfig, pos: Int[Tensor, " pos"]) -> Bool[Tensor
     """Keys within the context, and not after the query where attention is causal."""
     within = (pos < member.n_ctx)[None, :].expand(len(pos), -1)
     return within & (pos[None, :] <= pos[:, None]) if member.causal else within
-
-
-def _turns(config: TransformerConfig) -> Float[Tensor, "2 pos rotary_dim"] | None:
-    if config.positions != "rotary":
-        return None
-    return torch.stack(turns(config, 0, config.n_ctx, torch.device("cpu"), torch.float64))
 
 
 def _centre(

@@ -1,16 +1,13 @@
 """All subjects of a fleet run at once, plainly or with activations of another run.
 
-1. `_layers` takes a layer's weights as the runs use them: what reads a stream joined into one
-   matrix, with the weight of the norm before it and the scale of scores multiplied in.
-2. `forward` runs all rows and can replace, row by row, the activations of chosen components by
-   those of another run: a head's result before its output matrix, an MLP's hidden vector after its
-   nonlinearity and gate. `writers` gives what components added to the stream in such a run.
-3. `forward_cut` does the same for edges: each reader takes what chosen writers give it from another
-   run, and normalizes the sum for itself.
+`forward` can exchange components of each row: a head's result before its output matrix, an MLP's
+hidden vector after its nonlinearity and gate. `forward_cut` exchanges edges: each reader takes what
+chosen writers give it from another run, and normalizes the sum for itself.
 
 On a GPU a run is bound by memory and by the number of its kernels, so what can be done to weights
-is not done to activations. No shape depends on data and nothing is copied from the host, so that
-runs can be recorded as CUDA graphs.
+is not done to activations: what reads a stream is joined into one matrix, with the weight of the
+norm before it and the scale of scores multiplied in. No shape depends on data and nothing is copied
+from the host, so that runs can be recorded as CUDA graphs.
 """
 
 from collections.abc import Callable, Iterator

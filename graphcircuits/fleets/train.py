@@ -46,8 +46,6 @@ Step = Callable[[float], None]
 """Makes one step, with this learning rate."""
 FleetProgress = Callable[[int, int, int], None]
 """Called with the step, subjects that passed, subjects in all."""
-OnPass = Callable[[int, TrainedSubject], None]
-"""Called with the index of a subject and what it became, as soon as it passes."""
 Keep = Callable[[Snapshot, bool], None]
 """Called with where training is, at the start and after each check, and whether time is up."""
 
@@ -60,7 +58,6 @@ def train_fleet(
     generator: torch.Generator,
     progress: FleetProgress | None = None,
     deadline: float = math.inf,
-    on_pass: OnPass | None = None,
     keep: Keep | None = None,
     resume: Snapshot | None = None,
     *,
@@ -88,9 +85,6 @@ def train_fleet(
         state, errors = resume.state, resume.errors
         generator.set_state(resume.generator)
         fleet, data, check_data = _fewer(fleet, data, check_data, alive)
-        if on_pass is not None:
-            for which in sorted(best.keys() - set(alive)):
-                on_pass(which, best[which])
 
     def snapshot() -> Snapshot:
         return Snapshot(step, tuple(alive), state, errors, generator.get_state(), best)
@@ -118,9 +112,6 @@ def train_fleet(
         errors.copy_(scores.errors)
         passed = len(subjects) - len(alive) + len(done)
         log.info("step %d: %d of %d subjects pass", step, passed, len(subjects))
-        if on_pass is not None:
-            for which in done:
-                on_pass(which, best[which])
         if done:
             remaining = [row for row, which in enumerate(alive) if which not in done]
             alive, run_step = [alive[row] for row in remaining], None

@@ -1,10 +1,8 @@
 """Do subjects follow their programs? How many answers are right, component by component.
 
-1. `check` measures a fleet in training on some rows: the share of right answers plainly, with each
-   component exchanged, and with all edges outside the complete circuit cut. Training draws more of
-   what went wrong, and stops what passes.
-2. `verify_fleet` gives the verdict on finished subjects, on inputs that training did not have, so
-   that a subject which only learned its training inputs does not count.
+`check` measures a fleet in training on some rows: training draws more of what went wrong, and stops
+what passes. `verify_fleet` gives the verdict on finished subjects, on inputs that training did not
+have, so that a subject which only learned its training inputs does not count.
 
 Accuracy is the share of right answers, loss the mean cross-entropy, or squared error of numbers.
 Interchange accuracy is the share when a component of the circuit takes its activation from another
@@ -270,11 +268,7 @@ class Verdict:
     def worst_strict(self) -> float:
         return min(self.strict.values(), default=1.0)
 
-    @property
-    def passed(self) -> bool:
-        return self.passes("planted")
-
-    def passes(self, fleet: str) -> bool:
+    def passes(self, fleet: str = "planted") -> bool:
         """Whether a subject of this fleet counts: a natural one by its answers alone.
 
         Others by their components too, so not where those were not measured.

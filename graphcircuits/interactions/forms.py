@@ -1,19 +1,8 @@
 """Interactions of edges: whole ones by masked runs, and those at a shared read in three forms.
 
-The package's docstring has the definitions. With the read input u, the changes d1 and d2 of two
-edges, and L from `SharedRead`:
-
-1. `edge_interactions` corrupts whole edges at every position: one masked run for the clean run, one
-   for each edge and one for each pair.
-2. `finite` is the definition, L(u + d1 + d2) - L(u + d1) - L(u + d2) + L(u).
-3. `local` is d1 . Hessian(u) . d2. One Hessian-vector product for each edge gives all pairs.
-4. `integral` averages d1 . Hessian(u + s d1 + r d2) . d2 over the unit square of s and r.
-5. `interaction_matrix` averages one form over prompts and positions.
-6. `decay` shrinks d1 and d2 and fits the power with which the error of `local` falls.
-
-Hessians are never written out. `first_order` is what is left of the effects without them. The tests
-check that whole edges equal four masked runs, that all forms agree on quadratic losses, and that
-the error of `local` falls with the third power.
+The package's docstring has the definitions, with the read input u, the changes d1 and d2 of two
+edges, and L from `SharedRead`. The tests check that whole edges equal four masked runs, that all
+forms agree on quadratic losses, and that the error of `local` falls with the third power.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,13 +1,9 @@
 """Edges that end in one reader, and the loss as a function of what that reader reads.
 
-1. The clean run gives the reader's input u at each position; the corrupted run gives the change d
-   that each edge would bring: corrupted minus clean output of its writer.
-2. L(u): the reader reads u at one position and the clean input elsewhere; other readers of its
-   layer read the clean run; its component computes, and everything later follows (`rerun`), many
-   alternatives of u at once.
-3. `kinks` says where the way from u to the loss is not smooth.
-
-u is the residual stream before the reader's norm, for every reader, so that a norm is part of L.
+L(u): the reader reads u at one position and the clean input elsewhere; other readers of its layer
+read the clean run; its component computes, and everything later follows (`rerun`), many
+alternatives of u at once. u is the residual stream before the reader's norm, for every reader, so
+that a norm is part of L.
 """
 
 from collections.abc import Sequence
@@ -21,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.engine.resume import rerun
-from graphcircuits.methods.prepare import prepare, settled
+from graphcircuits.methods.prepare import for_scoring, prepare
 from graphcircuits.subject.transformer import Run, Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -72,7 +68,7 @@ class SharedRead:
         if not positions or min(positions) < 0 or max(positions) >= length:
             raise ValueError(f"positions must be some of 0..{length - 1}, got {[*positions]}.")
         return cls(
-            subject=settled(subject, widen=False),
+            subject=for_scoring(subject, widen=False),
             pairs=prepare(subject, pairs),
             reader=reader,
             edges=tuple(edges),

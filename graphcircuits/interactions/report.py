@@ -1,8 +1,4 @@
-"""All forms of interaction of some edges at once, as `graphcircuits interact` prints them.
-
-`InteractionReport.of` computes the forms that apply: whole edges always, `finite` and `local` where
-all edges have one reader. Its `record` is the same as plain values, the strongest pairs first.
-"""
+"""All forms of interaction of some edges at once, as `graphcircuits interact` prints them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

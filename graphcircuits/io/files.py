@@ -5,9 +5,7 @@
 3. `StoreError` is what a bad file raises. Its text quotes files, so it is short and printable.
 4. `write_atomic` writes beside the file, syncs, and renames: a crash leaves the old file, and
    what a killed writer left beside it goes with the next write into the same folder.
-5. `writing` puts errors of other libraries' writers in the system's words.
-6. `hold` keeps other runs away from a folder; `seldom` spaces out checkpoints, so that writing
-   them takes a small share of the time.
+5. `seldom` spaces out checkpoints, so that writing them takes a small share of the time.
 """
 
 import errno
@@ -16,7 +14,6 @@ import json
 import math
 import os
 import platform
-import re
 import reprlib
 import secrets
 import stat
@@ -266,22 +263,6 @@ def write_atomic(path: str | Path, data: bytes) -> None:
 
 
 @contextmanager
-def writing(path: str | Path) -> Iterator[None]:
-    """What other libraries raise while they write under `path`, as the system's error that it is.
-
-    Rust's say `(os error 28)` in an error of their own kind, NumPy how many bytes it wrote.
-    """
-    try:
-        yield
-    except Exception as error:
-        said = re.search(r"\(os error (\d+)\)|\d+ requested and \d+ written", str(error))
-        if said is None:
-            raise
-        number = int(said[1] or errno.ENOSPC)
-        raise OSError(number, os.strerror(number), str(path)) from error
-
-
-@contextmanager
 def _temporary(final: Path) -> Iterator[Path]:
     """An empty file beside the final one, locked as long as its writer lives, then removed."""
     path, held = _create(final)
@@ -323,27 +304,6 @@ def _remove_abandoned(folder: Path) -> None:
                     path.unlink()
                 finally:
                     os.close(held)
-
-
-@contextmanager
-def hold(path: Path, busy: str) -> Iterator[None]:
-    """Keep others from holding a folder, or a file made for it; who comes second hears `busy`.
-
-    The system lets go of it when the process ends, however it ends.
-    """
-    if fcntl is None:
-        yield
-        return
-    flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
-    held = os.open(path, flags, 0o666)
-    try:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(busy) from None
-        yield
-    finally:
-        os.close(held)
 
 
 def seldom(write: Callable[..., Any], share: float = 0.02) -> Callable[..., None]:

@@ -240,8 +240,11 @@ _ALLOWED = re.compile(
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """The tensors by name in a file that `torch.save` wrote of a mapping of them."""
-    values = _read(path, plain=False)
-    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    values = read_saved(path)
+    weights = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    if len(weights) < len(values):
+        raise StoreError(f"{path} must hold weights by name, got {short(values)}.")
+    return weights
 
 
 def read_saved(path: str | Path) -> dict[str, object]:
@@ -249,10 +252,6 @@ def read_saved(path: str | Path) -> dict[str, object]:
 
     Only values of the mapping itself are made tensors; one inside another value stays a `Made`.
     """
-    return _read(path, plain=True)
-
-
-def _read(path: str | Path, *, plain: bool) -> dict[str, object]:
     data = read_bytes(path)
     if data[:1] == b"\x80":
         raise StoreError(
@@ -272,11 +271,8 @@ def _read(path: str | Path, *, plain: bool) -> dict[str, object]:
     if order != sys.byteorder:
         raise StoreError(f"{path} has byte order {short(order)}, this machine {sys.byteorder!r}.")
     values = parse_pickle(path, members[f"{roots[0]}data.pkl"], _ALLOWED, storages=True)
-    if not isinstance(values, dict) or not (
-        plain or all(isinstance(made, Made) for made in values.values())
-    ):
-        what = "values" if plain else "weights"
-        raise StoreError(f"{path} must hold {what} by name, got {short(values)}.")
+    if not isinstance(values, dict):
+        raise StoreError(f"{path} must hold values by name, got {short(values)}.")
     storages = {
         name.removeprefix(f"{roots[0]}data/"): content
         for name, content in members.items()

@@ -1,11 +1,8 @@
 """Jobs on a Ray cluster: one that runs, or one that is started here for the command.
 
-1. `OnRay` connects when the first job is there. Whether anything answers at an address is tried
-   before Ray is asked, which would try for minutes.
-2. `run` gives out as many jobs as have room, and a few more so that no worker waits. Each is a task
-   that streams its messages (`runner.messages_of`), with the CPUs and GPUs that it asks for.
-3. A task whose worker or machine is gone costs a retry, or else what `lost` says. Ray itself
-   retries nothing: it would not know which results are known.
+Each job is a task that streams its messages (`runner.messages_of`), with the CPUs and GPUs that it
+asks for. A task whose worker or machine is gone costs a retry, or else what `lost` says. Ray itself
+retries nothing: it would not know which results are known.
 
 Ray is imported here and nowhere else, and reports nothing to its makers.
 """

@@ -1,18 +1,14 @@
 """Jobs spread over processes of this machine: the one pool of processes of the package.
 
-1. `Processes.run` starts processes, gives every one a job at a time, and yields results one by one
-   as they are ready. Where jobs want GPUs, no more are started than have some, and each sees its
-   own.
-2. A process that ends in the middle of a job, killed or out of memory, costs a retry, or else what
-   `lost` says. Another process is started. (The pools of `concurrent.futures` and joblib hand on
-   no result before a job has ended, and are lost as a whole with one process.)
-3. Processes never hear Ctrl-C themselves: who started them ends them. None outlives a driver that
-   was killed.
-4. `in_order` has processes compute ahead while the caller does something else.
+A process that ends in the middle of a job, killed or out of memory, costs a retry, or else what
+`lost` says, and another one is started. (The pools of `concurrent.futures` and joblib hand on no
+result before a job has ended, and are lost as a whole with one process.) Processes never hear
+Ctrl-C themselves: who started them ends them. None outlives a driver that was killed.
 """
 
 import multiprocessing
 import os
+import pickle
 import queue
 import signal
 import threading
@@ -53,11 +49,11 @@ class _Worker(Generic[Job]):
 
     def send(self) -> None:
         with suppress(ConnectionError):  # it has just ended, as the next turn will see
-            self.connection.send((self.at.job, self.at.known))
+            _send(self.connection, (self.at.job, self.at.known))
 
     def receive(self) -> Message | None:
         try:
-            return self.connection.recv()
+            return _receive(self.connection)
         except (EOFError, ConnectionError):
             return None
 
@@ -250,17 +246,26 @@ def _serve(
         os.environ["CUDA_VISIBLE_DEVICES"] = cards  # nothing has asked for a card so far
     begin_worker(driver, threads)
     with suppress(EOFError, ConnectionError):
-        connection.send(Message("ready"))
+        _send(connection, Message("ready"))
         while True:
-            job, known = connection.recv()
+            job, known = _receive(connection)
             for message in messages_of(work, job, known):
                 try:
-                    connection.send(message)
+                    _send(connection, message)
                 except ConnectionError:
                     raise
                 except Exception as error:  # noqa: BLE001  the result cannot be sent
-                    connection.send(Message("error", sendable(error)))
+                    _send(connection, Message("error", sendable(error)))
                     break
+
+
+def _send(connection: Connection, value: object) -> None:
+    """Send a value whole: PyTorch would have a pipe hand on where in memory a tensor is."""
+    connection.send_bytes(pickle.dumps(value))
+
+
+def _receive(connection: Connection) -> Any:
+    return pickle.loads(connection.recv_bytes())
 
 
 def _end_with_driver() -> None:

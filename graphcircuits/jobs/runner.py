@@ -15,10 +15,6 @@ What all runners promise:
 5. Files that workers write state the driver's command (`command.driver_command`).
 
 With equal numbers of threads the results are the same, whoever computes them.
-
-`InProcess` is the simplest runner. For those whose workers are elsewhere, `begin_worker` makes a
-process a worker, `messages_of` is what it sends about a job, and `Pending` knows which jobs are
-left.
 """
 
 import copy
@@ -88,7 +84,7 @@ class Runner(ABC):
 
         Args:
             work: Takes a job and yields its results. It, the jobs and the results may go between
-                processes and machines: they are plain values, and no tensors.
+                processes and machines: all of it can be pickled.
             jobs: Taken one by one, when somebody is free to work on them.
             lost: What takes the place of a result that is lost for good; without it, an error does.
             resources: What one job takes.

@@ -1,20 +1,16 @@
 """Every method that finds circuits, behind one signature.
 
-1. A method scores all edges of a subject on given pairs (`graphcircuits.methods.method`). `METHODS`
-   holds those of the package by name. `FLOORS` holds what methods are compared with in tables, and
-   what is not meant to find circuits. `find_method` gives either by its name; with `+paths` behind
-   the name the option `paths` is on.
-2. `choose_method` makes every decision of a run, and makes each once: which method, where none is
-   named, and what its options are, a predictor that may score this case among them.
-3. What it gives, a `ChosenMethod`, runs under a seed and returns a `Result`. `localize` does both.
+A method scores all edges of a subject on given pairs (`graphcircuits.methods.method`). `METHODS`
+holds those of the package by name, `FLOORS` what they are compared with in tables.
 
-Decisions come before the run because some need a look at the subject and some the predictor's file:
-whoever decided again while running could come to something else.
+`choose_method` makes every decision of a run, each once; what it gives runs under a seed. Decisions
+come before the run because some need a look at the subject and some the predictor's file: whoever
+decided again while running could come to something else.
 """
 
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +29,6 @@ from graphcircuits.methods import (
     nodes,
     pgexplainer,
     relp,
-    shortlist,
 )
 from graphcircuits.methods.learned import BeyondTraining, LearnedMethod
 from graphcircuits.methods.method import (
@@ -51,7 +46,12 @@ from graphcircuits.methods.method import (
 )
 from graphcircuits.methods.prepare import Progress, Stop
 from graphcircuits.methods.shipped import PAPER
-from graphcircuits.methods.shortlist import LongRun
+from graphcircuits.methods.shortlist import (
+    EdgeByEdge,
+    LongRun,
+    search_seconds,
+    single_edge_seconds,
+)
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.fresh import prompt_hashes
@@ -80,32 +80,23 @@ __all__ = [
 ]
 
 
-class _EdgeByEdge(FunctionMethod):
-    """A method that tests edges in runs of their own, all of them or a short list."""
-
-    def remarks(self, subject: Transformer, pairs: Pairs, options: Options) -> Iterable[str]:
-        return shortlist.restriction(subject, pairs, options)
-
-
-class _Exact(_EdgeByEdge):
-    def forecast(self, subject: Transformer, pairs: Pairs, options: Options) -> Iterable[Warning]:
-        return shortlist.single_edges_forecast(subject, pairs, options)
-
-
-class _Search(_EdgeByEdge):
-    def forecast(self, subject: Transformer, pairs: Pairs, options: Options) -> Iterable[Warning]:
-        return shortlist.search_forecast(subject, pairs, options)
-
-
 METHODS: Mapping[str, KnownMethod] = {
     method.name: method
     for method in (
-        _Search(name="acdc", run=acdc.acdc),
+        EdgeByEdge(
+            name="acdc", run=acdc.acdc, runs="at least one run for each", seconds=search_seconds
+        ),
         FunctionMethod(name="eap", run=eap.eap),
         FunctionMethod(name="eap-gp", run=eap_gp.eap_gp),
         FunctionMethod(name="eap-ig", run=eap.eap_ig),
         FunctionMethod(name="edge-pruning", run=gates.edge_pruning),
-        _Exact(name="exact", run=exact.exact, independent=True),
+        EdgeByEdge(
+            name="exact",
+            run=exact.exact,
+            independent=True,
+            runs="one run for each",
+            seconds=single_edge_seconds,
+        ),
         learned.GCL,
         LearnedMethod(name="gcl-paper", system=PAPER),
         FunctionMethod(name="nap", run=nodes.nap),

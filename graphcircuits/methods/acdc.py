@@ -40,7 +40,7 @@ from graphcircuits.engine.masked import (
 )
 from graphcircuits.engine.memory import Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import Block
-from graphcircuits.methods.prepare import Progress, Stop, from_clean_run, prepare, settled
+from graphcircuits.methods.prepare import Progress, Stop, for_scoring, from_clean_run, prepare
 from graphcircuits.methods.shortlist import shortlist
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -367,7 +367,7 @@ def _search(
     edges: Int[Tensor, " edge"] | None = None,
 ) -> _Rows:
     """The rows once all edges are decided, or some of them."""
-    subject = settled(subject)
+    subject = for_scoring(subject)
     pairs = prepare(subject, pairs, memory_limit)
     pairs = from_clean_run(subject, pairs, memory_limit)
     prompts = _Prompts.of(subject, pairs, len(thresholds), memory_limit)

@@ -1,13 +1,7 @@
 """How far circuits of the best edges are from faithful, and the gradient of that by the ranking.
 
-1. `exchangeable` tells whether clean and corrupted prompts may be paired anew.
-2. `Objective` holds the subject, its pairs and their losses when all edges are kept and when none
-   is. `errors` is the distance of faithfulness from 1 of the best edges at several sizes, `area`
-   its mean over all sizes: CMD, on the given pairs.
-   The measure is that of training a predictor (`engine.relaxed`), on one subject and within limits
-   of memory; the tests compare it with `faithfulness`, and its gradient with differences.
-3. `Sizes` draws numbers of edges for a step, `gradient` a mask for each of them, with `concrete`
-   gates near the threshold (Maddison et al. 2017), and differentiates the distance.
+The measure is that of training a predictor (`engine.relaxed`), on one subject and within limits of
+memory; the tests compare it with `faithfulness`, and its gradient with differences.
 """
 
 from collections.abc import Callable

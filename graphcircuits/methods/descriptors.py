@@ -27,7 +27,6 @@ too. Everything is computed in float64, reader by reader; no (width, width) map 
 two MLPs that are wider than the stream.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -63,39 +62,37 @@ DESCRIPTORS = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class EdgeFactors:
-    """Write and read factors in float64, in the order of the graph's writers and readers."""
-
-    writers: tuple[Float[Tensor, "_ d_model"], ...]
-    readers: tuple[Float[Tensor, "d_model _"], ...]
+Factors = list[Float[Tensor, "..."]]
+"""Write or read factors in float64, in the order of the graph's writers or readers."""
 
 
 @torch.no_grad()
 def describe(subject: Transformer) -> Float[Tensor, "edge descriptor"]:
     """The `DESCRIPTORS` of every edge, in edge order, in float64 on the subject's device."""
-    graph, factors = subject.graph, factors_of(subject)
-    maps = _maps(graph, factors)
+    graph, (write_factors, read_factors) = subject.graph, factors_of(subject)
+    norm, fourth, beside_writer, beside_reader, *singular = _maps(
+        graph, write_factors, read_factors
+    ).T
     writers, readers = (
         ends.to(subject.device) for ends in (graph.edge_writers, graph.edge_readers)
     )
-    writes = torch.stack([A.norm() for A in factors.writers])
-    reads = torch.stack([B.norm() for B in factors.readers])
-    composition = maps.norm * _inverse(writes[writers] * reads[readers])
+    writes = torch.stack([A.norm() for A in write_factors])
+    reads = torch.stack([B.norm() for B in read_factors])
+    composition = norm * _inverse(writes[writers] * reads[readers])
     upstream, downstream = _neighbours(graph, composition)
     depths = (graph.writer_layer[graph.edge_writers], graph.reader_layer[graph.edge_readers])
     columns = [
-        _log(maps.norm),
-        *(maps.singular * _inverse(maps.norm)[:, None]).T,
+        _log(norm),
+        *(value * _inverse(norm) for value in singular),
         # A map of zeros counts as rank one, the smallest.
-        (maps.norm**4 * _inverse(maps.fourth)).clamp(min=1).log(),
+        (norm**4 * _inverse(fourth)).clamp(min=1).log(),
         composition,
         _log(writes)[writers],
         _log(reads)[readers],
-        _log_share(maps.norm.square(), writers, len(writes)),
-        _log_share(maps.norm.square(), readers, len(reads)),
-        maps.beside_writer,
-        maps.beside_reader,
+        _log_share(norm.square(), writers, len(writes)),
+        _log_share(norm.square(), readers, len(reads)),
+        beside_writer,
+        beside_reader,
         upstream[writers],
         downstream[readers],
         *((depth.to(composition) + 1) / (graph.n_layers + 1) for depth in depths),
@@ -116,14 +113,14 @@ def standardized(described: Float[Tensor, "edge descriptor"]) -> Float[Tensor, "
 # The factors
 
 
-def factors_of(subject: Transformer) -> EdgeFactors:
+def factors_of(subject: Transformer) -> tuple[Factors, Factors]:
     """The write factor of every writer and the read factor of every reader."""
     config = subject.config
     w = {name: weight.double() for name, weight in subject.weights.items()}
     tables = [w["W_E"] * config.embedding_scale]
     tables += [w["W_pos"]] if config.positions == "learned" else []
     writers = [_cut(torch.cat([table / len(table) ** 0.5 for table in tables]))]
-    readers: list[Tensor] = []
+    readers: Factors = []
     for layer in range(config.n_layers):
         W_Q, W_K, W_V = (
             subject.through_norm("attn_norm", w[f"W_{name}"][layer], layer) for name in "QKV"
@@ -145,7 +142,7 @@ def factors_of(subject: Transformer) -> EdgeFactors:
         writers.append(_cut(W_out))
     W_U = subject.unembedding.double() * config.logit_scale
     readers.append(_cut(subject.through_norm("final_norm", W_U).mT).mT)
-    return EdgeFactors(tuple(writers), tuple(readers))
+    return writers, readers
 
 
 def _cut(tall: Float[Tensor, "*lead row column"]) -> Float[Tensor, "*lead rank column"]:
@@ -156,35 +153,22 @@ def _cut(tall: Float[Tensor, "*lead row column"]) -> Float[Tensor, "*lead rank c
 # The edge maps
 
 
-@dataclass(frozen=True, eq=False)
-class _Maps:
-    """What is kept of the edge maps."""
-
-    norm: Float[Tensor, " edge"]
-    fourth: Float[Tensor, " edge"]
-    """Sum of the fourth powers of the singular values."""
-    singular: Float[Tensor, "edge singular"]
-    beside_writer: Float[Tensor, " edge"]
-    beside_reader: Float[Tensor, " edge"]
-
-
-def _maps(graph: ComponentGraph, factors: EdgeFactors) -> _Maps:
-    """The edge maps, reader by reader, of all writers of one kind at once."""
-    received, sent = _stream_sums(graph, factors)
+def _maps(graph: ComponentGraph, writers: Factors, readers: Factors) -> Float[Tensor, "edge _"]:
+    """What is kept of the edge maps (`_summary`), of all writers of one kind at once."""
+    received, sent = _stream_sums(graph, writers, readers)
     first_stream = torch.searchsorted(graph.stream_reads, torch.arange(graph.n_writers), right=True)
     rows: list[Tensor] = []
-    for reader, B in enumerate(factors.readers):
+    for reader, B in enumerate(readers):
         total = B.mT @ received[int(graph.reader_stream[reader])] @ B
         summaries = B.new_zeros(int(graph.reads[reader]), 4 + N_SINGULAR)
         for kind in _writers_by_kind(graph):
             chosen = kind[kind < len(summaries)]
             if len(chosen):
-                A = torch.stack([factors.writers[writer] for writer in chosen])
+                A = torch.stack([writers[writer] for writer in chosen])
                 beside = A @ sent[first_stream[chosen]] @ A.mT
                 summaries[chosen] = _summary(A @ B, beside, total)
         rows.append(summaries)
-    norm, fourth, beside_writer, beside_reader, *singular = torch.cat(rows).T
-    return _Maps(norm, fourth, torch.stack(singular, dim=1), beside_writer, beside_reader)
+    return torch.cat(rows)
 
 
 def _summary(
@@ -192,7 +176,9 @@ def _summary(
     writer_total: Float[Tensor, "writer write write"],
     reader_total: Float[Tensor, "read read"],
 ) -> Float[Tensor, "writer number"]:
-    """The fields of `_Maps`, one row per map; the totals are the sums of the forms beside it."""
+    """One row per map: its norm, the sum of the fourth powers of its singular values, the cosines
+    to all maps from its writer and into its reader (their forms add up to the totals), and its
+    largest singular values."""
     singular = torch.linalg.svdvals(cores)
     fourth = singular**4
     columns = [singular.square().sum(1).sqrt(), fourth.sum(1)]
@@ -204,16 +190,16 @@ def _summary(
 
 
 def _stream_sums(
-    graph: ComponentGraph, factors: EdgeFactors
+    graph: ComponentGraph, writers: Factors, readers: Factors
 ) -> tuple[Float[Tensor, "stream d_model d_model"], Float[Tensor, "stream d_model d_model"]]:
     """Of each stream: sum of A^T A over the writers in it, of B B^T over its and later readers."""
     ends = graph.stream_reads.tolist()
-    read = factors.readers[0].new_zeros(len(ends), *factors.readers[0].shape[:1] * 2)
+    read = readers[0].new_zeros(len(ends), *readers[0].shape[:1] * 2)
     written = torch.zeros_like(read)
     for stream, (start, end) in enumerate(pairwise([0, *ends])):
-        for A in factors.writers[start:end]:
+        for A in writers[start:end]:
             written[stream] += A.mT @ A
-    for stream, B in zip(graph.reader_stream.tolist(), factors.readers, strict=True):
+    for stream, B in zip(graph.reader_stream.tolist(), readers, strict=True):
         read[stream] += B @ B.mT
     return written.cumsum(0), read.flip(0).cumsum(0).flip(0)
 

@@ -40,8 +40,8 @@ from graphcircuits.methods.prepare import (
     POOLS,
     check_choice,
     check_positive,
-    placed,
-    settled,
+    for_scoring,
+    on_device,
 )
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs, check_losses
@@ -138,14 +138,14 @@ def attribute(
     A walk has points of its own, as many as there are shares, and they all count alike.
     """
     check_choice("pool", pool, POOLS)
-    subject = settled(subject, widen=False)
-    pairs = placed(subject, pairs)
+    subject = for_scoring(subject, widen=False)
+    pairs = on_device(subject, pairs)
     pairs = pairs.up_to_last_column() if subject.config.causal else pairs
     prompts, steps, numbers = _chunks(subject, pairs, len(shares), memory_limit)
 
     def of_some(some: Pairs) -> Effects:
         by_prompt = pool == "abs"
-        return _effects(subject, some, over, shares.split(steps), weights, by_prompt=by_prompt)
+        return effects(subject, some, over, shares.split(steps), weights, by_prompt=by_prompt)
 
     advice = "use eap-ig, exact or the gradient at the corrupted run (denoising)"
     with explained(subject, "prompts", prompts, numbers):
@@ -181,20 +181,6 @@ def pooled(
     return total.abs() / len(clean)
 
 
-def effects(
-    subject: Transformer,
-    pairs: Pairs,
-    over: str,
-    shares: tuple[Float[Tensor, " _"], ...],
-    weights: Float[Tensor, " step"] | None = None,
-) -> Float[Tensor, "batch edge"]:
-    """Signed first-order effect of noising each edge on each prompt's loss.
-
-    Gradients are averaged over the shares of clean, one pass for each tensor of them.
-    """
-    return _effects(subject, pairs, over, shares, weights, by_prompt=True)[0]
-
-
 def run_with_gradients(
     subject: Transformer,
     streams: Float[Tensor, "run pos d_model"],
@@ -213,16 +199,19 @@ def run_with_gradients(
     return with_gradients(subject, streams, pairs.columns, losses)
 
 
-def _effects(
+def effects(
     subject: Transformer,
     pairs: Pairs,
     over: str | Walk,
     shares: tuple[Float[Tensor, " _"], ...],
     weights: Float[Tensor, " step"] | None = None,
     *,
-    by_prompt: bool,
+    by_prompt: bool = True,
 ) -> Effects:
-    """The effects of all edges, summed over prompts unless `by_prompt`."""
+    """Signed first-order effects of noising each edge, summed over prompts unless `by_prompt`.
+
+    Gradients are averaged over the shares of clean, one pass for each tensor of them.
+    """
     points = torch.cat(shares).tolist()
     # At an end of the path its own run gives the gradients.
     end = points[0] if over == "inputs" and points in ([0.0], [1.0]) else None

@@ -23,8 +23,8 @@ from graphcircuits.methods.prepare import (
     POOLS,
     Progress,
     check_choice,
+    for_scoring,
     prepare,
-    settled,
 )
 from graphcircuits.methods.shortlist import shortlist
 from graphcircuits.subject.transformer import Transformer
@@ -53,7 +53,7 @@ def exact(
     """
     check_choice("direction", direction, DIRECTIONS)
     check_choice("pool", pool, POOLS)
-    subject = settled(subject)
+    subject = for_scoring(subject)
     pairs = prepare(subject, pairs, memory_limit)
     pos = pairs.clean.shape[1]
     size = Footprint(subject, pos)

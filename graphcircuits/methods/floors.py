@@ -1,17 +1,9 @@
 """The floors that every method must beat: rankings that see nothing of what a subject computes.
 
-`random_scores` are independent and uniform.
-
-`edge_frequency` is how often an edge of this name is in the circuits that predictors learn from:
-
-1. The circuits are those of the pool's listed cases, under one labeling. Of a case that is
-   recognized, all circuits of its fold and of cases related to it stay out, as its predictor was
-   trained without them; so a held-out case meets the whole pool, and none of its own kind.
-2. Edges are compared by their names, such as `a0.h1->m0`, in graphs of all sizes: an edge has the
-   share of those circuits that hold one of its name.
-
-What these reach, a method reaches without finding anything: many small programs need the same few
-edges, which is why tables show them.
+What they reach, a method reaches without finding anything: many small programs need the same few
+edges, which is why tables show them. `edge_frequency` compares edges by their names, such as
+`a0.h1->m0`, in graphs of all sizes. Of a case that is recognized, all circuits of its fold and of
+cases related to it stay out, as its predictor was trained without them.
 """
 
 from collections import Counter
@@ -23,9 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.architectures import edges_in
 from graphcircuits.cases.recognize import recognize
 from graphcircuits.cases.relations import fold_of, groups_of, pool_cases, twins
+from graphcircuits.fleets.exchange import edges_in
 from graphcircuits.methods.prepare import prepare
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs

@@ -1,7 +1,7 @@
 """Methods that train one gate for each edge or reader: `sp_edge`, `sp_node`, `edge_pruning`, `ugs`.
 
 They look for a circuit by gradient steps on the masks themselves, where attribution looks at one
-gradient and a search at one edge at a time. All four are one loop, `descend`:
+gradient and a search at one edge at a time. All four are one loop, `Descent`:
 
 1. A gate has one parameter, its location. Each step draws prompts and values of all gates
    (`engine.relaxed`), and runs the subject with them as edge masks: what a gate does not let
@@ -37,6 +37,8 @@ all masks, the lifting against its definition, and that the sparsity asked for i
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -49,9 +51,9 @@ from graphcircuits.methods.prepare import (
     Progress,
     Stop,
     check_positive,
+    for_scoring,
     masked_losses,
     prepare,
-    settled,
     trainable,
 )
 from graphcircuits.subject.transformer import Transformer
@@ -88,17 +90,14 @@ def sp_edge(
     prompts and `samples` samples of all gates. Without a generator the seed is 0.
     Memory stays below `memory_limit` bytes where one sample on the prompts of a step allows it.
     """
+    descent = Descent(steps, learning_rate, prompts, generator, progress)
     return _fit(
         subject,
         pairs,
+        descent,
         lambda locations, _: sparsity * probability_open(locations).mean(),
-        steps=steps,
-        learning_rate=learning_rate,
-        prompts=prompts,
-        samples=samples,
-        memory_limit=memory_limit,
-        generator=generator,
-        progress=progress,
+        samples,
+        memory_limit,
     )
 
 
@@ -122,19 +121,16 @@ def sp_node(
         logits = torch.ones_like(gates[:, :1])
         return torch.cat([gates, logits], dim=1)[:, readers]
 
+    descent = Descent(steps, learning_rate, prompts, generator, progress)
     locations = _fit(
         subject,
         pairs,
+        descent,
         lambda locations, _: sparsity * probability_open(locations).mean(),
+        samples,
+        memory_limit,
         n_gates=subject.graph.n_readers - 1,
         to_masks=to_masks,
-        steps=steps,
-        learning_rate=learning_rate,
-        prompts=prompts,
-        samples=samples,
-        memory_limit=memory_limit,
-        generator=generator,
-        progress=progress,
     )
     return lifted(subject.graph, locations)
 
@@ -179,19 +175,8 @@ def edge_pruning(
         multipliers[1] += multiplier_rate * gap.item() ** 2
         return term
 
-    return _fit(
-        subject,
-        pairs,
-        lagrangian,
-        start=OPEN,
-        steps=steps,
-        learning_rate=learning_rate,
-        prompts=prompts,
-        samples=samples,
-        memory_limit=memory_limit,
-        generator=generator,
-        progress=progress,
-    )
+    descent = Descent(steps, learning_rate, prompts, generator, progress)
+    return _fit(subject, pairs, descent, lagrangian, samples, memory_limit, start=OPEN)
 
 
 def ugs(
@@ -212,18 +197,15 @@ def ugs(
     `sparsity` weighs the mean probability of an edge against the loss; other options as in
     `sp_edge`.
     """
+    descent = Descent(steps, learning_rate, prompts, generator, progress)
     return _fit(
         subject,
         pairs,
+        descent,
         lambda locations, _: sparsity * locations.sigmoid().mean(),
+        samples,
+        memory_limit,
         draw=window,
-        steps=steps,
-        learning_rate=learning_rate,
-        prompts=prompts,
-        samples=samples,
-        memory_limit=memory_limit,
-        generator=generator,
-        progress=progress,
     )
 
 
@@ -247,6 +229,48 @@ def lifted(graph: ComponentGraph, readers: Float[Tensor, " gate"]) -> Float[Tens
 # Training
 
 
+@dataclass(frozen=True)
+class Descent:
+    """How parameters are trained: by Adam, on prompts that are drawn for each step."""
+
+    steps: int
+    learning_rate: float
+    prompts: int
+    """Of a step, at most all; none is drawn again until fewer are left than a step takes."""
+    generator: torch.Generator | None = None
+    """Without one the seed is 0."""
+    progress: Progress | None = None
+
+    @cached_property
+    def draws(self) -> torch.Generator:
+        """The generator that was given, or one with the seed 0."""
+        return self.generator or torch.Generator().manual_seed(0)
+
+    def minimize(
+        self,
+        parameters: Sequence[Tensor],
+        objective: Callable[[Int[Tensor, " prompt"], int], Float[Tensor, ""]],
+        n_pairs: int,
+    ) -> None:
+        """Minimize an objective of drawn prompts and the step, changing the parameters."""
+        optimizer = torch.optim.Adam(parameters, lr=self.learning_rate)
+        order = torch.empty(0, dtype=torch.int64)
+        prompts = min(self.prompts, n_pairs)
+        for step in range(self.steps):
+            if len(order) < prompts:
+                order = torch.randperm(n_pairs, generator=self.draws)
+            rows, order = order[:prompts], order[prompts:]
+            value = objective(rows, step)
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+            try:
+                if self.progress is not None:
+                    self.progress(step + 1, self.steps)
+            except Stop:
+                return
+
+
 def _sample(locations: Locations, n: int, generator: torch.Generator) -> Float[Tensor, "mask gate"]:
     return hard_concrete(locations.expand(n, -1), generator)
 
@@ -254,78 +278,31 @@ def _sample(locations: Locations, n: int, generator: torch.Generator) -> Float[T
 def _fit(
     subject: Transformer,
     pairs: Pairs,
+    descent: Descent,
     penalty: Penalty,
-    *,
-    steps: int,
-    learning_rate: float,
-    prompts: int,
     samples: int,
     memory_limit: int | None,
-    generator: torch.Generator | None,
-    progress: Progress | None,
+    *,
     start: float = START,
     n_gates: int | None = None,
     draw: Draw = _sample,
     to_masks: Callable[[Float[Tensor, "mask gate"]], Float[Tensor, "mask edge"]] = lambda x: x,
 ) -> Locations:
     """The locations after training; gates are the masks of edges unless `to_masks` is given."""
-    check_positive(steps=steps, learning_rate=learning_rate, prompts=prompts, samples=samples)
-    generator = generator or torch.Generator().manual_seed(0)
-    subject = settled(subject)
+    steps, rate, prompts = descent.steps, descent.learning_rate, descent.prompts
+    check_positive(steps=steps, learning_rate=rate, prompts=prompts, samples=samples)
+    subject = for_scoring(subject)
     pairs = trainable(subject, prepare(subject, pairs, memory_limit), memory_limit)
     pairs = pairs.up_to_last_column() if subject.config.causal else pairs
     losses = masked_losses(subject, pairs, memory_limit)
     locations = torch.full((n_gates or subject.graph.n_edges,), start)
     locations = locations.to(subject.weights["W_E"]).requires_grad_()
-    prompts = min(prompts, len(pairs))
 
     def objective(rows: Int[Tensor, " prompt"], step: int) -> Float[Tensor, ""]:
-        masks = to_masks(draw(locations, samples, generator))
+        masks = to_masks(draw(locations, samples, descent.draws))
         return losses(masks, rows.to(subject.device)).mean() + penalty(locations, step)
 
-    numbers = prompts * Footprint(subject, pairs.clean.shape[1]).masked(grad=True)
-    with explained(subject, "masks", samples, numbers):
-        descend(
-            [locations],
-            objective,
-            len(pairs),
-            steps=steps,
-            learning_rate=learning_rate,
-            prompts=prompts,
-            generator=generator,
-            progress=progress,
-        )
+    numbers = Footprint(subject, pairs.clean.shape[1]).masked(grad=True)
+    with explained(subject, "masks", samples, min(prompts, len(pairs)) * numbers):
+        descent.minimize([locations], objective, len(pairs))
     return locations.detach()
-
-
-def descend(
-    parameters: Sequence[Tensor],
-    objective: Callable[[Int[Tensor, " prompt"], int], Float[Tensor, ""]],
-    n_pairs: int,
-    *,
-    steps: int,
-    learning_rate: float,
-    prompts: int,
-    generator: torch.Generator,
-    progress: Progress | None,
-) -> None:
-    """Minimize an objective of drawn prompts and the step by Adam, changing the parameters.
-
-    No prompt is drawn again until fewer are left than a step takes.
-    """
-    optimizer = torch.optim.Adam(parameters, lr=learning_rate)
-    order = torch.empty(0, dtype=torch.int64)
-    prompts = min(prompts, n_pairs)
-    for step in range(steps):
-        if len(order) < prompts:
-            order = torch.randperm(n_pairs, generator=generator)
-        rows, order = order[:prompts], order[prompts:]
-        value = objective(rows, step)
-        optimizer.zero_grad()
-        value.backward()
-        optimizer.step()
-        try:
-            if progress is not None:
-                progress(step + 1, steps)
-        except Stop:
-            return

@@ -5,23 +5,18 @@ edge its features; the predictor turns them into scores. It was trained on many 
 circuits where these are known, else by how faithful the circuits are that it proposes. The shipped
 ones are in `graphcircuits.methods.shipped`; `graphcircuits train` makes others.
 
-1. `LearnedMethod` is such a method. `gcl` is our system. `gcl-paper` is the paper's own: its
-   aligner, its graph learner and the logits as they are, without a search to start from, paths,
-   trust or probabilities (docs/predictor.md). `gcl-blind` and `gcl-paper-blind` are floors: the
-   same predictors, blind to all that is measured of a case. What they reach, the shape of the graph
-   and the kinds of its components give by themselves.
-2. Its options name the predictor. Before a run, `fill` makes a `ChosenPredictor` of it, read and
-   checked, so that a run of any kind decides nothing.
-3. What a predictor says of a case besides scores goes into the remarks of the run, such as a
-   `BeyondTraining` warning where the case is not like those of the training.
-4. `default_method` says which method to use where none is named. The predictor that is blind to the
-   case decides, by what its file has:
+`gcl` is our system. `gcl-paper` is the paper's own: its aligner, its graph learner and the logits
+as they are, without a search to start from, paths, trust or probabilities (docs/predictor.md).
+`gcl-blind` and `gcl-paper-blind` are floors: the same predictors, blind to all that is measured of
+a case. What they reach, the shape of the graph and the kinds of its components give by themselves.
 
-   - `Ensemble.measured`: how `gcl` and `eap-ig` did on subjects of this kind that were left out of
-     the training, by AUROC where circuits are known, else by CMD, of which less is better. Where
-     `gcl` was not measured, or was not as good, the choice is `eap-ig`.
-   - `Ensemble.known`: whether this very case is like those of the training. That is known after the
-     predictor has run; its scores are then those of the choice, if it is `gcl`.
+`default_method` says which method to use where none is named. The predictor that is blind to the
+case decides, by what its file has:
+
+- `Ensemble.measured`: how `gcl` and `eap-ig` did on subjects of this kind that were left out of the
+  training. Where `gcl` was not measured, or was not as good, the choice is `eap-ig`.
+- `Ensemble.known`: whether this very case is like those of the training. That is known after the
+  predictor has run; its scores are then those of the choice, if it is `gcl`.
 """
 
 import time
@@ -38,7 +33,7 @@ from graphcircuits.cases import load_case
 from graphcircuits.cases.case import DEFAULT_LABELS
 from graphcircuits.cases.multitask import multi_records
 from graphcircuits.methods.method import KnownMethod, Options, Scored
-from graphcircuits.methods.prepare import Progress, placed
+from graphcircuits.methods.prepare import Progress, on_device
 from graphcircuits.methods.shipped import PAPER, ChosenPredictor, choose_predictor
 from graphcircuits.predictor.ensemble import Ensemble, Prediction, blinded
 from graphcircuits.predictor.paths import along_paths
@@ -141,7 +136,7 @@ class LearnedMethod(KnownMethod):
         generator: torch.Generator,
     ) -> Prediction:
         """What the predictor says of a case, which is read once."""
-        pairs = placed(subject, pairs)
+        pairs = on_device(subject, pairs)
         ensemble = blinded(chosen.ensemble) if self.blind else chosen.ensemble
         ensemble = ensemble.to(subject.device)
         return ensemble.predict_case(subject, pairs, generator=generator, kind=chosen.kind)

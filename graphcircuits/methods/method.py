@@ -1,14 +1,8 @@
 """What a method is: a callable that gives every edge of a subject one score.
 
-1. `Method` is the shape of it: a function of a subject and pairs, whose options are keyword-only.
-   Nothing more is asked of users' own functions.
-2. `KnownMethod` is a method with what is known of it: its revision, where its scores draw the line,
-   which options depend on the subject, what to say before and after a run. Code that runs methods
-   asks these, so none of it needs to know a method by its name. Most methods of the package are a
-   `FunctionMethod`, and `known` makes one of any function.
-3. `Scored` is what a run gives: scores, and what else the method says of them.
-4. `load_method` takes a function out of a user's file, `check_scores` refuses what is not one score
-   per edge.
+`Method` is the shape of it, and nothing more is asked of users' own functions. `KnownMethod` is a
+method with what is known of it: code that runs methods asks that, so none of it needs to know a
+method by its name.
 
 Every method has the option `paths`: each edge then counts for the best path that it lies on
 (`graphcircuits.predictor.paths`). It is applied here, around the method, so that no method has to
@@ -207,11 +201,6 @@ def name_of(method: Method) -> str:
 def options_of(method: Method) -> dict[str, Any]:
     """The options of a method with their defaults."""
     return known(method).options
-
-
-def annotations_of(method: Method) -> dict[str, Any]:
-    """The types of the options, where they are written; `inspect.Parameter.empty` elsewhere."""
-    return known(method).annotations
 
 
 # Refusals

@@ -3,12 +3,9 @@
 1. The subject runs on clean and corrupted prompts. A component's first-order effect on a prompt is
    (corrupted - clean output) . (gradient of the loss at that output), summed over positions: what
    noising all it writes would do if the rest were linear. It is the sum of what EAP gives to the
-   edges that leave it, at a fraction of the work.
-2. The gradient is that at the clean run or, with `steps`, the mean over points on the straight path
-   from corrupted to clean inputs, as in EAP-IG.
-3. A component's score pools its effects on the prompts, as in `eap`. `node_scores` gives these.
-   Where components are enough of an answer this is the cheapest one; the tests check the sum of 1.
-4. `nap` lifts them to edges: an edge scores the smaller of its two components, so that the best
+   edges that leave it, at a fraction of the work, which the tests check.
+2. A component's score pools its effects on the prompts, as in `eap`.
+3. `nap` lifts them to edges: an edge scores the smaller of its two components, so that the best
    edges are those among the best components. A reader of a group of heads counts as the best of
    them; `logits`, which writes nothing, as the best component of all.
 """
@@ -22,7 +19,7 @@ from torch import Tensor
 from graphcircuits.engine.memory import Footprint, at_once, explained
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import Effects, pooled
-from graphcircuits.methods.prepare import POOLS, check_choice, placed, settled
+from graphcircuits.methods.prepare import POOLS, check_choice, for_scoring, on_device
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -86,8 +83,8 @@ def _scores(
     check_choice("pool", pool, POOLS)
     if steps < 0:
         raise ValueError(f"steps must be at least 0, got {steps}.")
-    subject = settled(subject, widen=False)
-    pairs = placed(subject, pairs)
+    subject = for_scoring(subject, widen=False)
+    pairs = on_device(subject, pairs)
     size = Footprint(subject, pairs.clean.shape[1])
     numbers = size.backward + 2 * size.states
     prompts = min(len(pairs), at_once(subject, numbers, memory_limit))

@@ -34,13 +34,13 @@ from torch import Tensor
 from graphcircuits.engine.memory import Footprint, at_once
 from graphcircuits.engine.relaxed import concrete
 from graphcircuits.methods.descriptors import describe, standardized
-from graphcircuits.methods.gates import descend
+from graphcircuits.methods.gates import Descent
 from graphcircuits.methods.prepare import (
     Progress,
     check_positive,
+    for_scoring,
     masked_losses,
     prepare,
-    settled,
     to_clean_output,
 )
 from graphcircuits.subject.transformer import Transformer
@@ -122,7 +122,7 @@ def pgexplainer(
         samples=samples,
         width=width,
     )
-    subject = settled(subject)
+    subject = for_scoring(subject)
     pairs = to_clean_output(subject, prepare(subject, pairs, memory_limit), memory_limit)
     described = standardized(describe(subject)).to(subject.dtype)
     distance = engine_distance(subject, pairs, memory_limit)
@@ -164,25 +164,16 @@ def fit(
     progress: Progress | None = None,
 ) -> Float[Tensor, " edge"]:
     """The logits after fitting an MLP on the descriptions."""
-    generator = generator or torch.Generator().manual_seed(0)
-    weights = initial_weights(described, options.width, generator)
+    descent = Descent(options.steps, options.learning_rate, options.prompts, generator, progress)
+    weights = initial_weights(described, options.width, descent.draws)
 
     def objective(rows: Int[Tensor, " prompt"], step: int) -> Float[Tensor, ""]:
         logits = edge_logits(weights, described)
         masks = logits.expand(options.samples, -1)
-        masks = concrete(masks, generator, options.temperature(step))
+        masks = concrete(masks, descent.draws, options.temperature(step))
         return distance(masks, rows.to(described.device)) + penalty(logits, options)
 
-    descend(
-        weights,
-        objective,
-        n_prompts,
-        steps=options.steps,
-        learning_rate=options.learning_rate,
-        prompts=options.prompts,
-        generator=generator,
-        progress=progress,
-    )
+    descent.minimize(weights, objective, n_prompts)
     with torch.no_grad():
         return edge_logits(weights, described)
 

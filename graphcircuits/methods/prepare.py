@@ -1,16 +1,8 @@
 """What every method does before it starts, and what the methods share.
 
-1. `prepare` refuses pairs that would score every edge zero, and a loss that cannot rank edges;
-   targets that are still missing are taken from the clean run. Its parts, `placed` and
-   `task.check_losses`, are for methods that run the subject on all prompts anyway.
-   `masked_losses` runs masks on prompts that are drawn step by step.
-2. `from_clean_run` and `to_clean_output` measure the distance to the clean run instead of the right
-   answer, `trainable` does so for methods that train, where the loss asks for it.
-3. `settled` gives the weights a method computes with: they ask for no gradients, and have enough
-   digits.
-4. A `Progress` callback hears of every step of an iterative method; by raising `Stop` it ends the
-   method, which then returns the scores so far. Any other exception, an interrupt from the
-   keyboard included, passes through: methods keep no state, so nothing is left half done.
+A `Progress` callback hears of every step of an iterative method; by raising `Stop` it ends the
+method, which then returns the scores so far. Any other exception, an interrupt from the keyboard
+included, passes through: methods keep no state, so nothing is left half done.
 """
 
 from collections.abc import Callable
@@ -42,7 +34,7 @@ def prepare(subject: Transformer, pairs: Pairs, memory_limit: int | None = None)
 
     The runs take at most `memory_limit` bytes (one prompt at least).
     """
-    pairs = placed(subject, pairs)
+    pairs = on_device(subject, pairs)
     size = at_once(subject, Footprint(subject, pairs.clean.shape[1]).passing, memory_limit)
     parts, losses = [], []
     for part in pairs.split(size):
@@ -56,7 +48,7 @@ def prepare(subject: Transformer, pairs: Pairs, memory_limit: int | None = None)
     return parts[0] if len(parts) == 1 else Pairs.concatenate(parts)
 
 
-def placed(subject: Transformer, pairs: Pairs) -> Pairs:
+def on_device(subject: Transformer, pairs: Pairs) -> Pairs:
     """The pairs on the subject's device; what `prepare` can refuse without running the subject."""
     if pairs.identical:
         raise ValueError(
@@ -138,7 +130,7 @@ def masked_losses(subject: Transformer, pairs: Pairs, memory_limit: int | None) 
     return losses
 
 
-def settled(subject: Transformer, *, widen: bool = True) -> Transformer:
+def for_scoring(subject: Transformer, *, widen: bool = True) -> Transformer:
     """The same subject, its weights asking for no gradients and, if told, in single precision.
 
     Half precision has too few digits where scores are differences of losses, or where gates are

@@ -28,7 +28,7 @@ estimators.md on how gates are drawn.
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,7 @@ from torch import Tensor
 
 from graphcircuits.io.store import StoreError, load_artifact, save_artifact, taken_apart
 from graphcircuits.methods.departure import Objective, Recipe, Sizes
-from graphcircuits.methods.prepare import Progress, Stop, prepare, settled
-from graphcircuits.result.result import Result
+from graphcircuits.methods.prepare import Progress, Stop, for_scoring, prepare
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -100,51 +99,6 @@ class RefineState:
         return cls(start.clone(), torch.zeros_like(start), 0.0, 0, 0.0, generator)
 
 
-def refined(
-    subject: Transformer,
-    pairs: Pairs,
-    result: Result,
-    *,
-    steps: int | None = None,
-    seconds: float | None = None,
-    checkpoint: str | Path | None = None,
-    progress: Progress | None = None,
-    memory_limit: int | None = None,
-) -> Result:
-    """The result with refined scores, without a circuit: `graphcircuits.refine` proposes one.
-
-    Its options record how long it refined, its seconds count all of it. Probabilities belong to
-    scores as they were predicted, so there are none.
-    """
-    if result.graph != subject.graph:
-        raise ValueError(f"the result is of {result.graph}, but the subject has {subject.graph}.")
-    start = time.perf_counter()
-    outcome = refinement(
-        subject,
-        pairs,
-        result.scores,
-        steps=steps,
-        seconds=seconds,
-        generator=torch.Generator().manual_seed(result.seed or 0),
-        progress=progress,
-        checkpoint=checkpoint,
-        memory_limit=memory_limit,
-    )
-    length = {"refine_seconds": seconds} if steps is None else {"refine_steps": steps}
-    if steps is None and seconds is None:
-        length = {"refine_steps": STEPS}
-    return replace(
-        result,
-        scores=outcome.scores,
-        options={**result.options, **length},
-        seconds=(result.seconds or 0.0) + time.perf_counter() - start,
-        notes=(*result.notes, outcome.describe()),
-        chosen=None,
-        curve=None,
-        probabilities=None,
-    )
-
-
 def refinement(
     subject: Transformer,
     pairs: Pairs,
@@ -172,7 +126,7 @@ def refinement(
     recipe, about = recipe or Recipe(), {"steps": steps, "seconds": seconds}
     if steps is None and seconds is None:
         about["steps"] = STEPS
-    subject = settled(subject)
+    subject = for_scoring(subject)
     pairs = prepare(subject, pairs, memory_limit)
     objective = Objective.of(subject, pairs, recipe, memory_limit)
     start = rank_logits(scores.detach()).to(subject.device)

@@ -31,9 +31,8 @@ from torch import Tensor
 
 from graphcircuits.methods.eap import attribute
 from graphcircuits.methods.prepare import check_choice
-from graphcircuits.subject.components import Rules
+from graphcircuits.subject.components import Rules, norm_scale
 from graphcircuits.subject.layers import TransformerConfig
-from graphcircuits.subject.norms import norm_scale
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 

@@ -1,14 +1,11 @@
 """The predictors of the package, files of others, and which of them may score a case.
 
-1. `default` learned from every case of the pool, `fold-0` to `fold-4` from all but those of one
-   fold. `paper/default` and `paper/fold-0` to `paper/fold-4` are the same for the paper's own
-   system, of which the first ships. `load_predictor` reads one of them, or that of a file.
-2. A predictor that has seen a case, or one related to it, would recall its circuit and say nothing
-   about a new subject. `blind_to` names a shipped one that has not, `seen_related` says what any
-   predictor has seen of a case, and `check_leak` refuses one that has seen something.
-3. `choose_predictor` decides all of that once for a run: which case it is, which predictor, read
-   from which file, and that it may be used. The methods get the `ChosenPredictor` and ask no more.
-4. `kind_of` is what predictors call subjects such as the one at hand.
+`default` learned from every case of the pool, `fold-0` to `fold-4` from all but those of one fold.
+`paper/default` and `paper/fold-0` to `paper/fold-4` are the same for the paper's own system, of
+which the first ships.
+
+A predictor that has seen a case, or one related to it, would recall its circuit and say nothing
+about a new subject, and is refused. `choose_predictor` decides all of that once for a run.
 """
 
 from dataclasses import dataclass, replace

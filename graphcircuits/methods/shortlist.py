@@ -1,18 +1,14 @@
 """Methods that test edge by edge, on large graphs: some edges only, and what all would take.
 
-1. `shortlist` chooses the edges to test: the best ones by EAP-IG, or named ones. The others are
-   ranked below all of these, in EAP-IG's order, with scores from 0 down to -1.
-2. `single_edges_forecast` and `search_forecast` measure a few runs and warn of a long wait before
-   it begins. Where arithmetic alone says that it is none, nothing is run.
-
 A language model has tens of thousands of edges: who asks for one run each should know before, and
-have a way to ask for less. The tests check that tested edges score as without a shortlist.
+have a way to ask for less. The edges to test are the best ones by EAP-IG, or named ones; the others
+are ranked below all of these, in EAP-IG's order, with scores from 0 down to -1. The tests check
+that tested edges score as without a shortlist.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -22,7 +18,8 @@ from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.resume import single_edge
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import eap_ig
-from graphcircuits.methods.prepare import check_positive, settled
+from graphcircuits.methods.method import FunctionMethod, Options
+from graphcircuits.methods.prepare import check_positive, for_scoring
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -80,83 +77,73 @@ def shortlist(
     return Shortlist(chosen.sort().values, below.to(cheap))
 
 
-def restriction(_: Transformer, __: Pairs, options: Mapping[str, Any]) -> list[str]:
-    """What is to be known of scores of which only some were tested."""
-    if options["top"] is None and options["edges"] is None:
-        return []
-    tested = (
-        f"the {len(set(options['edges']))} edges that were named"
-        if options["top"] is None
-        else f"the {options['top']} best edges by eap-ig"
-    )
-    return [f"only {tested} were tested; the others rank below them, in eap-ig's order"]
+# Methods that test edges, and how long they take
 
 
-# Forecasts
+@dataclass(frozen=True, kw_only=True)
+class EdgeByEdge(FunctionMethod):
+    """A method that tests edges in runs of their own, all of them or a short list."""
+
+    runs: str
+    """How many runs it takes, in words."""
+    seconds: Callable[[Transformer, Pairs], float]
+    """Measures how long one edge takes on some pairs."""
+
+    def remarks(self, subject: Transformer, pairs: Pairs, options: Options) -> Iterable[str]:
+        """That only some edges were tested, if so."""
+        if options["top"] is None and options["edges"] is None:
+            return []
+        tested = (
+            f"the {len(set(options['edges']))} edges that were named"
+            if options["top"] is None
+            else f"the {options['top']} best edges by eap-ig"
+        )
+        return [f"only {tested} were tested; the others rank below them, in eap-ig's order"]
+
+    @torch.no_grad()
+    def forecast(self, subject: Transformer, pairs: Pairs, options: Options) -> Iterable[Warning]:
+        """A warning where the method takes long."""
+        edges = _tested(subject.graph, options)
+        if edges * _operations(subject, pairs) < WORK:
+            return []
+        subject = for_scoring(subject)
+        some = pairs[: min(PROMPTS, len(pairs))].to(subject.device)
+        seconds = self.seconds(subject, some) * edges * len(pairs) / len(some)
+        if seconds < LONG:
+            return []
+        text = (
+            f"{self.name} on {edges:,} edges and {len(pairs)} pairs takes {self.runs}, about "
+            f"{_words(seconds)} here; option top tests the best edges only, and eap-ig, relp or "
+            "eap-gp take a few passes"
+        )
+        return [LongRun(text)]
 
 
-def single_edges_forecast(
-    subject: Transformer, pairs: Pairs, options: Mapping[str, Any]
-) -> Iterable[Warning]:
-    """A warning where testing each edge in one run of its own takes long."""
+def single_edge_seconds(subject: Transformer, pairs: Pairs) -> float:
+    """How long a run takes in which one edge is changed."""
+    base, other = subject.run(pairs.clean), subject.run(pairs.corrupted).writers
+    spread = torch.linspace(0, subject.graph.n_edges - 1, EDGES + 1).long()
 
-    def measured(subject: Transformer, some: Pairs) -> float:
-        base, other = subject.run(some.clean), subject.run(some.corrupted).writers
-        spread = torch.linspace(0, subject.graph.n_edges - 1, EDGES + 1).long()
+    def run(edges: Int[Tensor, " edge"]) -> float:
+        return _seconds(lambda: single_edge(base, other, edges, metric=lambda x: x[..., 0, 0]))
 
-        def run(edges: Int[Tensor, " edge"]) -> float:
-            return _seconds(lambda: single_edge(base, other, edges, metric=lambda x: x[..., 0, 0]))
-
-        # The first also warms up; what is left of the difference is the edges.
-        first = run(spread[:1])
-        return max(0.0, run(spread) - min(first, run(spread[:1]))) / EDGES
-
-    return _forecast("exact", "one run for each", subject, pairs, options, measured)
+    # The first also warms up; what is left of the difference is the edges.
+    first = run(spread[:1])
+    return max(0.0, run(spread) - min(first, run(spread[:1]))) / EDGES
 
 
-def search_forecast(
-    subject: Transformer, pairs: Pairs, options: Mapping[str, Any]
-) -> Iterable[Warning]:
-    """A warning where a search that decides edge after edge takes long."""
-
-    def measured(subject: Transformer, some: Pairs) -> float:
-        corrupted = subject.run(some.corrupted).writers
-        mask = torch.ones(1, subject.graph.n_edges).to(corrupted)
-        runs = [
-            _seconds(lambda: masked_logits(subject, some.clean, mask, corrupted)) for _ in range(2)
-        ]
-        # On average half of the subject follows an edge.
-        return min(runs) / 2
-
-    return _forecast("acdc", "at least one run for each", subject, pairs, options, measured)
+def search_seconds(subject: Transformer, pairs: Pairs) -> float:
+    """How long an edge takes in a search that decides edge after edge."""
+    corrupted = subject.run(pairs.corrupted).writers
+    mask = torch.ones(1, subject.graph.n_edges).to(corrupted)
+    runs = [
+        _seconds(lambda: masked_logits(subject, pairs.clean, mask, corrupted)) for _ in range(2)
+    ]
+    # On average half of the subject follows an edge.
+    return min(runs) / 2
 
 
-@torch.no_grad()
-def _forecast(
-    name: str,
-    runs: str,
-    subject: Transformer,
-    pairs: Pairs,
-    options: Mapping[str, Any],
-    measured: Callable[[Transformer, Pairs], float],
-) -> list[Warning]:
-    """`measured` gives the seconds that one edge takes on some pairs."""
-    edges = _tested(subject.graph, options)
-    if edges * _operations(subject, pairs) < WORK:
-        return []
-    subject = settled(subject)
-    some = pairs[: min(PROMPTS, len(pairs))].to(subject.device)
-    seconds = measured(subject, some) * edges * len(pairs) / len(some)
-    if seconds < LONG:
-        return []
-    text = (
-        f"{name} on {edges:,} edges and {len(pairs)} pairs takes {runs}, about {_words(seconds)} "
-        "here; option top tests the best edges only, and eap-ig, relp or eap-gp take a few passes"
-    )
-    return [LongRun(text)]
-
-
-def _tested(graph: ComponentGraph, options: Mapping[str, Any]) -> int:
+def _tested(graph: ComponentGraph, options: Options) -> int:
     if options["edges"] is not None:
         return len(options["edges"])
     return graph.n_edges if options["top"] is None else min(options["top"], graph.n_edges)

@@ -61,8 +61,6 @@ BETWEEN_STATISTICS = (
     "clean_by_pair",
 )
 """Those with the gradient of a run between; what is signed is the absolute value of a mean."""
-ROWS = 2**14
-"""Rows of a table that the aligner projects at once where no gradient is wanted."""
 FAR_STATISTICS = ("far_effect", "far_effect_by_pair", "far_effect_signed")
 """Effects by the gradient at the corrupted run."""
 
@@ -273,10 +271,12 @@ class InvariantAligner(nn.Module):
         contexts: Float[Tensor, "context edge contraction"],
         edge_nodes: Int[Tensor, " edge"],
     ) -> Float[Tensor, "node width"]:
-        # A standardized table of a million edges would take as much memory as the table itself. In
-        # training all rows are one product, whose gradient is then one as well.
-        rows = len(nodes) if torch.is_grad_enabled() else min(len(nodes), ROWS)
-        h = torch.cat([self.project((x - self.mean) / self.deviation) for x in nodes.split(rows)])
+        if torch.is_grad_enabled():
+            h = self.project((nodes - self.mean) / self.deviation)
+        else:
+            # Into the projection: a standardized table of a million edges would take much memory.
+            weight = self.project.weight / self.deviation
+            h = nn.functional.linear(nodes, weight, self.project.bias - weight @ self.mean)
         if self.contexts is None or self.gather is None:
             return h
         pooled = self.gather(self.contexts(contexts).mean(0))

@@ -109,21 +109,6 @@ class Tables:
     """Whether a key value (rows) is selected by a query value (columns)."""
     problems: tuple[Problem, ...]
 
-    def encode(self, sequences: Iterable[Sequence[Value]]) -> np.ndarray:
-        """Token codes, one row per sequence, shorter ones filled up with the code of None."""
-        known = self.variables[tokens].codes if tokens in self.variables else codes_of(self.vocab)
-        rows = [[known[token] for token in sequence] for sequence in sequences]
-        width = max(map(len, rows), default=1)
-        filled = [row + [NONE] * (width - len(row)) for row in rows]
-        return np.array(filled, dtype=np.int64).reshape(len(rows), width)
-
-    def decode(self, sop: SOp, column: np.ndarray) -> list[Value]:
-        """The values behind one row of a column that `lookup.run` gave."""
-        variable = self.variables[sop]
-        if variable.numerical:
-            return [None if math.isnan(x) else float(x) for x in column]
-        return [None if code == NONE else variable.values[code] for code in column]
-
 
 def breadth_first(program: RASPExpr) -> list[RASPExpr]:
     """Expressions in the order met from the result, each once, without `tokens` and `indices`."""

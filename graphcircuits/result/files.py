@@ -6,7 +6,7 @@
    ranking counted from the worst, ties sharing one, where some are. Our own numbers are in the
    block, together with a hash of the whole file.
 2. `from_json_file` reads such a file, or one without our block, which is theirs.
-3. `from_tensor_file` reads an artifact of kind `result`.
+3. `write_tensor_file` and `from_tensor_file` write and read an artifact of kind `result`.
 
 EAP-IG gives every head its own keys and values. A graph with grouped ones is written with the
 group's score at each of its heads, and read back from that. `grouped` brings scores of single heads
@@ -16,14 +16,15 @@ A result may come with a `FaithfulnessCurve`, how faithful its best edges were f
 probabilities, with prompts (`result_prompts`), and with a hash of every prompt that it was found
 on. Files without them have no word of it.
 
-Readers give the fields of a `Result`. They compare sizes with what the file holds before they build
-a graph: a graph of the sizes in a file can be larger than any memory.
+Readers give the fields of a `Result`, and `Result.load` names the file in what they raise. They
+compare sizes with what the file holds before they build a graph: a graph of the sizes in a file can
+be larger than any memory.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -42,15 +43,20 @@ from graphcircuits.io.store import (
     content_hash,
     load_artifact,
     origin,
+    save_artifact,
 )
 from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.prompts import (
     PATTERNS,
+    prompt_tensors,
     prompts_from_json,
     prompts_from_tensors,
     prompts_to_json,
+    texts_to_json,
 )
-from graphcircuits.task.stored import StoredPrompts
+
+if TYPE_CHECKING:
+    from graphcircuits.result.result import Result
 
 ABOUT: Mapping[str, tuple[type, ...]] = {
     "subject": (str,),
@@ -72,6 +78,7 @@ _BLOCK: Mapping[str, tuple[type, ...]] = {
     "sha256": (str,),
 }
 _SCORES = (float, int, type(None))
+NO_EDGE_SCORES = "it scores nodes, not edges; a result needs a score for each edge."
 _CURVE: Mapping[str, tuple[type, ...]] = {
     "sizes": (list,),
     "faithfulness": (list,),
@@ -83,19 +90,9 @@ _CURVE: Mapping[str, tuple[type, ...]] = {
 # Writing
 
 
-def to_json_file(
-    graph: ComponentGraph,
-    scores: Float[Tensor, " edge"],
-    circuit: Circuit | None,
-    *,
-    d_model: int | None,
-    about: Mapping[str, Any],
-    curve: FaithfulnessCurve | None = None,
-    probabilities: Float[Tensor, " edge"] | None = None,
-    prompts: StoredPrompts | None = None,
-    prompt_hashes: Sequence[str] = (),
-) -> dict[str, Any]:
+def to_json_file(result: "Result", circuit: Circuit | None) -> dict[str, Any]:
     """The content of a JSON file; the edges of `circuit` are marked `in_graph`."""
+    graph, scores, prompts = result.graph, result.scores, result.prompts
     full, shared = ungrouped(graph)
     mask = torch.zeros(graph.n_edges, dtype=torch.bool)
     touched: list[str] = []
@@ -104,22 +101,21 @@ def to_json_file(
     ranked = signless(scores)[shared].tolist()
     edges = zip(full.edge_names, ranked, mask[shared].tolist(), strict=True)
     block = origin("result") | {
-        **about,
+        **{name: getattr(result, name) for name in ABOUT},
         "n_kv_heads": graph.n_groups,
         "dtype": str(scores.dtype).removeprefix("torch."),
         "chosen": circuit is not None,
         "scores": scores.tolist(),
-        **({} if curve is None else {"curve": curve.to_json()}),
-        **({} if probabilities is None else {"probabilities": probabilities.tolist()}),
-        **({} if prompts is None else {"prompts": prompts_to_json(prompts)}),
-        **({"prompt_hashes": list(prompt_hashes)} if prompt_hashes else {}),
+        **_optional(result, None if prompts is None else prompts_to_json(prompts)),
     }
+    if result.probabilities is not None:
+        block["probabilities"] = result.probabilities.tolist()
     content = {
         "cfg": {
             "n_layers": graph.n_layers,
             "n_heads": graph.n_heads,
             # EAP-IG needs a number here and, for scores of edges, does nothing with it.
-            "d_model": d_model or 0,
+            "d_model": result.d_model or 0,
             "parallel_attn_mlp": graph.parallel,
         },
         "nodes": {
@@ -132,6 +128,33 @@ def to_json_file(
     }
     block["sha256"] = _hash(content)
     return content
+
+
+def write_tensor_file(path: str | Path, result: "Result", circuit: Circuit | None) -> None:
+    """Write a safetensors file; `circuit` is stored as the chosen one."""
+    graph, prompts = result.graph, result.prompts
+    given = {
+        "scores": result.scores,
+        "probabilities": result.probabilities,
+        "chosen": None if circuit is None else circuit.on(graph).mask,
+    }
+    tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
+    about = {name: getattr(result, name) for name in ABOUT if name != "seed"}
+    meta = about | {"d_model": result.d_model}
+    meta |= _optional(result, None if prompts is None else texts_to_json(prompts))
+    if prompts is not None:
+        tensors |= prompt_tensors(prompts)
+    save_artifact(path, kind="result", config=graph, seed=result.seed, tensors=tensors, meta=meta)
+
+
+def _optional(result: "Result", prompts: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What either kind of file has a word of only where the result has it."""
+    given = {
+        "curve": None if result.curve is None else result.curve.to_json(),
+        "prompts": prompts,
+        "prompt_hashes": list(result.prompt_hashes) or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def signless(scores: Float[Tensor, " edge"]) -> Float[Tensor, " edge"]:
@@ -157,11 +180,7 @@ def components(graph: ComponentGraph, circuit: Circuit) -> list[str]:
 def ungrouped(graph: ComponentGraph) -> tuple[ComponentGraph, Int[Tensor, " edge"]]:
     """The same graph with keys and values for each head, and the edge behind each of its edges."""
     full = ComponentGraph(graph.n_layers, graph.n_heads, parallel=graph.parallel)
-    heads = torch.arange(graph.n_heads)
-    keys = graph.n_heads + heads // (graph.n_heads // graph.n_groups)
-    slots = torch.cat(
-        [heads, keys, keys + graph.n_groups, torch.tensor([graph.readers_per_layer - 1])]
-    )
+    slots = torch.cat([graph.head_slots.T.flatten(), torch.tensor([graph.readers_per_layer - 1])])
     layers = torch.arange(graph.n_layers)[:, None] * graph.readers_per_layer
     readers = torch.cat([(layers + slots).flatten(), torch.tensor([graph.n_readers - 1])])
     return full, graph.offsets[readers][full.edge_readers] + full.edge_writers
@@ -187,17 +206,17 @@ def grouped(
 
 
 def _read_curve(
-    path: str | Path, found: Mapping[str, Any], graph: ComponentGraph
+    path: str | Path, block: Mapping[str, Any], graph: ComponentGraph
 ) -> FaithfulnessCurve | None:
     """The curve in a block of ours, where it has one."""
-    if "curve" not in found:
+    if "curve" not in block:
         return None
-    check_types(path, {"curve": found["curve"]}, {"curve": (dict,)}, "result")
-    curve = found["curve"]
+    curve = block["curve"]
+    check_types(path, {"curve": curve}, {"curve": (dict,)}, "result")
     check_types(path, curve, _CURVE, "curve")
     for name, kinds in (("sizes", (int,)), ("faithfulness", (int, float))):
         if any(type(value) not in kinds for value in curve[name]):
-            raise StoreError(f"{path}: {name} must be numbers, got {short(curve[name])}.")
+            raise ValueError(f"{name} must be numbers, got {short(curve[name])}.")
     return FaithfulnessCurve(
         n_edges=graph.n_edges,
         sizes=curve["sizes"],
@@ -207,21 +226,18 @@ def _read_curve(
     )
 
 
-def _read_probabilities(
-    path: str | Path, found: Mapping[str, Any]
-) -> Float[Tensor, " edge"] | None:
+def _read_probabilities(block: Mapping[str, Any]) -> Float[Tensor, " edge"] | None:
     """Those in a block of ours, where it has some."""
-    if "probabilities" not in found:
+    if "probabilities" not in block:
         return None
-    values, count = found["probabilities"], len(found["scores"])
+    values, count = block["probabilities"], len(block["scores"])
     if (
         type(values) is not list
         or len(values) != count
         or any(type(value) not in (int, float) for value in values)
     ):
-        raise StoreError(
-            f"{path}: probabilities must be a number for each of {count} scores, got "
-            f"{short(values)}."
+        raise ValueError(
+            f"probabilities must be a number for each of {count} scores, got {short(values)}."
         )
     return torch.tensor(values, dtype=torch.float32)
 
@@ -231,58 +247,52 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
     artifact = load_artifact(path, "result")
     kinds = {name: kinds for name, kinds in ABOUT.items() if name != "seed"}
     meta = dict(artifact.meta)
-    texts = {"prompts": meta["prompts"]} if "prompts" in meta else {}
-    hashes = meta.get("prompt_hashes", ())
-    curve = {name: meta[name] for name in ("curve",) if name in meta}
-    for name in ("curve", "prompts", "prompt_hashes"):
-        meta.pop(name, None)
+    optional = ("curve", "prompts", "prompt_hashes")
+    given = {name: meta.pop(name) for name in optional if name in meta}
     check_types(path, meta, {**kinds, "d_model": (int, type(None))}, "result")
     present = artifact.tensors.keys() & {"chosen", "probabilities", *PATTERNS}
     check_types(path, artifact.tensors, dict.fromkeys(["scores", *present], (Tensor,)), "result")
-    scores, chosen = artifact.tensors["scores"], artifact.tensors.get("chosen")
+    scores = artifact.tensors["scores"]
+    chosen, likely = (artifact.tensors.get(name) for name in ("chosen", "probabilities"))
     if scores.dtype not in DTYPES.values() or scores.ndim != 1:
-        raise StoreError(
-            f"{path}: scores must be one row of numbers of {', '.join(DTYPES)}, got "
+        raise ValueError(
+            f"scores must be one row of numbers of {', '.join(DTYPES)}, got "
             f"{scores.dtype} of shape {tuple(scores.shape)}."
         )
-    if chosen is not None and (chosen.dtype, chosen.shape) != (torch.bool, scores.shape):
-        raise StoreError(
-            f"{path}: chosen must be a boolean for each of {len(scores)} scores, got "
-            f"{chosen.dtype} of shape {tuple(chosen.shape)}."
-        )
-    likely = artifact.tensors.get("probabilities")
-    if likely is not None and (likely.dtype, likely.shape) != (torch.float32, scores.shape):
-        raise StoreError(
-            f"{path}: probabilities must be a float32 for each of {len(scores)} scores, got "
-            f"{likely.dtype} of shape {tuple(likely.shape)}."
-        )
+    for name, tensor, dtype, words in (
+        ("chosen", chosen, torch.bool, "a boolean"),
+        ("probabilities", likely, torch.float32, "a float32"),
+    ):
+        if tensor is not None and (tensor.dtype, tensor.shape) != (dtype, scores.shape):
+            raise ValueError(
+                f"{name} must be {words} for each of {len(scores)} scores, got "
+                f"{tensor.dtype} of shape {tuple(tensor.shape)}."
+            )
     sizes = dict(artifact.config)
     n_layers, n_heads = sizes.get("n_layers"), sizes.get("n_heads")
     if type(n_layers) is int and type(n_heads) is int:
-        _check_count(path, n_layers, n_heads, len(scores))
+        _check_count(n_layers, n_heads, len(scores))
     graph = build_config(ComponentGraph, sizes)
-    prompts = prompts_from_tensors(path, texts, artifact.tensors, graph.n_layers, graph.n_heads)
     return {
         "graph": graph,
         "scores": scores,
         "seed": artifact.seed,
         "chosen": None if chosen is None else Circuit.from_mask(graph, chosen),
-        "curve": _read_curve(path, curve, graph),
+        "curve": _read_curve(path, given, graph),
         "probabilities": likely,
-        "prompts": prompts,
-        "prompt_hashes": hashes,
+        "prompts": prompts_from_tensors(path, given, artifact.tensors, graph),
+        "prompt_hashes": given.get("prompt_hashes", ()),
         **meta,
     }
 
 
-def _check_count(path: str | Path, n_layers: int, n_heads: int, edges: int) -> None:
+def _check_count(n_layers: int, n_heads: int, edges: int) -> None:
     """Refuse sizes whose graph must have more edges than there are."""
     # The edges into the queries alone: one writer and all heads of the layers before.
     least = n_layers * n_heads + n_heads * n_heads * n_layers * (n_layers - 1) // 2
     if min(n_layers, n_heads) > 0 and least > edges:
-        raise StoreError(
-            f"{path}: there are too few edges for {short(n_layers)} x {short(n_heads)} heads: "
-            f"{edges}."
+        raise ValueError(
+            f"there are too few edges for {short(n_layers)} x {short(n_heads)} heads: {edges}."
         )
 
 
@@ -298,10 +308,10 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
     cfg: dict[str, Any] = content["cfg"]
     n_layers, n_heads, d_model = (cfg.get(name) for name in ("n_layers", "n_heads", "d_model"))
     if not (type(n_layers) is int and type(n_heads) is int and min(n_layers, n_heads) > 0):
-        raise StoreError(f"{path}: cfg must hold n_layers and n_heads, whole numbers from 1.")
+        raise ValueError("cfg must hold n_layers and n_heads, whole numbers from 1.")
     if type(d_model) not in (int, type(None)):
-        raise StoreError(f"{path}: d_model in cfg must be a whole number, got {short(d_model)}.")
-    _check_count(path, n_layers, n_heads, len(content["edges"]))
+        raise ValueError(f"d_model in cfg must be a whole number, got {short(d_model)}.")
+    _check_count(n_layers, n_heads, len(content["edges"]))
     graph = ComponentGraph(
         n_layers,
         n_heads,
@@ -309,7 +319,7 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
         parallel=bool(cfg.get("parallel_attn_mlp", False)),
     )
     full, shared = ungrouped(graph)
-    scores, marked = _edge_values(path, content, full)
+    scores, marked = _edge_values(content, full)
     if ours is None:
         chosen = Circuit.from_mask(graph, marked) if marked.any() else None
         return {"graph": graph, "scores": scores, "d_model": d_model or None, "chosen": chosen}
@@ -320,8 +330,8 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
     differ = ~agree | (mask[shared] != marked)
     if differ.any():
         name = full.edge_name(int(differ.nonzero()[0]))
-        raise StoreError(
-            f"{path}: {name} differs from another head of its group, but the header says that "
+        raise ValueError(
+            f"{name} differs from another head of its group, but the header says that "
             f"{graph.n_heads} heads share {graph.n_groups} keys and values."
         )
     return {
@@ -330,8 +340,8 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
         "d_model": d_model or None,
         "chosen": Circuit.from_mask(graph, mask) if ours["chosen"] else None,
         "curve": _read_curve(path, ours, graph),
-        "probabilities": _read_probabilities(path, ours),
-        "prompts": prompts_from_json(path, ours, n_layers, n_heads),
+        "probabilities": _read_probabilities(ours),
+        "prompts": prompts_from_json(path, ours, graph),
         "prompt_hashes": ours.get("prompt_hashes", ()),
         **{name: ours[name] for name in ABOUT},
     }
@@ -350,13 +360,13 @@ def _check_block(path: str | Path, content: dict[str, Any], ours: Any) -> None:
             "delete that block."
         )
     if ours["dtype"] not in DTYPES:
-        raise StoreError(f"{path}: dtype must be one of {', '.join(DTYPES)}.")
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}.")
     if any(type(score) not in (float, int) for score in ours["scores"]):
-        raise StoreError(f"{path}: the scores in its {FORMAT!r} block must be numbers.")
+        raise ValueError(f"the scores in its {FORMAT!r} block must be numbers.")
 
 
 def _edge_values(
-    path: str | Path, content: dict[str, Any], graph: ComponentGraph
+    content: dict[str, Any], graph: ComponentGraph
 ) -> tuple[Float[Tensor, " edge"], Bool[Tensor, " edge"]]:
     """Scores and `in_graph` in our edge order. A file without any scores scores its circuit 1."""
     edges = content["edges"]
@@ -370,17 +380,14 @@ def _edge_values(
             for group, words in ((unknown, "not in the graph"), (missing, "missing"))
             if group
         ]
-        raise StoreError(
-            f"{path}: the edges are not those of {graph.n_layers} layers x {graph.n_heads} heads"
-            f"{', attention and MLP in parallel' if graph.parallel else ''}; {'; '.join(parts)}."
-        )
+        raise ValueError(f"the edges are not those of {graph.in_words}; {'; '.join(parts)}.")
     scores, marked = [], []
     for name in names:
         info = edges[name]
         values = (info.get("score"), info.get("in_graph", False)) if type(info) is dict else ()
         if not values or type(values[0]) not in _SCORES or type(values[1]) is not bool:
-            raise StoreError(
-                f'{path}: {name} must hold {{"score": number, "in_graph": true or false}}, '
+            raise ValueError(
+                f'{name} must hold {{"score": number, "in_graph": true or false}}, '
                 f"got {short(info)}."
             )
         scores.append(values[0])
@@ -391,9 +398,9 @@ def _edge_values(
         return marked.double(), marked
     if unscored:
         first = names[scores.index(None)]
-        raise StoreError(f"{path}: {unscored} of {len(names)} edges have no score, first {first}.")
+        raise ValueError(f"{unscored} of {len(names)} edges have no score, first {first}.")
     scores = torch.tensor(scores, dtype=torch.float64)
     nodes = content["nodes"].values()
     if not scores.any() and any(isinstance(node, dict) and node.get("score") for node in nodes):
-        raise StoreError(f"{path} scores nodes, not edges; a result needs a score for each edge.")
+        raise ValueError(NO_EDGE_SCORES)
     return scores, marked

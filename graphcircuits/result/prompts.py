@@ -19,6 +19,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.files import StoreError, short
 from graphcircuits.io.store import check_types
 from graphcircuits.task.stored import StoredPrompts
@@ -56,7 +57,7 @@ def prompts_to_json(prompts: StoredPrompts) -> dict[str, Any]:
 
 
 def prompts_from_json(
-    path: str | Path, stored: Mapping[str, Any], n_layers: int, n_heads: int
+    path: str | Path, stored: Mapping[str, Any], graph: ComponentGraph
 ) -> StoredPrompts | None:
     """Those in a block of ours, where it has some."""
     if "prompts" not in stored:
@@ -67,17 +68,16 @@ def prompts_from_json(
         try:
             held = base64.b64decode(prompts[name], validate=True)
         except (binascii.Error, ValueError) as error:
-            raise StoreError(f"{path}: {name} of prompts must be base64: {error}.") from error
+            raise ValueError(f"{name} of prompts must be base64: {error}.") from error
         tables[name] = torch.from_numpy(np.frombuffer(held, np.uint8).copy())
-    return _built(path, prompts, tables, n_layers, n_heads)
+    return _built(prompts, tables, graph)
 
 
 def prompts_from_tensors(
     path: str | Path,
     stored: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
-    n_layers: int,
-    n_heads: int,
+    graph: ComponentGraph,
 ) -> StoredPrompts | None:
     """Those in the header of a safetensors file, with patterns from its tensors."""
     present = [name for name in PATTERNS if name in tensors]
@@ -92,11 +92,10 @@ def prompts_from_tensors(
     for name in PATTERNS:
         table = tensors[name]
         if table.dtype != torch.uint8 or table.ndim != 1:
-            raise StoreError(
-                f"{path}: {name} must be one row of bytes, got {table.dtype} of shape "
-                f"{tuple(table.shape)}."
+            raise ValueError(
+                f"{name} must be one row of bytes, got {table.dtype} of shape {tuple(table.shape)}."
             )
-    return _built(path, prompts, tensors, n_layers, n_heads)
+    return _built(prompts, tensors, graph)
 
 
 def _mapping(
@@ -108,29 +107,24 @@ def _mapping(
     for name in ("clean", "corrupted"):
         for tokens in prompts[name]:
             if type(tokens) is not list or any(type(token) is not str for token in tokens):
-                raise StoreError(
-                    f"{path}: {name} prompts must be lists of texts, got {short(tokens)}."
-                )
+                raise ValueError(f"{name} prompts must be lists of texts, got {short(tokens)}.")
     if any(type(answer) not in (str, type(None)) for answer in prompts["answers"]):
-        raise StoreError(f"{path}: answers must be texts or null, got {short(prompts['answers'])}.")
+        raise ValueError(f"answers must be texts or null, got {short(prompts['answers'])}.")
     return prompts
 
 
 def _built(
-    path: str | Path,
-    prompts: Mapping[str, Any],
-    tables: Mapping[str, Tensor],
-    n_layers: int,
-    n_heads: int,
+    prompts: Mapping[str, Any], tables: Mapping[str, Tensor], graph: ComponentGraph
 ) -> StoredPrompts:
+    n_layers, n_heads = graph.n_layers, graph.n_heads
     lengths = [len(tokens) for tokens in prompts["clean"]]
     if not lengths or not min(lengths):
-        raise StoreError(f"{path}: there must be a prompt, and none without tokens.")
+        raise ValueError("there must be a prompt, and none without tokens.")
     sizes = [n_layers * n_heads * length**2 for length in lengths]
     for name in PATTERNS:
         if len(tables[name]) != sum(sizes):
-            raise StoreError(
-                f"{path}: {name} must hold {sum(sizes)} bytes for prompts of {short(lengths)} "
+            raise ValueError(
+                f"{name} must hold {sum(sizes)} bytes for prompts of {short(lengths)} "
                 f"tokens and {n_layers} x {n_heads} heads, got {len(tables[name])}."
             )
     split: dict[str, Any] = {
@@ -140,7 +134,4 @@ def _built(
         ]
         for name in PATTERNS
     }
-    try:
-        return StoredPrompts(**{name: prompts[name] for name in _TEXTS}, **split)
-    except ValueError as error:
-        raise StoreError(f"{path}: {error}") from error
+    return StoredPrompts(**{name: prompts[name] for name in _TEXTS}, **split)

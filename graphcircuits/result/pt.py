@@ -21,6 +21,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.files import StoreError, short
 from graphcircuits.io.pickles import read_saved
 from graphcircuits.io.store import DTYPES
+from graphcircuits.result.files import NO_EDGE_SCORES
 
 _PARTS = ("cfg", "src_nodes", "dst_nodes", "edges_scores", "edges_in_graph")
 
@@ -33,25 +34,23 @@ def from_pt_file(path: str | Path) -> dict[str, Any]:
             f"{path} is not a graph of EAP-IG: it lacks {', '.join(missing)}; expected what its "
             "Graph.to_pt writes."
         )
-    n_layers, n_heads, d_model, parallel = _read_cfg(path, content["cfg"])
+    n_layers, n_heads, d_model, parallel = _read_cfg(content["cfg"])
     # Compared before the graph is built: one of the sizes in a file can exceed any memory.
     shape = (1 + n_layers * (n_heads + 1), n_layers * (3 * n_heads + 1) + 1)
-    scores = _matrix(path, content, "edges_scores", shape, (*DTYPES.values(),))
-    marked = _matrix(path, content, "edges_in_graph", shape, (torch.bool,))
+    scores = _matrix(content, "edges_scores", shape, (*DTYPES.values(),))
+    marked = _matrix(content, "edges_in_graph", shape, (torch.bool,))
     graph = ComponentGraph(n_layers, n_heads, parallel=parallel)
     for field, names in (("src_nodes", graph.writer_names), ("dst_nodes", graph.reader_names)):
         if content[field] != list(names):
-            raise StoreError(
-                f"{path}: {field} must be {names[0]}, {names[1]}, ..., {names[-1]}, "
+            raise ValueError(
+                f"{field} must be {names[0]}, {names[1]}, ..., {names[-1]}, "
                 f"got {short(content[field])}."
             )
     edges = (graph.edge_writers, graph.edge_readers)
     scores, marked = scores[edges], marked[edges]
     if not scores.any():
         if any(_has_scores(content.get(name)) for name in ("nodes_scores", "neurons_scores")):
-            raise StoreError(
-                f"{path} scores nodes, not edges; a result needs a score for each edge."
-            )
+            raise ValueError(NO_EDGE_SCORES)
         scores = marked.to(scores.dtype)
     return {
         "graph": graph,
@@ -61,27 +60,23 @@ def from_pt_file(path: str | Path) -> dict[str, Any]:
     }
 
 
-def _read_cfg(path: str | Path, cfg: object) -> tuple[int, int, int | None, bool]:
+def _read_cfg(cfg: object) -> tuple[int, int, int | None, bool]:
     """Layers, heads, width if it is known, and whether attention and MLP are in parallel."""
     settings = cfg if isinstance(cfg, dict) else {}
     n_layers, n_heads = settings.get("n_layers"), settings.get("n_heads")
     if not (type(n_layers) is int and type(n_heads) is int and min(n_layers, n_heads) > 0):
-        raise StoreError(f"{path}: cfg must hold n_layers and n_heads, whole numbers from 1.")
+        raise ValueError("cfg must hold n_layers and n_heads, whole numbers from 1.")
     d_model, parallel = settings.get("d_model"), settings.get("parallel_attn_mlp", False)
     if type(d_model) not in (int, type(None)) or type(parallel) is not bool:
-        raise StoreError(
-            f"{path}: cfg must hold a whole number as d_model and true or false as "
+        raise ValueError(
+            f"cfg must hold a whole number as d_model and true or false as "
             f"parallel_attn_mlp, got {short(d_model)} and {short(parallel)}."
         )
     return n_layers, n_heads, d_model, parallel
 
 
 def _matrix(
-    path: str | Path,
-    content: dict[str, object],
-    name: str,
-    shape: tuple[int, int],
-    dtypes: tuple[torch.dtype, ...],
+    content: dict[str, object], name: str, shape: tuple[int, int], dtypes: tuple[torch.dtype, ...]
 ) -> Tensor:
     value = content[name]
     if isinstance(value, Tensor) and value.shape == shape and value.dtype in dtypes:
@@ -90,8 +85,8 @@ def _matrix(
     if isinstance(value, Tensor):
         got = f"{value.dtype} of shape {tuple(value.shape)}"
     kinds = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-    raise StoreError(
-        f"{path}: {name} must be a matrix of {shape[0]} writers x {shape[1]} readers of {kinds}, "
+    raise ValueError(
+        f"{name} must be a matrix of {shape[0]} writers x {shape[1]} readers of {kinds}, "
         f"as its cfg says, got {got}."
     )
 

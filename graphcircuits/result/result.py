@@ -4,8 +4,8 @@
    and what they were computed for.
 2. `top`, `circuit` and `head_level` are views, `show` writes a page; ties are broken by edge order.
 3. `save` and `load` use the JSON that EAP-IG and the MIB leaderboard read and write, with our
-   fields under one key of our own, or safetensors (`result_files`); `load` also reads EAP-IG's
-   `.pt` (`result_pt`), and `save` also writes CSV and Graphviz.
+   fields under one key, or safetensors (`files`); `load` also reads EAP-IG's `.pt` (`pt`), and
+   `save` also writes CSV and Graphviz.
 """
 
 import csv
@@ -28,7 +28,7 @@ from graphcircuits.drawing.figure import circuit_figure
 from graphcircuits.drawing.notebook import EDGES, result_html
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.files import short
-from graphcircuits.io.store import StoreError, save_artifact, write_atomic, write_json
+from graphcircuits.io.store import StoreError, write_atomic, write_json
 from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.files import (
     ABOUT,
@@ -37,11 +37,12 @@ from graphcircuits.result.files import (
     from_tensor_file,
     grouped,
     to_json_file,
+    write_tensor_file,
 )
-from graphcircuits.result.prompts import prompt_tensors, texts_to_json
 from graphcircuits.result.pt import from_pt_file
 from graphcircuits.task.stored import StoredPrompts
-from graphcircuits.viewer.page import result_page
+from graphcircuits.viewer.page import viewer_page
+from graphcircuits.viewer.payload import result_payload
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,13 +106,13 @@ class Result:
                 f"{', ...' if len(bad) > 3 else ''}; look for a division by zero or an overflow."
             )
         if self.probabilities is not None:
-            found = self.probabilities.detach().to("cpu", torch.float32, copy=True)
-            if found.shape != scores.shape or not ((found >= 0) & (found <= 1)).all():
+            likely = self.probabilities.detach().to("cpu", torch.float32, copy=True)
+            if likely.shape != scores.shape or not ((likely >= 0) & (likely <= 1)).all():
                 raise ValueError(
                     f"probabilities must be one number in 0..1 for each of {len(scores)} edges, "
-                    f"got shape {tuple(found.shape)} with {short(found.flatten()[:3].tolist())}."
+                    f"got shape {tuple(likely.shape)} with {short(likely.flatten()[:3].tolist())}."
                 )
-            object.__setattr__(self, "probabilities", found)
+            object.__setattr__(self, "probabilities", likely)
         if self.chosen is not None and self.chosen.graph != self.graph:
             raise ValueError(
                 f"the chosen circuit is of {self.chosen.graph}, the scores of {self.graph}; "
@@ -123,11 +124,11 @@ class Result:
                 f"{self.graph.n_edges}."
             )
         if self.prompts is not None:
-            heads, own = self.prompts.heads, (self.graph.n_layers, self.graph.n_heads)
-            if heads != own:
+            heads, expected = self.prompts.heads, (self.graph.n_layers, self.graph.n_heads)
+            if heads != expected:
                 raise ValueError(
                     f"the prompts have patterns of {heads[0]} layers x {heads[1]} heads, the "
-                    f"graph has {own[0]} x {own[1]}."
+                    f"graph has {expected[0]} x {expected[1]}."
                 )
         try:
             options = json.loads(json.dumps(dict(self.options), allow_nan=False))
@@ -319,8 +320,8 @@ class Result:
         shown = self if circuit is None else replace(self, chosen=circuit.on(self.graph))
         if curve is not None:
             shown = replace(shown, curve=curve)
-        page = result_page([shown, *others], truth=truth, notes=notes)
-        write_atomic(path, page.encode())
+        payload = result_payload([shown, *others], truth=truth, notes=notes)
+        write_atomic(path, viewer_page(payload).encode())
 
     def plot(
         self,
@@ -363,9 +364,8 @@ class Result:
         few = (
             self._best(min(EDGES, self.graph.n_edges)) if self.chosen is None else self.chosen.mask
         )
-        found = few.nonzero().flatten()
-        best = found[self.scores[found].sort(descending=True, stable=True).indices][:EDGES]
-        likely = self.probabilities
+        edges = few.nonzero().flatten()
+        best = edges[self.scores[edges].sort(descending=True, stable=True).indices][:EDGES]
         return result_html(
             self.graph,
             facts={
@@ -378,10 +378,8 @@ class Result:
             notes=self.notes,
             best=best.tolist(),
             chosen=None if self.chosen is None else len(self.chosen),
-            scores=dict(zip(best.tolist(), self.scores[best].tolist(), strict=True)),
-            probabilities=None
-            if likely is None
-            else dict(zip(best.tolist(), likely[best].tolist(), strict=True)),
+            scores=self.scores,
+            probabilities=self.probabilities,
         )
 
     # Files
@@ -396,20 +394,9 @@ class Result:
         if suffix not in SUFFIXES:
             raise ValueError(f"a result is saved as .json, .safetensors, .csv or .dot, got {path}.")
         if suffix == ".json":
-            content = to_json_file(
-                self.graph,
-                self.scores,
-                circuit,
-                d_model=self.d_model,
-                about=self._about(),
-                curve=self.curve,
-                probabilities=self.probabilities,
-                prompts=self.prompts,
-                prompt_hashes=self.prompt_hashes,
-            )
-            write_json(path, content)
+            write_json(path, to_json_file(self, circuit))
         elif suffix == ".safetensors":
-            self._save_tensors(path, circuit)
+            write_tensor_file(path, self, circuit)
         elif suffix == ".csv":
             write_atomic(path, self.to_csv().encode())
         else:
@@ -432,28 +419,6 @@ class Result:
             raise
         except (ValueError, TypeError, OverflowError) as error:
             raise StoreError(f"{path}: {error}") from error
-
-    def _about(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ABOUT}
-
-    def _save_tensors(self, path: str | Path, circuit: Circuit | None) -> None:
-        tensors = {"scores": self.scores}
-        if self.probabilities is not None:
-            tensors["probabilities"] = self.probabilities
-        if circuit is not None:
-            tensors["chosen"] = circuit.on(self.graph).mask
-        about = self._about()
-        seed = about.pop("seed")
-        meta = about | {"d_model": self.d_model}
-        if self.curve is not None:
-            meta["curve"] = self.curve.to_json()
-        if self.prompts is not None:
-            meta["prompts"] = texts_to_json(self.prompts)
-            tensors |= prompt_tensors(self.prompts)
-        if self.prompt_hashes:
-            meta["prompt_hashes"] = list(self.prompt_hashes)
-        config = self.graph
-        save_artifact(path, kind="result", config=config, seed=seed, tensors=tensors, meta=meta)
 
 
 def _equal(one: Tensor | None, other: Tensor | None) -> bool:

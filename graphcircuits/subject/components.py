@@ -22,7 +22,6 @@ from torch import Tensor
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.subject.attention import attend, rotate, soft_cap
 from graphcircuits.subject.layers import TransformerConfig
-from graphcircuits.subject.norms import normalize, pull_through_norm, rms_scale
 
 
 class Rules:
@@ -354,3 +353,60 @@ def activate(
             return F.relu(pre)
         case "silu":
             return F.silu(pre)
+
+
+# Norms
+
+
+def normalize(
+    config: TransformerConfig,
+    stream: Float[Tensor, "*lead d_model"],
+    weight: Float[Tensor, " d_model"] | None,
+    bias: Float[Tensor, " d_model"] | None,
+) -> Float[Tensor, "*lead d_model"]:
+    """A reader's norm of its own input."""
+    match config.norm:
+        case "none":
+            return stream
+        case "layer":
+            return F.layer_norm(stream, (config.d_model,), weight, bias, config.norm_eps)
+        case "rms":
+            return F.rms_norm(stream, (config.d_model,), weight, config.norm_eps)
+
+
+def norm_scale(
+    config: TransformerConfig, stream: Float[Tensor, "*lead d_model"]
+) -> tuple[Float[Tensor, "*lead d_model"], Float[Tensor, "*lead 1"]]:
+    """The stream as a norm centres it, and what the norm then multiplies it by."""
+    if config.norm == "none":
+        return stream, torch.ones_like(stream[..., :1])
+    if config.norm == "layer":
+        stream = stream - stream.mean(-1, keepdim=True)
+    return stream, (stream.square().mean(-1, keepdim=True) + config.norm_eps).rsqrt()
+
+
+def rms_scale(
+    x: Float[Tensor, "..."], eps: float, axes: tuple[int, ...] = (-1,)
+) -> Float[Tensor, "..."]:
+    """What an RMS norm over some axes multiplies by, in single precision at least."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (wide.square().mean(axes, keepdim=True) + eps).rsqrt()
+
+
+def pull_through_norm(
+    config: TransformerConfig,
+    stream: Float[Tensor, "*#lead d_model"],
+    weight: Float[Tensor, "*#lead d_model"] | None,
+    grad: Float[Tensor, "*lead d_model"],
+) -> Float[Tensor, "*lead d_model"]:
+    """The gradient at a norm's input, given the one at its output."""
+    if config.norm == "none":
+        return grad
+    stream, inverse = norm_scale(config, stream)
+    unit = stream * inverse
+    scaled = grad if weight is None else grad * weight
+    along = (scaled * unit).mean(-1, keepdim=True)
+    pulled = torch.addcmul(scaled, unit, along, value=-1)
+    if config.norm == "layer":
+        pulled = pulled - scaled.mean(-1, keepdim=True)
+    return pulled * inverse

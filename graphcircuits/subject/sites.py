@@ -9,6 +9,7 @@ A context is one position of one prompt. Weights multiply from the right (x @ W)
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float, Int
@@ -21,6 +22,7 @@ WRITER_KINDS = ("input", "head", "mlp")
 READER_KINDS = ("q", "k", "v", "mlp", "logits")
 
 
+@lru_cache(maxsize=8)
 def kinds(graph: ComponentGraph) -> tuple[Int[Tensor, " writer"], Int[Tensor, " reader"]]:
     """The kind of every writer and reader, as its place in WRITER_KINDS and READER_KINDS."""
     layer = torch.tensor([1] * graph.n_heads + [2])

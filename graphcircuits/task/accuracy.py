@@ -54,7 +54,7 @@ def right_answers(
             f"pairs with the loss {name} name no right answer to be counted; logit-diff, "
             "cross-entropy, and kl with given distributions do."
         )
-    largest, classes = _largest_class(pairs), subject.config.d_vocab_out
+    largest, classes = pairs.least_classes - 1, subject.config.d_vocab_out
     if largest >= classes:
         raise ValueError(
             f"the answers name class {largest}, but the subject has only {classes} classes, "
@@ -105,14 +105,6 @@ def _right(subject: Transformer, pairs: Pairs) -> Bool[Tensor, " batch"]:
     wrong = None if pairs.loss_name != "logit-diff" else pairs.incorrect
     above = _above(subject.unembed(stream[scored]), right, None if wrong is None else wrong[scored])
     return torch.ones_like(scored).masked_scatter(scored, above).all(-1)
-
-
-def _largest_class(pairs: Pairs) -> int:
-    assert pairs.targets is not None
-    if pairs.loss_name == "kl":
-        return pairs.targets.shape[-1] - 1
-    named = (pairs.targets, pairs.incorrect)
-    return max(int(values[pairs.scored].max()) for values in named if values is not None)
 
 
 def _above(

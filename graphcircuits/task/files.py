@@ -37,10 +37,11 @@ from torch import Tensor
 from graphcircuits.io.files import StoreError, parse_json, read_text, write_atomic
 from graphcircuits.io.files import short as quoted
 from graphcircuits.subject.codec import Codec
-from graphcircuits.task.table import PromptTable, filled
 from graphcircuits.task.text import (
+    PromptTable,
     answer_id,
     check_aligned,
+    filled,
     lacks_space,
     padding_id,
     prompt_ids,
@@ -51,17 +52,8 @@ MAX_CELLS = 2**26
 """Numbers in one column of a table: half a GiB. A short line can ask for a wide table, since every
 prompt is as long as the longest, and every position has room for a distribution."""
 
-COLUMNS = (
-    "clean",
-    "corrupted",
-    "correct",
-    "incorrect",
-    "correct_idx",
-    "incorrect_idx",
-    "target",
-    "scored",
-    "loss",
-)
+ANSWERS = ("correct", "incorrect", "correct_idx", "incorrect_idx")
+COLUMNS = ("clean", "corrupted", *ANSWERS, "target", "scored", "loss")
 
 ALIASES = (
     ("clean_answer_idx", "corrupted_answer_idx"),
@@ -313,12 +305,7 @@ def _each(name: str, values: list[Any], count: int) -> list[Any]:
 
 def _tokens(side: str, cell: Any, tokenizer: Tokenizer | None) -> list[int]:
     if tokenizer is None:
-        try:
-            ids = _numbers(side, cell, int)
-        except ValueError as error:
-            raise ValueError(
-                f"{error} Prompts in words need a tokenizer; commands take --words."
-            ) from error
+        ids = _given_ids(side, cell, "Prompts")
     elif isinstance(tokenizer, Codec):
         symbols = {str(symbol): symbol for symbol in tokenizer.vocab}
         if len(symbols) < len(tokenizer.vocab):
@@ -343,12 +330,7 @@ def _answers(name: str, cells: Mapping[str, Any], tokenizer: Tokenizer | None) -
     """The classes that the words of a cell stand for."""
     cell = cells[name]
     if tokenizer is None:
-        try:
-            return _numbers(name, cell, int)
-        except ValueError as error:
-            raise ValueError(
-                f"{error} Answers in words need a tokenizer; commands take --words."
-            ) from error
+        return _given_ids(name, cell, "Answers")
     words = cell if isinstance(cell, list) else [cell]
     if not isinstance(tokenizer, Codec):
         return [answer_id(tokenizer, cells["clean"], word, name=name) for word in words]
@@ -360,6 +342,15 @@ def _answers(name: str, cells: Mapping[str, Any], tokenizer: Tokenizer | None) -
             f"give its class as a number in a column {name}_idx."
         )
     return [known.index(str(word)) for word in words]
+
+
+def _given_ids(name: str, cell: Any, noun: str) -> list[int]:
+    try:
+        return _numbers(name, cell, int)
+    except ValueError as error:
+        raise ValueError(
+            f"{error} {noun} in words need a tokenizer; commands take --words."
+        ) from error
 
 
 def _numbers(name: str, cell: Any, kind: type) -> list[Any]:

@@ -27,8 +27,7 @@ from graphcircuits.io.files import StoreError
 from graphcircuits.subject.codec import Codec
 from graphcircuits.task.files import read_prompts, write_prompts
 from graphcircuits.task.problems import is_integer, pair_problems
-from graphcircuits.task.table import PromptTable
-from graphcircuits.task.text import text_table
+from graphcircuits.task.text import PromptTable, text_table
 
 LossFunction = Callable[[Tensor, "Pairs"], Tensor]
 """(logits of shape batch pos d_vocab_out, pairs) -> one loss per prompt, lower is better."""
@@ -256,8 +255,10 @@ class Pairs:
         return self._map(lambda values: values[:, : self.columns.stop])
 
     @cached_property
-    def _classes(self) -> int:
+    def least_classes(self) -> int:
         """How many classes the logits must have at least."""
+        if self.loss_name == "kl" and self.targets is not None:
+            return self.targets.shape[-1]
         if self.loss_name not in ("cross-entropy", "logit-diff"):
             return 1
         classes = (self.targets, self.incorrect)
@@ -272,14 +273,14 @@ class Pairs:
             )
         if self.loss_name == "l1" and outputs != 1:
             raise ValueError(f"l1 needs one numerical output per position, got {outputs} logits.")
-        classes = outputs if self.targets is None else self.targets.shape[-1]
-        if self.loss_name == "kl" and classes != outputs:
+        classes = self.least_classes
+        if self.loss_name == "kl" and self.targets is not None and classes != outputs:
             raise ValueError(
                 f"the target distributions have {classes} classes, the logits {outputs}."
             )
-        if self._classes > outputs:
+        if classes > outputs:
             raise ValueError(
-                f"the targets name class {self._classes - 1}, but the logits have only "
+                f"the targets name class {classes - 1}, but the logits have only "
                 f"{outputs} classes, 0..{outputs - 1}."
             )
 

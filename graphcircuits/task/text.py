@@ -7,19 +7,21 @@
 3. `text_table` does so for lists of prompts and answers: prompts stand at the front, are padded at
    the end (the padding side of the tokenizer plays no part) and scored at their last token. Clean
    and corrupted prompts of a pair must have the same number of tokens, or positions would not line
-   up.
+   up. A causal subject never looks ahead, so no scored position sees the padding, and no attention
+   mask is needed. `Pairs` are made of such a table, and so are those of files.
 """
 
 import inspect
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.io.files import short as quoted
-from graphcircuits.task.table import PromptTable, filled
 
 SHOWN = 5
 """Problems named at once."""
@@ -29,6 +31,34 @@ PIECES = 12
 
 class NoSpaceInFront(UserWarning):
     """Answers without the space that words have behind a prompt, which are other tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PromptTable:
+    """Columns as tensors; values at unscored positions are 0."""
+
+    clean: Int[Tensor, "batch pos"]
+    corrupted: Int[Tensor, "batch pos"]
+    scored: Bool[Tensor, "batch pos"]
+    correct: Int[Tensor, "batch pos"] | None = None
+    incorrect: Int[Tensor, "batch pos"] | None = None
+    target: Float[Tensor, "batch pos *d_vocab_out"] | None = None
+    loss: str | None = None
+
+    def default_loss(self) -> str:
+        """What the columns suggest: logit-diff with correct and incorrect classes, cross-entropy
+        with correct ones, l1 with numbers, else kl."""
+        if self.loss is not None:
+            return self.loss
+        if self.correct is not None:
+            return "cross-entropy" if self.incorrect is None else "logit-diff"
+        return "l1" if self.target is not None and self.target.ndim == 2 else "kl"
+
+
+def filled(prompts: Sequence[Sequence[int]], pad: int | None) -> Int[Tensor, "batch pos"]:
+    """Prompts of one width; `pad` is read only where one is shorter."""
+    width = max(map(len, prompts))
+    return torch.tensor([[*ids, *[pad] * (width - len(ids))] for ids in prompts])
 
 
 def text_table(

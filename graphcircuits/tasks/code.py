@@ -16,7 +16,7 @@ as what it is exchanged for.
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, WholeWords, listed
+from graphcircuits.tasks.task import GAO, TextPair, WholeWords, listed, task
 
 _NAMES = (
     listed("size name file path user text time data node mode date line page item word root"),
@@ -46,7 +46,12 @@ def _names(rng: Random, count: int) -> list[str]:
     return rng.sample(rng.choice(_NAMES), count)
 
 
-def _write_nesting(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The bracket that closes a list behind a pair of others; corrupted: opened by one "
+    "of those",
+    reference=GAO,
+)
+def nesting(vocabulary: WholeWords, rng: Random) -> TextPair:
     (opening, closing), (other, wrong) = rng.sample(_BRACKETS, 2)
     values, first, second = _names(rng, 3)
     inner = {"(": f"{rng.choice(_FUNCTIONS)}({first})", "[": f"{first}[0]", "{": f"{{{first}}}"}
@@ -54,7 +59,12 @@ def _write_nesting(vocabulary: WholeWords, rng: Random) -> TextPair:
     return TextPair(clean, corrupted, closing, wrong)
 
 
-def _write_keywords(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="What stands behind a name, by the keyword in front of it; corrupted: another "
+    "keyword",
+    reference=f"of our own, after {GAO}",
+)
+def keywords(vocabulary: WholeWords, rng: Random) -> TextPair:
     table = rng.choice(_AFTER)
     first, second = rng.sample(sorted(table), 2)
     above, name, value = _names(rng, 3)
@@ -64,19 +74,32 @@ def _write_keywords(vocabulary: WholeWords, rng: Random) -> TextPair:
     )
 
 
-def _write_attributes(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The argument that an attribute is named after; corrupted: the attribute of "
+    "another one",
+    reference="of our own, after Heimersheim and Janiak 2023, A Circuit for Python Docstrings",
+)
+def attributes(vocabulary: WholeWords, rng: Random) -> TextPair:
     asked, other = rng.sample(names := _names(rng, 2), 2)
     start = f"    def __init__(self, {', '.join(names)}):\n        self."
     return vocabulary.parting(f"{start}{asked} =", f"{start}{other} =", f" {asked}", f" {other}")
 
 
-def _write_keyword_arguments(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The name that an argument is named after; corrupted: an argument of another name",
+    reference="of our own, after Heimersheim and Janiak 2023, A Circuit for Python Docstrings",
+)
+def keyword_arguments(vocabulary: WholeWords, rng: Random) -> TextPair:
     first, asked, other = _names(rng, 3)
     start = f"{rng.choice(_FUNCTIONS)}({first}={first}, "
     return vocabulary.parting(f"{start}{asked}=", f"{start}{other}=", asked, other)
 
 
-def _write_comprehensions(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The variable that a comprehension uses; corrupted: it uses another",
+    reference="of our own, after Heimersheim and Janiak 2023, A Circuit for Python Docstrings",
+)
+def comprehensions(vocabulary: WholeWords, rng: Random) -> TextPair:
     values, asked, other = _names(rng, 3)
     start = f"{values} = [{rng.choice(_FUNCTIONS)}("
     return vocabulary.parting(
@@ -84,7 +107,12 @@ def _write_comprehensions(vocabulary: WholeWords, rng: Random) -> TextPair:
     )
 
 
-def _write_identifiers(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The second half of a made-up name that was there before; corrupted: the first "
+    "half of another",
+    reference="Olsson et al. 2022, In-context Learning and Induction Heads (arXiv:2209.11895)",
+)
+def identifiers(vocabulary: WholeWords, rng: Random) -> TextPair:
     first, right, other, wrong = ("".join(_syllable(rng) for _ in range(2)) for _ in range(4))
     start = f"{first}_{right} = 1\n{other}_{wrong} = 2\nprint("
     return vocabulary.parting(f"{start}{first}_", f"{start}{other}_", right, wrong)
@@ -94,7 +122,12 @@ def _syllable(rng: Random) -> str:
     return rng.choice(_CONSONANTS) + rng.choice(_VOWELS)
 
 
-def _write_verbs(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The verb agrees in number with the pronoun before it; corrupted: a pronoun of "
+    "the other number",
+    reference="Finlayson et al. 2021 (arXiv:2106.06087), the simple case",
+)
+def verbs(vocabulary: WholeWords, rng: Random) -> TextPair:
     (name,), (one, many) = _names(rng, 1), rng.choice(_NUMBERS)
     start = f"# {rng.choice(_FUNCTIONS)} the {name} {rng.choice(_LINKS)} "
     singular, plural = rng.choice(_VERBS)
@@ -103,75 +136,14 @@ def _write_verbs(vocabulary: WholeWords, rng: Random) -> TextPair:
     return vocabulary.parting(f"{start}{one}", f"{start}{many}", singular, plural)
 
 
-def _write_types(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="A default value of the type that is written before it; corrupted: another type",
+    reference=f"of our own, after {GAO}",
+)
+def types(vocabulary: WholeWords, rng: Random) -> TextPair:
     table = rng.choice(_DEFAULTS)
     first, second = rng.sample(sorted(table), 2)
     start = f"def {rng.choice(_FUNCTIONS)}({_names(rng, 1)[0]}: "
     return vocabulary.parting(
         f"{start}{first} =", f"{start}{second} =", table[first], table[second]
     )
-
-
-nesting = Task(
-    name="nesting",
-    description="The bracket that closes a list behind a pair of others; corrupted: opened by one "
-    "of those",
-    reference="Gao et al. 2025, Weight-sparse transformers have interpretable circuits "
-    "(arXiv:2511.13653)",
-    write=_write_nesting,
-)
-
-keywords = Task(
-    name="keywords",
-    description="What stands behind a name, by the keyword in front of it; corrupted: another "
-    "keyword",
-    reference="of our own, after Gao et al. 2025, Weight-sparse transformers have interpretable "
-    "circuits (arXiv:2511.13653)",
-    write=_write_keywords,
-)
-
-attributes = Task(
-    name="attributes",
-    description="The argument that an attribute is named after; corrupted: the attribute of "
-    "another one",
-    reference="of our own, after Heimersheim and Janiak 2023, A Circuit for Python Docstrings",
-    write=_write_attributes,
-)
-
-keyword_arguments = Task(
-    name="keyword-arguments",
-    description="The name that an argument is named after; corrupted: an argument of another name",
-    reference="of our own, after Heimersheim and Janiak 2023, A Circuit for Python Docstrings",
-    write=_write_keyword_arguments,
-)
-
-comprehensions = Task(
-    name="comprehensions",
-    description="The variable that a comprehension uses; corrupted: it uses another",
-    reference="of our own, after Heimersheim and Janiak 2023, A Circuit for Python Docstrings",
-    write=_write_comprehensions,
-)
-
-identifiers = Task(
-    name="identifiers",
-    description="The second half of a made-up name that was there before; corrupted: the first "
-    "half of another",
-    reference="Olsson et al. 2022, In-context Learning and Induction Heads (arXiv:2209.11895)",
-    write=_write_identifiers,
-)
-
-verbs = Task(
-    name="verbs",
-    description="The verb agrees in number with the pronoun before it; corrupted: a pronoun of "
-    "the other number",
-    reference="Finlayson et al. 2021 (arXiv:2106.06087), the simple case",
-    write=_write_verbs,
-)
-
-types = Task(
-    name="types",
-    description="A default value of the type that is written before it; corrupted: another type",
-    reference="of our own, after Gao et al. 2025, Weight-sparse transformers have interpretable "
-    "circuits (arXiv:2511.13653)",
-    write=_write_types,
-)

@@ -12,15 +12,16 @@ from random import Random
 
 from graphcircuits.tasks.task import (
     COLORS,
+    GAO,
     MEN,
     NOUNS,
     PLACES,
     THINGS,
     WOMEN,
-    Task,
     TextPair,
     WholeWords,
     listed,
+    task,
 )
 
 _ARGUMENTS = listed("""
@@ -41,7 +42,12 @@ _LISTS = listed("values items names words sizes options results keys fields part
 _STRINGS = listed("name title label text word message user city")
 
 
-def _write_induction(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="What followed a word the last time; corrupted: another word in its first place",
+    reference="Elhage et al. 2021; Olsson et al. 2022, In-context Learning and Induction Heads "
+    "(arXiv:2209.11895)",
+)
+def induction(vocabulary: WholeWords, rng: Random) -> TextPair:
     words = vocabulary.words("nouns", NOUNS + THINGS + COLORS + PLACES, 16)
     length = rng.randrange(6, 11)
     *sequence, other = rng.sample(words, length + 1)
@@ -56,7 +62,13 @@ def _write_induction(vocabulary: WholeWords, rng: Random) -> TextPair:
     )
 
 
-def _write_docstring(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The next argument of a function in its docstring; corrupted: another name in the "
+    "definition",
+    reference="Heimersheim and Janiak 2023, A Circuit for Python Docstrings in a 4-layer "
+    "Attention-only Transformer",
+)
+def docstring(vocabulary: WholeWords, rng: Random) -> TextPair:
     names = vocabulary.words("names of arguments", _ARGUMENTS, 6)
     first, second, third, fourth, other = rng.sample(names, 5)
     function = f"{rng.choice(_FUNCTIONS)}_{rng.choice(NOUNS)}"
@@ -72,7 +84,12 @@ def _write_docstring(vocabulary: WholeWords, rng: Random) -> TextPair:
     return TextPair(clean, corrupted, f" {third}", f" {fourth}")
 
 
-def _write_colored_objects(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The color of one of three things; corrupted: asks for another",
+    reference="Merullo, Eickhoff and Pavlick 2023, Circuit Component Reuse Across Tasks "
+    "(arXiv:2310.08744)",
+)
+def colored_objects(vocabulary: WholeWords, rng: Random) -> TextPair:
     colors = rng.sample(vocabulary.words("colors", COLORS), 3)
     things = rng.sample(vocabulary.words("things", THINGS), 3)
     story = " ".join(f"The {x} is {color}." for x, color in zip(things, colors, strict=True))
@@ -85,7 +102,11 @@ def _write_colored_objects(vocabulary: WholeWords, rng: Random) -> TextPair:
     )
 
 
-def _write_acronyms(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The last letter of an acronym, after an example; corrupted: another last word",
+    reference="García-Carrasco et al. 2024, How does GPT-2 Predict Acronyms? (arXiv:2405.04156)",
+)
+def acronyms(vocabulary: WholeWords, rng: Random) -> TextPair:
     shown = [rng.choice(words) for words in (_FIRST, _SECOND, _LAST)]
     first, second, last, other = rng.choice(_FIRST), rng.choice(_SECOND), *rng.sample(_LAST, 2)
     start = f"{' '.join(shown)}: {' '.join(word[0] for word in shown)}\n{first} {second}"
@@ -93,63 +114,22 @@ def _write_acronyms(vocabulary: WholeWords, rng: Random) -> TextPair:
     return TextPair(f"{start} {last}{end}", f"{start} {other}{end}", f" {last[0]}", f" {other[0]}")
 
 
-def _write_brackets(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The bracket that closes a list; corrupted: opened by another one",
+    reference=GAO,
+)
+def brackets(vocabulary: WholeWords, rng: Random) -> TextPair:
     (opening, closing), (other, wrong) = rng.sample(_BRACKETS, 2)
     items = ", ".join(rng.sample(NOUNS + COLORS, rng.choice((3, 4))))
     name = rng.choice(_LISTS)
     return TextPair(f"{name} = {opening}{items}", f"{name} = {other}{items}", closing, wrong)
 
 
-def _write_quotes(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The quotation mark that closes a text; corrupted: opened by the other one",
+    reference=GAO,
+)
+def quotes(vocabulary: WholeWords, rng: Random) -> TextPair:
     mark, other = rng.sample("\"'", 2)
     name, text = rng.choice(_STRINGS), rng.choice(WOMEN + MEN + NOUNS + PLACES)
     return TextPair(f"{name} = {mark}{text}", f"{name} = {other}{text}", mark, other)
-
-
-induction = Task(
-    name="induction",
-    description="What followed a word the last time; corrupted: another word in its first place",
-    reference="Elhage et al. 2021; Olsson et al. 2022, In-context Learning and Induction Heads "
-    "(arXiv:2209.11895)",
-    write=_write_induction,
-)
-
-docstring = Task(
-    name="docstring",
-    description="The next argument of a function in its docstring; corrupted: another name in the "
-    "definition",
-    reference="Heimersheim and Janiak 2023, A Circuit for Python Docstrings in a 4-layer "
-    "Attention-only Transformer",
-    write=_write_docstring,
-)
-
-colored_objects = Task(
-    name="colored-objects",
-    description="The color of one of three things; corrupted: asks for another",
-    reference="Merullo, Eickhoff and Pavlick 2023, Circuit Component Reuse Across Tasks "
-    "(arXiv:2310.08744)",
-    write=_write_colored_objects,
-)
-
-acronyms = Task(
-    name="acronyms",
-    description="The last letter of an acronym, after an example; corrupted: another last word",
-    reference="García-Carrasco et al. 2024, How does GPT-2 Predict Acronyms? (arXiv:2405.04156)",
-    write=_write_acronyms,
-)
-
-brackets = Task(
-    name="brackets",
-    description="The bracket that closes a list; corrupted: opened by another one",
-    reference="Gao et al. 2025, Weight-sparse transformers have interpretable circuits "
-    "(arXiv:2511.13653)",
-    write=_write_brackets,
-)
-
-quotes = Task(
-    name="quotes",
-    description="The quotation mark that closes a text; corrupted: opened by the other one",
-    reference="Gao et al. 2025, Weight-sparse transformers have interpretable circuits "
-    "(arXiv:2511.13653)",
-    write=_write_quotes,
-)

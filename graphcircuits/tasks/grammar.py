@@ -8,7 +8,7 @@ capitalize  dog: Dog, tree: Tree, bird:                            Bird         
 
 from random import Random
 
-from graphcircuits.tasks.task import NOUNS, PLACES, Task, TextPair, WholeWords, paired
+from graphcircuits.tasks.task import NOUNS, PLACES, TextPair, WholeWords, paired, task
 
 _VERBS = ((" are", " is"), (" were", " was"), (" have", " has"))
 _BESIDE = ("near", "behind", "next to", "across from", "in front of")
@@ -23,7 +23,12 @@ look looked,use used,want wanted,turn turned,talk talked,open opened,stop stoppe
 """)
 
 
-def _write_agreement(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The verb agrees in number with its subject, not with the noun beside it; "
+    "corrupted: the subject in the other number",
+    reference="Linzen et al. 2016 (arXiv:1611.01368); Finlayson et al. 2021 (arXiv:2106.06087)",
+)
+def agreement(vocabulary: WholeWords, rng: Random) -> TextPair:
     noun = rng.choice(NOUNS)
     rest = f" {rng.choice(_BESIDE)} the {rng.choice(PLACES)}"
     forms = [f"The {noun}s{rest}", f"The {noun}{rest}"]
@@ -33,14 +38,22 @@ def _write_agreement(vocabulary: WholeWords, rng: Random) -> TextPair:
     return TextPair(forms[1], forms[0], one, many)
 
 
-def _write_plurals(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The plural of a noun, after an example; corrupted: another noun",
+    reference="Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)",
+)
+def plurals(vocabulary: WholeWords, rng: Random) -> TextPair:
     nouns = [x[:-1] for x in vocabulary.words("plurals", [f"{noun}s" for noun in NOUNS])]
     shown, noun, other = rng.sample(nouns, 3)
     start = f"one {shown}, two {shown}s; one"
     return TextPair(f"{start} {noun}, two", f"{start} {other}, two", f" {noun}s", f" {other}s")
 
 
-def _write_past_tense(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The past tense of a verb, after an example; corrupted: another verb",
+    reference="Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)",
+)
+def past_tense(vocabulary: WholeWords, rng: Random) -> TextPair:
     verbs = vocabulary.pairs("past tenses", _TENSES)
     shown, verb, other = rng.sample(verbs, 3)
     start = "Today they {}, yesterday they {}. Today they".format(*shown)
@@ -52,39 +65,13 @@ def _write_past_tense(vocabulary: WholeWords, rng: Random) -> TextPair:
     )
 
 
-def _write_capitalize(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="A word with a capital letter, after two examples; corrupted: another word",
+    reference="Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)",
+)
+def capitalize(vocabulary: WholeWords, rng: Random) -> TextPair:
     titles = [word.title() for word in NOUNS + PLACES]
     words = rng.sample(vocabulary.words("capitalized nouns", titles, 4), 4)
     first, second, noun, other = (word.lower() for word in words)
     start = "".join(f"{word}: {word.title()}, " for word in (first, second))
     return TextPair(f"{start}{noun}:", f"{start}{other}:", f" {noun.title()}", f" {other.title()}")
-
-
-agreement = Task(
-    name="agreement",
-    description="The verb agrees in number with its subject, not with the noun beside it; "
-    "corrupted: the subject in the other number",
-    reference="Linzen et al. 2016 (arXiv:1611.01368); Finlayson et al. 2021 (arXiv:2106.06087)",
-    write=_write_agreement,
-)
-
-plurals = Task(
-    name="plurals",
-    description="The plural of a noun, after an example; corrupted: another noun",
-    reference="Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)",
-    write=_write_plurals,
-)
-
-past_tense = Task(
-    name="past-tense",
-    description="The past tense of a verb, after an example; corrupted: another verb",
-    reference="Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)",
-    write=_write_past_tense,
-)
-
-capitalize = Task(
-    name="capitalize",
-    description="A word with a capital letter, after two examples; corrupted: another word",
-    reference="Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)",
-    write=_write_capitalize,
-)

@@ -8,7 +8,7 @@ antonyms   The opposite of hot is cold. The opposite of big is   small   another
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, WholeWords, paired
+from graphcircuits.tasks.task import TextPair, WholeWords, paired, task
 
 _CAPITALS = paired("""
 France Paris,Germany Berlin,Italy Rome,Spain Madrid,Russia Moscow,Japan Tokyo,China Beijing,
@@ -72,25 +72,38 @@ front back,positive negative,major minor,public private,internal external,active
 _SAID = ("The opposite of {} is {}. The opposite of {} is", "{} is not {}, and {} is not")
 
 
-def _write_capitals(vocabulary: WholeWords, rng: Random) -> TextPair:
-    countries = vocabulary.pairs("capitals", _CAPITALS)
+def _ask_of_country(
+    rng: Random, countries: list[tuple[str, str]], templates: tuple[str, ...]
+) -> TextPair:
     country, other = rng.sample(countries, 2)
-    template = rng.choice(_CAPITAL_OF)
+    template = rng.choice(templates)
     return TextPair(
         template.format(country[0]), template.format(other[0]), f" {country[1]}", f" {other[1]}"
     )
 
 
-def _write_languages(vocabulary: WholeWords, rng: Random) -> TextPair:
-    countries = vocabulary.pairs("languages", _LANGUAGES)
-    country, other = rng.sample(countries, 2)
-    template = rng.choice(_SPEAK)
-    return TextPair(
-        template.format(country[0]), template.format(other[0]), f" {country[1]}", f" {other[1]}"
-    )
+@task(
+    description="The capital of a country; corrupted: another country",
+    reference="Hanna, Pezzelle and Belinkov 2024, Have Faith in Faithfulness (arXiv:2403.17806)",
+)
+def capitals(vocabulary: WholeWords, rng: Random) -> TextPair:
+    return _ask_of_country(rng, vocabulary.pairs("capitals", _CAPITALS), _CAPITAL_OF)
 
 
-def _write_hypernyms(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The language of a country; corrupted: a country with another one",
+    reference="Hernandez et al. 2023, Linearity of Relation Decoding in Transformer Language "
+    "Models (arXiv:2308.09124)",
+)
+def languages(vocabulary: WholeWords, rng: Random) -> TextPair:
+    return _ask_of_country(rng, vocabulary.pairs("languages", _LANGUAGES), _SPEAK)
+
+
+@task(
+    description="The kind of a thing; corrupted: a thing of another kind",
+    reference="Hanna, Pezzelle and Belinkov 2024, Have Faith in Faithfulness (arXiv:2403.17806)",
+)
+def hypernyms(vocabulary: WholeWords, rng: Random) -> TextPair:
     kinds = vocabulary.words("kinds of things", [x for x in _KINDS if x not in _MASSES])
     masses = vocabulary.words("kinds of masses", _MASSES, 2)
     # One of the two sorts alone: the article would give the kind away.
@@ -106,7 +119,11 @@ def _sentence(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def _write_antonyms(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The opposite of a word, after an example; corrupted: another word",
+    reference="Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)",
+)
+def antonyms(vocabulary: WholeWords, rng: Random) -> TextPair:
     words = vocabulary.pairs("antonyms", _ANTONYMS)
     shown, word, other = rng.sample(words, 3)
     template = rng.choice(_SAID)
@@ -116,33 +133,3 @@ def _write_antonyms(vocabulary: WholeWords, rng: Random) -> TextPair:
         f" {word[1]}",
         f" {other[1]}",
     )
-
-
-capitals = Task(
-    name="capitals",
-    description="The capital of a country; corrupted: another country",
-    reference="Hanna, Pezzelle and Belinkov 2024, Have Faith in Faithfulness (arXiv:2403.17806)",
-    write=_write_capitals,
-)
-
-languages = Task(
-    name="languages",
-    description="The language of a country; corrupted: a country with another one",
-    reference="Hernandez et al. 2023, Linearity of Relation Decoding in Transformer Language "
-    "Models (arXiv:2308.09124)",
-    write=_write_languages,
-)
-
-hypernyms = Task(
-    name="hypernyms",
-    description="The kind of a thing; corrupted: a thing of another kind",
-    reference="Hanna, Pezzelle and Belinkov 2024, Have Faith in Faithfulness (arXiv:2403.17806)",
-    write=_write_hypernyms,
-)
-
-antonyms = Task(
-    name="antonyms",
-    description="The opposite of a word, after an example; corrupted: another word",
-    reference="Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)",
-    write=_write_antonyms,
-)

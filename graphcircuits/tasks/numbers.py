@@ -11,7 +11,7 @@ one below.
 
 from random import Random
 
-from graphcircuits.tasks.task import Task, TextPair, TooFewWords, WholeWords, listed
+from graphcircuits.tasks.task import TextPair, TooFewWords, WholeWords, listed, task
 
 _LASTING = listed("""
 war siege drought project trial journey voyage reign conflict campaign revolt crisis strike
@@ -52,7 +52,12 @@ def _endings(vocabulary: WholeWords) -> dict[int, list[str]]:
     raise TooFewWords("it needs the last two digits of a year, or each of them, as one token")
 
 
-def _write_greater_than(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="A year after the one named, not before; corrupted: the first year ends in 01",
+    reference="Hanna, Liu and Variengien 2023, How does GPT-2 compute greater-than? "
+    "(arXiv:2305.00586)",
+)
+def greater_than(vocabulary: WholeWords, rng: Random) -> TextPair:
     endings = _endings(vocabulary)
     century = rng.choice(list(endings))
     ends = endings[century]
@@ -68,7 +73,12 @@ def _write_greater_than(vocabulary: WholeWords, rng: Random) -> TextPair:
     )
 
 
-def _write_arithmetic(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The sum of two digits, after two examples; corrupted: another second term",
+    reference="Stolfo, Belinkov and Sachan 2023, A Mechanistic Interpretation of Arithmetic "
+    "Reasoning in Language Models (arXiv:2305.15054)",
+)
+def arithmetic(vocabulary: WholeWords, rng: Random) -> TextPair:
     if not all(vocabulary.one(digit, behind="1+1=") for digit in "0123456789"):
         raise TooFewWords("it needs the ten digits as one token each behind an equals sign")
     # Sums below ten, so that the answer is one digit.
@@ -85,35 +95,15 @@ def _write_arithmetic(vocabulary: WholeWords, rng: Random) -> TextPair:
     )
 
 
-def _write_successor(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The next day, month, number or letter of a sequence; corrupted: it starts "
+    "elsewhere",
+    reference="Gould et al. 2023, Successor Heads (arXiv:2312.09230); Lan et al. 2023 "
+    "(arXiv:2311.04131)",
+)
+def successor(vocabulary: WholeWords, rng: Random) -> TextPair:
     kind = rng.choice(list(_SEQUENCES))
     items, length = _SEQUENCES[kind], rng.choice((3, 4))
     start, other = rng.sample(range(len(items) - length), 2)
     clean, corrupted = (", ".join(items[at : at + length]) + "," for at in (start, other))
     return TextPair(clean, corrupted, f" {items[start + length]}", f" {items[other + length]}")
-
-
-greater_than = Task(
-    name="greater-than",
-    description="A year after the one named, not before; corrupted: the first year ends in 01",
-    reference="Hanna, Liu and Variengien 2023, How does GPT-2 compute greater-than? "
-    "(arXiv:2305.00586)",
-    write=_write_greater_than,
-)
-
-arithmetic = Task(
-    name="arithmetic",
-    description="The sum of two digits, after two examples; corrupted: another second term",
-    reference="Stolfo, Belinkov and Sachan 2023, A Mechanistic Interpretation of Arithmetic "
-    "Reasoning in Language Models (arXiv:2305.15054)",
-    write=_write_arithmetic,
-)
-
-successor = Task(
-    name="successor",
-    description="The next day, month, number or letter of a sequence; corrupted: it starts "
-    "elsewhere",
-    reference="Gould et al. 2023, Successor Heads (arXiv:2312.09230); Lan et al. 2023 "
-    "(arXiv:2311.04131)",
-    write=_write_successor,
-)

@@ -8,7 +8,7 @@ binding     Mary has the key. John has the map. The key belongs to     asks for 
 
 from random import Random
 
-from graphcircuits.tasks.task import MEN, PLACES, THINGS, WOMEN, Task, TextPair, WholeWords
+from graphcircuits.tasks.task import MEN, PLACES, THINGS, WOMEN, TextPair, WholeWords, task
 
 _GIVING = (
     "When {a} and {b} went to the {place}, {s} gave a {thing} to",
@@ -42,7 +42,12 @@ def _by_gender(vocabulary: WholeWords, rng: Random) -> tuple[list[str], list[str
     return (women, men, True) if female else (men, women, False)
 
 
-def _write_ioi(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The name that was said once receives the thing, not the one that gives it; "
+    "corrupted: a third name gives",
+    reference="Wang et al. 2022, Interpretability in the Wild (arXiv:2211.00593)",
+)
+def ioi(vocabulary: WholeWords, rng: Random) -> TextPair:
     indirect, subject, third = rng.sample(_names(vocabulary), 3)
     first, second = rng.sample([indirect, subject], 2)
     words = {"a": first, "b": second, "place": rng.choice(PLACES), "thing": rng.choice(THINGS)}
@@ -55,7 +60,12 @@ def _write_ioi(vocabulary: WholeWords, rng: Random) -> TextPair:
     )
 
 
-def _write_pronouns(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="The pronoun that goes with a name; corrupted: a name of the other gender",
+    reference="Mathwin et al. 2023, Identifying a Preliminary Circuit for Predicting Gendered "
+    "Pronouns in GPT-2 Small",
+)
+def pronouns(vocabulary: WholeWords, rng: Random) -> TextPair:
     same, other, female = _by_gender(vocabulary, rng)
     template = rng.choice(_PRAISE)
     return TextPair(
@@ -65,7 +75,12 @@ def _write_pronouns(vocabulary: WholeWords, rng: Random) -> TextPair:
     )
 
 
-def _write_reflexives(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="A reflexive agrees with the nearer name, not with the first; corrupted: both "
+    "names of one gender",
+    reference="Warstadt et al. 2020, BLiMP (arXiv:1912.00582), anaphor gender agreement",
+)
+def reflexives(vocabulary: WholeWords, rng: Random) -> TextPair:
     same, other, female = _by_gender(vocabulary, rng)
     start = f"{rng.choice(other)} {rng.choice(_SAYING)} that"
     deed = rng.choice(_DOING)
@@ -76,7 +91,12 @@ def _write_reflexives(vocabulary: WholeWords, rng: Random) -> TextPair:
     )
 
 
-def _write_binding(vocabulary: WholeWords, rng: Random) -> TextPair:
+@task(
+    description="Which of two persons has the thing; corrupted: asks for the other thing",
+    reference="Feng and Steinhardt 2023, How do Language Models Bind Entities in Context? "
+    "(arXiv:2310.17191)",
+)
+def binding(vocabulary: WholeWords, rng: Random) -> TextPair:
     names = rng.sample(_names(vocabulary), 2)
     things = rng.sample(vocabulary.words("things", THINGS), 2)
     story = " ".join(f"{name} has the {x}." for name, x in zip(names, things, strict=True))
@@ -87,36 +107,3 @@ def _write_binding(vocabulary: WholeWords, rng: Random) -> TextPair:
         f" {names[asked]}",
         f" {names[1 - asked]}",
     )
-
-
-ioi = Task(
-    name="ioi",
-    description="The name that was said once receives the thing, not the one that gives it; "
-    "corrupted: a third name gives",
-    reference="Wang et al. 2022, Interpretability in the Wild (arXiv:2211.00593)",
-    write=_write_ioi,
-)
-
-pronouns = Task(
-    name="pronouns",
-    description="The pronoun that goes with a name; corrupted: a name of the other gender",
-    reference="Mathwin et al. 2023, Identifying a Preliminary Circuit for Predicting Gendered "
-    "Pronouns in GPT-2 Small",
-    write=_write_pronouns,
-)
-
-reflexives = Task(
-    name="reflexives",
-    description="A reflexive agrees with the nearer name, not with the first; corrupted: both "
-    "names of one gender",
-    reference="Warstadt et al. 2020, BLiMP (arXiv:1912.00582), anaphor gender agreement",
-    write=_write_reflexives,
-)
-
-binding = Task(
-    name="binding",
-    description="Which of two persons has the thing; corrupted: asks for the other thing",
-    reference="Feng and Steinhardt 2023, How do Language Models Bind Entities in Context? "
-    "(arXiv:2310.17191)",
-    write=_write_binding,
-)

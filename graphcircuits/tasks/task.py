@@ -30,6 +30,7 @@ LEAST = 4
 ANCHOR = "The"
 """The text behind which words are tried: some tokenizers treat the beginning of a text apart."""
 
+GAO = "Gao et al. 2025, Weight-sparse transformers have interpretable circuits (arXiv:2511.13653)"
 Item = TypeVar("Item")
 
 
@@ -201,6 +202,17 @@ class Task:
         return str(self.write(WholeWords(), Random(self.name)))
 
 
+def task(
+    *, description: str, reference: str
+) -> Callable[[Callable[[WholeWords, Random], TextPair]], Task]:
+    """Make the function that writes a pair a task of its name; the texts are those of `Task`."""
+
+    def make(write: Callable[[WholeWords, Random], TextPair]) -> Task:
+        return Task(write.__name__.replace("_", "-"), description, reference, write)
+
+    return make
+
+
 # --- words that several tasks draw from: common ones, one token to most tokenizers ---------------
 
 
@@ -226,11 +238,13 @@ Andrew George Kevin Brian Edward Peter Jack Henry Adam Simon Tom Bob Frank Scott
 PLACES = listed("""
 store park school market beach library station garden house hospital church restaurant museum
 hotel airport farm bank office kitchen theater
-""")  # Things to hold, all with "a" before them.
+""")
+# Things to hold, all with "a" before them.
 THINGS = listed("""
 drink book ring ball key letter gift card basket bottle hat map phone pen watch coin cup box lamp
 bag knife camera ticket
-""")  # Nouns whose plural adds an s.
+""")
+# Nouns whose plural adds an s.
 NOUNS = listed("""
 dog cat boy girl car tree house river doctor teacher student king bird horse table chair door
 window friend brother sister author worker lawyer player singer writer driver farmer actor soldier

@@ -52,10 +52,6 @@ _STYLE = (
     + f".heat .cell{{stroke:{_hex(DARK['line'])}}}.heat text{{fill:{_hex(DARK['ink'])}}}"
     + f".heat .value{{fill:{_hex(WHITE)}}}.heat .black{{fill:{_hex(BLACK)}}}}}"
 )
-_PAGE_STYLE = (
-    f"@media (prefers-color-scheme:dark){{body{{background:{_hex(DARK['ground'])};"
-    f"color:{_hex(DARK['ink'])}}}}}"
-)
 
 
 def heat_maps(labels: Sequence[str], panels: Mapping[str, Matrix], *, title: str) -> str:
@@ -84,7 +80,7 @@ def heat_map_page(
     labels: Sequence[str], panels: Mapping[str, Matrix], *, title: str, text: str = ""
 ) -> str:
     """The same as a self-contained HTML page."""
-    return page(heat_maps(labels, panels, title=title), title=title, text=text, style=_PAGE_STYLE)
+    return page(heat_maps(labels, panels, title=title), title=title, text=text)
 
 
 def _panel(labels: Sequence[str], name: str, matrix: Matrix, *, left: float, margin: float) -> str:

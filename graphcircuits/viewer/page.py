@@ -1,8 +1,8 @@
 """The frame of every page: one file that opens from disk and is forbidden to reach the network.
 
 1. `page` puts a title and a text above finished content, such as heat maps. Nothing of it runs.
-2. `result_page` and `circuit_page` are the circuit viewer: markup, style and script from `app/`,
-   and the data as JSON that is not run.
+2. `viewer_page` is the circuit viewer: markup, style and script from `app/`, and the data
+   (`payload.py`) as JSON that is not run.
 
 A content-security policy names the page's own styles and its own script by their hashes, so that
 nothing else can run or be loaded, whatever stands in the data. It also stops `style` attributes.
@@ -12,17 +12,12 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from graphcircuits.circuit import Circuit
 from graphcircuits.viewer import app as viewer_files
-from graphcircuits.viewer.payload import circuit_payload, result_payload
-
-if TYPE_CHECKING:
-    from graphcircuits.result.result import Result
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -41,47 +36,16 @@ class App(NamedTuple):
     script: str
 
 
-def page(content: str, *, title: str, text: str, style: str = "") -> str:
+def page(content: str, *, title: str, text: str) -> str:
     """HTML around `content`, which is taken as it is; title and text are escaped."""
-    style = _STYLE + style
     # A picture inside may have styles of its own.
-    styles = [style, *re.findall(r"<style>(.*?)</style>", content, re.DOTALL)]
+    styles = [_STYLE, *re.findall(r"<style>(.*?)</style>", content, re.DOTALL)]
     body = f"<h1>{_escaped(title)}</h1><p>{_escaped(text)}</p>{content}"
-    return _framed(body, title=title, style=style, policy=policy(styles))
+    return _framed(body, title=title, style=_STYLE, policy=policy(styles))
 
 
-def result_page(
-    results: "Sequence[Result]",
-    *,
-    names: Sequence[str] | None = None,
-    truth: Circuit | None = None,
-    truth_name: str = "",
-    notes: Mapping[str, str] | None = None,
-    title: str | None = None,
-) -> str:
-    """The viewer with one result or several of one subject, and the true circuit where known.
-
-    The circuit of a result is its chosen one. `notes` gives a word to write under a component.
-    """
-    return _viewer(
-        result_payload(
-            results, names=names, truth=truth, truth_name=truth_name, notes=notes, title=title
-        )
-    )
-
-
-def circuit_page(
-    circuit: Circuit,
-    *,
-    title: str,
-    text: str | Sequence[str] = (),
-    notes: Mapping[str, str] | None = None,
-) -> str:
-    """The viewer with a circuit alone."""
-    return _viewer(circuit_payload(circuit, title=title, text=text, notes=notes))
-
-
-def _viewer(payload: Mapping[str, Any]) -> str:
+def viewer_page(payload: Mapping[str, Any]) -> str:
+    """The circuit viewer with what `result_payload` or `circuit_payload` gives."""
     app = viewer_app()
     body = (
         f'{app.markup}<script type="application/json" id="data">{data_text(payload)}</script>'

@@ -43,9 +43,11 @@ def result_payload(
     notes: Mapping[str, str] | None = None,
     title: str | None = None,
 ) -> dict[str, Any]:
-    """Of results on one graph, the first being the one that is looked at; `names` tells them apart.
+    """Of one result or several of one subject, the first being the one that is looked at; `names`
+    tells them apart.
 
-    `notes` gives a word to write under a component, such as its variable.
+    The circuit of a result is its chosen one, `truth` the true one where it is known. `notes` gives
+    a word to write under a component, such as its variable.
     """
     if not results:
         raise ValueError("a page needs at least one result, got none.")
@@ -56,13 +58,13 @@ def result_payload(
     shown = [prompts for prompts in (result.prompts for result in results) if prompts is not None]
     return _payload(
         first.graph,
+        notes,
         title=title or f"Circuit of {first.subject or 'a subject'}",
         text=list(dict.fromkeys(result.task for result in results if result.task)),
         results=[_result(result, name) for result, name in zip(results, names, strict=True)],
         truth=None if truth is None else _truth(truth, truth_name or "the true circuit"),
-        notes=notes,
-        prompts=shown[0] if shown else None,
-        start=min(chosen, first.graph.n_edges),
+        prompts=_prompts(shown[0]) if shown else [],
+        start={"edges": min(chosen, first.graph.n_edges)},
     )
 
 
@@ -76,13 +78,13 @@ def circuit_payload(
     """Of a circuit alone, without scores."""
     return _payload(
         circuit.graph,
+        notes,
         title=title,
         text=[text] if isinstance(text, str) else list(text),
         results=[],
         truth=_truth(circuit, title),
-        notes=notes,
-        prompts=None,
-        start=len(circuit),
+        prompts=[],
+        start={"edges": len(circuit)},
     )
 
 
@@ -137,16 +139,9 @@ def ranked_alike(scores: Float[Tensor, " edge"]) -> Float32[np.ndarray, " edge"]
 
 
 def _payload(
-    graph: ComponentGraph,
-    *,
-    title: str,
-    text: list[str],
-    results: list[dict[str, Any]],
-    truth: dict[str, Any] | None,
-    notes: Mapping[str, str] | None,
-    prompts: StoredPrompts | None,
-    start: int,
+    graph: ComponentGraph, notes: Mapping[str, str] | None, **content: Any
 ) -> dict[str, Any]:
+    """The content, under what every page has."""
     unknown = [name for name in notes or () if name not in (*graph.writer_names, "logits")]
     if unknown:
         raise ValueError(
@@ -155,19 +150,14 @@ def _payload(
         )
     return {
         "version": VERSION,
-        "title": title,
-        "text": text,
         "graph": {
             "n_layers": graph.n_layers,
             "n_heads": graph.n_heads,
             "n_kv_heads": graph.n_groups,
             "parallel": graph.parallel,
         },
-        "results": results,
-        "truth": truth,
         "component_notes": dict(notes or {}),
-        "prompts": [] if prompts is None else _prompts(prompts),
-        "start": {"edges": start},
+        **content,
     }
 
 

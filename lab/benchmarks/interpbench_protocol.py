@@ -103,7 +103,7 @@ def mask_gradients(subject: Transformer, pairs: Pairs, method: str) -> Float[Ten
     """Signed effects of noising each edge on each prompt's loss as InterpBench takes it."""
     rule, steps = ("right", 1) if method == "eap" else ("endpoints", IG_STEPS)
     shares, weights = points(rule, steps)
-    found = effects(subject, pairs, "inputs", (shares,), weights)
+    found = effects(subject, pairs, "inputs", (shares,), weights)[0]
     # Ours is the mean over positions; InterpBench adds up cross-entropies.
     return found * (pairs.scored.sum(1, keepdim=True) if pairs.loss_name == "kl" else 1)
 

@@ -19,6 +19,7 @@ from graphcircuits import rasp
 from graphcircuits.cases import load_case, multitask
 from graphcircuits.cases.case import Case
 from graphcircuits.cases.multitask import MultiCase, load_multi
+from graphcircuits.cases.prepare import exchanges_of
 from graphcircuits.fleets.recipes import SiitConfig
 from graphcircuits.fleets.train import train_fleet
 from graphcircuits.fleets.verify import Verdict, verify_fleet
@@ -91,7 +92,7 @@ def main() -> None:
     config = config_of(model, options)
     start = Transformer.random(config, torch.Generator().manual_seed(options.seed), model.codec)
     train, check, unseen = (
-        model.exchanges(n, n // 4, seed)
+        exchanges_of(model, n, n // 4, seed)
         for seed, n in enumerate((options.inputs, 1024, 1024), start=1)
     )
     settings = SiitConfig(
@@ -115,7 +116,7 @@ def main() -> None:
     subject = replace(trained.subject.to(torch.float16).to(torch.float32), case=model.id)
     verdicts = verify_fleet([subject], [unseen], torch.Generator().manual_seed(1))[0]
     print(
-        "passed" if all(v.passed for v in verdicts) else "failed", "after", trained.steps, "steps"
+        "passed" if all(v.passes() for v in verdicts) else "failed", "after", trained.steps, "steps"
     )
     for task, verdict in zip(model.tasks, verdicts, strict=True):
         found = audit(task, subject, task.pairs(128, seed=12345))

@@ -27,7 +27,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result.result import Result
-from graphcircuits.viewer.page import result_page
+from graphcircuits.viewer.page import viewer_page
+from graphcircuits.viewer.payload import result_payload
 from lab.benchmarks import Measurement
 
 GRAPHS = (
@@ -63,7 +64,7 @@ def made_up(graph: ComponentGraph) -> str:
     noise = torch.rand(graph.n_edges, generator=generator)
     scores = writers[graph.edge_writers] * readers[graph.edge_readers] * noise
     everything = Circuit.from_mask(graph, torch.ones(graph.n_edges, dtype=torch.bool))
-    return result_page([Result(graph=graph, scores=scores, chosen=everything)])
+    return viewer_page(result_payload([Result(graph=graph, scores=scores, chosen=everything)]))
 
 
 def settle(page: Page) -> None:

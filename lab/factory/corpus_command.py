@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from graphcircuits.cases.collection import Corpus
-    from graphcircuits.cases.shards import CorpusConfig, Manifest
+    from lab.factory.shards import CorpusConfig, Manifest
 
 MOST_TOGETHER = 64
 
@@ -110,8 +110,8 @@ def corpus(
 
 def _settings(folder: Path, given: dict[str, Any]) -> "CorpusConfig | None":
     """What was asked for; None if nothing was, which goes on with what is there."""
-    from graphcircuits.cases.shards import MANIFEST, CorpusConfig, read_manifest
-    from lab.factory.shards import check_settings
+    from graphcircuits.cases.collection import MANIFEST
+    from lab.factory.shards import CorpusConfig, check_settings, read_manifest
 
     there = (folder / MANIFEST).exists()
     if there and not given:
@@ -169,7 +169,8 @@ def _make(
 @contextmanager
 def _interruptible(folder: Path) -> Iterator[None]:
     """Say, after Ctrl-C, what is kept."""
-    from graphcircuits.cases.shards import MANIFEST, read_manifest
+    from graphcircuits.cases.collection import MANIFEST
+    from lab.factory.shards import read_manifest
 
     try:
         yield
@@ -245,8 +246,8 @@ def _verify(folder: Path, device: str, processes: int, *, as_json: bool) -> None
     """Measure again what is there; problems are told at once, a line per shard at the end."""
     from dataclasses import asdict
 
-    from graphcircuits.cases.shards import read_manifest
     from lab.factory.making import measure_again
+    from lab.factory.shards import read_manifest
 
     shards = []
     with late_progress() as bar:

@@ -25,25 +25,27 @@ from pathlib import Path
 
 import torch
 
-from graphcircuits.cases.collection import CorpusEntry, LoadedShard, load_shard
+from graphcircuits.cases.collection import (
+    MANIFEST,
+    CorpusEntry,
+    FinishedShard,
+    LoadedShard,
+    Shard,
+    load_shard,
+)
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.prepare import BuildConfig, Data, Prepared, prepared
-from graphcircuits.cases.shards import (
-    MANIFEST,
-    CorpusConfig,
-    KeptShard,
-    Manifest,
-    Shard,
-    read_manifest,
-)
 from graphcircuits.cases.subjects import train_together, training, verified
 from graphcircuits.fleets.recipes import SiitConfig, recipe
 from graphcircuits.fleets.verify import verify_fleet
 from graphcircuits.io.store import StoreError
 from lab.factory.plan import plan
 from lab.factory.shards import (
+    CorpusConfig,
+    Manifest,
     ShardContent,
     check_settings,
+    read_manifest,
     still_there,
     write_manifest,
     write_shard,
@@ -82,7 +84,7 @@ def make(
     together: int = 1,
     progress: ShardProgress | None = None,
     deadline: float = math.inf,
-) -> Iterator[tuple[Shard, KeptShard]]:
+) -> Iterator[tuple[Shard, FinishedShard]]:
     """Train the shards that the manifest lacks; gives each when it is on disk.
 
     `together` fleets train at once, which changes nothing but the time. No shard is begun after
@@ -94,7 +96,7 @@ def make(
     orders = [order for shard in unmade for order in shard.orders]
     running: dict[Future[ShardContent | None], Shard] = {}
 
-    def written(leave: int) -> Iterator[tuple[Shard, KeptShard]]:
+    def written(leave: int) -> Iterator[tuple[Shard, FinishedShard]]:
         """Write what is done, until no more than so many are under way."""
         while len(running) > leave:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -259,7 +261,7 @@ def measure_again(folder: Path, *, device: str = "cpu", processes: int = 1) -> I
             yield _measured(shard, one.entries, data, device)
 
 
-def _readable(folder: Path, shard: Shard, kept: KeptShard) -> LoadedShard | str:
+def _readable(folder: Path, shard: Shard, kept: FinishedShard) -> LoadedShard | str:
     try:
         return load_shard(folder, shard, kept)
     except StoreError as error:

@@ -24,15 +24,16 @@ from itertools import chain, count, islice
 from graphcircuits.cases import case_ids
 from graphcircuits.cases.architectures import UnfitError, misfit, subject_config
 from graphcircuits.cases.case import Case
+from graphcircuits.cases.collection import Member, Shard
 from graphcircuits.cases.multitask import MultiCase, multi_ids
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.prepare import find_case
 from graphcircuits.cases.random_programs import random_ids
-from graphcircuits.cases.shards import COUNTS, CorpusConfig, Member, Shard
-from graphcircuits.graph import ComponentGraph
+from graphcircuits.fleets.fleet import graph_of
 from graphcircuits.jobs.processes import in_order
 from graphcircuits.rasp.layout import complete_edges
 from graphcircuits.subject.layers import TransformerConfig, weight_shapes
+from lab.factory.shards import COUNTS, CorpusConfig
 
 RARE = 0.25
 """Sizes that fewer subjects have than this share of the mean are passed over."""
@@ -208,11 +209,9 @@ def _program(id: str, architectures: Sequence[str]) -> _Program:
 
 def _holds(case: Case, config: TransformerConfig) -> bool:
     """Whether the program's circuit has a place in a transformer of this configuration."""
-    graph = ComponentGraph(
-        config.n_layers, config.n_heads, n_kv_heads=config.n_kv_heads, parallel=config.parallel
-    )
-    parts = [part.name for part in case.layout.components]
-    return misfit(case.id, parts, complete_edges(case.layout), graph) is None
+    components = [component.name for component in case.layout.components]
+    edges = complete_edges(case.layout)
+    return misfit(case.id, components, edges, graph_of(config)) is None
 
 
 # --- which of them side by side ------------------------------------------------------------------

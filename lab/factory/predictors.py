@@ -27,9 +27,8 @@ from typing import Any
 import torch
 
 from graphcircuits.cases import load_case
-from graphcircuits.cases.collection import REPORT
-from graphcircuits.cases.shards import KIND as CORPUS
-from graphcircuits.cases.shards import MANIFEST
+from graphcircuits.cases.collection import KIND as CORPUS
+from graphcircuits.cases.collection import MANIFEST, REPORT
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.io.files import read_json
 from graphcircuits.io.store import content_hash, load_artifact, save_artifact

@@ -1,4 +1,6 @@
-"""Writing the files of a corpus, which `graphcircuits.cases.shards` describes and reads.
+"""Writing the files of a corpus, which `graphcircuits.cases.collection` describes and reads.
+
+`CorpusConfig` says what a corpus holds, `Manifest` how far it is.
 
 1. `write_shard` writes what came of the orders of a shard, and reads it back. `write_manifest`
    follows each shard.
@@ -9,29 +11,114 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from graphcircuits import __version__
-from graphcircuits.cases.shards import (
+from graphcircuits.cases import collection
+from graphcircuits.cases.architectures import ARCHITECTURES
+from graphcircuits.cases.collection import (
     BETWEEN,
     KIND,
     MANIFEST,
     SHARD,
     VERSION,
-    CorpusConfig,
-    KeptShard,
-    Manifest,
+    FinishedShard,
     Shard,
     read_shard,
     shard_path,
 )
+from graphcircuits.cases.prepare import BuildConfig
+from graphcircuits.io.config import build_config
 from graphcircuits.io.files import parse_json, short, to_json
-from graphcircuits.io.store import Artifact, StoreError, save_artifact
+from graphcircuits.io.store import Artifact, StoreError, save_artifact, taken_apart
 from graphcircuits.subject.transformer import Transformer
 
 log = logging.getLogger(__name__)
+
+
+COUNTS = ("natural", "planted", "public", "multitask", "natural_multitask")
+"""What a corpus can have any number of."""
+MOST_SUBJECTS = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CorpusConfig:
+    """What a corpus holds."""
+
+    natural: int = 0
+    """Subjects trained on the task alone."""
+    planted: int = 0
+    """Subjects with their program's circuit."""
+    public: int = 0
+    """Subjects trained by the public losses."""
+    multitask: int = 0
+    """Models of several tasks, each with its circuit."""
+    natural_multitask: int = 0
+    """Models of several tasks, trained on the tasks alone."""
+    architectures: tuple[str, ...] = tuple(ARCHITECTURES)
+    seed: int = 0
+    """Of weights and inputs."""
+    layers: int = 4
+    """Deepest subject of a single program."""
+    width: int = 32
+    """Widest stream of a subject of a single program."""
+    shard: int = 128
+    """Subjects that train side by side, at most."""
+    steps: int | None = None
+    """Training steps at most; None takes what the recipe of a fleet says."""
+    build: BuildConfig = field(default_factory=BuildConfig)
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} must be in 0..{MOST_SUBJECTS}, got {getattr(self, name)}"
+            for name in COUNTS
+            if not 0 <= getattr(self, name) <= MOST_SUBJECTS
+        ]
+        if not any(getattr(self, name) for name in COUNTS):
+            words = ", ".join(name.replace("_", " ") for name in COUNTS)
+            problems.append(f"nothing to build: say how many of {words}")
+        unknown = [name for name in self.architectures if name not in ARCHITECTURES]
+        if unknown or not self.architectures:
+            known = ", ".join(ARCHITECTURES)
+            problems.append(f"architectures must be some of {known}, got {', '.join(unknown)}")
+        if len(set(self.architectures)) < len(self.architectures):
+            problems.append(f"architectures must differ, got {', '.join(self.architectures)}")
+        problems += [
+            f"{name} must be at least {least}, got {getattr(self, name)}"
+            for name, least in {"seed": 0, "layers": 2, "width": 4, "shard": 1}.items()
+            if getattr(self, name) < least
+        ]
+        if problems:
+            raise ValueError("; ".join(problems) + ".")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a corpus is to hold, and what of it is there."""
+
+    config: CorpusConfig
+    plan: tuple[Shard, ...]
+    kept: Mapping[str, FinishedShard] = field(default_factory=dict)
+    """By the name of the shard."""
+    package: str = __version__
+
+    @property
+    def unfinished(self) -> tuple[Shard, ...]:
+        return tuple(shard for shard in self.plan if shard.name not in self.kept)
+
+    def keeping(self, kept: Mapping[str, FinishedShard]) -> "Manifest":
+        """With these finished shards and no others, in the order of the plan."""
+        return replace(self, kept={s.name: kept[s.name] for s in self.plan if s.name in kept})
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a corpus; StoreError where it is damaged or of another version."""
+    stored = collection.read_manifest(folder)
+    with taken_apart(folder / MANIFEST, "manifest"):
+        config = build_config(CorpusConfig, stored.settings)
+    return Manifest(config, stored.plan, stored.finished, stored.package)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -101,7 +188,7 @@ class ShardContent:
 
 def write_shard(
     folder: Path, shard: Shard, config: CorpusConfig, content: ShardContent
-) -> KeptShard:
+) -> FinishedShard:
     """Write a shard, read it back, and say what the manifest is to say of it."""
     tensors = {
         f"{id}{BETWEEN}{name}": weight
@@ -131,14 +218,14 @@ def made_from(shard: Shard, config: CorpusConfig) -> dict[str, Any]:
     return {"corpus": VERSION, "shard": shard, "build": config.build}
 
 
-def kept_of(found: Artifact) -> KeptShard:
+def kept_of(found: Artifact) -> FinishedShard:
     subjects, reports, refused = (found.meta[x] for x in ("subjects", "reports", "refused"))
-    return KeptShard(found.sha256, len(subjects), len(reports) - len(subjects), len(refused))
+    return FinishedShard(found.sha256, len(subjects), len(reports) - len(subjects), len(refused))
 
 
 def still_there(folder: Path, manifest: Manifest) -> Manifest:
     """The manifest with the shards that are whole; what others are, the log says."""
-    kept: dict[str, KeptShard] = {}
+    kept: dict[str, FinishedShard] = {}
     for shard in manifest.plan:
         path = shard_path(folder, shard.name)
         if not path.exists():

@@ -23,8 +23,9 @@ from typing import Any
 from safetensors.torch import load as read_tensors
 from torch import Tensor
 
-from graphcircuits.io.files import hold, write_atomic
+from graphcircuits.io.files import write_atomic
 from graphcircuits.io.store import StoreError, load_artifact, save_artifact, taken_apart
+from lab.files import hold
 from lab.paper.sweep_plan import Plan, SweepJob
 
 MANIFEST = "manifest.json"

@@ -174,7 +174,7 @@ def test_other_rotary_factors(tmp_path: Path) -> None:
         ("llama", {"llama.attention.head_count_kv": [2, 1]}, "head_count_kv is array.*no subject"),
         ("llama", {"llama.attention.head_count_kv": 3}, "no subject: n_kv_heads must divide"),
         ("llama", {"llama.block_count": 2**31}, "2147483648 layers .* and holds 21 tensors"),
-        ("llama", {"llama.block_count": 3}, r"it lacks blk\.2\.attn_output\.weight, .* and 6 more"),
+        ("llama", {"llama.block_count": 3}, r"it lacks blk\.2\.attn_q\.weight, .* and 6 more"),
         ("llama", {"llama.block_count": 1}, r"it holds blk\.1\.\w+\.weight, .* which is not known"),
         ("llama", {"llama.feed_forward_length": 65}, r"it holds blk\.0\.\w+\.weight of shape \("),
         ("llama", {"llama.vocab_size": 20}, "20 tokens by its metadata and 19 rows"),

@@ -449,30 +449,43 @@ def test_unknown_types_are_refused() -> None:
 def test_subjects_that_no_model_holds_are_refused() -> None:
     with pytest.raises(ValueError, match="no model type can hold this subject") as caught:
         to_hf(make_subject())
-    for need in ("gpt2: needs d_vocab_out=d_vocab, needs no output bias", "llama: ", "norm=rms"):
-        assert need in str(caught.value)
+    for reason in ("has d_vocab_out=5, not 3, has norm=layer, not none", "llama: ", "norm=rms"):
+        assert reason in str(caught.value)
+
+
+def test_biases_that_no_model_holds_are_refused() -> None:
+    subject = from_hf(make_model("llama-biases"))
+    assert to_hf(subject).config.model_type == "llama"
+    for name in ("b_in", "b_U"):
+        weights = subject.weights | {name: torch.ones_like(subject.weights[name])}
+        with pytest.raises(ValueError, match=f"llama: has no {name};"):
+            to_hf(replace(subject, weights=weights))
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "needs"),
+    ("name", "change", "reasons"),
     [
-        ("llama", {"logit_scale": 2.0}, ["needs logit_scale=1"]),
-        ("mistral-window", {"windows": (3, 4)}, ["mistral: needs windows of one size, needs a "]),
-        ("llama", {"score_cap": 1.0}, ["needs no score_cap; ", "gemma3_text: "]),
-        ("gemma2", {"attention_scale": 0.3}, ["needs attention_scale=1/sqrt(a whole number)"]),
-        ("gemma2", {"embedding_scale": 2.0}, ["needs embedding_scale=sqrt(d_model)"]),
-        ("gemma2", {"window_rotary_base": 9.0}, ["gemma2: needs no window_rotary_base"]),
-        ("gemma3", {"window_rotary_base": None}, ["no rotary_scaling in layers with a window"]),
+        ("llama", {"logit_scale": 2.0}, ["llama: has logit_scale=1.0, not 2.0;"]),
+        ("mistral-window", {"windows": (3, 4)}, ["mistral: has windows=(3, 3), not (3, 4);"]),
+        ("llama", {"score_cap": 1.0}, ["llama: has score_cap=None, not 1.0; ", "gemma3_text: "]),
+        ("gemma2", {"attention_scale": 0.3}, ["gemma2: has attention_scale=0.301"]),
+        ("gemma2", {"embedding_scale": 2.0}, ["gemma2: has embedding_scale=5.6568"]),
+        (
+            "gemma2",
+            {"window_rotary_base": 9.0},
+            ["gemma2: has window_rotary_base=10000.0, not 9"],
+        ),
+        ("gemma3", {"window_rotary_base": None}, ["gemma3_text: has window_rotary_base="]),
     ],
 )
 def test_options_that_no_model_holds_are_refused(
-    name: str, change: dict[str, Any], needs: list[str]
+    name: str, change: dict[str, Any], reasons: list[str]
 ) -> None:
     subject = from_hf(make_model(name))
     with pytest.raises(ValueError, match="no model type can hold this subject") as caught:
         to_hf(replace(subject, config=replace(subject.config, **change)))
-    for need in needs:
-        assert need in str(caught.value)
+    for reason in reasons:
+        assert reason in str(caught.value)
 
 
 def test_without_transformers_the_error_says_how_to_install(

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 
 from graphcircuits import load_case
-from graphcircuits.adapters.hooked import read_edges, write_edges
+from graphcircuits.adapters.hooked import read_edges
 from graphcircuits.adapters.interpbench import (
     CONFIG,
     EDGES,
     META,
     MODEL,
-    export_interpbench,
     import_interpbench,
 )
 from graphcircuits.circuit import Circuit
@@ -30,6 +29,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.store import StoreError
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
+from lab.benchmarks.interpbench_export import export_interpbench, write_edges
 from tests.damage import limits
 
 # The list that InterpBench publishes for its case 3, order included.
@@ -234,19 +234,17 @@ def test_settings_as_an_object(folder: Path, monkeypatch: pytest.MonkeyPatch, mo
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"normalization_type": "LNPre"}, "normalization_type must be None, got 'LNPre'"),
-        ({"act_fn": "gelu_new"}, "act_fn must be 'gelu', got 'gelu_new'"),
-        ({"attention_dir": "sideways"}, "attention_dir must be 'causal' or 'bidirectional', got"),
-        ({"attention_dir": ["causal"]}, "attention_dir must be 'causal' or 'bidirectional', got"),
-        ({"positional_embedding_type": "rotary"}, "positional_embedding_type must be 'standard'"),
-        ({"use_attn_scale": False}, "use_attn_scale must be True, got False"),
-        ({"attn_scale": np.float64(2.0)}, "attn_scale must be -1 or 1.73.*, got 2.0"),
-        ({"n_key_value_heads": 2}, "n_key_value_heads must be None or 4, got 2"),
-        ({"output_logits_soft_cap": 30.0}, "output_logits_soft_cap must be -1, got 30.0"),
-        ({"gated_mlp": True}, "gated_mlp must be off, got True"),
-        ({"parallel_attn_mlp": True, "num_experts": 8}, "parallel_attn_mlp .*; num_experts must"),
+        ({"normalization_type": "BN"}, "normalization_type must be one of None, LN, .*, got 'BN'"),
+        ({"act_fn": "solu"}, "act_fn must be one of gelu, gelu_new, .*, got 'solu'"),
+        ({"attention_dir": "sideways"}, "attention_dir must be one of causal, bidirectional, got"),
+        ({"attention_dir": ["causal"]}, "attention_dir must be one of causal, bidirectional, got"),
+        ({"positional_embedding_type": "alibi"}, "positional_embedding_type must be one of stan"),
+        ({"attn_scale": 0}, "float division by zero"),
+        ({"attn_scale": "wide"}, "could not convert string to float: 'wide'"),
+        ({"n_key_value_heads": 3}, "n_kv_heads must divide n_heads"),
+        ({"use_local_attn": True, "attn_types": ["local"] * 2}, "windows look back, so"),
+        ({"num_experts": 8, "clip_qkv": 2.0}, "num_experts must be off, got 8; clip_qkv must be"),
         ({"a_new_trick": "strong"}, "a_new_trick must be off, got 'strong'"),
-        ({"d_vocab": 2}, "d_vocab must be a whole number from 3, got 2"),
         ({"d_model": 12.0}, "d_model must be a whole number from 1, got 12.0"),
         ({"n_layers": True}, "n_layers must be a whole number from 1, got True"),
     ],
@@ -257,13 +255,37 @@ def test_unsupported_models(folder: Path, changes: dict[str, Any], reason: str) 
         import_interpbench(folder)
 
 
+def test_settings_of_other_models_of_transformer_lens(folder: Path) -> None:
+    settings = published_settings(use_attn_scale=False, output_logits_soft_cap=30.0, act_fn="relu")
+    (folder / CONFIG).write_bytes(pickle.dumps(settings))
+    config = import_interpbench(folder).transformer.config
+    changes: dict[str, Any] = {"attention_scale": 1.0, "logit_cap": 30.0, "activation": "relu"}
+    assert config == replace(SIZES, causal=False, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"d_vocab": 2}, r"embed\.W_E must have shape \(2, 12\), got \(6, 12\)"),
+        ({"d_model": 10**12, "normalization_type": "LNPre"}, r"embed\.W_E must have shape"),
+        ({"n_layers": 10**12, "attn_only": True}, "it has 2 layers, the configuration n_layers=1"),
+        ({"normalization_type": "LN"}, r"missing weights: blocks\.0\.ln1\.b, "),
+        ({"n_key_value_heads": 2, "d_head": 2}, r"blocks\.0\.attn\.W_Q must have shape"),
+    ],
+)
+def test_settings_of_other_weights(folder: Path, changes: dict[str, Any], reason: str) -> None:
+    (folder / CONFIG).write_bytes(pickle.dumps(published_settings(**changes)))
+    with limits(), pytest.raises(StoreError, match=rf"does not fit ll_model_cfg\.pkl: .*{reason}"):
+        import_interpbench(folder)
+
+
 def test_all_problems_of_the_settings_at_once(folder: Path) -> None:
-    (folder / CONFIG).write_bytes(pickle.dumps({"n_layers": 2, "act_fn": "relu"}))
+    (folder / CONFIG).write_bytes(pickle.dumps({"n_layers": 2, "act_fn": "solu"}))
     with pytest.raises(StoreError) as caught:
         import_interpbench(folder)
-    for part in ("d_model must be", "act_fn must be 'gelu'", "attention_dir must be"):
+    for part in ("d_model must be", "act_fn must be one of gelu", "attention_dir must be"):
         assert part in str(caught.value)
-    assert "d_model must be a whole number from 1, got nothing" in str(caught.value)
+    assert "d_model must be a whole number from 1, got None" in str(caught.value)
 
 
 # Malice
@@ -399,7 +421,7 @@ def test_weights_that_do_not_fit(
 
 def test_weights_that_are_none(folder: Path) -> None:
     torch.save([torch.ones(2)], folder / MODEL)
-    with pytest.raises(StoreError, match=r"must hold weights by name, got \[<made by torch\."):
+    with pytest.raises(StoreError, match=r"must hold values by name, got \[<made by torch\."):
         import_interpbench(folder)
 
 

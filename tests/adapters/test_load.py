@@ -11,12 +11,12 @@ import torch
 import transformers
 
 from graphcircuits.adapters.hf import from_hf
-from graphcircuits.adapters.interpbench import export_interpbench
 from graphcircuits.adapters.load import find_device, find_dtype, load_model, load_with_circuit
 from graphcircuits.circuit import Circuit
 from graphcircuits.io.files import StoreError
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.subject.transformer import Transformer
+from lab.benchmarks.interpbench_export import export_interpbench
 from tests.adapters.hf_models import make_model, make_tokenizer
 from tests.subjects import make_subject
 

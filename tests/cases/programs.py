@@ -15,6 +15,7 @@ from graphcircuits.cases.multitask import MultiCase
 from graphcircuits.cases.orders import Order
 from graphcircuits.rasp.lookup import run
 from graphcircuits.subject.transformer import Transformer
+from tests.rasp.columns import decode, encode
 
 Oracle = Callable[[list[Any]], list[Any]]
 """The task in plain Python: from an input to the output at every position."""
@@ -52,15 +53,15 @@ def interpreted(id: str) -> list[tuple[list[Any], list[Any]]]:
 
 def looked_up(case: Case, inputs: list[list[Any]]) -> list[list[Any]]:
     """The interpreter's outputs by table, for many inputs."""
-    columns = run(case.tables, case.tables.encode(inputs)).columns[case.program]
+    columns = run(case.tables, encode(case.tables, inputs)).columns[case.program]
     rows = (column[: len(xs)] for xs, column in zip(inputs, columns, strict=True))
-    return [case.tables.decode(case.program, row) for row in rows]
+    return [decode(case.tables, case.program, row) for row in rows]
 
 
 def most_common_share(case: Case, n: int = 1000) -> float:
     """How often the most common output sequence comes, among inputs from the case's sampler."""
     inputs = case.sample(n, Generator().manual_seed(1))
-    outputs = run(case.tables, case.tables.encode(inputs)).columns[case.program]
+    outputs = run(case.tables, encode(case.tables, inputs)).columns[case.program]
     return Counter(map(tuple, outputs.tolist())).most_common(1)[0][1] / n
 
 

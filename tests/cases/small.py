@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
+from graphcircuits.cases.collection import Member, Shard
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.prepare import BuildConfig
-from graphcircuits.cases.shards import CorpusConfig, Manifest, Member, Shard
 from graphcircuits.cases.subjects import Finished
 from graphcircuits.fleets.checkpoint import TrainedSubject
 from graphcircuits.fleets.recipes import recipe
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
-from lab.factory.shards import write_manifest
+from lab.factory.shards import CorpusConfig, Manifest, write_manifest
 
 BUILD = BuildConfig(inputs=32, interchanges=8, verify_inputs=32, verify_interchanges=8)
 CONFIG = CorpusConfig(

@@ -9,7 +9,6 @@ import torch
 from graphcircuits.cases import SubjectDims, load_case
 from graphcircuits.cases.architectures import (
     ARCHITECTURES,
-    edges_in,
     find_architecture,
     misfit,
     subject_config,
@@ -81,15 +80,6 @@ def test_heads_that_cannot_be_grouped_are_refused() -> None:
 def test_an_unknown_architecture_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"unknown architecture 'bert'; choose from plain, relu, "):
         find_architecture("bert")
-
-
-def test_edges_are_named_after_the_group_of_heads() -> None:
-    edges = {"input->a0.h3<k>", "m0->a1.h1<v>", "m0->a1.h1<q>", "a0.h3->m0", "m1->logits"}
-    grouped = ComponentGraph(2, 4, n_kv_heads=2)
-    expected = {"input->a0.g1<k>", "m0->a1.g0<v>", "m0->a1.h1<q>", "a0.h3->m0", "m1->logits"}
-    assert edges_in(grouped, edges) == expected
-    assert Circuit.from_names(grouped, edges_in(grouped, edges)).edges == expected
-    assert edges_in(ComponentGraph(2, 4), edges) == edges
 
 
 def test_a_circuit_that_the_graph_lacks_is_a_misfit() -> None:

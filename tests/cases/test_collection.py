@@ -9,9 +9,8 @@ import torch
 
 import graphcircuits
 from graphcircuits.cases import collection
-from graphcircuits.cases.collection import Corpus, load_corpus
+from graphcircuits.cases.collection import Corpus, load_corpus, shard_path
 from graphcircuits.cases.multitask import MultiCase
-from graphcircuits.cases.shards import shard_path
 from graphcircuits.io.store import StoreError
 from lab.factory.shards import ShardContent, write_manifest, write_shard
 from tests.cases.small import CONFIG, PLAN, begun, report, tiny

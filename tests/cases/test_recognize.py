@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphcircuits.adapters.interpbench import export_interpbench, import_interpbench
+from graphcircuits.adapters.interpbench import import_interpbench
 from graphcircuits.cases import case_ids, load_case
 from graphcircuits.cases.orders import Order, shipped_orders
 from graphcircuits.cases.recognize import Recognized, fingerprint, recognize, shipped_ids
@@ -15,6 +15,7 @@ from graphcircuits.io.store import content_hash
 from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
+from lab.benchmarks.interpbench_export import export_interpbench
 from lab.generators.subjects import FILE, index
 from tests.subjects import make_subject
 

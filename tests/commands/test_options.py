@@ -11,7 +11,6 @@ from graphcircuits import methods
 from graphcircuits.commands.options import listed_methods, method_options, options_by_method
 from graphcircuits.commands.output import parse_options
 from graphcircuits.methods import METHODS, options_of
-from graphcircuits.methods.method import annotations_of
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from tests.damage import nested
@@ -98,7 +97,7 @@ def test_defaults_of_every_method_are_taken_as_they_are(name: str) -> None:
         text = default if isinstance(default, str) else json.dumps(default)
         (found,) = method_options(name, [f"{option}={text}"]).values()
         assert found == (list(default) if isinstance(default, tuple) else default)
-        hint = annotations_of(METHODS[name])[option]
+        hint = METHODS[name].annotations[option]
         if str not in (hint, *get_args(hint)):
             with pytest.raises(ValueError, match=rf"--option {option}=no: {option} of {name} must"):
                 method_options(name, [f"{option}=no"])

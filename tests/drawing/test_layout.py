@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from graphcircuits.drawing.layout import (
     LANE,
+    Box,
     CircuitLayout,
-    Placed,
     Route,
     layout,
     port,
@@ -31,11 +31,11 @@ def circuits(draw: st.DrawFn) -> tuple[ComponentGraph, list[int]]:
 SEEDS = st.integers(0, 2**32)
 
 
-def inside(box: Placed, x: float, y: float) -> bool:
+def inside(box: Box, x: float, y: float) -> bool:
     return box.x < x < box.x + box.width and box.y < y < box.y + box.height
 
 
-def crosses(box: Placed, route: Route) -> bool:
+def crosses(box: Box, route: Route) -> bool:
     """Whether a way, or the curve that is drawn for it, could come into a box.
 
     Where a way changes sides, the curve stays in the rectangle around both of its ends.
@@ -48,7 +48,7 @@ def crosses(box: Placed, route: Route) -> bool:
     return False
 
 
-def named(drawn: CircuitLayout) -> dict[str, Placed]:
+def named(drawn: CircuitLayout) -> dict[str, Box]:
     return {box.name: box for box in drawn.boxes if not box.folded}
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from graphcircuits import Case, Circuit, Pairs, Result, load_case, rasp
-from graphcircuits.drawing import inline
-from graphcircuits.drawing.inline import still_svg
+from graphcircuits.drawing import notebook
+from graphcircuits.drawing.notebook import still_svg
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.rasp.compile import compile_program
 from graphcircuits.result.curve import FaithfulnessCurve
@@ -132,7 +132,7 @@ def test_a_picture_over_its_budget_has_fewer_edges(monkeypatch: pytest.MonkeyPat
     luck = torch.randperm(GRAPH.n_edges, generator=torch.Generator().manual_seed(1)).tolist()
     whole, count = still_svg(GRAPH, luck)
     assert count == len(luck)
-    monkeypatch.setattr(inline, "BUDGET", len(whole) // 3)
+    monkeypatch.setattr(notebook, "BUDGET", len(whole) // 3)
     svg, count = still_svg(GRAPH, luck)
     assert count == len(luck) // 4
     assert svg == still_svg(GRAPH, luck[:count])[0]

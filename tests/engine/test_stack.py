@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphcircuits.engine.masked import ablated_writers, masked_logits
 from graphcircuits.engine.relaxed import log_sizes, ranks
-from graphcircuits.engine.stack import Stack, group
+from graphcircuits.engine.stack import Stack
 from graphcircuits.evaluation.evaluate import faithfulness_curve
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -190,18 +190,6 @@ def test_nothing_is_recorded_where_no_gradient_is_wanted() -> None:
         assert not Stack.of(items).losses(masks).requires_grad
 
 
-def test_groups_share_an_architecture() -> None:
-    items = [
-        item(),
-        item("rotary"),
-        item(seed=1, d_vocab=9, causal=False),
-        item("rotary", seed=2, n_ctx=9),
-        item(d_mlp=4),
-        (item()[0], item()[1][:2]),
-    ]
-    assert group(items) == [[0, 2], [1, 3], [4], [5]]
-
-
 @contextmanager
 def no_waiting() -> Iterator[None]:
     """Waiting for a GPU is an error inside, and is not afterwards, whatever happens."""
@@ -231,7 +219,9 @@ def test_bad_stacks_are_refused() -> None:
     subject, pairs = item(**SMALL)
     with pytest.raises(ValueError, match=r"^a stack needs at least one subject, got none\.$"):
         Stack.of([])
-    with pytest.raises(ValueError, match=r"one architecture and dtype; see `group`.*equally many"):
+    with pytest.raises(
+        ValueError, match=r"one architecture and dtype; every subject needs equally many"
+    ):
         Stack.of([(subject, pairs), (make_subject(), pairs[:1])])
     own = Pairs(
         clean=pairs.clean,

@@ -75,15 +75,6 @@ def test_gather_keeps_every_exchange_and_pads_the_rest() -> None:
     assert len({exchange.targets.shape[1] for exchange in EXCHANGES}) > 1, MIXED
 
 
-def test_edges_of_heads_that_share_keys_are_those_of_their_group() -> None:
-    graph = ComponentGraph(2, 4, n_kv_heads=2)
-    edges = {"input->a0.h3<k>", "m0->a1.h2<v>", "input->a0.h3<q>", "a0.h3->m0", "m1->logits"}
-    expected = {"input->a0.g1<k>", "m0->a1.g1<v>", "input->a0.h3<q>", "a0.h3->m0", "m1->logits"}
-    assert module._with_groups(graph, frozenset(edges)) == expected
-    assert module._with_groups(graph, frozenset(expected)) == expected
-    assert module._with_groups(ComponentGraph(2, 4), frozenset(edges)) == edges
-
-
 def test_take_is_the_data_of_those_subjects() -> None:
     some = DATA.take(torch.tensor([2, 0]))
     alone = gather(fleet_of([SUBJECTS[2], SUBJECTS[0]]), [TASKS[2], TASKS[0]])

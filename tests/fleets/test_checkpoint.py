@@ -76,12 +76,10 @@ def test_every_snapshot_leads_to_the_same_end(tmp_path: Path, device: str) -> No
     unbroken = train_fleet(subjects, exchanges, checks, CONFIG, generator(), keep=keep)
     assert [x.passed for x in unbroken] == [False, True, False]
     assert len(kept) == 5
-    passed: list[int] = []
     for expected, path in kept:
         assert read_about(path) == {"of": "three"}
         snapshot = load_snapshot(path, subjects, torch.device(device))
         assert content(snapshot) == expected
-        passed.clear()
         again = train_fleet(
             subjects,
             exchanges,
@@ -89,10 +87,8 @@ def test_every_snapshot_leads_to_the_same_end(tmp_path: Path, device: str) -> No
             CONFIG,
             # In another state: the snapshot's counts.
             torch.Generator(device).manual_seed(8),
-            on_pass=lambda place, _: passed.append(place),
             resume=snapshot,
         )
-        assert passed == [1]
         assert ends(again) == ends(unbroken)
 
 

@@ -11,8 +11,10 @@ import torch
 
 from graphcircuits.cases import Case, case_ids, load_case
 from graphcircuits.cases.prepare import case_exchange
+from graphcircuits.circuit import Circuit
 from graphcircuits.fleets import exchange as module
-from graphcircuits.fleets.exchange import Exchange, exchange, written_variables
+from graphcircuits.fleets.exchange import Exchange, edges_in, exchange, written_variables
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.rasp import Aggregate, SOp, Value, evaluate, is_numerical, tokens
 from graphcircuits.rasp.expression import walk
 from graphcircuits.rasp.layout import lay_out
@@ -205,3 +207,12 @@ def test_a_program_without_components() -> None:
     assert drawn.targets.tolist() == codes.tolist()
     assert drawn.swapped.shape == drawn.scored.shape == (0, 5, 3)
     assert drawn.edges == {"input->logits"}
+
+
+def test_edges_are_named_after_the_group_of_heads() -> None:
+    edges = {"input->a0.h3<k>", "m0->a1.h1<v>", "m0->a1.h1<q>", "a0.h3->m0", "m1->logits"}
+    grouped = ComponentGraph(2, 4, n_kv_heads=2)
+    expected = {"input->a0.g1<k>", "m0->a1.g0<v>", "m0->a1.h1<q>", "a0.h3->m0", "m1->logits"}
+    assert edges_in(grouped, edges) == expected
+    assert Circuit.from_names(grouped, edges_in(grouped, edges)).edges == expected
+    assert edges_in(ComponentGraph(2, 4), edges) == edges

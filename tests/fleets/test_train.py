@@ -11,7 +11,7 @@ from graphcircuits.cases.architectures import subject_config
 from graphcircuits.cases.prepare import case_exchange
 from graphcircuits.fleets import train as module
 from graphcircuits.fleets.batch import gather
-from graphcircuits.fleets.checkpoint import State
+from graphcircuits.fleets.checkpoint import Snapshot, State
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import form, stack
 from graphcircuits.fleets.recipes import SiitConfig
@@ -76,10 +76,15 @@ def test_one_seed_gives_the_same_weights() -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_the_fleet_goes_on_without_those_that_pass() -> None:
     calls: list[tuple[int, int, int]] = []
-    passed: dict[int, TrainedSubject] = {}
+    passed: dict[int, list[int]] = {}
     subjects, exchanges, checks = work("ib-36", "ib-36")
     limits = ("accuracy", "interchange", "strict", "circuit")
     config = replace(SHORT, steps=90, **{f"enough_{name}": 0.6 for name in limits})
+
+    def keep(snapshot: Snapshot, time_is_up: bool) -> None:
+        passed[snapshot.step] = [i for i, one in snapshot.best.items() if one.passed]
+        assert sorted([*snapshot.alive, *passed[snapshot.step]]) == [0, 1]
+
     # The first is checked against wrong answers, so it never passes.
     (right,) = checks[0]
     checks[0] = [replace(right, targets=(right.targets + 1) % 3)]
@@ -90,9 +95,9 @@ def test_the_fleet_goes_on_without_those_that_pass() -> None:
         config,
         torch.Generator().manual_seed(3),
         lambda *call: calls.append(call),
-        on_pass=lambda place, one: passed.update({place: one}),
+        keep=keep,
     )
-    assert passed == {1: trained[1]}
+    assert passed == {step: [1] * (step >= trained[1].steps) for step in (0, 20, 40, 60, 80, 90)}
     assert [one.passed for one in trained] == [False, True]
     assert [step for step, *_ in calls] == [20, 40, 60, 80, 90]
     assert [(count, total) for _, count, total in calls] == [

@@ -64,7 +64,7 @@ def test_positions_and_scale() -> None:
 @pytest.mark.parametrize("reader", ["a1.h2<k>", "a1.h0<v>", "m1", "logits"])
 def test_first_order_adds_up_to_eap(reader: str) -> None:
     read = a_read("rms-norm", reader)
-    expected = effects(read.subject, read.pairs, "inputs", (torch.ones(1),))
+    expected = effects(read.subject, read.pairs, "inputs", (torch.ones(1),))[0]
     edges = read.subject.graph.edge_indices(read.edges)
     torch.testing.assert_close(first_order(read, memory_limit=1).sum(1).T, expected[:, edges])
 

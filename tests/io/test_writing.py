@@ -9,7 +9,8 @@ from typing import IO, Any
 import pytest
 
 from graphcircuits.io import files
-from graphcircuits.io.files import hold, seldom, write_atomic, writing
+from graphcircuits.io.files import seldom, write_atomic
+from lab.files import hold, writing
 
 
 def names(folder: Path) -> list[str]:
@@ -195,7 +196,7 @@ def test_one_alone_holds_a_folder_until_it_ends(tmp_path: Path, name: str) -> No
     with hold(path, "it is taken"):
         with pytest.raises(ValueError, match="it is taken"), hold(path, "it is taken"):
             pass
-        code = f"import graphcircuits.io.files as d; d.hold(d.Path({str(path)!r}), '').__enter__()"
+        code = f"import lab.files as d; d.hold(d.Path({str(path)!r}), '').__enter__()"
         assert subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL).returncode
     killed = f"{code}; import os; os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", killed]).returncode == -9

@@ -55,7 +55,7 @@ def test_eap_is_the_gradient_of_the_mask(architecture: str) -> None:
     slopes = torch.stack(
         [torch.autograd.grad(loss, masks, retain_graph=True)[0] for loss in losses]
     )
-    close(effects(subject, pairs, "inputs", AT_CLEAN), -slopes)
+    close(effects(subject, pairs, "inputs", AT_CLEAN)[0], -slopes)
     close(eap(subject, pairs, pool="sum"), slopes.mean(0).abs())
     close(eap(subject, pairs, pool="abs"), slopes.abs().mean(0))
 
@@ -93,7 +93,7 @@ def test_right_ends_are_the_published_points() -> None:
     subject = make_subject("llama")
     pairs = make_pairs(subject, "cross-entropy")
     at_points = [
-        effects(subject, pairs, "inputs", (torch.tensor([step / 3], dtype=torch.float64),))
+        effects(subject, pairs, "inputs", (torch.tensor([step / 3], dtype=torch.float64),))[0]
         for step in (1, 2, 3)
     ]
     expected = torch.stack(at_points).mean(0).abs().mean(0)
@@ -109,7 +109,7 @@ def test_every_rule_is_exact_about_a_slope_that_changes_evenly(over: str) -> Non
     level = plain.loss(subject.logits(plain.clean)).mean()
     pairs = make_pairs(subject, lambda logits, pairs: (output_sum(logits, pairs) - level) ** 2)
     first, last = (
-        effects(subject, pairs, over, (torch.full((1,), share, dtype=torch.float64),))
+        effects(subject, pairs, over, (torch.full((1,), share, dtype=torch.float64),))[0]
         for share in (0.0, 1.0)
     )
     assert not torch.allclose(first, last, rtol=0.1)
@@ -123,7 +123,7 @@ def test_every_rule_is_exact_about_a_slope_that_changes_evenly(over: str) -> Non
     leaving = subject.graph.edge_writers == 0
     for rule in ("midpoint", "endpoints", "trapezoid"):
         shares, weights = points(rule, steps)
-        found = effects(subject, pairs, over, (shares,), weights)
+        found = effects(subject, pairs, over, (shares,), weights)[0]
         torch.testing.assert_close(found[:, leaving].sum(1), gaps, rtol=1e-6, atol=1e-6)
 
 
@@ -146,7 +146,7 @@ def test_a_rule_weighs_the_gradients_at_its_points(
     subject = make_subject("llama")
     pairs = make_pairs(subject, "cross-entropy")
     at_points = [
-        weight * effects(subject, pairs, "inputs", (torch.tensor([share], dtype=torch.float64),))
+        weight * effects(subject, pairs, "inputs", (torch.tensor([share], dtype=torch.float64),))[0]
         for share, weight in zip(shares, weights, strict=True)
     ]
     expected = (torch.stack(at_points).sum(0) / sum(weights)).abs().mean(0)
@@ -169,7 +169,7 @@ def test_edges_leaving_the_input_add_up_to_the_gap(architecture: str, over: str)
     leaving = subject.graph.edge_writers == 0
     errors = []
     for steps in (16, 64, 256):
-        found = effects(subject, pairs, over, midpoints(steps))
+        found = effects(subject, pairs, over, midpoints(steps))[0]
         errors.append(float((found[:, leaving].sum(1) - gaps).abs().max()))
     assert errors[2] < 2e-3 * float(gaps.abs().max())
     # The midpoint rule: four times the steps, about a sixteenth of the error.
@@ -185,7 +185,7 @@ def test_over_activations_integrates_each_group_of_writers(architecture: str) ->
     subject = make_subject(architecture)
     graph = subject.graph
     pairs = make_pairs(subject, "cross-entropy")
-    found = effects(subject, pairs, "activations", midpoints(60))
+    found = effects(subject, pairs, "activations", midpoints(60))[0]
     corrupted = subject.run(pairs.corrupted).writers
     before = pairs.loss(subject.logits(pairs.clean))
     heads = [1 + graph.writers_per_layer + head for head in range(graph.n_heads)]

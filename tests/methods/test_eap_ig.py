@@ -39,7 +39,7 @@ def test_eap(name: str) -> None:
     source, pairs, theirs = scored_model(name)
     subject = from_transformer_lens(source)
     expected = UNIT * in_our_order(theirs["EAP"], subject.graph)
-    signed = effects(subject, pairs, "inputs", (torch.ones(1),)).mean(0)
+    signed = effects(subject, pairs, "inputs", (torch.ones(1),))[0].mean(0)
     torch.testing.assert_close(signed, expected, rtol=1e-4, atol=1e-7)
     found = eap(subject, pairs, pool="sum")
     torch.testing.assert_close(found, expected.abs(), rtol=1e-4, atol=1e-7)
@@ -53,7 +53,7 @@ def test_eap_ig_at_its_places_on_the_path(name: str) -> None:
     expected = UNIT * in_our_order(theirs["EAP-IG-inputs"], subject.graph)
     # It starts each of its five steps at the corrupted end.
     places = torch.arange(5, dtype=torch.float64) / 5
-    signed = effects(subject, pairs, "inputs", (places,)).mean(0)
+    signed = effects(subject, pairs, "inputs", (places,))[0].mean(0)
     torch.testing.assert_close(signed, expected, rtol=1e-4, atol=1e-7)
     found = eap_ig(subject, pairs, steps=5, rule="left", pool="sum")
     torch.testing.assert_close(found, expected.abs(), rtol=1e-4, atol=1e-7)

@@ -10,7 +10,7 @@ from torch import Tensor
 from graphcircuits import METHODS, localize
 from graphcircuits.methods import find_method, options_of
 from graphcircuits.methods.exact import exact
-from graphcircuits.methods.method import FunctionMethod, Options, annotations_of, name_of
+from graphcircuits.methods.method import FunctionMethod, Options, name_of
 from graphcircuits.methods.prepare import Progress
 from graphcircuits.predictor.paths import along_paths
 from graphcircuits.subject.transformer import Transformer
@@ -158,9 +158,7 @@ def test_an_option_paths_of_ones_own_stays_ones_own() -> None:
 
 def test_the_table() -> None:
     assert [name for name, entry in METHODS.items() if entry.threshold is not None] == ["gcl"]
-    assert all(
-        annotations_of(entry).keys() >= options_of(entry).keys() for entry in METHODS.values()
-    )
+    assert all(entry.annotations.keys() >= options_of(entry).keys() for entry in METHODS.values())
     assert find_method("eap").run.__module__ == "graphcircuits.methods.eap"
     with pytest.raises(ValueError, match=r"unknown method 'EAP-IG'; did you mean 'eap-ig'\?"):
         find_method("EAP-IG")

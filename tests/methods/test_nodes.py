@@ -26,7 +26,7 @@ def scores_of(subject: Transformer, pairs: Pairs, **options: object) -> Tensor:
 def test_a_component_is_the_sum_of_its_edges(architecture: str, steps: int) -> None:
     subject = make_subject(architecture)
     pairs = make_pairs(subject, "cross-entropy")
-    by_edge = effects(subject, pairs, "inputs", midpoints(steps) if steps else AT_CLEAN)
+    by_edge = effects(subject, pairs, "inputs", midpoints(steps) if steps else AT_CLEAN)[0]
     sums = by_edge.new_zeros(len(pairs), subject.graph.n_writers)
     sums = sums.index_add(1, subject.graph.edge_writers, by_edge)
     close(scores_of(subject, pairs, steps=steps), sums.abs().mean(0))

@@ -36,7 +36,7 @@ def test_relevance_is_conserved(architecture: str) -> None:
     (coefficients,) = torch.autograd.grad(losses.sum(), embedded)
     close((coefficients * embedded).sum((1, 2)), losses)
     change = subject.embed(pairs.corrupted) - embedded
-    found = effects(ruled, pairs, "inputs", AT_CLEAN)
+    found = effects(ruled, pairs, "inputs", AT_CLEAN)[0]
     close(found[:, subject.graph.edge_writers == 0].sum(1), (coefficients * change).sum((1, 2)))
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from graphcircuits.engine.masked import masked_logits
-from graphcircuits.methods import LongRun, localize, shortlist
+from graphcircuits.methods import METHODS, LongRun, localize, shortlist
 from graphcircuits.methods.acdc import acdc
 from graphcircuits.methods.eap import eap_ig
 from graphcircuits.methods.exact import exact
@@ -138,7 +138,7 @@ def test_seconds_per_edge_are_those_of_the_edges(monkeypatch: pytest.MonkeyPatch
     pairs = make_pairs(subject, batch=16)
     monkeypatch.setattr(shortlist, "WORK", 0.0)
     monkeypatch.setattr(shortlist, "_seconds", lambda call: 7.0 + 0.9 * len(call()))
-    (warning,) = shortlist.single_edges_forecast(subject, pairs, {"top": 40, "edges": None})
+    (warning,) = METHODS["exact"].forecast(subject, pairs, {"top": 40, "edges": None})
     # 40 edges, each 0.9 s on 8 of 16 pairs.
     assert ", about 72 seconds here;" in str(warning)
 

@@ -26,6 +26,7 @@ from graphcircuits.rasp import (
 from graphcircuits.rasp.lookup import run, undefined
 from graphcircuits.rasp.tabulate import NONE, Tables, tabulate
 from graphcircuits.rasp.validate import problems
+from tests.rasp.columns import decode, encode
 from tests.rasp.hard import HARD
 from tests.rasp.wild import wild
 from tests.tiers import some
@@ -51,12 +52,12 @@ def drawn(tables: Tables, n: int, choice: random.Random) -> list[list[Value]]:
 def test_every_variable_of_every_case(id: str) -> None:
     case, choice = load_case(id), random.Random(id)
     tables, inputs = case.tables, drawn(case.tables, 8, choice)
-    columns = run(tables, tables.encode(inputs)).columns
+    columns = run(tables, encode(tables, inputs)).columns
     for sop in tables.variables:
         for row, xs in zip(columns[sop], inputs, strict=True):
             expected = evaluate(sop, xs, causal=case.causal)
-            assert agree(tables.decode(sop, row[: len(xs)]), expected)
-            assert tables.decode(sop, row[len(xs) :]) == [None] * (len(row) - len(xs))
+            assert agree(decode(tables, sop, row[: len(xs)]), expected)
+            assert decode(tables, sop, row[len(xs) :]) == [None] * (len(row) - len(xs))
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -66,21 +67,21 @@ def test_every_variable_taken_from_another_input(id: str) -> None:
     tables = case.tables
     length = choice.randint(1, tables.max_length)
     inputs = [choice.choices(tables.vocab, k=length) for _ in range(6)]
-    codes = tables.encode(inputs)
+    codes = encode(tables, inputs)
     columns = run(tables, codes).columns
     for sop in tables.variables:
         overrides = {sop: np.roll(columns[sop], 1, axis=0)}
         trace = run(tables, codes, overrides)
         skipped = undefined(tables, codes, trace, overrides)
         for i, xs in enumerate(inputs):
-            given = {sop: tables.decode(sop, columns[sop][i - 1])}
+            given = {sop: decode(tables, sop, columns[sop][i - 1])}
             try:
                 expected = evaluate(case.program, xs, causal=case.causal, overrides=given)
             except RaspError as error:
                 # The other input's values can make an aggregate select different ones.
                 assert "no mean" in str(error)  # noqa: PT017
                 continue
-            got = tables.decode(case.program, trace.columns[case.program][i])
+            got = decode(tables, case.program, trace.columns[case.program][i])
             defined = np.flatnonzero(~skipped[i])
             assert agree([got[j] for j in defined], [expected[j] for j in defined])
 
@@ -95,11 +96,11 @@ def test_every_variable_of_wild_programs(choice: random.Random) -> None:
     if problems(tables):
         return
     inputs = [xs for xs in case.inputs(12, choice) if case.expected(xs) is not None]
-    columns = run(tables, tables.encode(inputs)).columns
+    columns = run(tables, encode(tables, inputs)).columns
     for sop in tables.variables:
         for row, xs in zip(columns[sop], inputs, strict=True):
             expected = evaluate(sop, xs, causal=case.causal)
-            assert agree(tables.decode(sop, row[: len(xs)]), expected)
+            assert agree(decode(tables, sop, row[: len(xs)]), expected)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -109,17 +110,17 @@ def test_every_variable_of_hard_programs_on_every_input(what: str, causal: bool)
     build, vocab = HARD[what]
     tables = tabulate(build(), vocab=vocab, max_seq_len=5, causal=causal)
     inputs = [list(xs) for n in range(1, 5) for xs in itertools.product(vocab, repeat=n)][::3]
-    columns = run(tables, tables.encode(inputs)).columns
+    columns = run(tables, encode(tables, inputs)).columns
     for sop in tables.variables:
         for row, xs in zip(columns[sop], inputs, strict=True):
             expected = evaluate(sop, xs, causal=causal)
-            assert agree(tables.decode(sop, row[: len(xs)]), expected)
+            assert agree(decode(tables, sop, row[: len(xs)]), expected)
 
 
 def test_a_mixture_is_marked_where_it_is() -> None:
     seen = Aggregate(Select(indices, indices, Comparison.LEQ), tokens)
     tables = tabulate(seen, vocab="ab", max_seq_len=5)
-    codes = tables.encode([list("aaba"), list("bb")])
+    codes = encode(tables, [list("aaba"), list("bb")])
     conflicts = run(tables, codes).conflicts[seen]
     assert conflicts.tolist() == [[False, False, True, True], [False] * 4]
 
@@ -128,7 +129,7 @@ def test_None_beside_a_value_is_a_mixture() -> None:
     shifted = Aggregate(PREVIOUS, tokens)
     everything = Aggregate(Select(tokens, tokens, Comparison.TRUE), shifted)
     tables = tabulate(everything, vocab="a", max_seq_len=4)
-    conflicts = run(tables, tables.encode([["a"], ["a", "a"]])).conflicts
+    conflicts = run(tables, encode(tables, [["a"], ["a", "a"]])).conflicts
     assert conflicts[everything].tolist() == [[False, False], [True, True]]
     assert not conflicts[shifted].any()
 
@@ -136,8 +137,8 @@ def test_None_beside_a_value_is_a_mixture() -> None:
 def overridden_output(program: SOp, sop: SOp, values: str) -> tuple[list[bool], list[bool]]:
     """Where the output is undefined and where it is not, after an override on input `abab`."""
     tables = tabulate(program, vocab="ab", max_seq_len=5)
-    codes = tables.encode([list("abab")])
-    overrides = {sop: tables.encode([list(values)])}
+    codes = encode(tables, [list("abab")])
+    overrides = {sop: encode(tables, [list(values)])}
     trace = run(tables, codes, overrides)
     bad = undefined(tables, codes, trace, overrides)[0]
     return bad.tolist(), (trace.columns[program][0] != NONE).tolist()
@@ -161,8 +162,8 @@ def test_numbers_take_the_nearest_code(nudge: float) -> None:
     share = numerical(Aggregate(Select(tokens, tokens, Comparison.TRUE), marks))
     half = share == 0.5
     tables = tabulate(half, vocab="ab", max_seq_len=5)
-    codes = tables.encode([list("ab"), list("aa")])
+    codes = encode(tables, [list("ab"), list("aa")])
     nudged = run(tables, codes).columns[share] + nudge
     column = run(tables, codes, {share: nudged}).columns[half]
-    assert tables.decode(half, column[0]) == [True, True]
-    assert tables.decode(half, column[1]) == [False, False]
+    assert decode(tables, half, column[0]) == [True, True]
+    assert decode(tables, half, column[1]) == [False, False]

@@ -43,6 +43,7 @@ from graphcircuits.rasp.tabulate import (
     tabulate,
 )
 from graphcircuits.rasp.validate import problems
+from tests.rasp.columns import decode, encode
 from tests.rasp.wild import wild
 
 ALL = Select(tokens, tokens, Comparison.TRUE)
@@ -218,16 +219,16 @@ def test_a_selection_has_a_row_a_key_and_never_holds_for_None() -> None:
 def test_inputs_are_encoded_and_columns_decoded() -> None:
     share = numerical(Map(lambda x: 0.5 if x == "b" else None, tokens))
     tables = tables_of(share)
-    codes = tables.encode([["c", "a"], ["b"]])
+    codes = encode(tables, [["c", "a"], ["b"]])
     assert codes.tolist() == [[2, 0], [1, NONE]]
-    assert tables.encode([]).shape == (0, 1)
-    assert tables.decode(tokens, codes[1]) == ["b", None]
-    assert tables.decode(share, np.array([0.5, math.nan])) == [0.5, None]
+    assert encode(tables, []).shape == (0, 1)
+    assert decode(tables, tokens, codes[1]) == ["b", None]
+    assert decode(tables, share, np.array([0.5, math.nan])) == [0.5, None]
 
 
 def test_a_program_without_tokens_can_be_fed() -> None:
     tables = tables_of(indices + 1)
-    assert tables.encode([["b", "b"]]).tolist() == [[1, 1]]
+    assert encode(tables, [["b", "b"]]).tolist() == [[1, 1]]
 
 
 # --- refusals ------------------------------------------------------------------------------------

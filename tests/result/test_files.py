@@ -17,7 +17,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.store import StoreError, save_artifact
 from graphcircuits.methods import localize
 from graphcircuits.result.curve import FaithfulnessCurve
-from graphcircuits.result.files import signless
+from graphcircuits.result.files import ABOUT, signless
 from graphcircuits.result.result import Result
 from tests.damage import limits, nested, rehashed_result
 
@@ -274,7 +274,7 @@ def test_what_is_no_probability_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     for tensor in (torch.rand(110).double(), torch.rand(3)):
         tensors = {"scores": logits(), "probabilities": tensor}
-        meta = {name: value for name, value in result._about().items() if name != "seed"}
+        meta = {name: getattr(result, name) for name in ABOUT if name != "seed"}
         save_artifact(
             path,
             kind="result",

@@ -17,6 +17,7 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.store import StoreError
 from graphcircuits.result.curve import FaithfulnessCurve
+from graphcircuits.result.files import ABOUT
 from graphcircuits.result.result import Result
 from tests.damage import rehashed_result
 from tests.viewer.reading import bits, data_of, floats
@@ -572,8 +573,7 @@ def test_safetensors_of_another_shape(tmp_path: Path) -> None:
     from graphcircuits.io.store import save_artifact
 
     path = tmp_path / "circuit.safetensors"
-    about = make()._about() | {"d_model": 12}
-    del about["seed"]
+    about = {name: getattr(make(), name) for name in ABOUT if name != "seed"} | {"d_model": 12}
 
     def save(config: Any, tensors: dict[str, Any], meta: dict[str, Any]) -> None:
         save_artifact(path, kind="result", config=config, seed=0, tensors=tensors, meta=meta)

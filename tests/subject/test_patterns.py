@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from graphcircuits.subject.norms import rms_scale
+from graphcircuits.subject.components import rms_scale
 from tests.subjects import SOME, make_subject, make_tokens
 
 

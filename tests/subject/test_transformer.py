@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphcircuits.subject.attention import _turns, _unseen
 from graphcircuits.subject.codec import Codec
-from graphcircuits.subject.norms import normalize, pull_through_norm
+from graphcircuits.subject.components import normalize, pull_through_norm
 from graphcircuits.subject.transformer import (
     RotaryScaling,
     Run,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from graphcircuits.io.files import StoreError
 from graphcircuits.subject.codec import Codec
 from graphcircuits.task.files import ALIASES, read_prompts, write_prompts
-from graphcircuits.task.table import PromptTable
+from graphcircuits.task.text import PromptTable
 from tests import text
 from tests.damage import limits
 

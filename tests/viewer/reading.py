@@ -1,14 +1,30 @@
-"""What a page holds, read back: its data, tables from base64, its tags."""
+"""Pages of the viewer, and what they hold, read back: data, tables from base64, tags."""
 
 import base64
 import json
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from graphcircuits.circuit import Circuit
+from graphcircuits.result.result import Result
+from graphcircuits.viewer.page import viewer_page
+from graphcircuits.viewer.payload import circuit_payload, result_payload
+
+
+def result_page(results: Sequence[Result], **options: Any) -> str:
+    """The viewer with results."""
+    return viewer_page(result_payload(results, **options))
+
+
+def circuit_page(circuit: Circuit, **options: Any) -> str:
+    """The viewer with a circuit alone."""
+    return viewer_page(circuit_payload(circuit, **options))
 
 
 def data_of(page: str) -> dict[str, Any]:

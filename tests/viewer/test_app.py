@@ -12,8 +12,8 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.result.curve import FaithfulnessCurve
 from graphcircuits.result.result import Result
 from graphcircuits.task.stored import StoredPrompts
-from graphcircuits.viewer.page import circuit_page, result_page
 from tests.viewer.looking import Open, change, chosen, drawn, look, made, names, numbers, settle
+from tests.viewer.reading import circuit_page, result_page
 
 pytestmark = pytest.mark.slow
 GRAPH = ComponentGraph(2, 4)

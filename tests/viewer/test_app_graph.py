@@ -9,7 +9,6 @@ from playwright.sync_api import Page
 from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result.result import Result
-from graphcircuits.viewer.page import result_page
 from tests.viewer.looking import (
     GRAPHS,
     SVG,
@@ -22,6 +21,7 @@ from tests.viewer.looking import (
     settle,
     sizes,
 )
+from tests.viewer.reading import result_page
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ from playwright.sync_api import Page
 
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.result.curve import FaithfulnessCurve
-from graphcircuits.viewer.page import result_page
 from tests.viewer.looking import SVG, Open, change, chosen, drawn, look, made, names, settle
+from tests.viewer.reading import result_page
 from tests.viewer.test_page import HOSTILE
 
 pytestmark = pytest.mark.slow

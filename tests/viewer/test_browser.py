@@ -9,9 +9,10 @@ import torch
 
 from graphcircuits import load_case, localize
 from graphcircuits.viewer.heatmap import heat_map_page
-from graphcircuits.viewer.page import circuit_page, page, result_page
+from graphcircuits.viewer.page import page
 from lab.benchmarks import screenshots
 from tests.viewer.conftest import Opened
+from tests.viewer.reading import circuit_page, result_page
 from tests.viewer.test_page import HOSTILE, circuit, heat_map, viewer
 
 Open = Callable[..., Opened]

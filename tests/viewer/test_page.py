@@ -17,9 +17,9 @@ from graphcircuits.result.result import Result
 from graphcircuits.task.stored import StoredPrompts
 from graphcircuits.viewer import app
 from graphcircuits.viewer.heatmap import heat_map_page
-from graphcircuits.viewer.page import circuit_page, data_text, page, result_page, viewer_app
+from graphcircuits.viewer.page import data_text, page, viewer_app
 from tests.test_readme import python_blocks, run_block
-from tests.viewer.reading import Tags, data_of
+from tests.viewer.reading import Tags, circuit_page, data_of, result_page
 
 HOSTILE = "\"'></script><!--<script src=//evil.example/x.js></script>\u2028<img src=x onerror=a()>"
 GRAPH = ComponentGraph(1, 2)
@@ -63,7 +63,7 @@ def heat_map(text: str) -> str:
 
 
 def bare(text: str) -> str:
-    return page("<p>content</p>", title=text, text=text, style="p { color: red; }")
+    return page("<p>content</p>", title=text, text=text)
 
 
 def rules_of(text: str) -> dict[str, list[str]]:

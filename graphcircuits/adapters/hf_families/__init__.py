@@ -36,8 +36,8 @@ class Family:
     """How one model type names and shapes what a subject has.
 
     `layer_in` takes what it knows out of the state of one layer, its prefix removed, and gives our
-    weights of one layer; `layer_out` is its inverse. `needs` says what a model type asks of a
-    subject, and whether the subject has it.
+    weights of one layer; `layer_out` is its inverse. What a model type does not have is left out on
+    the way to it, and comes back as something else: so `to_hf` knows whether it can hold a subject.
     """
 
     layer_prefix: str
@@ -47,7 +47,6 @@ class Family:
     config_out: Callable[[Transformer], Any]
     layer_in: Callable[[TransformerConfig, Tensors], Tensors]
     layer_out: Callable[[TransformerConfig, Tensors], Tensors]
-    needs: Callable[[Transformer], dict[str, bool]]
     positions: str | None = None
     one_plus: bool = False
     """Norms multiply by one plus the stored weight."""
@@ -104,15 +103,6 @@ def norm_out(ours: str, weights: Tensors, theirs: str, one_plus: bool = False) -
     }
 
 
-def split_heads(W: Tensor, heads: int) -> Tensor:
-    """(d_model, heads * d_head) -> (heads, d_model, d_head)."""
-    return W.unflatten(1, (heads, -1)).transpose(0, 1)
-
-
-def join_heads(W: Tensor) -> Tensor:
-    return W.transpose(0, 1).flatten(1)
-
-
 def activation_in(name: str) -> str:
     if name not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
@@ -138,26 +128,6 @@ def only(family: str, config: Any, **allowed: tuple[Any, ...]) -> None:
         value = getattr(config, name, values[0])
         if value not in values:
             raise ValueError(f"cannot convert a {family} model with {name}={value}.")
-
-
-def common_needs(subject: Transformer) -> dict[str, bool]:
-    """What every model type asks of a subject."""
-    config, weights = subject.config, subject.weights
-    return {
-        "causal": config.causal,
-        "logit_scale=1": config.logit_scale == 1.0,
-        "d_vocab_out=d_vocab": config.d_vocab_out == config.d_vocab,
-        "no output bias": not config.biases or not weights["b_U"].any(),
-    }
-
-
-def unscaled_needs(config: TransformerConfig, *absent: str) -> dict[str, bool]:
-    """What model types ask that have neither scales nor caps, nor the options named."""
-    absent = ("attention_scale", "score_cap", "logit_cap", *absent)
-    return {
-        "embedding_scale=1": config.embedding_scale == 1.0,
-        **{f"no {name}": getattr(config, name) is None for name in absent},
-    }
 
 
 # Rotary positions

@@ -10,19 +10,14 @@ from graphcircuits.adapters.hf_families import (
     Tensors,
     activation_in,
     activation_out,
-    common_needs,
     fields_in,
     fields_out,
-    join_heads,
     load_transformers,
-    norm_in,
-    norm_out,
     only,
     rotary_in,
     rotary_out,
-    split_heads,
-    unscaled_needs,
 )
+from graphcircuits.adapters.rows import from_rows, layer_shapes, to_rows
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
 # GPT-2: matrices multiply from the right, q, k and v side by side
@@ -34,8 +29,13 @@ _GPT2_FIELDS = {
     "n_ctx": "n_positions",
     "norm_eps": "layer_norm_epsilon",
 }
-_GPT2_PLAIN = {
+_GPT2_NAMES = {
+    "attn_norm_w": "ln_1.weight",
+    "attn_norm_b": "ln_1.bias",
+    "W_O": "attn.c_proj.weight",
     "b_O": "attn.c_proj.bias",
+    "mlp_norm_w": "ln_2.weight",
+    "mlp_norm_b": "ln_2.bias",
     "W_in": "mlp.c_fc.weight",
     "b_in": "mlp.c_fc.bias",
     "W_out": "mlp.c_proj.weight",
@@ -64,33 +64,38 @@ def _gpt2_config_out(subject: Transformer) -> Any:
 
 
 def _gpt2_layer_in(config: TransformerConfig, state: Tensors) -> Tensors:
-    weights = norm_in("attn_norm", state, "ln_1") | norm_in("mlp_norm", state, "ln_2")
-    matrices = state.pop("attn.c_attn.weight").chunk(3, dim=1)
+    weights = {ours: state.pop(theirs) for ours, theirs in _GPT2_NAMES.items()}
+    weights["W_O"] = weights["W_O"].unflatten(0, (config.n_heads, -1))
+    shape = (config.n_heads, config.d_model, config.d_head)
+    matrices = state.pop("attn.c_attn.weight").T.chunk(3)
     biases = state.pop("attn.c_attn.bias").chunk(3)
     for name, W, b in zip("QKV", matrices, biases, strict=True):
-        weights[f"W_{name}"] = split_heads(W, config.n_heads)
+        weights[f"W_{name}"] = from_rows(f"W_{name}", W, shape)
         weights[f"b_{name}"] = b.unflatten(0, (config.n_heads, -1))
-    weights["W_O"] = state.pop("attn.c_proj.weight").unflatten(0, (config.n_heads, -1))
-    return weights | {ours: state.pop(theirs) for ours, theirs in _GPT2_PLAIN.items()}
+    return weights
 
 
 def _gpt2_layer_out(config: TransformerConfig, weights: Tensors) -> Tensors:
-    state = norm_out("attn_norm", weights, "ln_1") | norm_out("mlp_norm", weights, "ln_2")
-    return state | {
-        "attn.c_attn.weight": torch.cat([join_heads(weights[f"W_{x}"]) for x in "QKV"], dim=1),
+    return {theirs: weights[ours] for ours, theirs in _GPT2_NAMES.items()} | {
+        "attn.c_attn.weight": torch.cat([to_rows(f"W_{x}", weights[f"W_{x}"]) for x in "QKV"]).T,
         "attn.c_attn.bias": torch.cat([weights[f"b_{x}"].flatten() for x in "QKV"]),
         "attn.c_proj.weight": weights["W_O"].flatten(0, 1),
-        **{theirs: weights[ours] for ours, theirs in _GPT2_PLAIN.items()},
     }
 
 
 # GPT-NeoX: matrices multiply from the left, q, k and v side by side within each head
 
 _NEOX_FIELDS = SIZES | {"norm_eps": "layer_norm_eps", "parallel": "use_parallel_residual"}
-_NEOX_NORMS = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-_NEOX_BIASES = {
+_NEOX_NAMES = {
+    "attn_norm_w": "input_layernorm.weight",
+    "attn_norm_b": "input_layernorm.bias",
+    "W_O": "attention.dense.weight",
     "b_O": "attention.dense.bias",
+    "mlp_norm_w": "post_attention_layernorm.weight",
+    "mlp_norm_b": "post_attention_layernorm.bias",
+    "W_in": "mlp.dense_h_to_4h.weight",
     "b_in": "mlp.dense_h_to_4h.bias",
+    "W_out": "mlp.dense_4h_to_h.weight",
     "b_out": "mlp.dense_4h_to_h.bias",
 }
 
@@ -116,63 +121,26 @@ def _neox_config_out(subject: Transformer) -> Any:
 
 
 def _neox_layer_in(config: TransformerConfig, state: Tensors) -> Tensors:
-    weights: Tensors = {}
-    for ours, theirs in _NEOX_NORMS.items():
-        weights |= norm_in(ours, state, theirs)
+    shapes = layer_shapes(config)
+    weights = {
+        ours: from_rows(ours, state.pop(theirs), shapes[ours])
+        for ours, theirs in _NEOX_NAMES.items()
+    }
     by_head = (config.n_heads, 3, config.d_head)
     matrices = state.pop("attention.query_key_value.weight").unflatten(0, by_head).unbind(1)
     biases = state.pop("attention.query_key_value.bias").unflatten(0, by_head).unbind(1)
     for name, W, b in zip("QKV", matrices, biases, strict=True):
         weights[f"W_{name}"], weights[f"b_{name}"] = W.transpose(1, 2), b
-    return weights | {
-        "W_O": state.pop("attention.dense.weight").T.unflatten(0, (config.n_heads, -1)),
-        "W_in": state.pop("mlp.dense_h_to_4h.weight").T,
-        "W_out": state.pop("mlp.dense_4h_to_h.weight").T,
-        **{ours: state.pop(theirs) for ours, theirs in _NEOX_BIASES.items()},
-    }
+    return weights
 
 
 def _neox_layer_out(config: TransformerConfig, weights: Tensors) -> Tensors:
-    state: Tensors = {}
-    for ours, theirs in _NEOX_NORMS.items():
-        state |= norm_out(ours, weights, theirs)
     matrices = torch.stack([weights[f"W_{x}"].transpose(1, 2) for x in "QKV"], dim=1)
     biases = torch.stack([weights[f"b_{x}"] for x in "QKV"], dim=1)
-    return state | {
+    return {theirs: to_rows(ours, weights[ours]) for ours, theirs in _NEOX_NAMES.items()} | {
         "attention.query_key_value.weight": matrices.flatten(0, 2),
         "attention.query_key_value.bias": biases.flatten(),
-        "attention.dense.weight": weights["W_O"].flatten(0, 1).T,
-        "mlp.dense_h_to_4h.weight": weights["W_in"].T,
-        "mlp.dense_4h_to_h.weight": weights["W_out"].T,
-        **{theirs: weights[ours] for ours, theirs in _NEOX_BIASES.items()},
     }
-
-
-def _layer_norm_needs(subject: Transformer) -> dict[str, bool]:
-    config = subject.config
-    return {
-        **common_needs(subject),
-        "norm=layer": config.norm == "layer",
-        "gated_mlp=False": not config.gated_mlp,
-        "biases": config.biases,
-        "n_kv_heads=n_heads": config.n_groups == config.n_heads,
-        "d_model=n_heads d_head": config.d_model == config.n_heads * config.d_head,
-        "qk_norm=none": config.qk_norm == "none",
-        "norm_places=before": config.norm_places == "before",
-        **unscaled_needs(config, "windows"),
-    }
-
-
-def _gpt2_needs(subject: Transformer) -> dict[str, bool]:
-    config = subject.config
-    return _layer_norm_needs(subject) | {
-        "positions=learned": config.positions == "learned",
-        "parallel=False": not config.parallel,
-    }
-
-
-def _neox_needs(subject: Transformer) -> dict[str, bool]:
-    return _layer_norm_needs(subject) | {"positions=rotary": subject.config.positions == "rotary"}
 
 
 GPT2 = Family(
@@ -184,7 +152,6 @@ GPT2 = Family(
     config_out=_gpt2_config_out,
     layer_in=_gpt2_layer_in,
     layer_out=_gpt2_layer_out,
-    needs=_gpt2_needs,
 )
 GPT_NEOX = Family(
     layer_prefix="layers",
@@ -194,5 +161,4 @@ GPT_NEOX = Family(
     config_out=_neox_config_out,
     layer_in=_neox_layer_in,
     layer_out=_neox_layer_out,
-    needs=_neox_needs,
 )

@@ -11,26 +11,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+import torch
+
 from graphcircuits.adapters.hf_families import (
     SIZES,
     Family,
     Tensors,
     activation_in,
     activation_out,
-    common_needs,
     fields_in,
     fields_out,
-    join_heads,
     load_transformers,
-    norm_in,
-    norm_out,
     only,
     rotary_by_layer_out,
     rotary_in,
     rotary_out,
-    split_heads,
-    unscaled_needs,
 )
+from graphcircuits.adapters.rows import from_rows, layer_shapes, to_rows
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
 _FIELDS = SIZES | {"norm_eps": "rms_norm_eps"}
@@ -189,112 +186,42 @@ def _windows_out(kin: Kin, config: TransformerConfig) -> dict[str, Any]:
     return fields | {"sliding_window": size or config.n_ctx}
 
 
-# What a model type asks of a subject
-
-
-def _needs(kin: Kin, subject: Transformer) -> dict[str, bool]:
-    config, weights = subject.config, subject.weights
-    needs = {
-        **common_needs(subject),
-        "norm=rms": config.norm == "rms",
-        f"norm_places={kin.norm_places}": config.norm_places == kin.norm_places,
-        f"qk_norm={kin.qk_norm}": config.qk_norm == kin.qk_norm,
-        "gated_mlp=True": config.gated_mlp,
-        "positions=rotary": config.positions == "rotary",
-        "rotary_dim=d_head": config.rotary_size == config.d_head,
-        "parallel=False": not config.parallel,
-        "n_heads divides d_model": config.d_model % config.n_heads == 0,
-    }
-    if not kin.free_heads:
-        needs["d_model=n_heads d_head"] = config.d_model == config.n_heads * config.d_head
-    unused = ("b_in", "b_out") if kin.biases == "option" else ("b_in", "b_out", "b_O")
-    no_bias = all(not weights[bias].any() for bias in unused if bias in weights)
-    needs["no MLP biases" if kin.biases == "option" else "no output biases"] = no_bias
-    if kin.biases != "option":
-        needs["biases" if kin.biases == "qkv" else "no biases"] = config.biases == (
-            kin.biases == "qkv"
-        )
-    return needs | _window_needs(kin, config) | _scale_needs(kin, config)
-
-
-def _window_needs(kin: Kin, config: TransformerConfig) -> dict[str, bool]:
-    windows = set(config.windows or ())
-    if kin.layer_types is None:
-        return {"no windows": windows <= {None}}
-    needs = {"windows of one size": len(windows - {None}) <= 1}
-    if kin.layer_types is _all_sliding:
-        needs["a window in every layer or in none"] = len(windows) <= 1
-    if kin.by_layer:
-        base = config.window_rotary_base
-        fits = config.rotary_scaling is None or base is not None or windows <= {None}
-        return needs | {"no rotary_scaling in layers with a window": fits}
-    return needs | {"no window_rotary_base": config.window_rotary_base is None}
-
-
-def _scale_needs(kin: Kin, config: TransformerConfig) -> dict[str, bool]:
-    if not kin.scaled:
-        return unscaled_needs(config)
-    scale = config.attention_scale
-    whole = scale is None or round(scale**-2) ** -0.5 == scale
-    needs = {
-        "embedding_scale=sqrt(d_model)": config.embedding_scale == config.d_model**0.5,
-        "attention_scale=1/sqrt(a whole number)": whole,
-    }
-    if "attn_logit_softcapping" in kin.only:
-        needs["no score_cap"] = config.score_cap is None
-    return needs
-
-
 # Weights
 
 
+def _names(kin: Kin) -> dict[str, str]:
+    """Our weights of a layer -> theirs; biases that the model type lacks have no name."""
+    names = {f"W_{x}": f"self_attn.{x.lower()}_proj.weight" for x in "QKVO"}
+    biases = "QKVO" if kin.biases == "option" else "QKV"
+    names |= {f"b_{x}": f"self_attn.{x.lower()}_proj.bias" for x in biases}
+    names |= {f"{x}_norm_w": f"self_attn.{x}_norm.weight" for x in "qk"}
+    names |= {f"{ours}_w": f"{theirs}.weight" for ours, theirs in _NORMS[kin.norm_places].items()}
+    return names | {ours: f"mlp.{theirs}.weight" for ours, theirs in _MLP.items()}
+
+
+def _adds_one(kin: Kin, name: str) -> bool:
+    """Whether it is the weight of a norm of Gemma."""
+    return kin.scaled and name.endswith("_norm_w")
+
+
 def _layer_in(kin: Kin, config: TransformerConfig, state: Tensors) -> Tensors:
-    weights: Tensors = {}
-    for ours, theirs in _NORMS[kin.norm_places].items():
-        weights |= norm_in(ours, state, theirs, one_plus=kin.scaled)
-    heads = {"Q": config.n_heads, "K": config.n_groups, "V": config.n_groups}
-    for name, count in heads.items():
-        theirs = f"self_attn.{name.lower()}_proj"
-        weights[f"W_{name}"] = split_heads(state.pop(f"{theirs}.weight").T, count)
-        if config.biases:
-            weights[f"b_{name}"] = state.pop(f"{theirs}.bias").unflatten(0, (count, -1))
-    if kin.qk_norm != "none":
-        for name in "qk":
-            norm = norm_in(f"{name}_norm", state, f"self_attn.{name}_norm", one_plus=kin.scaled)
-            shape = (heads[name.upper()], -1) if kin.qk_norm == "joint" else (-1,)
-            weights |= {ours: weight.unflatten(0, shape) for ours, weight in norm.items()}
-    weights["W_O"] = state.pop("self_attn.o_proj.weight").T.unflatten(0, (config.n_heads, -1))
-    for ours, theirs in _MLP.items():
-        weights[ours] = state.pop(f"mlp.{theirs}.weight").T
-    if config.biases:
-        zeros = weights["W_O"].new_zeros
-        weights["b_O"] = (
-            state.pop("self_attn.o_proj.bias") if kin.biases == "option" else zeros(config.d_model)
-        )
-        weights |= {"b_in": zeros(config.d_mlp), "b_out": zeros(config.d_model)}
+    names = _names(kin)
+    weights = {}
+    for ours, shape in layer_shapes(config).items():
+        if ours in names:
+            rows = from_rows(ours, state.pop(names[ours]), shape)
+            weights[ours] = rows + 1 if _adds_one(kin, ours) else rows
+        else:
+            weights[ours] = torch.zeros(shape)
     return weights
 
 
 def _layer_out(kin: Kin, config: TransformerConfig, weights: Tensors) -> Tensors:
-    state: Tensors = {}
-    for ours, theirs in _NORMS[kin.norm_places].items():
-        state |= norm_out(ours, weights, theirs, one_plus=kin.scaled)
-    for name in "QKV":
-        theirs = f"self_attn.{name.lower()}_proj"
-        state[f"{theirs}.weight"] = join_heads(weights[f"W_{name}"]).T
-        if config.biases:
-            state[f"{theirs}.bias"] = weights[f"b_{name}"].flatten()
-    if kin.qk_norm != "none":
-        flat = {f"{name}_norm_w": weights[f"{name}_norm_w"].flatten() for name in "qk"}
-        for name in "qk":
-            theirs = f"self_attn.{name}_norm"
-            state |= norm_out(f"{name}_norm", flat, theirs, one_plus=kin.scaled)
-    state["self_attn.o_proj.weight"] = weights["W_O"].flatten(0, 1).T
-    if config.biases and kin.biases == "option":
-        state["self_attn.o_proj.bias"] = weights["b_O"]
-    for ours, theirs in _MLP.items():
-        state[f"mlp.{theirs}.weight"] = weights[ours].T
-    return state
+    return {
+        theirs: to_rows(ours, weights[ours] - 1 if _adds_one(kin, ours) else weights[ours])
+        for ours, theirs in _names(kin).items()
+        if ours in weights
+    }
 
 
 def _family(kin: Kin) -> Family:
@@ -306,7 +233,6 @@ def _family(kin: Kin) -> Family:
         config_out=partial(_config_out, kin),
         layer_in=partial(_layer_in, kin),
         layer_out=partial(_layer_out, kin),
-        needs=partial(_needs, kin),
         one_plus=kin.scaled,
     )
 

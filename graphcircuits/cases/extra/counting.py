@@ -40,49 +40,40 @@ def earlier_larger() -> SOp:
     return SelectorWidth(inverted).named("earlier_larger")
 
 
-@recipe(
-    "new-count-earlier-larger", "How many earlier tokens are larger than this one.", causal=True
-)
+@recipe("new-count-earlier-larger", causal=True)
 def count_earlier_larger() -> SOp:
+    """How many earlier tokens are larger than this one."""
     return earlier_larger()
 
 
-@up_to_four(
-    "new-total-inversions-even",
-    "All 1 when the number of pairs in the wrong order is even, else all 0.",
-)
+@up_to_four("new-total-inversions-even")
 def total_inversions_even() -> SOp:
+    """All 1 when the number of pairs in the wrong order is even, else all 0."""
     odd = Map(lambda count: count % 2, earlier_larger()).named("odd")
     return Map(lambda count: int(count % 2 == 0), how_many(odd))
 
 
-@recipe(
-    "new-occurrence-number",
-    "Which occurrence of its token each position is, 1 for the first.",
-    causal=True,
-)
+@recipe("new-occurrence-number", causal=True)
 def occurrence_number() -> SOp:
+    """Which occurrence of its token each position is, 1 for the first."""
     return Map(lambda count: count + 1, earlier_equal())
 
 
-@recipe("new-count-distinct", "The number of distinct tokens, everywhere.", sampler="subset")
+@recipe("new-count-distinct", sampler="subset")
 def count_distinct() -> SOp:
+    """The number of distinct tokens, everywhere."""
     return how_many(earlier_equal(), lambda count: count == 0)
 
 
-@recipe("new-prefix-parity", "Exclusive or of all bits up to here.", vocab=BITS, causal=True)
+@recipe("new-prefix-parity", vocab=BITS, causal=True)
 def prefix_parity() -> SOp:
+    """Exclusive or of all bits up to here."""
     return Map(lambda count: count % 2, so_far(tokens))
 
 
-@recipe(
-    "new-run-position",
-    "The position inside the current run of equal tokens, counted from 1.",
-    vocab=(0, 1, 2),
-    max_seq_len=7,
-    causal=True,
-)
+@recipe("new-run-position", vocab=(0, 1, 2), max_seq_len=7, causal=True)
 def run_position() -> SOp:
+    """The position inside the current run of equal tokens, counted from 1."""
     change = SequenceMap(lambda x, before: x != before, tokens, back(1)).named("change")
     run = SequenceMap(lambda run, i: (run, i), so_far(change), indices).named("run")
     same_run = Select(run, run, lambda key, query: key[0] == query[0] and key[1] <= query[1])
@@ -101,25 +92,15 @@ def depth() -> SOp:
     return SequenceMap(lambda x, y: x - y, opened, closed).named("depth")
 
 
-@recipe(
-    "new-bracket-depth",
-    "The number of '(' minus the number of ')' up to here.",
-    vocab=("(", ")", "x"),
-    max_seq_len=7,
-    causal=True,
-)
+@recipe("new-bracket-depth", vocab=("(", ")", "x"), max_seq_len=7, causal=True)
 def bracket_depth() -> SOp:
+    """The number of '(' minus the number of ')' up to here."""
     return depth()
 
 
-@recipe(
-    "new-dyck1-check",
-    "All 1 when the brackets are balanced, else all 0.",
-    vocab=("(", ")"),
-    max_seq_len=7,
-    sampler="balanced-brackets",
-)
+@recipe("new-dyck1-check", vocab=("(", ")"), max_seq_len=7, sampler="balanced-brackets")
 def dyck1_check() -> SOp:
+    """All 1 when the brackets are balanced, else all 0."""
     level = depth()
     below_zero = how_many(level, lambda d: d < 0)
     at_end = gather(Map(last, length()).named("last_index"), level).named("at_end")
@@ -129,27 +110,24 @@ def dyck1_check() -> SOp:
 # Counts of counts, and of other tokens
 
 
-@recipe("new-successor-present", "1 where the token plus 1 occurs in the sequence, else 0.")
+@recipe("new-successor-present")
 def successor_present() -> SOp:
+    """1 where the token plus 1 occurs in the sequence, else 0."""
     successor = Map(lambda x: x + 1, tokens).named("successor")
     found = SelectorWidth(Select(tokens, successor, Comparison.EQ)).named("found")
     return Map(lambda count: int(count > 0), found)
 
 
-@recipe(
-    "new-frequency-of-frequency",
-    "How many positions hold a token that occurs as often as this one.",
-)
+@recipe("new-frequency-of-frequency")
 def frequency_of_frequency() -> SOp:
+    """How many positions hold a token that occurs as often as this one."""
     count = frequency()
     return SelectorWidth(Select(count, count, Comparison.EQ))
 
 
-@up_to_four(
-    "new-median-split-flag",
-    "1 where at least half of the tokens come before this one in sorted order, else 0.",
-)
+@up_to_four("new-median-split-flag")
 def median_split_flag() -> SOp:
+    """1 where at least half of the tokens come before this one in sorted order, else 0."""
     return SequenceMap(lambda rank, n: int(2 * rank >= n), smaller(token_and_index()), length())
 
 
@@ -165,38 +143,25 @@ def up_to_here() -> Selector:
     return Select(indices, indices, Comparison.LEQ)
 
 
-@recipe(
-    "new-fraction-larger",
-    "The share of tokens up to here that exceed 2.",
-    max_seq_len=6,
-    causal=True,
-)
+@recipe("new-fraction-larger", max_seq_len=6, causal=True)
 def fraction_larger() -> SOp:
+    """The share of tokens up to here that exceed 2."""
     large = numerical(Map(lambda x: int(x > 2), tokens)).named("large")
     return share(up_to_here(), large)
 
 
-@recipe(
-    "new-prefix-share-gap",
-    "The share of ones up to here minus the share of ones in all.",
-    vocab=BITS,
-    max_seq_len=6,
-)
+@recipe("new-prefix-share-gap", vocab=BITS, max_seq_len=6)
 def prefix_share_gap() -> SOp:
+    """The share of ones up to here minus the share of ones in all."""
     bit = numerical(Map(lambda x: x, tokens)).named("bit")
     everywhere = Select(indices, indices, Comparison.TRUE)
     gap = LinearSequenceMap(share(up_to_here(), bit), share(everywhere, bit), 1, -1)
     return numerical(gap)
 
 
-@recipe(
-    "new-open-close-imbalance-three",
-    "The share of 'a' up to here, minus that of 'b', plus that of 'c'.",
-    vocab=("a", "b", "c", "d"),
-    max_seq_len=6,
-    causal=True,
-)
+@recipe("new-open-close-imbalance-three", vocab=("a", "b", "c", "d"), max_seq_len=6, causal=True)
 def open_close_imbalance_three() -> SOp:
+    """The share of 'a' up to here, minus that of 'b', plus that of 'c'."""
     a, b, c = (
         share(
             up_to_here(),

@@ -43,7 +43,7 @@ def hops(count: int) -> SOp:
 pointer_hop_1, pointer_hop_2, pointer_hop_3 = (
     recipe(
         f"new-pointer-hop-{count}",
-        f"The token as a pointer into the sequence, followed {times}.",
+        task=f"The token as a pointer into the sequence, followed {times}.",
         max_seq_len=7,
         min_seq_len=7,
     )(lambda count=count: hops(count))
@@ -51,13 +51,9 @@ pointer_hop_1, pointer_hop_2, pointer_hop_3 = (
 )
 
 
-@recipe(
-    "new-pointer-fixed-point",
-    "1 where two hops from the token lead back to it, else 0.",
-    max_seq_len=7,
-    min_seq_len=7,
-)
+@recipe("new-pointer-fixed-point", max_seq_len=7, min_seq_len=7)
 def pointer_fixed_point() -> SOp:
+    """1 where two hops from the token lead back to it, else 0."""
     return SequenceMap(lambda x, y: int(x == y), tokens, hops(2))
 
 
@@ -72,29 +68,22 @@ def previous_same() -> SOp:
     return Aggregate(Select(key, query, Comparison.EQ), indices).named("previous_same")
 
 
-@up_to_three(
-    "new-distance-to-previous-same",
-    "The distance back to the previous occurrence of the token, 0 where there is none.",
-    causal=True,
-)
+@up_to_three("new-distance-to-previous-same", causal=True)
 def distance_to_previous_same() -> SOp:
+    """The distance back to the previous occurrence of the token, 0 where there is none."""
     return SequenceMap(lambda i, j: i - j, indices, previous_same())
 
 
-@up_to_three(
-    "new-induction-next-token",
-    "The token that followed the previous occurrence of this one; this one where there is none.",
-    causal=True,
-)
+@up_to_three("new-induction-next-token", causal=True)
 def induction_next_token() -> SOp:
+    """The token that followed the previous occurrence of this one; this one where there is none."""
     after = SequenceMap(lambda i, j: i if i == j else j + 1, indices, previous_same())
     return gather(after.named("after_previous"))
 
 
-@up_to_three(
-    "new-forward-fill", "The nearest non-zero token up to here, 0 where there is none.", causal=True
-)
+@up_to_three("new-forward-fill", causal=True)
 def forward_fill() -> SOp:
+    """The nearest non-zero token up to here, 0 where there is none."""
     # Non-zero tokens carry their number as a key; zeros a key that only they themselves look for.
     given = Map(lambda x: x != 0, tokens).named("given")
     count = so_far(given)
@@ -104,13 +93,9 @@ def forward_fill() -> SOp:
     return Aggregate(Select(key, query, Comparison.EQ), tokens)
 
 
-@recipe(
-    "new-three-back-majority",
-    "The majority of this bit and the two before; the first bit stands in for missing ones.",
-    vocab=BITS,
-    causal=True,
-)
+@recipe("new-three-back-majority", vocab=BITS, causal=True)
 def three_back_majority() -> SOp:
+    """The majority of this bit and the two before; the first bit stands in for missing ones."""
     before = SequenceMap(lambda x, y: x + y, back(1), back(2)).named("sum_before")
     return SequenceMap(lambda x, y: int(x + y >= 2), tokens, before)
 
@@ -118,25 +103,24 @@ def three_back_majority() -> SOp:
 # The first token as an instruction
 
 
-@recipe("new-shift-cipher-by-first", "Token plus first token, modulo 6.", causal=True)
+@recipe("new-shift-cipher-by-first", causal=True)
 def shift_cipher_by_first() -> SOp:
+    """Token plus first token, modulo 6."""
     return SequenceMap(lambda x, y: (x + y) % 6, tokens, first())
 
 
-@up_to_four(
-    "new-rotate-by-first", "The sequence rotated left by as many positions as the first token says."
-)
+@up_to_four("new-rotate-by-first")
 def rotate_by_first() -> SOp:
+    """The sequence rotated left by as many positions as the first token says."""
     rotation = SequenceMap(lambda x, n: (x, last(n) + 1), first(), length()).named("rotation")
     return gather(
         SequenceMap(lambda i, turn: (i + turn[0]) % turn[1], indices, rotation).named("origin")
     )
 
 
-@up_to_four(
-    "new-conditional-reverse", "The sequence reversed when the first token is even, else unchanged."
-)
+@up_to_four("new-conditional-reverse")
 def conditional_reverse() -> SOp:
+    """The sequence reversed when the first token is even, else unchanged."""
     mirrored = gather(mirror_index(length()))
     choices = SequenceMap(lambda x, y: (x, y), tokens, mirrored).named("choices")
     return SequenceMap(lambda pair, x: pair[1 - x % 2], choices, first())
@@ -160,34 +144,28 @@ def peak() -> SOp:
     return SequenceMap(lambda x, y: int(x > y), tokens, highest).named("peak")
 
 
-@up_to_four(
-    "new-local-peak", "1 where the token is larger than both neighbours in the ring, else 0."
-)
+@up_to_four("new-local-peak")
 def local_peak() -> SOp:
+    """1 where the token is larger than both neighbours in the ring, else 0."""
     return peak()
 
 
-@up_to_four(
-    "new-count-local-peaks",
-    "The number of tokens larger than both neighbours in the ring, everywhere.",
-)
+@up_to_four("new-count-local-peaks")
 def count_local_peaks() -> SOp:
+    """The number of tokens larger than both neighbours in the ring, everywhere."""
     return how_many(peak())
 
 
-@up_to_three(
-    "new-second-difference", "The sum of both neighbours in the ring minus twice the token."
-)
+@up_to_three("new-second-difference")
 def second_difference() -> SOp:
+    """The sum of both neighbours in the ring minus twice the token."""
     around = SequenceMap(lambda x, y: x + y, *neighbours()).named("around")
     return SequenceMap(lambda x, y: y - 2 * x, tokens, around)
 
 
-@up_to_three(
-    "new-two-frequency-compare",
-    "1 where the token is more frequent than the next one in the ring, else 0.",
-)
+@up_to_three("new-two-frequency-compare")
 def two_frequency_compare() -> SOp:
+    """1 where the token is more frequent than the next one in the ring, else 0."""
     count = frequency()
     after = gather(cyclic_index(length(), step=1), count)
     return SequenceMap(lambda x, y: int(x > y), count, after)
@@ -196,27 +174,18 @@ def two_frequency_compare() -> SOp:
 # Halves and mirrors
 
 
-@recipe(
-    "new-halves-equal",
-    "All 1 when the first half equals the second half, else all 0 (for even lengths).",
-    vocab=BITS,
-    max_seq_len=7,
-    sampler="doubled",
-)
+@recipe("new-halves-equal", vocab=BITS, max_seq_len=7, sampler="doubled")
 def halves_equal() -> SOp:
+    """All 1 when the first half equals the second half, else all 0 (for even lengths)."""
     partner = SequenceMap(lambda i, n: (i + n // 2) % (last(n) + 1), indices, length())
     counterpart = gather(partner.named("partner"))
     differs = SequenceMap(lambda x, y: x != y, tokens, counterpart).named("differs")
     return Map(lambda count: int(count == 0), how_many(differs))
 
 
-@recipe(
-    "new-mirror-match-fraction",
-    "The share of positions whose mirrored token is equal, everywhere.",
-    vocab=(0, 1, 2),
-    max_seq_len=7,
-)
+@recipe("new-mirror-match-fraction", vocab=(0, 1, 2), max_seq_len=7)
 def mirror_match_fraction() -> SOp:
+    """The share of positions whose mirrored token is equal, everywhere."""
     # Nothing numerical may be None, and a look-up without a default might be.
     mirrored = gather(mirror_index(length()), default=0)
     same = SequenceMap(lambda x, y: x == y, tokens, mirrored).named("same")

@@ -36,45 +36,37 @@ def mode() -> SOp:
     return of_rank(smaller(key), constant(0)).named("mode")
 
 
-@up_to_three(
-    "new-most-frequent-token", "The most frequent token, the earliest of several, everywhere."
-)
+@up_to_three("new-most-frequent-token")
 def most_frequent_token() -> SOp:
+    """The most frequent token, the earliest of several, everywhere."""
     return mode()
 
 
-@recipe(
-    "new-mask-all-but-mode",
-    "0 instead of every token but the most frequent one, the earliest of several.",
-    vocab=(1, 2, 3, 4),
-    max_seq_len=7,
-)
+@recipe("new-mask-all-but-mode", vocab=(1, 2, 3, 4), max_seq_len=7)
 def mask_all_but_mode() -> SOp:
+    """0 instead of every token but the most frequent one, the earliest of several."""
     return SequenceMap(lambda x, y: x if x == y else 0, tokens, mode())
 
 
-@up_to_four(
-    "new-second-largest", "The second largest token, repeats counted, everywhere.", sampler="subset"
-)
+@up_to_four("new-second-largest", sampler="subset")
 def second_largest() -> SOp:
+    """The second largest token, repeats counted, everywhere."""
     return of_rank(larger(token_and_index()), constant(1))
 
 
-@up_to_four(
-    "new-value-range", "The largest minus the smallest token, everywhere.", sampler="subset"
-)
+@up_to_four("new-value-range", sampler="subset")
 def value_range() -> SOp:
+    """The largest minus the smallest token, everywhere."""
     key, top = token_and_index(), constant(0)
     maximum = of_rank(larger(key), top).named("maximum")
     minimum = of_rank(smaller(key), top).named("minimum")
     return SequenceMap(lambda x, y: x - y, maximum, minimum)
 
 
-@up_to_four(
-    "new-swap-max-to-front",
-    "The sequence with its first token and its largest, the earliest of several, exchanged.",
-)
+@up_to_four("new-swap-max-to-front")
 def swap_max_to_front() -> SOp:
+    """The sequence with its first token and its largest, the earliest of several, exchanged."""
+
     def origin(i: int, top: int) -> int:
         return top if i == 0 else 0 if i == top else i
 
@@ -83,11 +75,9 @@ def swap_max_to_front() -> SOp:
     return gather(SequenceMap(origin, indices, top).named("origin"))
 
 
-@up_to_four(
-    "new-first-repeat-index",
-    "The first position that repeats an earlier token, everywhere; 0 where none does.",
-)
+@up_to_four("new-first-repeat-index")
 def first_repeat_index() -> SOp:
+    """The first position that repeats an earlier token, everywhere; 0 where none does."""
     # Repeating positions come first, each by its index; 10 is more than any index.
     key = SequenceMap(lambda n, i: i if n else i + 10, earlier_equal(), indices).named("key")
     earliest = of_rank(smaller(key), constant(0), key)
@@ -97,22 +87,21 @@ def first_repeat_index() -> SOp:
 # The sorted sequence
 
 
-@up_to_four(
-    "new-argsort", "The index of the token that comes here in ascending order, ties in their order."
-)
+@up_to_four("new-argsort")
 def argsort() -> SOp:
+    """The index of the token that comes here in ascending order, ties in their order."""
     return of_rank(smaller(token_and_index()), indices, indices)
 
 
-@up_to_four(
-    "new-reverse-sorted", "The tokens in descending order, by sorting up and turning around."
-)
+@up_to_four("new-reverse-sorted")
 def reverse_sorted() -> SOp:
+    """The tokens in descending order, by sorting up and turning around."""
     return gather(mirror_index(length()), in_order(token_and_index()))
 
 
-@recipe("new-stable-partition-parity", "The odd tokens, then the even ones, each in their order.")
+@recipe("new-stable-partition-parity")
 def stable_partition_parity() -> SOp:
+    """The odd tokens, then the even ones, each in their order."""
     even = Map(lambda x: int(x % 2 == 0), tokens).named("even")
     return in_order(SequenceMap(lambda e, i: (e, i), even, indices).named("key"))
 
@@ -124,19 +113,15 @@ def successor_value() -> SOp:
     return of_rank(rank, following).named("successor")
 
 
-@up_to_four(
-    "new-next-larger-value",
-    "The token that follows this one in ascending order; the largest keeps its own.",
-)
+@up_to_four("new-next-larger-value")
 def next_larger_value() -> SOp:
+    """The token that follows this one in ascending order; the largest keeps its own."""
     return successor_value()
 
 
-@up_to_four(
-    "new-gap-to-next-larger",
-    "The distance from the token to the one that follows in ascending order, 0 for the largest.",
-)
+@up_to_four("new-gap-to-next-larger")
 def gap_to_next_larger() -> SOp:
+    """The distance from the token to the one that follows in ascending order, 0 for the largest."""
     return SequenceMap(lambda x, y: y - x, tokens, successor_value())
 
 
@@ -148,31 +133,23 @@ def drops() -> SOp:
     return SequenceMap(lambda x, y: max(x - y, 0), descending, following).named("drop")
 
 
-@up_to_four(
-    "new-sort-descending-gap",
-    "The drop from each item to the next one of the tokens in descending order, 0 for the last.",
-)
+@up_to_four("new-sort-descending-gap")
 def sort_descending_gap() -> SOp:
+    """The drop from each item to the next one of the tokens in descending order, 0 for the last."""
     return drops()
 
 
-@up_to_four(
-    "new-largest-sorted-gap",
-    "The largest gap between neighbours of the sorted sequence, everywhere.",
-    sampler="subset",
-)
+@up_to_four("new-largest-sorted-gap", sampler="subset")
 def largest_sorted_gap() -> SOp:
+    """The largest gap between neighbours of the sorted sequence, everywhere."""
     gap = drops()
     unique = SequenceMap(lambda x, i: (x, i), gap, indices).named("unique_drop")
     return of_rank(larger(unique), constant(0), gap)
 
 
-@up_to_four(
-    "new-sorted-run-count",
-    "The number of distinct tokens, everywhere, by counting steps in the sorted sequence.",
-    sampler="subset",
-)
+@up_to_four("new-sorted-run-count", sampler="subset")
 def sorted_run_count() -> SOp:
+    """The number of distinct tokens, everywhere, by counting steps in the sorted sequence."""
     ascending = in_order(token_and_index())
     step = SequenceMap(lambda x, before: x != before, ascending, back(1, ascending)).named("step")
     return Map(lambda count: count + 1, how_many(step))
@@ -181,13 +158,9 @@ def sorted_run_count() -> SOp:
 # Compacting: some positions first, then work on those
 
 
-@recipe(
-    "new-compact-first-occurrences",
-    "Every distinct token once, in the order of first occurrence, then zeros.",
-    vocab=(1, 2, 3, 4),
-    max_seq_len=7,
-)
+@recipe("new-compact-first-occurrences", vocab=(1, 2, 3, 4), max_seq_len=7)
 def compact_first_occurrences() -> SOp:
+    """Every distinct token once, in the order of first occurrence, then zeros."""
     seen = Map(lambda n: int(n > 0), earlier_equal()).named("seen_before")
     key = SequenceMap(lambda s, i: (s, i), seen, indices).named("key")
     distinct = how_many(seen, lambda s: not s)
@@ -195,14 +168,10 @@ def compact_first_occurrences() -> SOp:
     return SequenceMap(lambda x, keep: x if keep else 0, in_order(key), inside)
 
 
-@recipe(
-    "new-nonzero-palindrome",
-    "All 1 when the non-zero tokens, in their order, read the same backwards, else all 0.",
-    vocab=(0, 1, 2),
-    max_seq_len=7,
-    sampler="sparse",
-)
+@recipe("new-nonzero-palindrome", vocab=(0, 1, 2), max_seq_len=7, sampler="sparse")
 def nonzero_palindrome() -> SOp:
+    """All 1 when the non-zero tokens, in their order, read the same backwards, else all 0."""
+
     def mirrored(i: int, n: int) -> int:
         return n - 1 - i if i < n else i
 

@@ -8,13 +8,11 @@ it (`paper`) or, where we do not have that, `worked_out` by rule, and for a case
 its fold, which is ours (`cases.relations`).
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
+from graphcircuits.cases import stored
 from graphcircuits.cases.case import Case, SubjectDims
 from graphcircuits.cases.idioms import cases_in
 from graphcircuits.cases.interpbench import counting, maps, moving
@@ -28,10 +26,9 @@ CASES = {
 }
 
 
-@cache
 def released() -> Mapping[str, Mapping[str, Any]]:
     """What is known about every case's released subject, by id."""
-    return json.loads(files("graphcircuits").joinpath("data/interpbench.json").read_text("utf-8"))
+    return stored("interpbench")
 
 
 def cases() -> tuple[Case, ...]:

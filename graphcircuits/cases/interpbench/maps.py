@@ -21,7 +21,7 @@ def token_map(
     named: str = "map",
 ) -> Case:
     """The case whose program is `f` of every token."""
-    return ib_recipe(id, name, task, vocab=vocab)(lambda: Map(f, tokens).named(named))
+    return ib_recipe(id, name, task=task, vocab=vocab)(lambda: Map(f, tokens).named(named))
 
 
 def vowel_consonant_ratio(word: str) -> float:
@@ -272,50 +272,51 @@ MAPS = (
 # Several values of one position
 
 
-@ib_recipe("ib-15", "two-x-minus-index", "2*token - index.", vocab=(0, 1, 2, 3, 4), max_seq_len=5)
+@ib_recipe("ib-15", "two-x-minus-index", vocab=(0, 1, 2, 3, 4), max_seq_len=5)
 def two_x_minus_index() -> SOp:
+    """2*token - index."""
     pair = SequenceMap(lambda x, y: (x, y), tokens, tokens)
     triple = SequenceMap(lambda xy, z: (*xy, z), pair, indices)
     return Map(lambda xyz: xyz[0] + xyz[1] - xyz[2], triple)
 
 
-@ib_recipe("ib-26", "repeat-by-position", "Repeat the letter (index+1) times.", vocab=ABC)
+@ib_recipe("ib-26", "repeat-by-position", vocab=ABC)
 def repeat_by_position() -> SOp:
+    """Repeat the letter (index+1) times."""
     return SequenceMap(lambda x, i: x * (i + 1), tokens, indices)
 
 
-@ib_recipe(
-    "ib-40", "digit-sum", "Tens digit plus ones digit of the number.", vocab=tuple(range(29))
-)
+@ib_recipe("ib-40", "digit-sum", vocab=tuple(range(29)))
 def digit_sum() -> SOp:
+    """Tens digit plus ones digit of the number."""
     tens = Map(lambda x: x // 10, tokens).named("tens_place")
     ones = Map(lambda x: x % 10, tokens).named("ones_place")
     return SequenceMap(lambda x, y: x + y, tens, ones).named("sum_digits")
 
 
-@ib_recipe("ib-53", "increment-odd-index", "Add 1 at odd positions.")
+@ib_recipe("ib-53", "increment-odd-index")
 def increment_odd_index() -> SOp:
+    """Add 1 at odd positions."""
     odd = Map(lambda i: i % 2, indices).named("odd_index_marker")
     return SequenceMap(lambda x, flag: x + flag, tokens, odd).named("incremented_elements")
 
 
-@ib_recipe(
-    "ib-56",
-    "zero-every-third",
-    "Positions 2, 5, 8 (0-based) become 0, all others keep their value.",
-)
+@ib_recipe("ib-56", "zero-every-third")
 def zero_every_third() -> SOp:
+    """Positions 2, 5, 8 (0-based) become 0, all others keep their value."""
     third = Map(lambda i: int(i % 3 == 2), indices).named("every_third_numerical")
     return SequenceMap(lambda x, flag: 0 if flag else x, tokens, third).named("result_sequence")
 
 
-@ib_recipe("ib-106", "mask-index-1", "Keep only the element at index 1, 0 elsewhere.")
+@ib_recipe("ib-106", "mask-index-1")
 def mask_index_1() -> SOp:
+    """Keep only the element at index 1, 0 elsewhere."""
     return SequenceMap(lambda x, i: x if i == 1 else 0, tokens, indices)
 
 
-@ib_recipe("ib-130", "clip-2-7", "Clip to [2,7].", vocab=tuple(range(-15, 15)))
+@ib_recipe("ib-130", "clip-2-7", vocab=tuple(range(-15, 15)))
 def clip_2_7() -> SOp:
+    """Clip to [2,7]."""
     low = Map(lambda _: 2, tokens)
     high = Map(lambda _: 7, tokens)
     raised = SequenceMap(max, tokens, low)

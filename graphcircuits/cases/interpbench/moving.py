@@ -25,8 +25,9 @@ from graphcircuits.rasp import (
 )
 
 
-@ib_recipe("ib-2", "reverse", "Output the letters in reverse order.", vocab=LETTERS, causal=False)
+@ib_recipe("ib-2", "reverse", vocab=LETTERS, causal=False)
 def reverse() -> SOp:
+    """Output the letters in reverse order."""
     length = length_of(tokens, selector="all_true_selector")
     distance_to_end = SequenceMap(lambda n, i: n - i, length, indices).named("opp_idx")
     mirror = Map(lambda d: d - 1, distance_to_end).named("opp_idx-1")
@@ -48,7 +49,7 @@ def prefix_fraction() -> SOp:
 prefix_fraction_x = ib_recipe(
     "ib-3",
     "prefix-fraction-x",
-    "Running fraction of 'x' among the tokens up to and including each position.",
+    task="Running fraction of 'x' among the tokens up to and including each position.",
     vocab=("a", "b", "c", "x"),
     max_seq_len=5,
 )(prefix_fraction)
@@ -56,19 +57,15 @@ prefix_fraction_x = ib_recipe(
 prefix_fraction_x_long = ib_recipe(
     "ib-39",
     "prefix-fraction-x-long",
-    "Running fraction of 'x', with 26 letters and longer sequences.",
+    task="Running fraction of 'x', with 26 letters and longer sequences.",
     vocab=LETTERS,
     max_seq_len=60,
 )(prefix_fraction)
 
 
-@ib_recipe(
-    "ib-4",
-    "bracket-pair-balance",
-    "Running fraction of '(' minus running fraction of ')'.",
-    vocab=("(", ")", "a", "b", "c"),
-)
+@ib_recipe("ib-4", "bracket-pair-balance", vocab=("(", ")", "a", "b", "c"))
 def bracket_pair_balance() -> SOp:
+    """Running fraction of '(' minus running fraction of ')'."""
     is_open = numerical(Map(lambda x: int(x == "("), tokens)).named("bools_open")
     is_close = numerical(Map(lambda x: int(x == ")"), tokens)).named("bools_close")
     opens = running_fraction(is_open).named("opens")
@@ -76,13 +73,10 @@ def bracket_pair_balance() -> SOp:
     return numerical(LinearSequenceMap(opens, closes, 1.0, -1.0)).named("pair_balance")
 
 
-@ib_recipe(
-    "ib-11",
-    "same-length-mean",
-    "For each word, output the mean word length over words with equal length, i.e. its own length.",
-    vocab=WORDS,
-)
+@ib_recipe("ib-11", "same-length-mean", vocab=WORDS)
 def same_length_mean() -> SOp:
+    """For each word, output the mean word length over words with equal length, i.e. its own
+    length."""
     length = Map(len, tokens)
     return Aggregate(Select(length, length, Comparison.EQ), length)
 
@@ -93,50 +87,34 @@ def _direction(before: int, after: int) -> str:
     return "increasing" if before < after else "decreasing"
 
 
-@ib_recipe(
-    "ib-13",
-    "trend-before-fix",
-    "Whether the digits are rising, falling or constant around each position, from the previous "
-    "and the next digit; the public program before its fix of 2024-09-09.",
-    vocab=(0, 1, 2),
-    causal=False,
-)
+@ib_recipe("ib-13", "trend-before-fix", vocab=(0, 1, 2), causal=False)
 def trend_before_fix() -> SOp:
+    """Whether the digits are rising, falling or constant around each position, from the previous
+    and the next digit; the public program before its fix of 2024-09-09."""
     from_previous = SequenceMap(_direction, shift_by(1), tokens)
     # The public program called a step down to the next digit increasing; so do we.
     to_next = SequenceMap(lambda now, after: _direction(after, now), tokens, shift_by(-1))
     return SequenceMap(lambda x, y: x if y == "constant" else y, from_previous, to_next)
 
 
-@ib_recipe(
-    "ib-13-fixed",
-    "trend",
-    "Whether the digits are rising, falling or constant towards the next digit; the public program "
-    "of ib-13 since its fix of 2024-09-09.",
-    vocab=(0, 1, 2),
-    causal=False,
-)
+@ib_recipe("ib-13-fixed", "trend", vocab=(0, 1, 2), causal=False)
 def trend() -> SOp:
+    """Whether the digits are rising, falling or constant towards the next digit; the public program
+    of ib-13 since its fix of 2024-09-09."""
     return SequenceMap(_direction, tokens, shift_by(-1))
 
 
-@ib_recipe(
-    "ib-19",
-    "drop-repeats",
-    "Keep the token unless it equals the previous token, then None.",
-    vocab=ABC,
-    max_seq_len=15,
-)
+@ib_recipe("ib-19", "drop-repeats", vocab=ABC, max_seq_len=15)
 def drop_repeats() -> SOp:
+    """Keep the token unless it equals the previous token, then None."""
     return SequenceMap(
         lambda now, before: now if now != before else None, tokens, shift_by(1)
     ).named("sequential_duplicate_removal")
 
 
-@ib_recipe(
-    "ib-21", "unique-tokens", "Keep the first occurrence of every token, None elsewhere.", vocab=ABC
-)
+@ib_recipe("ib-21", "unique-tokens", vocab=ABC)
 def unique_tokens() -> SOp:
+    """Keep the first occurrence of every token, None elsewhere."""
     place = SequenceMap(lambda x, i: (x, i), tokens, indices)
     same_so_far = Select(place, place, lambda key, query: key[0] == query[0] and key[1] <= query[1])
     count = SelectorWidth(same_so_far)
@@ -145,29 +123,26 @@ def unique_tokens() -> SOp:
     return Aggregate(is_first, tokens).named("unique_tokens")
 
 
-@ib_recipe("ib-24", "self-lookup", "Copy the token by attending to the own position.", vocab=ABC)
+@ib_recipe("ib-24", "self-lookup", vocab=ABC)
 def self_lookup() -> SOp:
+    """Copy the token by attending to the own position."""
     itself = Select(indices, indices, Comparison.EQ)
     return Aggregate(itself, tokens).named("first_occurrence")
 
 
-@ib_recipe(
-    "ib-58",
-    "mirror-first-half",
-    "Write the mirrored first half over the second half.",
-    causal=False,
-)
+@ib_recipe("ib-58", "mirror-first-half", causal=False)
 def mirror_first_half() -> SOp:
+    """Write the mirrored first half over the second half."""
     length = length_of(tokens, selector="all_true_selector")
     origin = SequenceMap(lambda i, n: n - 1 - i if i >= n // 2 else i, indices, length)
     from_origin = Select(indices, origin, Comparison.EQ).named("mirror_selector")
     return Aggregate(from_origin, tokens).named("mirrored_sequence")
 
 
-@ib_recipe(
-    "ib-93", "swap-odd-pairs", "Swap positions (1,2),(3,4),...; the first stays.", causal=False
-)
+@ib_recipe("ib-93", "swap-odd-pairs", causal=False)
 def swap_odd_pairs() -> SOp:
+    """Swap positions (1,2),(3,4),...; the first stays."""
+
     def partner(i: int, n: int) -> int:
         if i == 0 or (i == n - 1 and n % 2 == 0):
             return i
@@ -178,8 +153,9 @@ def swap_odd_pairs() -> SOp:
     return Aggregate(Select(indices, origin, Comparison.EQ), tokens)
 
 
-@ib_recipe("ib-97", "scale-by-max", "Divide by the maximum (0 if the maximum is 0).", causal=False)
+@ib_recipe("ib-97", "scale-by-max", causal=False)
 def scale_by_max() -> SOp:
+    """Divide by the maximum (0 if the maximum is 0)."""
     length = length_of(tokens, selector="all_true_selector")
     # The index breaks ties, so exactly one position counts as the maximum.
     ranked = SequenceMap(lambda x, i: (x, i), tokens, indices)
@@ -192,13 +168,10 @@ def scale_by_max() -> SOp:
     )
 
 
-@ib_recipe(
-    "ib-103",
-    "swap-consecutive",
-    "Swap positions (0,1),(2,3),...; an unpaired last one stays.",
-    causal=False,
-)
+@ib_recipe("ib-103", "swap-consecutive", causal=False)
 def swap_consecutive() -> SOp:
+    """Swap positions (0,1),(2,3),...; an unpaired last one stays."""
+
     def partner(i: int, n: int) -> int:
         if i == n - 1 and n % 2 == 1:
             return i
@@ -209,30 +182,25 @@ def swap_consecutive() -> SOp:
     return Aggregate(Select(indices, origin, Comparison.EQ), tokens)
 
 
-@ib_recipe(
-    "ib-110", "insert-zeros", "Element i//2 at even positions, 0 at odd positions.", causal=False
-)
+@ib_recipe("ib-110", "insert-zeros", causal=False)
 def insert_zeros() -> SOp:
+    """Element i//2 at even positions, 0 at odd positions."""
     stretched = Aggregate(Select(indices, indices, lambda key, query: key == query // 2), tokens)
     return SequenceMap(lambda x, i: x if i % 2 == 0 else 0, stretched, indices)
 
 
-@ib_recipe("ib-111", "last-then-zeros", "Last element at position 0, 0 elsewhere.", causal=False)
+@ib_recipe("ib-111", "last-then-zeros", causal=False)
 def last_then_zeros() -> SOp:
+    """Last element at position 0, 0 elsewhere."""
     last_index = Map(lambda n: n - 1, length_of(tokens))
     is_last = Select(indices, last_index, Comparison.EQ).named("last_element_selector")
     last = Aggregate(is_last, tokens).named("last_element_sequence")
     return SequenceMap(lambda x, i: x if i == 0 else 0, last, indices)
 
 
-@ib_recipe(
-    "ib-113",
-    "reverse-if-sorted",
-    "Reverse the sequence if ascending, else unchanged.",
-    vocab=TO_29,
-    causal=False,
-)
+@ib_recipe("ib-113", "reverse-if-sorted", vocab=TO_29, causal=False)
 def reverse_if_sorted() -> SOp:
+    """Reverse the sequence if ascending, else unchanged."""
     previous = Aggregate(
         Select(indices, indices, lambda key, query: key == max(query - 1, 0)), tokens
     )

@@ -34,34 +34,31 @@ def minimum(key: SOp) -> SOp:
     return of_rank(smaller(key), constant(0)).named("minimum")
 
 
-@recipe("tb-max-element", "The largest token, everywhere.", sampler="subset")
+@recipe("tb-max-element", sampler="subset")
 def max_element() -> SOp:
+    """The largest token, everywhere."""
     return maximum(token_and_index())
 
 
-@recipe("tb-min-element", "The smallest token, everywhere.", sampler="subset")
+@recipe("tb-min-element", sampler="subset")
 def min_element() -> SOp:
+    """The smallest token, everywhere."""
     key = token_and_index()
     not_smaller = SelectorWidth(Select(key, key, Comparison.GEQ)).named("not_smaller")
     return of_rank(not_smaller, length())
 
 
-@up_to_four(
-    "tb-rescale-by-max",
-    "The token divided by the largest token (by 1 when that is 0).",
-    sampler="subset",
-)
+@up_to_four("tb-rescale-by-max", sampler="subset")
 def rescale_by_max() -> SOp:
+    """The token divided by the largest token (by 1 when that is 0)."""
     divisor = Map(lambda most: most or 1, maximum(token_and_index())).named("divisor")
     return SequenceMap(lambda x, y: x / y, tokens, divisor)
 
 
-@up_to_four(
-    "tb-rescale",
-    "The tokens rescaled so that the smallest is 0 and the largest 1; all 1 when they are equal.",
-    sampler="subset",
-)
+@up_to_four("tb-rescale", sampler="subset")
 def rescale() -> SOp:
+    """The tokens rescaled so that the smallest is 0 and the largest 1; all 1 when they are
+    equal."""
     key = token_and_index()
     least, most = minimum(key), maximum(key)
     spread = SequenceMap(lambda x, y: x - y, most, least).named("spread")
@@ -69,12 +66,10 @@ def rescale() -> SOp:
     return SequenceMap(lambda x, y: x / y if y else 1.0, above, spread)
 
 
-@up_to_four(
-    "tb-swap-min-max",
-    "Every largest token replaced by the smallest one and the other way round.",
-    sampler="subset",
-)
+@up_to_four("tb-swap-min-max", sampler="subset")
 def swap_min_max() -> SOp:
+    """Every largest token replaced by the smallest one and the other way round."""
+
     def swapped(x: int, ends: tuple[int, int]) -> int:
         low, high = ends
         return {low: high, high: low}.get(x, x)
@@ -85,6 +80,7 @@ def swap_min_max() -> SOp:
 
 
 def median() -> SOp:
+    """The median, everywhere: the mean of the two middle tokens of an even length."""
     rank, n = smaller(token_and_index()), length()
     below = of_rank(rank, Map(lambda n: last(n) // 2, n).named("lower_middle"))
     above = of_rank(rank, Map(lambda n: n // 2, n).named("upper_middle"))
@@ -93,36 +89,28 @@ def median() -> SOp:
 
 # TracrBench has the median and the sort twice, under two names.
 compute_median, set_to_median = (
-    recipe(id, "The median, everywhere: the mean of the two middle tokens of an even length.")(
-        median
-    )
-    for id in ("tb-compute-median", "tb-set-to-median")
+    recipe(id)(median) for id in ("tb-compute-median", "tb-set-to-median")
 )
 
 
 def ascending() -> SOp:
+    """The tokens in ascending order."""
     return of_rank(smaller(token_and_index()), indices)
 
 
-sort, sorting = (
-    recipe(id, "The tokens in ascending order.")(ascending) for id in ("tb-sort", "tb-sorting")
-)
+sort, sorting = (recipe(id)(ascending) for id in ("tb-sort", "tb-sorting"))
 
 
-@recipe(
-    "tb-sort-unique",
-    "The tokens in ascending order, when they are distinct; "
-    "of equal ones the first is written and the others leave a None.",
-)
+@recipe("tb-sort-unique")
 def sort_unique() -> SOp:
+    """The tokens in ascending order, when they are distinct; of equal ones the first is written
+    and the others leave a None."""
     return of_rank(smaller(tokens), indices)
 
 
-@recipe(
-    "tb-sort-freq",
-    "The tokens in the order of how often they occur, most frequent first, ties in their order.",
-)
+@recipe("tb-sort-freq")
 def sort_freq() -> SOp:
+    """The tokens in the order of how often they occur, most frequent first, ties in their order."""
     rarity = Map(lambda count: -count, frequency()).named("rarity")
     key = SequenceMap(lambda x, i: (x, i), rarity, indices).named("key")
     return of_rank(smaller(key), indices)

@@ -129,7 +129,7 @@ def case_features(reading: Reading) -> Float[Tensor, " column"]:
     """What a case looks like as a whole: the mean of every column of its table."""
     if not isinstance(reading.content, InvariantTables):
         raise ValueError("familiarity is measured on invariants, got features.")
-    return reading.content.nodes.double().mean(0).cpu()
+    return reading.content.nodes.mean(0).double().cpu()
 
 
 def disagreement(logits: Float[Tensor, "member edge"]) -> float:

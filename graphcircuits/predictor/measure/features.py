@@ -27,7 +27,7 @@ from torch import Tensor
 
 from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import Block, ComponentGraph
-from graphcircuits.subject.norms import norm_scale
+from graphcircuits.subject.components import norm_scale
 from graphcircuits.subject.sites import Factors, Interfaces
 from graphcircuits.subject.transformer import Run, Transformer
 from graphcircuits.task.pairs import Pairs

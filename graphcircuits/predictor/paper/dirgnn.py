@@ -13,12 +13,14 @@ one whose time stays linear on subjects of a million edges.
 Paper: Graph Learning Models, DirGNN; the block of Scalable Message Passing Neural Networks.
 """
 
+from dataclasses import dataclass
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from graphcircuits.predictor.block import Branch, check_sizes, feed_forward, linear
-from graphcircuits.predictor.paper.transform import Neighbourhoods, Piece
+from graphcircuits.predictor.paper.transform import Neighbourhoods
 
 AT_ONCE, GPU_AT_ONCE = 2**12, 2**19
 """Nodes of a large graph that are computed at once where no gradient is wanted: fewer, and calls
@@ -52,23 +54,46 @@ class DirectedGraphConv(nn.Module):
         self.root = linear(width, width, generator)
 
     def forward(
-        self, h: Float[Tensor, "*context node width"], n: Neighbourhoods | Piece
+        self, h: Float[Tensor, "*context node width"], n: "Neighbourhoods | Piece"
     ) -> Float[Tensor, "*context node width"]:
-        before, after = n.sums(h)
+        if isinstance(n, Piece):
+            return n.add_messages(self.root(h))
+        before, after = self.messages(*n.sums(h), n.degrees)
+        return self.root(h) + before + after
+
+    def messages(
+        self,
+        before: Float[Tensor, "*set width"],
+        after: Float[Tensor, "*other_set width"],
+        degrees: tuple[Tensor, Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """What nodes hear, from sums over their predecessors and over their successors."""
         if self.aggregation == "mean":
-            n_before, n_after = (degree.to(h).clamp_min(1) for degree in n.degrees)
+            n_before, n_after = (degree.to(before).clamp_min(1) for degree in degrees)
             before, after = before / n_before, after / n_after
-        # The sums of a piece have been mapped before they were handed to its nodes.
-        if isinstance(n, Neighbourhoods):
-            before, after = self.incoming(before), self.outgoing(after)
-        return self.root(h) + (1 - self.alpha) * before + self.alpha * after
+        return (1 - self.alpha) * self.incoming(before), self.alpha * self.outgoing(after)
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Some nodes of a large graph, and what they hear."""
+
+    reading: Int[Tensor, " node"]
+    run: Int[Tensor, " node"]
+    before: Float[Tensor, "group width"]
+    after: Float[Tensor, "run width"]
+
+    def add_messages(self, h: Float[Tensor, "node width"]) -> Float[Tensor, "node width"]:
+        """The states with what each node hears added to them, in place."""
+        h += self.before.index_select(0, self.reading)
+        return h.add_(self.after.index_select(0, self.run))
 
 
 class _ActivatedConv(DirectedGraphConv):
     def forward(
         self, h: Float[Tensor, "*context node width"], n: Neighbourhoods | Piece
     ) -> Float[Tensor, "*context node width"]:
-        return nn.functional.silu(super().forward(h, n))
+        return nn.functional.silu(super().forward(h, n), inplace=not torch.is_grad_enabled())
 
 
 class DirGNN(nn.Module):
@@ -107,30 +132,34 @@ class DirGNN(nn.Module):
     ) -> Float[Tensor, "*context node width"]:
         """`noise` draws what dropout drops, in training only."""
         size = GPU_AT_ONCE if h.is_cuda else AT_ONCE
-        in_pieces = h.ndim == 2 and n.n_nodes > size and n.order is None
+        in_pieces = h.ndim == 2 and n.n_nodes > size and n.order is None and not self.training
         if in_pieces and not torch.is_grad_enabled():
-            return self._in_pieces(h, n, size, noise)
+            return self._in_pieces(h, n, size)
         for convolution, feed in zip(self.convolutions, self.feed_forwards, strict=True):
             h = feed(convolution(h, n, noise=noise), noise=noise)
         return h
 
     def _in_pieces(
-        self,
-        h: Float[Tensor, "node width"],
-        n: Neighbourhoods,
-        size: int,
-        noise: torch.Generator | None,
+        self, h: Float[Tensor, "node width"], n: Neighbourhoods, size: int
     ) -> Float[Tensor, "node width"]:
         """The same of a large graph, some nodes at a time: what a layer computes on the way stays
         in the caches. At 1.6 million edges that is 15 s and 1.7 GiB instead of 45 s and 3.4 GiB.
+
+        Messages are made for sets of nodes and not for nodes: there are as many as components.
         """
+        n.check(h)
+        slices = [slice(start, start + size) for start in range(0, len(h), size)]
         made = torch.empty_like(h)
         for convolution, feed in zip(self.convolutions, self.feed_forwards, strict=True):
             assert isinstance(convolution, Branch)
-            conv = convolution.branch
+            assert isinstance(feed, Branch)
+            conv, quick = convolution.branch, convolution.norm.quick
             assert isinstance(conv, DirectedGraphConv)
-            for piece in n.pieces(h, size, convolution.norm, (conv.incoming, conv.outgoing)):
-                states = convolution(h[piece.nodes], piece, noise=noise)
-                made[piece.nodes] = feed(states, noise=noise)
+            sums = n.sums_by_set((quick(x) for x in h.split(size)), h)
+            messages = conv.messages(*sums, n.degrees_by_set)
+            for here in slices:
+                piece = Piece(n.reading[here], n.runs[0][here], *messages)
+                states = convolution(h[here], piece, normed=quick(h[here]))
+                made[here] = feed(states, normed=feed.norm.quick(states))
             h = made
         return made

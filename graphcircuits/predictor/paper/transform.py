@@ -19,7 +19,7 @@ itself, the writers it completes).
 Paper: Graph Transformations, and the connectivity conditions in Graph Learning Models.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -156,44 +156,47 @@ class Neighbourhoods:
         return sum_over_predecessors(h, self), sum_over_successors(h, self)
 
     @cached_property
-    def members_by_node(self) -> tuple[Int[Tensor, " member"], Int[Tensor, " member"]]:
-        """`member_node` and `member_group`, sorted by node."""
+    def runs(self) -> tuple[Int[Tensor, " node"], Int[Tensor, " member"], Int[Tensor, " member"]]:
+        """The number of each node's run, that is of nodes which follow each other and are in the
+        same sets, as the edges of a reader are; then of every set of a run the run, and the set."""
         by_node = self.member_node.argsort(stable=True)
-        return self.member_node[by_node], self.member_group[by_node]
+        node, group = self.member_node[by_node], self.member_group[by_node]
+        count = torch.bincount(node, minlength=self.n_nodes)
+        # The same member of the node before, where both are in as many sets.
+        before = torch.arange(len(node), device=node.device) - count[node]
+        starts = count != count.roll(1)
+        starts[node[group != group[before.clamp_min(0)]]] = True
+        starts[:1] = True
+        run_of = starts.cumsum(0) - 1
+        first = starts[node]
+        return run_of, run_of[node[first]], group[first]
 
-    def pieces(
-        self,
-        h: Float[Tensor, "node width"],
-        size: int,
-        norm: Callable[[Tensor], Tensor],
-        maps: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]],
-    ) -> "list[Piece]":
-        """The nodes in pieces of `size`, each with the sums over its neighbours of `norm(h)`.
+    def sums_by_set(
+        self, pieces: Iterable[Float[Tensor, "some width"]], like: Float[Tensor, "_ width"]
+    ) -> tuple[Float[Tensor, "group width"], Float[Tensor, "run width"]]:
+        """The sum of states over the members of each set, the predecessors of whoever reads it,
+        and over the successors of the nodes of each run. Not for complete DAGs.
 
-        Sums over predecessors and over successors go through linear `maps`, which are applied to
-        sets and not to nodes: there are as many sets as components. Memory beside `h` is that of a
-        piece and of the sets. Not for complete DAGs.
+        `pieces` are the states of all nodes in their order, some at a time. There are as many sets
+        and runs as components, so these sums are small.
         """
-        self.check(h)
-        node, group = self.members_by_node
-        starts = range(0, self.n_nodes, size)
-        bounds = torch.tensor([*starts, self.n_nodes], device=node.device)
-        counts = torch.searchsorted(node, bounds).diff().tolist()
-        cut = zip(starts, node.split(counts), group.split(counts), strict=True)
-        before, after = h.new_zeros(2, self.n_groups + 1, h.shape[-1])
-        before_degree, after_degree = self.degrees
-        pieces = []
-        for start, nodes, groups in cut:
-            here = slice(start, start + size)
-            rows, reading = nodes - start, self.reading[here]
-            normed = norm(h[here])
-            before.index_add_(0, groups, normed.index_select(0, rows))
-            after.index_add_(0, reading, normed)
-            degrees = before_degree[here], after_degree[here]
-            pieces.append(Piece(here, reading, rows, groups, before, after, degrees))
-        for sums, linear in zip((before, after), maps, strict=True):
-            sums.copy_(linear(sums))
-        return pieces
+        run_of, run, group = self.runs
+        by_run = like.new_zeros(int(run_of[-1]) + 1, like.shape[-1])
+        by_reading = like.new_zeros(self.n_groups + 1, like.shape[-1])
+        start = 0
+        for states in pieces:
+            here = slice(start, start + len(states))
+            by_run.index_add_(0, run_of[here], states)
+            by_reading.index_add_(0, self.reading[here], states)
+            start = here.stop
+        before = torch.zeros_like(by_reading).index_add_(0, group, by_run[run])
+        return before, torch.zeros_like(by_run).index_add_(0, run, by_reading[group])
+
+    @cached_property
+    def degrees_by_set(self) -> tuple[Float[Tensor, "group 1"], Float[Tensor, "run 1"]]:
+        """How many members each set has, and how many successors the nodes of each run."""
+        ones = torch.ones(self.n_nodes, 1, device=self.group_of.device)
+        return self.sums_by_set([ones], ones)
 
     @cached_property
     def tiles(self) -> tuple[Tile, ...]:
@@ -231,27 +234,6 @@ class Neighbourhoods:
         row = torch.full_like(self.group_of, len(listed))
         row[listed] = torch.arange(len(listed), device=listed.device)
         return row
-
-
-@dataclass(frozen=True, eq=False)
-class Piece:
-    """Some nodes of a large graph, with what their sums over neighbours are made of."""
-
-    nodes: slice
-    reading: Int[Tensor, " node"]
-    member_row: Int[Tensor, " member"]
-    member_group: Int[Tensor, " member"]
-    members: Float[Tensor, "group width"]
-    """Sums over the nodes in each set."""
-    readers: Float[Tensor, "group width"]
-    """Sums over the nodes that read each set."""
-    degrees: tuple[Float[Tensor, "node 1"], Float[Tensor, "node 1"]]
-
-    def sums(self, h: Float[Tensor, "node width"]) -> tuple[Tensor, Tensor]:
-        """As `Neighbourhoods.sums`, at these nodes, and mapped."""
-        heard = self.readers.index_select(0, self.member_group)
-        after = torch.zeros_like(h).index_add_(0, self.member_row, heard)
-        return self.members.index_select(0, self.reading), after
 
 
 def neighbourhoods(

@@ -188,10 +188,10 @@ class Sides:
 def prepare(case_id: str, folder: Path, steps: int) -> tuple[list[str], dict[str, Sides]]:
     """Write the peer's files; give the names of our edges and both sides of every method."""
     from graphcircuits import load_case
-    from graphcircuits.adapters.interpbench import export_interpbench
     from graphcircuits.methods import METHODS
     from graphcircuits.methods.acdc import THRESHOLDS
     from graphcircuits.methods.gates import START
+    from lab.benchmarks.interpbench_export import export_interpbench
 
     case = load_case(case_id)
     subject = case.subject()

@@ -154,11 +154,11 @@ def next_of_previous() -> Any:
 
 def prepare(folder: Path) -> Callable[[dict[str, Any], int, int], Tensor]:
     """Write the peer's files; give a function that times our step under given settings."""
-    from graphcircuits.adapters.interpbench import export_interpbench
     from graphcircuits.cases.architectures import subject_config
     from graphcircuits.cases.prepare import case_exchange
     from graphcircuits.fleets.train import SiitConfig, train_fleet
     from graphcircuits.subject.transformer import Transformer
+    from lab.benchmarks.interpbench_export import export_interpbench
 
     case = next_of_previous()
     generator = torch.Generator().manual_seed(0)

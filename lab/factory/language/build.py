@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from graphcircuits.io.files import write_json, writing
+from graphcircuits.io.files import write_json
 from lab.factory.language import folder as folders
 from lab.factory.language.designs import Design
 from lab.factory.language.model import LanguageConfig, ModelJob
 from lab.factory.language.text import collect, installed_roots
 from lab.factory.language.tokens import bigram_loss, encode, make_tokenizer
 from lab.factory.language.workers import Watch, make_each
+from lab.files import writing
 
 
 def make_models(

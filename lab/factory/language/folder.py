@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from graphcircuits.cases.collection import REPORT
-from graphcircuits.io.files import StoreError, hold, read_json, short, write_json
+from graphcircuits.io.files import StoreError, read_json, short, write_json
 from graphcircuits.io.store import check_version, origin
 from graphcircuits.jobs.command import driver_command
 from lab.factory.language.report import check_report
+from lab.files import hold
 
 LAYOUT = 1
 MANIFEST, FAILED = "language.json", "failed"

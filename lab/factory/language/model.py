@@ -22,10 +22,11 @@ from torch import Tensor
 from graphcircuits.adapters.hf import no_bar
 from graphcircuits.adapters.hf_families import load_transformers
 from graphcircuits.adapters.load import load_model
-from graphcircuits.io.files import read_json, writing
+from graphcircuits.io.files import read_json
 from lab.factory.language import folder as folders
 from lab.factory.language.designs import Design
 from lab.factory.language.train import held_out_loss, task_shares, train
+from lab.files import writing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

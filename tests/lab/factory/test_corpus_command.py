@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from graphcircuits.cases import shards
 from graphcircuits.cases.build import Finished
-from graphcircuits.cases.shards import MANIFEST
-from lab.factory import making
+from graphcircuits.cases.collection import MANIFEST
+from lab.factory import making, shards
 from lab.factory.making import Remeasured
 from tests.cases.small import BUILD, PLAN, all_files, instantly, unmeasured
 from tests.commands.test_interrupt import heard, pressing  # noqa: F401  a fixture

@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 
-from graphcircuits.cases.collection import load_corpus
+from graphcircuits.cases.collection import MANIFEST, load_corpus, shard_path
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.prepare import Prepared, find_case, prepare
-from graphcircuits.cases.shards import MANIFEST, CorpusConfig, Manifest, shard_path
 from graphcircuits.fleets.recipes import recipe
 from graphcircuits.io import store
 from graphcircuits.io.store import StoreError, load_artifact, save_artifact
 from lab.factory import making as module
 from lab.factory.making import begin, build_of, make, measure_again
-from lab.factory.shards import write_manifest
+from lab.factory.shards import CorpusConfig, Manifest, write_manifest
 from tests.cases.small import CONFIG, FAILING, PLAN, all_files, begun, instantly, quick, unmeasured
 from tests.tiers import some
 

@@ -10,12 +10,13 @@ import pytest
 
 from graphcircuits.cases import case_ids
 from graphcircuits.cases.architectures import subject_config
+from graphcircuits.cases.collection import Shard
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.prepare import find_case
-from graphcircuits.cases.shards import CorpusConfig, Shard
 from graphcircuits.subject.transformer import TransformerConfig
 from lab.factory import plan as module
 from lab.factory.plan import plan
+from lab.factory.shards import CorpusConfig
 
 
 @pytest.fixture

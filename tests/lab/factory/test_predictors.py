@@ -13,7 +13,7 @@ import pytest
 import torch
 import typer
 
-from graphcircuits.cases.shards import MANIFEST
+from graphcircuits.cases.collection import MANIFEST
 from graphcircuits.io.config import build_config
 from graphcircuits.io.store import Artifact, load_artifact, save_artifact
 from graphcircuits.jobs.runner import IN_PROCESS

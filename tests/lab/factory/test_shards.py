@@ -9,21 +9,17 @@ import pytest
 import torch
 
 from graphcircuits import __version__
-from graphcircuits.cases.shards import (
-    CorpusConfig,
-    KeptShard,
-    Manifest,
-    read_manifest,
-    read_shard,
-    shard_path,
-)
+from graphcircuits.cases.collection import FinishedShard, read_shard, shard_path
 from graphcircuits.io.store import StoreError, load_artifact, save_artifact
 from lab.factory import shards as module
 from lab.factory.shards import (
+    CorpusConfig,
+    Manifest,
     ShardContent,
     check_settings,
     command_of,
     in_words,
+    read_manifest,
     still_there,
     write_manifest,
     write_shard,
@@ -41,18 +37,18 @@ def content() -> ShardContent:
 
 
 def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    manifest = Manifest(CONFIG, PLAN, {PLAN[1].name: KeptShard("abc", 2, 0, 0)})
+    manifest = Manifest(CONFIG, PLAN, {PLAN[1].name: FinishedShard("abc", 2, 0, 0)})
     write_manifest(tmp_path, manifest)
     assert read_manifest(tmp_path) == manifest
     assert manifest.unfinished == (PLAN[0], PLAN[2])
-    later = manifest.keeping({**manifest.kept, PLAN[0].name: KeptShard("x", 1, 1, 0)})
+    later = manifest.keeping({**manifest.kept, PLAN[0].name: FinishedShard("x", 1, 1, 0)})
     assert list(later.kept) == [PLAN[0].name, PLAN[1].name]
 
 
 def test_a_shard_holds_subjects_reports_and_reasons(tmp_path: Path) -> None:
     kept = write_shard(tmp_path, PLAN[0], CONFIG, content())
     found = read_shard(tmp_path, PLAN[0].name, kept)
-    assert kept == KeptShard(found.sha256, passed=1, failed=1, refused=1)
+    assert kept == FinishedShard(found.sha256, passed=1, failed=1, refused=1)
     subject = content().subjects[PLAN[0].orders[0].id]
     for name, weight in subject.weights.items():
         assert torch.equal(found.tensors[f"{PLAN[0].orders[0].id}/{name}"], weight)

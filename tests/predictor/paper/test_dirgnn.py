@@ -199,7 +199,7 @@ def test_large_graphs_are_computed_in_pieces(
 ) -> None:
     """To rounding: numbers are added up in another order. The states that came stay as they are."""
     n = neighbourhoods(GRAPHS["grouped"], transformation)
-    model = DirGNN(4, 3, aggregation=aggregation).double()
+    model = DirGNN(4, 3, aggregation=aggregation).double().eval()
     h = states(n.n_nodes, 4)
     given = h.clone()
     expected = model(h, n)

@@ -115,14 +115,13 @@ def test_sums_of_pieces_are_those_of_the_graph(
 ) -> None:
     n = neighbourhoods(GRAPHS[name], transformation)
     h = states(n.n_nodes, 3)
-    pieces = n.pieces(h, size, torch.sin, (torch.neg, torch.neg))
-    sums = [piece.sums(h[piece.nodes]) for piece in pieces]
-    for found, expected in zip(zip(*sums, strict=True), n.sums(h.sin()), strict=True):
-        torch.testing.assert_close(-torch.cat(found), expected, rtol=0, atol=1e-12)
-    for found, expected in zip(
-        zip(*(p.degrees for p in pieces), strict=True), n.degrees, strict=True
-    ):
-        assert torch.equal(torch.cat(found), expected)
+    run_of = n.runs[0]
+    before, after = n.sums_by_set(h.split(size), h)
+    for found, expected in zip((before[n.reading], after[run_of]), n.sums(h), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    n_before, n_after = n.degrees_by_set
+    assert torch.equal(n_before[n.reading], n.degrees[0])
+    assert torch.equal(n_after[run_of], n.degrees[1])
 
 
 @settings(max_examples=25)
