@@ -161,12 +161,19 @@ def bench(
         why = "no subject is shipped" if subjects is None else "no case of the corpus"
         say(f"left out, {why}: {', '.join(left_out)}", err=True)
     report = _run(config, out, fresh=fresh, processes=processes, ray=ray)
+    undrawn = missing_library("the box plot")
+    if report.runs and undrawn:
+        say(f"no box plot: {undrawn[0]}", err=True)
+
+    def draw(path: Path) -> None:
+        save_figure(report.plot(), path)
+
     saved = save(
         {
             out: lambda folder: report.write(folder).values(),
             markdown: report.write_page,
-            out / "boxplot.svg": lambda path: _plot_if_possible(report, path),
-            plot: lambda path: save_figure(report.plot(), path),
+            None if undrawn else out / "boxplot.svg": draw,
+            plot: draw,
         }
         if report.runs
         else {}
@@ -189,16 +196,6 @@ def _idle_labels(fleet: str, labels: str | None, level: str | None) -> list[str]
     if fleet != "natural" or not given:
         return []
     return [f"{' and '.join(given)} would compare with a circuit, and natural subjects have none"]
-
-
-def _plot_if_possible(report: "Report", path: Path) -> tuple[Path, ...]:
-    """Draw the box plot if that can be done here."""
-    try:
-        report.plot(path)
-    except ImportError as error:
-        say(f"no box plot: {error}", err=True)
-        return ()
-    return (path,)
 
 
 def _run(

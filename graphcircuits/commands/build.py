@@ -108,7 +108,7 @@ def build(
         _weightless(fleet, strict_weight, edge_weight),
         checks.in_range("--steps", steps, 1),
         checks.in_range("--rows", rows, 2),
-        [] if lr is None else checks.above("--lr", lr, 0),
+        checks.above("--lr", lr, 0),
         checks.in_range("--strict-weight", strict_weight, 0),
         checks.in_range("--edge-weight", edge_weight, 0),
         checks.seed_range(seed),

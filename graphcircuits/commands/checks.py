@@ -33,10 +33,11 @@ def in_range(
     return _finite(flag, value) or [f"{flag} must be {words}, got {value}"]
 
 
-def above(flag: str, value: int | float, bound: int | float) -> list[str]:
-    """A number larger than `bound`."""
-    wrong = value <= bound
-    return _finite(flag, value) or ([f"{flag} must be above {bound}, got {value}"] if wrong else [])
+def above(flag: str, value: int | float | None, bound: int | float) -> list[str]:
+    """A number larger than `bound`; None is nothing to check."""
+    if value is None or bound < value < math.inf:
+        return []
+    return _finite(flag, value) or [f"{flag} must be above {bound}, got {value}"]
 
 
 def _finite(flag: str, value: int | float) -> list[str]:

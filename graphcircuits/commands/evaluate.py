@@ -7,7 +7,7 @@ import typer
 
 from graphcircuits.commands import checks
 from graphcircuits.commands.inputs import SubjectWords
-from graphcircuits.commands.options import Device, Draw, Dtype, Model, TaskName, Words
+from graphcircuits.commands.options import Device, Draw, Dtype, Model, PairsFile, TaskName, Words
 from graphcircuits.commands.output import Json, print_json, print_table, save, say
 from graphcircuits.commands.programs import is_case, split_name
 from graphcircuits.commands.progress import late_progress
@@ -31,10 +31,7 @@ def evaluate(
     ],
     model: Model = None,
     task: TaskName = None,
-    pairs_file: Annotated[
-        Path | None,
-        typer.Option(help="Read the prompt pairs from this file: .csv or .jsonl, with token ids."),
-    ] = None,
+    pairs_file: PairsFile = None,
     words: Words = False,
     pairs: Draw = 64,
     seed: Annotated[

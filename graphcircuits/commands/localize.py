@@ -16,6 +16,7 @@ from graphcircuits.commands.options import (
     Draw,
     Dtype,
     Model,
+    PairsFile,
     TaskName,
     Words,
     method_options,
@@ -112,13 +113,7 @@ def localize(
     ] = None,
     model: Model = None,
     task: TaskName = None,
-    pairs_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="Read the prompt pairs from this file: .csv or .jsonl, with token ids. Without it "
-            "a program draws its own."
-        ),
-    ] = None,
+    pairs_file: PairsFile = None,
     words: Words = False,
     hold_out: Annotated[
         float | None,
@@ -372,7 +367,7 @@ def _refine_problems(
     both = seconds is not None and steps is not None
     neither = seconds is None and steps is None and checkpoint is not None
     return [
-        *([] if seconds is None else checks.above("--refine", seconds, 0)),
+        *checks.above("--refine", seconds, 0),
         *checks.in_range("--refine-steps", steps, 1),
         *checks.suffix("--refine-checkpoint", checkpoint, ".safetensors"),
         *(["give --refine (seconds) or --refine-steps, not both"] if both else []),

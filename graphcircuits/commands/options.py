@@ -55,6 +55,13 @@ PairsArgument = Annotated[
     Path | None,
     typer.Argument(help="Prompt pairs, .csv or .jsonl; a case or program draws its own without."),
 ]
+PairsFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Read the prompt pairs from this file: .csv or .jsonl, with token ids. Without it a "
+        "program draws its own."
+    ),
+]
 MethodOptions = Annotated[
     list[str] | None,
     typer.Option(help="An option, METHOD.NAME=VALUE; may be given several times."),

@@ -120,8 +120,8 @@ def test_a_task_from_localize_to_evaluate(
     """Both draw fresh prompts of the task, with the same seed."""
     model = make_subject(n_ctx=40, d_vocab=1500, d_vocab_out=1500)
     subject = Transformer(model.config, dict(model.weights), tokenizer=Words())
-    own_subject = "graphcircuits.commands.localize_inputs.own_subject"
-    monkeypatch.setattr(own_subject, lambda *_: (subject, None))
+    loader = "graphcircuits.adapters.load.load_with_circuit"
+    monkeypatch.setattr(loader, lambda *_, **__: (subject, None))
     given = ["--model", "mine.gguf", "--task", "plurals", "--pairs", "4", "--json"]
     ended = command("localize", *given, "--method", "random", "--edges", "90", "--out", "a.json")
     assert ended.code == 0, ended.err
