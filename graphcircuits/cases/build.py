@@ -35,8 +35,9 @@ from graphcircuits.cases.subjects import (
     verified,
 )
 from graphcircuits.cases.unfinished import Job, subject_path, unfinished
-from graphcircuits.fleets.checkpoint import Snapshot, TrainedSubject
+from graphcircuits.fleets.checkpoint import Snapshot, TrainedSubject, save_snapshot
 from graphcircuits.fleets.train import FleetProgress
+from graphcircuits.io.files import seldom
 from graphcircuits.io.store import content_hash, load_artifact
 from graphcircuits.jobs.runner import IN_PROCESS, ONE_CPU, InProcess, Resources, Runner
 from graphcircuits.subject.files import load_transformer, save_transformer
@@ -205,7 +206,7 @@ class _Shared:
         began = time.monotonic()
         orders = list(data)
         built: dict[int, Built] = {}
-        save = job.saver()
+        save = seldom(save_snapshot)
 
         def finish(results: Mapping[int, TrainedSubject]) -> None:
             for members in _by_check(results):
@@ -226,7 +227,7 @@ class _Shared:
 
         def finish_and_save(snapshot: Snapshot, time_is_up: bool) -> None:
             finish({i: one for i, one in snapshot.best.items() if one.passed})
-            save(snapshot, time_is_up)
+            save(job.path, job.about, snapshot, force=time_is_up)
 
         trained = train_together(
             data,

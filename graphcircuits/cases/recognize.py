@@ -15,12 +15,11 @@ through a file, and subjects that others trained on the same program.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
 import torch
 
 from graphcircuits.cases import case_ids, stored
-from graphcircuits.cases.orders import Order
+from graphcircuits.cases.orders import Order, shipped_path
 from graphcircuits.io.store import content_hash
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -65,9 +64,7 @@ def fingerprint(subject: Transformer) -> str:
 
 def shipped_ids() -> list[str]:
     """Cases whose planted subject is in the package, in the order of `case_ids`."""
-    folder = files("graphcircuits").joinpath("data/subjects")
-    shipped = {entry.name.removesuffix(".safetensors") for entry in folder.iterdir()}
-    return [id for id in case_ids() if id in shipped]
+    return [id for id in case_ids() if shipped_path(Order(id)).is_file()]
 
 
 def n_parameters(subject: Transformer) -> int:

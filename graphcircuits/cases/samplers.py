@@ -152,24 +152,21 @@ def spoiled(rows: Rows, size: int, generator: Generator) -> Rows:
     return torch.where(changed & _coins(n, generator), others, rows)
 
 
-SAMPLERS = {
-    sampler.__name__.replace("_", "-"): sampler
-    for sampler in (
-        uniform,
-        constant_or_distinct,
-        even_or_one_odd,
-        subset,
-        sparse,
-        one_hot,
-        last_two_equal,
-        ascending,
-        descending,
-        alternating,
-        palindrome,
-        doubled,
-        distinct,
-        balanced_brackets,
-    )
+SAMPLERS: dict[str, Callable[[Sequence[Value], int, int, Generator], Tensor]] = {
+    "uniform": uniform,
+    "constant-or-distinct": constant_or_distinct,
+    "even-or-one-odd": even_or_one_odd,
+    "subset": subset,
+    "sparse": sparse,
+    "one-hot": one_hot,
+    "last-two-equal": last_two_equal,
+    "ascending": ascending,
+    "descending": descending,
+    "alternating": alternating,
+    "palindrome": palindrome,
+    "doubled": doubled,
+    "distinct": distinct,
+    "balanced-brackets": balanced_brackets,
 }
 
 

@@ -17,9 +17,7 @@ from typing import Any
 import torch
 
 from graphcircuits.cases.orders import Order
-from graphcircuits.fleets.checkpoint import Snapshot, load_snapshot, read_about, save_snapshot
-from graphcircuits.fleets.train import Keep
-from graphcircuits.io.files import seldom
+from graphcircuits.fleets.checkpoint import Snapshot, load_snapshot, read_about
 from graphcircuits.io.store import StoreError, content_hash
 from graphcircuits.subject.transformer import Transformer
 
@@ -65,15 +63,6 @@ class Job:
                     f"{self.path} is an unfinished build of {id}, whose program or inputs have "
                     "changed since; choose another directory, or delete it to start anew."
                 )
-
-    def saver(self) -> Keep:
-        """A function that writes a snapshot, if the last one is long enough ago or time is up."""
-        write = seldom(save_snapshot)
-
-        def save(snapshot: Snapshot, time_is_up: bool) -> None:
-            write(self.path, self.about, snapshot, force=time_is_up)
-
-        return save
 
     def snapshot(self, starts: Sequence[Transformer], device: torch.device) -> Snapshot | None:
         """The last one that was saved, if there is one."""

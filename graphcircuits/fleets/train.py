@@ -75,7 +75,11 @@ def train_fleet(
     device = generator.device
     fleet = form([subject.config for subject in subjects]).to(device)
     data, check_data = gather(fleet, exchanges).to(device), gather(fleet, checks).to(device)
-    _check_pairs(config, data, check_data)
+    if config.patches and any(each.base.shape[3] == 0 for each in (data, check_data)):
+        raise ValueError(
+            "a fleet whose components are exchanged needs exchanges with interchanges, got some "
+            "without; make them with n_interchanges of at least 1, or train the natural recipe."
+        )
     step, alive, best = 0, list(range(len(subjects))), dict[int, TrainedSubject]()
     if resume is None:
         state = State.of(stack(fleet, subjects), device)
@@ -141,15 +145,6 @@ def _fewer(
     """The fleet without those that passed, and its data. The common sizes stay as they are."""
     chosen = torch.tensor(remaining, dtype=torch.int64, device=data.tokens.device)
     return fleet.take(remaining), data.take(chosen), check_data.take(chosen)
-
-
-def _check_pairs(config: SiitConfig, *data: FleetData) -> None:
-    """Refuse to exchange components on data of the task alone."""
-    if config.patches and any(each.base.shape[3] == 0 for each in data):
-        raise ValueError(
-            "a fleet whose components are exchanged needs exchanges with interchanges, got some "
-            "without; make them with n_interchanges of at least 1, or train the natural recipe."
-        )
 
 
 def _lr(config: SiitConfig, step: int) -> float:

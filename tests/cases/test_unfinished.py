@@ -45,30 +45,26 @@ class Cut(Exception):
 
 
 def cut(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    save, close, saver = module.save_transformer, module.Job.close, module.Job.saver
+    save, close = module.save_transformer, module.Job.close
+    save_snapshot, steps = module.save_snapshot, list[int]()
 
     def saving(*args: Any, **options: Any) -> None:
         if place == "written":
             save(*args, **options)
         raise Cut
 
-    def keeping(job: module.Job) -> Any:
-        keep, calls = saver(job), []
-
-        def kept(snapshot: Snapshot, time_is_up: bool) -> None:
-            keep(snapshot, True)
-            calls.append(snapshot.step)
-            if len(calls) == {"start": 1, "check": 3}.get(place):
-                raise Cut
-
-        return kept
+    def saving_always(path: Path, about: Any, snapshot: Snapshot, *, force: bool) -> None:
+        save_snapshot(path, about, snapshot)
+        steps.append(snapshot.step)
+        if len(steps) == {"start": 1, "check": 3}.get(place):
+            raise Cut
 
     def closing(job: module.Job) -> None:
         if place == "end":
             raise Cut
         close(job)
 
-    monkeypatch.setattr(module.Job, "saver", keeping)
+    monkeypatch.setattr(module, "seldom", lambda _: saving_always)
     monkeypatch.setattr(module.Job, "close", closing)
     if place in ("pass", "written"):
         monkeypatch.setattr(module, "save_transformer", saving)
