@@ -113,8 +113,9 @@ def load_gguf(path: str | Path, *, tokenizer: bool = True) -> Transformer:
     """The subject in a GGUF file, with the tokenizer in it; `tokenizer=False` leaves that out."""
     file = read_gguf(path)
     settings = Settings(path, _architecture(file), file.metadata)
+    factors = torch.from_numpy(file.numbers(ROTARY)) if ROTARY in file.tensors else None
     try:
-        config = read_config(settings, _shapes(file), _rotary_factors(file))
+        config = read_config(settings, file.shapes, factors)
     except StoreError:
         raise
     except ValueError as error:
@@ -154,18 +155,10 @@ def _architecture(file: GgufFile) -> str:
     return name
 
 
-def _shapes(file: GgufFile) -> dict[str, tuple[int, ...]]:
-    return {name: stored.shape for name, stored in file.tensors.items()}
-
-
-def _rotary_factors(file: GgufFile) -> Tensor | None:
-    return torch.from_numpy(file.numbers(ROTARY)) if ROTARY in file.tensors else None
-
-
 def _check(file: GgufFile, settings: Settings, config: TransformerConfig) -> None:
     """Refuse what a subject of this configuration would leave out, or lacks."""
     needed, optional = stored_tensors(ARCHITECTURES[settings.architecture], config)
-    known, stored = needed | optional, _shapes(file)
+    known, stored = needed | optional, file.shapes
     problems = []
     if unread := settings.unread():
         problems.append(f"its settings {few(unread)} are not known")

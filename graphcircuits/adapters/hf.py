@@ -30,8 +30,6 @@ from graphcircuits.adapters.hf_families import (
     Tensors,
     few,
     load_transformers,
-    norm_in,
-    norm_out,
 )
 from graphcircuits.adapters.hf_families.gpt import GPT2, GPT_NEOX
 from graphcircuits.adapters.hf_families.llama import LLAMA_KIN
@@ -105,7 +103,10 @@ def _convert(
         config = replace(config, tied_unembedding=False)
     kind = {"device": device or embedding.device, "dtype": dtype or embedding.dtype}
     weights = {name: torch.empty(shape, **kind) for name, shape in weight_shapes(config).items()}
-    fill = {"W_E": embedding, **norm_in("final_norm", state, family.final_norm, family.one_plus)}
+    added = 1 if family.one_plus else 0
+    fill = {"W_E": embedding}
+    for ours, theirs in _final_norm(family, config).items():
+        fill[ours] = state[theirs] + added
     if family.positions is not None:
         fill["W_pos"] = state[f"{family.positions}.weight"]
     if not config.tied_unembedding:
@@ -125,6 +126,12 @@ def _convert(
                 parameter.data = parameter.new_empty(0)
     check_finite("the model", weights)
     return Transformer(config, weights)
+
+
+def _final_norm(family: Family, config: TransformerConfig) -> dict[str, str]:
+    """Our weights of the last norm -> theirs."""
+    ends = {"w": "weight"} | ({"b": "bias"} if config.norm == "layer" else {})
+    return {f"final_norm_{ab}": f"{family.final_norm}.{end}" for ab, end in ends.items()}
 
 
 def _layer(family: Family, config: TransformerConfig, state: Tensors, prefix: str) -> Tensors:
@@ -352,7 +359,9 @@ def to_hf(subject: Transformer) -> Any:
     state = {f"{family.embedding}.weight": subject.weights["W_E"]}
     if family.positions is not None:
         state[f"{family.positions}.weight"] = subject.weights["W_pos"]
-    state |= norm_out("final_norm", subject.weights, family.final_norm, family.one_plus)
+    added = 1 if family.one_plus else 0
+    for ours, theirs in _final_norm(family, config).items():
+        state[theirs] = subject.weights[ours] - added
     for layer in range(config.n_layers):
         weights = _layer_weights(subject, layer)
         prefix = f"{family.layer_prefix}.{layer}."

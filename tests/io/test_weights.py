@@ -145,7 +145,7 @@ def test_other_files(tmp_path: Path) -> None:
         if value == {}:
             assert read_weights(path) == {}
             continue
-        with pytest.raises(StoreError, match="must hold (weights|values) by name, got "):
+        with pytest.raises(StoreError, match=r"must hold (weights|values) by name, got "):
             read_weights(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a/b", b"")
