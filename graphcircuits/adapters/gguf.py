@@ -1,12 +1,7 @@
 """Subjects from GGUF files, the format of llama.cpp: weights, settings and tokenizer in one file.
 
-1. The header is read and checked against the file (`gguf_file`).
-2. The metadata gives the configuration. `Settings` gives one setting at a time and remembers what
-   was asked for; one that nothing asked for, and that is not known to change nothing, is refused by
-   name. The architecture says which tensors must be there, and may be (`gguf_families`). What is
-   missing, unknown or of another shape is listed, and nothing is loaded.
-3. Layer by layer the tensors are turned into numbers and written into the stacked weights.
-4. The tokenizer is built from the vocabulary in the file (`gguf_tokenizer`).
+A setting that nothing asks for, and that is not known to change nothing, is refused by name; so are
+tensors that are missing, unknown or of another shape, all at once and before any is loaded.
 
 Weights are float32, whatever they were packed as; where all matrices of a file are bfloat16, or all
 are float16, they stay that.

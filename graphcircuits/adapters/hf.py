@@ -1,12 +1,10 @@
 """Subjects from Hugging Face `transformers` models, and back: the families of `hf_families`.
 
-1. `from_hf` takes a model, or loads one by its folder or its name on the hub, and picks the family
-   by its `model_type`. The configuration is read first, and what a subject cannot compute is
-   refused by name before any weight is read. Weights that the model needs and the files lack are
-   refused too: `transformers` would draw them at random.
-2. The family gives the configuration and the weights by our names, a layer at a time. A model that
-   was loaded here gives up each layer as it is taken over, so that memory holds it about once.
-   A weight that the family does not know is refused, never left out.
+1. `from_hf` reads the configuration first, and refuses by name what a subject cannot compute before
+   any weight is read. Weights that the model needs and the files lack are refused too
+   (`transformers` would draw them at random), and so are weights that the family does not know.
+2. A model that was loaded here gives up each layer as it is taken over, so that memory holds it
+   about once.
 3. `to_hf` picks the first family that can hold a subject: whose configuration, made of the
    subject's and read back, says the same. It is filled with the same maps turned round.
 

@@ -1,12 +1,7 @@
 """`load_model`: a subject from whatever a language model comes as.
 
-1. An object is known by what it is: a `transformers` model, or one of TransformerLens.
-2. Text and paths are a file, a folder, or else a name on the Hugging Face hub. GGUF is
-   known by its first bytes, `.bin` by its ending, any other file is one of ours; a folder is known
-   by what lies in it.
-3. The weights go to the device and the dtype that were asked for, one after the other, so that
-   they are not held twice.
-
+Text and paths are a file, a folder, or else a name on the Hugging Face hub. GGUF is known by its
+first bytes, `.bin` by its ending, any other file is one of ours; a folder by what lies in it.
 No code that comes with a model is run. A model that is refused leaves nothing behind.
 """
 
