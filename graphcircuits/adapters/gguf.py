@@ -1,12 +1,7 @@
 """Subjects from GGUF files, the format of llama.cpp: weights, settings and tokenizer in one file.
 
-1. The header is read and checked against the file (`gguf_file`).
-2. The metadata gives the configuration. `Settings` gives one setting at a time and remembers what
-   was asked for; one that nothing asked for, and that is not known to change nothing, is refused by
-   name. The architecture says which tensors must be there, and may be (`gguf_families`). What is
-   missing, unknown or of another shape is listed, and nothing is loaded.
-3. Layer by layer the tensors are turned into numbers and written into the stacked weights.
-4. The tokenizer is built from the vocabulary in the file (`gguf_tokenizer`).
+A setting that nothing asks for, and that is not known to change nothing, is refused by name; so are
+tensors that are missing, unknown or of another shape, all at once and before any is loaded.
 
 Weights are float32, whatever they were packed as; where all matrices of a file are bfloat16, or all
 are float16, they stay that.
@@ -113,8 +108,9 @@ def load_gguf(path: str | Path, *, tokenizer: bool = True) -> Transformer:
     """The subject in a GGUF file, with the tokenizer in it; `tokenizer=False` leaves that out."""
     file = read_gguf(path)
     settings = Settings(path, _architecture(file), file.metadata)
+    factors = torch.from_numpy(file.numbers(ROTARY)) if ROTARY in file.tensors else None
     try:
-        config = read_config(settings, _shapes(file), _rotary_factors(file))
+        config = read_config(settings, file.shapes, factors)
     except StoreError:
         raise
     except ValueError as error:
@@ -154,18 +150,10 @@ def _architecture(file: GgufFile) -> str:
     return name
 
 
-def _shapes(file: GgufFile) -> dict[str, tuple[int, ...]]:
-    return {name: stored.shape for name, stored in file.tensors.items()}
-
-
-def _rotary_factors(file: GgufFile) -> Tensor | None:
-    return torch.from_numpy(file.numbers(ROTARY)) if ROTARY in file.tensors else None
-
-
 def _check(file: GgufFile, settings: Settings, config: TransformerConfig) -> None:
     """Refuse what a subject of this configuration would leave out, or lacks."""
     needed, optional = stored_tensors(ARCHITECTURES[settings.architecture], config)
-    known, stored = needed | optional, _shapes(file)
+    known, stored = needed | optional, file.shapes
     problems = []
     if unread := settings.unread():
         problems.append(f"its settings {few(unread)} are not known")

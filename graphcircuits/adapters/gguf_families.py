@@ -1,9 +1,7 @@
 """Which architectures of GGUF files are subjects, and their tensors.
 
-1. `ARCHITECTURES` says what an architecture fixes and no file does, as it is in llama.cpp: which
-   layers have a window, the activation, the scale of Gemma's embedding.
-2. `stored_tensors` lists the tensors of a file with their shapes.
-3. `layer_in` turns the tensors of one layer into weights by our names.
+`ARCHITECTURES` says what an architecture fixes and no file does, as it is in llama.cpp: which
+layers have a window, the activation, the scale of Gemma's embedding.
 
 Norm weights of Gemma include the one that its own code adds. Of `llama`, rows of queries and keys
 are stored so that neighbours turn together; in all others, as in subjects, coordinate i turns with

@@ -56,6 +56,10 @@ class GgufFile:
     tensors: Mapping[str, StoredTensor]
     data: np.ndarray
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: stored.shape for name, stored in self.tensors.items()}
+
     def numbers(self, name: str) -> Float[np.ndarray, "..."]:
         """One tensor in float32."""
         stored, gguf = self.tensors[name], load_gguf_package()

@@ -1,12 +1,10 @@
 """Subjects from Hugging Face `transformers` models, and back: the families of `hf_families`.
 
-1. `from_hf` takes a model, or loads one by its folder or its name on the hub, and picks the family
-   by its `model_type`. The configuration is read first, and what a subject cannot compute is
-   refused by name before any weight is read. Weights that the model needs and the files lack are
-   refused too: `transformers` would draw them at random.
-2. The family gives the configuration and the weights by our names, a layer at a time. A model that
-   was loaded here gives up each layer as it is taken over, so that memory holds it about once.
-   A weight that the family does not know is refused, never left out.
+1. `from_hf` reads the configuration first, and refuses by name what a subject cannot compute before
+   any weight is read. Weights that the model needs and the files lack are refused too
+   (`transformers` would draw them at random), and so are weights that the family does not know.
+2. A model that was loaded here gives up each layer as it is taken over, so that memory holds it
+   about once.
 3. `to_hf` picks the first family that can hold a subject: whose configuration, made of the
    subject's and read back, says the same. It is filled with the same maps turned round.
 
@@ -30,8 +28,6 @@ from graphcircuits.adapters.hf_families import (
     Tensors,
     few,
     load_transformers,
-    norm_in,
-    norm_out,
 )
 from graphcircuits.adapters.hf_families.gpt import GPT2, GPT_NEOX
 from graphcircuits.adapters.hf_families.llama import LLAMA_KIN
@@ -105,7 +101,10 @@ def _convert(
         config = replace(config, tied_unembedding=False)
     kind = {"device": device or embedding.device, "dtype": dtype or embedding.dtype}
     weights = {name: torch.empty(shape, **kind) for name, shape in weight_shapes(config).items()}
-    fill = {"W_E": embedding, **norm_in("final_norm", state, family.final_norm, family.one_plus)}
+    added = 1 if family.one_plus else 0
+    fill = {"W_E": embedding}
+    for ours, theirs in _final_norm(family, config).items():
+        fill[ours] = state[theirs] + added
     if family.positions is not None:
         fill["W_pos"] = state[f"{family.positions}.weight"]
     if not config.tied_unembedding:
@@ -125,6 +124,12 @@ def _convert(
                 parameter.data = parameter.new_empty(0)
     check_finite("the model", weights)
     return Transformer(config, weights)
+
+
+def _final_norm(family: Family, config: TransformerConfig) -> dict[str, str]:
+    """Our weights of the last norm -> theirs."""
+    ends = {"w": "weight"} | ({"b": "bias"} if config.norm == "layer" else {})
+    return {f"final_norm_{ab}": f"{family.final_norm}.{end}" for ab, end in ends.items()}
 
 
 def _layer(family: Family, config: TransformerConfig, state: Tensors, prefix: str) -> Tensors:
@@ -352,7 +357,9 @@ def to_hf(subject: Transformer) -> Any:
     state = {f"{family.embedding}.weight": subject.weights["W_E"]}
     if family.positions is not None:
         state[f"{family.positions}.weight"] = subject.weights["W_pos"]
-    state |= norm_out("final_norm", subject.weights, family.final_norm, family.one_plus)
+    added = 1 if family.one_plus else 0
+    for ours, theirs in _final_norm(family, config).items():
+        state[theirs] = subject.weights[ours] - added
     for layer in range(config.n_layers):
         weights = _layer_weights(subject, layer)
         prefix = f"{family.layer_prefix}.{layer}."

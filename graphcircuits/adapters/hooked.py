@@ -1,9 +1,7 @@
-"""TransformerLens's words for the weights and edges of a subject.
+"""TransformerLens's words for the weights and edges of a subject: its state dict and hook points.
 
-1. `stack_weights` reads its state dict, one entry per layer and weight. The names are those of all
-   its models; which of them there are is for the configuration to say.
-2. `read_edges` reads its hook points. `blocks.0.hook_mlp_out` and `blocks.1.hook_q_input[2]` are
-   the ends of `m0->a1.h2<q>`; token and position embedding are both `input`.
+`blocks.0.hook_mlp_out` and `blocks.1.hook_q_input[2]` are the ends of `m0->a1.h2<q>`; token and
+position embedding are both `input`.
 """
 
 import re

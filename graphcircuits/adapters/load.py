@@ -1,26 +1,19 @@
 """`load_model`: a subject from whatever a language model comes as.
 
-1. An object is known by what it is: a `transformers` model, or one of TransformerLens.
-2. Text and paths are a file, a folder, or else a name on the Hugging Face hub. GGUF is
-   known by its first bytes, `.bin` by its ending, any other file is one of ours; a folder is known
-   by what lies in it.
-3. The weights go to the device and the dtype that were asked for, one after the other, so that
-   they are not held twice.
-
+Text and paths are a file, a folder, or else a name on the Hugging Face hub. GGUF is known by its
+first bytes, `.bin` by its ending, any other file is one of ours; a folder by what lies in it.
 No code that comes with a model is run. A model that is refused leaves nothing behind.
 """
 
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from graphcircuits.circuit import Circuit
 from graphcircuits.subject.transformer import Transformer
-
-if TYPE_CHECKING:
-    from graphcircuits.circuit import Circuit
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 """That a subject computes in."""
@@ -62,13 +55,14 @@ def load_with_circuit(
     *,
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
-) -> "tuple[Transformer, Circuit | None]":
+) -> tuple[Transformer, Circuit | None]:
     """`load_model`, and the circuit that a folder in InterpBench's layout holds."""
     device, dtype = find_device(device), find_dtype(dtype)
     if isinstance(source, str | Path):
         subject, circuit = _from_path(source, device, dtype)
         return replace(subject, name=model_name(source)), circuit
-    if _is_of(source, "transformer_lens"):
+    packages = {kind.__module__.partition(".")[0] for kind in type(source).__mro__}
+    if "transformer_lens" in packages:
         from graphcircuits.adapters.transformer_lens import from_transformer_lens
 
         subject = from_transformer_lens(source)
@@ -93,7 +87,7 @@ def model_name(source: str | Path) -> str:
 
 def _from_path(
     source: str | Path, device: torch.device | None, dtype: torch.dtype | None
-) -> "tuple[Transformer, Circuit | None]":
+) -> tuple[Transformer, Circuit | None]:
     path = Path(source).expanduser()
     if path.is_dir():
         return _from_folder(path, device, dtype)
@@ -108,7 +102,7 @@ def _from_path(
 
 def _from_folder(
     folder: Path, device: torch.device | None, dtype: torch.dtype | None
-) -> "tuple[Transformer, Circuit | None]":
+) -> tuple[Transformer, Circuit | None]:
     if (folder / "ll_model.pth").is_file():
         from graphcircuits.adapters.interpbench import import_interpbench
 
@@ -152,11 +146,6 @@ def _from_file(path: Path) -> Transformer:
         if not (path.parent / "config.json").is_file():
             raise
         raise StoreError(f"{error} A Hugging Face model is its folder: {path.parent}.") from error
-
-
-def _is_of(source: object, package: str) -> bool:
-    """Whether its class, or one that it inherits from, is of a package."""
-    return any(kind.__module__.partition(".")[0] == package for kind in type(source).__mro__)
 
 
 def _moved(

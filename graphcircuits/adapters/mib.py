@@ -24,7 +24,6 @@ from pathlib import Path
 import torch
 
 from graphcircuits.circuit import Circuit
-from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.files import StoreError
 from graphcircuits.result.files import ungrouped
 from graphcircuits.result.result import Result
@@ -76,17 +75,13 @@ def write_submission(
             continue
         for share in PARTS:
             written.append(target / f"circuit-{100 * share:g}.json")
-            result.save(written[-1], circuit=_best(result, share).pruned())
+            best = result.circuit(edges=best_counts(result, [share])[0])
+            result.save(written[-1], circuit=best.pruned())
     return written
 
 
 def _fits(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
-
-
-def _best(result: Result, share: float) -> Circuit:
-    """The best edges that are at most this share of the edges of MIB's graph."""
-    return result.circuit(edges=best_counts(result, [share])[0])
 
 
 def best_counts(result: Result, shares: Sequence[float]) -> list[int]:
@@ -132,7 +127,8 @@ def _read(folder: Path) -> Entry:
     circuits = [_read_circuit(path) for path in paths]
     graphs = {circuit.graph for circuit in circuits}
     if len(graphs) > 1:
-        raise StoreError(f"{folder}: its circuits are of different graphs: {_listed(graphs)}.")
+        listed = ", ".join(sorted(map(str, graphs)))
+        raise StoreError(f"{folder}: its circuits are of different graphs: {listed}.")
     return Entry(task=task, model=model, circuits=tuple(sorted(circuits, key=len)))
 
 
@@ -141,7 +137,3 @@ def _read_circuit(path: Path) -> Circuit:
     if result.chosen is not None:
         return result.chosen
     return Circuit.from_mask(result.graph, torch.zeros(result.graph.n_edges, dtype=torch.bool))
-
-
-def _listed(graphs: set[ComponentGraph]) -> str:
-    return ", ".join(sorted(map(str, graphs)))

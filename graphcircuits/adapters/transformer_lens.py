@@ -42,7 +42,8 @@ def from_transformer_lens(model: Any) -> Transformer:
     if "TransformerBridge" in names:
         subject = _from_bridge(model)
     elif hasattr(model, "cfg") and callable(getattr(model, "state_dict", None)):
-        if hooked := [x for x, point in _hook_points(model).items() if _is_hooked(point)]:
+        points = getattr(model, "hook_dict", {})
+        if hooked := [x for x, point in points.items() if getattr(point, "fwd_hooks", ())]:
             raise ValueError(
                 f"the model has hooks at {', '.join(hooked[:3])}"
                 f"{', ...' if len(hooked) > 3 else ''}, which may change what it computes; take "
@@ -55,14 +56,6 @@ def from_transformer_lens(model: Any) -> Transformer:
             "TransformerBridge."
         )
     return replace(subject, tokenizer=getattr(model, "tokenizer", None))
-
-
-def _hook_points(model: Any) -> Mapping[str, Any]:
-    return getattr(model, "hook_dict", {})
-
-
-def _is_hooked(point: Any) -> bool:
-    return bool(getattr(point, "fwd_hooks", ()))
 
 
 def _as_mapping(cfg: Any) -> Mapping[str, Any]:

@@ -1,11 +1,9 @@
 """Files read with bounds, since nobody vouches for them, and written whole or not at all.
 
-1. `read_bytes` reads regular files; a pipe or a device, which may never end, is refused unread.
-2. `parse_json` and `parse_toml` bound the nesting, so that whatever walks the value comes back.
-3. `StoreError` is what a bad file raises. Its text quotes files, so it is short and printable.
-4. `write_atomic` writes beside the file, syncs, and renames: a crash leaves the old file, and
-   what a killed writer left beside it goes with the next write into the same folder.
-5. `seldom` spaces out checkpoints, so that writing them takes a small share of the time.
+A pipe or a device, which may never end, is refused unread; nesting is bounded, so that whatever
+walks a value comes back; a `StoreError` quotes files, so its text is short and printable. Writing
+goes beside the file, syncs, and renames: a crash leaves the old file, and what a killed writer left
+beside it goes with the next write into the same folder.
 """
 
 import errno

@@ -1,9 +1,8 @@
 """Artifacts: files that say where they came from, and that are checked when they are read.
 
-1. `content_hash` names a value by its content.
-2. `save_artifact` and `load_artifact` hold tensors (safetensors) or plain values (JSON) under a
-   header: kind of artifact, format version, config, seed, package version, the command that wrote
-   it, and a sha256 over all of it that is checked when the file is read. Pickles are refused.
+They hold tensors (safetensors) or plain values (JSON) under a header: kind of artifact, format
+version, config, seed, package version, the command that wrote it, and a sha256 over all of it that
+is checked when the file is read. Pickles are refused.
 
 A hash tells damage, not intent: whoever writes a file can hash it. So the types are checked too.
 """

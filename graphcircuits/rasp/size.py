@@ -1,10 +1,8 @@
 """What a transformer needs for a program, from the tables alone, before any weight is written.
 
-1. `conjunction` gives a selector as what one attention head can compute: an `and` of tables, one
-   per pair of sequences. Scores of a head add up, so selects over different sequences can be joined
-   by `and` (all of them must hold), but not by `or`. Negations are pushed down to the tables first;
-   conditions that share keys and queries become one table.
-2. `directions`, `hidden_units` and `n_weights` say how large the transformer is.
+One attention head computes an `and` of tables, one per pair of sequences: its scores add up, so
+selects over different sequences can be joined by `and` (all of them must hold), but not by `or`.
+Negations are pushed down to the tables first; conditions that share keys and queries become one.
 """
 
 from collections.abc import Iterator, Mapping

@@ -84,25 +84,6 @@ def load_transformers() -> ModuleType:
     return transformers
 
 
-def norm_in(ours: str, state: Tensors, theirs: str, one_plus: bool = False) -> Tensors:
-    ends = {"w": "weight", "b": "bias"}
-    stored = {f"{ours}_{ab}": state.pop(f"{theirs}.{end}", None) for ab, end in ends.items()}
-    return {
-        name: weight + 1 if one_plus else weight
-        for name, weight in stored.items()
-        if weight is not None
-    }
-
-
-def norm_out(ours: str, weights: Tensors, theirs: str, one_plus: bool = False) -> Tensors:
-    ends = {"w": "weight", "b": "bias"}
-    return {
-        f"{theirs}.{end}": weights[f"{ours}_{ab}"] - 1 if one_plus else weights[f"{ours}_{ab}"]
-        for ab, end in ends.items()
-        if f"{ours}_{ab}" in weights
-    }
-
-
 def activation_in(name: str) -> str:
     if name not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
@@ -226,34 +207,21 @@ def _scaling_in(rope: dict[str, Any], n_ctx: int) -> RotaryScaling | None:
     return None
 
 
-def rotary_out(config: TransformerConfig) -> dict[str, Any]:
-    """The fields of version 5 and those before it."""
+def rotary_out(config: TransformerConfig, *, by_layer: bool = False) -> dict[str, Any]:
+    """The fields of version 5 and those before it; with `by_layer`, those of windows apart."""
     share = config.rotary_size / config.d_head
     scaling = _scaling_out(config.rotary_scaling)
     rope = {"rope_type": "default", "rope_theta": config.rotary_base, **scaling}
-    return {
+    old = {"rope_theta": config.rotary_base, "rope_scaling": scaling or None}
+    if by_layer:
+        local = config.window_rotary_base or config.rotary_base
+        sliding = {"rope_type": "default", "rope_theta": local}
+        parameters = {"full_attention": rope, "sliding_attention": sliding}
+        return old | {"rope_parameters": parameters, "rope_local_base_freq": local}
+    return old | {
         "rope_parameters": {**rope, "partial_rotary_factor": share},
-        "rope_theta": config.rotary_base,
-        "rope_scaling": scaling or None,
         "rotary_emb_base": config.rotary_base,
         "rotary_pct": share,
-    }
-
-
-def rotary_by_layer_out(config: TransformerConfig) -> dict[str, Any]:
-    """The same for a model type whose layers with a window have a base of their own."""
-    base = config.window_rotary_base
-    local = config.rotary_base if base is None else base
-    scaling = _scaling_out(config.rotary_scaling)
-    full = {"rope_type": "default", "rope_theta": config.rotary_base, **scaling}
-    return {
-        "rope_parameters": {
-            "full_attention": full,
-            "sliding_attention": {"rope_type": "default", "rope_theta": local},
-        },
-        "rope_theta": config.rotary_base,
-        "rope_scaling": scaling or None,
-        "rope_local_base_freq": local,
     }
 
 

@@ -23,7 +23,6 @@ from graphcircuits.adapters.hf_families import (
     fields_out,
     load_transformers,
     only,
-    rotary_by_layer_out,
     rotary_in,
     rotary_out,
 )
@@ -154,22 +153,18 @@ def _config_out(kin: Kin, subject: Transformer) -> Any:
         activation: activation_out(config.activation),
         "attention_bias": kin.biases == "option" and config.biases,
         "pad_token_id": None,  # the default of some is beyond a small vocabulary
-        **(rotary_by_layer_out if kin.by_layer else rotary_out)(config),
+        **rotary_out(config, by_layer=kin.by_layer),
     }
     if not kin.free_heads:
         del fields["head_dim"]
     if kin.scaled:
+        scale = config.attention_scale
         fields |= {
-            "query_pre_attn_scalar": _scalar_out(config),
+            "query_pre_attn_scalar": config.d_head if scale is None else round(scale**-2),
             "attn_logit_softcapping": config.score_cap,
             "final_logit_softcapping": config.logit_cap,
         }
     return getattr(load_transformers(), kin.config)(**fields, **_windows_out(kin, config))
-
-
-def _scalar_out(config: TransformerConfig) -> int:
-    scale = config.attention_scale
-    return config.d_head if scale is None else round(scale**-2)
 
 
 def _windows_out(kin: Kin, config: TransformerConfig) -> dict[str, Any]:
