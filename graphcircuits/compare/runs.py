@@ -324,9 +324,7 @@ def _are_numbers(values: object, count: int | None = None) -> bool:
     )
 
 
-def _lost(
-    job: BenchJob, finished: int, what: str
-) -> tuple[list[BenchRun | Failure], BenchJob | None]:
+def _lost(job: BenchJob, finished: int, what: str) -> tuple[list[Failure], BenchJob | None]:
     """The run that a process ended in, and the methods that it did not come to."""
     id, seed, methods = job
     error = f"{what}; where memory was short, fewer processes need less of it"

@@ -30,7 +30,6 @@ from graphcircuits.jobs.runner import (
     Runner,
     begin_worker,
     messages_of,
-    sendable,
 )
 
 AHEAD = 1
@@ -187,13 +186,10 @@ def _room(ray: Any, resources: Resources) -> int:
 
 
 def _next(ray: Any, stream: Any) -> tuple[Message | None, str]:
-    """The next message of a job; or None and what happened to its worker.
-
-    A copy: arrays that Ray itself hands on cannot be written to.
-    """
+    """The next message of a job; or None and what happened to its worker."""
     errors = ray.exceptions
     try:
-        return copy.deepcopy(ray.get(next(stream))), ""
+        return pickle.loads(ray.get(next(stream))), ""
     except StopIteration:
         return None, "its worker ended without a word"
     except errors.RayTaskError as error:
@@ -223,13 +219,6 @@ def _serve(
     threads: int,
     job: Any,
     known: int,
-) -> Iterator[Message]:
-    """Messages, each tried first: one that cannot be sent is an error of the job, not of Ray."""
+) -> Iterator[bytes]:
     begin_worker(driver, threads)
-    for message in messages_of(work, copy.deepcopy(job), known):
-        try:
-            pickle.dumps(message)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            yield Message("error", sendable(error))
-            return
-        yield message
+    yield from messages_of(work, copy.deepcopy(job), known)

@@ -31,7 +31,6 @@ from graphcircuits.jobs.runner import (
     Runner,
     begin_worker,
     messages_of,
-    sendable,
 )
 
 Given = TypeVar("Given")
@@ -49,11 +48,12 @@ class _Worker(Generic[Job]):
 
     def send(self) -> None:
         with suppress(ConnectionError):  # it has just ended, as the next turn will see
-            _send(self.connection, (self.at.job, self.at.known))
+            # Whole: PyTorch would have a pipe hand on where in memory a tensor is.
+            self.connection.send_bytes(pickle.dumps((self.at.job, self.at.known)))
 
     def receive(self) -> Message | None:
         try:
-            return _receive(self.connection)
+            return pickle.loads(self.connection.recv_bytes())
         except (EOFError, ConnectionError):
             return None
 
@@ -246,26 +246,11 @@ def _serve(
         os.environ["CUDA_VISIBLE_DEVICES"] = cards  # nothing has asked for a card so far
     begin_worker(driver, threads)
     with suppress(EOFError, ConnectionError):
-        _send(connection, Message("ready"))
+        connection.send_bytes(pickle.dumps(Message("ready")))
         while True:
-            job, known = _receive(connection)
+            job, known = pickle.loads(connection.recv_bytes())
             for message in messages_of(work, job, known):
-                try:
-                    _send(connection, message)
-                except ConnectionError:
-                    raise
-                except Exception as error:  # noqa: BLE001  the result cannot be sent
-                    _send(connection, Message("error", sendable(error)))
-                    break
-
-
-def _send(connection: Connection, value: object) -> None:
-    """Send a value whole: PyTorch would have a pipe hand on where in memory a tensor is."""
-    connection.send_bytes(pickle.dumps(value))
-
-
-def _receive(connection: Connection) -> Any:
-    return pickle.loads(connection.recv_bytes())
+                connection.send_bytes(message)
 
 
 def _end_with_driver() -> None:

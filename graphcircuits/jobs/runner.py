@@ -251,8 +251,21 @@ def begin_worker(driver: Driver, threads: int) -> None:
 
 def messages_of(
     work: Callable[[Job], Iterable[object]], job: Job, known: int = 0
-) -> Iterator[Message]:
-    """Work on a job; the first results, as many as are known already, are not sent again."""
+) -> Iterator[bytes]:
+    """Work on a job: the messages about it, pickled. One that cannot be is an error of the job.
+
+    The first results, as many as are known already, are not sent again.
+    """
+    for message in _messages(work, job, known):
+        try:
+            sent = pickle.dumps(message)
+        except Exception as error:  # noqa: BLE001  whatever it is, it cannot be sent
+            yield pickle.dumps(Message("error", sendable(error)))
+            return
+        yield sent
+
+
+def _messages(work: Callable[[Job], Iterable[object]], job: Job, known: int) -> Iterator[Message]:
     warned: list[Warning | str] = []
 
     def keep(message: Warning | str, *_: object, **__: object) -> None:

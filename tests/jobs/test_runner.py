@@ -58,11 +58,15 @@ def test_jobs_are_worked_on_here_when_they_are_asked_for() -> None:
         list(InProcess().run(work, ["?"], lost=lost))
 
 
+def sent(job: str, known: int = 0) -> list[Message]:
+    return [pickle.loads(message) for message in messages_of(work, job, known)]
+
+
 def test_a_worker_keeps_to_itself_what_is_known() -> None:
-    kinds = [(message.kind, message.value) for message in messages_of(work, "abc", 2)]
+    kinds = [(message.kind, message.value) for message in sent("abc", 2)]
     assert kinds == [("result", "c"), ("done", None)]
-    assert [message.kind for message in messages_of(work, "m")] == ["memory"]
-    (message,) = messages_of(work, "?")
+    assert [message.kind for message in sent("m")] == ["memory"]
+    (message,) = sent("?")
     assert (type(message.value), str(message.value)) == (ValueError, "what was asked?")
 
 
