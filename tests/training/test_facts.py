@@ -22,10 +22,8 @@ from graphcircuits.training import facts
 from graphcircuits.training.data import Example, read_examples
 from graphcircuits.training.facts import (
     FEWEST,
-    Corrected,
     HeldOut,
     fit_calibrations,
-    fit_correction_trust,
     mean_figures,
     with_facts,
 )
@@ -122,15 +120,6 @@ def test_a_kind_with_enough_known_circuits_is_calibrated() -> None:
     assert result == {"natural": expected}
     assert fit_calibrations([*cases[1:], unknown]) == {}
     assert fit_calibrations([replace(x, case="one") for x in cases]) == {}
-
-
-def test_a_correction_is_trusted_where_it_helped() -> None:
-    look = torch.linspace(-1, 1, FEWEST)[:, None]
-    cases = [Corrected(x, bool(x > 0), 1.0) for x in look]
-    trust = fit_correction_trust(cases)
-    assert trust is not None
-    assert trust(look[-1]) > 0.9 > 0.1 > trust(look[0])
-    assert fit_correction_trust(cases[1:]) is None
 
 
 # What was measured

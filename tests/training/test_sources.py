@@ -22,12 +22,12 @@ from graphcircuits.training.sources import (
     Source,
     corpus_sources,
     language_sources,
-    named_source,
     plan_sources,
     refuse_others,
     shipped_sources,
     split,
 )
+from lab.paper.named_source import named_source
 from tests.predictor.cases import training
 from tests.training.examples import PRIOR, natural_of
 

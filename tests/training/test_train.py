@@ -27,7 +27,7 @@ from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import Example, read_examples
 from graphcircuits.training.loop import CHECKPOINT
 from graphcircuits.training.members import TrainedPredictor, train_predictor
-from graphcircuits.training.objectives import circuit_loss
+from graphcircuits.training.objectives import label_weights, labels_loss
 from graphcircuits.training.train import train
 from graphcircuits.training.validation import validate
 from tests.predictor.cases import make_examples, small, training
@@ -72,6 +72,11 @@ def by_loop(logits: Tensor, labels: Tensor) -> float:
         chance = 1 / (1 + math.exp(-logit))
         total += weight * math.log(chance) if label else math.log(1 - chance)
     return -total / len(labels)
+
+
+def circuit_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The paper's loss of one case: circuit edges weigh more where they are the fewer."""
+    return labels_loss(logits, labels, label_weights(labels))
 
 
 @pytest.mark.parametrize("inside", [0, 1, 3, 10, 17, 20])

@@ -10,9 +10,9 @@ import torch
 from graphcircuits.predictor.model import InvariantTables, Predictor
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import read_examples
-from graphcircuits.training.members import INPUTS
 from graphcircuits.training.validation import means, validate
 from lab.studies import scaling as module
+from lab.studies.inputs import INPUTS
 from lab.studies.scaling import COUNTS, main, references, scaling, settings
 from lab.studies.scaling_data import ScalingData, read_again, some_of
 from lab.studies.scaling_page import Record, interval, plot, table
