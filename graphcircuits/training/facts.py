@@ -191,7 +191,7 @@ def _scored(
                 for level, name in (("qkv", "auroc"), ("cmd", "cmd"))
                 if level in own
             }
-            logits = ensemble.logits(example.reading, generator=generator).cpu()
+            logits = ensemble.predict(example.reading, generator=generator).logits.cpu()
             labels = None if example.circuit is None else example.circuit.mask
             cases.append(HeldOut(example.case, kind, logits, labels, both))
     return cases

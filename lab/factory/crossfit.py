@@ -121,7 +121,7 @@ def correct(source: Source, fold: int, ensembles: Mapping[str, Ensemble]) -> Tri
     areas = []
     for odds in (-50.0, 50.0):
         certain = Trust(torch.zeros(len(features)), torch.tensor([odds]))
-        scores = replace(ensemble, trust=certain).logits(reading, generator=generator)
+        scores = replace(ensemble, trust=certain).predict(reading, generator=generator).logits
         areas.append(faithfulness_curve(subject, fresh, scores, sizes="log").cmd)
     gain = math.log(max(areas[0], TINY) / max(areas[1], TINY))
     return replace(case, helped=gain > 0, stake=min(abs(gain), 1.0))
@@ -133,7 +133,7 @@ def judge(source: Source, fold: int, ensemble: Ensemble) -> Judged:
     pairs, fresh = read_pairs(source, subject)
     generator = torch.Generator().manual_seed(0)
     reading = read_case(ensemble.config, subject, pairs, generator=generator)
-    logits = ensemble.logits(reading, generator=generator).double()
+    logits = ensemble.predict(reading, generator=generator).logits.double()
     scores = {"gcl": logits, SEARCH: eap_ig(subject, pairs).double()}
     curves = {
         name: faithfulness_curve(subject, fresh, x, sizes="log") for name, x in scores.items()

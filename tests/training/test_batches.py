@@ -200,7 +200,7 @@ def test_validation_is_cmd_on_prompts_of_its_own() -> None:
     ]
     for example in examples:
         assert example.item is not None
-        scores = Ensemble((predictor,), {}).logits(example.reading, generator=seeded(0))
+        scores = Ensemble((predictor,), {}).predict(example.reading, generator=seeded(0)).logits
         expected = faithfulness_curve(*example.item, scores, sizes="log").cmd
         assert found[example.case]["cmd"] == pytest.approx(expected, rel=1e-4)
         if example.circuit is not None:

@@ -19,7 +19,7 @@ from graphcircuits.predictor.facts.familiarity import (
 )
 from graphcircuits.predictor.model import Predictor
 from graphcircuits.training import facts
-from graphcircuits.training.data import Example, read_examples
+from graphcircuits.training.data import Example
 from graphcircuits.training.facts import (
     FEWEST,
     HeldOut,
@@ -29,6 +29,7 @@ from graphcircuits.training.facts import (
 )
 from graphcircuits.training.sources import shipped_sources
 from graphcircuits.training.validation import validate
+from lab.examples import read_examples
 from tests.predictor.cases import make_examples, small, training
 from tests.predictor.graphs import seeded
 
@@ -146,7 +147,7 @@ def test_methods_are_compared_on_what_was_held_out(tmp_path: Any) -> None:
         assert example.circuit is not None
         subject, fresh = example.item
         scores = {
-            "gcl": ensemble.logits(example.reading, generator=seeded(0)),
+            "gcl": ensemble.predict(example.reading, generator=seeded(0)).logits,
             "eap-ig": METHODS["eap-ig"](subject, load_case(example.case).pairs(4, seed=0)),
         }
         for name, own in scores.items():
