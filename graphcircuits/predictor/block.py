@@ -168,11 +168,6 @@ def stacked(modules: Sequence[Module]) -> Module:
     return joined
 
 
-def of_run(module: nn.Module, run: int) -> dict[str, Tensor]:
-    """The parameters and buffers of one run of a stack, as the network alone has them."""
-    return {name: x[run].detach().cpu().clone() for name, x in module.state_dict().items()}
-
-
 def check_sizes(**sizes: int) -> None:
     """Refuse every size below 1, all at once."""
     problems = [

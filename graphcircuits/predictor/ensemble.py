@@ -163,10 +163,6 @@ class Ensemble:
         probabilities = None if calibration is None else calibration(logits)
         return Prediction(logits, probabilities, familiarity, trusted)
 
-    def logits(self, reading: Reading, *, generator: torch.Generator) -> Float[Tensor, " edge"]:
-        """The score of every edge of a case that has been read."""
-        return self.predict(reading, generator=generator).logits
-
     @torch.no_grad()
     def member_logits(
         self, reading: Reading, *, generator: torch.Generator

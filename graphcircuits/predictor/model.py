@@ -148,6 +148,9 @@ class InvariantTables:
     nodes: Float[Tensor, "*case node column"]
     contexts: Float[Tensor, "context edge contraction"]
 
+    def to(self, where: torch.device | torch.dtype | str) -> "InvariantTables":
+        return InvariantTables(self.nodes.to(where), self.contexts.to(where))
+
 
 @dataclass(frozen=True, eq=False)
 class Reading:
@@ -161,14 +164,9 @@ class Reading:
     """Of the case; None for several, side by side."""
 
     def to(self, device: torch.device | str) -> "Reading":
-        content = self.content
         prior = None if self.prior is None else self.prior.to(device)
-        if isinstance(content, Features):
-            return replace(
-                self, structure=self.structure.to(device), content=content.to(device), prior=prior
-            )
-        moved = InvariantTables(content.nodes.to(device), content.contexts.to(device))
-        return replace(self, structure=self.structure.to(device), content=moved, prior=prior)
+        moved = {"structure": self.structure.to(device), "content": self.content.to(device)}
+        return replace(self, prior=prior, **moved)
 
 
 def read_case(
@@ -373,10 +371,9 @@ class Predictor(nn.Module):
             return self.align(content.to(dtype), generator, self.config.transformation)
         if not isinstance(content, InvariantTables):
             raise ValueError("the invariant aligner needs invariants, got features.")
-        nodes, contexts = content.nodes.to(dtype), content.contexts.to(dtype)
-        if nodes.ndim == 2:
-            return self.align(nodes, contexts, reading.structure.edge_nodes)
-        if self.config.context_width:
+        content = content.to(dtype)
+        if content.nodes.ndim > 2 and self.config.context_width:
             raise ValueError("cases with single contexts cannot be stacked; pass them one by one.")
-        rows = self.align(nodes.flatten(0, -2), contexts, reading.structure.edge_nodes)
-        return rows.unflatten(0, nodes.shape[:-1])
+        nodes = content.nodes.flatten(0, -2)
+        rows = self.align(nodes, content.contexts, reading.structure.edge_nodes)
+        return rows.unflatten(0, content.nodes.shape[:-1])

@@ -74,8 +74,6 @@ class TrainConfig:
     """Size of the random part of scores in masks, in the same units."""
     penalty: float = 1e-3
     """Of the mean square of what the network adds to its prior, where it has one."""
-    without: tuple[str, ...] = ()
-    """Groups of inputs that the network does not get, of `members.INPUTS`."""
 
     def __post_init__(self) -> None:
         counts = ("steps", "stop", "pairs", "step_pairs", "every", "judged", "masks")

@@ -31,7 +31,7 @@ from graphcircuits.predictor.paper.transform import Neighbourhoods
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.sources import Source, shipped_sources
+from graphcircuits.training.sources import Source
 
 ReadProgress = Callable[[int, int], None]
 """Called with the number of sources that were read, and how many there are."""
@@ -80,21 +80,6 @@ class ReadExamples:
 
     examples: list[Example]
     left_out: dict[str, str]
-
-
-def read_examples(
-    ids: Sequence[str],
-    config: TrainConfig,
-    *,
-    views: int | None = None,
-    progress: ReadProgress | None = None,
-) -> list[Example]:
-    """Readings of cases of the package, `views` of each with other prompts, in the order given."""
-    judged = not config.by_labels_alone
-    result = read(shipped_sources(ids), config, views=views, judged=judged, progress=progress)
-    if result.left_out:
-        raise ValueError("; ".join(f"{id}: {why}" for id, why in result.left_out.items()))
-    return result.examples
 
 
 def read(

@@ -5,14 +5,11 @@ predictors that ship, and from how many cases on.
 
 1. `fit_known_cases`: what the training cases look like, so that a strange one is recognized.
 2. `fit_calibrations`: what logits mean, by kind of subject, from cases that were held out.
-3. `fit_correction_trust`: where the correction of a prior helps, from held-out cases where it was
-   tried. One training holds out one fold, and a trust that was fitted there could not be measured
-   there; so only predictors of several folds have it (`lab/factory/crossfit.py`).
-4. `mean_figures`: what `gcl` and `eap-ig` reach on what was held out, by kind, which decides about
+3. `mean_figures`: what `gcl` and `eap-ig` reach on what was held out, by kind, which decides about
    the default method (`methods/learned.py`). Means of any number of cases, which comes with them.
 
-A limit, a probability or a trust that was learned from a few cases says nothing: below FEWEST they
-are left out, and the predictor says that it does not know.
+A limit or a probability that was learned from a few cases says nothing: below FEWEST they are left
+out, and the predictor says that it does not know.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -31,7 +28,6 @@ from graphcircuits.predictor.facts.familiarity import (
     disagreement,
     fit_familiarity,
 )
-from graphcircuits.predictor.facts.trust import Trust, fit_trust
 from graphcircuits.predictor.model import Reading
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import Example
@@ -74,16 +70,6 @@ class HeldOut:
     """By figure and method; nothing where it was not measured."""
 
 
-@dataclass(frozen=True, eq=False)
-class Corrected:
-    """A held-out case with the correction of a prior and without."""
-
-    features: Float[Tensor, " column"]
-    helped: bool
-    stake: float
-    """How much it mattered."""
-
-
 # Fitting
 
 
@@ -109,15 +95,6 @@ def fit_calibrations(cases: Sequence[HeldOut]) -> dict[str, Calibration]:
         labels = torch.cat([x.labels for x in some if x.labels is not None])
         fitted[kind] = fit_calibration(torch.cat([x.logits for x in some]), labels, number)
     return fitted
-
-
-def fit_correction_trust(cases: Sequence[Corrected]) -> Trust | None:
-    """How much of a correction should count on a case; None of fewer cases than FEWEST."""
-    if len(cases) < FEWEST:
-        return None
-    features = torch.stack([case.features for case in cases])
-    helped = torch.tensor([case.helped for case in cases])
-    return fit_trust(features, helped, torch.tensor([case.stake for case in cases]))
 
 
 def mean_figures(cases: Sequence[HeldOut]) -> Figures:
@@ -214,7 +191,7 @@ def _scored(
                 for level, name in (("qkv", "auroc"), ("cmd", "cmd"))
                 if level in own
             }
-            logits = ensemble.logits(example.reading, generator=generator).cpu()
+            logits = ensemble.predict(example.reading, generator=generator).logits.cpu()
             labels = None if example.circuit is None else example.circuit.mask
             cases.append(HeldOut(example.case, kind, logits, labels, both))
     return cases

@@ -316,12 +316,8 @@ def resume(path: str | Path | None, about: dict[str, Any], state: TrainState) ->
         )
     with taken_apart(path, "checkpoint"):
         device = state.predictor.readout.weight.device
-        tensors: dict[str, dict[str, Tensor]] = {
-            "predictor": {},
-            "average": {},
-            "best": {},
-            "optimizer": {},
-        }
+        owners = ("predictor", "average", "best", "optimizer")
+        tensors: dict[str, dict[str, Tensor]] = {name: {} for name in owners}
         for name, tensor in artifact.tensors.items():
             owner, _, rest = name.partition(".")
             tensors[owner][rest] = tensor.to(device)

@@ -2,8 +2,7 @@
 
 1. `train_predictor` minimizes the weighted objectives (`objectives.py`) of one predictor. A step
    takes a batch of readings (`batches.py`); held-out examples are scored by `validation.py`; the
-   loop is that of every training (`loop.py`). Inputs are scaled by those of all examples, and
-   groups of them can be left out, to see what they are worth.
+   loop is that of every training (`loop.py`). Inputs are scaled by those of all examples.
 2. `train_members` trains several, here or as the jobs of a runner. A worker gets a `Lesson`, which
    is small, and reads the examples for itself: what is read is large. Weights come back as arrays.
 3. `ensemble_of` puts members together, with what they say of their training.
@@ -11,7 +10,6 @@
 Nothing global is touched, so trainings in several threads end where single ones do.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -26,15 +24,8 @@ from graphcircuits.cases.relations import groups_of
 from graphcircuits.io.store import content_hash
 from graphcircuits.jobs.runner import IN_PROCESS, ONE_CPU, Resources, Runner
 from graphcircuits.predictor.ensemble import Ensemble, seen_of
-from graphcircuits.predictor.invariant import (
-    FAR_STATISTICS,
-    InvariantAligner,
-    statistics_of,
-    table_width,
-)
-from graphcircuits.predictor.measure.scaling import SCALINGS
+from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import InvariantTables, Predictor
-from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS
 from graphcircuits.training.batches import Batches, ExampleGroup, batches, grouped
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import (
@@ -137,7 +128,7 @@ def train_predictor(
         raise ValueError('keep="best" needs held-out examples to choose by, and none were given.')
     predictor = Predictor(config.predictor, generator=torch.Generator().manual_seed(seed))
     predictor.to(device)
-    _standardize(predictor, examples, config)
+    _standardize(predictor, examples)
     about = _about(examples, validation, config, seed, device) if checkpoint else {}
     data = data or TrainData.of(examples, validation, config, device)
     learner = _OnExamples(predictor, data, config, seed)
@@ -171,50 +162,13 @@ def _names(examples: Sequence[Example]) -> list[str]:
     return list(dict.fromkeys(example.case for example in examples))
 
 
-def _standardize(predictor: Predictor, examples: Sequence[Example], config: TrainConfig) -> None:
-    """Scale the inputs by those of all examples, and hide what the training is to do without."""
-    align, settings = predictor.align, config.predictor
-    if not isinstance(align, InvariantAligner):
-        return
-    contents = [example.reading.content for example in examples]
-    align.standardize_by(torch.cat([x.nodes for x in contents if isinstance(x, InvariantTables)]))
-    unknown = sorted(set(config.without) - set(INPUTS))
-    if unknown:
-        raise ValueError(f"unknown inputs {', '.join(unknown)}; choose from {', '.join(INPUTS)}.")
-    groups = input_groups(share=settings.share, both_ends=settings.both_ends)
-    hidden = torch.tensor([group in config.without for group in groups])
-    # Divided by infinity, columns are zero whatever they hold.
-    align.deviation[hidden.to(align.deviation.device)] = math.inf
-
-
-# Groups of inputs, to train without one of them
-
-INPUTS = ("own", "effects", "far-effects", "activations", "bounds", "norms", "kinds")
-_STATISTICS = {
-    "own": "own",
-    "own_by_pair": "own",
-    "own_signed": "own",
-    "effect": "effects",
-    "effect_by_pair": "effects",
-    "effect_signed": "effects",
-    "clean": "activations",
-    "corrupted": "activations",
-    "clean_by_pair": "activations",
-    "reach": "bounds",
-    "bound": "bounds",
-    **dict.fromkeys(FAR_STATISTICS, "far-effects"),
-}
-
-
-def input_groups(*, share: float, both_ends: bool) -> list[str]:
-    """The group of every column of `predictor.invariant.table` for the line graph."""
-    names = statistics_of(share=share, both_ends=both_ends)
-    scaled = [_STATISTICS[name] for name in names for _ in SCALINGS]
-    at_writer = ["norms"] * 4 + ["kinds"] * len(WRITER_KINDS)
-    at_reader = ["norms"] * 2 + ["kinds"] * len(READER_KINDS)
-    groups = [*scaled, *at_writer, *at_reader]
-    assert len(groups) == table_width(share=share, both_ends=both_ends), "another table"
-    return groups
+def _standardize(predictor: Predictor, examples: Sequence[Example]) -> None:
+    """Scale the inputs by those of all examples."""
+    align = predictor.align
+    if isinstance(align, InvariantAligner):
+        contents = [example.reading.content for example in examples]
+        tables = [x.nodes for x in contents if isinstance(x, InvariantTables)]
+        align.standardize_by(torch.cat(tables))
 
 
 # Several of them

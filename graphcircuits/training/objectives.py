@@ -27,13 +27,6 @@ PAIRS_PER_EDGE = 4
 # Labels
 
 
-def circuit_loss(
-    logits: Float[Tensor, " edge"], labels: Bool[Tensor, " edge"]
-) -> Float[Tensor, ""]:
-    """The paper's loss of one case: circuit edges weigh more where they are the fewer."""
-    return labels_loss(logits, labels, label_weights(labels))
-
-
 def labels_loss(
     logits: Float[Tensor, "*item"], labels: Bool[Tensor, "*item"], weights: Float[Tensor, "*item"]
 ) -> Float[Tensor, ""]:

@@ -1,9 +1,8 @@
 """Where training examples come from, as plain values: which subject, which task, related to what.
 
 1. `shipped_sources` lists planted subjects of the package, `corpus_sources` the subjects of a
-   folder that `python -m lab.factory corpus` or `graphcircuits build` made, task by task,
-   `language_sources` small language models with every task that they do, and `named_source` gives
-   a single subject by its id.
+   folder that `python -m lab.factory corpus` or `graphcircuits build` made, task by task, and
+   `language_sources` small language models with every task that they do.
 2. Programs of the test split are never taken, nor are discarded ones, most of which are related to
    them: cases of the package are refused, a corpus has none, and of a folder of subject files they
    are left out and named. The paper's own pool has two that are discarded here: `ib-25` and
@@ -28,7 +27,7 @@ from graphcircuits.adapters.load import load_model
 from graphcircuits.cases import N_FOLDS, Case, load_case
 from graphcircuits.cases.collection import REPORT, Corpus, check_shares, does, load_corpus
 from graphcircuits.cases.multitask import AT, MultiCase
-from graphcircuits.cases.orders import Order, shipped_path
+from graphcircuits.cases.orders import Order
 from graphcircuits.cases.prepare import find_case
 from graphcircuits.cases.recognize import shipped_ids
 from graphcircuits.cases.relations import POOLS, groups_of, pool_cases
@@ -144,23 +143,6 @@ def shipped_sources(ids: Iterable[str], pool: str = "pool") -> list[Source]:
         groups = tuple(sorted(groups_of(id)))
         sources.append(Source(Order(id), "", id, groups, () if fold is None else (fold,)))
     return sources
-
-
-def named_source(id: str, folder: str | Path | None = None) -> Source:
-    """A subject by its id, such as ib-7.public.plain.0: of the folder if it has it, else shipped.
-
-    It is in no fold: whoever names subjects says what is held out.
-    """
-    order = Order.parse(id)
-    path = None if folder is None else Path(folder) / f"{id}{SUFFIX}"
-    there = path is not None and path.is_file()
-    if not there and not shipped_path(order).is_file():
-        where = "ships" if folder is None else f"ships or is in {folder}"
-        raise FileNotFoundError(
-            f"no {order.fleet} subject of {order.case} {where}; build it with: graphcircuits build "
-            f"{order.case} --fleet {order.fleet}, and name its folder."
-        )
-    return Source(order, str(path) if there else "", order.case, (order.case,), ())
 
 
 def refuse_others(ids: Iterable[str], pool: str = "pool") -> None:

@@ -33,13 +33,14 @@ from graphcircuits.evaluation.proposal import fresh_seed
 from graphcircuits.methods.eap import eap_ig
 from graphcircuits.methods.shipped import load_predictor
 from graphcircuits.predictor.ensemble import Ensemble
-from graphcircuits.predictor.facts.calibration import fit_calibration, needed
+from graphcircuits.predictor.facts.calibration import fit_calibration
 from graphcircuits.predictor.facts.familiarity import Familiarity
 from graphcircuits.predictor.model import Reading, read_case
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.facts import case_looks, fit_known_cases
 from lab.benchmarks.reliability import calibration_error, reliability
+from lab.needed import best_edges
 
 WORSE, MUCH = 1.2, 0.03
 GOAL = 0.8
@@ -140,7 +141,7 @@ def measured(ensemble: Ensemble, subject: Subject) -> Row | None:
     reached = [
         size for size, x in zip(own.sizes, own.faithfulness, strict=True) if x >= GOAL
     ] or own.sizes[-1:]
-    labels = needed(found.logits, reached[0]) if subject.truth is None else subject.truth
+    labels = best_edges(found.logits, reached[0]) if subject.truth is None else subject.truth
     about = (subject.kind, subject.architecture)
     return Row(*about, own.cmd, other.cmd, found.familiarity, found.logits, labels)
 

@@ -18,9 +18,9 @@ import graphcircuits as gc
 from graphcircuits.drawing.library import save_figure
 from graphcircuits.predictor.model import PredictorConfig
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.data import read_examples
 from graphcircuits.training.history_plot import plot_histories
 from graphcircuits.training.members import train_predictor
+from lab.examples import read_examples
 
 CASE = "ib-13"
 LEARNED, HELD_OUT = ("ib-7", "ib-24", "ib-40"), ("ib-2", "ib-8")

@@ -28,8 +28,9 @@ from graphcircuits.cases.relations import twins
 from graphcircuits.compare.selection import select_cases
 from graphcircuits.predictor.model import PredictorConfig
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.data import Example, read_examples
+from graphcircuits.training.data import Example
 from graphcircuits.training.members import train_predictor
+from lab.examples import read_examples
 
 WAYS = ("as they are", "without twins", "without others")
 

@@ -38,7 +38,6 @@ from graphcircuits.jobs.runner import IN_PROCESS, Runner
 from graphcircuits.methods.eap import eap_ig
 from graphcircuits.methods.shipped import SHIPPED
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble
-from graphcircuits.predictor.facts.calibration import needed
 from graphcircuits.predictor.facts.familiarity import case_features, disagreement
 from graphcircuits.predictor.facts.trust import Trust
 from graphcircuits.predictor.model import read_case
@@ -46,17 +45,18 @@ from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 from graphcircuits.training.data import FRESH
 from graphcircuits.training.facts import (
+    FEWEST,
     SEARCH,
     CaseLook,
-    Corrected,
     Figures,
     HeldOut,
     fit_calibrations,
-    fit_correction_trust,
     fit_known_cases,
     mean_figures,
 )
 from graphcircuits.training.sources import Source
+from lab.factory.trust import fit_trust
+from lab.needed import best_edges
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ def correct(source: Source, fold: int, ensembles: Mapping[str, Ensemble]) -> Tri
     areas = []
     for odds in (-50.0, 50.0):
         certain = Trust(torch.zeros(len(features)), torch.tensor([odds]))
-        scores = replace(ensemble, trust=certain).logits(reading, generator=generator)
+        scores = replace(ensemble, trust=certain).predict(reading, generator=generator).logits
         areas.append(faithfulness_curve(subject, fresh, scores, sizes="log").cmd)
     gain = math.log(max(areas[0], TINY) / max(areas[1], TINY))
     return replace(case, helped=gain > 0, stake=min(abs(gain), 1.0))
@@ -133,7 +133,7 @@ def judge(source: Source, fold: int, ensemble: Ensemble) -> Judged:
     pairs, fresh = read_pairs(source, subject)
     generator = torch.Generator().manual_seed(0)
     reading = read_case(ensemble.config, subject, pairs, generator=generator)
-    logits = ensemble.logits(reading, generator=generator).double()
+    logits = ensemble.predict(reading, generator=generator).logits.double()
     scores = {"gcl": logits, SEARCH: eap_ig(subject, pairs).double()}
     curves = {
         name: faithfulness_curve(subject, fresh, x, sizes="log") for name, x in scores.items()
@@ -143,7 +143,7 @@ def judge(source: Source, fold: int, ensemble: Ensemble) -> Judged:
     if circuit is None:
         own = curves["gcl"]
         enough = [n for n, x in zip(own.sizes, own.faithfulness, strict=True) if x >= ENOUGH]
-        labels = needed(logits, enough[0] if enough else len(logits) - 1)
+        labels = best_edges(logits, enough[0] if enough else len(logits) - 1)
     else:
         labels = circuit.mask
         figures["auroc"] = {name: auroc(x, circuit) for name, x in scores.items()}
@@ -184,10 +184,7 @@ def complete(
     tried = sorted((x for x in results if isinstance(x, Tried)), key=lambda case: case.source.id)
     corrected = [case for case in tried if case.source in taken]
     log.info("%d tasks read, %d of them to be judged", len(tried), len(corrected))
-    trusts = {
-        name: fit_correction_trust([_corrected(x) for x in corrected if f"fold-{x.fold}" != name])
-        for name in SHIPPED
-    }
+    trusts = {name: _trust([x for x in corrected if f"fold-{x.fold}" != name]) for name in SHIPPED}
     lines = {
         name: {key: x.numpy() for key, x in trust.tensors().items()}
         for name, trust in trusts.items()
@@ -217,8 +214,13 @@ def complete(
     return figures
 
 
-def _corrected(case: Tried) -> Corrected:
-    return Corrected(torch.from_numpy(case.features), case.helped, case.stake)
+def _trust(cases: Sequence[Tried]) -> Trust | None:
+    """How much of a correction should count on a case; None of fewer cases than FEWEST."""
+    if len(cases) < FEWEST:
+        return None
+    features = torch.stack([torch.from_numpy(case.features) for case in cases])
+    helped = torch.tensor([case.helped for case in cases])
+    return fit_trust(features, helped, torch.tensor([case.stake for case in cases]))
 
 
 def _look(case: Tried, name: str) -> CaseLook:

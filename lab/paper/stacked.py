@@ -29,14 +29,14 @@ from torch.nn import functional as F
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.evaluation.evaluate import auroc
-from graphcircuits.predictor.block import of_run, stacked
+from graphcircuits.predictor.block import stacked
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import InvariantTables, Predictor
 from graphcircuits.predictor.paper.align import TabpfnAligner
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import Example, mixed_seed, read
 from graphcircuits.training.loop import run_steps
-from graphcircuits.training.sources import named_source
+from lab.paper.named_source import named_source
 from lab.paper.side_by_side import StackedTables, StackedVectors, stacked_logits
 from lab.paper.stack_data import Bucket, buckets
 
@@ -372,3 +372,8 @@ class _Stack:
         drawn = bucket.draw(generator, len(bucket.ids), self.config.predictor.identifiers)
         content = bucket.take(cases, pairs, {name: x[cases] for name, x in drawn.items()})
         return stacked_logits(self.predictor, bucket.structure, content, dtype=self.dtype)
+
+
+def of_run(module: torch.nn.Module, run: int) -> dict[str, Tensor]:
+    """The parameters and buffers of one run of a stack, as the network alone has them."""
+    return {name: x[run].detach().cpu().clone() for name, x in module.state_dict().items()}

@@ -21,8 +21,8 @@ from graphcircuits.cases import case_ids
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.relations import PoolCase, pool_cases, twins
 from graphcircuits.io.store import content_hash
-from graphcircuits.training.sources import named_source
 from lab.paper.configurations import ALL, SweepConfig
+from lab.paper.named_source import named_source
 from lab.paper.selection import Selection
 from lab.paper.stacked import StackedRun, can_share
 

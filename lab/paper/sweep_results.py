@@ -19,8 +19,8 @@ from graphcircuits.cases import N_FOLDS
 from graphcircuits.cases.relations import groups_of
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble, seen_of
 from graphcircuits.predictor.model import Predictor
-from graphcircuits.training.sources import named_source
 from lab.paper.configurations import ALL, SweepConfig
+from lab.paper.named_source import named_source
 from lab.paper.selection import to_toml
 from lab.paper.stacked import StackedRun
 from lab.paper.sweep import Sweep

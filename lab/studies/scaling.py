@@ -21,6 +21,7 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,10 @@ from graphcircuits.io.store import (
 from graphcircuits.predictor.model import Predictor, structure_of
 from graphcircuits.training.config import TrainConfig, shipped_recipe
 from graphcircuits.training.data import Example
-from graphcircuits.training.members import INPUTS, input_groups, train_predictor
+from graphcircuits.training.members import train_predictor
 from graphcircuits.training.validation import means, search_figures, validate
 from lab.programs import parser
+from lab.studies.inputs import INPUTS, input_groups, without
 from lab.studies.scaling_data import ScalingData, find_sources, read_again, read_data, some_of
 from lab.studies.scaling_page import Record, plot, table
 
@@ -71,6 +73,8 @@ class Setting:
     count: int | None = None
     """Subjects' tasks, all of them if None."""
     config: TrainConfig
+    without: str | None = None
+    """The group of inputs that the network does not get."""
 
 
 def settings(grid: str, kinds: Sequence[str], base: TrainConfig) -> list[Setting]:
@@ -100,16 +104,21 @@ def settings(grid: str, kinds: Sequence[str], base: TrainConfig) -> list[Setting
         "no faithfulness": replace(base, faithfulness_weight=0.0, distill_weight=0.0),
         "gradient at the clean run": replace(base, predictor=replace(own, share=1.0, prior=False)),
         "gradient at both ends": replace(base, predictor=replace(own, both_ends=True)),
-        **{f"without {name}": replace(base, without=(name,)) for name in INPUTS if name in there},
     }
     if not {"planted", "multitask"} & {*every}:
         # Without labels faithfulness is all there is to learn from.
         del changes["no faithfulness"]
-    return [
+    changed = [
         Setting(grid=grid, name=name, kinds=every, config=config)
         for name, config in changes.items()
         if config != base or config is base
     ]
+    blind = [
+        Setting(grid=grid, name=f"without {name}", kinds=every, config=base, without=name)
+        for name in INPUTS
+        if name in there
+    ]
+    return changed + blind
 
 
 # Trainings
@@ -160,6 +169,7 @@ def _about(setting: Setting, content: str, seed: int | None) -> dict[str, Any]:
         "kinds": list(setting.kinds),
         "count": setting.count,
         "train": asdict(setting.config),
+        "without": setting.without,
         "data": content,
         "seed": seed,
     }
@@ -174,13 +184,15 @@ def _measured(
     """Train from a seed, and measure on everything that is held out."""
     pool = [example for kind in setting.kinds for example in data.learned[kind]]
     config = setting.config
-    learned = _restructured(some_of(pool, setting.count, seed), config)
-    watched = _restructured([x for found in data.watched.values() for x in found], config)
+    hide = partial(without, group=setting.without, config=config.predictor)
+    learned = hide(_restructured(some_of(pool, setting.count, seed), config))
+    watched = hide(_restructured([x for found in data.watched.values() for x in found], config))
+    held_out = {kind: hide(examples) for kind, examples in data.held_out.items()}
     trained = train_predictor(learned, config, seed=seed, validation=watched, device=device)
     return {
         "examples": len(learned),
         "step": trained.step,
-        "figures": _figures(trained.predictor, data.held_out, config),
+        "figures": _figures(trained.predictor, held_out, config),
     }
 
 

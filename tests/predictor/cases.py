@@ -13,7 +13,7 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import eap
 from graphcircuits.predictor.invariant import Invariants
-from graphcircuits.predictor.measure.features import features
+from graphcircuits.predictor.measure.features import FEATURES, Features, features
 from graphcircuits.predictor.model import PredictorConfig, Reading, read_case
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -155,18 +155,41 @@ def pooled(contractions: Tensor, pair: Tensor) -> Tensor:
     return torch.cat(means, dim=-1).T.contiguous()
 
 
+def edge_features(made: Features, edge: int) -> dict[str, Tensor]:
+    """All six features of one edge by their names, the plain way."""
+    graph = made.graph
+    block = next(block for block in graph.blocks if edge < block.edges.stop)
+    reader, writer = divmod(edge - block.first_edge, block.n_writers)
+    read = made.factors.read(block)[reader]
+    write = made.factors.write(graph, writer)
+    scale = made.scale[:, block.stream, None]
+    clean, corrupted = (x.writer(graph, writer) for x in (made.clean, made.corrupted))
+    gradient = made.gradient.read(block)[:, reader]
+    vectors = (
+        clean,
+        corrupted,
+        gradient,
+        scale * (clean @ write @ read),
+        scale * (corrupted @ write @ read),
+        scale * (gradient @ read.T @ write.T),
+    )
+    return dict(zip(FEATURES, vectors, strict=True))
+
+
 def edge_by_edge(subject: Transformer, pairs: Pairs) -> tuple[Tensor, Tensor]:
     """Contractions [context, edge, contraction] and statistics, from the six features.
 
     `input` writes straight to the stream, so the gradient that its edge transports is the one
     that the target sends there.
     """
-    made = features(subject, pairs, positions="all")
+    made = features(subject, pairs, contexts=torch.ones_like(pairs.scored).nonzero())
     graph, columns = made.graph, []
     for edge in range(graph.n_edges):
-        found = made.edge(edge)
+        found = edge_features(made, edge)
         write = made.factors.write(graph, int(graph.edge_writers[edge]))
-        first = made.edge(int(graph.offsets[graph.edge_readers[edge]]))["transported_gradient"]
+        first = edge_features(made, int(graph.offsets[graph.edge_readers[edge]]))[
+            "transported_gradient"
+        ]
         clean, corrupted = (
             (found["reader_gradient"] * found[f"message_{run}"]).sum(-1)
             for run in ("clean", "corrupted")

@@ -71,17 +71,17 @@ def test_scores_are_the_mean_of_the_members(options: dict[str, Any]) -> None:
     assert torch.allclose(expected, mean) != config.paths
     torch.testing.assert_close(found, expected)
     assert not found.requires_grad
-    again = ensemble.logits(reading, generator=seeded(3))
+    again = ensemble.predict(reading, generator=seeded(3)).logits
     assert again.shape == (subject.graph.n_edges,)
 
 
 def test_paths_are_those_of_one_case() -> None:
     readings = [make_reading(small(), "one-layer", seed) for seed in range(2)]
     with pytest.raises(ValueError, match="are those of one case: predict joined readings apart"):
-        make_ensemble().logits(join(readings), generator=seeded(0))
+        make_ensemble().predict(join(readings), generator=seeded(0))
     free = make_ensemble(small(paths=False))
-    together = free.logits(join(readings), generator=seeded(0))
-    alone = [free.logits(reading, generator=seeded(0)) for reading in readings]
+    together = free.predict(join(readings), generator=seeded(0)).logits
+    alone = [free.predict(reading, generator=seeded(0)).logits for reading in readings]
     torch.testing.assert_close(together, torch.cat(alone))
 
 
@@ -200,7 +200,7 @@ def make_readings(n: int = 6) -> list[Reading]:
 def test_without_calibration_and_familiarity_there_is_nothing_to_say() -> None:
     ensemble, reading = make_ensemble(), make_readings(1)[0]
     found = ensemble.predict(reading, generator=seeded(0), kind="natural")
-    assert torch.equal(found.logits, ensemble.logits(reading, generator=seeded(0)))
+    assert torch.equal(found.logits, ensemble.predict(reading, generator=seeded(0)).logits)
     assert found.probabilities is found.familiarity is None
     assert found.familiarity is None
     assert ensemble.measured == {}

@@ -9,12 +9,12 @@ import torch
 
 from graphcircuits.evaluation.evaluate import auroc, faithfulness_curve
 from graphcircuits.predictor.ensemble import Ensemble
-from graphcircuits.predictor.model import InvariantTables, Predictor, PredictorConfig
+from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.predictor.paths import along_paths
 from graphcircuits.training.batches import Grouped, grouped, scores_of
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import Example, load_targets, save_targets, with_targets
-from graphcircuits.training.members import INPUTS, input_groups, origin_of, train_predictor
+from graphcircuits.training.members import origin_of, train_predictor
 from graphcircuits.training.validation import means, quality, validate
 from tests.predictor.cases import make_examples, make_task, training
 from tests.predictor.graphs import seeded
@@ -200,7 +200,7 @@ def test_validation_is_cmd_on_prompts_of_its_own() -> None:
     ]
     for example in examples:
         assert example.item is not None
-        scores = Ensemble((predictor,), {}).logits(example.reading, generator=seeded(0))
+        scores = Ensemble((predictor,), {}).predict(example.reading, generator=seeded(0)).logits
         expected = faithfulness_curve(*example.item, scores, sizes="log").cmd
         assert found[example.case]["cmd"] == pytest.approx(expected, rel=1e-4)
         if example.circuit is not None:
@@ -235,29 +235,6 @@ def test_an_average_of_weights_is_kept() -> None:
     found = train_predictor(examples, config(steps=4, stop=2, average=0.999)).predictor
     one, two, mean = (x.readout.weight for x in (*plain, found))
     torch.testing.assert_close(mean, (one + two) / 2)
-
-
-@pytest.mark.slow
-def test_groups_of_inputs_can_be_left_out() -> None:
-    names = input_groups(share=PRIOR.share, both_ends=True)
-    assert set(names) == set(INPUTS)
-    assert set(input_groups(share=1, both_ends=False)) == set(INPUTS) - {"own", "far-effects"}
-    examples = make_judged(count=1)[:1]
-    own = config(without=("norms", "far-effects"), steps=1)
-    predictor = train_predictor(examples, own).predictor
-    with torch.no_grad():
-        predictor.readout.weight.normal_(generator=seeded(1))
-    content = examples[0].reading.content
-    assert isinstance(content, InvariantTables)
-    expected = predictor(examples[0].reading, generator=seeded(0))
-    for group, same in (("norms", True), ("far-effects", True), ("kinds", False)):
-        nodes = content.nodes.clone()
-        nodes[:, [name == group for name in names]] += 1.0
-        changed = replace(examples[0].reading, content=replace(content, nodes=nodes))
-        found = predictor(changed, generator=seeded(0))
-        assert torch.equal(found, expected) == same
-    with pytest.raises(ValueError, match="unknown inputs smells; choose from own, effects, far"):
-        train_predictor(examples, config(without=("smells",)))
 
 
 def test_what_a_predictor_says_of_its_training() -> None:

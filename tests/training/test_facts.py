@@ -19,18 +19,17 @@ from graphcircuits.predictor.facts.familiarity import (
 )
 from graphcircuits.predictor.model import Predictor
 from graphcircuits.training import facts
-from graphcircuits.training.data import Example, read_examples
+from graphcircuits.training.data import Example
 from graphcircuits.training.facts import (
     FEWEST,
-    Corrected,
     HeldOut,
     fit_calibrations,
-    fit_correction_trust,
     mean_figures,
     with_facts,
 )
 from graphcircuits.training.sources import shipped_sources
 from graphcircuits.training.validation import validate
+from lab.examples import read_examples
 from tests.predictor.cases import make_examples, small, training
 from tests.predictor.graphs import seeded
 
@@ -124,15 +123,6 @@ def test_a_kind_with_enough_known_circuits_is_calibrated() -> None:
     assert fit_calibrations([replace(x, case="one") for x in cases]) == {}
 
 
-def test_a_correction_is_trusted_where_it_helped() -> None:
-    look = torch.linspace(-1, 1, FEWEST)[:, None]
-    cases = [Corrected(x, bool(x > 0), 1.0) for x in look]
-    trust = fit_correction_trust(cases)
-    assert trust is not None
-    assert trust(look[-1]) > 0.9 > 0.1 > trust(look[0])
-    assert fit_correction_trust(cases[1:]) is None
-
-
 # What was measured
 
 
@@ -157,7 +147,7 @@ def test_methods_are_compared_on_what_was_held_out(tmp_path: Any) -> None:
         assert example.circuit is not None
         subject, fresh = example.item
         scores = {
-            "gcl": ensemble.logits(example.reading, generator=seeded(0)),
+            "gcl": ensemble.predict(example.reading, generator=seeded(0)).logits,
             "eap-ig": METHODS["eap-ig"](subject, load_case(example.case).pairs(4, seed=0)),
         }
         for name, own in scores.items():

@@ -8,9 +8,9 @@ import torch
 from graphcircuits.jobs.runner import InProcess
 from graphcircuits.predictor.model import PredictorConfig
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.data import read_examples
 from graphcircuits.training.members import Lesson, train_jobs, train_members
 from graphcircuits.training.sources import shipped_sources, split
+from lab.examples import read_examples
 from tests.shell import Command, refused
 
 CONFIG = TrainConfig(

@@ -17,17 +17,18 @@ from graphcircuits.jobs.processes import Processes
 from graphcircuits.predictor.model import InvariantTables
 from graphcircuits.training import data, sources
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.data import FRESH, Example, read, read_examples
+from graphcircuits.training.data import FRESH, Example, read
 from graphcircuits.training.sources import (
     Source,
     corpus_sources,
     language_sources,
-    named_source,
     plan_sources,
     refuse_others,
     shipped_sources,
     split,
 )
+from lab.examples import read_examples
+from lab.paper.named_source import named_source
 from tests.predictor.cases import training
 from tests.training.examples import PRIOR, natural_of
 

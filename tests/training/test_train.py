@@ -24,12 +24,13 @@ from graphcircuits.predictor.model import InvariantTables, Predictor, read_case
 from graphcircuits.training import data, facts, members, sources
 from graphcircuits.training import train as training_module
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.data import Example, read_examples
+from graphcircuits.training.data import Example
 from graphcircuits.training.loop import CHECKPOINT
 from graphcircuits.training.members import TrainedPredictor, train_predictor
-from graphcircuits.training.objectives import circuit_loss
+from graphcircuits.training.objectives import label_weights, labels_loss
 from graphcircuits.training.train import train
 from graphcircuits.training.validation import validate
+from lab.examples import read_examples
 from tests.predictor.cases import make_examples, small, training
 from tests.predictor.graphs import seeded, states
 
@@ -72,6 +73,11 @@ def by_loop(logits: Tensor, labels: Tensor) -> float:
         chance = 1 / (1 + math.exp(-logit))
         total += weight * math.log(chance) if label else math.log(1 - chance)
     return -total / len(labels)
+
+
+def circuit_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The paper's loss of one case: circuit edges weigh more where they are the fewer."""
+    return labels_loss(logits, labels, label_weights(labels))
 
 
 @pytest.mark.parametrize("inside", [0, 1, 3, 10, 17, 20])
@@ -271,7 +277,7 @@ def test_validation_is_the_area_under_the_curve_with_views_averaged() -> None:
     assert list(found) == ["case-0", "case-1"]
     for level in ("qkv", "head"):
         one, two, three = (
-            auroc(kept.logits(x.reading, generator=seeded(0)), labels_of(x), level)
+            auroc(kept.predict(x.reading, generator=seeded(0)).logits, labels_of(x), level)
             for x in examples
         )
         assert found["case-0"][level] == pytest.approx((one + three) / 2)

@@ -8,8 +8,7 @@
 2. `lab/benchmarks/reliability.py` measures how true the probabilities are.
 
 What a label means is up to who fits. Where the true circuit is known it says whether the edge is in
-it. Where none is, `needed` gives one that can be measured: whether the edge is among the best edges
-of the ranking that are just enough for a share of the behaviour.
+it. Where none is, one can be measured (`lab/needed.py`).
 """
 
 import math
@@ -208,17 +207,6 @@ def _fit_isotonic(x: Tensor, targets: Tensor, weights: Tensor) -> Isotonic:
             logits.append(float(values[end]))
             probabilities.append(value)
     return Isotonic(logits, probabilities)
-
-
-# Labels where no circuit is known
-
-
-def needed(logits: Float[Tensor, " edge"], size: int) -> Bool[Tensor, " edge"]:
-    """The `size` best edges: those needed, where so many are just enough for the behaviour."""
-    order = logits.sort(descending=True, stable=True).indices
-    mask = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
-    mask[order[:size]] = True
-    return mask
 
 
 def log_loss(

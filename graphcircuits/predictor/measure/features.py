@@ -1,6 +1,6 @@
 """The six features of every edge, at every context, of a subject and a task.
 
-1. A context is a prompt pair and one of its scored positions. All contexts count, or a sample.
+1. A context is a prompt pair and one of its scored positions.
 2. One clean and one corrupted run give the vector at every interface. Writers: the residual vector
    of `input`, a head's vector before W_O, an MLP's hidden vector. Readers: a query, key or value
    before rotation, an MLP's vector before the nonlinearity (a gate's behind it), the logits.
@@ -40,8 +40,6 @@ FEATURES = (
     "message_corrupted",
     "transported_gradient",
 )
-
-POSITIONS = ("scored", "all")
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,44 +94,16 @@ class Features:
         pair, position = self.pair.to(scale.device), self.position.to(scale.device)
         return replace(self, pair=pair, position=position, scale=scale, **moved)
 
-    def edge(self, edge: int) -> dict[str, Float[Tensor, "context _"]]:
-        """All six features of one edge by their names, the plain way: for inspection."""
-        graph = self.graph
-        if not 0 <= edge < graph.n_edges:
-            raise IndexError(f"edge must be in 0..{graph.n_edges - 1}, got {edge}.")
-        block = next(block for block in graph.blocks if edge < block.edges.stop)
-        reader, writer = divmod(edge - block.first_edge, block.n_writers)
-        read = self.factors.read(block)[reader]
-        write = self.factors.write(graph, writer)
-        scale = self.scale[:, block.stream, None]
-        clean, corrupted = (x.writer(graph, writer) for x in (self.clean, self.corrupted))
-        gradient = self.gradient.read(block)[:, reader]
-        vectors = (
-            clean,
-            corrupted,
-            gradient,
-            scale * (clean @ write @ read),
-            scale * (corrupted @ write @ read),
-            scale * (gradient @ read.T @ write.T),
-        )
-        return dict(zip(FEATURES, vectors, strict=True))
-
     def writers(self, run: str) -> Float[Tensor, "context writer d_model"]:
         """What each writer adds to the stream in the `clean` or the `corrupted` run, no biases."""
-        if run not in ("clean", "corrupted"):
-            raise ValueError(f"run must be clean or corrupted, got {run!r}.")
         states: Interfaces = getattr(self, run)
         heads = torch.einsum("clhd,lhdm->clhm", states.z, self.factors.z)
         mlps = torch.einsum("cld,ldm->clm", states.hidden, self.factors.hidden)
         layers = torch.cat([heads, mlps[:, :, None]], dim=2).flatten(1, 2)
         return torch.cat([states.input[:, None], layers], dim=1)
 
-    def reader_gradients(self) -> Float[Tensor, "context reader d_model"]:
-        """Each reader's gradient in the stream, by its read factor: the norm's scale is held."""
-        return torch.cat([self.block_gradients(block) for block in self.graph.blocks], dim=1)
-
     def block_gradients(self, block: Block) -> Float[Tensor, "context reader d_model"]:
-        """`reader_gradients` of one block, for graphs whose whole does not fit in memory."""
+        """Each reader's gradient in the stream, by its read factor: the norm's scale is held."""
         read = self.factors.read(block)
         pulled = torch.einsum("crw,rmw->crm", self.gradient.read(block), read)
         return pulled * self.scale[:, block.stream, None, None]
@@ -188,46 +158,20 @@ def features(
     subject: Transformer,
     pairs: Pairs,
     *,
-    contexts: int | None = None,
-    positions: str = "scored",
-    generator: torch.Generator | None = None,
+    contexts: Int[Tensor, "context 2"] | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Features:
     """The features of a subject's edges on a task.
 
-    At most `contexts` of the scored positions are used, drawn by `generator`; None means all. With
-    `positions` "all" the others count too: what a task computes on the way to its answer. The runs
-    take at most `memory_limit` bytes (one pair at least).
+    `contexts` has pair and position of each context, in that order; None means all scored
+    positions. The runs take at most `memory_limit` bytes (one pair at least).
     """
-    return _features(subject, pairs, _choose(pairs, contexts, positions, generator), memory_limit)
-
-
-def _choose(
-    pairs: Pairs, contexts: int | None, positions: str, generator: torch.Generator | None
-) -> Int[Tensor, "context 2"]:
-    """Pair and position of each context, in that order, on the CPU."""
-    if positions not in POSITIONS:
-        raise ValueError(f"positions must be one of {', '.join(POSITIONS)}, got {positions!r}.")
-    counted = pairs.scored if positions == "scored" else torch.ones_like(pairs.scored)
-    scored = counted.nonzero().cpu()
-    if contexts is None:
-        return scored
-    if contexts < 1:
-        raise ValueError(f"contexts must be at least 1, or None for all, got {contexts}.")
-    if generator is None:
-        raise ValueError("contexts are drawn at random; give a torch.Generator as generator.")
-    drawn = torch.randperm(len(scored), generator=generator, device=generator.device)
-    return scored[drawn[:contexts].sort().values.cpu()]
-
-
-def _features(
-    subject: Transformer, pairs: Pairs, chosen: Int[Tensor, "context 2"], memory_limit: int
-) -> Features:
     if pairs.needs_targets:
         raise ValueError(
             f"the {pairs.loss_name} targets are still to be taken from the clean run, where such a "
             "loss is flat and has no gradient; give pairs with the right answers as targets."
         )
+    chosen = pairs.scored.nonzero().cpu() if contexts is None else contexts
     # Pairs without a chosen context need no run.
     used, row = chosen[:, 0].unique_consecutive(return_inverse=True)
     chunks: list[Features] = []

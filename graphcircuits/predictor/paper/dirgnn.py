@@ -143,7 +143,7 @@ class DirGNN(nn.Module):
         self, h: Float[Tensor, "node width"], n: Neighbourhoods, size: int
     ) -> Float[Tensor, "node width"]:
         """The same of a large graph, some nodes at a time: what a layer computes on the way stays
-        in the caches. At 1.6 million edges that is 15 s and 1.7 GiB instead of 45 s and 3.4 GiB.
+        in the caches. At 1.6 million edges that is a third of the time and half of the memory.
 
         Messages are made for sets of nodes and not for nodes: there are as many as components.
         """

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphcircuits.predictor.block import normalized_by_matrices, of_run, stacked
+from graphcircuits.predictor.block import normalized_by_matrices, stacked
 from graphcircuits.predictor.measure.features import Features
 from graphcircuits.predictor.model import InvariantTables, Predictor, PredictorConfig
 from graphcircuits.predictor.paper.align import TabpfnAligner
@@ -19,6 +19,7 @@ from graphcircuits.predictor.paper.transform import (
     sum_over_successors,
 )
 from lab.paper.side_by_side import StackedTables, StackedVectors, stacked_logits
+from lab.paper.stacked import of_run
 from lab.paper.vectors import WIDTHS, vector_lists
 from tests.predictor.cases import AT_THE_CLEAN_RUN, make_reading, small
 from tests.predictor.graphs import seeded

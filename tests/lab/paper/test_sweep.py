@@ -21,8 +21,8 @@ from graphcircuits.jobs.processes import Processes
 from graphcircuits.jobs.runner import InProcess
 from graphcircuits.predictor.ensemble import load_ensemble
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.sources import named_source
 from lab.paper import sweep_store as store_module
+from lab.paper.named_source import named_source
 from lab.paper.selection import Selection
 from lab.paper.stacked import StackedRun, Trained, train_side_by_side
 from lab.paper.sweep import Means, Outcome, lost_bundle, resources_of

@@ -9,10 +9,10 @@ import torch
 
 from graphcircuits.predictor.model import InvariantTables, Predictor
 from graphcircuits.training.config import TrainConfig
-from graphcircuits.training.data import read_examples
-from graphcircuits.training.members import INPUTS
 from graphcircuits.training.validation import means, validate
+from lab.examples import read_examples
 from lab.studies import scaling as module
+from lab.studies.inputs import INPUTS
 from lab.studies.scaling import COUNTS, main, references, scaling, settings
 from lab.studies.scaling_data import ScalingData, read_again, some_of
 from lab.studies.scaling_page import Record, interval, plot, table
@@ -67,10 +67,11 @@ def test_settings_of_the_grids() -> None:
         "natural + planted",
         "natural + planted + language",
     ]
-    ablations = {x.name: x.config for x in settings("ablations", kinds, BASE)}
-    assert ablations.pop("all of it") == BASE
-    assert all(config != BASE for config in ablations.values())
-    assert len(ablations) == 6 + len(INPUTS)
+    chosen = settings("ablations", kinds, BASE)
+    assert (chosen[0].name, chosen[0].config, chosen[0].without) == ("all of it", BASE, None)
+    assert all(x.config != BASE or x.without for x in chosen[1:])
+    assert len(chosen) == 7 + len(INPUTS)
+    ablations = {x.name: x.config for x in chosen}
     assert ablations["no labels"] == replace(BASE, label_weight=0.0)
     assert ablations["no faithfulness"].by_labels_alone
     clean = ablations["gradient at the clean run"].predictor
@@ -84,11 +85,12 @@ def test_ablations_of_the_recipe_change_what_it_has() -> None:
         True,
         False,
     )
-    found = {x.name: x.config for x in settings("ablations", ["natural"], base)}
+    chosen = settings("ablations", ["natural"], base)
+    found = {x.name: x.config for x in chosen}
     assert found["gradient at both ends"].predictor.both_ends
     # It does not read the effects at the corrupted run, and there is nothing to leave out.
     assert [name for name in INPUTS if f"without {name}" not in found] == ["far-effects"]
-    assert len(set(found.values())) == len(found)
+    assert len({(x.config, x.without) for x in chosen}) == len(chosen)
 
 
 def test_more_subjects_contain_fewer() -> None:

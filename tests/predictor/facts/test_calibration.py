@@ -15,8 +15,8 @@ from graphcircuits.predictor.facts.calibration import (
     case_weights,
     fit_calibration,
     log_loss,
-    needed,
 )
+from lab.needed import best_edges
 from tests.predictor.graphs import seeded
 
 
@@ -142,8 +142,8 @@ def test_log_loss_is_that_of_torch() -> None:
 
 
 def test_needed_edges_are_the_best_ties_in_edge_order() -> None:
-    assert needed(torch.tensor([1.0, 3.0, 3.0, 3.0]), 2).tolist() == [False, True, True, False]
-    assert not needed(torch.tensor([1.0]), 0).any()
+    assert best_edges(torch.tensor([1.0, 3.0, 3.0, 3.0]), 2).tolist() == [False, True, True, False]
+    assert not best_edges(torch.tensor([1.0]), 0).any()
 
 
 # Files

@@ -9,10 +9,11 @@ import torch
 
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble
 from graphcircuits.predictor.facts.familiarity import case_features
-from graphcircuits.predictor.facts.trust import RIDGE, Trust, fit_trust
+from graphcircuits.predictor.facts.trust import Trust
 from graphcircuits.predictor.invariant import table_width
 from graphcircuits.predictor.model import Predictor, read_case
 from graphcircuits.predictor.paths import along_paths
+from lab.factory.trust import RIDGE, fit_trust
 from tests.predictor.cases import make_task, small
 from tests.predictor.graphs import seeded
 

@@ -11,6 +11,7 @@ from graphcircuits.predictor.paper.align import FeatureAttention, TabpfnAligner
 from graphcircuits.predictor.paper.transform import TRANSFORMATIONS, Transformation, neighbourhoods
 from graphcircuits.subject.sites import Factors, Interfaces
 from tests.methods.tasks import make_pairs
+from tests.predictor.cases import edge_features
 from tests.subjects import make_subject
 from tests.tiers import some
 
@@ -19,9 +20,10 @@ WRITES = ("z", "hidden")
 
 def make_features(architecture: str = "plain", contexts: int = 3) -> Features:
     subject = make_subject(architecture)
-    generator = torch.Generator().manual_seed(0)
     pairs = make_pairs(subject, "cross-entropy")
-    return features(subject, pairs, contexts=contexts, generator=generator)
+    scored = pairs.scored.nonzero()
+    drawn = torch.randperm(len(scored), generator=torch.Generator().manual_seed(0))
+    return features(subject, pairs, contexts=scored[drawn[:contexts].sort().values])
 
 
 def make_aligner(**options: int | bool) -> TabpfnAligner:
@@ -117,7 +119,7 @@ def test_shared_vectors_aligned_once_are_those_of_every_edge(
                 owners[ROLES[role][1]].T,
                 role,
             )
-            for role, vector in made.edge(edge).items()
+            for role, vector in edge_features(made, edge).items()
         }
         torch.testing.assert_close(line[0, edge], torch.cat(list(alone.values())))
         node = int(neighbourhoods(graph, "incidence", "observed").edge_nodes[edge])
