@@ -280,13 +280,13 @@ def test_the_grid_is_resumable_and_selects(tmp_path: Path) -> None:
     every = [job for job in jobs(["ib-40", "ib-53"], 4, 0, steps=1) if job.setting < 2]
     with pytest.raises(ValueError, match=r"4 of 4 fits are missing .* setting 0 on ib-40"):
         select(every, tmp_path)
-    assert list(run(every, tmp_path, minutes=0)) == []
+    assert list(run(every, tmp_path, minutes=0.0)) == []
     found = list(run(every[:3], tmp_path))
     assert [record["setting"] for record in found] == [0, 1, 0]
     # Of one case every fit is there.
     assert {row["cases"] for row in select(every, tmp_path, partial=True)} == {1}
     # The rest by other processes, and in one of them with the same result.
-    assert list(run(every, tmp_path, processes=2, minutes=0)) == []
+    assert list(run(every, tmp_path, processes=2, minutes=0.0)) == []
     assert len(list(run(every, tmp_path, processes=2))) == 1
     assert list(run(every, tmp_path)) == []
     (here,) = run(every[3:], tmp_path / "alone")
