@@ -172,7 +172,7 @@ class Neighbourhoods:
         return run_of, run_of[node[first]], group[first]
 
     def sums_by_set(
-        self, pieces: Iterable[Float[Tensor, "some width"]], like: Float[Tensor, "_ width"]
+        self, pieces: Iterable[Float[Tensor, "_ width"]], like: Float[Tensor, "_ width"]
     ) -> tuple[Float[Tensor, "group width"], Float[Tensor, "run width"]]:
         """The sum of states over the members of each set, the predecessors of whoever reads it,
         and over the successors of the nodes of each run. Not for complete DAGs.
