@@ -125,6 +125,7 @@ def test_localize_needs_no_other_word(command: Command, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["gcl", "eap-ig"])
 def test_the_command_proposes_what_python_does(command: Command, method: str) -> None:
     ended = command("localize", "ib-13", "--method", method, "--json")

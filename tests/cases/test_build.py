@@ -212,6 +212,7 @@ def test_a_draft_of_an_older_version_is_trained_anew(tmp_path: Path) -> None:
     assert read_report(draft)["passed"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("instant")
 def test_what_failed_before_it_passed_is_removed(tmp_path: Path) -> None:
     """As a build leaves it that is killed between the two."""

@@ -34,6 +34,7 @@ def test_the_papers_has_its_cases_and_groups() -> None:
     assert len({case.group for case in found.values()}) == 20
 
 
+@pytest.mark.slow
 def test_the_papers_pool_has_24_small_tasks_of_tracrbench_beside_them() -> None:
     groups = {case.id: case.group for case in pool_cases("paper-pool")}
     assert list(groups)[:26] == [case.id for case in pool_cases("interpbench-pool")]

@@ -89,6 +89,7 @@ def test_twins_of_one_fold_and_of_the_papers_pool_are_known() -> None:
     assert twins("ib-58.public.plain.0") == twins("ib-58") >= {"ib-93", "ib-103"}
 
 
+@pytest.mark.slow
 def test_of_what_is_held_out_one_circuit_has_twins_in_the_pool() -> None:
     """`ib-19` reads a token where its twins read a position; strangers have none."""
     held_out = [*case_ids(split="test"), *case_ids(split="held-out")]

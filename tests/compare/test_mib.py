@@ -84,6 +84,7 @@ def test_edges_into_groups_of_heads_count_once_for_each_head() -> None:
     assert curve.sizes != tuple(math.floor(f * graph.n_edges) for f in FRACTIONS)
 
 
+@pytest.mark.slow
 def test_the_area_on_grouped_heads_is_that_of_the_ungrouped_twin() -> None:
     """MIB ranks the heads of a group alike, and cuts within a group too."""
     source, pairs, _ = scored_model("llama-like")

@@ -59,6 +59,7 @@ def test_no_fewer_of_the_best_edges_keep_enough(given: Given) -> None:
     assert found.record()["best_edges"] == found.best
 
 
+@pytest.mark.slow
 def test_the_rule_is_the_same_for_every_method_and_in_python(given: Given) -> None:
     subject, pairs, _, _ = given
     for method in ("eap", "gcl", "random"):

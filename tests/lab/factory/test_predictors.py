@@ -186,6 +186,7 @@ def test_folders_without_a_manifest_are_refused(tmp_path: Path) -> None:
         describe(tmp_path)
 
 
+@pytest.mark.slow
 def test_circuits_that_are_none_are_not_learned_from(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -91,6 +91,7 @@ def test_every_program_is_held_out() -> None:
         assert {program.split for program in programs} == {"test"}
 
 
+@pytest.mark.slow
 def test_the_deep_set_is_held_out_and_each_circuit_is_one_of_a_kind() -> None:
     """Against every listed case, and by the split against every random one; a few that share the
     mask of a held-out one though not its structure are known by number."""
