@@ -18,6 +18,7 @@ python -m lab.benchmarks.twins [--seeds 2] [--steps 40] [--pairs 16]
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from random import Random
 from statistics import mean, stdev
 
@@ -45,7 +46,7 @@ class Fold:
     others: tuple[str, ...]
     """Cases of the other folds."""
 
-    @property
+    @cached_property
     def seen(self) -> frozenset[str]:
         """Of the others those that are twins."""
         return frozenset(id for id in self.others if twins(id).intersection(self.twinned))
