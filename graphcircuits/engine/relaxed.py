@@ -5,14 +5,14 @@ values between 0 and 1 instead, and runs them with `engine.masked`: by `concrete
 2017, arXiv 1611.00712), `hard_concrete` (Louizos et al. 2018, arXiv 1712.01312), `window` (Li and
 Janson 2024, arXiv 2407.03779) or `best_edges`.
 
-All but the last draw on the CPU in float64 whatever the device, so that every device sees the same
-masks; the last draws on the device of the scores, since training would otherwise wait for every
-copy. The tests check each rule's probabilities against counting, and that the size of the last has
-no gradient.
+All but the last draw in float64 on the device of the generator; one of the CPU gives the same masks
+whatever the device. The last draws on the device of the scores, since training would otherwise wait
+for every copy. The tests check each rule's probabilities against counting, and that the size of the
+last has no gradient.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ LOW, HIGH = -0.1, 1.1
 """Of hard-concrete gates: the temperature, and the ends of the stretched interval."""
 LOG_SIZES = 20
 """Log-spaced sizes, before those that round to one number of edges are merged."""
+
+Gates = Callable[[Float[Tensor, "mask edge"], torch.Generator], Float[Tensor, "mask edge"]]
+"""Draws masks; given is how far every edge lies above the threshold of each, in spreads."""
 
 
 def concrete(
@@ -62,8 +65,8 @@ def window(
 
 
 def _uniform(shape: tuple[int, ...], generator: torch.Generator) -> Float[Tensor, "..."]:
-    """On the CPU, so that every device sees the same draws."""
-    return torch.rand(shape, generator=generator, dtype=torch.float64)
+    """Uniform draws of the generator, on its device."""
+    return torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
 
 
 # Circuits of the best edges
@@ -152,15 +155,9 @@ def departure(
     return (losses - clean).mean(-1) / gap
 
 
-def mean_distance(
-    departures: Float[Tensor, "*mask"], weights: Float[Tensor, "*mask"] | None = None
-) -> Float[Tensor, ""]:
-    """The mean over masks of |1 - faithfulness|: what CMD measures, for masks of any kind.
-
-    Sizes that were drawn more often than others have smaller `weights`.
-    """
-    distances = departures.abs()
-    return (distances if weights is None else weights.to(distances) * distances).mean()
+def mean_distance(departures: Float[Tensor, "*mask"]) -> Float[Tensor, ""]:
+    """The mean over masks of |1 - faithfulness|: what CMD measures, for masks of any kind."""
+    return departures.abs().mean()
 
 
 def check_gap(clean: Sequence[float], cut: Sequence[float]) -> None:

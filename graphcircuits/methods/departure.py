@@ -1,23 +1,25 @@
-"""How far circuits of the best edges are from faithful, and the gradient of that by the ranking.
+"""How far circuits of the best edges are from the subject's own output, and the gradient of that.
 
-The measure is that of training a predictor (`engine.relaxed`), on one subject and within limits of
-memory; the tests compare it with `faithfulness`, and its gradient with differences.
+A circuit's departure is its divergence from the output of the whole subject, divided by that of the
+run with every edge cut: 1 - faithfulness by output. The tests compare it with `faithfulness`, and
+its gradient with differences. Some pairs are held back from the steps, to judge what they led to.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.engine.memory import Footprint, at_once, explained
 from graphcircuits.engine.relaxed import (
+    Gates,
     check_gap,
     concrete,
     departure,
-    mean_distance,
+    log_sizes,
     ranks,
     stratified,
 )
@@ -25,16 +27,16 @@ from graphcircuits.methods.prepare import MaskedLosses, masked_losses
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
-JUDGED = 32
-"""Prompts on which start and end are judged, at most."""
-SIZES = 12
-"""Sizes in equal ratios at which they are judged, and as many at equal distances."""
+HELD_BACK, MOST_HELD = 0.25, 16
+"""The share of the pairs that steps do not see, and how many at most."""
+FEWEST = 8
+"""Pairs below which none is held back: they judge what was refined on them."""
+COMPARED = 32
+"""Pairs that are looked at to see whether corrupted prompts were drawn independently."""
 INDEPENDENT = 3.0
 """Standard errors by which pairs may differ from shuffled ones and still count as independent."""
 
 Scores = Float[Tensor, " edge"]
-Gates = Callable[[Float[Tensor, "mask edge"], torch.Generator], Float[Tensor, "mask edge"]]
-"""Draws masks; given is how far every edge lies above the threshold of each, in spreads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,43 +53,25 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """Numbers of edges, drawn where it matters and weighed to make up for it."""
-
-    cumulative: Float[Tensor, " size"]
-    weights: Float[Tensor, " size"]
-
-    @classmethod
-    def aimed(cls, judged: Int[Tensor, " judged"], errors: Tensor, n_edges: int) -> "Sizes":
-        """Half of the draws are uniform, half as dense as errors are large."""
-        at = np.arange(1, n_edges + 1)
-        dense = torch.from_numpy(np.interp(at, judged.numpy(), errors.double().cpu().numpy()))
-        density = 0.5 / n_edges + 0.5 * dense / dense.sum().clamp(min=1e-12)
-        return cls(cumulative=density.cumsum(0), weights=1 / (n_edges * density))
-
-    def draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """`n` sizes, one of each part of the range, and their weights."""
-        uniform = torch.rand(n, generator=generator, dtype=torch.float64)
-        drawn = torch.searchsorted(self.cumulative, stratified(uniform))
-        drawn = drawn.clamp(max=len(self.weights) - 1)
-        return drawn + 1, self.weights[drawn]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Objective:
     """How far circuits of the best edges are from faithful."""
 
     subject: Transformer
     pairs: Pairs
+    """Those that steps see."""
     recipe: Recipe
     losses: MaskedLosses
+    """Of these pairs and, behind them, of those held back."""
     clean: Float[Tensor, " prompt"]
     """The loss of every clean run."""
     gap: float
     """By how much the mean loss is larger when every edge is cut."""
     shuffled: bool
     """Whether steps pair clean and corrupted prompts anew."""
-    judged: Int[Tensor, " size"]
+    judges: Int[Tensor, " judge"]
+    """The pairs that rankings are judged on, which steps do not see where there are enough."""
+    sizes: Int[Tensor, " size"]
+    """Those at which rankings are judged."""
     prompts: int
     """Prompts per step."""
     memory_limit: int | None
@@ -97,7 +81,7 @@ class Objective:
     def of(
         cls, subject: Transformer, pairs: Pairs, recipe: Recipe, memory_limit: int | None
     ) -> "Objective":
-        """That of pairs with targets."""
+        """That of pairs whose loss is the distance from the subject's output."""
         pairs = pairs.up_to_last_column() if subject.config.causal else pairs
         size = Footprint(subject, pairs.clean.shape[1])
         chunks = list(pairs.split(at_once(subject, size.passing, memory_limit)))
@@ -106,64 +90,67 @@ class Objective:
             for kind in ("clean", "corrupted")
         )
         check_gap([float(clean.mean())], [float(empty.mean())])
-        n_edges = subject.graph.n_edges
-        ratios, distances = (f(1, n_edges, SIZES) for f in (np.geomspace, np.linspace))
-        judged = np.unique(np.concatenate([ratios, distances]).round().astype(np.int64))
+        held = min(MOST_HELD, int(HELD_BACK * len(pairs))) if len(pairs) >= FEWEST else 0
+        seen = pairs[: len(pairs) - held]
+        first = len(seen) if held else 0
         fitting = at_once(subject, size.masked(grad=True), memory_limit)
         return cls(
             subject=subject,
-            pairs=pairs,
+            pairs=seen,
             recipe=recipe,
             losses=masked_losses(subject, pairs, memory_limit),
             clean=clean,
             gap=float(empty.mean() - clean.mean()),
             shuffled=exchangeable(subject, pairs),
-            judged=torch.from_numpy(judged),
-            prompts=min(recipe.prompts, len(pairs), fitting),
+            judges=torch.arange(first, len(pairs), device=subject.device),
+            sizes=torch.tensor(log_sizes(subject.graph.n_edges), device=subject.device),
+            prompts=min(recipe.prompts, len(seen), fitting),
             memory_limit=memory_limit,
         )
 
-    def gradient(self, values: Scores, sizes: Sizes, generator: torch.Generator) -> Scores:
-        """An estimate of the gradient of the mean distance from 1, by the values of the edges."""
-        recipe, device = self.recipe, self.subject.device
+    def gradient(self, values: Scores, generator: torch.Generator) -> Scores:
+        """An estimate of the gradient of the mean departure over log sizes, by the edges' values.
+
+        A circuit that is further from the output than nothing at all counts by the logarithm: the
+        few such masks would otherwise decide every step.
+        """
+        recipe, n_masks = self.recipe, self.recipe.masks
         values = values.detach().requires_grad_()
         rows, partners = self.prompts_for_step(generator)
-        kept, weights = sizes.draw(recipe.masks, generator)
-        thresholds = values.detach().sort(descending=True).values[kept.to(device) - 1]
+        best = values.detach().sort(descending=True).values
+        last = drawn_sizes(len(values), n_masks, generator) - 1
+        thresholds = (best[last] + best[last + 1]) / 2
         masks = recipe.gates((values - thresholds[:, None]) / recipe.spread, generator)
-        numbers = self.prompts * Footprint(self.subject, self.pairs.clean.shape[1]).masked(
-            grad=True
-        )
-        with explained(self.subject, "masks", recipe.masks, numbers):
-            loss = mean_distance(self.departures(masks, rows, partners), weights)
-            return torch.autograd.grad(loss, values)[0]
+        size = Footprint(self.subject, self.pairs.clean.shape[1]).masked(grad=True)
+        with explained(self.subject, "masks", n_masks, self.prompts * size):
+            leaf = masks.detach().requires_grad_()
+            departures = self.departures(leaf, rows, partners)
+            (by_mask,) = torch.autograd.grad(departures.sum(), leaf)
+        weights = 1 / departures.detach().clamp(min=1)
+        (found,) = torch.autograd.grad(masks, values, weights[:, None] * by_mask / n_masks)
+        return found
 
     def prompts_for_step(
         self, generator: torch.Generator
     ) -> tuple[Int[Tensor, " prompt"], Int[Tensor, " prompt"]]:
         """Clean prompts drawn for a step, and the corrupted ones that stand beside them."""
-        rows = torch.randperm(len(self.pairs), generator=generator)[: self.prompts]
-        partners = rows
-        if self.shuffled:
-            partners = torch.randint(len(self.pairs), rows.shape, generator=generator)
-        return rows.to(self.subject.device), partners.to(self.subject.device)
+        given = {"generator": generator, "device": self.subject.device}
+        rows = torch.randperm(len(self.pairs), **given)[: self.prompts]
+        if not self.shuffled:
+            return rows, rows
+        return rows, torch.randint(len(self.pairs), rows.shape, **given)
 
     @torch.no_grad()
-    def errors(self, values: Scores) -> Float[Tensor, " size"]:
-        """The distance from 1 of the best edges, kept or cut, at every size that is judged."""
-        n = min(JUDGED, len(self.pairs))
-        masks = (ranks(values) < self.judged.to(values.device)[:, None]).to(values)
+    def area(self, values: Scores) -> float:
+        """`log_area` of the best edges, kept or cut, on the pairs that judge."""
+        masks = (ranks(values) < self.sizes[:, None]).to(values)
         total = torch.zeros(len(masks), device=values.device)
         size = Footprint(self.subject, self.pairs.clean.shape[1]).masked(grad=False)
-        rows = torch.arange(n, device=self.subject.device)
-        for some in rows.split(at_once(self.subject, size, self.memory_limit)):
+        for some in self.judges.split(at_once(self.subject, size, self.memory_limit)):
             total += self.departures(masks, some, some) * len(some)
-        return total.abs() / n
-
-    def area(self, errors: Float[Tensor, " size"]) -> float:
-        """The mean of the errors over all sizes."""
-        share = self.judged.double() / self.subject.graph.n_edges
-        return float(torch.trapezoid(errors.double().cpu(), share))
+        errors = (total / len(self.judges)).clamp(0, 1).double()
+        x = self.sizes.double().log()
+        return float(torch.trapezoid(errors, x) / (x[-1] - x[0]))
 
     def departures(
         self,
@@ -175,6 +162,13 @@ class Objective:
         return departure(self.losses(masks, rows, partners), self.clean[rows], self.gap)
 
 
+def drawn_sizes(n_edges: int, n: int, generator: torch.Generator) -> Int[Tensor, " mask"]:
+    """`n` numbers of edges below all, one from each of as many equal ranges of their logarithm."""
+    uniform = torch.rand(n, generator=generator, device=generator.device, dtype=torch.float64)
+    drawn = (stratified(uniform) * math.log(n_edges)).exp().long()
+    return drawn.clamp(1, n_edges - 1)
+
+
 @torch.no_grad()
 def exchangeable(subject: Transformer, pairs: Pairs) -> bool:
     """Whether the pairs look as if clean and corrupted prompts were drawn independently.
@@ -183,7 +177,7 @@ def exchangeable(subject: Transformer, pairs: Pairs) -> bool:
     tokens, or fewer, than two prompts at random, or where its corrupted run is further from the
     target, or nearer: one that was made to give another answer.
     """
-    pairs = pairs[:JUDGED]
+    pairs = pairs[:COMPARED]
     n = len(pairs)
     if n < 8 or not (pairs.scored == pairs.scored[:1]).all():
         return False

@@ -2,24 +2,26 @@
 
 1. The start is the ranking of the given scores, whatever method they come from: an edge's value is
    the logit of its rank, so that effects and logits of any scale begin alike.
-2. Each step draws some sizes from 1 to all edges, more often where the start is far from faithful,
-   and weighs them so that every size counts alike, as in the area of CMD. For each it draws a mask
-   that keeps about so many of the best edges: gates near 0 or 1 far from the threshold, random near
-   it. Edges that are cut carry corrupted values.
-3. The loss is the mean distance of faithfulness from 1 on prompts drawn at random. Where clean and
-   corrupted prompts were drawn independently of each other, each step pairs them anew, which keeps
-   the ranking from fitting the few pairs there are.
+2. Each step draws some sizes from 1 to all edges, evenly over their logarithm: a circuit of ten
+   edges counts as much as one of ten thousand. For each it draws a mask that keeps about so many of
+   the best edges: gates near 0 or 1 far from the threshold, random near it. Edges that are cut
+   carry corrupted values.
+3. The loss is 1 - faithfulness by output on prompts drawn at random: a loss that names answers can
+   be won at by circuits that do nothing else. Where clean and corrupted prompts were drawn
+   independently of each other, each step pairs them anew, which keeps the ranking from fitting the
+   few pairs there are.
 4. A step follows the running mean of the gradient, divided by the root mean square over all edges
    and steps so far, at a rate that falls to 0 over the steps or the seconds that were given. Adam
    would divide by that of every edge alone, and edges that do next to nothing would wander as far
    as those that matter: what the start knows of them would be lost.
-5. The refined ranking is taken if its circuits are closer to faithful on the pairs than those of
-   the start. It has the scores of the start: the edge that is best now gets the best of the given
+5. A quarter of the pairs is held back from the steps. The ranking is judged on them by `log_area`
+   at the start and after each quarter of the way, and the best of these is the result, the start
+   included. It has the scores of the start: the edge that is best now gets the best of the given
    scores.
 
-A checkpoint holds the ranking that was refined, the values it has come to, the averages of the
-gradient, the steps and seconds that it took, and the state of the generator: going on from it takes
-the very steps that an unbroken run takes.
+A checkpoint holds the ranking that was refined, the values it has come to and the best so far, the
+averages of the gradient, the steps and seconds that it took, and the state of the generator: going
+on from it takes the very steps that an unbroken run takes.
 
 No labels are used. 2 and 3 are in `departure`. docs/research has what was tried: refine.md, and
 estimators.md on how gates are drawn.
@@ -37,7 +39,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.io.store import StoreError, load_artifact, save_artifact, taken_apart
-from graphcircuits.methods.departure import Objective, Recipe, Sizes
+from graphcircuits.methods.departure import Objective, Recipe
 from graphcircuits.methods.prepare import Progress, Stop, for_scoring, prepare
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -49,8 +51,11 @@ MOMENTS = (0.9, 0.999)
 SAVED = 30.0
 """Seconds between two checkpoints."""
 KIND = "refine-checkpoint"
-TENSORS = ("values", "first")
+TENSORS = ("values", "first", "best")
 """Of a checkpoint, those of the state."""
+NUMBERS = ("area", "step", "elapsed", "looks")
+LOOKS = 4
+"""Times that the ranking is judged on the way, the end included."""
 REMEDY = "give another file, or delete it to start afresh"
 
 Scores = Float[Tensor, " edge"]
@@ -66,7 +71,7 @@ class Refinement:
     stopped: bool
     """Whether it was ended before its time."""
     before: float
-    """Mean distance of faithfulness from 1 over all sizes, on the given pairs."""
+    """`log_area` of the given scores on the pairs that judge."""
     after: float
 
     def describe(self) -> str:
@@ -75,8 +80,9 @@ class Refinement:
         if not self.after < self.before:
             return f"{made}: nothing better was found, the scores are those of the method"
         return (
-            f"{made}: mean distance of faithfulness from 1 on these pairs from "
-            f"{self.before:.3f} to {self.after:.3f}"
+            f"{made}: the mean of what circuits of all sizes lack of the output from "
+            f"{self.before:.3f} to {self.after:.3f}, on pairs that the steps did not see where "
+            "there were enough"
         )
 
 
@@ -84,19 +90,26 @@ class Refinement:
 class RefineState:
     """Refining after some steps; changed in place, step by step."""
 
-    values: Float[Tensor, " edge"]
-    first: Float[Tensor, " edge"]
+    values: Scores
+    first: Scores
     """The running mean of the gradient."""
-    second: float
+    second: Float[Tensor, ""]
     """That of the mean of its squares."""
+    best: Scores
+    """The values that were judged best so far."""
+    area: float
+    """Their `log_area`."""
     step: int
     elapsed: float
     """Seconds that the steps took."""
+    looks: int
+    """Times that the values were judged on the way."""
     generator: torch.Generator
 
     @classmethod
-    def at(cls, start: Float[Tensor, " edge"], generator: torch.Generator) -> "RefineState":
-        return cls(start.clone(), torch.zeros_like(start), 0.0, 0, 0.0, generator)
+    def at(cls, start: Scores, area: float, generator: torch.Generator) -> "RefineState":
+        zeros, square = torch.zeros_like(start), start.new_zeros((), dtype=torch.float64)
+        return cls(start.clone(), zeros, square, start.clone(), area, 0, 0.0, 0, generator)
 
 
 def refinement(
@@ -127,25 +140,28 @@ def refinement(
     if steps is None and seconds is None:
         about["steps"] = STEPS
     subject = for_scoring(subject)
-    pairs = prepare(subject, pairs, memory_limit)
+    pairs = prepare(subject, pairs.by_output(subject.config.d_vocab_out), memory_limit)
     objective = Objective.of(subject, pairs, recipe, memory_limit)
     start = rank_logits(scores.detach()).to(subject.device)
     ready = time.perf_counter()
-    errors = objective.errors(start)
+    before = objective.area(start)
     judging = time.perf_counter() - ready
-    clock = _Clock(**about, spent=ready - began + 2 * judging)
-    state = RefineState.at(start, generator or torch.Generator().manual_seed(0))
+    clock = _Clock(**about, spent=ready - began + (1 + LOOKS) * judging)
+    seed = generator.initial_seed() if generator is not None else 0
+    state = RefineState.at(start, before, torch.Generator(subject.device).manual_seed(seed))
     if checkpoint is not None and Path(checkpoint).exists():
         state = load_state(Path(checkpoint), about, start)
-    sizes = Sizes.aimed(objective.judged, errors, len(start))
     saved = time.perf_counter()
     try:
         while (share := clock.share(state)) < 1:
             since = time.perf_counter()
-            gradient = objective.gradient(state.values, sizes, state.generator)
+            gradient = objective.gradient(state.values, state.generator)
             advance(state, gradient, recipe.learning_rate * (1 - share))
+            if subject.device.type == "cuda":
+                torch.cuda.synchronize(subject.device)
             now = time.perf_counter()
             state.elapsed += now - since
+            _look(objective, state, clock.share(state))
             if checkpoint is not None and now - saved > SAVED:
                 save_state(Path(checkpoint), about, start, state)
                 saved = now
@@ -155,15 +171,27 @@ def refinement(
         pass  # what has been reached so far is judged and returned
     if checkpoint is not None:
         save_state(Path(checkpoint), about, start, state)
-    before, after = (objective.area(each) for each in (errors, objective.errors(state.values)))
-    better = after < before
+    # Behind the checkpoint: a run that goes on from there judges where an unbroken one does.
+    _look(objective, state, 1.0)
+    better = state.area < before
+    values = state.best.to(scores.device)
     return Refinement(
-        scores=sort_by_rank(scores, state.values.to(scores.device)) if better else scores.clone(),
+        scores=sort_by_rank(scores, values) if better else scores.clone(),
         steps=state.step,
         stopped=clock.share(state) < 1,
         before=before,
-        after=min(before, after),
+        after=state.area,
     )
+
+
+def _look(objective: Objective, state: RefineState, share: float) -> None:
+    """Judge the values where another part of the way is over, and take note of the best."""
+    if (looks := int(LOOKS * min(1.0, share))) <= state.looks:
+        return
+    state.looks = looks
+    area = objective.area(state.values)
+    if area < state.area:
+        state.area, state.best = area, state.values.clone()
 
 
 # Rankings
@@ -202,11 +230,11 @@ def advance(state: RefineState, gradient: Scores, rate: float) -> None:
     state.step += 1
     decay, decay_square = MOMENTS
     state.first.mul_(decay).add_(gradient, alpha=1 - decay)
-    square = float(gradient.double().square().mean())
-    state.second = decay_square * state.second + (1 - decay_square) * square
-    size = (state.second / (1 - decay_square**state.step)) ** 0.5
-    if size > 0:
-        state.values.sub_(state.first, alpha=rate / (1 - decay**state.step) / size)
+    # All on the device: reading a number back would wait for it at every step.
+    state.second.mul_(decay_square).add_(gradient.double().square().mean(), alpha=1 - decay_square)
+    size = (state.second / (1 - decay_square**state.step)).sqrt()
+    step = state.first * (rate / (1 - decay**state.step) / size.clamp(min=1e-300)).to(state.first)
+    state.values.sub_(step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +269,7 @@ def save_state(
     """Write a checkpoint; `about` says how long the run is to be, `start` what it began with."""
     tensors = {name: getattr(state, name) for name in TENSORS}
     tensors |= {"start": start, "generator": state.generator.get_state()}
-    meta = {"step": state.step, "elapsed": state.elapsed, "second": state.second}
+    meta = {name: getattr(state, name) for name in NUMBERS} | {"second": float(state.second)}
     save_artifact(path, kind=KIND, config=about, seed=None, tensors=tensors, meta=meta)
 
 
@@ -259,17 +287,20 @@ def load_state(path: Path, about: Mapping[str, Any], start: Float[Tensor, " edge
             raise StoreError(
                 f"{path} refines for {_length(artifact.config)}, not {_length(about)}: {REMEDY}."
             )
-        generator = torch.Generator()
-        generator.set_state(artifact.tensors["generator"])
-        step, elapsed, second = (artifact.meta[name] for name in ("step", "elapsed", "second"))
+        generator = torch.Generator(start.device)
+        generator.set_state(artifact.tensors["generator"].cpu())
+        meta = artifact.meta
         return RefineState(
             # Memory of its own is aligned as in a run that never stopped.
-            tensors["values"].clone(),
-            tensors["first"].clone(),
-            float(second),
-            int(step),
-            float(elapsed),
-            generator,
+            values=tensors["values"].clone(),
+            first=tensors["first"].clone(),
+            second=start.new_tensor(float(meta["second"]), dtype=torch.float64),
+            best=tensors["best"].clone(),
+            area=float(meta["area"]),
+            step=int(meta["step"]),
+            elapsed=float(meta["elapsed"]),
+            looks=int(meta["looks"]),
+            generator=generator,
         )
 
 

@@ -36,8 +36,9 @@ from graphcircuits import (
     localize,
     rasp,
 )
-from graphcircuits.engine.relaxed import concrete, hard_concrete, window
-from graphcircuits.methods.departure import Gates, Objective, Recipe, Sizes
+from graphcircuits.engine.relaxed import Gates, concrete, hard_concrete, window
+from graphcircuits.methods.departure import Objective, Recipe, drawn_sizes
+from graphcircuits.methods.prepare import to_clean_output
 from graphcircuits.methods.refine import RefineState, advance, rank_logits, sort_by_rank
 
 MASKS = 4
@@ -224,7 +225,7 @@ class Row:
 
 def compare(subject: Transformer, pairs: Pairs, start: Tensor) -> Iterator[Row]:
     """Every estimator on both objectives."""
-    objective = Objective.of(subject, pairs, Recipe(), None)
+    objective = Objective.of(subject, to_clean_output(subject, pairs), Recipe(), None)
     rows = torch.arange(len(pairs))
 
     def distances(masks: Tensor) -> Tensor:
@@ -258,30 +259,26 @@ def refined_cmd(
 ) -> float:
     """CMD on fresh prompts after refining by the estimator, as `refine` does otherwise."""
     recipe = Recipe(gates=estimator.draw)
-    objective = Objective.of(subject, case.pairs(32, 0), recipe, None)
-    values = rank_logits(start)
-    sizes = Sizes.aimed(objective.judged, objective.errors(values), len(values))
-    state = RefineState.at(values, torch.Generator().manual_seed(0))
+    objective = Objective.of(subject, to_clean_output(subject, case.pairs(32, 0)), recipe, None)
+    state = RefineState.at(rank_logits(start), 1.0, torch.Generator().manual_seed(0))
     for step in range(steps):
         if estimator.score_function:
-            gradient = _score_function(objective, estimator, state, sizes)
+            gradient = _score_function(objective, estimator, state)
         else:
-            gradient = objective.gradient(state.values, sizes, state.generator)
+            gradient = objective.gradient(state.values, state.generator)
         advance(state, gradient, recipe.learning_rate * (1 - step / steps))
     scores = sort_by_rank(start, state.values)
     return faithfulness_curve(subject, case.pairs(32, 1000), scores, sizes="log").cmd
 
 
-def _score_function(
-    objective: Objective, estimator: Estimator, state: RefineState, sizes: Sizes
-) -> Tensor:
-    kept, weights = sizes.draw(MASKS, state.generator)
+def _score_function(objective: Objective, estimator: Estimator, state: RefineState) -> Tensor:
+    kept = drawn_sizes(len(state.values), MASKS, state.generator)
     ordered = state.values.sort(descending=True).values
     locations = (state.values - ordered[kept - 1][:, None]) / objective.recipe.spread
     rows, partners = objective.prompts_for_step(state.generator)
 
     def distances(masks: Tensor) -> Tensor:
-        return weights.float() * objective.departures(masks, rows, partners).abs()
+        return objective.departures(masks, rows, partners).abs()
 
     return estimates(estimator, locations, distances, state.generator).mean(0)
 

@@ -17,9 +17,9 @@ import torch
 
 from graphcircuits import faithfulness_curve, load_corpus
 from graphcircuits.cases.collection import CorpusEntry
-from graphcircuits.engine.relaxed import concrete, hard_concrete
+from graphcircuits.engine.relaxed import Gates, concrete, hard_concrete
 from graphcircuits.methods import localize
-from graphcircuits.methods.departure import Gates, Recipe
+from graphcircuits.methods.departure import Recipe
 from graphcircuits.methods.refine import refinement
 from lab.benchmarks.estimators import soft, straight_through
 

@@ -7,7 +7,7 @@ import torch
 
 from graphcircuits import Circuit, Pairs, Transformer
 from graphcircuits.evaluation.evaluate import faithfulness
-from graphcircuits.methods.departure import Objective, Recipe, Sizes, exchangeable
+from graphcircuits.methods.departure import Objective, Recipe, drawn_sizes, exchangeable
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject
 
@@ -29,22 +29,23 @@ def test_departures_are_one_minus_faithfulness() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_gradient_is_that_of_the_weighted_distance() -> None:
+def test_the_gradient_is_that_of_the_mean_departure() -> None:
     """With gates that are not random it is the slope between two nearby values."""
     subject = make_subject(n_layers=1, n_heads=2)
     recipe = Recipe(masks=3, prompts=4, gates=lambda offsets, _: offsets.sigmoid())
     objective = Objective.of(subject, ready_pairs(subject, 4), recipe, None)
     values = torch.linspace(-2, 2, 13, dtype=torch.float64)
-    sizes = Sizes.aimed(objective.judged, torch.rand(len(objective.judged)), 13)
-    found = objective.gradient(values, sizes, torch.Generator().manual_seed(0))
+    found = objective.gradient(values, torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(0)
     rows, partners = objective.prompts_for_step(generator)
-    kept, weights = sizes.draw(3, generator)
-    thresholds = values.flip(0)[kept - 1]
+    last = drawn_sizes(13, 3, generator)
+    best = values.flip(0)
+    thresholds = (best[last - 1] + best[last]) / 2
 
     def distance(at: torch.Tensor) -> torch.Tensor:
         masks = ((at - thresholds[:, None]) / recipe.spread).sigmoid()
-        return (weights * objective.departures(masks, rows, partners).abs()).mean()
+        departures = objective.departures(masks, rows, partners)
+        return departures.where(departures < 1, 1 + departures.log()).mean()
 
     nudges = 1e-5 * torch.eye(13, dtype=torch.float64)
     slopes = [(distance(values + nudge) - distance(values - nudge)) / 2e-5 for nudge in nudges]
@@ -52,23 +53,21 @@ def test_the_gradient_is_that_of_the_weighted_distance() -> None:
     assert found.abs().max() > 0.01
 
 
-def test_every_size_counts_alike() -> None:
-    errors = torch.tensor([2.0, 0.5, 0.0])
-    sizes = Sizes.aimed(torch.tensor([1, 4, 10]), errors, 10)
-    density = sizes.cumulative.diff(prepend=torch.zeros(1, dtype=torch.float64))
-    torch.testing.assert_close(sizes.cumulative[-1], torch.tensor(1.0, dtype=torch.float64))
-    torch.testing.assert_close(density * sizes.weights, torch.full_like(density, 0.1))
-    assert density[0] > 3 * density[-1]
-    drawn, weights = sizes.draw(2000, torch.Generator().manual_seed(0))
-    assert drawn.unique().tolist() == [*range(1, 11)]
-    assert float((weights * drawn).mean()) == pytest.approx(5.5, abs=0.05)
+def test_sizes_are_even_over_their_logarithm() -> None:
+    drawn = drawn_sizes(1000, 3000, torch.Generator().manual_seed(0))
+    assert int(drawn.min()) == 1
+    assert 990 < int(drawn.max()) < 1000
+    for low in (1, 10, 100):
+        share = ((drawn >= low) & (drawn < 10 * low)).double().mean()
+        assert float(share) == pytest.approx(1 / 3, abs=0.01)
 
 
-def test_errors_of_zero_leave_sizes_uniform() -> None:
-    sizes = Sizes.aimed(torch.tensor([1, 5]), torch.zeros(2), 5)
-    drawn, weights = sizes.draw(50, torch.Generator().manual_seed(0))
-    assert (int(drawn.min()), int(drawn.max())) == (1, 5)
-    assert weights.unique().tolist() == [2.0]
+def test_pairs_are_held_back_where_there_are_enough() -> None:
+    subject = make_subject(n_layers=1, n_heads=2)
+    many = Objective.of(subject, ready_pairs(subject, 12), Recipe(), None)
+    assert (len(many.pairs), many.judges.tolist()) == (9, [9, 10, 11])
+    few = Objective.of(subject, ready_pairs(subject, 7), Recipe(), None)
+    assert (len(few.pairs), few.judges.tolist()) == (7, [*range(7)])
 
 
 def test_which_pairs_may_be_shuffled() -> None:

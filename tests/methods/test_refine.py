@@ -14,8 +14,8 @@ from graphcircuits import Pairs, Result, Transformer, localize
 from graphcircuits.evaluation.evaluate import faithfulness_curve
 from graphcircuits.evaluation.proposal import propose
 from graphcircuits.io.store import StoreError, save_artifact
-from graphcircuits.methods.departure import Objective, Recipe
-from graphcircuits.methods.prepare import Stop
+from graphcircuits.methods.departure import Recipe
+from graphcircuits.methods.prepare import Stop, to_clean_output
 from graphcircuits.methods.refine import Refinement, rank_logits, refinement, sort_by_rank
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject
@@ -61,28 +61,35 @@ def test_equal_scores_do_not_hide_the_order() -> None:
 # What it does
 
 
+def _cut(subject: Transformer, pairs: Pairs) -> float:
+    """The divergence from the output with every edge cut."""
+    ready = to_clean_output(subject, pairs)
+    return float(ready.loss(subject.logits(pairs.corrupted)).mean())
+
+
 @pytest.mark.slow
 def test_it_gets_closer_to_faithful(case: tuple[Transformer, Pairs, Tensor]) -> None:
-    """What it says of start and end is the CMD over the sizes that it judges by."""
-    subject, pairs, scores = case
-    ready = pairs.with_targets_from(subject.logits(pairs.clean))
-    sizes = Objective.of(subject, ready, Recipe(), None).judged.tolist()
-    found = refinement(subject, pairs, scores, steps=15)
+    """What it says of start and end is `log_area` on the pairs that judge."""
+    subject, _, scores = case
+    pairs = make_pairs(subject, batch=16)
+    found = refinement(subject, pairs, scores, steps=40)
     assert found.after < found.before
-    assert (found.steps, found.stopped) == (15, False)
+    assert (found.steps, found.stopped) == (40, False)
     assert torch.equal(found.scores.sort().values, scores.sort().values)
     for told, ranking in ((found.before, scores), (found.after, found.scores)):
-        curve = faithfulness_curve(subject, pairs, ranking, sizes=sizes)
-        assert told == pytest.approx(curve.cmd, rel=1e-5)
-    assert found.describe() == (
-        "refined in 15 steps: mean distance of faithfulness from 1 on these pairs "
-        f"from {found.before:.3f} to {found.after:.3f}"
-    )
-    again = refinement(subject, pairs, scores, steps=15).scores
+        curve = faithfulness_curve(subject, pairs[12:], ranking, crossings=(), prune=False)
+        # The unit is that of all pairs.
+        unit = _cut(subject, pairs[12:]) / _cut(subject, pairs)
+        lacking = [min(1.0, max(0.0, unit * (1 - value))) for value in curve.faithfulness]
+        own = replace(curve, faithfulness=[1 - value for value in lacking])
+        assert told == pytest.approx(own.log_area, rel=1e-5)
+    assert found.describe().startswith("refined in 40 steps: the mean of what circuits of all ")
+    assert f"{found.before:.3f} to {found.after:.3f}" in found.describe()
+    again = refinement(subject, pairs, scores, steps=40).scores
     assert torch.equal(again, found.scores)
     other = torch.Generator().manual_seed(1)
     assert not torch.equal(
-        refinement(subject, pairs, scores, steps=15, generator=other).scores, again
+        refinement(subject, pairs, scores, steps=40, generator=other).scores, again
     )
 
 
@@ -114,8 +121,8 @@ def test_seconds(case: tuple[Transformer, Pairs, Tensor], monkeypatch: pytest.Mo
     """By a clock that goes on by a second whenever it is looked at, however slow the machine."""
     monkeypatch.setattr("time.perf_counter", count(1.0).__next__)
     calls: list[tuple[int, int]] = []
-    found = refinement(*case, seconds=13.0, progress=lambda *call: calls.append(call))
-    assert found.steps == 13 - 3  # one to prepare, and one for each judgement of a ranking
+    found = refinement(*case, seconds=16.0, progress=lambda *call: calls.append(call))
+    assert found.steps == 16 - 6  # one to prepare, and one for each judgement of a ranking
     assert [done for done, _ in calls] == [*range(1, found.steps + 1)]
     assert all(done <= total for done, total in calls)
     assert calls[-1] == (found.steps, found.steps)
@@ -222,9 +229,7 @@ def test_a_refined_result(case: tuple[Transformer, Pairs, Tensor]) -> None:
     by_hand = refinement(subject, pairs, plain.scores, steps=10, generator=seed)
     assert torch.equal(found.scores, by_hand.scores)
     assert found.circuit() == propose(subject, pairs, found).circuit
-    before, after = (
-        faithfulness_curve(subject, pairs, each, sizes="log").cmd for each in (plain, found)
-    )
+    before, after = (faithfulness_curve(subject, pairs, x).log_area for x in (plain, found))
     assert after < before
     assert gc.refine(subject, pairs, found, steps=1, keep=None).chosen is None
 
