@@ -19,7 +19,7 @@ from torch import Tensor
 from graphcircuits.engine.memory import Footprint, at_once, explained
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import Effects, pooled
-from graphcircuits.methods.prepare import POOLS, check_choice, for_scoring, on_device
+from graphcircuits.methods.prepare import POOLS, Signed, check_choice, for_scoring, on_device
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -32,9 +32,16 @@ def nap(
     steps: int = 0,
     pool: str = "abs",
     memory_limit: int | None = None,
+    signed: Signed | None = None,
 ) -> Float[Tensor, " edge"]:
-    """For each edge the smaller score of its two components; options as in `node_scores`."""
-    return lifted(subject.graph, _scores(subject, pairs, steps, pool, memory_limit))
+    """For each edge the smaller score of its two components; options as in `node_scores`.
+
+    `signed` hears the smaller of their signed effects: above 0 where both components help.
+    """
+    scores, means = _scores(subject, pairs, steps, pool, memory_limit)
+    if signed is not None:
+        signed(lifted(subject.graph, means))
+    return lifted(subject.graph, scores)
 
 
 def node_scores(
@@ -64,7 +71,7 @@ def node_scores(
 
     See docs/methods.md; node attribution patching is that of Syed et al., arXiv:2310.10348.
     """
-    scores = _scores(subject, pairs, steps, pool, memory_limit)
+    scores, _ = _scores(subject, pairs, steps, pool, memory_limit)
     return dict(zip(subject.graph.writer_names, scores.tolist(), strict=True))
 
 
@@ -79,7 +86,8 @@ def lifted(graph: ComponentGraph, writers: Float[Tensor, " writer"]) -> Float[Te
 
 def _scores(
     subject: Transformer, pairs: Pairs, steps: int, pool: str, memory_limit: int | None
-) -> Float[Tensor, " writer"]:
+) -> tuple[Float[Tensor, " writer"], Float[Tensor, " writer"]]:
+    """Pooled effects of the components, and their means with signs."""
     check_choice("pool", pool, POOLS)
     if steps < 0:
         raise ValueError(f"steps must be at least 0, got {steps}.")

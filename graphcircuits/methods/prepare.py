@@ -22,6 +22,9 @@ DIRECTIONS = ("noising", "denoising")
 
 Progress = Callable[[int, int], None]
 """Called with the steps done and the steps in all."""
+Signed = Callable[[Float[Tensor, " edge"]], None]
+"""Called once with the mean effect of noising each edge on the loss: above 0 where the edge helps,
+below where it hinders."""
 
 
 class Stop(Exception):
