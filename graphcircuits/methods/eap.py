@@ -41,6 +41,7 @@ from graphcircuits.methods.prepare import (
     Signed,
     check_choice,
     check_positive,
+    flat_loss,
     for_scoring,
     on_device,
 )
@@ -145,13 +146,15 @@ def attribute(
     subject = for_scoring(subject, widen=False)
     pairs = on_device(subject, pairs)
     pairs = pairs.up_to_last_column() if subject.config.causal else pairs
+    advice = "use eap-ig, exact or the gradient at the corrupted run (denoising), or give answers"
+    if pairs.needs_targets and over == "inputs" and shares.tolist() == [1.0]:
+        raise flat_loss("edge", advice)  # rounding would leave something to rank by
     prompts, steps, numbers = _chunks(subject, pairs, len(shares), memory_limit)
 
     def of_some(some: Pairs) -> Effects:
         by_prompt = pool == "abs"
         return effects(subject, some, over, shares.split(steps), weights, by_prompt=by_prompt)
 
-    advice = "use eap-ig, exact or the gradient at the corrupted run (denoising)"
     with explained(subject, "prompts", prompts, numbers):
         scores, means = pooled(pairs.split(prompts), pool, of_some, "edge", advice)
     if signed is not None:
@@ -183,10 +186,7 @@ def pooled(
     check_losses(clean, corrupted)
     total, signed = sums
     if not total.any():
-        raise ValueError(
-            f"the gradient of the loss is zero at every {what}, so all scores would be zero; a "
-            f"loss whose targets are the clean run's own outputs is flat there: {advice}."
-        )
+        raise flat_loss(what, advice)
     return total.abs() / len(clean), signed / len(clean)
 
 

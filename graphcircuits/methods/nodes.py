@@ -19,7 +19,14 @@ from torch import Tensor
 from graphcircuits.engine.memory import Footprint, at_once, explained
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import Effects, pooled
-from graphcircuits.methods.prepare import POOLS, Signed, check_choice, for_scoring, on_device
+from graphcircuits.methods.prepare import (
+    POOLS,
+    Signed,
+    check_choice,
+    flat_loss,
+    for_scoring,
+    on_device,
+)
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -93,12 +100,15 @@ def _scores(
         raise ValueError(f"steps must be at least 0, got {steps}.")
     subject = for_scoring(subject, widen=False)
     pairs = on_device(subject, pairs)
+    advice = "give nap steps, such as 5, or give answers"
+    if pairs.needs_targets and not steps:
+        raise flat_loss("component", advice)
     size = Footprint(subject, pairs.clean.shape[1])
     numbers = size.backward + 2 * size.states
     prompts = min(len(pairs), at_once(subject, numbers, memory_limit))
     with explained(subject, "prompts", prompts, numbers):
         of_some = partial(_effects, subject, steps=steps)
-        return pooled(pairs.split(prompts), pool, of_some, "component", "give nap steps")
+        return pooled(pairs.split(prompts), pool, of_some, "component", advice)
 
 
 def _effects(subject: Transformer, pairs: Pairs, steps: int) -> Effects:

@@ -146,6 +146,15 @@ def for_scoring(subject: Transformer, *, widen: bool = True) -> Transformer:
     return replace(subject, weights=weights)
 
 
+def flat_loss(what: str, advice: str) -> ValueError:
+    """The refusal of gradients that are all zero; `advice` is what to do instead."""
+    return ValueError(
+        f"the gradient of the loss is zero at every {what}, so all scores would be zero; without "
+        "answers the loss is the distance to the clean run's own output, which is flat there: "
+        f"{advice}."
+    )
+
+
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")
