@@ -57,7 +57,7 @@ def test_from_localize_to_evaluate(
     scores = {row["edge"]: row["score"] for row in record["ranking"]}
     assert scores == pytest.approx(dict(result.top(subject.graph.n_edges)), rel=1e-5)
     (kept,) = faithfulness(subject, pairs, [result.circuit(edges=40)])
-    assert record["faithfulness"]["found"] == pytest.approx(kept, rel=1e-4)
+    assert record["faithfulness"]["found_on"] == pytest.approx(kept, rel=1e-4)
     ended = command("evaluate", "a.json", *given, "--sizes", "40", "--json")
     assert ended.code == 0, ended.err
     record = json.loads(ended.out)
