@@ -58,7 +58,7 @@ def test_our_own_scores_have_the_areas_of_theirs(reading: str) -> None:
     subject, numbers = from_transformer_lens(source), EAP_IG["gpt2-like"]["mib"][reading]
     result = localize(subject, pairs, "eap", pool="sum", keep=None)
     ranked = result.by_sign() if reading == "signed" else result
-    curve = faithfulness_curve(subject, pairs, ranked, sizes="mib")
+    curve = faithfulness_curve(subject, pairs, ranked, by="loss", sizes="mib")
     assert curve.cpr == pytest.approx(numbers["area_under"], abs=1e-9)
     assert curve.cmd == pytest.approx(numbers["area_from_1"], abs=1e-9)
 
@@ -106,7 +106,7 @@ def test_areas_by_the_rule_of_mib(absolute: bool, tmp_path: Path) -> None:
     expected = mib_areas(subject, pairs, scores, absolute=absolute)
     ranked = result.by_sign()
     ranked = replace(ranked, scores=ranked.scores.abs()) if absolute else ranked
-    curve = faithfulness_curve(subject, pairs, ranked, sizes="mib")
+    curve = faithfulness_curve(subject, pairs, ranked, by="loss", sizes="mib")
     assert (curve.cpr, curve.cmd) == pytest.approx(expected, abs=1e-9)
 
 
