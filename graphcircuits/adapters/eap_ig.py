@@ -3,8 +3,8 @@
 1. `read_graph` reads its JSON or `.pt`. `Result.load` does so too and leaves the numbers alone.
 2. EAP-IG's scores are effects with signs: the change of a loss when the edge is noised. A score of
    ours grows with the chance to be in the circuit, so `read_graph` takes absolute values, as
-   EAP-IG's own `apply_topn` does. MIB's evaluation keeps the sign unless it is started with
-   `--absolute`: `absolute=False` gives that reading.
+   EAP-IG's own `apply_topn` does, and keeps theirs as `signed`. MIB's evaluation keeps the sign
+   unless it is started with `--absolute`: `absolute=False` gives that reading.
 3. EAP-IG gives every head its own keys and values. Where heads share them, the effect of the one
    edge into a group is the sum of the effects of its heads, signs included, to first order: with
    `n_kv_heads` they are added up first. (`Result.on`, which has to suit any scores, takes the
@@ -14,7 +14,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from graphcircuits.result.files import ungrouped
+from graphcircuits.result.files import added_up
 from graphcircuits.result.result import Result
 
 
@@ -32,6 +32,4 @@ def _grouped(result: Result, n_kv_heads: int) -> Result:
     marked = result.on(graph)
     if graph == result.graph:
         return marked
-    _, shared = ungrouped(graph)
-    scores = marked.scores.new_zeros(graph.n_edges).index_add_(0, shared, result.scores)
-    return replace(marked, scores=scores)
+    return replace(marked, scores=added_up(graph, result.scores))

@@ -46,9 +46,16 @@ class Entry:
 
 
 def write_submission(
-    folder: str | Path, results: Mapping[tuple[str, str], Result], *, circuits: bool = False
+    folder: str | Path,
+    results: Mapping[tuple[str, str], Result],
+    *,
+    circuits: bool = False,
+    signed: bool = False,
 ) -> list[Path]:
     """Write scores, or with `circuits` the nine circuits they give, by (task, model).
+
+    With `signed` they are the signed effects (`Result.by_sign`): MIB ranks by these for its CPR,
+    and with `--absolute` by their size for its CMD.
 
     Underscores in a task's name become hyphens, as in MIB's own folders. Circuits hold the best
     edges without those on no path from input to logits. The files that were written are returned.
@@ -71,11 +78,12 @@ def write_submission(
         target = Path(folder) / names[key]
         if not circuits:
             written.append(target / f"{_SCORES}.json")
-            result.save(written[-1])
+            result.save(written[-1], signed=signed)
             continue
+        ranked = result.by_sign() if signed else result
         for share in PARTS:
             written.append(target / f"circuit-{100 * share:g}.json")
-            best = result.circuit(edges=best_counts(result, [share])[0])
+            best = ranked.circuit(edges=best_counts(ranked, [share])[0])
             result.save(written[-1], circuit=best.pruned())
     return written
 

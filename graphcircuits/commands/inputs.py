@@ -149,7 +149,7 @@ class SubjectWords:
     def load(self, *, fresh: bool = False) -> Inputs:
         """Subject and prompts; with `fresh`, others to judge by."""
         from graphcircuits.evaluation.proposal import fresh_seed
-        from graphcircuits.task.accuracy import only_right
+        from graphcircuits.task.accuracy import has_answers, only_right
 
         case, subject, truth = self._subject()
         notes: tuple[str, ...] = ()
@@ -159,6 +159,11 @@ class SubjectWords:
         else:
             pairs = self._draw(case, subject, self.seed)
             others = self._draw(case, subject, fresh_seed(self.seed)) if fresh else None
+        if self.only_right and not has_answers(pairs):
+            raise ValueError(
+                "--only-right needs answers to compare with, and the prompts come without: leave "
+                "it out, or add a column correct to the file."
+            )
         if self.only_right:
             given, pairs = len(pairs), only_right(subject, pairs)
             others = None if others is None else only_right(subject, others)

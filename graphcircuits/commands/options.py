@@ -58,8 +58,9 @@ PairsArgument = Annotated[
 PairsFile = Annotated[
     Path | None,
     typer.Option(
-        help="Read the prompt pairs from this file: .csv or .jsonl, with token ids. Without it a "
-        "program draws its own."
+        help="Read the prompt pairs from this file, .csv or .jsonl: columns clean and corrupted in "
+        "token ids and, if there are answers, correct and incorrect. Without it a program draws "
+        "its own."
     ),
 ]
 MethodOptions = Annotated[

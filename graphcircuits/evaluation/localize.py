@@ -107,7 +107,7 @@ def refine(
     Returns:
         A result with the same scores in an order whose best edges are closer to faithful, or in
         the same order if no better one was found. Its options record how long it refined, its notes
-        what was gained. It has no probabilities: these belong to scores as they were predicted.
+        what was gained. It has no probabilities and signs: these belong to the scores before.
 
     Example:
         >>> import graphcircuits as gc
@@ -157,6 +157,7 @@ def refine(
         chosen=None,
         curve=None,
         probabilities=None,
+        signed=None,
     )
     return _with_proposal(subject, pairs, better, keep)
 

@@ -217,6 +217,7 @@ class ChosenMethod:
             d_model=subject.config.d_model,
             notes=tuple(notes),
             probabilities=scored.probabilities,
+            signed=scored.signed,
             prompts=stored_prompts(subject, pairs, most=keep_prompts),
             prompt_hashes=prompt_hashes(pairs),
         )

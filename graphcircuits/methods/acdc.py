@@ -75,7 +75,7 @@ def acdc(
     rows = _search(subject, pairs, ordered, memory_limit, progress, chosen)
     largest = torch.tensor([ordered[high - 1] for _, high in rows.spans], dtype=torch.float64)
     scores = largest.to(rows.masks)[:, None].where(rows.masks > 0, 0.0).amax(0)
-    return scores if tested is None else tested.completed(scores)
+    return scores if tested is None else tested.completed(scores, tested.below)
 
 
 @torch.no_grad()

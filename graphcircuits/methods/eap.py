@@ -38,8 +38,10 @@ from graphcircuits.engine.passes import Pass, add_effects, detached, with_gradie
 from graphcircuits.methods.prepare import (
     DIRECTIONS,
     POOLS,
+    Signed,
     check_choice,
     check_positive,
+    flat_loss,
     for_scoring,
     on_device,
 )
@@ -69,17 +71,19 @@ def eap(
     direction: str = "noising",
     pool: str = "abs",
     memory_limit: int | None = None,
+    signed: Signed | None = None,
 ) -> Float[Tensor, " edge"]:
     """First-order effect of each edge, from gradients at one end.
 
     `direction` says at which: "noising" an edge of the clean run, or "denoising" one of the
     corrupted run. `pool` takes the mean over prompts of absolute effects ("abs") or the absolute
     value of the mean effect ("sum"), in which effects of opposite signs cancel. Memory stays below
-    `memory_limit` bytes where one prompt allows it.
+    `memory_limit` bytes where one prompt allows it. `signed` hears the mean effects with their
+    signs.
     """
     check_choice("direction", direction, DIRECTIONS)
     shares = torch.ones(1) if direction == "noising" else torch.zeros(1)
-    return attribute(subject, pairs, "inputs", shares, pool, memory_limit)
+    return attribute(subject, pairs, "inputs", shares, pool, memory_limit, signed=signed)
 
 
 def eap_ig(
@@ -91,6 +95,7 @@ def eap_ig(
     rule: str = "midpoint",
     pool: str = "abs",
     memory_limit: int | None = None,
+    signed: Signed | None = None,
 ) -> Float[Tensor, " edge"]:
     """Effect of noising each edge, from gradients averaged along a path from corrupted to clean.
 
@@ -98,13 +103,12 @@ def eap_ig(
     writers. `rule` says where the gradient is taken (`points`): in the middle of each step, at its
     "right" end, the clean one, as published, or at its "left" one, as in the EAP-IG package of
     today; or at as many equally spaced points that include both ends of the path, all alike with
-    "endpoints", or the ends by half with "trapezoid". `pool` and `memory_limit` as in `eap`. With
-    "sum", and before the absolute value, the scores of the edges leaving `input` add up to the loss
-    gap as `steps` grow.
+    "endpoints", or the ends by half with "trapezoid". `pool`, `memory_limit` and `signed` as in
+    `eap`. The signed effects of the edges leaving `input` add up to the loss gap as `steps` grow.
     """
     check_choice("over", over, PATHS)
     shares, weights = points(rule, steps)
-    return attribute(subject, pairs, over, shares, pool, memory_limit, weights)
+    return attribute(subject, pairs, over, shares, pool, memory_limit, weights, signed)
 
 
 def points(rule: str, steps: int) -> tuple[Float[Tensor, " step"], Float[Tensor, " step"] | None]:
@@ -132,6 +136,7 @@ def attribute(
     pool: str,
     memory_limit: int | None,
     weights: Float[Tensor, " step"] | None = None,
+    signed: Signed | None = None,
 ) -> Float[Tensor, " edge"]:
     """Pooled effects, with gradients averaged over these shares of clean on the path.
 
@@ -141,15 +146,20 @@ def attribute(
     subject = for_scoring(subject, widen=False)
     pairs = on_device(subject, pairs)
     pairs = pairs.up_to_last_column() if subject.config.causal else pairs
+    advice = "use eap-ig, exact or the gradient at the corrupted run (denoising), or give answers"
+    if pairs.needs_targets and over == "inputs" and shares.tolist() == [1.0]:
+        raise flat_loss("edge", advice)  # rounding would leave something to rank by
     prompts, steps, numbers = _chunks(subject, pairs, len(shares), memory_limit)
 
     def of_some(some: Pairs) -> Effects:
         by_prompt = pool == "abs"
         return effects(subject, some, over, shares.split(steps), weights, by_prompt=by_prompt)
 
-    advice = "use eap-ig, exact or the gradient at the corrupted run (denoising)"
     with explained(subject, "prompts", prompts, numbers):
-        return pooled(pairs.split(prompts), pool, of_some, "edge", advice)
+        scores, means = pooled(pairs.split(prompts), pool, of_some, "edge", advice)
+    if signed is not None:
+        signed(means)
+    return scores
 
 
 def pooled(
@@ -158,27 +168,26 @@ def pooled(
     effects: Callable[[Pairs], Effects],
     what: str,
     advice: str,
-) -> Float[Tensor, " score"]:
-    """The mean over prompts of absolute effects, or the absolute value of their mean.
+) -> tuple[Float[Tensor, " score"], Float[Tensor, " score"]]:
+    """The mean over prompts of absolute effects, or the absolute value of their mean; and the mean
+    of the effects with their signs.
 
     `what` has effects, and `advice` is what to do where they are all zero.
     """
     keep_freed_memory()
-    total, losses = None, []
+    sums, losses = [], []
     for some in chunks:
         values, *both = effects(some)
-        values = (values.abs_() if pool == "abs" else values).sum(0)
-        total = values if total is None else total.add_(values)
+        signed = values.sum(0)
+        new = [values.abs_().sum(0) if pool == "abs" else signed, signed]
+        sums = [old + more for old, more in zip(sums or (0, 0), new, strict=True)]
         losses.append(both)
-    assert total is not None
     clean, corrupted = (torch.cat(each) for each in zip(*losses, strict=True))
     check_losses(clean, corrupted)
+    total, signed = sums
     if not total.any():
-        raise ValueError(
-            f"the gradient of the loss is zero at every {what}, so all scores would be zero; a "
-            f"loss whose targets are the clean run's own outputs is flat there: {advice}."
-        )
-    return total.abs() / len(clean)
+        raise flat_loss(what, advice)
+    return total.abs() / len(clean), signed / len(clean)
 
 
 def run_with_gradients(

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.methods.eap import attribute
-from graphcircuits.methods.prepare import check_choice, check_positive
+from graphcircuits.methods.prepare import Signed, check_choice, check_positive
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -35,12 +35,13 @@ def eap_gp(
     stride: str = "gap",
     pool: str = "abs",
     memory_limit: int | None = None,
+    signed: Signed | None = None,
 ) -> Float[Tensor, " edge"]:
     """Effect of noising each edge, from gradients averaged along a path that follows gradients.
 
     The path has `steps` points beside the clean input, and its steps are a `stride` long: the
-    distance to the corrupted input divided by `steps` ("gap"), or 1 ("unit"). `pool` and
-    `memory_limit` as in `eap`.
+    distance to the corrupted input divided by `steps` ("gap"), or 1 ("unit"). `pool`,
+    `memory_limit` and `signed` as in `eap`.
     """
     check_positive(steps=steps)
     check_choice("stride", stride, STRIDES)
@@ -59,7 +60,7 @@ def eap_gp(
             points.append(points[-1] - (length * direction).to(clean))
         return torch.stack(points[1:])
 
-    return attribute(subject, pairs, walk, torch.zeros(steps), pool, memory_limit)
+    return attribute(subject, pairs, walk, torch.zeros(steps), pool, memory_limit, signed=signed)
 
 
 def _slope(

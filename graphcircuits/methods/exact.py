@@ -22,6 +22,7 @@ from graphcircuits.methods.prepare import (
     DIRECTIONS,
     POOLS,
     Progress,
+    Signed,
     check_choice,
     for_scoring,
     prepare,
@@ -42,6 +43,7 @@ def exact(
     edges: Sequence[str] | None = None,
     memory_limit: int | None = None,
     progress: Progress | None = None,
+    signed: Signed | None = None,
 ) -> Float[Tensor, " edge"]:
     """How much the loss changes with each edge alone.
 
@@ -49,7 +51,8 @@ def exact(
     `pool` takes the mean over prompts of the absolute change ("abs") or the absolute value of the
     mean change ("sum"). Memory stays below `memory_limit` bytes where one edge and one prompt
     allow it. `progress` hears how many of the runs are over, one per edge and prompt; there are no
-    scores before the last.
+    scores before the last. `signed` hears the mean changes with their signs, above 0 where the edge
+    helps; of edges that were not tested, EAP-IG's estimates.
     """
     check_choice("direction", direction, DIRECTIONS)
     check_choice("pool", pool, POOLS)
@@ -61,8 +64,9 @@ def exact(
     # Half of the memory is left to the edges that run at once.
     held = 2 * size.pair + size.passing
     prompts = at_once(subject, held, memory_limit, largest=pos * subject.config.d_mlp)
-    total = torch.zeros(subject.graph.n_edges, dtype=subject.dtype, device=subject.device)
-    chosen = torch.arange(len(total)) if tested is None else tested.edges
+    n_edges = subject.graph.n_edges
+    total = torch.zeros(n_edges, 2, dtype=subject.dtype, device=subject.device)
+    chosen = torch.arange(n_edges) if tested is None else tested.edges
     rows = chosen.to(total.device)
     runs = 0
 
@@ -75,8 +79,11 @@ def exact(
     for some in pairs.split(prompts):
         limit = half(memory_limit)
         total[rows] += _summed_effects(subject, some, chosen, direction, pool, limit, report)
-    scores = total.abs() / len(pairs)
-    return scores if tested is None else tested.completed(scores)
+    scores, means = total[:, 0].abs() / len(pairs), total[:, 1] / len(pairs)
+    if signed is not None:
+        means = means if direction == "noising" else -means
+        signed(means if tested is None else tested.completed(means, tested.signed))
+    return scores if tested is None else tested.completed(scores, tested.below)
 
 
 def _summed_effects(
@@ -87,15 +94,16 @@ def _summed_effects(
     pool: str,
     memory_limit: int | None,
     report: Callable[[int], None],
-) -> Float[Tensor, " edge"]:
-    """Effects of some edges, or their absolute values, summed over prompts."""
+) -> Float[Tensor, "edge 2"]:
+    """Effects of some edges summed over prompts: as `pool` says, and with their signs."""
     clean, corrupted = subject.run(pairs.clean), subject.run(pairs.corrupted)
     base, other = (clean, corrupted) if direction == "noising" else (corrupted, clean)
     before = pairs.loss(base.logits)
 
-    def summed(logits: Float[Tensor, "edge batch pos d_vocab_out"]) -> Float[Tensor, " edge"]:
+    def summed(logits: Float[Tensor, "edge batch pos d_vocab_out"]) -> Float[Tensor, "edge 2"]:
         effects = pairs.loss(logits) - before
         report(effects.numel())
-        return (effects.abs() if pool == "abs" else effects).sum(-1)
+        pooled = effects.abs() if pool == "abs" else effects
+        return torch.stack([pooled.sum(-1), effects.sum(-1)], -1)
 
     return single_edge(base, other.writers, edges, metric=summed, memory_limit=memory_limit)

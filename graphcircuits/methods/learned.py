@@ -175,7 +175,7 @@ class LearnedMethod(KnownMethod):
             remarks.append(
                 "gcl gives no probabilities here: they would mean nothing on such a model"
             )
-        return Scored(prediction.logits, probabilities, tuple(remarks))
+        return Scored(prediction.logits, probabilities, remarks=tuple(remarks))
 
 
 GCL = LearnedMethod(name="gcl", revision=2, threshold=0.0)

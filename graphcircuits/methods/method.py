@@ -6,8 +6,9 @@ method by its name.
 
 Every method has the option `paths`: each edge then counts for the best path that it lies on
 (`graphcircuits.predictor.paths`). It is applied here, around the method, so that no method has to
-know of it. Parameters called `generator` and `progress` are no options: `localize` makes the former
-from its seed and hands on the latter (`graphcircuits.methods.prepare` says how to stop a method).
+know of it. Parameters called `generator`, `progress` and `signed` are no options: `localize` makes
+the first from its seed, hands on the second (`graphcircuits.methods.prepare` says how to stop a
+method), and with the third is told the effects of edges with their signs, beside their scores.
 """
 
 import inspect
@@ -29,7 +30,7 @@ from graphcircuits.task.pairs import Pairs
 
 Options = Mapping[str, Any]
 
-SUPPLIED = ("generator", "progress")
+SUPPLIED = ("generator", "progress", "signed")
 """Parameters that are not options: `localize` fills them in."""
 PATHS = "paths"
 """The option that every method has."""
@@ -54,6 +55,8 @@ class Scored:
     scores: Float[Tensor, " edge"]
     probabilities: Float[Tensor, " edge"] | None = None
     """That the edge is in the circuit."""
+    signed: Float[Tensor, " edge"] | None = None
+    """The mean effect of noising the edge on the loss: above 0 where the edge helps."""
     remarks: tuple[str | Warning, ...] = ()
     """What users should know of the scores; what they must not overlook is a Warning."""
 
@@ -158,10 +161,12 @@ class KnownMethod:
         progress: Progress | None = None,
     ) -> Scored:
         """One run with complete options, and all that the method says of it."""
-        supplies = {"generator": generator, "progress": progress}
+        signed: list[Tensor] = []
+        supplies = {"generator": generator, "progress": progress, "signed": signed.append}
         taken = {name: supplies[name] for name in SUPPLIED if name in self._keywords()}
         scores = self(subject, pairs, **taken, **options)
-        return Scored(scores, remarks=tuple(self.remarks(subject, pairs, options)))
+        remarks = tuple(self.remarks(subject, pairs, options))
+        return Scored(scores, signed=signed[0] if signed else None, remarks=remarks)
 
     def _without_paths(self, options: Options) -> tuple[bool, Options]:
         """Whether to count along paths, and the options of the function itself."""

@@ -19,7 +19,14 @@ from torch import Tensor
 from graphcircuits.engine.memory import Footprint, at_once, explained
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import Effects, pooled
-from graphcircuits.methods.prepare import POOLS, check_choice, for_scoring, on_device
+from graphcircuits.methods.prepare import (
+    POOLS,
+    Signed,
+    check_choice,
+    flat_loss,
+    for_scoring,
+    on_device,
+)
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -32,9 +39,16 @@ def nap(
     steps: int = 0,
     pool: str = "abs",
     memory_limit: int | None = None,
+    signed: Signed | None = None,
 ) -> Float[Tensor, " edge"]:
-    """For each edge the smaller score of its two components; options as in `node_scores`."""
-    return lifted(subject.graph, _scores(subject, pairs, steps, pool, memory_limit))
+    """For each edge the smaller score of its two components; options as in `node_scores`.
+
+    `signed` hears the smaller of their signed effects: above 0 where both components help.
+    """
+    scores, means = _scores(subject, pairs, steps, pool, memory_limit)
+    if signed is not None:
+        signed(lifted(subject.graph, means))
+    return lifted(subject.graph, scores)
 
 
 def node_scores(
@@ -64,7 +78,7 @@ def node_scores(
 
     See docs/methods.md; node attribution patching is that of Syed et al., arXiv:2310.10348.
     """
-    scores = _scores(subject, pairs, steps, pool, memory_limit)
+    scores, _ = _scores(subject, pairs, steps, pool, memory_limit)
     return dict(zip(subject.graph.writer_names, scores.tolist(), strict=True))
 
 
@@ -79,18 +93,22 @@ def lifted(graph: ComponentGraph, writers: Float[Tensor, " writer"]) -> Float[Te
 
 def _scores(
     subject: Transformer, pairs: Pairs, steps: int, pool: str, memory_limit: int | None
-) -> Float[Tensor, " writer"]:
+) -> tuple[Float[Tensor, " writer"], Float[Tensor, " writer"]]:
+    """Pooled effects of the components, and their means with signs."""
     check_choice("pool", pool, POOLS)
     if steps < 0:
         raise ValueError(f"steps must be at least 0, got {steps}.")
     subject = for_scoring(subject, widen=False)
     pairs = on_device(subject, pairs)
+    advice = "give nap steps, such as 5, or give answers"
+    if pairs.needs_targets and not steps:
+        raise flat_loss("component", advice)
     size = Footprint(subject, pairs.clean.shape[1])
     numbers = size.backward + 2 * size.states
     prompts = min(len(pairs), at_once(subject, numbers, memory_limit))
     with explained(subject, "prompts", prompts, numbers):
         of_some = partial(_effects, subject, steps=steps)
-        return pooled(pairs.split(prompts), pool, of_some, "component", "give nap steps")
+        return pooled(pairs.split(prompts), pool, of_some, "component", advice)
 
 
 def _effects(subject: Transformer, pairs: Pairs, steps: int) -> Effects:

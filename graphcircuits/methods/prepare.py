@@ -22,6 +22,9 @@ DIRECTIONS = ("noising", "denoising")
 
 Progress = Callable[[int, int], None]
 """Called with the steps done and the steps in all."""
+Signed = Callable[[Float[Tensor, " edge"]], None]
+"""Called once with the mean effect of noising each edge on the loss: above 0 where the edge helps,
+below where it hinders."""
 
 
 class Stop(Exception):
@@ -138,6 +141,15 @@ def for_scoring(subject: Transformer, *, widen: bool = True) -> Transformer:
         return subject
     weights = {name: weight.detach().to(dtype) for name, weight in subject.weights.items()}
     return replace(subject, weights=weights)
+
+
+def flat_loss(what: str, advice: str) -> ValueError:
+    """The refusal of gradients that are all zero; `advice` is what to do instead."""
+    return ValueError(
+        f"the gradient of the loss is zero at every {what}, so all scores would be zero; without "
+        "answers the loss is the distance to the clean run's own output, which is flat there: "
+        f"{advice}."
+    )
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

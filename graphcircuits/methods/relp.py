@@ -30,7 +30,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.methods.eap import attribute
-from graphcircuits.methods.prepare import check_choice
+from graphcircuits.methods.prepare import Signed, check_choice
 from graphcircuits.subject.components import Rules, norm_scale
 from graphcircuits.subject.layers import TransformerConfig
 from graphcircuits.subject.transformer import Transformer
@@ -46,15 +46,16 @@ def relp(
     attention: str = "gradient",
     pool: str = "abs",
     memory_limit: int | None = None,
+    signed: Signed | None = None,
 ) -> Float[Tensor, " edge"]:
     """Effect of noising each edge, from relevance coefficients at the clean run.
 
     `attention` is taken by its "gradient", or with its "pattern" held constant, which leaves
-    queries and keys without a score. `pool` and `memory_limit` as in `eap`.
+    queries and keys without a score. `pool`, `memory_limit` and `signed` as in `eap`.
     """
     check_choice("attention", attention, ATTENTION)
     ruled = relevant(subject, attention)
-    return attribute(ruled, pairs, "inputs", torch.ones(1), pool, memory_limit)
+    return attribute(ruled, pairs, "inputs", torch.ones(1), pool, memory_limit, signed=signed)
 
 
 def relevant(subject: Transformer, attention: str = "gradient") -> Transformer:

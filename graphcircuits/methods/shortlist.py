@@ -43,11 +43,15 @@ class Shortlist:
     """In edge order."""
     below: Float[Tensor, " edge"]
     """Less than 0, in the order of EAP-IG."""
+    signed: Float[Tensor, " edge"]
+    """EAP-IG's effects with their signs."""
 
-    def completed(self, scores: Float[Tensor, " edge"]) -> Float[Tensor, " edge"]:
-        """The scores of the tested edges, none of them negative, above those of the others."""
-        completed = self.below.to(scores)
-        completed[self.edges] = scores[self.edges]
+    def completed(
+        self, values: Float[Tensor, " edge"], others: Float[Tensor, " edge"]
+    ) -> Float[Tensor, " edge"]:
+        """The values of the tested edges, and `others` for those that were not tested."""
+        completed = others.to(values, copy=True)
+        completed[self.edges] = values[self.edges]
         return completed
 
 
@@ -68,13 +72,14 @@ def shortlist(
         check_positive(top=top)
     elif named is None or not len(named):
         raise ValueError("edges to test must be one or more names, got none.")
+    signed: list[Tensor] = []
     with torch.enable_grad():
-        cheap = eap_ig(subject, pairs, memory_limit=memory_limit)
+        cheap = eap_ig(subject, pairs, memory_limit=memory_limit, signed=signed.append)
     order = cheap.argsort(descending=True, stable=True)
     below = torch.empty(len(cheap), dtype=torch.float64)
     below[order.cpu()] = -torch.arange(1, len(cheap) + 1, dtype=torch.float64) / len(cheap)
     chosen = order[:top].cpu() if named is None else named.unique()
-    return Shortlist(chosen.sort().values, below.to(cheap))
+    return Shortlist(chosen.sort().values, below.to(cheap), signed[0])
 
 
 # Methods that test edges, and how long they take

@@ -3,8 +3,9 @@
 1. `to_json_file` gives the JSON: their cfg, nodes and edges, and one block of ours under our name.
    EAP-IG ranks edges by the absolute value of `score` unless told otherwise, in float32. So `score`
    is never negative: it is our score where no score is negative, and the edge's place in the
-   ranking counted from the worst, ties sharing one, where some are. Our own numbers are in the
-   block, together with a hash of the whole file.
+   ranking counted from the worst, ties sharing one, where some are. On request it is the signed
+   effect instead, by which MIB ranks unless told otherwise. Our own numbers are in the block,
+   together with a hash of the whole file.
 2. `from_json_file` reads such a file, or one without our block, which is theirs.
 3. `write_tensor_file` and `from_tensor_file` write and read an artifact of kind `result`.
 
@@ -77,6 +78,8 @@ _BLOCK: Mapping[str, tuple[type, ...]] = {
     "scores": (list,),
     "sha256": (str,),
 }
+_BESIDE = ("probabilities", "signed")
+"""Numbers that a result may have for each edge beside its score."""
 _SCORES = (float, int, type(None))
 NO_EDGE_SCORES = "it scores nodes, not edges; a result needs a score for each edge."
 _CURVE: Mapping[str, tuple[type, ...]] = {
@@ -91,16 +94,18 @@ _CURVE: Mapping[str, tuple[type, ...]] = {
 # Writing
 
 
-def to_json_file(result: "Result", circuit: Circuit | None) -> dict[str, Any]:
-    """The content of a JSON file; the edges of `circuit` are marked `in_graph`."""
+def to_json_file(
+    result: "Result", circuit: Circuit | None, shown: Float[Tensor, " edge"]
+) -> dict[str, Any]:
+    """The content of a JSON file, with the scores `shown` to EAP-IG and MIB; the edges of `circuit`
+    are marked `in_graph`."""
     graph, scores, prompts = result.graph, result.scores, result.prompts
     full, shared = ungrouped(graph)
     mask = torch.zeros(graph.n_edges, dtype=torch.bool)
     touched: list[str] = []
     if circuit is not None:
         mask, touched = circuit.on(graph).mask, components(graph, circuit)
-    ranked = signless(scores)[shared].tolist()
-    edges = zip(full.edge_names, ranked, mask[shared].tolist(), strict=True)
+    edges = zip(full.edge_names, shown[shared].tolist(), mask[shared].tolist(), strict=True)
     block = origin("result") | {
         **{name: getattr(result, name) for name in ABOUT},
         "n_kv_heads": graph.n_groups,
@@ -109,8 +114,9 @@ def to_json_file(result: "Result", circuit: Circuit | None) -> dict[str, Any]:
         "scores": scores.tolist(),
         **_optional(result, None if prompts is None else prompts_to_json(prompts)),
     }
-    if result.probabilities is not None:
-        block["probabilities"] = result.probabilities.tolist()
+    for name in _BESIDE:
+        if (values := getattr(result, name)) is not None:
+            block[name] = values.tolist()
     content = {
         "cfg": {
             "n_layers": graph.n_layers,
@@ -136,7 +142,7 @@ def write_tensor_file(path: str | Path, result: "Result", circuit: Circuit | Non
     graph, prompts = result.graph, result.prompts
     given = {
         "scores": result.scores,
-        "probabilities": result.probabilities,
+        **{name: getattr(result, name) for name in _BESIDE},
         "chosen": None if circuit is None else circuit.on(graph).mask,
     }
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
@@ -203,6 +209,13 @@ def grouped(
     )
 
 
+def added_up(graph: ComponentGraph, effects: Float[Tensor, " single"]) -> Float[Tensor, " edge"]:
+    """Effects of single heads on a graph whose heads share keys and values: to first order that of
+    the one edge into a group is the sum over its heads."""
+    _, shared = ungrouped(graph)
+    return effects.new_zeros(graph.n_edges).index_add_(0, shared, effects)
+
+
 # Reading
 
 
@@ -229,20 +242,22 @@ def _read_curve(
     )
 
 
-def _read_probabilities(block: Mapping[str, Any]) -> Float[Tensor, " edge"] | None:
-    """Those in a block of ours, where it has some."""
-    if "probabilities" not in block:
+def _read_beside(
+    block: Mapping[str, Any], name: str, dtype: torch.dtype
+) -> Float[Tensor, " edge"] | None:
+    """Numbers of this name in a block of ours, where it has some."""
+    if name not in block:
         return None
-    values, count = block["probabilities"], len(block["scores"])
+    values, count = block[name], len(block["scores"])
     if (
         type(values) is not list
         or len(values) != count
         or any(type(value) not in (int, float) for value in values)
     ):
         raise ValueError(
-            f"probabilities must be a number for each of {count} scores, got {short(values)}."
+            f"{name} must be a number for each of {count} scores, got {short(values)}."
         )
-    return torch.tensor(values, dtype=torch.float32)
+    return torch.tensor(values, dtype=dtype)
 
 
 def from_tensor_file(path: str | Path) -> dict[str, Any]:
@@ -253,10 +268,10 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
     optional = ("curve", "prompts", "prompt_hashes")
     given = {name: meta.pop(name) for name in optional if name in meta}
     check_types(path, meta, {**kinds, "d_model": (int, type(None))}, "result")
-    present = artifact.tensors.keys() & {"chosen", "probabilities", *PATTERNS}
+    present = artifact.tensors.keys() & {"chosen", *_BESIDE, *PATTERNS}
     check_types(path, artifact.tensors, dict.fromkeys(["scores", *present], (Tensor,)), "result")
     scores = artifact.tensors["scores"]
-    chosen, likely = (artifact.tensors.get(name) for name in ("chosen", "probabilities"))
+    chosen, likely, signed = (artifact.tensors.get(name) for name in ("chosen", *_BESIDE))
     if scores.dtype not in DTYPES.values() or scores.ndim != 1:
         raise ValueError(
             f"scores must be one row of numbers of {', '.join(DTYPES)}, got "
@@ -265,6 +280,7 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
     for name, tensor, dtype, words in (
         ("chosen", chosen, torch.bool, "a boolean"),
         ("probabilities", likely, torch.float32, "a float32"),
+        ("signed", signed, scores.dtype, f"a {str(scores.dtype).removeprefix('torch.')}"),
     ):
         if tensor is not None and (tensor.dtype, tensor.shape) != (dtype, scores.shape):
             raise ValueError(
@@ -283,6 +299,7 @@ def from_tensor_file(path: str | Path) -> dict[str, Any]:
         "chosen": None if chosen is None else Circuit.from_mask(graph, chosen),
         "curve": _read_curve(path, given, graph),
         "probabilities": likely,
+        "signed": signed,
         "prompts": prompts_from_tensors(path, given, artifact.tensors, graph),
         "prompt_hashes": given.get("prompt_hashes", ()),
         **meta,
@@ -325,7 +342,8 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
     scores, marked = _edge_values(content, full)
     if ours is None:
         chosen = Circuit.from_mask(graph, marked) if marked.any() else None
-        return {"graph": graph, "scores": scores, "d_model": d_model or None, "chosen": chosen}
+        about = {"d_model": d_model or None, "chosen": chosen}
+        return {"graph": graph, "scores": scores, "signed": effects_in(scores), **about}
     values = torch.zeros(graph.n_edges, dtype=scores.dtype)
     mask = torch.zeros(graph.n_edges, dtype=torch.bool)
     values[shared], mask[shared] = scores, marked
@@ -337,23 +355,30 @@ def from_json_file(path: str | Path) -> dict[str, Any]:
             f"{name} differs from another head of its group, but the header says that "
             f"{graph.n_heads} heads share {graph.n_groups} keys and values."
         )
+    dtype = DTYPES[ours["dtype"]]
     return {
         "graph": graph,
-        "scores": torch.tensor(ours["scores"], dtype=DTYPES[ours["dtype"]]),
+        "scores": torch.tensor(ours["scores"], dtype=dtype),
         "d_model": d_model or None,
         "chosen": Circuit.from_mask(graph, mask) if ours["chosen"] else None,
         "curve": _read_curve(path, ours, graph),
-        "probabilities": _read_probabilities(ours),
+        "probabilities": _read_beside(ours, "probabilities", torch.float32),
+        "signed": _read_beside(ours, "signed", dtype),
         "prompts": prompts_from_json(path, ours, graph),
         "prompt_hashes": ours.get("prompt_hashes", ()),
         **{name: ours[name] for name in ABOUT},
     }
 
 
+def effects_in(scores: Float[Tensor, " edge"]) -> Float[Tensor, " edge"] | None:
+    """Scores of EAP-IG where they are effects: some have a minus sign."""
+    return scores if (scores < 0).any() else None
+
+
 def _check_block(path: str | Path, content: dict[str, Any], ours: Any) -> None:
     """Refuse a block that is not whole, and a file that was changed after it was written."""
     check_version(path, ours)
-    sometimes = ("curve", "probabilities", "prompts", "prompt_hashes")
+    sometimes = ("curve", *_BESIDE, "prompts", "prompt_hashes")
     always = {name: ours[name] for name in ours if name not in sometimes}
     check_types(path, always, _BLOCK, "result")
     if _hash(content) != ours["sha256"]:

@@ -6,8 +6,9 @@ reader; beside them scores of nodes and neurons, which are no part of a result. 
 writers and readers is ours, so an edge of ours is one entry of a matrix. Entries where a reader
 cannot read the writer are not looked at.
 
-EAP-IG's scores have signs. They stay as they are: whether the sign counts is for the reader to say
-(`adapters.eap_ig`). A file whose scores are all zero scores its circuit 1, as in JSON.
+EAP-IG's scores have signs. They stay as they are, and are the signed effects of the result: whether
+the sign counts is for the reader to say (`adapters.eap_ig`). A file whose scores are all zero
+scores its circuit 1, as in JSON.
 """
 
 from pathlib import Path
@@ -21,7 +22,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.files import StoreError, short
 from graphcircuits.io.pickles import read_saved
 from graphcircuits.io.store import DTYPES
-from graphcircuits.result.files import NO_EDGE_SCORES
+from graphcircuits.result.files import NO_EDGE_SCORES, effects_in
 
 _PARTS = ("cfg", "src_nodes", "dst_nodes", "edges_scores", "edges_in_graph")
 
@@ -55,6 +56,7 @@ def from_pt_file(path: str | Path) -> dict[str, Any]:
     return {
         "graph": graph,
         "scores": scores,
+        "signed": effects_in(scores),
         "d_model": d_model or None,
         "chosen": Circuit.from_mask(graph, marked) if marked.any() else None,
     }

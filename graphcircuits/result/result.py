@@ -8,8 +8,6 @@
    `save` also writes CSV and Graphviz.
 """
 
-import csv
-import io
 import json
 import math
 import re
@@ -30,12 +28,14 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.files import short
 from graphcircuits.io.store import StoreError, write_atomic, write_json
 from graphcircuits.result.curve import FaithfulnessCurve
+from graphcircuits.result.export import circuit_dot, edges_csv
 from graphcircuits.result.files import (
     ABOUT,
-    components,
+    added_up,
     from_json_file,
     from_tensor_file,
     grouped,
+    signless,
     to_json_file,
     write_tensor_file,
 )
@@ -86,25 +86,19 @@ class Result:
     """How faithful the best edges were found to be, where that was measured."""
     probabilities: Float[Tensor, " edge"] | None = None
     """That the edge is in the circuit, where the method says so; in single precision on the CPU."""
+    signed: Float[Tensor, " edge"] | None = None
+    """The mean effect of noising the edge on the loss, where the method knows it: above 0 where the
+    edge helps, below where it hinders. Scores say how much it matters, whichever way."""
     prompts: StoredPrompts | None = None
     """Some of the prompts, and what each head attended to in them, where they were kept."""
     prompt_hashes: Sequence[str] = ()
     """Of all clean prompts that the scores were found on (`graphcircuits.task.fresh`)."""
 
     def __post_init__(self) -> None:
-        scores = self.scores.detach().to("cpu", copy=True)
-        if scores.shape != (self.graph.n_edges,):
-            raise ValueError(
-                f"scores must be one number for each of {self.graph.n_edges} edges, "
-                f"got shape {tuple(scores.shape)}."
-            )
-        bad = (~scores.isfinite()).nonzero().flatten().tolist()
-        if bad:
-            edges = [f"{self.graph.edge_name(edge)} ({scores[edge].item()})" for edge in bad[:3]]
-            raise ValueError(
-                f"scores must be finite, {len(bad)} of {len(scores)} are not: {', '.join(edges)}"
-                f"{', ...' if len(bad) > 3 else ''}; look for a division by zero or an overflow."
-            )
+        scores = self._checked("scores", self.scores)
+        if self.signed is not None:
+            signed = self._checked("signed", self.signed).to(scores.dtype)
+            object.__setattr__(self, "signed", signed)
         if self.probabilities is not None:
             likely = self.probabilities.detach().to("cpu", torch.float32, copy=True)
             if likely.shape != scores.shape or not ((likely >= 0) & (likely <= 1)).all():
@@ -146,6 +140,23 @@ class Result:
             raise TypeError(f"prompt_hashes must be a list of hashes, got {short(hashes)}.")
         object.__setattr__(self, "prompt_hashes", tuple(hashes))
 
+    def _checked(self, name: str, given: Tensor) -> Float[Tensor, " edge"]:
+        """A copy on the CPU, if it is one finite number per edge."""
+        values = given.detach().to("cpu", copy=True)
+        if values.shape != (self.graph.n_edges,):
+            raise ValueError(
+                f"{name} must be one number for each of {self.graph.n_edges} edges, "
+                f"got shape {tuple(values.shape)}."
+            )
+        bad = (~values.isfinite()).nonzero().flatten().tolist()
+        if bad:
+            edges = [f"{self.graph.edge_name(edge)} ({values[edge].item()})" for edge in bad[:3]]
+            raise ValueError(
+                f"{name} must be finite, {len(bad)} of {len(values)} are not: {', '.join(edges)}"
+                f"{', ...' if len(bad) > 3 else ''}; look for a division by zero or an overflow."
+            )
+        return values
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Result):
             return NotImplemented
@@ -153,6 +164,7 @@ class Result:
         return (
             torch.equal(self.scores, other.scores)
             and _equal(self.probabilities, other.probabilities)
+            and _equal(self.signed, other.signed)
             and all(getattr(self, name) == getattr(other, name) for name in names)
         )
 
@@ -260,9 +272,24 @@ class Result:
         likely = self.probabilities
         if likely is not None:
             likely, _ = grouped(graph, likely, none)
+        signed = self.signed
+        if signed is not None:
+            signed = added_up(graph, signed)
         # The curve counted edges of the other graph.
         changed = {"graph": graph, "scores": scores, "chosen": chosen, "probabilities": likely}
-        return replace(self, **changed, curve=None)
+        return replace(self, **changed, signed=signed, curve=None)
+
+    def by_sign(self) -> "Result":
+        """The result with signed effects as its scores: edges that help come first and those that
+        hinder last, as MIB ranks them for its CPR."""
+        if self.signed is None:
+            raise ValueError(
+                f"these scores{f' of {self.method}' if self.method else ''} come without signs; "
+                "eap, eap-ig, eap-gp, relp, nap and exact give them, and read_graph reads "
+                "EAP-IG's."
+            )
+        # The rest was said of the other ranking.
+        return replace(self, scores=self.signed, chosen=None, curve=None, probabilities=None)
 
     def head_level(self) -> dict[str, float]:
         """The best of q, k and v for each pair of components; `input->logits` is left out."""
@@ -270,32 +297,16 @@ class Result:
         return dict(zip(self.graph.head_edges, scores, strict=True))
 
     def to_csv(self) -> str:
-        """Edges from best to worst, with rank, ends, score and, where there is one, probability."""
-        buffer = io.StringIO(newline="")
-        writer = csv.writer(buffer, lineterminator="\n")
-        likely = self.top_probabilities(self.graph.n_edges)
-        named = [] if likely is None else ["probability"]
-        writer.writerow(["rank", "edge", "writer", "reader", "score", *named])
-        for index, (name, score) in enumerate(self.top(self.graph.n_edges)):
-            row = [index + 1, name, *name.split("->"), repr(score)]
-            writer.writerow(row if likely is None else [*row, f"{likely[index]:.6g}"])
-        return buffer.getvalue()
+        """Edges from best to worst, with rank, ends, score and, where there are, probability and
+        signed effect."""
+        columns = {"probability": self.probabilities, "signed": self.signed}
+        return edges_csv(self.top(self.graph.n_edges), columns, self.ranking())
 
     def to_dot(self, circuit: Circuit | None = None) -> str:
         """Graphviz source of a circuit, the chosen one or else all edges; better edges thicker."""
-        graph = self.graph
         if circuit is None:
             circuit = self.circuit(fraction=1.0) if self.chosen is None else self.chosen
-        circuit = circuit.on(graph)
-        scores = self.scores[circuit.mask]
-        low, high = (scores.min().item(), scores.max().item()) if len(scores) else (0.0, 0.0)
-        lines = [f'  "{name}" [shape=box];' for name in components(graph, circuit)]
-        for (name, writer, ends), score in zip(circuit.links(), scores.tolist(), strict=True):
-            width = 0.5 + 3.5 * (score - low) / (high - low or 1.0)
-            label = f'label="{name[-2]}", ' if name.endswith(">") else ""
-            style = f'{label}penwidth={width:.2f}, tooltip="{name}: {score:.4g}"'
-            lines += [f'  "{writer}" -> "{end}" [{style}];' for end in ends]
-        return "\n".join(["digraph circuit {", *lines, "}"]) + "\n"
+        return circuit_dot(circuit.on(self.graph), self.scores)
 
     def show(
         self,
@@ -383,17 +394,21 @@ class Result:
 
     # Files
 
-    def save(self, path: str | Path, *, circuit: Circuit | None = None) -> None:
+    def save(
+        self, path: str | Path, *, circuit: Circuit | None = None, signed: bool = False
+    ) -> None:
         """Write `.json` (for EAP-IG and MIB), `.safetensors`, `.csv` or `.dot`, by the suffix.
 
-        The edges of `circuit`, by default the chosen one, are marked `in_graph`.
+        The edges of `circuit`, by default the chosen one, are marked `in_graph`. With `signed` the
+        `score` that EAP-IG and MIB read in JSON is the signed effect; `load` gives both back.
         """
         circuit = self.chosen if circuit is None else circuit
         suffix = Path(path).suffix
         if suffix not in SUFFIXES:
             raise ValueError(f"a result is saved as .json, .safetensors, .csv or .dot, got {path}.")
         if suffix == ".json":
-            write_json(path, to_json_file(self, circuit))
+            shown = self.by_sign().scores if signed else signless(self.scores)
+            write_json(path, to_json_file(self, circuit, shown))
         elif suffix == ".safetensors":
             write_tensor_file(path, self, circuit)
         elif suffix == ".csv":

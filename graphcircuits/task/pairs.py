@@ -179,16 +179,19 @@ class Pairs:
         return self.loss_name in ("kl", "l1") and self.targets is None
 
     def with_targets_from(self, clean_logits: Float[Tensor, "batch pos d_vocab_out"]) -> "Pairs":
-        """The same pairs with the output of the clean run as target, for kl and l1."""
+        """The same pairs with the output of the clean run as target, for kl and l1.
+
+        One number has no distribution: where kl was what to do without answers, it becomes l1.
+        """
         if self.loss_name not in ("kl", "l1"):
             raise ValueError(
                 f"targets of {self.loss_name!r} are given, not taken from the clean run."
             )
         self._check_logits(clean_logits, self.clean.shape[1])
         clean_logits = clean_logits.detach()
-        numerical = self.loss_name == "l1"
-        targets = clean_logits[..., 0] if numerical else wide(clean_logits).softmax(-1)
-        return replace(self, targets=targets)
+        if self.loss_name == "l1" or clean_logits.shape[-1] == 1:
+            return replace(self, loss_name="l1", targets=clean_logits[..., 0])
+        return replace(self, targets=wide(clean_logits).softmax(-1))
 
     def by_output(self, n_outputs: int) -> "Pairs":
         """The same prompts, with the distance from the subject's own clean output as their loss.
@@ -325,12 +328,12 @@ class Pairs:
         Args:
             tokenizer: one with the interface of Hugging Face's.
             clean: the prompts.
-            corrupted: as many prompts with another answer.
-            correct: the right answers: words of one token, with the space in front that they have
-                behind the prompt (" Mary"), or token ids.
+            corrupted: as many prompts, each other than the clean one where it matters.
+            correct: the right answers, where they count: words of one token, with the space in
+                front that they have behind the prompt (" Mary"), or token ids.
             incorrect: answers that the right ones are compared with.
             loss_name: where it is None, logit-diff with incorrect answers, cross-entropy with
-                correct ones alone, else kl.
+                correct ones alone, else kl, the distance to what the subject itself says.
             chat: set every prompt as a user's message in the chat template of the tokenizer.
             padding: pad shorter prompts at the end, which is sound for causal subjects; without it
                 all must have one length.
@@ -339,6 +342,7 @@ class Pairs:
             The pairs.
 
         Example:
+            gc.Pairs.from_text(tokenizer, ["Paris is in"], ["Rome is in"])
             gc.Pairs.from_text(tokenizer, ["Paris is in"], ["Rome is in"], [" France"], [" Italy"])
 
         See docs/tasks.md.

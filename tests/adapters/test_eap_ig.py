@@ -58,7 +58,12 @@ def test_signs(tmp_path: Path) -> None:
     signed = read_graph(path, absolute=False)
     assert signed == Result.load(path)
     assert signed.scores.min() < 0
-    assert torch.equal(read_graph(path).scores, signed.scores.abs())
+    absolute = read_graph(path)
+    assert torch.equal(absolute.scores, signed.scores.abs())
+    assert torch.equal(absolute.by_sign().scores, signed.scores)
+    grouped = read_graph(path, n_kv_heads=2)
+    assert grouped.signed is not None
+    assert torch.equal(grouped.signed.abs(), grouped.scores)
 
 
 def test_a_group_is_in_the_circuit_if_a_head_of_it_is(tmp_path: Path) -> None:

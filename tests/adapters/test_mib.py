@@ -1,6 +1,7 @@
 """Submissions to MIB: what is written is read back, and MIB would take its sizes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,29 @@ def test_circuits(tmp_path: Path, groups: int) -> None:
         assert [len(circuit) for circuit in entry.circuits] == marked
         expected = [scores.circuit(edges=int(part * 262)).pruned() for part in PARTS]
         assert list(entry.circuits) == expected
+
+
+def test_signed_effects(tmp_path: Path) -> None:
+    """The scores are what MIB ranks by; the circuits are of edges that help."""
+    plain = result()
+    effects = plain.scores - 0.5
+    scores = replace(plain, scores=effects.abs(), signed=effects)
+    (path,) = write_submission(tmp_path / "scores", {("ioi", "x"): scores}, signed=True)
+    values = [edge["score"] for edge in json.loads(path.read_text())["edges"].values()]
+    assert values == effects.tolist()
+    (entry,) = read_submission(tmp_path / "scores").values()
+    assert entry.result == scores
+    paths = write_submission(
+        tmp_path / "circuits", {("ioi", "x"): scores}, circuits=True, signed=True
+    )
+    for part, path in zip(PARTS, paths, strict=True):
+        best = plain.circuit(edges=int(part * 262)).pruned()
+        assert _chosen(path) == set(best)
+
+
+def _chosen(path: Path) -> set[str]:
+    edges = json.loads(path.read_text())["edges"]
+    return {name for name, info in edges.items() if info["in_graph"]}
 
 
 def test_the_next_edge_would_be_too_many(tmp_path: Path) -> None:

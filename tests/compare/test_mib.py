@@ -1,19 +1,27 @@
 """Curves against the numbers of MIB's own evaluation, for the same model, prompts and scores."""
 
+import json
 import math
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
+from graphcircuits import localize
+from graphcircuits.adapters.mib import write_submission
 from graphcircuits.adapters.transformer_lens import from_transformer_lens
 from graphcircuits.circuit import Circuit
+from graphcircuits.engine.masked import masked_logits
 from graphcircuits.evaluation.curves import evaluate
 from graphcircuits.evaluation.evaluate import FRACTIONS, faithfulness, faithfulness_curve
 from graphcircuits.result.files import ungrouped
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.accuracy import OftenWrong
+from graphcircuits.task.pairs import Pairs
 from tests.adapters.lens import EAP_IG, scored_model
 
 
@@ -40,6 +48,66 @@ def test_areas_are_those_of_mib(reading: str) -> None:
     once = [pruned_once(result.circuit(edges=size)) for size in curve.sizes]
     assert once == numbers["weighted_edge_counts"]
     assert all(ours <= theirs for ours, theirs in zip(curve.pruned_sizes, once, strict=True))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("reading", ["absolute", "signed"])
+def test_our_own_scores_have_the_areas_of_theirs(reading: str) -> None:
+    """What `eap` says of the model, with its signs, ranks the edges as EAP's own numbers do."""
+    source, pairs, _ = scored_model("gpt2-like")
+    subject, numbers = from_transformer_lens(source), EAP_IG["gpt2-like"]["mib"][reading]
+    result = localize(subject, pairs, "eap", pool="sum", keep=None)
+    ranked = result.by_sign() if reading == "signed" else result
+    curve = faithfulness_curve(subject, pairs, ranked, by="loss", sizes="mib")
+    assert curve.cpr == pytest.approx(numbers["area_under"], abs=1e-9)
+    assert curve.cmd == pytest.approx(numbers["area_from_1"], abs=1e-9)
+
+
+def mib_areas(
+    subject: Transformer, pairs: Pairs, scores: Tensor, *, absolute: bool
+) -> tuple[float, float]:
+    """CPR and CMD as `evaluate_area_under_curve` of MIB has them, step by step.
+
+    At each part the first `int(part * edges)` edges by `apply_topn`, the others corrupted; the
+    logit difference of that run between those of the corrupted and of the whole model; areas by
+    trapezoids over the parts.
+    """
+    values = (scores.abs() if absolute else scores).tolist()
+    order = sorted(range(len(values)), key=lambda edge: -values[edge])
+    corrupted = subject.run(pairs.corrupted).writers
+
+    def metric(size: int) -> float:
+        mask = torch.zeros(len(values), dtype=torch.float64)
+        mask[order[:size]] = 1.0
+        pruned = Circuit.from_mask(subject.graph, mask.bool()).pruned().mask.double()
+        logits = masked_logits(subject, pairs.clean, pruned, corrupted)
+        return -float(pairs.loss(logits).mean())
+
+    low, high = metric(0), -float(pairs.loss(subject.logits(pairs.clean)).mean())
+    kept = [(metric(int(part * len(values))) - low) / (high - low) for part in FRACTIONS]
+    under = from_one = 0.0
+    for (left, first), (right, second) in pairwise(zip(FRACTIONS, kept, strict=True)):
+        under += (right - left) * (first + second) / 2
+        from_one += (right - left) * (abs(1 - first) + abs(1 - second)) / 2
+    return under, from_one
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("absolute", [True, False], ids=["absolute", "signed"])
+def test_areas_by_the_rule_of_mib(absolute: bool, tmp_path: Path) -> None:
+    """A submission with signed scores, read by MIB's rule, has the areas that we compute."""
+    source, pairs, _ = scored_model("gpt2-like")
+    subject = from_transformer_lens(source)
+    result = localize(subject, pairs, "eap-ig", keep=None)
+    (path,) = write_submission(tmp_path, {("ioi", "x"): result}, signed=True)
+    edges = json.loads(path.read_text())["edges"]
+    scores = torch.tensor([edges[name]["score"] for name in subject.graph.edge_names]).double()
+    expected = mib_areas(subject, pairs, scores, absolute=absolute)
+    ranked = result.by_sign()
+    ranked = replace(ranked, scores=ranked.scores.abs()) if absolute else ranked
+    curve = faithfulness_curve(subject, pairs, ranked, by="loss", sizes="mib")
+    assert (curve.cpr, curve.cmd) == pytest.approx(expected, abs=1e-9)
 
 
 def ungrouped_twin(subject: Transformer) -> Transformer:

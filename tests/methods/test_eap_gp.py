@@ -28,7 +28,9 @@ def walked(
     """The points of the path, the clean input first."""
     seen: list[Tensor] = []
 
-    def attribute(subject: Transformer, pairs: Pairs, walk: Walk, *_: object) -> Tensor:
+    def attribute(
+        subject: Transformer, pairs: Pairs, walk: Walk, *_: object, signed: object
+    ) -> Tensor:
         clean, corrupted = (subject.embed(x) for x in (pairs.clean, pairs.corrupted))
         goal = subject.logits(pairs.corrupted)[:, pairs.columns]
         seen.extend([clean[None], walk(subject, pairs, clean, corrupted, goal)])

@@ -287,6 +287,75 @@ def test_what_is_no_probability_is_refused(tmp_path: Path) -> None:
             Result.load(path)
 
 
+# Signed effects
+
+
+@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
+def test_signs_are_kept_beside_the_scores(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"result{suffix}"
+    plain = Result(graph=GRAPH, scores=logits().abs())
+    result = replace(plain, signed=logits().double())
+    result.save(path)
+    loaded = Result.load(path)
+    assert loaded == result != plain
+    assert loaded.signed is not None
+    assert torch.equal(loaded.signed, logits())
+    plain.save(path)
+    assert Result.load(path).signed is None
+    assert b"signed" not in path.read_bytes()
+
+
+def test_mib_ranks_a_signed_file_by_sign_or_by_size(tmp_path: Path) -> None:
+    path = tmp_path / "signed.json"
+    effects = logits(seed=1) + 5  # about as many above 0 as below
+    result = Result(graph=GRAPH, scores=logits().abs(), signed=effects)
+    result.save(path, signed=True)
+    assert top_n(path, 20, absolute=False) == set(result.by_sign().circuit(edges=20))
+    by_size = Result(graph=GRAPH, scores=effects.abs())
+    assert top_n(path, 20, absolute=True) == set(by_size.circuit(edges=20))
+    assert top_n(path, 20, absolute=True) != top_n(path, 20, absolute=False)
+    assert Result.load(path) == result
+    result.save(path)
+    assert top_n(path, 20, absolute=True) == set(result.circuit(edges=20))
+    with pytest.raises(ValueError, match="these scores come without signs; eap, eap-ig"):
+        by_size.save(path, signed=True)
+
+
+def test_views_of_signs() -> None:
+    likely, effects = logits().sigmoid(), logits(seed=1)
+    result = Result(graph=GRAPH, scores=logits(), signed=effects, probabilities=likely)
+    result = replace(result, chosen=result.circuit(edges=3))
+    first, second = result.to_csv().splitlines()[:2]
+    best = int(logits().argmax())
+    assert first.endswith(",score,probability,signed")
+    assert second.endswith(f",{likely[best]:.6g},{effects[best]:.6g}")
+    by_sign = result.by_sign()
+    assert torch.equal(by_sign.scores, effects)
+    assert (by_sign.chosen, by_sign.probabilities) == (None, None)
+    # To first order an edge into a group does what its heads do together.
+    brought = result.on(ComponentGraph(2, 4, n_kv_heads=2))
+    assert brought.signed is not None
+    heads = GRAPH.edge_indices(["input->a0.h2<k>", "input->a0.h3<k>"])
+    group = brought.graph.edge_indices(["input->a0.g1<k>"])
+    torch.testing.assert_close(brought.signed[group], effects[heads].sum()[None])
+    torch.testing.assert_close(brought.signed.sum(), effects.sum())
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_effect_is_refused(tmp_path: Path) -> None:
+    for wrong, reason in ((logits()[1:], "one number for each of 110"), (logits() / 0, "finite")):
+        with pytest.raises(ValueError, match=f"signed must be {reason}"):
+            Result(graph=GRAPH, scores=logits(), signed=wrong)
+    path = tmp_path / "a.json"
+    Result(graph=GRAPH, scores=logits(), signed=logits()).save(path)
+    content = json.loads(path.read_text())
+    for value in ("much", ["much"], [0.5], [10**400] * 110):
+        content["graphcircuits"]["signed"] = value
+        path.write_text(json.dumps(rehashed_result(content)))
+        with pytest.raises(StoreError, match=r"signed must be|too large"):
+            Result.load(path)
+
+
 def test_scores_of_heads_that_share_keys() -> None:
     shared = ComponentGraph(2, 4, n_kv_heads=2)
     result = Result(graph=GRAPH, scores=logits(), method="theirs")
