@@ -54,7 +54,7 @@ from graphcircuits.methods.prepare import (
     for_scoring,
     masked_losses,
     prepare,
-    trainable,
+    to_clean_output,
 )
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -91,14 +91,7 @@ def sp_edge(
     Memory stays below `memory_limit` bytes where one sample on the prompts of a step allows it.
     """
     descent = Descent(steps, learning_rate, prompts, generator, progress)
-    return _fit(
-        subject,
-        pairs,
-        descent,
-        lambda locations, _: sparsity * probability_open(locations).mean(),
-        samples,
-        memory_limit,
-    )
+    return fit(subject, pairs, descent, samples, memory_limit, _share_open(sparsity))
 
 
 def sp_node(
@@ -122,13 +115,13 @@ def sp_node(
         return torch.cat([gates, logits], dim=1)[:, readers]
 
     descent = Descent(steps, learning_rate, prompts, generator, progress)
-    locations = _fit(
+    locations = fit(
         subject,
         pairs,
         descent,
-        lambda locations, _: sparsity * probability_open(locations).mean(),
         samples,
         memory_limit,
+        _share_open(sparsity),
         n_gates=subject.graph.n_readers - 1,
         to_masks=to_masks,
     )
@@ -176,7 +169,7 @@ def edge_pruning(
         return term
 
     descent = Descent(steps, learning_rate, prompts, generator, progress)
-    return _fit(subject, pairs, descent, lagrangian, samples, memory_limit, start=OPEN)
+    return fit(subject, pairs, descent, samples, memory_limit, lagrangian, start=OPEN)
 
 
 def ugs(
@@ -198,15 +191,11 @@ def ugs(
     `sp_edge`.
     """
     descent = Descent(steps, learning_rate, prompts, generator, progress)
-    return _fit(
-        subject,
-        pairs,
-        descent,
-        lambda locations, _: sparsity * locations.sigmoid().mean(),
-        samples,
-        memory_limit,
-        draw=window,
-    )
+
+    def penalty(locations: Locations, _: int) -> Float[Tensor, ""]:
+        return sparsity * locations.sigmoid().mean()
+
+    return fit(subject, pairs, descent, samples, memory_limit, penalty, draw=window)
 
 
 def lifted(graph: ComponentGraph, readers: Float[Tensor, " gate"]) -> Float[Tensor, " edge"]:
@@ -271,28 +260,35 @@ class Descent:
                 return
 
 
+def _share_open(weight: float) -> Penalty:
+    return lambda locations, _: weight * probability_open(locations).mean()
+
+
 def _sample(locations: Locations, n: int, generator: torch.Generator) -> Float[Tensor, "mask gate"]:
     return hard_concrete(locations.expand(n, -1), generator)
 
 
-def _fit(
+def fit(
     subject: Transformer,
     pairs: Pairs,
     descent: Descent,
-    penalty: Penalty,
     samples: int,
     memory_limit: int | None,
+    penalty: Penalty | None = None,
     *,
     start: float = START,
     n_gates: int | None = None,
     draw: Draw = _sample,
     to_masks: Callable[[Float[Tensor, "mask gate"]], Float[Tensor, "mask edge"]] = lambda x: x,
 ) -> Locations:
-    """The locations after training; gates are the masks of edges unless `to_masks` is given."""
+    """The locations after training to keep the subject's own output, and whatever a penalty asks.
+
+    Gates are the masks of edges unless `to_masks` is given.
+    """
     steps, rate, prompts = descent.steps, descent.learning_rate, descent.prompts
     check_positive(steps=steps, learning_rate=rate, prompts=prompts, samples=samples)
     subject = for_scoring(subject)
-    pairs = trainable(subject, prepare(subject, pairs, memory_limit), memory_limit)
+    pairs = to_clean_output(subject, prepare(subject, pairs, memory_limit), memory_limit)
     pairs = pairs.up_to_last_column() if subject.config.causal else pairs
     losses = masked_losses(subject, pairs, memory_limit)
     locations = torch.full((n_gates or subject.graph.n_edges,), start)
@@ -300,7 +296,8 @@ def _fit(
 
     def objective(rows: Int[Tensor, " prompt"], step: int) -> Float[Tensor, ""]:
         masks = to_masks(draw(locations, samples, descent.draws))
-        return losses(masks, rows.to(subject.device)).mean() + penalty(locations, step)
+        loss = losses(masks, rows.to(subject.device)).mean()
+        return loss if penalty is None else loss + penalty(locations, step)
 
     numbers = Footprint(subject, pairs.clean.shape[1]).masked(grad=True)
     with explained(subject, "masks", samples, min(prompts, len(pairs)) * numbers):
