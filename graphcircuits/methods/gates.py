@@ -157,15 +157,15 @@ def edge_pruning(
     ]
     if problems:
         raise ValueError("; ".join(problems) + ".")
-    multipliers = [0.0, 0.0]
+    multipliers = torch.zeros(2, device=subject.device)
 
     def lagrangian(locations: Locations, step: int) -> Float[Tensor, ""]:
         goal = sparsity * min(1.0, (step + 1) / max(1.0, warmup * steps))
         gap = goal - (1 - probability_open(locations).mean())
-        term = multipliers[0] * gap + multipliers[1] * gap.square()
-        # Ascent: each multiplier grows by its own gradient.
-        multipliers[0] += multiplier_rate * gap.item()
-        multipliers[1] += multiplier_rate * gap.item() ** 2
+        powers = torch.stack([gap, gap.square()])
+        term = multipliers.to(gap) @ powers
+        # Ascent: each multiplier grows by its own gradient. Nothing waits for the device.
+        multipliers.add_(powers.detach().float(), alpha=multiplier_rate)
         return term
 
     descent = Descent(steps, learning_rate, prompts, generator, progress)

@@ -23,8 +23,6 @@ the number of edges (their bracket of ten temperatures holds no mask of one amon
 The tests check size, nesting and gradients of the masks, and that planted circuits are found.
 """
 
-import math
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -69,10 +67,7 @@ def mattr(
     ) -> Float[Tensor, "mask edge"]:
         shares = stratified(torch.rand(n_masks, generator=generator, dtype=torch.float64))
         n_edges = len(scores)
-        if sizes == "log":
-            drawn = (shares * math.log(n_edges)).exp()
-        else:
-            drawn = 1 + shares * (n_edges - 1)
+        drawn = n_edges**shares if sizes == "log" else 1 + shares * (n_edges - 1)
         return nested(scores, drawn.to(scores), temperature)
 
     descent = Descent(steps, learning_rate, prompts, generator, progress)
