@@ -77,10 +77,7 @@ def to_clean_output(subject: Transformer, pairs: Pairs, memory_limit: int | None
     gates trained on a logit difference or a cross-entropy find circuits that answer far more surely
     than the subject does. No circuit can win at the subject's own output.
     """
-    loss_name = pairs.loss_name
-    if loss_name not in ("kl", "l1"):
-        loss_name = "l1" if subject.config.d_vocab_out == 1 else "kl"
-    bare = replace(pairs, loss_name=loss_name, targets=None, incorrect=None)
+    bare = pairs.by_output(subject.config.d_vocab_out)
     return from_clean_run(subject, bare, memory_limit)
 
 
