@@ -28,6 +28,7 @@ from graphcircuits.methods import (
     learned,
     matryoshka,
     nodes,
+    own_circuits,
     pgexplainer,
     relp,
 )
@@ -100,6 +101,7 @@ METHODS: Mapping[str, KnownMethod] = {
         ),
         learned.GCL,
         LearnedMethod(name="gcl-paper", system=PAPER),
+        FunctionMethod(name="ig-own", run=own_circuits.ig_own),
         FunctionMethod(name="mattr", run=matryoshka.mattr),
         FunctionMethod(name="nap", run=nodes.nap),
         FunctionMethod(name="pgexplainer", run=pgexplainer.pgexplainer),

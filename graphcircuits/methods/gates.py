@@ -163,7 +163,7 @@ def edge_pruning(
         goal = sparsity * min(1.0, (step + 1) / max(1.0, warmup * steps))
         gap = goal - (1 - probability_open(locations).mean())
         powers = torch.stack([gap, gap.square()])
-        term = multipliers.to(gap) @ powers
+        term = multipliers.to(gap, copy=True) @ powers
         # Ascent: each multiplier grows by its own gradient. Nothing waits for the device.
         multipliers.add_(powers.detach().float(), alpha=multiplier_rate)
         return term

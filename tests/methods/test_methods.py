@@ -31,6 +31,7 @@ NAMES = (
     "edge-pruning",
     "exact",
     "gcl",
+    "ig-own",
     "mattr",
     "nap",
     "pgexplainer",
