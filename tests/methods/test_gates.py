@@ -8,7 +8,7 @@ import torch
 from graphcircuits.cases import load_case
 from graphcircuits.engine.relaxed import probability_open
 from graphcircuits.evaluation.evaluate import auroc
-from graphcircuits.methods.gates import START, edge_pruning, lifted, sp_edge, ugs
+from graphcircuits.methods.gates import START, edge_pruning, lifted, sp_edge, ugs, usual_size
 from graphcircuits.methods.matryoshka import mattr
 from graphcircuits.methods.prepare import Stop, to_clean_output
 from tests.methods.tasks import make_pairs
@@ -50,6 +50,16 @@ def test_pruning_reaches_its_sparsity() -> None:
             multiplier_rate=1.0,
         )
         assert float(1 - probability_open(scores).mean()) == pytest.approx(sparsity, abs=0.15)
+
+
+def test_pruning_aims_by_itself_near_the_usual_size() -> None:
+    assert usual_size(70_651) == pytest.approx(1063, abs=1)
+    assert usual_size(40) == 20
+    subject = make_subject(n_layers=1, n_heads=2)
+    pairs = make_pairs(subject)
+    n_edges = subject.graph.n_edges
+    given = edge_pruning(subject, pairs, sparsity=1 - usual_size(n_edges) / n_edges, steps=2)
+    assert torch.equal(edge_pruning(subject, pairs, steps=2), given)
 
 
 @pytest.mark.slow
