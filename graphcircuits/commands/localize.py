@@ -52,10 +52,10 @@ def localize(
     method: Annotated[
         str | None,
         typer.Option(
-            help="gcl (the trained predictor), exact, eap, eap-ig, eap-gp, relp, nap, acdc, "
-            "sp-edge, sp-node, edge-pruning, ugs, pgexplainer, random, or a function of your own "
-            "as path/to/file.py:name. By default gcl on models like those it was trained on, and "
-            "eap-ig on all others."
+            help="gcl (the trained predictor), exact, eap, eap-ig, ig-own, eap-gp, relp, nap, "
+            "acdc, sp-edge, sp-node, edge-pruning, ugs, mattr, pgexplainer, random, or a function "
+            "of your own as path/to/file.py:name. By default gcl on models like those it was "
+            "trained on, and eap-ig on all others."
         ),
     ] = None,
     pairs: Draw = 64,

@@ -26,7 +26,9 @@ from graphcircuits.methods import (
     floors,
     gates,
     learned,
+    matryoshka,
     nodes,
+    own_circuits,
     pgexplainer,
     relp,
 )
@@ -89,7 +91,7 @@ METHODS: Mapping[str, KnownMethod] = {
         FunctionMethod(name="eap", run=eap.eap),
         FunctionMethod(name="eap-gp", run=eap_gp.eap_gp),
         FunctionMethod(name="eap-ig", run=eap.eap_ig),
-        FunctionMethod(name="edge-pruning", run=gates.edge_pruning),
+        FunctionMethod(name="edge-pruning", revision=2, run=gates.edge_pruning),
         EdgeByEdge(
             name="exact",
             run=exact.exact,
@@ -99,13 +101,15 @@ METHODS: Mapping[str, KnownMethod] = {
         ),
         learned.GCL,
         LearnedMethod(name="gcl-paper", system=PAPER),
+        FunctionMethod(name="ig-own", run=own_circuits.ig_own),
+        FunctionMethod(name="mattr", run=matryoshka.mattr),
         FunctionMethod(name="nap", run=nodes.nap),
         FunctionMethod(name="pgexplainer", run=pgexplainer.pgexplainer),
         FunctionMethod(name="random", run=floors.random_scores),
         FunctionMethod(name="relp", run=relp.relp),
-        FunctionMethod(name="sp-edge", run=gates.sp_edge),
-        FunctionMethod(name="sp-node", run=gates.sp_node),
-        FunctionMethod(name="ugs", run=gates.ugs),
+        FunctionMethod(name="sp-edge", revision=2, run=gates.sp_edge),
+        FunctionMethod(name="sp-node", revision=2, run=gates.sp_node),
+        FunctionMethod(name="ugs", revision=2, run=gates.ugs),
     )
 }
 

@@ -74,21 +74,14 @@ def from_clean_run(subject: Transformer, pairs: Pairs, memory_limit: int | None 
 
 
 def to_clean_output(subject: Transformer, pairs: Pairs, memory_limit: int | None = None) -> Pairs:
-    """The same prompts, with the distance to the clean run's output as their loss."""
+    """The same prompts, with the distance to the clean run's output as their loss.
+
+    It is what masks are trained on: the answer of a language model leaves room above it, so that
+    gates trained on a logit difference or a cross-entropy find circuits that answer far more surely
+    than the subject does. No circuit can win at the subject's own output.
+    """
     bare = pairs.by_output(subject.config.d_vocab_out)
     return from_clean_run(subject, bare, memory_limit)
-
-
-def trainable(subject: Transformer, pairs: Pairs, memory_limit: int | None = None) -> Pairs:
-    """The pairs as gates can be trained on them: with a loss that a circuit cannot win at.
-
-    The answer of a language model leaves room above it, so gates trained on a logit difference or
-    a cross-entropy find circuits that answer far more surely than the subject does. Its own output
-    is then what is to be kept, as in the papers.
-    """
-    if pairs.loss_name in ("cross-entropy", "logit-diff"):
-        return to_clean_output(subject, pairs, memory_limit)
-    return pairs
 
 
 MaskedLosses = Callable[..., Float[Tensor, "mask prompt"]]

@@ -26,7 +26,8 @@ from torch import Tensor
 
 import graphcircuits as gc
 
-STEPS = {"edge-pruning": 12, "pgexplainer": 12, "sp-edge": 12, "sp-node": 12, "ugs": 12}
+GATES = ("edge-pruning", "mattr", "pgexplainer", "sp-edge", "sp-node", "ugs")
+STEPS = dict.fromkeys(GATES, 12)
 """Methods that take hundreds of steps, and how many are enough to see a difference."""
 NATURAL = ("plain", "gpt2", "llama", "llama-gqa", "neox", "relu", "rms", "rotary")
 N_PAIRS = 12

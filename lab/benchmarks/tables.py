@@ -18,9 +18,9 @@ from pathlib import Path
 
 PAPERS = ("gcl-paper", "gcl-paper-blind")
 """They learned from planted subjects alone, and do not run on natural ones."""
-QUICK = ("gcl", "eap", "eap-ig", "eap-ig+paths", "eap-gp", "relp", "nap", "exact")
+QUICK = ("gcl", "eap", "eap-ig", "eap-ig+paths", "eap-gp", "ig-own", "relp", "nap", "exact")
 FLOORS = ("random", "edge-frequency", "gcl-blind")
-GATES = ("sp-edge", "sp-node", "edge-pruning", "ugs", "pgexplainer")
+GATES = ("sp-edge", "sp-node", "edge-pruning", "ugs", "mattr", "pgexplainer")
 FEW = (*QUICK, *PAPERS, *FLOORS, "acdc")
 TABLES = {
     "test": ("--cases test --seeds 3", (*FEW, *GATES)),

@@ -8,8 +8,9 @@ import torch
 from graphcircuits.cases import load_case
 from graphcircuits.engine.relaxed import probability_open
 from graphcircuits.evaluation.evaluate import auroc
-from graphcircuits.methods.gates import START, edge_pruning, lifted, sp_edge, ugs
-from graphcircuits.methods.prepare import Stop, trainable
+from graphcircuits.methods.gates import START, edge_pruning, lifted, sp_edge, ugs, usual_size
+from graphcircuits.methods.matryoshka import mattr
+from graphcircuits.methods.prepare import Stop, to_clean_output
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject
 
@@ -49,6 +50,16 @@ def test_pruning_reaches_its_sparsity() -> None:
             multiplier_rate=1.0,
         )
         assert float(1 - probability_open(scores).mean()) == pytest.approx(sparsity, abs=0.15)
+
+
+def test_pruning_aims_by_itself_near_the_usual_size() -> None:
+    assert usual_size(70_651) == pytest.approx(1063, abs=1)
+    assert usual_size(40) == 20
+    subject = make_subject(n_layers=1, n_heads=2)
+    pairs = make_pairs(subject)
+    n_edges = subject.graph.n_edges
+    given = edge_pruning(subject, pairs, sparsity=1 - usual_size(n_edges) / n_edges, steps=2)
+    assert torch.equal(edge_pruning(subject, pairs, steps=2), given)
 
 
 @pytest.mark.slow
@@ -95,25 +106,20 @@ def test_options_are_checked() -> None:
         edge_pruning(subject, pairs, sparsity=2.0)
 
 
-@pytest.mark.parametrize("loss_name", ["logit-diff", "cross-entropy"])
+@pytest.mark.parametrize("loss_name", ["logit-diff", "cross-entropy", "kl", "l1"])
 def test_gates_keep_the_subjects_own_output(loss_name: str) -> None:
     """No circuit is closer to the clean run than the whole subject, however sure it is."""
-    subject = make_subject()
-    pairs = make_pairs(subject, "cross-entropy")
+    subject = make_subject(d_vocab_out=1 if loss_name == "l1" else 3)
+    pairs = make_pairs(subject, "cross-entropy" if loss_name == "logit-diff" else loss_name)
     if loss_name == "logit-diff":
         pairs = replace(pairs, loss_name=loss_name, incorrect=torch.zeros_like(pairs.clean))
-    found = trainable(subject, pairs)
-    torch.testing.assert_close(found.targets, subject.logits(pairs.clean).softmax(-1))
+    if pairs.needs_targets:
+        pairs = pairs.with_targets_from(subject.logits(pairs.corrupted))
+    found = to_clean_output(subject, pairs)
     assert found.loss(subject.logits(pairs.clean)).abs().max() < 1e-6
     assert found.scored is pairs.scored
-    assert torch.equal(sp_edge(subject, pairs, steps=2), sp_edge(subject, found, steps=2))
-
-
-@pytest.mark.parametrize("loss_name", ["kl", "l1"])
-def test_distances_to_given_targets_stay(loss_name: str) -> None:
-    subject = make_subject(d_vocab_out=1 if loss_name == "l1" else 3)
-    pairs = make_pairs(subject, loss_name)
-    assert trainable(subject, pairs) is pairs
+    for method in (sp_edge, edge_pruning, ugs, mattr):
+        assert torch.equal(method(subject, pairs, steps=2), method(subject, found, steps=2))
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -31,6 +31,8 @@ NAMES = (
     "edge-pruning",
     "exact",
     "gcl",
+    "ig-own",
+    "mattr",
     "nap",
     "pgexplainer",
     "random",
@@ -42,7 +44,7 @@ NAMES = (
 """Those that run with what ships; `gcl-paper` has tests of its own, with predictors of its own."""
 EVERY = pytest.mark.parametrize("name", NAMES)
 QUICK = pytest.mark.parametrize("name", some(NAMES, ("eap", "gcl", "relp")))
-GATES = {"edge-pruning", "pgexplainer", "sp-edge", "sp-node", "ugs"}
+GATES = {"edge-pruning", "mattr", "pgexplainer", "sp-edge", "sp-node", "ugs"}
 """Methods that train: here they are among the slow ones."""
 FLAT = {"eap", "gcl", "nap", "relp"}
 """Methods to which the clean run's distance to itself says nothing: it is flat there."""
