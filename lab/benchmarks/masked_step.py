@@ -1,6 +1,6 @@
 """A gradient step of masks: forward and backward through a masked run, with random weights.
 
-1. Seconds (median and best), GiB that a step adds to what is in use, and CUDA kernels of a step, in
+1. Seconds (median and best), GiB that a step adds to what is in use, CUDA kernels and their time, in
    each precision, beside the same step recorded by plain autograd where that fits.
 2. How far gradients in a precision are from those of the first that is named: cosine, and relative
    distance.
@@ -81,22 +81,29 @@ def make_step(
     return step
 
 
-def kernels(step: Callable[[], Tensor]) -> int:
-    """CUDA kernels that a step launches."""
+def kernels(step: Callable[[], Tensor], *, table: bool = False) -> dict[str, float]:
+    """CUDA kernels that a step launches, and the seconds that they take."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
         step()
         torch.cuda.synchronize()
-    return sum(event.device_type.name == "CUDA" for event in profile.events() or [])
+    if table:
+        for key in ("self_cuda_time_total", "self_cpu_time_total"):
+            sys.stderr.write(profile.key_averages().table(sort_by=key, row_limit=25))
+    found = [event for event in profile.events() or [] if event.device_type.name == "CUDA"]
+    busy = sum(event.self_device_time_total for event in found) / 1e6
+    return {"kernels": len(found), "busy": busy}
 
 
-def measure(step: Callable[[], Tensor], device: str, repeats: int) -> dict[str, Any]:
+def measure(
+    step: Callable[[], Tensor], device: str, repeats: int, *, table: bool = False
+) -> dict[str, Any]:
     step()
     found = [measure_call(step, device) for _ in range(repeats)]
     seconds = sorted(each.seconds for each in found)
     peak = max(each.peak_bytes or 0 for each in found) / 2**30
     row = {"seconds": statistics.median(seconds), "best": seconds[0], "GiB": round(peak, 3)}
-    return row | ({"kernels": kernels(step)} if device == "cuda" else {})
+    return row | (kernels(step, table=table) if device == "cuda" else {})
 
 
 def compare(found: Tensor, reference: Tensor) -> dict[str, float]:
@@ -115,6 +122,7 @@ def main() -> None:
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=["full"])
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--no-plain", action="store_true", help="leave plain autograd out")
+    parser.add_argument("--profile", action="store_true", help="where the time goes")
     options = parser.parse_args()
     shape = SHAPES[options.shape]
     subject = random_subject(shape.config, options.device, shape.dtype)
@@ -122,7 +130,7 @@ def main() -> None:
     reference = None
     for precision in options.precision:
         step = make_step(shape, subject, precision)
-        rows[precision] = measure(step, options.device, options.repeats)
+        rows[precision] = measure(step, options.device, options.repeats, table=options.profile)
         gradient = step()
         if reference is None:
             reference = gradient
