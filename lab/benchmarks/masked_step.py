@@ -1,7 +1,7 @@
 """A gradient step of masks: forward and backward through a masked run, with random weights.
 
-1. Seconds (median and best), GiB that a step adds to what is in use, CUDA kernels and their time, in
-   each precision, beside the same step recorded by plain autograd where that fits.
+1. Seconds (median and best), GiB that a step adds to what is in use, CUDA kernels and the seconds
+   they take, in each precision, beside the same step recorded by plain autograd where that fits.
 2. How far gradients in a precision are from those of the first that is named: cosine, and relative
    distance.
 
