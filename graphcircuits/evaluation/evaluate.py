@@ -21,7 +21,7 @@ from graphcircuits.engine.circuits import CutRun, circuit_logits
 from graphcircuits.engine.masked import ABLATIONS
 from graphcircuits.engine.memory import Footprint, at_once, explained
 from graphcircuits.engine.relaxed import log_sizes
-from graphcircuits.result.curve import FaithfulnessCurve
+from graphcircuits.result.curve import MEASURES, FaithfulnessCurve
 from graphcircuits.result.result import Result
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
@@ -31,6 +31,10 @@ Level = Literal["head", "qkv"]
 LEVELS: tuple[str, ...] = get_args(Level)
 FRACTIONS = (*PARTS, 1.0)
 """MIB's circuit sizes, as shares of all edges."""
+CROSSINGS = (0.8, 0.9, 0.95)
+"""Shares of the behaviour for which curves say how many edges it takes."""
+CLOSE = 0.05
+"""How near sizes lie to each other around a crossing, as a ratio."""
 
 Scores = Result | Float[Tensor, " edge"]
 
@@ -146,6 +150,7 @@ def faithfulness(
     pairs: Pairs,
     circuits: Sequence[Circuit],
     *,
+    by: str = "output",
     ablation: str = "corrupted",
     memory_limit: int | None = None,
 ) -> list[float]:
@@ -155,10 +160,16 @@ def faithfulness(
     where the circuit alone does as well as the whole subject, 0 where it does as badly as with
     every edge cut. Losses are means over the pairs.
 
+    By output the loss is the distance from what the subject itself puts out at the scored
+    positions: the divergence KL(subject || circuit), or the distance of numbers. It needs no
+    answers and cannot exceed 1. By loss it is that of the pairs, which a circuit can win at: one
+    that answers more surely than the subject has more than 1, whatever else it destroys.
+
     Args:
         subject: The transformer that is explained.
         pairs: Prompt pairs, which should be others than those the circuits were found on.
         circuits: Circuits of the subject's graph, or of one with the same names of edges.
+        by: "output", the subject's own output, or "loss", the loss of the pairs, as MIB has it.
         ablation: What cut edges carry: "corrupted" (the corrupted prompt's values), "mean" (their
             mean over the pairs) or "zero".
         memory_limit: Bytes that runs may take, where one circuit and one prompt allow it; by
@@ -178,7 +189,7 @@ def faithfulness(
     """
     subject_first("faithfulness", subject, "circuits")
     on_graph = [circuit.on(subject.graph) for circuit in circuits]
-    return CircuitRuns(subject, pairs, ablation, memory_limit)(on_graph)
+    return CircuitRuns(subject, pairs, ablation, memory_limit, by)(on_graph)
 
 
 def faithfulness_curve(
@@ -186,7 +197,9 @@ def faithfulness_curve(
     pairs: Pairs,
     scores: Scores,
     *,
-    sizes: str | Sequence[int] = "mib",
+    by: str = "output",
+    sizes: str | Sequence[int] = "log",
+    crossings: Sequence[float] = CROSSINGS,
     prune: bool = True,
     ablation: str = "corrupted",
     memory_limit: int | None = None,
@@ -197,18 +210,22 @@ def faithfulness_curve(
         subject: The transformer that is explained.
         pairs: Prompt pairs, which should be others than those the scores were computed on.
         scores: A result, or one score for each edge of the subject's graph.
-        sizes: "mib", the FRACTIONS of all edges, rounded down, counting an edge into a group of
-            heads once for each head, as MIB does; "log", numbers of edges from one to all in equal
-            ratios, which suits small graphs; or growing numbers of edges.
+        by: As in `faithfulness`.
+        sizes: "log", numbers of edges from one to all in equal ratios; "mib", the FRACTIONS of all
+            edges, rounded down, counting an edge into a group of heads once for each head, as MIB
+            does; or growing numbers of edges.
+        crossings: With "log", shares of the behaviour around which more sizes are measured, so that
+            `edges_for` them is known to 5% of its size.
         prune: Whether to drop edges on no path from input to logits first.
         ablation: As in `faithfulness`.
         memory_limit: As in `faithfulness`.
 
     Returns:
-        The curve, with its areas `cpr` (larger is better) and `cmd` (smaller is better).
+        The curve: `edges_for(0.9)` and `log_area` (smaller is better), and MIB's areas `cpr`
+        (larger is better) and `cmd` (smaller is better), which are MIB's own by loss at its sizes.
 
     Example:
-        `gc.faithfulness_curve(subject, case.pairs(64, seed=1), result, sizes="log").cmd`
+        `gc.faithfulness_curve(subject, case.pairs(64, seed=1), result).edges_for(0.9)`
 
     Reference:
         Mueller et al. 2025, "MIB: A Mechanistic Interpretability Benchmark", and docs/evaluate.md.
@@ -224,8 +241,9 @@ def faithfulness_curve(
             f"sizes must be 'mib', 'log' or two or more growing numbers of edges, got {sizes!r}."
         )
     ((grid, counts),) = grids.items()
-    runs = CircuitRuns(subject, pairs, ablation, memory_limit)
-    return runs.curve(result, counts, grid=grid, prune=prune)
+    runs = CircuitRuns(subject, pairs, ablation, memory_limit, by)
+    near = crossings if grid == "log" else ()
+    return runs.curve(result, counts, grid=grid, prune=prune, crossings=near)
 
 
 def subject_first(function: str, subject: object, third: str) -> None:
@@ -272,6 +290,15 @@ def mib_sizes(n_edges: int) -> list[int]:
     return [math.floor(fraction * n_edges + 1e-9) for fraction in FRACTIONS]
 
 
+def _halfway(curve: FaithfulnessCurve, share: float) -> list[int]:
+    """The size to measure next on the way to `curve.edges_for(share)`; none where it is known."""
+    enough = curve.edges_for(share)
+    before = [size for size in curve.sizes if enough is None or size < enough]
+    if enough is None or not before or enough <= max(before[-1] + 1, (1 + CLOSE) * before[-1]):
+        return []
+    return [min(enough - 1, max(before[-1] + 1, math.isqrt(before[-1] * enough)))]
+
+
 @dataclass(frozen=True, eq=False)
 class CircuitRuns:
     """Faithfulness of circuits on the same pairs: `CircuitRuns(subject, pairs)(circuits)`.
@@ -284,6 +311,7 @@ class CircuitRuns:
     pairs: Pairs
     ablation: str = "corrupted"
     memory_limit: int | None = None
+    by: str = "output"
     _losses: dict[Circuit, float] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -291,7 +319,11 @@ class CircuitRuns:
             raise ValueError(
                 f"ablation must be one of {', '.join(ABLATIONS)}, got {self.ablation!r}."
             )
+        if self.by not in MEASURES:
+            raise ValueError(f"by must be one of {', '.join(MEASURES)}, got {self.by!r}.")
         pairs = self.pairs.to(self.subject.device)
+        if self.by == "output":
+            pairs = pairs.by_output(self.subject.config.d_vocab_out)
         causal = self.subject.config.causal
         object.__setattr__(self, "pairs", pairs.up_to_last_column() if causal else pairs)
 
@@ -330,18 +362,30 @@ class CircuitRuns:
         *,
         grid: str = "",
         prune: bool = True,
+        crossings: Sequence[float] = (),
         seed: int | None = None,
     ) -> FaithfulnessCurve:
-        """Of the best edges of a result at these sizes; those of the grid "mib" are FRACTIONS."""
+        """Of the best edges of a result at these sizes; those of the grid "mib" are FRACTIONS.
+
+        Between the last size that keeps less than one of the `crossings` and the next, ranges are
+        halved in ratios until they are CLOSE.
+        """
         circuits = [result.circuit(edges=size, prune=prune) for size in sizes]
-        return FaithfulnessCurve(
+        curve = FaithfulnessCurve(
             n_edges=self.subject.graph.n_edges,
             sizes=sizes,
             fractions=FRACTIONS if grid == "mib" else (),
             pruned_sizes=tuple(map(len, circuits)),
             faithfulness=self(circuits),
             n_pairs=len(self.pairs),
+            by=self.by,
             seed=seed,
+        )
+        more = sorted({size for share in crossings for size in _halfway(curve, share)})
+        if not more:
+            return curve
+        return self.curve(
+            result, sorted({*sizes, *more}), prune=prune, crossings=crossings, seed=seed
         )
 
     def _mean_losses(self, masks: Bool[Tensor, "mask edge"]) -> Float[Tensor, " run"]:

@@ -72,10 +72,7 @@ def from_clean_run(subject: Transformer, pairs: Pairs, memory_limit: int | None 
 
 def to_clean_output(subject: Transformer, pairs: Pairs, memory_limit: int | None = None) -> Pairs:
     """The same prompts, with the distance to the clean run's output as their loss."""
-    loss_name = pairs.loss_name
-    if loss_name not in ("kl", "l1"):
-        loss_name = "l1" if subject.config.d_vocab_out == 1 else "kl"
-    bare = replace(pairs, loss_name=loss_name, targets=None, incorrect=None)
+    bare = pairs.by_output(subject.config.d_vocab_out)
     return from_clean_run(subject, bare, memory_limit)
 
 

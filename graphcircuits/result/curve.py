@@ -1,8 +1,11 @@
 """How faithful the best edges of a result are, from few of them to many, with areas and a plot.
 
 A result may come with such a curve, `faithfulness_curve` measures one, and a bench has one for each
-run. CPR and CMD are the areas that MIB (Mueller et al. 2025) ranks methods by. Files of results
-hold sizes, faithfulness, the number of pairs and the seed: the rest follows from the graph.
+run. `edges_for` says how many edges it takes to keep a share of the behaviour, and `log_area` how
+far all sizes are from it, a circuit of ten edges counting as much as one of ten thousand. CPR and
+CMD are the areas that MIB (Mueller et al. 2025) ranks methods by: over the share of edges, in which
+small circuits hardly count. Files of results hold sizes, faithfulness, what it is measured by, the
+number of pairs and the seed: the rest follows from the graph.
 """
 
 import math
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+MEASURES = ("output", "loss")
+"""By the distance from the subject's own output, or by the loss of the pairs, as MIB has it."""
 ROWS = 24
 """Sizes that notebooks show."""
 # Errors say the new name for one release.
@@ -39,6 +44,8 @@ class FaithfulnessCurve:
     """Of the best edges at each size."""
     n_pairs: int
     """How many prompt pairs it was measured on."""
+    by: str = "output"
+    """What faithfulness is measured by, one of MEASURES."""
     seed: int | None = None
     """The seed that drew these pairs, where one did."""
     fractions: Sequence[float] = ()
@@ -62,6 +69,10 @@ class FaithfulnessCurve:
             raise ValueError(
                 f"a curve must have a finite faithfulness for each of {len(sizes)} sizes, "
                 f"got {short(values)}."
+            )
+        if self.by not in MEASURES:
+            raise ValueError(
+                f"a curve is measured by one of {', '.join(MEASURES)}, got {short(self.by)}."
             )
         if self.n_pairs < 1:
             raise ValueError(
@@ -89,6 +100,34 @@ class FaithfulnessCurve:
                 raise AttributeError(f"a curve has no {name!r} any more: it is {_RENAMED[name]!r}.")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+    def edges_for(self, share: float) -> int | None:
+        """The smallest size at which, and at all larger ones, faithfulness is `share` or more.
+
+        None where the largest size does not reach it. A size that reaches it by luck, with larger
+        ones that do not, is passed over. It is one of `sizes`.
+        """
+        if not 0 < share <= 1:
+            raise ValueError(f"share must be above 0 and at most 1, got {share}.")
+        enough = None
+        for size, value in zip(reversed(self.sizes), reversed(self.faithfulness), strict=True):
+            # The whole subject may miss 1 by a rounding.
+            if value < share - 1e-9:
+                break
+            enough = size
+        return enough
+
+    @property
+    def log_area(self) -> float:
+        """The mean over log sizes of 1 - faithfulness, held within 0..1; smaller is better."""
+        points = [point for point in zip(self.sizes, self.faithfulness, strict=True) if point[0]]
+        x = [math.log(size) for size, _ in points]
+        if len(set(x)) < 2:
+            raise ValueError(
+                f"log_area needs two sizes above 0, got {short(self.sizes)}; measure more sizes."
+            )
+        y = [1 - min(1.0, max(0.0, value)) for _, value in points]
+        return _area(x, y) / (x[-1] - x[0])
+
     @property
     def cpr(self) -> float:
         """Circuit performance ratio: the area under the curve; larger is better."""
@@ -112,6 +151,7 @@ class FaithfulnessCurve:
         return {
             "sizes": list(by_size),
             "faithfulness": list(by_size.values()),
+            "by": self.by,
             "pairs": self.n_pairs,
             "seed": self.seed,
         }

@@ -82,6 +82,7 @@ NO_EDGE_SCORES = "it scores nodes, not edges; a result needs a score for each ed
 _CURVE: Mapping[str, tuple[type, ...]] = {
     "sizes": (list,),
     "faithfulness": (list,),
+    "by": (str,),
     "pairs": (int,),
     "seed": (int, type(None)),
 }
@@ -211,8 +212,9 @@ def _read_curve(
     """The curve in a block of ours, where it has one."""
     if "curve" not in block:
         return None
-    curve = block["curve"]
-    check_types(path, {"curve": curve}, {"curve": (dict,)}, "result")
+    check_types(path, {"curve": block["curve"]}, {"curve": (dict,)}, "result")
+    # Files from before had no other measure.
+    curve = {"by": "loss", **block["curve"]}
     check_types(path, curve, _CURVE, "curve")
     for name, kinds in (("sizes", (int,)), ("faithfulness", (int, float))):
         if any(type(value) not in kinds for value in curve[name]):
@@ -222,6 +224,7 @@ def _read_curve(
         sizes=curve["sizes"],
         faithfulness=list(map(float, curve["faithfulness"])),
         n_pairs=curve["pairs"],
+        by=curve["by"],
         seed=curve["seed"],
     )
 

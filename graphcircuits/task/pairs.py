@@ -190,6 +190,15 @@ class Pairs:
         targets = clean_logits[..., 0] if numerical else wide(clean_logits).softmax(-1)
         return replace(self, targets=targets)
 
+    def by_output(self, n_outputs: int) -> "Pairs":
+        """The same prompts, with the distance from the subject's own clean output as their loss.
+
+        That is the divergence of distributions, or with one output the distance of numbers. The
+        targets are still to be taken from the clean run.
+        """
+        loss_name = "l1" if n_outputs == 1 else "kl"
+        return replace(self, loss_name=loss_name, targets=None, incorrect=None)
+
     def loss(
         self, logits: Float[Tensor, "*mask batch pos d_vocab_out"]
     ) -> Float[Tensor, "*mask batch"]:

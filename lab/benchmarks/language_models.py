@@ -1,15 +1,17 @@
-"""Methods on language models: how faithful their circuits are, on prompts that they never saw.
+"""Methods on language models: how few edges do the job, on prompts that they never saw.
 
-1. Preparing reads every model in a folder and draws, for each task of the library, pairs to find
-   circuits on (seed 0), fresh ones to judge them on (seed 1, none of the former among them), and
-   others to see whether the model does the task at all (seed 2, none of the fresh ones among them).
-   The tasks of a model are the first MOST of the library on which it is right on LEAST_RIGHT of the
-   latter; why others are left out is kept.
-2. Running scores all edges with every method on every task, and measures time, memory and the
-   faithfulness of the best edges at MIB's sizes and at log-spaced ones. Each finished unit is one
-   file in the store, written whole or not at all; if it is there, it is skipped. A unit that failed
-   is tried again.
-3. The page is Markdown with a table per model and number, and a figure of the curves.
+1. Preparing reads every model in a folder and draws, for each task of the library and each seed of
+   prompts, pairs to find circuits on and fresh ones to judge them on (none of the former among
+   them), and others to see whether the model does the task at all (none of the first seed's fresh
+   ones among them). The tasks of a model are the first MOST of the library on which it is right on
+   LEAST_RIGHT of the latter; why others are left out is kept.
+2. Running scores all edges with every method on every task and seed, and measures time, memory, how
+   many of the best edges keep .8, .9 and .95 of the model's own output, the area over log sizes,
+   and MIB's areas by its own measure. `refine-10` refines the scores of --start for ten seconds in
+   all. Each finished unit is one file in the store, written whole or not at all; if it is there, it
+   is skipped. A unit that failed is tried again.
+3. The page is Markdown with tables per model, a figure of quality against seconds, and one of the
+   curves.
 
 All three happen one after the other, or apart and on different machines that share the store. With
 --weights, preparing also writes the models into it, so that running needs no other file; without,
@@ -22,6 +24,7 @@ python -m lab.benchmarks.language_models --models build/models --device cuda \
 import argparse
 import math
 import platform
+import re
 import shlex
 import sys
 import time
@@ -36,8 +39,10 @@ import torch
 from graphcircuits import __version__, methods
 from graphcircuits.commands.options import options_by_method
 from graphcircuits.compare.measure import measure
-from graphcircuits.evaluation.curves import evaluate
+from graphcircuits.evaluation.evaluate import CROSSINGS, faithfulness_curve
+from graphcircuits.evaluation.localize import refine
 from graphcircuits.io.store import StoreError, content_hash, read_json, write_json
+from graphcircuits.result.result import Result
 from graphcircuits.subject.files import save_transformer
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.accuracy import share_right
@@ -45,9 +50,25 @@ from graphcircuits.task.fresh import unseen
 from graphcircuits.task.pairs import Pairs
 from lab.benchmarks.language_models_page import write_page
 
-METHODS = ("eap", "eap-ig", "relp", "eap-gp", "ugs", "edge-pruning", "gcl", "random")
-OPTIONS = ("edge-pruning.steps=80", "ugs.steps=80")
-"""What bounds the methods that train."""
+METHODS = (
+    "random",
+    "eap",
+    "eap-ig",
+    "relp",
+    "eap-gp",
+    "gcl",
+    "ig-own",
+    "refine-1",
+    "refine-3",
+    "refine-10",
+    "refine-30",
+    "mattr",
+    "ugs",
+    "edge-pruning",
+)
+ONCE = ("refine-30", "mattr", "ugs", "edge-pruning")
+"""Methods that take long, and run on the first seed of prompts alone."""
+REFINED = re.compile(r"refine-(\d+)")
 SUFFIXES = (".gguf", ".bin", ".safetensors")
 NO_MODELS = ("tokenizer.bin",)
 MOST = 8
@@ -68,6 +89,11 @@ class Settings:
     most: int = MOST
     methods: tuple[str, ...] = METHODS
     options: Mapping[str, Mapping[str, Any]]
+    seeds: int = 3
+    """Of prompts."""
+    once: tuple[str, ...] = ONCE
+    start: str = "eap-ig"
+    """The method whose scores are refined."""
     device: str = "cpu"
     dtype: str = "float32"
 
@@ -98,6 +124,7 @@ def prepare(files: Sequence[Path], store: Path, settings: Settings, *, weights: 
             "asked": settings.tasks and list(settings.tasks),
             "most": settings.most,
             "least": LEAST_RIGHT,
+            "seeds": settings.seeds,
         }
         known = _read(place / "model.json") or {}
         lacking = weights and not (place / "subject.safetensors").exists()
@@ -129,35 +156,43 @@ def _tasks(
             yield name, {"reason": f"{taken} tasks were taken before"}
             continue
         try:
-            found, fresh, asked = draw(tasks.find(name), subject.tokenizer, settings.pairs)
+            task, count = tasks.find(name), settings.pairs
+            drawn = [draw(task, subject.tokenizer, count, s) for s in range(settings.seeds)]
+            asked = to_ask(task, subject.tokenizer, drawn[0][1])
         except ValueError as error:
             yield name, {"reason": str(error)}
             continue
         right = share_right(subject, asked)
-        about = {"right": right, "asked": len(asked), "fresh": len(fresh)}
+        about = {"right": right, "asked": len(asked), "fresh": len(drawn[0][1])}
         print(f"  {name}: right on {right:.0%} of {len(asked)} prompts", flush=True)
         if right < LEAST_RIGHT:
             yield name, about | {"reason": f"right on {right:.1%} of {len(asked)} prompts"}
             continue
-        (place / name).mkdir(parents=True, exist_ok=True)
-        found.save(place / name / "found.jsonl")
-        fresh.save(place / name / "fresh.jsonl")
+        for seed, (found, fresh) in enumerate(drawn):
+            folder = place / name / str(seed)
+            folder.mkdir(parents=True, exist_ok=True)
+            found.save(folder / "found.jsonl")
+            fresh.save(folder / "fresh.jsonl")
         taken += 1
-        yield name, about | {"reason": None, "tokens": found.clean.shape[1]}
+        yield name, about | {"reason": None, "tokens": drawn[0][0].clean.shape[1]}
 
 
-def draw(task: Any, tokenizer: Any, count: int) -> tuple[Pairs, Pairs, Pairs]:
-    """Pairs to find circuits on, fresh ones, and prompts to try the model on."""
-    found = _distinct(task(tokenizer, n=count, seed=0))
-    fresh = unseen(_distinct(task(tokenizer, n=4 * count, seed=1)), found)
+def draw(task: Any, tokenizer: Any, count: int, seed: int) -> tuple[Pairs, Pairs]:
+    """Pairs to find circuits on, and fresh ones."""
+    found = _distinct(task(tokenizer, n=count, seed=100 * seed))
+    fresh = unseen(_distinct(task(tokenizer, n=4 * count, seed=100 * seed + 1)), found)
     if fresh is None or len(fresh) < min(FEWEST, count):
         left = 0 if fresh is None else len(fresh)
         raise ValueError(f"only {left} pairs are left that no circuit was found on")
-    fresh = fresh[:count]
+    return found, fresh[:count]
+
+
+def to_ask(task: Any, tokenizer: Any, fresh: Pairs) -> Pairs:
+    """Prompts to try the model on, none of them fresh ones."""
     asked = unseen(_distinct(task(tokenizer, n=4 * ASKED, seed=2)), fresh)
     if asked is None:
         raise ValueError("no pairs are left to try the model on")
-    return found, fresh, asked[:ASKED]
+    return asked[:ASKED]
 
 
 def _distinct(pairs: Pairs) -> Pairs:
@@ -172,22 +207,29 @@ def _distinct(pairs: Pairs) -> Pairs:
 
 @dataclass(frozen=True)
 class Unit:
-    """One method on one task of one model."""
+    """One method on one task of one model, on the prompts of one seed."""
 
     model: str
+    seed: int
     task: str
     method: str
 
     def path(self, store: Path) -> Path:
-        return store / self.model / self.task / f"{self.method}.json"
+        return store / self.model / self.task / str(self.seed) / f"{self.method}.json"
 
 
 def units(store: Path, settings: Settings) -> list[Unit]:
-    """All units of the models that were prepared."""
+    """All units of the models that were prepared, seed by seed."""
     found = []
     for file in sorted(store.glob("*/model.json")):
         taken = [name for name, about in _prepared(file)["tasks"].items() if not about["reason"]]
-        found += [Unit(file.parent.name, task, m) for task in taken for m in settings.methods]
+        found += [
+            Unit(file.parent.name, seed, task, method)
+            for seed in range(settings.seeds)
+            for task in taken
+            for method in settings.methods
+            if seed == 0 or method not in settings.once
+        ]
     if not found:
         raise ValueError(f"nothing was prepared in {store}; run without --only-run first.")
     return found
@@ -200,18 +242,23 @@ def _prepared(file: Path) -> dict[str, Any]:
     return content
 
 
-def run(store: Path, models: Path | None, settings: Settings) -> Iterator[tuple[Unit, str]]:
-    """Run the units that are missing, and say what came of each."""
+def run(
+    store: Path, models: Path | None, settings: Settings, only: str | None = None
+) -> Iterator[tuple[Unit, str]]:
+    """Run the units that are missing, of one model or all, and say what came of each."""
     loaded: tuple[str, Transformer] | None = None
     for unit in units(store, settings):
+        if only not in (None, unit.model):
+            continue
         folder = unit.path(store).parent
         found, fresh = (Pairs.load(folder / f"{name}.jsonl") for name in ("found", "fresh"))
         options = dict(settings.options.get(unit.method, {}))
         about = {
             "model": unit.model,
+            "seed": unit.seed,
             "task": unit.task,
             "method": unit.method,
-            "given": options,
+            "given": options | ({"start": settings.start} if _seconds(unit.method) else {}),
             "device": settings.device.partition(":")[0],
             "dtype": settings.dtype,
             "package": __version__,
@@ -224,9 +271,9 @@ def run(store: Path, models: Path | None, settings: Settings) -> Iterator[tuple[
             loaded = None  # one model in memory at a time
             loaded = unit.model, _subject(store, models, unit.model, settings)
             # What a device does once, such as loading kernels, is nobody's time.
-            _score(loaded[1], found[:2], "eap", {})
+            _score(loaded[1], found[:2], "eap", {}, settings.start)
         try:
-            record = _run(loaded[1], found, fresh, unit.method, options)
+            record = _run(loaded[1], found, fresh, unit.method, options, settings.start)
         except (ValueError, RuntimeError, MemoryError) as error:
             failure = (str(error) or type(error).__name__).splitlines()[0]
             write_json(unit.path(store), about | {"failure": failure})
@@ -239,21 +286,25 @@ def run(store: Path, models: Path | None, settings: Settings) -> Iterator[tuple[
             "command": _command(),
         }
         write_json(unit.path(store), about | machine | record)
-        area = record["curves"]["mib"]["cmd"]
-        yield unit, f"CMD {area:.3f}, {record['seconds']:.2f} s"
+        yield unit, f"{record['edges_for']['0.9']} edges for .9, {record['seconds']:.2f} s"
 
 
 def _run(
-    subject: Transformer, found: Pairs, fresh: Pairs, method: str, options: Mapping[str, Any]
+    subject: Transformer,
+    found: Pairs,
+    fresh: Pairs,
+    method: str,
+    options: Mapping[str, Any],
+    start: str,
 ) -> dict[str, Any]:
     """Scores, what they took, and how faithful they are."""
-    taken = measure(lambda: _score(subject, found, method, options), subject.device)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # how often the model is right was seen before
-        judged = measure(lambda: evaluate(subject, fresh, taken.value), subject.device)
-    (row,) = judged.value.record()["results"]
+    taken = measure(lambda: _score(subject, found, method, options, start), subject.device)
+    result = taken.value
+    judged = measure(lambda: faithfulness_curve(subject, fresh, result), subject.device)
+    curve = judged.value
+    mib = faithfulness_curve(subject, fresh, result, by="loss", sizes="mib")
     return {
-        "options": dict(taken.value.options),
+        "options": dict(result.options),
         "seconds": taken.seconds,
         "peak_bytes": taken.peak_bytes,
         "curve_seconds": judged.seconds,
@@ -261,14 +312,33 @@ def _run(
         "pairs": len(found),
         "fresh": len(fresh),
         "edges": subject.graph.n_edges,
-        "curves": row["curves"],
+        "edges_for": {str(share): curve.edges_for(share) for share in CROSSINGS},
+        "log_area": curve.log_area,
+        "cmd": mib.cmd,
+        "cpr": mib.cpr,
+        "curves": {"output": curve.to_json(), "mib": mib.to_json()},
     }
 
 
-def _score(subject: Transformer, pairs: Pairs, method: str, options: Mapping[str, Any]) -> Any:
+def _seconds(method: str) -> float | None:
+    """How long this method refines, where it does."""
+    match = REFINED.fullmatch(method)
+    return None if match is None else float(match[1])
+
+
+def _score(
+    subject: Transformer, pairs: Pairs, method: str, options: Mapping[str, Any], start: str
+) -> Result:
+    seconds = _seconds(method)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", methods.BeyondTraining)  # the page says it
-        return methods.localize(subject, pairs, method, seed=0, keep_prompts=0, **options)
+        name = method if seconds is None else start
+        began = time.perf_counter()
+        result = methods.localize(subject, pairs, name, seed=0, keep_prompts=0, **options)
+    if seconds is None:
+        return result
+    left = max(0.1, seconds - (time.perf_counter() - began))
+    return refine(subject, pairs, result, seconds=left, keep=None)
 
 
 def _subject(store: Path, models: Path | None, model: str, settings: Settings) -> Transformer:
@@ -316,8 +386,11 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--figure", type=Path, default=Path("docs/figures/language-models.png"))
     parser.add_argument("--tasks", help="tasks with commas between; else the library's")
     parser.add_argument("--most", type=int, default=MOST, help="tasks per model")
-    known = [name for name in METHODS if name in methods.METHODS]
-    parser.add_argument("--methods", default=",".join(known), help="with commas between")
+    parser.add_argument("--methods", default=",".join(METHODS), help="with commas between")
+    parser.add_argument("--once", default=",".join(ONCE), help="those that run on one seed alone")
+    parser.add_argument("--start", default="eap-ig", help="the method whose scores are refined")
+    parser.add_argument("--seeds", type=int, default=3, help="of prompts")
+    parser.add_argument("--only", help="run the units of this model alone")
     parser.add_argument("--pairs", type=int, default=24, help="per task, and as many fresh ones")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
@@ -325,7 +398,7 @@ def main(given: Sequence[str] | None = None) -> int:
         "--option",
         action="append",
         default=[],
-        help=f"METHOD.NAME=VALUE, in place of {' and '.join(OPTIONS)}",
+        help="METHOD.NAME=VALUE",
     )
     parser.add_argument(
         "--minutes", type=float, help="start no unit after so long; run again later"
@@ -345,17 +418,18 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def _main(words: argparse.Namespace) -> int:
     names = tuple(words.methods.split(","))
-    for name in names:
-        methods.find_method(name)
-    typed = {text.partition("=")[0] for text in words.option}
-    usual = [text for text in OPTIONS if text.partition("=")[0] not in typed]
-    usual = [text for text in usual if text.partition(".")[0] in names]
+    for name in (words.start, *names):
+        if _seconds(name) is None:
+            methods.find_method(name)
     settings = Settings(
         pairs=words.pairs,
         tasks=None if words.tasks is None else tuple(words.tasks.split(",")),
         most=words.most,
         methods=names,
-        options=options_by_method([*usual, *words.option], names),
+        options=options_by_method(words.option, names),
+        seeds=words.seeds,
+        once=tuple(words.once.split(",")),
+        start=words.start,
         device=words.device,
         dtype=words.dtype,
     )
@@ -367,15 +441,15 @@ def _main(words: argparse.Namespace) -> int:
     failed = 0
     if words.only_run or everything:
         end = math.inf if words.minutes is None else time.monotonic() + 60 * words.minutes
-        for unit, said in run(words.store, words.models, settings):
-            print(f"{unit.model} {unit.task} {unit.method}: {said}", flush=True)
+        for unit, said in run(words.store, words.models, settings, words.only):
+            print(f"{unit.model} {unit.seed} {unit.task} {unit.method}: {said}", flush=True)
             failed += said.startswith("failed")
             if time.monotonic() > end:
                 print("the time is up; the same command goes on from here", flush=True)
                 return 1
     if words.only_page or everything:
         write_page(words.store, words.out, words.figure, names)
-        print(f"wrote {words.out} and {words.figure}")
+        print(f"wrote {words.out} and figures at {words.figure}")
     return 1 if failed else 0
 
 

@@ -1,41 +1,55 @@
-"""The page of `lab.benchmarks.language_models`: tables and a figure, from what its store holds.
+"""The page of `lab.benchmarks.language_models`: tables and figures, from what its store holds.
 
-1. `read_store` reads all models and units. Of a unit that is missing or failed the cell is empty,
-   and so is a mean that it belongs to; failures are listed.
-2. `page` writes Markdown: what was done and how, then per model its tasks, and one table per number
-   with methods as rows, tasks as columns and their mean; the best of a column is bold.
-   `data_rows` are the same numbers for a CSV file beside it.
-3. The figure has one panel per model and task and one line per method, over log-spaced sizes.
+1. `read_store` reads all models and units. What is missing or failed leaves its cells empty;
+   failures are listed.
+2. `page` writes Markdown: what was done and how, then per model its tasks, one table with a row per
+   method, and one of the edges that each method needs on each task; the best of a column is bold.
+   Edges are geometric means over tasks of those over seeds of prompts. `data_rows` are the numbers
+   of all units for a CSV file beside it.
+3. The figures: edges for .9 of the output against seconds, one panel per model; and the curves of
+   the first seed, one panel per model and task.
 """
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
-from typing import Any
+from statistics import geometric_mean, mean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from graphcircuits.drawing.curves import Points, panels_figure
-from graphcircuits.drawing.library import save_figure
+from graphcircuits.drawing.library import need_library, save_figure
 from graphcircuits.evaluation.text_tables import csv_text
 from graphcircuits.io.files import write_atomic
 from graphcircuits.io.store import StoreError, read_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TITLES = {
     "smollm2": "SmolLM2-135M-Instruct",
     "stories15M": "stories15M",
     "gemma3": "Gemma 3 270M",
+    "qwen2.5-coder-1.5b": "Qwen2.5-Coder-1.5B",
 }
 """What models are called whose files have other names."""
+BASE = "eap-ig"
+"""The method that the others are compared with."""
+DRAWS = 2000
+"""Of tasks and seeds, for an interval."""
 
 CAPTION = (
     "A panel is a model and a task, a line a method, and a point a size that was measured. The "
-    "dotted line is at 1, where the circuit does as well as the whole model. What lies beyond "
-    "-0.25 and 1.35 is not drawn."
+    "dotted line is at 1, where the circuit puts out just what the whole model does. What lies "
+    "beyond -0.25 and 1.35 is not drawn."
 )
 
-Units = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""By task and method."""
+Unit = Mapping[str, Any]
+Units = Mapping[str, Mapping[str, Mapping[int, Unit]]]
+"""By task, method and seed."""
 
 
 @dataclass(frozen=True)
@@ -52,43 +66,58 @@ class Model:
         return TITLES.get(self.name, self.name)
 
     @property
+    def every(self) -> list[Unit]:
+        """All units that there are."""
+        return [
+            unit
+            for by_method in self.units.values()
+            for by_seed in by_method.values()
+            for unit in by_seed.values()
+        ]
+
+    @property
     def tasks(self) -> list[str]:
         return [name for name, about in self.about["tasks"].items() if not about["reason"]]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A number of a unit, and how it is shown."""
+    """A number of a unit, how tasks and seeds are put together, and how it is shown."""
 
     name: str
     """In the CSV file."""
     title: str
-    value: Callable[[Mapping[str, Any]], float | None]
+    value: Callable[[Unit], float | None]
+    together: Callable[[Sequence[float]], float]
     digits: int
     best: Callable[[Sequence[float]], float] | None
 
 
-NUMBERS = (
-    Column(
-        "cmd_mib",
-        "CMD, MIB's sizes (smaller is better)",
-        lambda u: u["curves"]["mib"]["cmd"],
-        3,
+def _edges_for(share: float) -> Column:
+    return Column(
+        f"edges_for_{share}",
+        f"edges for {share:g}",
+        lambda unit: unit["edges_for"][str(share)],
+        geometric_mean,
+        0,
         min,
-    ),
-    Column(
-        "cpr_mib",
-        "CPR, MIB's sizes (larger is better)",
-        lambda u: u["curves"]["mib"]["cpr"],
-        3,
-        max,
-    ),
-    Column("cmd_log", "CMD, log-spaced sizes", lambda u: u["curves"]["log"]["cmd"], 3, min),
-    Column("seconds", "Seconds of the method", lambda u: u["seconds"], 2, None),
+    )
+
+
+NINETY = _edges_for(0.9)
+NUMBERS = (
+    _edges_for(0.8),
+    NINETY,
+    _edges_for(0.95),
+    Column("log_area", "log area", lambda u: u["log_area"], mean, 3, min),
+    Column("cmd", "CMD", lambda u: u["cmd"], mean, 3, min),
+    Column("cpr", "CPR", lambda u: u["cpr"], mean, 3, max),
+    Column("seconds", "seconds", lambda u: u["seconds"], mean, 2, None),
     Column(
         "memory_mib",
-        "Memory of the method, MiB above the model",
+        "MiB",
         lambda u: None if u["peak_bytes"] is None else u["peak_bytes"] / 2**20,
+        mean,
         0,
         None,
     ),
@@ -99,21 +128,20 @@ def read_store(store: Path, methods: Sequence[str]) -> list[Model]:
     """All models that were prepared, with the units that there are."""
     models = []
     for file in sorted(store.glob("*/model.json")):
-        about = read_json(file)
-        units: dict[str, dict[str, Any]] = {}
-        failures = []
+        about, units, failures = read_json(file), {}, []
         for task, told in about["tasks"].items():
             if told["reason"]:
                 continue
-            units[task] = {}
+            units[task] = {method: {} for method in methods}
             for method in methods:
-                unit = _unit(file.parent / task / f"{method}.json")
-                if unit is not None and "failure" in unit:
-                    failures.append(f"{method} on {task} ({unit['failure']})")
-                elif unit is not None:
-                    units[task][method] = unit
+                for seed in range(about["seeds"]):
+                    unit = _unit(file.parent / task / str(seed) / f"{method}.json")
+                    if unit is not None and "failure" in unit:
+                        failures.append(f"{method} on {task}, seed {seed} ({unit['failure']})")
+                    elif unit is not None:
+                        units[task][method][seed] = unit
         models.append(Model(file.parent.name, about, units, failures))
-    if not any(by_method for model in models for by_method in model.units.values()):
+    if not any(model.every for model in models):
         raise ValueError(f"{store} holds no results; run without --only-page first.")
     return models
 
@@ -126,36 +154,210 @@ def _unit(path: Path) -> dict[str, Any] | None:
 
 
 def write_page(store: Path, out: Path, figure: Path, methods: Sequence[str]) -> None:
-    """Write the page and its figure."""
+    """Write the page and its figures: quality against seconds, and the curves."""
     models = read_store(store, methods)
-    save_figure(panels_figure(_panels(models, methods), columns=4), figure)
-    link = Path(os.path.relpath(figure.resolve(), out.resolve().parent)).as_posix()
+    curves = figure.with_stem(f"{figure.stem}-curves")
+    save_figure(quality_figure(models, methods), figure)
+    save_figure(panels_figure(_panels(models, methods), columns=4), curves)
+    links = [
+        Path(os.path.relpath(path.resolve(), out.resolve().parent)).as_posix()
+        for path in (figure, curves)
+    ]
     data = out.with_suffix(".csv")
-    write_atomic(out, page(models, methods, figure=link, data=data.name).encode())
+    write_atomic(out, page(models, methods, figures=links, data=data.name).encode())
     write_atomic(data, csv_text(data_rows(models, methods)).encode())
 
 
 def data_rows(models: Sequence[Model], methods: Sequence[str]) -> list[list[object]]:
     """Every number of every unit, under a line that names them."""
-    rows: list[list[object]] = [["model", "task", "method", *(number.name for number in NUMBERS)]]
+    names = [number.name for number in NUMBERS]
+    rows: list[list[object]] = [["model", "task", "seed", "method", *names]]
     for model in models:
-        for task, by_method in model.units.items():
-            for method in (name for name in methods if name in by_method):
-                numbers = [number.value(by_method[method]) for number in NUMBERS]
-                rows.append([model.title, task, method, *("" if x is None else x for x in numbers)])
+        for unit in model.every:
+            numbers = [number.value(unit) for number in NUMBERS]
+            cells = ["" if x is None else float(f"{x:.6g}") for x in numbers]
+            rows.append([model.title, unit["task"], unit["seed"], unit["method"], *cells])
     return rows
 
 
+# Figures
+
+
+def quality_figure(models: Sequence[Model], methods: Sequence[str]) -> "Figure":
+    """Edges for .9 of the output against seconds, both in ratios; what refines is one line."""
+    need_library("the plot")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.4 * len(models), 4.0), layout="constrained")
+    grid = figure.subplots(1, len(models), squeeze=False)
+    for axes, model in zip(grid.flat, models, strict=True):
+        points = {
+            method: (seconds, edges)
+            for method in methods
+            if (seconds := _overall(model, method, NUMBERS[-2]))
+            and (edges := _overall(model, method, NINETY))
+        }
+        refined = [xy for name, xy in points.items() if name.startswith("refine-")]
+        axes.plot(*zip(*refined, strict=True), color="#b3261e", marker="o") if refined else None
+        for name, (seconds, edges) in points.items():
+            if not name.startswith("refine-"):
+                axes.plot([seconds], [edges], color="#3b5bdb", marker="s", linestyle="")
+            axes.annotate(name, (seconds, edges), (4, 4), textcoords="offset points", fontsize=7)
+        axes.set(xscale="log", yscale="log", title=model.title)
+        axes.set_xlabel("seconds", fontsize=8)
+    grid[0, 0].set_ylabel("edges that keep .9 of the output", fontsize=8)
+    return figure
+
+
 def _panels(models: Sequence[Model], methods: Sequence[str]) -> dict[str, dict[str, Points]]:
-    panels = {}
-    for model in models:
-        for task, by_method in model.units.items():
-            panels[f"{model.title}: {task}"] = {
-                method: (curve["sizes"], curve["faithfulness"])
-                for method in methods
-                if method in by_method and (curve := by_method[method]["curves"]["log"])
-            }
+    panels = {
+        f"{model.title}: {task}": {
+            method: (curve["sizes"], curve["faithfulness"])
+            for method in methods
+            if 0 in by_method[method] and (curve := by_method[method][0]["curves"]["output"])
+        }
+        for model in models
+        for task, by_method in model.units.items()
+    }
     return {title: curves for title, curves in panels.items() if curves}
+
+
+# The page
+
+
+def page(
+    models: Sequence[Model], methods: Sequence[str], *, figures: Sequence[str], data: str
+) -> str:
+    """The page as Markdown."""
+    units = [unit for model in models for unit in model.every]
+    first = units[0]
+    parts = [
+        "# Circuits of language models",
+        "How few edges do the job in language models nobody here trained. The best edges of a "
+        "method stay, all others are corrupted, and the circuit is judged by how much of the "
+        "model's own output it keeps ([evaluate.md](../evaluate.md)), on prompts that no method "
+        "saw. *Edges for .9* is the smallest number of best edges at which, and above which, .9 is "
+        "kept; *log area* the mean over log sizes of what is lacking. CMD and CPR are MIB's, by "
+        "the loss of the task at MIB's sizes.",
+        f"Made by {_commands(units)}, in "
+        f"{' and '.join(_distinct(u['dtype'] for u in units))}, with graphcircuits "
+        f"{first['package']}, PyTorch {first['torch']} and Python {first['python']}. "
+        f"Circuits were found on {first['pairs']} pairs of each task, and each number is over "
+        "tasks and seeds of prompts: geometric means of edges, means of the others. Intervals hold "
+        f"95% of {DRAWS:,} draws of tasks and of seeds within each. Seconds are of the method "
+        "alone, memory is what it needed beyond the model.",
+        f"Every number is in [{data}]({data}).",
+        f"![Edges for .9 of the output against seconds]({figures[0]})",
+        "Options of the methods, apart from seeds and memory limits:",
+        _table(["method", "options"], [[m, _options(units, m)] for m in methods], right=0),
+    ]
+    for model in models:
+        parts += _model(model, methods)
+    parts += ["## Curves", f"![Faithfulness curves]({figures[1]})", CAPTION]
+    return "\n\n".join(parts) + "\n"
+
+
+def _model(model: Model, methods: Sequence[str]) -> list[str]:
+    about = model.about
+    parts = [
+        f"## {model.title}",
+        f"{about['layers']} layers x {about['heads']} heads, {about['edges']:,} edges, "
+        f"{about['parameters'] / 1e6:,.0f} million parameters. It is right on these tasks, which "
+        f"are the first of the library on which it answers at least {about['least']:.0%} of other "
+        "prompts rightly:",
+        _table(
+            ["task", "right", "of prompts", "fresh pairs", "tokens"],
+            [
+                [
+                    task,
+                    f"{about['tasks'][task]['right']:.0%}",
+                    *(str(about["tasks"][task][k]) for k in ("asked", "fresh", "tokens")),
+                ]
+                for task in model.tasks
+            ],
+            right=4,
+        ),
+    ]
+    left_out: dict[str, list[str]] = {}
+    for task, told in about["tasks"].items():
+        if told["reason"]:
+            left_out.setdefault(told["reason"], []).append(task)
+    if left_out:
+        shown = [f"{', '.join(tasks)} ({reason})" for reason, tasks in left_out.items()]
+        parts.append(f"Left out: {'; '.join(shown)}.")
+    if model.failures:
+        parts.append(f"Failed: {'; '.join(model.failures)}.")
+    return [
+        *parts,
+        "### Methods",
+        _methods_table(model, methods),
+        "### Edges for .9, by task",
+        _tasks_table(model, methods),
+    ]
+
+
+def _methods_table(model: Model, methods: Sequence[str]) -> str:
+    """Methods as rows, numbers over all tasks as columns, and edges for .9 against those of BASE,
+    on the prompts that both have."""
+    columns = [[_overall(model, method, number) for method in methods] for number in NUMBERS]
+    rows = []
+    for row, method in enumerate(methods):
+        cells = [_cell(c[row], c, number) for c, number in zip(columns, NUMBERS, strict=True)]
+        seeds = {len(model.units[task][method]) for task in model.tasks}
+        rows.append([method, "/".join(map(str, sorted(seeds))), *cells, *_against(model, method)])
+    titles = [number.title for number in NUMBERS]
+    header = ["method", "seeds", *titles, f"of {BASE}'s edges for .9", f"tasks above {BASE}"]
+    return _table(header, rows, right=len(header) - 1)
+
+
+def _tasks_table(model: Model, methods: Sequence[str]) -> str:
+    columns = [[_on_task(model, task, m, NINETY) for m in methods] for task in model.tasks]
+    rows = [
+        [method, *(_cell(column[row], column, NINETY) for column in columns)]
+        for row, method in enumerate(methods)
+    ]
+    return _table(["method", *model.tasks], rows, right=len(model.tasks))
+
+
+def _on_task(model: Model, task: str, method: str, number: Column) -> float | None:
+    """The number of a method on a task, over seeds."""
+    values = [number.value(unit) for unit in model.units[task][method].values()]
+    known = [value for value in values if value is not None]
+    return number.together(known) if known else None
+
+
+def _overall(model: Model, method: str, number: Column) -> float | None:
+    """The number of a method over tasks, where none is missing."""
+    values = [_on_task(model, task, method, number) for task in model.tasks]
+    known = [value for value in values if value is not None]
+    return number.together(known) if known and len(known) == len(values) else None
+
+
+def _against(model: Model, method: str) -> list[str]:
+    """The ratio of edges for .9 to those of BASE with its interval, and tasks on which it is above
+    1; both over seeds that both have."""
+    if BASE not in next(iter(model.units.values()), {}):
+        return ["", ""]
+    ratios = []
+    for task in model.tasks:
+        own, base = model.units[task][method], model.units[task][BASE]
+        both = [seed for seed in own if seed in base]
+        edges = [(NINETY.value(own[seed]), NINETY.value(base[seed])) for seed in both]
+        ratios.append([math.log(a / b) for a, b in edges if a and b])
+    if method == BASE or not all(ratios):
+        return ["", ""]
+    generator = np.random.default_rng(0)
+    drawn = [
+        mean(
+            float(np.mean(generator.choice(ratios[task], len(ratios[task]))))
+            for task in generator.integers(len(ratios), size=len(ratios))
+        )
+        for _ in range(DRAWS)
+    ]
+    low, high = np.exp(np.quantile(drawn, (0.025, 0.975)))
+    middle = math.exp(mean(mean(logs) for logs in ratios))
+    worse = sum(mean(logs) > 0 for logs in ratios)
+    return [f"{middle:.2f} [{low:.2f}, {high:.2f}]", f"{worse} of {len(ratios)}"]
 
 
 def _commands(units: Sequence[Mapping[str, Any]]) -> str:
@@ -171,88 +373,6 @@ def _commands(units: Sequence[Mapping[str, Any]]) -> str:
         )
         told.append(f"`make models DEVICE={device}` on {machine} ({', '.join(own)})")
     return f"{' and '.join(told)}, whose times and memory cannot be compared"
-
-
-def page(models: Sequence[Model], methods: Sequence[str], *, figure: str, data: str) -> str:
-    """The page as Markdown."""
-    units = [u for m in models for by_method in m.units.values() for u in by_method.values()]
-    first = units[0]
-    parts = [
-        "# Circuits of language models",
-        "How faithful the circuits are that methods find in language models nobody here trained: "
-        "the best edges stay, all others are corrupted, and faithfulness is the part of the gap "
-        "between the corrupted and the whole model that is closed ([evaluate.md](../evaluate.md)). "
-        "Circuits are judged on prompts that no method saw.",
-        f"Made by {_commands(units)}, in "
-        f"{' and '.join(_distinct(u['dtype'] for u in units))}, with graphcircuits "
-        f"{first['package']}, PyTorch {first['torch']} and Python {first['python']}. "
-        f"Circuits were found on {first['pairs']} pairs of each task. "
-        "Memory is what the method needed beyond the model. A CPR above 1 belongs to circuits that "
-        "answer more surely than the model does. "
-        "`gcl` was trained on small subjects, eight small language models among them, and has seen "
-        "neither of these models.",
-        f"Every number is in [{data}]({data}).",
-        "Options of the methods, apart from seeds and memory limits:",
-        _table(["method", "options"], [[m, _options(units, m)] for m in methods], right=0),
-        f"![Faithfulness curves]({figure})",
-        "",
-        CAPTION,
-    ]
-    for model in models:
-        parts += _model(model, methods)
-    return "\n\n".join(parts) + "\n"
-
-
-def _model(model: Model, methods: Sequence[str]) -> list[str]:
-    about = model.about
-    parts = [
-        f"## {model.title}",
-        f"{about['layers']} layers x {about['heads']} heads, {about['edges']:,} edges, "
-        f"{about['parameters'] / 1e6:.0f} million parameters. It is right on these tasks, which "
-        f"are the first of the library on which it answers at least {about['least']:.0%} of other "
-        "prompts rightly:",
-        _table(
-            ["task", "right", "of prompts", "fresh pairs", "tokens"],
-            [
-                [
-                    task,
-                    f"{told['right']:.0%}",
-                    *(str(told[k]) for k in ("asked", "fresh", "tokens")),
-                ]
-                for task, told in about["tasks"].items()
-                if not told["reason"]
-            ],
-            right=4,
-        ),
-    ]
-    left_out: dict[str, list[str]] = {}
-    for task, told in about["tasks"].items():
-        if told["reason"]:
-            left_out.setdefault(told["reason"], []).append(task)
-    if left_out:
-        shown = [f"{', '.join(tasks)} ({reason})" for reason, tasks in left_out.items()]
-        parts.append(f"Left out: {'; '.join(shown)}.")
-    if model.failures:
-        parts.append(f"Failed: {'; '.join(model.failures)}.")
-    for number in NUMBERS:
-        parts += [f"### {number.title}", _numbers(model, methods, number)]
-    return parts
-
-
-def _numbers(model: Model, methods: Sequence[str], number: Column) -> str:
-    """Methods as rows, tasks as columns, and the mean where no task is missing."""
-    values: dict[str, list[float | None]] = {}
-    for method in methods:
-        units = [model.units[task].get(method) for task in model.tasks]
-        row = [None if unit is None else number.value(unit) for unit in units]
-        known = [value for value in row if value is not None]
-        values[method] = [*row, mean(known) if known and len(known) == len(row) else None]
-    columns = list(zip(*values.values(), strict=True))
-    rows = [
-        [method, *(_cell(v, column, number) for v, column in zip(row, columns, strict=True))]
-        for method, row in values.items()
-    ]
-    return _table(["method", *model.tasks, "mean"], rows, right=len(model.tasks) + 1)
 
 
 def _cell(value: float | None, column: Sequence[float | None], number: Column) -> str:

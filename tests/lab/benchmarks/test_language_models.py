@@ -1,6 +1,7 @@
 """The table of language models: the whole program on tiny models, from pairs to the page."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from graphcircuits.methods import localize
 from graphcircuits.subject.files import load_transformer
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 from graphcircuits.task.pairs import Pairs
-from lab.benchmarks import language_models, language_models_page
-from lab.benchmarks.language_models import draw, main, model_files
+from lab.benchmarks import language_models
+from lab.benchmarks.language_models import draw, main, model_files, to_ask
 
 SIZES: dict[str, Any] = {"n_layers": 1, "n_heads": 2, "d_model": 8, "d_head": 4, "d_mlp": 8}
 WORDS = 1500
@@ -60,7 +61,8 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 GIVEN = ["--store", "store", "--tasks", "ioi,plurals,agreement", "--most", "2", "--pairs", "3"]
-GIVEN += ["--methods", "eap,edge-pruning,random", "--option", "edge-pruning.steps=1"]
+GIVEN += ["--seeds", "2", "--once", "edge-pruning", "--start", "eap"]
+GIVEN += ["--methods", "eap-ig,edge-pruning,random", "--option", "edge-pruning.steps=1"]
 PAGE = ["--out", "docs/page.md", "--figure", "figures/curves.svg"]
 
 
@@ -69,13 +71,15 @@ def test_all_at_once(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     given = ["--models", str(models), *GIVEN, *PAGE]
     assert main(given) == 0
     said = capsys.readouterr().out
-    assert said.count(": CMD ") == 2 * 2 * 3
+    assert said.count(" edges for .9, ") == 2 * 2 * (2 + 1 + 2)
     page = (tmp_path / "docs" / "page.md").read_text()
-    assert "![Faithfulness curves](../figures/curves.svg)" in page
-    assert "<svg" in (tmp_path / "figures" / "curves.svg").read_text()
-    assert page.count("| method | ioi | plurals | mean |") == 2 * len(language_models_page.NUMBERS)
+    assert "![Edges for .9 of the output against seconds](../figures/curves.svg)" in page
+    assert "![Faithfulness curves](../figures/curves-curves.svg)" in page
+    for name in ("curves.svg", "curves-curves.svg"):
+        assert "<svg" in (tmp_path / "figures" / name).read_text()
+    assert page.count("| method | ioi | plurals |") == 2
     assert page.count("Left out: agreement (2 tasks were taken before).") == 2
-    assert "| edge-pruning | " in page
+    assert "| edge-pruning | 1 | " in page
     assert "steps 1, " in page
     assert "\nFailed" not in page
 
@@ -84,19 +88,34 @@ def test_all_at_once(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     subject = language_models._subject(
         Path("store"), models, "one", language_models.Settings(options={})
     )
-    found, fresh = (Pairs.load(folder / "ioi" / f"{name}.jsonl") for name in ("found", "fresh"))
-    curve = faithfulness_curve(subject, fresh, localize(subject, found, "eap"))
-    unit = json.loads((folder / "ioi" / "eap.json").read_text())
-    assert unit["curves"]["mib"]["cmd"] == pytest.approx(curve.cmd, abs=1e-5)
-    cells = page.split("## one")[1].split("### CMD, MIB")[1].split("| eap | ")[1]
-    assert cells.split(" | ")[0].strip("*") == f"{unit['curves']['mib']['cmd']:.3f}"
+    place = folder / "ioi" / "1"
+    found, fresh = (Pairs.load(place / f"{name}.jsonl") for name in ("found", "fresh"))
+    result = localize(subject, found, "eap-ig")
+    mib = faithfulness_curve(subject, fresh, result, by="loss", sizes="mib")
+    unit = json.loads((place / "eap-ig.json").read_text())
+    assert unit["cmd"] == pytest.approx(mib.cmd, abs=1e-5)
+    assert unit["edges_for"]["0.9"] == faithfulness_curve(subject, fresh, result).edges_for(0.9)
+    both = [json.loads((folder / "ioi" / str(n) / "eap-ig.json").read_text()) for n in (0, 1)]
+    expected = math.sqrt(math.prod(one["edges_for"]["0.9"] for one in both))
+    cells = page.split("## one")[1].split("### Edges for .9")[1].split("| eap-ig | ")[1]
+    assert cells.split(" | ")[0].strip("*") == f"{expected:,.0f}"
 
     # What is there is not done again, what is damaged is.
-    (folder / "ioi" / "eap.json").write_text("{")
+    (place / "eap-ig.json").write_text("{")
     assert main(given) == 0
-    assert re.findall(r"^(\S+ \S+ \S+): CMD", capsys.readouterr().out, re.MULTILINE) == [
-        "one ioi eap"
+    assert re.findall(r"^(\S+ \S+ \S+ \S+): \d", capsys.readouterr().out, re.MULTILINE) == [
+        "one 1 ioi eap-ig"
     ]
+
+
+@pytest.mark.slow
+def test_refined_for_so_many_seconds(models: Path, tmp_path: Path) -> None:
+    (models / "two.bin").unlink()
+    given = ["--models", str(models), *GIVEN[: GIVEN.index("--methods")], *PAGE, "--most", "1"]
+    assert main([*given, "--methods", "refine-1", "--seeds", "1"]) == 0
+    unit = json.loads((tmp_path / "store" / "one" / "ioi" / "0" / "refine-1.json").read_text())
+    assert unit["given"] == {"start": "eap"}
+    assert unit["options"]["refine_seconds"] <= 1
 
 
 @pytest.mark.slow
@@ -112,11 +131,11 @@ def test_in_three_steps_without_the_models(
     assert main([*prepare, "--weights"]) == 0
     for file in models.iterdir():
         file.unlink()
-    assert not list(tmp_path.glob("store/*/*/eap.json"))
+    assert not list(tmp_path.glob("store/*/*/*/eap-ig.json"))
     assert main([*GIVEN, "--only-run", "--minutes", "0"]) == 1
-    assert len(list(tmp_path.glob("store/*/*/*.json"))) == 1
+    assert len(list(tmp_path.glob("store/*/*/*/*.json"))) == 1
     assert main([*GIVEN, "--only-run"]) == 0
-    assert len(list(tmp_path.glob("store/*/*/eap.json"))) == 4
+    assert len(list(tmp_path.glob("store/*/*/*/eap-ig.json"))) == 8
     assert not (tmp_path / "docs").exists()
     assert main([*GIVEN, *PAGE, "--only-page"]) == 0
     assert (tmp_path / "docs" / "page.md").exists()
@@ -133,31 +152,30 @@ def test_failures_are_kept_and_tried_again(
         raise RuntimeError("out of memory\nat some length")
 
     with monkeypatch.context() as patched:
-        patched.setattr(language_models, "evaluate", broken)
+        patched.setattr(language_models, "faithfulness_curve", broken)
         given = ["--models", str(models), *GIVEN, *PAGE]
-        given[given.index("eap,edge-pruning,random")] = "random"
+        given[given.index("eap-ig,edge-pruning,random")] = "random"
         given = given[: given.index("--option")] + PAGE
         (models / "two.bin").unlink()
         assert main(given) == 2
     captured = capsys.readouterr()
-    assert "one ioi random: failed: out of memory\n" in captured.out
+    assert "one 0 ioi random: failed: out of memory\n" in captured.out
     assert captured.err == "store holds no results; run without --only-page first.\n"
-    plurals = tmp_path / "store" / "one" / "plurals" / "random.json"
+    plurals = tmp_path / "store" / "one" / "plurals" / "0" / "random.json"
     kept = plurals.read_bytes()
     assert main(given) == 0
     plurals.write_bytes(kept)
     assert main([*GIVEN, *PAGE, "--only-page"]) == 0
     page = (tmp_path / "docs" / "page.md").read_text()
-    assert "Failed: random on plurals (out of memory)." in page
-    # A mean without all of its tasks would be another number.
-    assert re.search(r"\| random \| \*\*\S+\*\* \|  \|  \|", page)
+    assert "Failed: random on plurals, seed 0 (out of memory)." in page
 
 
 @pytest.mark.slow
 def test_pairs_are_kept_apart() -> None:
     tokenizer = Words()
     for name in ("ioi", "plurals"):
-        found, fresh, asked = draw(tasks.find(name), tokenizer, 6)
+        found, fresh = draw(tasks.find(name), tokenizer, 6, 1)
+        asked = to_ask(tasks.find(name), tokenizer, fresh)
         assert len(found) == len(fresh) == 6
         for one, other in ((fresh, found), (asked, fresh)):
             left = unseen(one, other)
@@ -166,7 +184,7 @@ def test_pairs_are_kept_apart() -> None:
         assert 0 < len(asked) <= language_models.ASKED
     few = tasks.find("plurals")
     with pytest.raises(ValueError, match="only 0 pairs are left that no circuit was found on"):
-        draw(lambda t, n, seed: few(t, n=4, seed=0), tokenizer, 4)
+        draw(lambda t, n, seed: few(t, n=4, seed=0), tokenizer, 4, 0)
 
 
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
