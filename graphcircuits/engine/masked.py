@@ -22,9 +22,11 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from graphcircuits.engine.gradients import FUSED, MaskedRun
 from graphcircuits.engine.memory import Footprint, at_once, explained, keep_freed_memory
+from graphcircuits.engine.precision import check_precision, products_in
 from graphcircuits.graph import Block
-from graphcircuits.subject.components import Components
+from graphcircuits.subject.components import PLAIN, Components
 from graphcircuits.subject.transformer import Transformer
 
 Metric = Callable[[Float[Tensor, "mask batch pos d_vocab_out"]], Float[Tensor, "mask ..."]]
@@ -53,6 +55,7 @@ def masked_logits(
     metric: Metric | None = None,
     columns: slice = slice(None),
     memory_limit: int | None = None,
+    precision: str = "full",
 ) -> Float[Tensor, "..."]:
     """Logits, or what `metric` makes of them, with every edge between clean (1) and corrupted (0).
 
@@ -62,30 +65,44 @@ def masked_logits(
     (mask, batch, pos, d_vocab_out) to values whose first axis is mask; logits are computed at the
     positions of `columns` alone. Masks run in chunks whose activations stay below `memory_limit`
     bytes (one mask at least); if gradients are wanted and the chunks do not fit together, they are
-    computed again in the backward pass.
+    computed again in the backward pass. `precision` is one of those of `engine/precision.py`.
     """
     _check_masks(subject, tokens, masks)
     check_writers(subject, tuple(tokens.shape), corrupted)
-    chunk, numbers, recompute = _chunking(subject, tokens, masks, corrupted, memory_limit)
+    check_precision(precision)
+    if precision == "bfloat16":
+        subject, corrupted = subject.to(torch.bfloat16), corrupted.bfloat16()
+    wanted = _gradients(subject, masks, corrupted)
+    chunk, numbers, recompute = _chunking(subject, tokens, masks, wanted, memory_limit)
     embedded = subject.embed(tokens)
     by_writer = corrupted.permute(2, 0, 1, 3)
     streams = corrupted_streams(subject, by_writer, len(tokens))
     wide = with_wide_heads(subject)
-    change_of_input = (embedded - by_writer[0])[None]
+    own = embedded - by_writer[0]
+    fused = replace(wide, rules=FUSED) if own.is_cuda and wide.rules is PLAIN else wide
+    run = MaskedRun(fused, own, by_writer, streams, columns, precision)
     keep_freed_memory()
 
-    def evaluate(some: Float[Tensor, "mask edge *pos"]) -> Float[Tensor, "mask ..."]:
-        moved = [change_of_input.expand(len(some), *change_of_input.shape)]
-        logits = resumed_logits(wide, some, by_writer, streams, 0, moved, columns=columns)
+    def slow(some: Float[Tensor, "mask edge *pos"]) -> Float[Tensor, "mask batch column d_model"]:
+        moved = [own.expand(len(some), 1, *own.shape)]
+        return last_read(wide, some, by_writer, streams, 0, moved)[..., columns, :]
+
+    def judge(read: Float[Tensor, "mask batch column d_model"]) -> Float[Tensor, "mask ..."]:
+        with products_in(precision):
+            logits = wide.unembed(read)
         return logits if metric is None else metric(logits)
+
+    def evaluate(some: Float[Tensor, "mask edge *pos"]) -> Float[Tensor, "mask ..."]:
+        if wanted == "masks":
+            read = run.last_read(some, slow, keep=not recompute)
+            return checkpoint(judge, read, use_reentrant=False) if recompute else judge(read)
+        if recompute:
+            return checkpoint(lambda some: judge(slow(some)), some, use_reentrant=False)
+        return judge(slow(some))
 
     parts = (masks if masks.ndim > 1 else masks[None]).to(embedded).split(chunk)
     with explained(subject, "masks", len(parts[0]), numbers):
-        if recompute:
-            results = [checkpoint(evaluate, some, use_reentrant=False) for some in parts]
-        else:
-            results = [evaluate(some) for some in parts]
-    joined = torch.cat(results)
+        joined = torch.cat([evaluate(some) for some in parts])
     return joined if masks.ndim > 1 else joined[0]
 
 
@@ -99,7 +116,21 @@ def resumed_logits(
     known: Float[Tensor, "known batch pos d_model"] | None = None,
     columns: slice = slice(None),
 ) -> Float[Tensor, "mask batch column d_vocab_out"]:
-    """Logits from a stream on, given the differences of all writers that come before it.
+    """Logits from a stream on; what it takes is what `last_read` takes."""
+    read = last_read(subject, masks, writers, streams, stream, moved, known)
+    return subject.unembed(read[..., columns, :])
+
+
+def last_read(
+    subject: Components,
+    masks: Float[Tensor, "mask edge *pos"],
+    writers: Float[Tensor, "writer corrupted_batch pos d_model"],
+    streams: Float[Tensor, "stream batch pos d_model"],
+    stream: int,
+    moved: list[Float[Tensor, "mask _ batch pos d_model"]],
+    known: Float[Tensor, "known batch pos d_model"] | None = None,
+) -> Float[Tensor, "mask batch pos d_model"]:
+    """What `logits` reads, given the differences of all writers that come before a stream.
 
     `writers` is what cut edges carry, `streams` what readers read where every edge is cut. The
     differences of the first writers may be the same for all masks, `known`; the others are `moved`.
@@ -141,7 +172,7 @@ def resumed_logits(
         else:
             torch.sub(out, corrupted, out=differences[:, done:last])
         done = last
-    return subject.unembed(read(logits).squeeze(1)[..., columns, :])
+    return read(logits).squeeze(1)
 
 
 def _mixed(
@@ -234,24 +265,31 @@ def with_wide_heads(subject: Transformer) -> Transformer:
     return replace(subject, config=wide_config, weights=weights | wide)
 
 
+def _gradients(subject: Transformer, masks: Tensor, corrupted: Tensor) -> str:
+    """By what gradients are wanted: "nothing", the "masks" alone, or "more"."""
+    if not torch.is_grad_enabled():
+        return "nothing"
+    if corrupted.requires_grad or any(w.requires_grad for w in subject.weights.values()):
+        return "more"
+    return "masks" if masks.requires_grad else "nothing"
+
+
 def _chunking(
     subject: Transformer,
     tokens: Int[Tensor, "batch pos"],
     masks: Float[Tensor, "..."],
-    corrupted: Float[Tensor, "..."],
+    wanted: str,
     memory_limit: int | None,
 ) -> tuple[int, int, bool]:
     """Masks a chunk, the numbers of one, and whether chunks are computed again for gradients."""
     n_masks = len(masks) if masks.ndim > 1 else 1
-    tensors = (masks, corrupted, *subject.weights.values())
-    grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     batch, pos = tokens.shape
     size = Footprint(subject, pos)
-    numbers = batch * size.masked(grad=grad)
+    numbers = batch * (size.recorded if wanted == "more" else size.masked(grad=wanted == "masks"))
     largest = batch * max(pos * subject.config.d_mlp, size.writers)
     together = at_once(subject, numbers, memory_limit)
     chunk = at_once(subject, numbers, memory_limit, largest=largest)
-    return chunk, numbers, grad and n_masks > together
+    return chunk, numbers, wanted != "nothing" and n_masks > together
 
 
 # Bad input
@@ -267,7 +305,8 @@ def _check_masks(
         raise ValueError(f"masks must have shape {shapes}, got {tuple(masks.shape)}.")
     if not masks.is_floating_point():
         raise ValueError(f"masks must be floating point, got {masks.dtype}; call .float() on them.")
-    if masks.isnan().any():
+    # On a GPU the question would wait for all that is under way.
+    if masks.device.type == "cpu" and masks.isnan().any():
         raise ValueError(f"masks must be numbers, got {int(masks.isnan().sum())} NaN.")
 
 

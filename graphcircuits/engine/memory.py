@@ -82,15 +82,35 @@ class Footprint:
         return 3 * self.states + self.patterns + 6 * self.writers
 
     def masked(self, *, grad: bool) -> int:
-        """A run with a mask on every edge, at its peak, or with gradients in all."""
-        config, graph = self.subject.config, self.subject.graph
-        heads = 3 * (graph.readers_per_layer - 1) * (config.d_model + config.d_head)
-        heads += 4 * config.n_heads * self.pos + 2 * config.n_heads * config.d_model
-        mlp = 3 * config.d_model + (7 if config.gated_mlp else 4) * config.d_mlp
+        """A run with a mask on every edge, at its peak; with gradients by the masks, in all."""
+        heads, mlp = self._masked_layer
+        layer = max(self.pos * heads, self.pos * mlp, 3 * self.logits)
         if not grad:
-            return 3 * self.writers + max(self.pos * heads, self.pos * mlp, 3 * self.logits)
-        prefixes = 2 * int(graph.stream_reads.sum()) * config.d_model
-        return self.pos * (prefixes + config.n_layers * (heads + mlp)) + 3 * self.logits
+            return 3 * self.writers + layer
+        config, graph = self.subject.config, self.subject.graph
+        reads = self.pos * graph.n_readers * config.d_model
+        vectors = (5 * config.n_heads + 2 * config.n_groups) * config.d_head
+        kept = vectors + 2 * config.n_heads * self.pos
+        kept += (4 if config.gated_mlp else 2) * config.d_mlp
+        return self.writers + reads + self.pos * config.n_layers * kept + layer + 3 * self.logits
+
+    @property
+    def recorded(self) -> int:
+        """A run with a mask on every edge that autograd records as it is, whatever gradients are
+        wanted by: every stream keeps the outputs of all writers before it."""
+        config = self.subject.config
+        prefixes = 2 * int(self.subject.graph.stream_reads.sum()) * config.d_model
+        layers = config.n_layers * sum(self._masked_layer)
+        return self.pos * (prefixes + layers) + 3 * self.logits
+
+    @property
+    def _masked_layer(self) -> tuple[int, int]:
+        """What a layer's heads, and its MLP, hold at each position of a masked run."""
+        config = self.subject.config
+        readers = self.subject.graph.readers_per_layer - 1
+        heads = 3 * readers * (config.d_model + config.d_head)
+        heads += 4 * config.n_heads * self.pos + 2 * config.n_heads * config.d_model
+        return heads, 3 * config.d_model + (7 if config.gated_mlp else 4) * config.d_mlp
 
     @property
     def circuit(self) -> int:

@@ -206,7 +206,8 @@ class ExampleGroup:
         if item is None or self.stack is None:
             return len(self)
         runs = masks * (min(rows, self.stack.n_pairs) or self.stack.n_pairs)
-        numbers = runs * Footprint(item[0], self.stack.own.shape[2]).masked(grad=grad)
+        size = Footprint(item[0], self.stack.own.shape[2])
+        numbers = runs * (size.recorded if grad else size.masked(grad=False))
         fit = bytes_for(self.stack.device, None) // (numbers * torch.float32.itemsize)
         return min(len(self), max(1, fit))
 
