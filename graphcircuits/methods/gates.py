@@ -48,11 +48,11 @@ from graphcircuits.engine.memory import Footprint, explained
 from graphcircuits.engine.relaxed import hard_concrete, probability_open, window
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.prepare import (
+    MaskedLosses,
     Progress,
     Stop,
     check_positive,
     for_scoring,
-    masked_losses,
     prepare,
     to_clean_output,
 )
@@ -316,7 +316,7 @@ def fit(
     subject = for_scoring(subject)
     pairs = to_clean_output(subject, prepare(subject, pairs, memory_limit), memory_limit)
     pairs = pairs.up_to_last_column() if subject.config.causal else pairs
-    losses = masked_losses(subject, pairs, memory_limit)
+    losses = MaskedLosses(subject, pairs, memory_limit)
     locations = torch.full((n_gates or subject.graph.n_edges,), start)
     locations = locations.to(subject.weights["W_E"]).requires_grad_()
 

@@ -29,9 +29,9 @@ from torch import Tensor
 from graphcircuits.engine.memory import Footprint, at_once, explained
 from graphcircuits.methods.eap import eap_ig
 from graphcircuits.methods.prepare import (
+    MaskedLosses,
     check_positive,
     for_scoring,
-    masked_losses,
     prepare,
     to_clean_output,
 )
@@ -87,7 +87,7 @@ def worths(
 ) -> Callable[[Scores], Scores]:
     """A function of a mask: by how much the mean loss falls as each edge opens further."""
     pairs = pairs.up_to_last_column() if subject.config.causal else pairs
-    losses = masked_losses(subject, pairs, memory_limit)
+    losses = MaskedLosses(subject, pairs, memory_limit)
     numbers = Footprint(subject, pairs.clean.shape[1]).masked(grad=True)
     chunk = min(len(pairs), at_once(subject, numbers, memory_limit))
     rows = torch.arange(len(pairs), device=subject.device).split(chunk)

@@ -36,10 +36,10 @@ from graphcircuits.engine.relaxed import concrete
 from graphcircuits.methods.descriptors import describe, standardized
 from graphcircuits.methods.gates import Descent
 from graphcircuits.methods.prepare import (
+    MaskedLosses,
     Progress,
     check_positive,
     for_scoring,
-    masked_losses,
     prepare,
     to_clean_output,
 )
@@ -150,7 +150,7 @@ def engine_distance(
 ) -> Distance:
     """What a fit minimizes, for pairs from `to_clean_output`: all sampled masks in one call."""
     whole = corrupted_distance(subject, pairs, memory_limit)
-    losses = masked_losses(subject, pairs, memory_limit)
+    losses = MaskedLosses(subject, pairs, memory_limit)
     return lambda masks, rows: losses(masks, rows).mean() / whole
 
 

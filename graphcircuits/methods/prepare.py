@@ -6,14 +6,16 @@ included, passes through: methods keep no state, so nothing is left half done.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from graphcircuits.engine.masked import masked_logits
-from graphcircuits.engine.memory import Footprint, at_once
+from graphcircuits.engine.graphed import Graphed
+from graphcircuits.engine.masked import masked_gradients, masked_logits
+from graphcircuits.engine.memory import Footprint, at_once, bytes_for
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs, check_losses
 
@@ -84,43 +86,82 @@ def to_clean_output(subject: Transformer, pairs: Pairs, memory_limit: int | None
     return from_clean_run(subject, bare, memory_limit)
 
 
-MaskedLosses = Callable[..., Float[Tensor, "mask prompt"]]
-"""Losses under masks (mask, edge) on the prompts of `rows`; cut edges carry what the corrupted
-prompts of `partners` give, the same rows unless others are named."""
+@dataclass(frozen=True, eq=False)
+class MaskedLosses:
+    """Losses under masks (mask, edge) on prompts that are drawn step by step.
 
-
-def masked_losses(subject: Transformer, pairs: Pairs, memory_limit: int | None) -> MaskedLosses:
-    """The losses of masks on prompts that are drawn step by step, with gradients by the masks.
-
-    What cut edges carry comes from one run, where what it leaves takes at most half of the memory,
-    else from runs on demand.
+    Cut edges carry what the corrupted prompts of `partners` give, the same rows unless others are
+    named. That comes from one run, where what it leaves takes at most half of the memory, else from
+    runs on demand.
     """
 
-    @torch.no_grad()
-    def run(tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos writer d_model"]:
-        return subject.run(tokens).writers
+    subject: Transformer
+    pairs: Pairs
+    memory_limit: int | None
+    precision: str = "full"
 
-    size = at_once(subject, Footprint(subject, pairs.clean.shape[1]).pair, memory_limit)
-    whole = None if 2 * len(pairs) > size else run(pairs.corrupted)
-
-    def losses(
+    def __call__(
+        self,
         masks: Float[Tensor, "mask edge"],
         rows: Int[Tensor, " prompt"],
         partners: Int[Tensor, " prompt"] | None = None,
     ) -> Float[Tensor, "mask prompt"]:
-        partners = rows if partners is None else partners
-        part = pairs[rows]
+        """The losses, with gradients by the masks."""
+        part = self.pairs[rows]
         return masked_logits(
-            subject,
+            self.subject,
             part.clean,
             masks,
-            run(pairs.corrupted[partners]) if whole is None else whole[partners],
+            self._carried(rows if partners is None else partners),
             metric=part.loss_at_columns,
             columns=part.columns,
-            memory_limit=memory_limit,
+            memory_limit=self.memory_limit,
+            precision=self.precision,
         )
 
-    return losses
+    def gradients(
+        self,
+        masks: Float[Tensor, "mask edge"],
+        rows: Int[Tensor, " prompt"],
+        partners: Int[Tensor, " prompt"],
+    ) -> tuple[Float[Tensor, "mask prompt"], Float[Tensor, "mask edge"]]:
+        """The losses, and the gradient of each mask's mean loss, by steps that a GPU repeats."""
+        losses, gradients = self._step(masks.detach(), rows, partners)
+        return losses, gradients
+
+    @cached_property
+    def _step(self) -> Callable[..., tuple[Tensor, ...]]:
+        pairs, limit = self.pairs, bytes_for(self.subject.device, self.memory_limit)
+
+        def step(masks: Tensor, rows: Tensor, partners: Tensor) -> tuple[Tensor, Tensor]:
+            return masked_gradients(
+                self.subject,
+                pairs.clean[rows],
+                masks,
+                self._carried(partners),
+                partial(pairs.loss_at_columns, rows=rows),
+                columns=pairs.columns,
+                memory_limit=limit,
+                precision=self.precision,
+            )
+
+        # A run of the subject checks its tokens, and so waits for the GPU.
+        return step if self._whole is None else Graphed(step)
+
+    def _carried(self, partners: Int[Tensor, " prompt"]) -> Float[Tensor, "prompt pos writer d"]:
+        if self._whole is None:
+            return self._run(self.pairs.corrupted[partners])
+        return self._whole[partners]
+
+    @cached_property
+    def _whole(self) -> Float[Tensor, "batch pos writer d_model"] | None:
+        pair = Footprint(self.subject, self.pairs.clean.shape[1]).pair
+        fits = 2 * len(self.pairs) <= at_once(self.subject, pair, self.memory_limit)
+        return self._run(self.pairs.corrupted) if fits else None
+
+    @torch.no_grad()
+    def _run(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos writer d_model"]:
+        return self.subject.run(tokens).writers
 
 
 def for_scoring(subject: Transformer, *, widen: bool = True) -> Transformer:
