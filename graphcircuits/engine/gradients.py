@@ -57,6 +57,19 @@ class MaskedRun:
         """
         return _LastRead.apply(masks, self, slow, keep)
 
+    @torch.no_grad()
+    def gradients(
+        self, masks: Masks, metric: Callable[[Tensor], Tensor]
+    ) -> tuple[Float[Tensor, "mask prompt"], Masks]:
+        """The losses of every mask, and the gradient of their mean over prompts by the mask."""
+        states = _States(self, masks, keep=True)
+        last = states.forward()
+        with torch.enable_grad(), products_in(self.precision):
+            last.requires_grad_()
+            losses = metric(self.subject.unembed(last))
+            (grad,) = torch.autograd.grad(losses.mean(-1).sum(), last)
+        return losses.detach(), states.backward(grad)
+
 
 class _LastRead(torch.autograd.Function):
     @staticmethod

@@ -15,6 +15,7 @@ differentiable and takes many masks at once, and what else runs edges is a faste
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from graphcircuits.engine.gradients import FUSED, MaskedRun
 from graphcircuits.engine.memory import Footprint, at_once, explained, keep_freed_memory
 from graphcircuits.engine.precision import check_precision, products_in
-from graphcircuits.graph import Block
+from graphcircuits.graph import Block, ComponentGraph
 from graphcircuits.subject.components import PLAIN, Components
 from graphcircuits.subject.transformer import Transformer
 
@@ -76,16 +77,12 @@ def masked_logits(
     chunk, numbers, recompute = _chunking(subject, tokens, masks, wanted, memory_limit)
     embedded = subject.embed(tokens)
     by_writer = corrupted.permute(2, 0, 1, 3)
-    streams = corrupted_streams(subject, by_writer, len(tokens))
     wide = with_wide_heads(subject)
-    own = embedded - by_writer[0]
-    fused = replace(wide, rules=FUSED) if own.is_cuda and wide.rules is PLAIN else wide
-    run = MaskedRun(fused, own, by_writer, streams, columns, precision)
-    keep_freed_memory()
+    run = _prepared(wide, embedded, by_writer, columns, precision)
 
     def slow(some: Float[Tensor, "mask edge *pos"]) -> Float[Tensor, "mask batch column d_model"]:
-        moved = [own.expand(len(some), 1, *own.shape)]
-        return last_read(wide, some, by_writer, streams, 0, moved)[..., columns, :]
+        moved = [run.own.expand(len(some), 1, *run.own.shape)]
+        return last_read(wide, some, by_writer, run.streams, 0, moved)[..., columns, :]
 
     def judge(read: Float[Tensor, "mask batch column d_model"]) -> Float[Tensor, "mask ..."]:
         with products_in(precision):
@@ -104,6 +101,52 @@ def masked_logits(
     with explained(subject, "masks", len(parts[0]), numbers):
         joined = torch.cat([evaluate(some) for some in parts])
     return joined if masks.ndim > 1 else joined[0]
+
+
+def masked_gradients(
+    subject: Transformer,
+    tokens: Int[Tensor, "batch pos"],
+    masks: Float[Tensor, "mask edge *pos"],
+    corrupted: Float[Tensor, "corrupted_batch pos writer d_model"],
+    metric: Metric,
+    *,
+    columns: slice = slice(None),
+    memory_limit: int | None = None,
+    precision: str = "full",
+) -> tuple[Float[Tensor, "mask batch"], Float[Tensor, "mask edge *pos"]]:
+    """The losses of every mask, and the gradient of their mean over prompts by the mask.
+
+    What `masked_logits` and autograd give, in one pass that a CUDA graph can capture if a
+    `memory_limit` is given: nothing in it waits for a GPU, which tokens there are trusted for.
+    `metric` gives losses (mask, batch).
+    """
+    _check_masks(subject, tokens, masks)
+    check_writers(subject, tuple(tokens.shape), corrupted)
+    check_precision(precision)
+    if precision == "bfloat16":
+        subject, corrupted = subject.to(torch.bfloat16), corrupted.bfloat16()
+    chunk, *_ = _chunking(subject, tokens, masks, "masks", memory_limit)
+    embedded = subject.embed(tokens, check=not tokens.is_cuda)
+    by_writer = corrupted.permute(2, 0, 1, 3)
+    run = _prepared(with_wide_heads(subject), embedded, by_writer, columns, precision)
+    parts = masks.detach().to(embedded).split(chunk)
+    losses, gradients = zip(*[run.gradients(some, metric) for some in parts], strict=True)
+    return torch.cat(losses), torch.cat(gradients).to(masks.dtype)
+
+
+def _prepared(
+    subject: Transformer,
+    embedded: Float[Tensor, "batch pos d_model"],
+    writers: Float[Tensor, "writer corrupted_batch pos d_model"],
+    columns: slice,
+    precision: str,
+) -> MaskedRun:
+    """What the masked runs on some prompts share, attending by one operation on a GPU."""
+    keep_freed_memory()
+    streams = corrupted_streams(subject, writers, len(embedded))
+    fuses = subject.device.type == "cuda" and subject.rules is PLAIN
+    run = replace(subject, rules=FUSED) if fuses else subject
+    return MaskedRun(run, embedded - writers[0], writers, streams, columns, precision)
 
 
 def resumed_logits(
@@ -237,11 +280,20 @@ def corrupted_streams(
     subject: Transformer, corrupted: Float[Tensor, "writer corrupted_batch pos d_model"], batch: int
 ) -> Float[Tensor, "stream batch pos d_model"]:
     """What readers read when every edge is cut: corrupted outputs and constants."""
-    reads = subject.graph.stream_reads.to(corrupted.device)
-    prefixes = torch.arange(len(corrupted), device=corrupted.device) < reads[:, None]
-    sums = (prefixes.to(corrupted) @ corrupted.flatten(1)).unflatten(1, corrupted.shape[1:])
+    prefixes = _prefixes(subject.graph, corrupted.device, corrupted.dtype)
+    sums = (prefixes @ corrupted.flatten(1)).unflatten(1, corrupted.shape[1:])
     streams = sums + subject.constants[:, None, None]
     return streams.expand(-1, batch, -1, -1).contiguous()
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(mode=False)
+@torch.no_grad()
+def _prefixes(
+    graph: ComponentGraph, device: torch.device, dtype: torch.dtype
+) -> Float[Tensor, "stream writer"]:
+    """One where a stream sums a writer; made once, since sending it to a GPU waits for it."""
+    return (torch.arange(graph.n_writers) < graph.stream_reads[:, None]).to(device, dtype)
 
 
 def with_wide_heads(subject: Transformer) -> Transformer:

@@ -7,13 +7,15 @@ included, passes through: methods keep no state, so nothing is left half done.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from graphcircuits.engine.masked import masked_logits
-from graphcircuits.engine.memory import Footprint, at_once
+from graphcircuits.engine.graphed import Graphed
+from graphcircuits.engine.masked import masked_gradients, masked_logits
+from graphcircuits.engine.memory import Footprint, at_once, bytes_for
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs, check_losses
 
@@ -93,38 +95,95 @@ MaskedLosses = Callable[..., Float[Tensor, "mask prompt"]]
 prompts of `partners` give, the same rows unless others are named."""
 
 
-def masked_losses(subject: Transformer, pairs: Pairs, memory_limit: int | None) -> MaskedLosses:
+MaskedGradients = Callable[..., tuple[Float[Tensor, "mask prompt"], Float[Tensor, "mask edge"]]]
+"""The same losses, and the gradient of their mean over prompts by each mask."""
+
+
+def masked_losses(
+    subject: Transformer, pairs: Pairs, memory_limit: int | None, precision: str = "full"
+) -> MaskedLosses:
     """The losses of masks on prompts that are drawn step by step, with gradients by the masks.
 
     What cut edges carry comes from one run, where what it leaves takes at most half of the memory,
     else from runs on demand.
     """
-
-    @torch.no_grad()
-    def run(tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos writer d_model"]:
-        return subject.run(tokens).writers
-
-    size = at_once(subject, Footprint(subject, pairs.clean.shape[1]).pair, memory_limit)
-    whole = None if 2 * len(pairs) > size else run(pairs.corrupted)
+    _, carried = _carried(subject, pairs, memory_limit)
 
     def losses(
         masks: Float[Tensor, "mask edge"],
         rows: Int[Tensor, " prompt"],
         partners: Int[Tensor, " prompt"] | None = None,
     ) -> Float[Tensor, "mask prompt"]:
-        partners = rows if partners is None else partners
-        part = pairs[rows]
         return masked_logits(
             subject,
-            part.clean,
+            pairs.clean[rows],
             masks,
-            run(pairs.corrupted[partners]) if whole is None else whole[partners],
-            metric=part.loss_at_columns,
-            columns=part.columns,
+            carried(rows if partners is None else partners),
+            metric=partial(pairs.loss_at_columns, rows=rows),
+            columns=pairs.columns,
             memory_limit=memory_limit,
+            precision=precision,
         )
 
     return losses
+
+
+def masked_gradients_of(
+    subject: Transformer, pairs: Pairs, memory_limit: int | None, precision: str = "full"
+) -> MaskedGradients:
+    """Losses as in `masked_losses` and their gradients, for many steps of one shape.
+
+    A GPU repeats such steps as CUDA graphs (`engine/graphed.py`). A step whose objective weighs
+    masks, or clips their losses, does the same to their gradients.
+    """
+    whole, carried = _carried(subject, pairs, memory_limit)
+    limit = bytes_for(subject.device, memory_limit)
+
+    def step(
+        masks: Float[Tensor, "mask edge"],
+        rows: Int[Tensor, " prompt"],
+        partners: Int[Tensor, " prompt"],
+    ) -> tuple[Float[Tensor, "mask prompt"], Float[Tensor, "mask edge"]]:
+        return masked_gradients(
+            subject,
+            pairs.clean[rows],
+            masks,
+            carried(partners),
+            partial(pairs.loss_at_columns, rows=rows),
+            columns=pairs.columns,
+            memory_limit=limit,
+            precision=precision,
+        )
+
+    # Runs on demand check their tokens, and a user's own loss may do anything.
+    repeats = whole and isinstance(pairs.loss_name, str)
+    run = Graphed(step) if repeats else step
+
+    def gradients(
+        masks: Float[Tensor, "mask edge"],
+        rows: Int[Tensor, " prompt"],
+        partners: Int[Tensor, " prompt"] | None = None,
+    ) -> tuple[Float[Tensor, "mask prompt"], Float[Tensor, "mask edge"]]:
+        losses, slopes = run(masks.detach(), rows, rows if partners is None else partners)
+        return losses, slopes
+
+    return gradients
+
+
+def _carried(
+    subject: Transformer, pairs: Pairs, memory_limit: int | None
+) -> tuple[bool, Callable[[Int[Tensor, " prompt"]], Float[Tensor, "prompt pos writer d_model"]]]:
+    """What cut edges carry on some prompts, and whether it comes from one run on all of them."""
+
+    @torch.no_grad()
+    def run(tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos writer d_model"]:
+        return subject.run(tokens).writers
+
+    size = at_once(subject, Footprint(subject, pairs.clean.shape[1]).pair, memory_limit)
+    if 2 * len(pairs) > size:
+        return False, lambda rows: run(pairs.corrupted[rows])
+    whole = run(pairs.corrupted)
+    return True, lambda rows: whole[rows]
 
 
 def for_scoring(subject: Transformer, *, widen: bool = True) -> Transformer:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.drawing.notebook import pairs_html
@@ -207,10 +207,17 @@ class Pairs:
         return self.loss_at_columns(logits[..., self.columns, :])
 
     def loss_at_columns(
-        self, logits: Float[Tensor, "*mask batch column d_vocab_out"]
+        self,
+        logits: Float[Tensor, "*mask batch column d_vocab_out"],
+        rows: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "*mask batch"]:
-        """The same from the logits at `columns` alone: no others need to be computed."""
-        self._check_logits(logits, self.columns.stop - self.columns.start)
+        """The same from the logits at `columns` alone: no others need to be computed.
+
+        `rows` says which prompts the logits are of, if not of all in order.
+        """
+        if rows is not None and not isinstance(self.loss_name, str):
+            return self[rows].loss_at_columns(logits)
+        self._check_logits(logits, self.columns.stop - self.columns.start, rows)
         if not isinstance(self.loss_name, str):
             return self._own_loss(self.loss_name, logits)
         if self.needs_targets:
@@ -219,13 +226,14 @@ class Pairs:
                 "pairs.with_targets_from(subject.logits(pairs.clean)) first."
             )
         assert self.targets is not None
-        scored, targets = self.scored[:, self.columns], self.targets[:, self.columns]
+        of = slice(None) if rows is None else rows
+        scored, targets = (x[of][:, self.columns] for x in (self.scored, self.targets))
         incorrect = None
         if self.loss_name in OF_CLASSES:
             # Class 0 always exists, whatever stands at positions that are not scored.
             targets = targets.where(scored, 0)
         if self.incorrect is not None:
-            incorrect = self.incorrect[:, self.columns].where(scored, 0)
+            incorrect = self.incorrect[of][:, self.columns].where(scored, 0)
         losses = position_losses(self.loss_name, logits, targets, incorrect)
         return losses.where(scored, 0.0).sum(-1) / scored.sum(-1)
 
@@ -273,11 +281,11 @@ class Pairs:
         classes = (self.targets, self.incorrect)
         return 1 + max(int(values[self.scored].max()) for values in classes if values is not None)
 
-    def _check_logits(self, logits: Tensor, pos: int) -> None:
-        outputs = logits.shape[-1]
-        if logits.shape[-3:-1] != (len(self), pos):
+    def _check_logits(self, logits: Tensor, pos: int, rows: Tensor | None = None) -> None:
+        outputs, prompts = logits.shape[-1], len(self if rows is None else rows)
+        if logits.shape[-3:-1] != (prompts, pos):
             raise ValueError(
-                f"logits must have {(len(self), pos)} prompts and positions, "
+                f"logits must have {(prompts, pos)} prompts and positions, "
                 f"got {tuple(logits.shape[-3:-1])}."
             )
         if self.loss_name == "l1" and outputs != 1:
