@@ -112,25 +112,27 @@ class Objective:
         )
 
     def gradient(self, values: Scores, generator: torch.Generator) -> Scores:
-        """An estimate of the gradient of the mean departure over log sizes, by the edges' values.
+        """The direction in which the mean departure over log sizes falls, by the edges' values.
 
-        A circuit that is further from the output than nothing at all counts by the logarithm: the
-        few such masks would otherwise decide every step.
+        It is the sum over masks of gradients by the value of each edge, and every mask's is divided
+        by its root mean square over the edges near the threshold: an edge of a circuit of ten
+        matters a thousand times as much as one of a circuit of ten thousand, and both are to move.
         """
         recipe, n_masks = self.recipe, self.recipe.masks
-        values = values.detach().requires_grad_()
         rows, partners = self.prompts_for_step(generator)
-        best = values.detach().sort(descending=True).values
+        best = values.sort(descending=True).values
         last = drawn_sizes(len(values), n_masks, generator) - 1
         thresholds = (best[last] + best[last + 1]) / 2
-        masks = recipe.gates((values - thresholds[:, None]) / recipe.spread, generator)
+        above = ((values - thresholds[:, None]) / recipe.spread).requires_grad_()
+        masks = recipe.gates(above, generator)
         size = Footprint(self.subject, self.pairs.clean.shape[1]).masked(grad=True)
         with explained(self.subject, "masks", n_masks, self.prompts * size):
-            losses, by_mask = self.losses.gradients(masks, rows, partners)
-        departures = departure(losses, self.clean[rows], self.gap)
-        weights = 1 / (self.gap * n_masks * departures.clamp(min=1))
-        (found,) = torch.autograd.grad(masks, values, weights[:, None] * by_mask)
-        return found
+            _, by_mask = self.losses.gradients(masks, rows, partners)
+        (slopes,) = torch.autograd.grad(masks, above, by_mask)
+        with torch.no_grad():
+            n_near = 4 * (above.sigmoid() * (1 - above.sigmoid())).sum(-1)
+            unit = (slopes.square().sum(-1) / n_near.clamp(min=1)).sqrt()
+            return (slopes / unit.clamp(min=torch.finfo(unit.dtype).tiny)[:, None]).sum(0)
 
     def prompts_for_step(
         self, generator: torch.Generator

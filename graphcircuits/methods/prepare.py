@@ -107,14 +107,13 @@ class MaskedLosses:
         partners: Int[Tensor, " prompt"] | None = None,
     ) -> Float[Tensor, "mask prompt"]:
         """The losses, with gradients by the masks."""
-        part = self.pairs[rows]
         return masked_logits(
             self.subject,
-            part.clean,
+            self.pairs.clean[rows],
             masks,
             self._carried(rows if partners is None else partners),
-            metric=part.loss_at_columns,
-            columns=part.columns,
+            metric=partial(self.pairs.loss_at_columns, rows=rows),
+            columns=self.pairs.columns,
             memory_limit=self.memory_limit,
             precision=self.precision,
         )
@@ -145,8 +144,9 @@ class MaskedLosses:
                 precision=self.precision,
             )
 
-        # A run of the subject checks its tokens, and so waits for the GPU.
-        return step if self._whole is None else Graphed(step)
+        # Runs on demand check their tokens, and a user's own loss may do anything.
+        repeats = self._whole is not None and isinstance(pairs.loss_name, str)
+        return Graphed(step) if repeats else step
 
     def _carried(self, partners: Int[Tensor, " prompt"]) -> Float[Tensor, "prompt pos writer d"]:
         if self._whole is None:

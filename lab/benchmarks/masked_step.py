@@ -24,8 +24,10 @@ import torch
 from torch import Tensor
 
 from graphcircuits.compare.measure import measure as measure_call
+from graphcircuits.engine.graphed import CALLS_BEFORE
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.engine.precision import PRECISIONS
+from graphcircuits.methods.prepare import MaskedLosses
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 from lab.benchmarks.engine import make_subject
 from lab.benchmarks.language_model import LLAMA_3_8B, SMOLLM2_135M, random_pairs, random_subject
@@ -54,16 +56,23 @@ SHAPES = {
 }
 
 
-def make_step(
-    shape: Shape, subject: Transformer, precision: str, *, plain: bool = False
-) -> Callable[[], Tensor]:
-    """A step that returns the gradient by its masks."""
+def make_step(shape: Shape, subject: Transformer, precision: str, way: str) -> Callable[[], Tensor]:
+    """A step that returns the gradient by its masks.
+
+    Ways: `graph`, repeated as a CUDA graph; `autograd`, through `masked_logits`; `plain`, the same
+    as autograd records it where corrupted outputs ask for gradients as well.
+    """
     pairs = random_pairs(subject, shape.prompts, shape.pos)
-    with torch.no_grad():
-        corrupted = subject.run(pairs.corrupted).writers
-    corrupted.requires_grad_(plain)
     size = (shape.masks, subject.graph.n_edges)
     masks = torch.rand(size, generator=torch.Generator().manual_seed(2)).to(subject.device)
+    rows = torch.arange(len(pairs), device=subject.device)
+    if way == "graph":
+        run = MaskedLosses(subject, pairs, None, precision)
+        # Of the mean over masks, as below.
+        return lambda: run.gradients(masks, rows, rows)[1] / shape.masks
+    with torch.no_grad():
+        corrupted = subject.run(pairs.corrupted).writers
+    corrupted.requires_grad_(way == "plain")
     masks.requires_grad_()
 
     def step() -> Tensor:
@@ -98,7 +107,8 @@ def kernels(step: Callable[[], Tensor], *, table: bool = False) -> dict[str, flo
 def measure(
     step: Callable[[], Tensor], device: str, repeats: int, *, table: bool = False
 ) -> dict[str, Any]:
-    step()
+    for _ in range(CALLS_BEFORE + 1):
+        step()
     found = [measure_call(step, device) for _ in range(repeats)]
     seconds = sorted(each.seconds for each in found)
     peak = max(each.peak_bytes or 0 for each in found) / 2**30
@@ -127,20 +137,17 @@ def main() -> None:
     shape = SHAPES[options.shape]
     subject = random_subject(shape.config, options.device, shape.dtype)
     rows: dict[str, Any] = {"shape": options.shape, "edges": subject.graph.n_edges}
-    reference = None
-    for precision in options.precision:
-        step = make_step(shape, subject, precision)
-        rows[precision] = measure(step, options.device, options.repeats, table=options.profile)
-        gradient = step()
-        if reference is None:
-            reference = gradient
-        rows[precision] |= compare(gradient, reference)
-        del step, gradient
+    ways = [(way, each) for each in options.precision for way in ("graph", "autograd")]
     if shape.plain and not options.no_plain:
-        step = make_step(shape, subject, options.precision[0], plain=True)
-        rows["plain autograd"] = measure(step, options.device, min(3, options.repeats))
-        assert reference is not None
-        rows["plain autograd"] |= compare(step(), reference)
+        ways.append(("plain", options.precision[0]))
+    reference = None
+    for way, precision in ways:
+        step = make_step(shape, subject, precision, way)
+        row = measure(step, options.device, options.repeats, table=options.profile)
+        gradient = step()
+        reference = gradient if reference is None else reference
+        rows[f"{way}, {precision}"] = row | compare(gradient, reference)
+        del step, gradient
     sys.stdout.write(json.dumps(rows, indent=1) + "\n")
 
 
