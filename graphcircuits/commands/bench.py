@@ -119,7 +119,7 @@ def bench(
         usual_methods,
     )
     from graphcircuits.drawing.library import SUFFIXES, missing_library, save_figure
-    from graphcircuits.evaluation.evaluate import LEVELS
+    from graphcircuits.evaluation.auroc import LEVELS
 
     checks.refuse(
         checks.in_range("--seeds", seeds, 1, checks.MOST_SEEDS),

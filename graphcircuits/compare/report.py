@@ -18,7 +18,7 @@ from graphcircuits.compare import figures
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import BenchConfig, Unit
 from graphcircuits.drawing.library import known_suffix, save_figure
-from graphcircuits.evaluation.evaluate import auprc, auroc, precision_recall
+from graphcircuits.evaluation.auroc import auprc, auroc, precision_recall
 from graphcircuits.evaluation.text_tables import csv_text, markdown_table
 from graphcircuits.io.files import write_atomic
 from graphcircuits.methods import FLOORS

@@ -20,7 +20,7 @@ from graphcircuits.cases.orders import Order, shipped_orders
 from graphcircuits.cases.recognize import shipped_ids
 from graphcircuits.cases.relations import POOLS, pool_cases
 from graphcircuits.circuit import Circuit
-from graphcircuits.evaluation.evaluate import LEVELS, auroc
+from graphcircuits.evaluation.auroc import LEVELS, auroc
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods import (
     ALONG_PATHS,

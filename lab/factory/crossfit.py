@@ -32,7 +32,8 @@ import torch
 from jaxtyping import Bool, Float
 
 from graphcircuits.cases import N_FOLDS
-from graphcircuits.evaluation.evaluate import auroc, faithfulness_curve
+from graphcircuits.evaluation.auroc import auroc
+from graphcircuits.evaluation.evaluate import faithfulness_curve
 from graphcircuits.jobs.command import driver_command
 from graphcircuits.jobs.runner import IN_PROCESS, Runner
 from graphcircuits.methods.eap import eap_ig

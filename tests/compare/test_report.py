@@ -17,7 +17,7 @@ from graphcircuits.cases.multitask import multi_records
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import BenchConfig, Unit
-from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.evaluation.auroc import auroc
 from graphcircuits.result.curve import FaithfulnessCurve
 
 METHODS = ("eap", "random")

@@ -7,7 +7,7 @@ import torch
 
 from graphcircuits.cases import load_case
 from graphcircuits.engine.relaxed import probability_open
-from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.evaluation.auroc import auroc
 from graphcircuits.methods.gates import START, edge_pruning, lifted, sp_edge, ugs
 from graphcircuits.methods.prepare import Stop, trainable
 from tests.methods.tasks import make_pairs

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from graphcircuits.evaluation.evaluate import auroc, faithfulness_curve
+from graphcircuits.evaluation.auroc import auroc
+from graphcircuits.evaluation.evaluate import faithfulness_curve
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.predictor.paths import along_paths

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from graphcircuits.cases import load_case
-from graphcircuits.evaluation.evaluate import auroc, faithfulness_curve
+from graphcircuits.evaluation.auroc import auroc
+from graphcircuits.evaluation.evaluate import faithfulness_curve
 from graphcircuits.methods import METHODS
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble
 from graphcircuits.predictor.facts.calibration import fit_calibration
