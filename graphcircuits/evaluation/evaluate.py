@@ -18,7 +18,7 @@ from graphcircuits.engine.circuits import CutRun, circuit_logits
 from graphcircuits.engine.masked import ABLATIONS
 from graphcircuits.engine.memory import Footprint, at_once, explained
 from graphcircuits.engine.relaxed import log_sizes
-from graphcircuits.result.curve import MEASURES, FaithfulnessCurve
+from graphcircuits.result.curve import CROSSINGS, MEASURES, FaithfulnessCurve
 from graphcircuits.result.result import Result
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
@@ -26,8 +26,7 @@ from graphcircuits.task.pairs import Pairs
 
 FRACTIONS = (*PARTS, 1.0)
 """MIB's circuit sizes, as shares of all edges."""
-CROSSINGS = (0.8, 0.9, 0.95)
-"""Shares of the behaviour for which curves say how many edges it takes."""
+OVERFLOW = "compute in float32 or bfloat16, whose numbers reach further than those of float16."
 CLOSE = 0.05
 """How near sizes lie to each other around a crossing, as a ratio."""
 
@@ -151,7 +150,7 @@ def size_grids(sizes: str | Sequence[int], result: Result) -> dict[str, list[int
     if isinstance(sizes, str):
         if sizes not in ("mib", "log", "both"):
             raise ValueError(f"sizes must be mib, log, both or numbers of edges, got {sizes!r}.")
-        names = ("mib", "log") if sizes == "both" else (sizes,)
+        names = ("log", "mib") if sizes == "both" else (sizes,)
         return {
             name: best_counts(result, FRACTIONS) if name == "mib" else log_sizes(n_edges)
             for name in names
@@ -229,8 +228,7 @@ class CircuitRuns:
                 bad = int((~losses.isfinite()).sum())
                 raise ValueError(
                     f"losses must be finite, {bad} of {len(losses)} circuits have one that is not: "
-                    "compute in float32 or bfloat16, whose numbers reach further than those of "
-                    "float16."
+                    f"{OVERFLOW}"
                 )
             self._losses.update(zip([everything, *new], losses.tolist(), strict=True))
         empty, clean = self._losses[nothing], self._losses[everything]
@@ -329,6 +327,9 @@ class CircuitRuns:
             shared = CutRun.of_mean(traced(batch, slice(1)) for batch in batches)
         for some in pairs.split(prompts):
             if some.needs_targets:
-                some = some.with_targets_from(subject.logits(some.clean))
+                output = subject.logits(some.clean)
+                if not output.isfinite().all():
+                    raise ValueError(f"the subject's own output must be finite: {OVERFLOW}")
+                some = some.with_targets_from(output)
             clean = some.loss_at_columns(traced(some.clean, some.columns).logits[None]).sum(-1)
             yield some, shared or CutRun.of_trace(traced(some.corrupted, some.columns)), clean

@@ -67,7 +67,7 @@ def test_faithfulness_is_the_closed_part_of_the_gap() -> None:
     clean = pairs.loss(subject.logits(pairs.clean)).mean()
     corrupted = pairs.loss(subject.logits(pairs.corrupted)).mean()
     expected = float((loss - corrupted) / (clean - corrupted))
-    assert faithfulness(subject, pairs, [circuit]) == [pytest.approx(expected)]
+    assert faithfulness(subject, pairs, [circuit], by="loss") == [pytest.approx(expected)]
 
 
 @pytest.mark.slow
@@ -86,10 +86,10 @@ def test_prompts_that_do_not_fit_at_once_change_nothing(ablation: str, kind: str
     # Each prompt scores another position, so each chunk reads other columns.
     pairs = replace(pairs, scored=torch.eye(*pairs.clean.shape, dtype=torch.bool))
     circuits = [Circuit.from_names(subject.graph, ["input->m0", "m0->m1", "m1->logits"])]
-    whole = faithfulness(subject, pairs, circuits, ablation=ablation)
+    whole = faithfulness(subject, pairs, circuits, by="loss", ablation=ablation)
     assert max(runs) == len(pairs) > 1
     runs.clear()
-    parts = faithfulness(subject, pairs, circuits, ablation=ablation, memory_limit=1)
+    parts = faithfulness(subject, pairs, circuits, by="loss", ablation=ablation, memory_limit=1)
     assert parts == pytest.approx(whole)
     assert max(runs) == 1
 
@@ -106,7 +106,7 @@ def test_faithfulness_by_masked_runs(ablation: str) -> None:
     losses = masked_logits(subject, pairs.clean, masks.double(), cut, metric=pairs.loss).mean(1)
     expected = (losses[-1] - losses[:5]) / (losses[-1] - losses[-2])
     circuits = [Circuit.from_mask(graph, mask) for mask in masks[:5]]
-    found = faithfulness(subject, pairs, circuits, ablation=ablation)
+    found = faithfulness(subject, pairs, circuits, by="loss", ablation=ablation)
     assert found == pytest.approx(expected.tolist())
 
 
@@ -114,13 +114,13 @@ def test_the_curve_takes_the_best_edges() -> None:
     subject, pairs = task()
     graph = subject.graph
     scores = torch.randn(graph.n_edges, generator=torch.Generator().manual_seed(0)).double()
-    curve = faithfulness_curve(subject, pairs, scores, prune=False)
+    curve = faithfulness_curve(subject, pairs, scores, sizes="mib", prune=False)
     assert curve.fractions == FRACTIONS
     assert curve.sizes == curve.pruned_sizes == tuple(int(f * graph.n_edges) for f in FRACTIONS)
     result = Result(graph=graph, scores=scores)
     one_by_one = [faithfulness(subject, pairs, [result.circuit(edges=n)])[0] for n in curve.sizes]
     assert curve.faithfulness == pytest.approx(one_by_one)
-    pruned = graphcircuits.faithfulness_curve(subject, pairs, result)
+    pruned = graphcircuits.faithfulness_curve(subject, pairs, result, sizes="mib")
     assert pruned.sizes == curve.sizes
     assert pruned.pruned_sizes[-1] == graph.n_edges
     assert (
@@ -137,7 +137,7 @@ def test_log_sizes_run_from_one_edge_to_all(layers: int) -> None:
     subject, pairs = task(n_layers=layers)
     n = subject.graph.n_edges
     scores = torch.randn(n, generator=torch.Generator().manual_seed(0)).double()
-    curve = faithfulness_curve(subject, pairs, scores, sizes="log")
+    curve = faithfulness_curve(subject, pairs, scores, crossings=())
     ratio = n ** (1 / (LOG_SIZES - 1))
     assert curve.sizes == tuple(sorted({round(ratio**step) for step in range(LOG_SIZES)}))
     assert (curve.sizes[0], curve.sizes[-1], curve.faithfulness[-1]) == (1, n, 1.0)
@@ -187,7 +187,7 @@ def test_the_curve_of_an_additive_subject_climbs_by_shares() -> None:
         expected.append(reached)
     sizes = [*range(len(expected)), subject.graph.n_edges]
     expected.append(1.0)
-    curve = faithfulness_curve(subject, pairs, scores, sizes=sizes)
+    curve = faithfulness_curve(subject, pairs, scores, by="loss", sizes=sizes)
     assert curve.faithfulness == pytest.approx(expected)
     assert all(a <= b + 1e-12 for a, b in itertools.pairwise(curve.faithfulness))
     assert curve.pruned_sizes == (0, 1, 1, 3, 3, 5, 5, 7, 7, 9, subject.graph.n_edges)
