@@ -56,8 +56,8 @@ By = Annotated[
     typer.Option(
         "--by",
         help="What faithfulness is measured by: output (how near a circuit comes to the subject's "
-        "own output; also if left out, but at MIB's sizes) or loss (that of the task, as MIB has "
-        "it, which a circuit can win at).",
+        "own output) or loss (that of the task, as MIB has it, which a circuit can win at). If "
+        "left out, output; at MIB's sizes, loss.",
     ),
 ]
 PairsArgument = Annotated[

@@ -36,6 +36,7 @@ import torch
 from graphcircuits import __version__, methods
 from graphcircuits.commands.options import options_by_method
 from graphcircuits.compare.measure import measure
+from graphcircuits.compare.runs import CURVE_REVISION
 from graphcircuits.evaluation.curves import evaluate
 from graphcircuits.io.store import StoreError, content_hash, read_json, write_json
 from graphcircuits.subject.files import save_transformer
@@ -215,6 +216,7 @@ def run(store: Path, models: Path | None, settings: Settings) -> Iterator[tuple[
             "device": settings.device.partition(":")[0],
             "dtype": settings.dtype,
             "package": __version__,
+            "curve_revision": CURVE_REVISION,
             "prompts": content_hash(found.clean, found.corrupted, fresh.clean, fresh.corrupted),
         }
         known = _read(unit.path(store)) or {}
@@ -239,8 +241,8 @@ def run(store: Path, models: Path | None, settings: Settings) -> Iterator[tuple[
             "command": _command(),
         }
         write_json(unit.path(store), about | machine | record)
-        area = record["curves"]["mib"]["cmd"]
-        yield unit, f"CMD {area:.3f}, {record['seconds']:.2f} s"
+        area, needed = record["curves"]["mib"]["cmd"], record["curves"]["log"]["edges_for"]["0.9"]
+        yield unit, f"CMD {area:.3f}, {needed:,} edges keep 0.9, {record['seconds']:.2f} s"
 
 
 def _run(

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
+from statistics import geometric_mean, mean
 from typing import Any
 
 from graphcircuits.drawing.curves import Points, panels_figure
@@ -20,6 +20,7 @@ from graphcircuits.drawing.library import save_figure
 from graphcircuits.evaluation.text_tables import csv_text
 from graphcircuits.io.files import write_atomic
 from graphcircuits.io.store import StoreError, read_json
+from graphcircuits.result.curve import CROSSINGS
 
 TITLES = {
     "smollm2": "SmolLM2-135M-Instruct",
@@ -66,24 +67,44 @@ class Column:
     value: Callable[[Mapping[str, Any]], float | None]
     digits: int
     best: Callable[[Sequence[float]], float] | None
+    mean: Callable[[Sequence[float]], float] = mean
+    """Over tasks."""
+
+
+def _needed(share: float) -> Column:
+    return Column(
+        f"edges_for_{share:g}",
+        f"Edges that keep {share:g} of the output (smaller is better; geometric mean)",
+        lambda u: u["curves"]["log"]["edges_for"][f"{share:g}"],
+        0,
+        min,
+        geometric_mean,
+    )
 
 
 NUMBERS = (
+    *map(_needed, CROSSINGS),
+    Column(
+        "log_area",
+        "Log area, by output (smaller is better)",
+        lambda u: u["curves"]["log"]["log_area"],
+        3,
+        min,
+    ),
     Column(
         "cmd_mib",
-        "CMD, MIB's sizes (smaller is better)",
+        "CMD, MIB's sizes, by loss (smaller is better)",
         lambda u: u["curves"]["mib"]["cmd"],
         3,
         min,
     ),
     Column(
         "cpr_mib",
-        "CPR, MIB's sizes (larger is better)",
+        "CPR, MIB's sizes, by loss (larger is better)",
         lambda u: u["curves"]["mib"]["cpr"],
         3,
         max,
     ),
-    Column("cmd_log", "CMD, log-spaced sizes", lambda u: u["curves"]["log"]["cmd"], 3, min),
     Column("seconds", "Seconds of the method", lambda u: u["seconds"], 2, None),
     Column(
         "memory_mib",
@@ -182,7 +203,9 @@ def page(models: Sequence[Model], methods: Sequence[str], *, figure: str, data: 
         "How faithful the circuits are that methods find in language models nobody here trained: "
         "the best edges stay, all others are corrupted, and faithfulness is the part of the gap "
         "between the corrupted and the whole model that is closed ([evaluate.md](../evaluate.md)). "
-        "Circuits are judged on prompts that no method saw.",
+        "Circuits are judged on prompts that no method saw. CMD and CPR are MIB's, by the loss of "
+        "the task; all else, and the figure, is by output: how near a circuit comes to the model's "
+        "own output.",
         f"Made by {_commands(units)}, in "
         f"{' and '.join(_distinct(u['dtype'] for u in units))}, with graphcircuits "
         f"{first['package']}, PyTorch {first['torch']} and Python {first['python']}. "
@@ -246,7 +269,7 @@ def _numbers(model: Model, methods: Sequence[str], number: Column) -> str:
         units = [model.units[task].get(method) for task in model.tasks]
         row = [None if unit is None else number.value(unit) for unit in units]
         known = [value for value in row if value is not None]
-        values[method] = [*row, mean(known) if known and len(known) == len(row) else None]
+        values[method] = [*row, number.mean(known) if known and len(known) == len(row) else None]
     columns = list(zip(*values.values(), strict=True))
     rows = [
         [method, *(_cell(v, column, number) for v, column in zip(row, columns, strict=True))]

@@ -72,7 +72,7 @@ def test_it_gets_closer_to_faithful(case: tuple[Transformer, Pairs, Tensor]) -> 
     assert (found.steps, found.stopped) == (15, False)
     assert torch.equal(found.scores.sort().values, scores.sort().values)
     for told, ranking in ((found.before, scores), (found.after, found.scores)):
-        curve = faithfulness_curve(subject, pairs, ranking, sizes=sizes)
+        curve = faithfulness_curve(subject, pairs, ranking, by="loss", sizes=sizes)
         assert told == pytest.approx(curve.cmd, rel=1e-5)
     assert found.describe() == (
         "refined in 15 steps: mean distance of faithfulness from 1 on these pairs "
@@ -223,7 +223,8 @@ def test_a_refined_result(case: tuple[Transformer, Pairs, Tensor]) -> None:
     assert torch.equal(found.scores, by_hand.scores)
     assert found.circuit() == propose(subject, pairs, found).circuit
     before, after = (
-        faithfulness_curve(subject, pairs, each, sizes="log").cmd for each in (plain, found)
+        faithfulness_curve(subject, pairs, each, by="loss", crossings=()).cmd
+        for each in (plain, found)
     )
     assert after < before
     assert gc.refine(subject, pairs, found, steps=1, keep=None).chosen is None

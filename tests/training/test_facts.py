@@ -152,7 +152,7 @@ def test_methods_are_compared_on_what_was_held_out(tmp_path: Any) -> None:
             "eap-ig": METHODS["eap-ig"](subject, load_case(example.case).pairs(4, seed=0)),
         }
         for name, own in scores.items():
-            cmd = faithfulness_curve(subject, fresh, own, sizes="log").cmd
+            cmd = faithfulness_curve(subject, fresh, own, by="loss", crossings=()).cmd
             rows.setdefault("cmd", {}).setdefault(name, []).append(cmd)
             area = auroc(own, example.circuit, "qkv")
             rows.setdefault("auroc", {}).setdefault(name, []).append(area)

@@ -85,8 +85,13 @@ def test_all_at_once(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         Path("store"), models, "one", language_models.Settings(options={})
     )
     found, fresh = (Pairs.load(folder / "ioi" / f"{name}.jsonl") for name in ("found", "fresh"))
-    curve = faithfulness_curve(subject, fresh, localize(subject, found, "eap"))
+    scores = localize(subject, found, "eap")
+    curve = faithfulness_curve(subject, fresh, scores, by="loss", sizes="mib")
     unit = json.loads((folder / "ioi" / "eap.json").read_text())
+    needed = faithfulness_curve(subject, fresh, scores).edges_for(0.9)
+    assert unit["curves"]["log"]["edges_for"]["0.9"] == needed
+    cells = page.split("## one")[1].split("### Edges that keep 0.9")[1].split("| eap | ")[1]
+    assert cells.split(" | ")[0].strip("*") == f"{needed:,}"
     assert unit["curves"]["mib"]["cmd"] == pytest.approx(curve.cmd, abs=1e-5)
     cells = page.split("## one")[1].split("### CMD, MIB")[1].split("| eap | ")[1]
     assert cells.split(" | ")[0].strip("*") == f"{unit['curves']['mib']['cmd']:.3f}"
