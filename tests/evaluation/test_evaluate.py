@@ -1,7 +1,9 @@
 """Faithfulness against one run at a time, exact subjects and MIB's areas."""
 
 import itertools
-from collections.abc import Callable
+import math
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +15,20 @@ import graphcircuits
 from graphcircuits.circuit import Circuit
 from graphcircuits.engine.masked import ablated_writers, masked_logits
 from graphcircuits.engine.relaxed import LOG_SIZES
-from graphcircuits.evaluation.evaluate import FRACTIONS, faithfulness, faithfulness_curve
+from graphcircuits.evaluation.evaluate import (
+    CLOSE,
+    FRACTIONS,
+    CircuitRuns,
+    faithfulness,
+    faithfulness_curve,
+    log_sizes,
+)
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.result.curve import FaithfulnessCurve
+from graphcircuits.result.curve import CROSSINGS, MEASURES, FaithfulnessCurve
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
-from tests.subjects import make_subject, make_tokens
+from tests.subjects import SOME, make_subject, make_tokens
 
 
 def task(loss_name: str = "kl", **options: Any) -> tuple[Any, Pairs]:
@@ -50,13 +59,197 @@ def test_a_curve_computed_by_hand() -> None:
     assert straight.cpr + straight.cmd == pytest.approx(1 - 0.001)
 
 
+def curve_of(sizes: Sequence[int], values: Sequence[float]) -> FaithfulnessCurve:
+    return FaithfulnessCurve(n_edges=sizes[-1], sizes=sizes, faithfulness=values, n_pairs=1)
+
+
+def test_edges_for_passes_over_a_lucky_crossing() -> None:
+    curve = curve_of((1, 2, 4, 8, 16), (0.95, 0.3, 0.92, 0.9, 0.99))
+    assert [curve.edges_for(share) for share in (0.3, 0.9, 0.95, 1.0)] == [1, 4, 16, None]
+    assert curve.crossings == {"0.8": 4, "0.9": 4, "0.95": 16}
+    for share in (0.0, 1.1):
+        with pytest.raises(ValueError, match=f"above 0 and at most 1, got {share}"):
+            curve.edges_for(share)
+
+
+def test_the_log_area_by_hand() -> None:
+    # In steps of one and three octaves, means .75 and .25; beyond 0 and 1 nothing counts.
+    for values in ((0.0, 0.5, 1.0), (-3.0, 0.5, 7.0)):
+        assert curve_of((1, 2, 16), values).log_area == pytest.approx((0.75 + 3 * 0.25) / 4)
+        # No edge has no place on the axis.
+        assert curve_of((0, 1, 2, 16), (0.0, *values)).log_area == pytest.approx(0.375)
+    with pytest.raises(ValueError, match=r"log_area needs two sizes above 0, got \(0, 4\)"):
+        _ = curve_of((0, 4), (0.0, 1.0)).log_area
+    assert curve_of((0, 4), (0.0, 1.0)).areas == {"log_area": None, "cpr": 0.5, "cmd": 0.5}
+
+
+@pytest.mark.parametrize("by", MEASURES)
 @pytest.mark.parametrize("ablation", ["corrupted", "zero", "mean"])
 @pytest.mark.parametrize("loss_name", ["kl", "cross-entropy"])
-def test_all_and_nothing(loss_name: str, ablation: str) -> None:
+def test_all_and_nothing(loss_name: str, ablation: str, by: str) -> None:
     subject, pairs = task(loss_name)
     whole = Circuit.from_names(subject.graph, subject.graph.edge_names)
-    found = faithfulness(subject, pairs, [whole, whole - whole], ablation=ablation)
+    found = faithfulness(subject, pairs, [whole, whole - whole], by=by, ablation=ablation)
     assert found == pytest.approx([1.0, 0.0])
+
+
+# By output
+
+
+@pytest.mark.parametrize("outputs", [None, 1])
+@pytest.mark.parametrize("architecture", SOME)
+def test_by_output_all_is_one_nothing_zero_and_none_is_more(
+    architecture: str, outputs: int | None
+) -> None:
+    """Distributions and, with a single output, numbers; whatever the loss of the pairs is."""
+    number = {} if outputs is None else {"d_vocab_out": 1, "tied_unembedding": False}
+    subject = make_subject(architecture=architecture, **number)
+    clean, corrupted = make_tokens(subject, seed=1), make_tokens(subject, seed=2)
+    pairs = Pairs(
+        clean=clean,
+        corrupted=corrupted,
+        scored=torch.ones_like(clean, dtype=torch.bool),
+        loss_name="l1" if outputs else "cross-entropy",
+        targets=torch.full(clean.shape, 9.0) if outputs else torch.zeros_like(clean),
+    )
+    graph, generator = subject.graph, torch.Generator().manual_seed(0)
+    masks = (
+        torch.rand(6, graph.n_edges, generator=generator) < torch.linspace(0.4, 0.98, 6)[:, None]
+    )
+    masks = torch.cat([torch.ones_like(masks[:1]), torch.zeros_like(masks[:1]), masks])
+    found = faithfulness(subject, pairs, [Circuit.from_mask(graph, mask) for mask in masks])
+    assert found[:2] == pytest.approx([1.0, 0.0])
+    assert all(value <= 1 for value in found[2:])
+    assert len({round(value, 6) for value in found}) > 3
+
+
+def test_by_output_is_the_divergence_enumerated() -> None:
+    """Position by position and answer by answer, from plain runs with masks in float64."""
+    subject, pairs = task("cross-entropy")
+    assert subject.weights["W_E"].dtype == torch.float64
+    pairs.scored[0, :3] = False
+    pairs.scored[2, 4] = False
+    graph, generator = subject.graph, torch.Generator().manual_seed(0)
+    masks = torch.rand(3, graph.n_edges, generator=generator) < 0.8
+    masks = torch.cat([torch.zeros_like(masks[:1]), masks])
+    cut = subject.run(pairs.corrupted).writers
+    clean, runs = (
+        subject.logits(pairs.clean),
+        masked_logits(subject, pairs.clean, masks.double(), cut),
+    )
+
+    def distribution(logits: Tensor) -> list[float]:
+        powers = [math.exp(x) for x in logits.tolist()]
+        return [x / sum(powers) for x in powers]
+
+    def divergence(run: Tensor) -> float:
+        by_prompt = []
+        for prompt, scored in enumerate(pairs.scored):
+            terms = []
+            for at in scored.nonzero().flatten().tolist():
+                of_all, of_circuit = (distribution(x[prompt, at]) for x in (clean, run))
+                both = zip(of_all, of_circuit, strict=True)
+                terms.append(sum(p * math.log(p / q) for p, q in both))
+            by_prompt.append(statistics.mean(terms))
+        return statistics.mean(by_prompt)
+
+    nothing, *others = map(divergence, runs)
+    circuits = [Circuit.from_mask(graph, mask) for mask in masks[1:]]
+    expected = [1 - one / nothing for one in others]
+    assert faithfulness(subject, pairs, circuits) == pytest.approx(expected, abs=1e-9)
+
+
+def test_by_output_of_numbers_is_their_distance() -> None:
+    subject = make_subject(d_vocab_out=1)
+    clean, corrupted = make_tokens(subject, seed=1), make_tokens(subject, seed=2)
+    scored = torch.ones_like(clean, dtype=torch.bool)
+    far = torch.full(clean.shape, 9.0, dtype=torch.float64)
+    pairs = Pairs(clean=clean, corrupted=corrupted, scored=scored, loss_name="l1", targets=far)
+    circuit = Circuit.from_names(subject.graph, ["input->m0", "m0->m1", "m1->logits"])
+    cut = subject.run(corrupted).writers
+    run = masked_logits(subject, clean, circuit.mask.double(), cut)
+    whole, nothing = subject.logits(clean), subject.logits(corrupted)
+    expected = 1 - float((run - whole).abs().mean() / (nothing - whole).abs().mean())
+    assert faithfulness(subject, pairs, [circuit]) == [pytest.approx(expected)]
+    # By the loss it is another number.
+    assert abs(faithfulness(subject, pairs, [circuit], by="loss")[0] - expected) > 1e-3
+
+
+def test_a_ranking_that_overshoots_is_caught_by_output() -> None:
+    """One head works against the answer. A ranking by logit difference puts it last, and its best
+    edges answer five times as surely as the subject does, which is not what the subject says."""
+    plain, pairs, shares = additive()
+    weights, against = dict(plain.weights), "a0.h2"
+    turned = weights["W_O"].clone()
+    turned[0, 2] *= -0.8 * (1 - shares[against]) / shares[against]
+    subject = Transformer(plain.config, weights | {"W_O": turned})
+    scores = torch.full((subject.graph.n_edges,), -1.0, dtype=torch.float64)
+    for name, share in shares.items():
+        path = [f"input->{name}<v>", f"{name}->logits"] if name[0] == "a" else [f"{name}->logits"]
+        scores[subject.graph.edge_indices(path)] = -0.5 if name == against else share
+    sizes = [*range(1, subject.graph.n_edges + 1)]
+    by_loss, by_output = (
+        faithfulness_curve(subject, pairs, scores, by=by, sizes=sizes) for by in MEASURES[::-1]
+    )
+    without = 8  # those of input and three heads, and the silent MLP's
+    assert by_loss.faithfulness[without - 1] == pytest.approx(5)
+    assert by_output.faithfulness[without - 1] < 0
+    lost, kept = by_loss.edges_for(0.9), by_output.edges_for(0.9)
+    assert lost is not None
+    assert kept is not None
+    assert lost < without < kept == without + 2
+
+
+class KnownRuns(CircuitRuns):
+    """Runs whose faithfulness follows from the number of edges alone."""
+
+    def __call__(self, circuits: Sequence[Circuit]) -> list[float]:
+        return [self.value(len(circuit)) for circuit in circuits]
+
+    def value(self, size: int) -> float:
+        return min(1.0, (size / 300) ** 0.5)
+
+
+class DippingRuns(KnownRuns):
+    """With a range of sizes that keep less than some smaller ones."""
+
+    def value(self, size: int) -> float:
+        return 0.1 if 150 <= size < 190 else super().value(size)
+
+
+@pytest.mark.parametrize("kind", [KnownRuns, DippingRuns])
+def test_sizes_around_crossings_give_edges_for_to_a_twentieth(kind: type[KnownRuns]) -> None:
+    subject, pairs = task(n_layers=5)
+    n_edges = subject.graph.n_edges
+    scores = torch.randn(n_edges, generator=torch.Generator().manual_seed(0)).double()
+    result = Result(graph=subject.graph, scores=scores)
+    runs = kind(subject, pairs)
+    curve = runs.curve(result, log_sizes(n_edges), prune=False, crossings=CROSSINGS)
+    brute = runs.curve(result, range(1, n_edges + 1), prune=False)
+    for share in CROSSINGS:
+        exact, found = brute.edges_for(share), curve.edges_for(share)
+        assert exact is not None
+        assert found is not None
+        assert exact <= found <= max(exact, (1 + CLOSE) * exact)
+    # The grid, and few more: a crossing lies between two of its sizes.
+    assert set(log_sizes(n_edges)) <= set(curve.sizes)
+    assert len(curve.sizes) < len(log_sizes(n_edges)) + 5 * len(CROSSINGS)
+
+
+def test_no_size_of_a_curve_is_far_below_what_a_crossing_takes() -> None:
+    """On true runs, where faithfulness goes up and down: brute force over all sizes never needs
+    fewer edges than the curve says, but for a twentieth."""
+    subject, pairs = task(n_layers=1)
+    n_edges = subject.graph.n_edges
+    for seed in range(3):
+        scores = torch.randn(n_edges, generator=torch.Generator().manual_seed(seed)).double()
+        brute = faithfulness_curve(subject, pairs, scores, sizes=range(1, n_edges + 1))
+        curve = faithfulness_curve(subject, pairs, scores)
+        for share in CROSSINGS:
+            exact, found = brute.edges_for(share), curve.edges_for(share)
+            assert exact is not None
+            assert found is not None
+            assert found <= max(exact, (1 + CLOSE) * exact)
 
 
 def test_faithfulness_is_the_closed_part_of_the_gap() -> None:
