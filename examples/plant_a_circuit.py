@@ -128,14 +128,13 @@ natural = case.train("natural", seed=0, rows=64, check_every=50).subject
 
 def edges_needed(subject, method="eap-ig"):
     scores = gc.localize(subject, pairs, method)
-    curve = gc.faithfulness_curve(subject, fresh, scores, sizes="log")
-    return next(k for k, f in zip(curve.sizes, curve.faithfulness, strict=True) if f > 0.9)
+    return gc.faithfulness_curve(subject, fresh, scores).edges_for(0.9)
 
 
 (planted_there,) = gc.faithfulness(natural, fresh, [case.circuit])
 print("planted: ", edges_needed(subject), "of", subject.graph.n_edges, "edges")
 print("natural: ", edges_needed(natural), "of", natural.graph.n_edges, "edges")
-print(f"the planted circuit in the natural model keeps {abs(planted_there):.2f}")
+print(f"the planted circuit in the natural model keeps {planted_there:.2f}")
 
 # %% [markdown]
 # Planted circuits are small and clean; a model that nobody told where to compute uses most of what

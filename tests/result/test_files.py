@@ -17,7 +17,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.store import StoreError, save_artifact
 from graphcircuits.methods import localize
 from graphcircuits.result.curve import FaithfulnessCurve
-from graphcircuits.result.files import ABOUT, _hash, signless
+from graphcircuits.result.files import ABOUT, signless
 from graphcircuits.result.result import Result
 from tests.damage import limits, nested, rehashed_result
 
@@ -226,10 +226,10 @@ def test_curves_of_files_from_before_are_by_loss(tmp_path: Path) -> None:
     saved = json.loads(path.read_text())
     block = saved["graphcircuits"]
     assert block["curve"].pop("by") == "output"
-    path.write_text(json.dumps(saved | {"graphcircuits": block | {"sha256": _hash(saved)}}))
+    path.write_text(json.dumps(rehashed_result(saved)))
     assert Result.load(path).curve == replace(curve, by="loss")
     block["curve"]["by"] = "taste"
-    path.write_text(json.dumps(saved | {"graphcircuits": block | {"sha256": _hash(saved)}}))
+    path.write_text(json.dumps(rehashed_result(saved)))
     with pytest.raises(ValueError, match="measured by one of output, loss, got 'taste'"):
         Result.load(path)
 
