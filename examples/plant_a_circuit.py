@@ -134,7 +134,7 @@ def edges_needed(subject, method="eap-ig"):
 (planted_there,) = gc.faithfulness(natural, fresh, [case.circuit])
 print("planted: ", edges_needed(subject), "of", subject.graph.n_edges, "edges")
 print("natural: ", edges_needed(natural), "of", natural.graph.n_edges, "edges")
-print(f"the planted circuit in the natural model keeps {planted_there:.2f}")
+print(f"the planted circuit in the natural model keeps {abs(planted_there):.2f}")
 
 # %% [markdown]
 # Planted circuits are small and clean; a model that nobody told where to compute uses most of what
