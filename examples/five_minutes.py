@@ -90,15 +90,17 @@ result.plot(circuit=found, truth=case.circuit)
 # ## Without the truth
 #
 # For a model of your own nobody knows the circuit. What can always be asked: if only these edges
-# carry the clean prompt, and all others the corrupted one, how much of the behaviour is left? 1 is
-# all of it, 0 none. The curve asks it for the best edges at growing numbers of them.
+# carry the clean prompt, and all others the corrupted one, how near does the output come to the
+# model's own? 1 is the same, 0 no nearer than with every edge corrupted. The curve asks it for the
+# best edges at growing numbers of them, and `edges_for(0.9)` is how many it takes to keep 0.9.
 
 # %%
-curve = gc.faithfulness_curve(subject, fresh, result, sizes="log")
+curve = gc.faithfulness_curve(subject, fresh, result)
 
 for size, value in zip(curve.sizes, curve.faithfulness, strict=True):
     if size <= 26:
         print(f"{size:3} edges keep {value:5.2f}")
+print(f"{curve.edges_for(0.9)} edges are enough for 0.9")
 
 # %%
 curve.plot()
@@ -106,19 +108,20 @@ curve.plot()
 # %% [markdown]
 # ## Another method beside it
 #
-# Every method has the same signature, so the same lines compare them. `cmd` is the area between the
-# curve and 1: smaller is better. `acdc` removes edges one after the other, `nap` scores components
-# and gives their scores to all their edges, `random` is the floor.
+# Every method has the same signature, so the same lines compare them. `log_area` is what is missing
+# to 1, on average over sizes in equal ratios: smaller is better. `acdc` removes edges one after the
+# other, `nap` scores components and gives their scores to all their edges, `random` is the floor.
 
 # %%
 results = {
     name: gc.localize(subject, pairs, name) for name in ("gcl", "eap-ig", "acdc", "nap", "random")
 }
 
-print("method   AUROC    CMD")
+print("method   AUROC  edges for 0.9  log area")
 for name, one in results.items():
-    area = gc.faithfulness_curve(subject, fresh, one, sizes="log").cmd
-    print(f"{name:8} {gc.auroc(one, case.circuit):5.3f}  {area:5.3f}")
+    curve = gc.faithfulness_curve(subject, fresh, one)
+    needed, area = curve.edges_for(0.9), curve.log_area
+    print(f"{name:8} {gc.auroc(one, case.circuit):5.3f}  {needed:13}  {area:8.3f}")
 
 # %% [markdown]
 # One case is an anecdote, and this one was chosen because it is easy to look at. [Results of all

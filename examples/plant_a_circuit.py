@@ -128,8 +128,7 @@ natural = case.train("natural", seed=0, rows=64, check_every=50).subject
 
 def edges_needed(subject, method="eap-ig"):
     scores = gc.localize(subject, pairs, method)
-    curve = gc.faithfulness_curve(subject, fresh, scores, sizes="log")
-    return next(k for k, f in zip(curve.sizes, curve.faithfulness, strict=True) if f > 0.9)
+    return gc.faithfulness_curve(subject, fresh, scores).edges_for(0.9)
 
 
 (planted_there,) = gc.faithfulness(natural, fresh, [case.circuit])

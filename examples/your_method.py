@@ -90,8 +90,9 @@ def either_end(subject, pairs, *, weight=1.0):
 
 result = gc.localize(subject, pairs, either_end)
 for name, one in (("eap", packaged), ("either_end", result)):
-    curve = gc.faithfulness_curve(subject, case.pairs(64, seed=1), one, sizes="log")
-    print(f"{name:10} AUROC {gc.auroc(one, case.circuit):.3f}  CMD {curve.cmd:.3f}")
+    curve = gc.faithfulness_curve(subject, case.pairs(64, seed=1), one)
+    needed = f"{curve.edges_for(0.9)} edges keep 0.9"
+    print(f"{name:10} AUROC {gc.auroc(one, case.circuit):.3f}  {needed}")
 result.top(5)
 
 # %% [markdown]
@@ -105,10 +106,11 @@ result.top(5)
 cases = ["ib-3", "ib-4", "ib-13", "ib-18", "ib-19", "ib-21"]
 report = gc.bench(["gcl", "eap-ig", "eap", either_end, "random"], cases, n_pairs=32)
 
-print("method       AUROC: min  median    CMD   best on")
+print("method       AUROC: min  median   edges for 0.9   best on")
 for row in report.rows():
     low, _, median, _, _ = row.summary.quantiles
-    print(f"{row.method:12}     {low:.3f}   {median:.3f}  {row.cmd:.3f}  {row.wins:4.1f} cases")
+    figures = f"{low:.3f}   {median:.3f}  {row.needed:14.1f}"
+    print(f"{row.method:12}     {figures}  {row.wins:4.1f} cases")
 
 # %%
 report.plot()

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from graphcircuits.cases.random_programs import random_ids
     from graphcircuits.circuit import Circuit
     from graphcircuits.compare.bench import bench
+    from graphcircuits.evaluation.auroc import auroc
     from graphcircuits.evaluation.curves import evaluate
-    from graphcircuits.evaluation.evaluate import auroc, faithfulness, faithfulness_curve
+    from graphcircuits.evaluation.evaluate import faithfulness, faithfulness_curve
     from graphcircuits.evaluation.localize import localize, refine
     from graphcircuits.graph import ComponentGraph
     from graphcircuits.methods import METHODS
@@ -79,7 +80,7 @@ _EXPORTS = {
     "Result": "graphcircuits.result.result",
     "Transformer": "graphcircuits.subject.transformer",
     "TransformerConfig": "graphcircuits.subject.transformer",
-    "auroc": "graphcircuits.evaluation.evaluate",
+    "auroc": "graphcircuits.evaluation.auroc",
     "bench": "graphcircuits.compare.bench",
     "case_ids": "graphcircuits.cases",
     "compile_program": "graphcircuits.rasp.compile",

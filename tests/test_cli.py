@@ -14,7 +14,7 @@ import graphcircuits as gc
 from graphcircuits import cli, methods
 from graphcircuits.cases import case_ids, load_case
 from graphcircuits.commands.output import parse_options
-from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.evaluation.auroc import auroc
 from graphcircuits.result.result import Result
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.files import save_transformer

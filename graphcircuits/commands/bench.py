@@ -11,6 +11,7 @@ import typer
 from graphcircuits.commands import checks
 from graphcircuits.commands.options import (
     RETRIES,
+    By,
     Device,
     MethodOptions,
     Precision,
@@ -52,7 +53,7 @@ def bench(
         str,
         typer.Option(
             help="How the subjects were trained: planted, public, or natural, on the task alone; "
-            "of natural ones no circuit is known, and CMD is compared."
+            "of natural ones no circuit is known, and curves of faithfulness are compared."
         ),
     ] = "planted",
     subjects: Annotated[
@@ -79,6 +80,7 @@ def bench(
         str | None,
         typer.Option(help="By head (official, also if left out), or with q, k, v apart: qkv."),
     ] = None,
+    by: By = None,
     option: MethodOptions = None,
     out: Annotated[Path, typer.Option(help="Folder of the results, tables and plot.")] = Path(
         "bench"
@@ -104,7 +106,8 @@ def bench(
     dtype: Precision = "float32",
     as_json: Json = False,
 ) -> None:
-    """Compare methods on many subjects: AUROC where the circuit is known, CMD, time and memory.
+    """Compare methods on many subjects: AUROC where the circuit is known, how many edges keep 0.9,
+    areas of faithfulness, time and memory.
 
     Results that are already in the folder are used again, so an interrupted bench goes on where it
     was; those of a method whose revision has changed since are computed again.
@@ -119,7 +122,8 @@ def bench(
         usual_methods,
     )
     from graphcircuits.drawing.library import SUFFIXES, missing_library, save_figure
-    from graphcircuits.evaluation.evaluate import LEVELS
+    from graphcircuits.evaluation.auroc import LEVELS
+    from graphcircuits.result.curve import MEASURES
 
     checks.refuse(
         checks.in_range("--seeds", seeds, 1, checks.MOST_SEEDS),
@@ -128,6 +132,7 @@ def bench(
         checks.one_of("--fleet", fleet, FLEETS),
         checks.one_of("--labels", labels, LABELINGS),
         checks.one_of("--level", level, LEVELS),
+        checks.one_of("--by", by, MEASURES),
         _idle_labels(fleet, labels, level),
         []
         if subjects is None or subjects.is_dir()
@@ -151,6 +156,7 @@ def bench(
         n_pairs=pairs,
         labels=labels or DEFAULT_LABELS,
         level=level or "head",
+        by=by or "output",
         options=options_by_method(option or [], listed),
         device=device,
         dtype=dtype,
@@ -247,7 +253,7 @@ def _show(report: "Report") -> None:
     from graphcircuits.compare import figures
 
     labels = f"AUROC ({report.config.labels} labels, {report.config.level} level)"
-    say(f"{report.title}, {labels if report.has_truth else 'CMD'}")
+    say(f"{report.title}, {labels if report.has_truth else 'log area'}")
     if report.worked_out:
         names = ", ".join(report.worked_out)
         say(f"labels worked out, their published lists not being at hand: {names}")

@@ -7,7 +7,16 @@ import typer
 
 from graphcircuits.commands import checks
 from graphcircuits.commands.inputs import SubjectWords
-from graphcircuits.commands.options import Device, Draw, Dtype, Model, PairsFile, TaskName, Words
+from graphcircuits.commands.options import (
+    By,
+    Device,
+    Draw,
+    Dtype,
+    Model,
+    PairsFile,
+    TaskName,
+    Words,
+)
 from graphcircuits.commands.output import Json, print_json, print_table, save, say
 from graphcircuits.commands.programs import is_case, split_name
 from graphcircuits.commands.progress import late_progress
@@ -16,7 +25,7 @@ if TYPE_CHECKING:
     from graphcircuits.evaluation.curves import Evaluation
     from graphcircuits.result.result import Result
 
-SIZES = ("mib", "log", "both")
+SIZES = ("log", "mib", "both")
 
 
 def evaluate(
@@ -41,11 +50,12 @@ def evaluate(
             "prompts are others than those they were found on."
         ),
     ] = None,
+    by: By = None,
     sizes: Annotated[
         str,
         typer.Option(
-            help="mib (ten parts of all edges, as on MIB's leaderboard), log (from one edge to all "
-            "in equal ratios), both, or numbers of edges with commas between."
+            help="log (from one edge to all in equal ratios), mib (ten parts of all edges, by the "
+            "loss, as on MIB's leaderboard), both, or numbers of edges with commas between."
         ),
     ] = "both",
     device: Device = "cpu",
@@ -59,10 +69,11 @@ def evaluate(
 ) -> None:
     """Say how much of the behaviour the best edges of results keep, all other edges corrupted.
 
-    Prompts are drawn afresh. Faithfulness is 1 where the circuit alone does as well as the whole
-    subject, 0 where it does as badly as with every edge corrupted. Results of one subject are
-    compared side by side: CPR is the area under a curve (larger is better), CMD its distance from 1
-    (smaller is better).
+    Prompts are drawn afresh. Faithfulness is 1 where the circuit alone does as the whole subject,
+    0 where it does as badly as with every edge corrupted. Results of one subject are compared side
+    by side: how many of the best edges it takes to keep 0.8, 0.9 and 0.95 and the area above the
+    curve over log sizes (smaller is better), and MIB's areas: CPR, under the curve (larger is
+    better), and CMD, its distance from 1 (smaller is better).
     """
     import warnings
     from dataclasses import replace
@@ -70,6 +81,7 @@ def evaluate(
     from graphcircuits.drawing.library import SUFFIXES as PLOTS
     from graphcircuits.drawing.library import missing_library
     from graphcircuits.evaluation import curves
+    from graphcircuits.result.curve import MEASURES
     from graphcircuits.result.result import Result
     from graphcircuits.task.accuracy import LEAST_RIGHT, OftenWrong, wrong_text
 
@@ -89,6 +101,7 @@ def evaluate(
         _problems(files, subjects),
         ["--pairs-file goes with --model"] if pairs_file is not None and model is None else [],
         given.problems(),
+        checks.one_of("--by", by, MEASURES),
         checks.suffix("--out", out, *curves.SUFFIXES),
         checks.suffix("--plot", plot, *PLOTS),
         [] if plot is None else missing_library("--plot"),
@@ -110,6 +123,7 @@ def evaluate(
                 inputs.subject,
                 inputs.pairs,
                 dict(zip(curves.file_names(files), loaded, strict=True)),
+                by=by,
                 sizes=counts,
                 progress=bar.follow(step),
             )
@@ -168,8 +182,6 @@ def _named_case(results: "list[Result]") -> str:
 
 
 def _show(evaluation: "Evaluation") -> None:
-    from graphcircuits.evaluation.curves import GRIDS
-
     say(": ".join(text for text in (evaluation.subject, evaluation.task) if text))
     right = evaluation.right
     share = "" if right is None else f", the subject is right on {right:.0%} of them"
@@ -178,7 +190,7 @@ def _show(evaluation: "Evaluation") -> None:
         say(note)
     for grid in evaluation.grids:
         say("")
-        say(f"faithfulness, {GRIDS[grid]}")
+        say(evaluation.heading(grid))
         header, cells = evaluation.rows(grid)
         print_table(header, cells, numbers=len(header))
     for sentence in evaluation.circuits():

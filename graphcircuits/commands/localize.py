@@ -149,7 +149,7 @@ def localize(
     compared with it.
     """
     from graphcircuits.cases.architectures import ARCHITECTURES
-    from graphcircuits.evaluation.evaluate import LEVELS
+    from graphcircuits.evaluation.auroc import LEVELS
     from graphcircuits.evaluation.proposal import LARGE
     from graphcircuits.fleets.recipes import FLEETS
     from graphcircuits.result.result import SUFFIXES

@@ -51,6 +51,15 @@ Draw = Annotated[int, typer.Option(help="Prompt pairs to draw for a case, a prog
 Precision = Annotated[
     str, typer.Option(help="float64, float32, bfloat16 or float16, to compute in.")
 ]
+By = Annotated[
+    str | None,
+    typer.Option(
+        "--by",
+        help="What faithfulness is measured by: output (how near a circuit comes to the subject's "
+        "own output) or loss (that of the task, as MIB has it, which a circuit can win at). If "
+        "left out, output; at MIB's sizes, loss.",
+    ),
+]
 PairsArgument = Annotated[
     Path | None,
     typer.Argument(help="Prompt pairs, .csv or .jsonl; a case or program draws its own without."),

@@ -24,6 +24,7 @@ def bench(
     fleet: str = "planted",
     labels: str = DEFAULT_LABELS,
     level: str = "head",
+    by: str = "output",
     options: Mapping[str, Mapping[str, Any]] | None = None,
     device: str = "cpu",
     out: str | Path | None = None,
@@ -40,9 +41,10 @@ def bench(
         seeds: How many; each draws prompts and seeds the methods.
         n_pairs: Prompt pairs that a method sees; as many others are for the curve of faithfulness.
         fleet: How the subjects were trained: planted, public, or natural, which have no known
-            circuit, so that CMD is compared.
+            circuit, so that curves of faithfulness are compared.
         labels: Which edges count as true: complete, interpbench or paper.
         level: "head", or "qkv" for edges with q, k and v apart.
+        by: What faithfulness is measured by, "output" or "loss", as in `faithfulness`.
         options: Options of a method by its name, such as `{"eap-ig": {"steps": 10}}`.
         device: Where subjects are run.
         out: A folder of finished runs; those of the package's methods are not computed again.
@@ -68,6 +70,7 @@ def bench(
         n_pairs=n_pairs,
         labels=labels,
         level=level,
+        by=by,
         options=options or {},
         device=device,
     )

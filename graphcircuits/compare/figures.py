@@ -1,7 +1,7 @@
 """The rows of a bench as people read them: cells, CSV, LaTeX, and a box plot.
 
-They have quantiles of AUROC where circuits are known, and of CMD where they are not: two kinds of
-table.
+They have quantiles of AUROC where circuits are known, and of `log_area` where they are not: two
+kinds of table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from graphcircuits.drawing.curves import KEEP
 from graphcircuits.drawing.library import STYLE, need_library, plain
 from graphcircuits.evaluation.text_tables import csv_text, latex_table, markdown_table, with_spread
 
@@ -18,10 +19,14 @@ if TYPE_CHECKING:
 
 QUANTILES = ("min", "q1", "median", "q3", "max")
 _START, _END = ("Method", "Min.", "Q1", "Median", "Q3", "Max."), ("Seconds", "Memory")
-HEADER = (*_START, "AUPRC", "P@size", "CPR", "CMD", *_END)
+_EDGES = f"Edges {KEEP:g}"
+HEADER = (*_START, "AUPRC", "P@size", _EDGES, "CPR", "CMD", *_END)
 """Of a table that begins with AUROC."""
-CMD_HEADER = (*_START, "Mean", "CPR", "Wins", *_END)
-"""Of a table that begins with CMD."""
+AREA_HEADER = (*_START, "Mean", _EDGES, "CPR", "CMD", "Wins", *_END)
+"""Of a table that begins with `log_area`."""
+NAMES = {"auroc": "AUROC", "log_area": "log area"}
+COLUMNS = {"precision": "precision_at_size", "needed": f"edges_for_{KEEP:g}"}
+"""What figures are called in CSV files, where it is not their name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,19 +74,23 @@ class Row:
 
     method: str
     summary: Summary
-    """Quantiles of AUROC, or of CMD where no circuit is known."""
+    """Quantiles of AUROC, or of `log_area` where no circuit is known."""
     case_means: tuple[float, ...]
     """The same of every case, seeds averaged."""
     auprc: float | None
     """Median over cases; None where no circuit is known."""
     precision: float | None
     """At the true size, which makes it the recall as well; median over cases, or None."""
+    needed: float
+    """Best edges that keep KEEP, geometric mean over cases."""
+    log_area: float
+    """Mean over cases."""
     cpr: float
     """Mean over cases."""
     cmd: float
     """Mean over cases."""
     wins: float
-    """Cases on which its CMD is the smallest; methods that tie share a case."""
+    """Cases on which its `log_area` is the smallest; methods that tie share a case."""
     seconds: float
     """Median wall time of a case."""
     peak_bytes: int | None
@@ -104,20 +113,24 @@ class Breakdown:
 
 def header(rows: Sequence[Row]) -> tuple[str, ...]:
     """The columns of a table of these rows."""
-    return CMD_HEADER if rows and rows[0].auprc is None else HEADER
+    return AREA_HEADER if rows and rows[0].auprc is None else HEADER
 
 
 def cells(row: Row, *, plus_minus: str = " ± ") -> list[str]:
     """The cells of a row under its header."""
     summary = row.summary
     if row.auprc is None or row.precision is None:
-        middle = [f"{row.cmd:.3f}", f"{row.cpr:.3f}", f"{row.wins:.1f}"]
+        before, after = [row.log_area], [f"{row.wins:.1f}"]
     else:
-        middle = [f"{value:.3f}" for value in (row.auprc, row.precision, row.cpr, row.cmd)]
+        before, after = [row.auprc, row.precision], []
+    areas = [f"{row.cpr:.3f}", f"{row.cmd:.3f}"]
     return [
         row.method,
         *with_spread(summary.quantiles, summary.spread, plus_minus),
-        *middle,
+        *(f"{value:.3f}" for value in before),
+        f"{row.needed:,.1f}",
+        *areas,
+        *after,
         f"{row.seconds:.3g}",
         "" if row.peak_bytes is None else f"{row.peak_bytes / 2**20:.0f} MiB",
     ]
@@ -137,15 +150,16 @@ def to_csv(rows: Sequence[Row]) -> str:
     """Numbers in full, one line per method."""
     deviations = [f"{name}_std" for name in QUANTILES]
     names = ["method", "measure", "cases", "seeds", *QUANTILES, *deviations]
-    more = ["auprc", "precision_at_size", "cpr", "cmd", "wins", "seconds", "peak_bytes"]
+    more = ["auprc", *COLUMNS.values(), "log_area", "cpr", "cmd", "wins", "seconds", "peak_bytes"]
     lines: list[list[object]] = [[*names, *more]]
     for row in rows:
-        summary, measure = row.summary, "cmd" if row.auprc is None else "auroc"
+        summary, measure = row.summary, "log_area" if row.auprc is None else "auroc"
         numbers = [*summary.quantiles, *(summary.spread or [""] * 5)]
         truth = [_blank(row.auprc), _blank(row.precision)]
-        cost = [row.cpr, row.cmd, row.wins, row.seconds, _blank(row.peak_bytes)]
+        areas = [row.needed, row.log_area, row.cpr, row.cmd, row.wins]
+        cost = [row.seconds, _blank(row.peak_bytes)]
         about = [row.method, measure, summary.n_cases, summary.n_seeds]
-        lines.append([*about, *numbers, *truth, *cost])
+        lines.append([*about, *numbers, *truth, *areas, *cost])
     return csv_text(lines)
 
 
@@ -191,7 +205,7 @@ def row_figure(rows: Sequence[Row], *, title: str) -> "Figure":
         names = [plain(row.method.replace("-", "-\n").replace("+", "\n+")) for row in rows]
         axes.set_xticks(range(1, len(rows) + 1), names, fontsize=7.5)
         axes.tick_params(axis="y", labelsize=8)
-        axes.set_ylabel("Edge AUROC" if is_auroc else "CMD, smaller is better", fontsize=9)
+        axes.set_ylabel("Edge AUROC" if is_auroc else "Log area, smaller is better", fontsize=9)
         if is_auroc:
             axes.set_ylim(-0.02, 1.03)
         axes.grid(axis="y", color="#e4e4e8", linewidth=0.6)

@@ -1,14 +1,14 @@
 """What the runs of a bench come to: rows, tables, text and a plot.
 
 Where a circuit is known, every run is compared with the labels, and AUROC is summarized as the
-paper does; where none is, CMD is in the same way.
+paper does; where none is, `log_area` is in the same way.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import mean, median
+from statistics import geometric_mean, mean, median
 from typing import TYPE_CHECKING, Any
 
 from graphcircuits.cases import case_ids, load_case
@@ -17,8 +17,9 @@ from graphcircuits.cases.orders import Order
 from graphcircuits.compare import figures
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import BenchConfig, Unit
+from graphcircuits.drawing.curves import KEEP
 from graphcircuits.drawing.library import known_suffix, save_figure
-from graphcircuits.evaluation.evaluate import auprc, auroc, precision_recall
+from graphcircuits.evaluation.auroc import auprc, auroc, precision_recall
 from graphcircuits.evaluation.text_tables import csv_text, markdown_table
 from graphcircuits.io.files import write_atomic
 from graphcircuits.methods import FLOORS
@@ -92,7 +93,11 @@ class Report:
 
     @cached_property
     def scores(self) -> list[tuple[BenchRun, dict[str, float]]]:
-        """Every run with its CPR and CMD, and before them what is compared with a known circuit."""
+        """Every run with the figures of its curve, and before them what is compared with a known
+        circuit.
+
+        `needed` are the best edges that keep KEEP; all edges keep everything.
+        """
         graphs = {run.case: run.graph for run in self.runs if self.has_truth}
         truths = {id: self.config.truth(self.units[id], graph) for id, graph in graphs.items()}
         scores = []
@@ -105,7 +110,10 @@ class Report:
                     "auprc": auprc(*compared),
                     "precision": precision_recall(*compared)[0],
                 }
-            scores.append((run, record | {"cpr": run.curve.cpr, "cmd": run.curve.cmd}))
+            curve = run.curve
+            needed = float(curve.edges_for(KEEP) or curve.n_edges)
+            areas = {"log_area": curve.log_area, "cpr": curve.cpr, "cmd": curve.cmd}
+            scores.append((run, record | {"needed": needed} | areas))
         return scores
 
     def by_case(self, name: str, method: str) -> ByCase:
@@ -122,7 +130,7 @@ class Report:
         """One row per method, the best first; methods without any run have none.
 
         The best has the highest median AUROC, of equal ones the highest mean, or where no circuit
-        is known the lowest mean CMD.
+        is known the lowest mean `log_area`.
         """
         wins = self.wins()
         rows = []
@@ -134,7 +142,8 @@ class Report:
             seconds: dict[str, list[float]] = {}
             for run in runs:
                 seconds.setdefault(run.case, []).append(run.seconds)
-            main = self.by_case("auroc" if self.has_truth else "cmd", method)
+            main = self.by_case("auroc" if self.has_truth else "log_area", method)
+            needed = self.by_case("needed", method).values()
             rows.append(
                 figures.Row(
                     method=method,
@@ -142,6 +151,8 @@ class Report:
                     case_means=means(main),
                     auprc=self._median("auprc", method),
                     precision=self._median("precision", method),
+                    needed=geometric_mean([geometric_mean(x.values()) for x in needed]),
+                    log_area=mean(means(self.by_case("log_area", method))),
                     cpr=mean(means(self.by_case("cpr", method))),
                     cmd=mean(means(self.by_case("cmd", method))),
                     wins=wins[method],
@@ -150,7 +161,7 @@ class Report:
                 )
             )
         if not self.has_truth:
-            return sorted(rows, key=lambda row: row.cmd)
+            return sorted(rows, key=lambda row: row.log_area)
         good = {row.method: (row.summary.quantiles[2], mean(row.case_means)) for row in rows}
         return sorted(rows, key=lambda row: good[row.method], reverse=True)
 
@@ -158,14 +169,14 @@ class Report:
         return median(means(self.by_case(name, method))) if self.has_truth else None
 
     def wins(self) -> dict[str, float]:
-        """On how many subjects a method's CMD is the smallest; methods that tie share a subject."""
-        cmd: dict[str, dict[str, float]] = {case: {} for case in self.units}
+        """On how many subjects a method's `log_area` is the smallest; ties share a subject."""
+        areas: dict[str, dict[str, float]] = {case: {} for case in self.units}
         for method in self.config.methods:
-            values = self.by_case("cmd", method)
+            values = self.by_case("log_area", method)
             for case, value in zip(values, means(values), strict=True):
-                cmd[case][method] = value
+                areas[case][method] = value
         wins = dict.fromkeys(self.config.methods, 0.0)
-        for by_method in cmd.values():
+        for by_method in areas.values():
             best = min(by_method.values())
             first = [method for method, value in by_method.items() if value == best]
             for method in first:
@@ -181,11 +192,11 @@ class Report:
             names = sorted(set(groups.values()))
             if len(names) < 2:
                 continue
-            for measure in ("auroc", "cmd") if self.has_truth else ("cmd",):
+            for measure in ("auroc", "log_area") if self.has_truth else ("log_area",):
                 by_method = {method: self.by_case(measure, method) for method in order}
                 breakdowns.append(
                     figures.Breakdown(
-                        title=f"Mean {measure.upper()} by {grouping}",
+                        title=f"Mean {figures.NAMES[measure]} by {grouping}",
                         sizes={name: list(groups.values()).count(name) for name in names},
                         means={
                             method: _group_means(values, groups)
@@ -211,14 +222,14 @@ class Report:
     def case_csv(self) -> str:
         """One line per run, in the order of the runs; numbers have six digits."""
         about = ["case", "fleet", "architecture", "method", "seed", "layers", "edges"]
-        measured = ["auroc", "auprc", "precision", "cpr", "cmd"]
-        named = ["precision_at_size" if name == "precision" else name for name in measured]
-        lines: list[list[object]] = [[*about, *named, "seconds", "peak_bytes"]]
+        measured = ["auroc", "auprc", "precision", "needed", "log_area", "cpr", "cmd"]
+        named = [figures.COLUMNS.get(name, name) for name in measured]
+        lines: list[list[object]] = [[*about, *named, "by", "seconds", "peak_bytes"]]
         for run, record in self.scores:
             order, graph = self.units[run.case].order, run.graph
             peak = "" if run.peak_bytes is None else run.peak_bytes
             which = [run.case, order.fleet, order.architecture, run.method, run.seed]
-            numbers = [*(record.get(name, "") for name in measured), run.seconds]
+            numbers = [*(record.get(name, "") for name in measured), run.curve.by, run.seconds]
             digits = [f"{x:.6g}" if isinstance(x, float) else x for x in numbers]
             lines.append([*which, graph.n_layers, graph.n_edges, *digits, peak])
         return csv_text(lines)
@@ -254,8 +265,10 @@ class Report:
             "± the standard deviation over seeds"
         )
         areas = (
-            "CMD is the area between 1 and the faithfulness of the best edges, CPR that under it, "
-            "over log-spaced numbers of edges, on prompts that the method has not seen"
+            f"Faithfulness of the best edges is by {config.by}, on prompts that the method has not "
+            f"seen. Edges {KEEP:g} is how many of them keep {KEEP:g} for good, log area the mean "
+            "of 1 - faithfulness over log sizes; over the share of edges, CMD is the area between "
+            "faithfulness and 1, CPR that under it"
         )
         if self.has_truth:
             by_rule = ", ".join(self.worked_out)
@@ -263,12 +276,14 @@ class Report:
             return (
                 f"Labels `{config.labels}`{labels}, level `{config.level}`, {counts}. "
                 f"AUROC {spread}. AUPRC, precision at the true size and seconds are medians over "
-                f"{one}s, CPR and CMD means, memory is the largest. {areas}.{self._floors()}"
+                f"{one}s, CPR and CMD means, Edges {KEEP:g} geometric means, memory is the "
+                f"largest. {areas}.{self._floors()}"
             )
         return (
-            f"No circuit is known; {counts}. {areas}. The table has CMD, smaller is better, "
-            f"{spread}; then its mean, the mean CPR, and on how many {one}s a method's CMD is the "
-            f"smallest, ties shared. Seconds are medians over {one}s, memory is the largest."
+            f"No circuit is known; {counts}. {areas}. The table has log area, smaller is better, "
+            f"{spread}; then its mean, the geometric mean of Edges {KEEP:g}, mean CPR and CMD, and "
+            f"on how many {one}s a method's log area is the smallest, ties shared. Seconds are "
+            f"medians over {one}s, memory is the largest."
             f"{self._floors()}"
         )
 
@@ -289,6 +304,7 @@ class Report:
             "labels": config.labels if labelled else None,
             "worked_out": self.worked_out,
             "level": config.level if labelled else None,
+            "by": config.by,
             "cases": list(config.cases),
             "methods": [asdict(row) for row in self.rows()],
             "breakdowns": [asdict(breakdown) for breakdown in self.breakdowns()],

@@ -2,13 +2,13 @@
 
 1. `run` goes through subjects, seeds and methods, in this process, in several, or on a cluster. A
    seed draws the prompts of a case and, mixed with the case, seeds the method. Each run ends with
-   the curve of faithfulness of its best edges (CPR, CMD), on prompts of another seed.
+   the curve of faithfulness of its best edges, on prompts of another seed.
 2. Each run is a JSON file, written whole or not at all, and named after what it depends on:
    subject, prompts, options, seed, the files of the method, and revision numbers. So a bench that
    was stopped goes on where it was; a file that is damaged or belongs to another run is computed
    again. It holds the scores: other labels or another level need no new run, and a curve that was
-   measured by other code is measured again without the method. Nothing tells whether a user's
-   function is still the same, so its runs are not stored.
+   measured by other code, or by loss instead of output, is measured again without the method.
+   Nothing tells whether a user's function is still the same, so its runs are not stored.
 
 Why revision numbers: a hash of the code would throw away days of runs for a changed comment. A
 method has its `revision`, what all methods share has `SHARED_REVISION`, the curve has
@@ -50,7 +50,7 @@ FRESH = 2**31
 """Between the seed of the prompts that a method sees and of those that its scores are judged on."""
 SHARED_REVISION = 1
 """Raised when code that all methods share changes their scores: subjects, engine, pairs, paths."""
-CURVE_REVISION = 1
+CURVE_REVISION = 2
 """Raised when faithfulness curves come out differently."""
 
 
@@ -205,10 +205,11 @@ def _run_method(
             "peak_bytes": measured.peak_bytes,
         }
     scores = torch.tensor(stored["scores"], dtype=torch.float64)
-    judged_by = content_hash(inputs.unseen, CURVE_REVISION, SHARED_REVISION)
-    curve = _stored_curve(stored.get("curve"), judged_by, graph.n_edges, len(inputs.unseen))
+    judged_by = content_hash(inputs.unseen, config.by, CURVE_REVISION, SHARED_REVISION)
+    about = {"n_edges": graph.n_edges, "n_pairs": len(inputs.unseen), "by": config.by}
+    curve = _stored_curve(stored.get("curve"), judged_by, **about)
     if curve is None:
-        curve = faithfulness_curve(subject, inputs.unseen, scores, sizes="log")
+        curve = faithfulness_curve(subject, inputs.unseen, scores, by=config.by)
         if file is not None:
             record = {
                 "sizes": curve.sizes,
@@ -300,19 +301,24 @@ def _is_whole(meta: Mapping[str, Any], n_edges: int) -> bool:
 
 
 def _stored_curve(
-    record: object, judged_by: str, n_edges: int, n_pairs: int
+    record: object, judged_by: str, *, n_edges: int, **about: Any
 ) -> FaithfulnessCurve | None:
     """The curve that a run left; None where there is none of these prompts and revisions."""
     if not isinstance(record, Mapping) or record.get("judged_by") != judged_by:
         return None
     columns = [record.get(name) for name in ("sizes", "kept", "faithfulness")]
-    n_sizes = len(log_sizes(n_edges))
-    if not all(_are_numbers(column, n_sizes) for column in columns):
+    if not all(_are_numbers(column) for column in columns):
         return None
     sizes, pruned, values = (tuple(column) for column in columns if column is not None)
-    return FaithfulnessCurve(
-        n_edges=n_edges, sizes=sizes, pruned_sizes=pruned, faithfulness=values, n_pairs=n_pairs
-    )
+    # Near crossings there are more sizes than these.
+    if not {*log_sizes(n_edges)} <= {*sizes} or len(pruned) != len(sizes):
+        return None
+    try:
+        return FaithfulnessCurve(
+            n_edges=n_edges, sizes=sizes, pruned_sizes=pruned, faithfulness=values, **about
+        )
+    except ValueError:
+        return None
 
 
 def _are_numbers(values: object, count: int | None = None) -> bool:

@@ -20,7 +20,7 @@ from graphcircuits.cases.orders import Order, shipped_orders
 from graphcircuits.cases.recognize import shipped_ids
 from graphcircuits.cases.relations import POOLS, pool_cases
 from graphcircuits.circuit import Circuit
-from graphcircuits.evaluation.evaluate import LEVELS, auroc
+from graphcircuits.evaluation.auroc import LEVELS, auroc
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods import (
     ALONG_PATHS,
@@ -33,6 +33,7 @@ from graphcircuits.methods import (
     options_of,
 )
 from graphcircuits.methods.method import known
+from graphcircuits.result.curve import MEASURES
 from graphcircuits.subject.files import load_transformer
 from graphcircuits.subject.transformer import Transformer
 
@@ -242,6 +243,8 @@ class BenchConfig:
     """Prompt pairs of a case."""
     labels: str = DEFAULT_LABELS
     level: str = "head"
+    by: str = "output"
+    """What faithfulness is measured by, as in `faithfulness`."""
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Options of a method, by its name, that differ from their defaults."""
     device: str = "cpu"
@@ -260,7 +263,7 @@ class BenchConfig:
                 problems.append(f"{name} must be distinct, at least one, got {list(values)}")
         if self.n_pairs < 1:
             problems.append(f"n_pairs must be at least 1, got {self.n_pairs}")
-        for name, words in (("labels", LABELINGS), ("level", LEVELS)):
+        for name, words in (("labels", LABELINGS), ("level", LEVELS), ("by", MEASURES)):
             if getattr(self, name) not in words:
                 problems.append(
                     f"{name} must be one of {', '.join(words)}, got {getattr(self, name)!r}"

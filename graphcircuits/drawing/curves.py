@@ -2,8 +2,8 @@
 
 Sizes are on a logarithmic axis, which has no zero, so circuits of no edge are left out. Points are
 the sizes that were measured; the dotted line is at 1, where the circuit does as well as the whole
-subject. The legend says both. In panels, colours follow the order of the names, so that one legend
-serves all.
+subject. A curve alone has a dashed line at KEEP, and a mark at the size that takes. The legend says
+so. In panels, colours follow the order of the names, so that one legend serves all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 LOWEST, HIGHEST = -0.25, 1.35
 """The range of the axis that panels side by side draw: a curve may leave it far on either side."""
+KEEP = 0.9
+"""The share of the behaviour that a line is drawn at: what proposed circuits keep."""
 ONE = "1: as good as the whole subject"
 POINT = "size that was measured"
 
@@ -28,9 +30,11 @@ def curve_figure(
     sizes: Sequence[int],
     faithfulness: Sequence[float],
     *,
+    by: str,
+    enough: int | None = None,
     ax: "Axes | None" = None,
 ) -> "Figure":
-    """Draw it on `ax`, or on a figure of its own."""
+    """Draw it on `ax`, or on a figure of its own; `enough` edges keep KEEP."""
     need_library("plot()")
     from matplotlib.figure import Figure
 
@@ -47,10 +51,14 @@ def curve_figure(
         figure, axes = parent, ax
     draw_curve(axes, sizes, faithfulness, color=COLOURS[0], label="faithfulness of the best edges")
     frame(axes)
+    if enough:
+        words = f"{enough:,} edges keep {KEEP:g}"
+        axes.axhline(KEEP, color=FAINT, linewidth=0.7, linestyle="dashed")
+        axes.plot([enough], [KEEP], color=COLOURS[1], linestyle="", marker="D", label=words)
     low, high = min(faithfulness), max(faithfulness)
     axes.set_ylim(min(-0.05, low - 0.05), max(1.1, high + 0.05))
     axes.set_xlabel("edges in the circuit", fontsize=8)
-    axes.set_ylabel("faithfulness", fontsize=8)
+    axes.set_ylabel(f"faithfulness by {by}", fontsize=8)
     axes.legend(fontsize=7, frameon=True, framealpha=0.85, edgecolor="none")
     return figure
 

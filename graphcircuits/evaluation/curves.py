@@ -1,12 +1,13 @@
 """Several results of one subject side by side: how faithful their best edges are on given pairs.
 
-Sizes come in grids: MIB's (Mueller et al. 2025), ten shares of all edges, which CPR and CMD are
-published on, and a log-spaced one, which shows differences between circuits of a few edges. On a
-small graph several of MIB's sizes are the same; the notes say so. An `Evaluation` also says on
-which share of the prompts the subject is right: the circuit of a task that it does not do means
-little.
+Sizes come in grids: a log-spaced one, by output, which says how many edges it takes to keep a share
+of what the subject puts out, and MIB's (Mueller et al. 2025), ten shares of all edges, by the loss
+of the task, which CPR and CMD are published on. On a small graph several of MIB's sizes are the
+same; the notes say so. An `Evaluation` also says on which share of the prompts the subject is
+right: the circuit of a task that it does not do means little.
 """
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from graphcircuits.evaluation.proposal import fresh_seed
 from graphcircuits.evaluation.text_tables import csv_text, markdown_table
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.files import write_atomic, write_json
-from graphcircuits.result.curve import FaithfulnessCurve
+from graphcircuits.result.curve import CROSSINGS, FaithfulnessCurve
 from graphcircuits.result.files import ungrouped
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
@@ -42,8 +43,8 @@ from graphcircuits.task.fresh import shared_prompts
 from graphcircuits.task.pairs import Pairs
 
 GRIDS = {
-    "mib": "MIB's sizes, parts of all edges",
     "log": "log-spaced sizes",
+    "mib": "MIB's sizes, parts of all edges",
     "given": "the sizes that were given",
 }
 SUFFIXES = (".json", ".csv", ".md")
@@ -69,6 +70,8 @@ class Evaluation:
     graph: ComponentGraph
     results: tuple[EvaluatedResult, ...]
     n_pairs: int
+    by: str
+    """What faithfulness is measured by, but at MIB's sizes; curves have their own `by`."""
     right: float | None
     """Share of the prompts on which the subject is right; None where they name no answers."""
     notes: tuple[str, ...] = ()
@@ -82,27 +85,38 @@ class Evaluation:
     def grids(self) -> tuple[str, ...]:
         return tuple(self.results[0].curves)
 
+    def heading(self, grid: str) -> str:
+        """What the curves of a grid are."""
+        return f"faithfulness by {self.results[0].curves[grid].by}, {GRIDS[grid]}"
+
     def rows(self, grid: str) -> tuple[list[str], list[list[str]]]:
-        """Header and cells for one grid: a row per size, then CPR and CMD; a column per result."""
+        """Header and cells for one grid: a row per size, then figures; a column per result.
+
+        Sizes are those that all results have: near a crossing each has more of its own.
+        """
         curves = [result.curves[grid] for result in self.results]
-        first = curves[0]
         header = ["part", "edges", *(result.name for result in self.results)]
-        # By MIB's count, in which the best edges of all results are equally many.
-        sizes = mib_sizes(ungrouped(self.graph)[0].n_edges) if grid == "mib" else first.sizes
+        # By MIB's count the best edges of all results are equally many.
+        n_edges = ungrouped(self.graph)[0].n_edges if grid == "mib" else self.graph.n_edges
+        at = [dict(zip(curve.fractions, curve.faithfulness, strict=True)) for curve in curves]
         cells = [
-            [f"{100 * fraction:.3g}%", f"{size:,}", *(shown(c.faithfulness[n], 3) for c in curves)]
-            for n, (fraction, size) in enumerate(zip(first.fractions, sizes, strict=True))
+            [
+                f"{100 * fraction:.3g}%",
+                f"{math.floor(fraction * n_edges + 1e-9):,}",
+                *(shown(values[fraction], 3) for values in at),
+            ]
+            for fraction in curves[0].fractions
+            if all(fraction in values for values in at)
         ]
-        if len(first.sizes) > 1:
-            cells.append(["CPR", "", *(f"{curve.cpr:.3f}" for curve in curves)])
-            cells.append(["CMD", "", *(f"{curve.cmd:.3f}" for curve in curves)])
+        figures = [_figures(curve, grid) for curve in curves]
+        cells += [[name, "", *(one[name] for one in figures)] for name in figures[0]]
         return header, cells
 
     def circuits(self) -> list[str]:
         """A sentence for each result that comes with a circuit."""
         return [
             f"{result.name}: the {result.circuit[0]:,} edges marked in the file keep "
-            f"{shown(result.circuit[1])} of the behaviour"
+            f"{shown(result.circuit[1])} of the {self.by}"
             for result in self.results
             if result.circuit is not None
         ]
@@ -111,8 +125,9 @@ class Evaluation:
         """One table per grid, and the notes, as Markdown."""
         blocks = []
         for grid in self.grids:
+            heading = self.heading(grid)
             table = markdown_table(*self.rows(grid), left=0)
-            blocks += [f"Faithfulness, {GRIDS[grid]}:", table]
+            blocks += [f"{heading[0].upper()}{heading[1:]}:", table]
         sentences = [*self.circuits(), *self.notes]
         blocks += [sentence[0].upper() + sentence[1:] + "." for sentence in sentences]
         return "\n\n".join(blocks) + "\n"
@@ -128,6 +143,7 @@ class Evaluation:
             "edges": graph.n_edges,
             "pairs": self.n_pairs,
             "seed": self.seed,
+            "by": self.by,
             "right": self.right,
             "notes": list(self.notes),
             "results": [_record(result) for result in self.results],
@@ -135,15 +151,17 @@ class Evaluation:
 
     def to_csv(self) -> str:
         """One line per result, grid and size; the areas stand on each line of their curve."""
-        lines: list[list[object]] = [
-            ["result", "method", "sizes", "part", "edges", "kept", "faithfulness", "cpr", "cmd"]
-        ]
+        about = ["result", "method", "sizes", "by", "part", "edges", "kept", "faithfulness"]
+        needed = [f"edges_for_{share:g}" for share in CROSSINGS]
+        lines: list[list[object]] = [[*about, *needed, "log_area", "cpr", "cmd"]]
         for result in self.results:
             for grid, curve in result.curves.items():
                 columns = (curve.fractions, curve.sizes, curve.pruned_sizes, curve.faithfulness)
                 points = zip(*columns, strict=True)
-                areas = ["" if area is None else area for area in curve.areas.values()]
-                lines += [[result.name, result.method, grid, *point, *areas] for point in points]
+                known = [*curve.crossings.values(), *curve.areas.values()]
+                figures = ["" if figure is None else figure for figure in known]
+                which = [result.name, result.method, grid, curve.by]
+                lines += [[*which, *point, *figures] for point in points]
         return csv_text(lines)
 
     def save(self, path: str | Path) -> None:
@@ -162,7 +180,7 @@ class Evaluation:
         """Draw the curves, one panel per grid: `.svg`, `.png` or `.pdf`."""
         known_suffix(path)
         panels = {
-            GRIDS[grid]: {
+            self.heading(grid): {
                 result.name: (result.curves[grid].sizes, result.curves[grid].faithfulness)
                 for result in self.results
             }
@@ -170,6 +188,24 @@ class Evaluation:
         }
         title = ", ".join(text for text in (self.subject, self.task) if text)
         save_figure(panels_figure(panels, title=title), path)
+
+
+def _figures(curve: FaithfulnessCurve, grid: str) -> dict[str, str]:
+    """What a table says below the sizes, by the first cell of the row, - where it is not known.
+
+    MIB's ten sizes are too far apart to say how many edges it takes.
+    """
+    if len(curve.sizes) < 2:
+        return {}
+    areas = curve.areas
+    figures: dict[str, float | None] = {"CPR": areas["cpr"], "CMD": areas["cmd"]}
+    if grid != "mib":
+        needed = {f"edges for {share}": size for share, size in curve.crossings.items()}
+        figures = {**needed, "log area": areas["log_area"], **figures}
+    return {
+        name: "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
+        for name, value in figures.items()
+    }
 
 
 def _record(result: EvaluatedResult) -> dict[str, Any]:
@@ -182,6 +218,8 @@ def _record(result: EvaluatedResult) -> dict[str, Any]:
         "circuit": circuit,
         "curves": {
             grid: {
+                "by": curve.by,
+                "edges_for": curve.crossings,
                 **curve.areas,
                 "fractions": list(curve.fractions),
                 "sizes": list(curve.sizes),
@@ -198,6 +236,7 @@ def evaluate(
     pairs: Pairs,
     results: Result | str | Path | Sequence[Result | str | Path] | Mapping[str, Result],
     *,
+    by: str | None = None,
     sizes: str | Sequence[int] = "both",
     ablation: str = "corrupted",
     progress: Callable[[int, int], None] | None = None,
@@ -211,7 +250,9 @@ def evaluate(
         pairs: Prompt pairs, which should be others than those the results were found on.
         results: Results, files of them, or results by name; without a name they go by their file
             or method.
-        sizes: "mib", "log", "both", or growing numbers of edges, as in `faithfulness_curve`.
+        by: "output", the subject's own output, or "loss", the loss of the pairs, as in
+            `faithfulness`. By default output, and loss at MIB's sizes, whose areas MIB publishes.
+        sizes: "log", "mib", "both", or growing numbers of edges, as in `faithfulness_curve`.
         ablation: What cut edges carry, as in `faithfulness`.
         progress: Called with the number of results that are done, and of all.
 
@@ -236,15 +277,18 @@ def evaluate(
         wrong = wrong_text(right, len(pairs))
         warnings.warn(wrong, OftenWrong, stacklevel=2)
         notes.append(wrong.rstrip("."))
+    runs = CircuitRuns(subject, pairs, ablation, by=by or "output")
+    at_mib = runs if by else CircuitRuns(subject, pairs, ablation, by="loss")
     evaluated = []
     for name, result in named.items():
-        evaluated.append(_evaluated(name, result, subject, pairs, sizes, ablation))
+        evaluated.append(_evaluated(name, result, sizes, runs, at_mib))
         if progress is not None:
             progress(len(evaluated), len(named))
     return Evaluation(
         graph=subject.graph,
         results=tuple(evaluated),
         n_pairs=len(pairs),
+        by=runs.by,
         right=right,
         notes=tuple(notes),
         subject=title,
@@ -255,21 +299,21 @@ def evaluate(
 def _evaluated(
     name: str,
     result: Result,
-    subject: Transformer,
-    pairs: Pairs,
     sizes: str | Sequence[int],
-    ablation: str,
+    runs: CircuitRuns,
+    at_mib: CircuitRuns,
 ) -> EvaluatedResult:
-    """All circuits of a result in one go: the grids share several."""
-    runs, grids = CircuitRuns(subject, pairs, ablation), size_grids(sizes, result)
-    all_sizes = sorted({size for grid in grids.values() for size in grid})
-    circuits = [result.circuit(edges=size, prune=True) for size in all_sizes]
-    values = runs([*circuits, *([] if result.chosen is None else [result.chosen])])
+    """The curves of a result, those at MIB's sizes by runs of their own, and its circuit."""
+    curves = {}
+    for grid, counts in size_grids(sizes, result).items():
+        measured, near = at_mib if grid == "mib" else runs, CROSSINGS if grid == "log" else ()
+        curves[grid] = measured.curve(result, counts, grid=grid, crossings=near)
+    chosen = result.chosen
     return EvaluatedResult(
         name=name,
         method=result.method,
-        curves={grid: runs.curve(result, counts, grid=grid) for grid, counts in grids.items()},
-        circuit=None if result.chosen is None else (len(result.chosen), values[-1]),
+        curves=curves,
+        circuit=None if chosen is None else (len(chosen), runs([chosen])[0]),
     )
 
 

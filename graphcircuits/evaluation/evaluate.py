@@ -1,16 +1,13 @@
-"""How good scores are: against a known circuit, and by ablation on any pairs.
+"""How faithful circuits are: their edges carry the clean run's values, all others those of another.
 
-Against a circuit they are compared at head level (the official InterpBench reading) or with q, k
-and v apart. Ties are never broken: they get half or shared credit.
+`faithfulness` measures circuits, `faithfulness_curve` the best edges of a ranking at growing sizes.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, get_args
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -21,128 +18,17 @@ from graphcircuits.engine.circuits import CutRun, circuit_logits
 from graphcircuits.engine.masked import ABLATIONS
 from graphcircuits.engine.memory import Footprint, at_once, explained
 from graphcircuits.engine.relaxed import log_sizes
-from graphcircuits.result.curve import MEASURES, FaithfulnessCurve
+from graphcircuits.result.curve import CROSSINGS, MEASURES, FaithfulnessCurve
 from graphcircuits.result.result import Result
 from graphcircuits.subject.states import Trace
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
-Level = Literal["head", "qkv"]
-LEVELS: tuple[str, ...] = get_args(Level)
 FRACTIONS = (*PARTS, 1.0)
 """MIB's circuit sizes, as shares of all edges."""
-CROSSINGS = (0.8, 0.9, 0.95)
-"""Shares of the behaviour for which curves say how many edges it takes."""
+OVERFLOW = "compute in float32 or bfloat16, whose numbers reach further than those of float16."
 CLOSE = 0.05
 """How near sizes lie to each other around a crossing, as a ratio."""
-
-Scores = Result | Float[Tensor, " edge"]
-
-
-# Against a known circuit
-
-
-def auroc(scores: Scores, circuit: Circuit, level: str = "head") -> float:
-    """The chance that an edge of the circuit outscores one outside it; a tie counts one half.
-
-    Args:
-        scores: A result, or one score for each edge of the circuit's graph.
-        circuit: The true circuit.
-        level: "head", where the best of q, k and v counts and `input->logits` is left out, or
-            "qkv", which compares every edge.
-
-    Returns:
-        The area under the ROC curve, computed exactly from ranks: 1 is a perfect ranking, 0.5 what
-        chance gives.
-
-    Raises:
-        ValueError: If the circuit has none or all of the edges.
-
-    Example:
-        `gc.auroc(gc.localize(case.subject(), case.pairs(64)), case.circuit)`
-
-    Reference:
-        Gupta et al. 2024, "InterpBench", whose official reading is the level "head".
-    """
-    values, truth = _items(scores, circuit, level)
-    _, group, sizes = values.unique(return_inverse=True, return_counts=True)
-    # Tied items share the mean of their ranks. All sums stay below 2^53, so they are exact.
-    mean_rank = sizes.cumsum(0).double() - (sizes - 1) / 2
-    n_true = int(truth.sum())
-    n_false = len(truth) - n_true
-    wins = mean_rank[group][truth].sum() - n_true * (n_true + 1) / 2
-    return float(wins) / (n_true * n_false)
-
-
-def auprc(scores: Scores, circuit: Circuit, level: str = "head") -> float:
-    """Average precision: precision at every distinct score, weighted by the recall it adds."""
-    hits, taken = _cumulative(*_items(scores, circuit, level))
-    added = hits.diff(prepend=hits.new_zeros(1))
-    return float((added * hits / taken).sum() / hits[-1])
-
-
-def precision_recall(
-    scores: Scores, circuit: Circuit, level: str = "head", *, size: int | None = None
-) -> tuple[float, float]:
-    """Precision and recall of the `size` best edges, by default as many as the circuit has.
-
-    At the true size the two are equal. Where the cut falls into a tie, the expectation over the
-    orders of the tied edges is returned.
-    """
-    values, truth = _items(scores, circuit, level)
-    n_true = int(truth.sum())
-    size = n_true if size is None else size
-    if not 1 <= size <= len(values):
-        raise ValueError(f"size must be in 1..{len(values)}, got {size}.")
-    hits, taken = _cumulative(values, truth)
-    # Between two distinct scores the expected number of true edges grows linearly.
-    expected = float(np.interp(size, [0, *taken.tolist()], [0, *hits.tolist()]))
-    return expected / size, expected / n_true
-
-
-def _items(
-    scores: Scores, circuit: Circuit, level: str
-) -> tuple[Float[Tensor, " item"], Bool[Tensor, " item"]]:
-    """Scores in float64 and membership, of the edges that the level counts."""
-    graph = circuit.graph
-    if level not in LEVELS:
-        raise ValueError(f"level must be one of {', '.join(LEVELS)}, got {level!r}.")
-    if isinstance(scores, Result):
-        if scores.graph != graph:
-            raise ValueError(
-                f"the scores are of {scores.graph}, the circuit of {graph}; "
-                "bring it over with circuit.on(graph)."
-            )
-        scores = scores.scores
-    if scores.shape != (graph.n_edges,):
-        raise ValueError(
-            f"scores must be one number for each of {graph.n_edges} edges, "
-            f"got shape {tuple(scores.shape)}."
-        )
-    values, truth = scores.detach().to("cpu", torch.float64), circuit.mask
-    if level == "head":
-        values, truth = graph.promote(values), graph.promote(truth)
-    if values.isnan().any():
-        raise ValueError(f"scores must be numbers, got {int(values.isnan().sum())} NaN.")
-    n_true = int(truth.sum())
-    if n_true in (0, len(truth)):
-        raise ValueError(
-            f"the true circuit must have some and not all of the {len(truth)} edges at the "
-            f"{level} level, so that a ranking can be judged, got {n_true}."
-        )
-    return values, truth
-
-
-def _cumulative(
-    values: Float[Tensor, " item"], truth: Bool[Tensor, " item"]
-) -> tuple[Float[Tensor, " distinct"], Int[Tensor, " distinct"]]:
-    """True edges and edges that score at least so much, from the largest distinct score down."""
-    _, group, sizes = values.unique(return_inverse=True, return_counts=True)
-    true_sizes = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, group, truth.double())
-    return true_sizes.flip(0).cumsum(0), sizes.flip(0).cumsum(0)
-
-
-# By ablation
 
 
 def faithfulness(
@@ -195,7 +81,7 @@ def faithfulness(
 def faithfulness_curve(
     subject: Transformer,
     pairs: Pairs,
-    scores: Scores,
+    scores: Result | Float[Tensor, " edge"],
     *,
     by: str = "output",
     sizes: str | Sequence[int] = "log",
@@ -264,7 +150,7 @@ def size_grids(sizes: str | Sequence[int], result: Result) -> dict[str, list[int
     if isinstance(sizes, str):
         if sizes not in ("mib", "log", "both"):
             raise ValueError(f"sizes must be mib, log, both or numbers of edges, got {sizes!r}.")
-        names = ("mib", "log") if sizes == "both" else (sizes,)
+        names = ("log", "mib") if sizes == "both" else (sizes,)
         return {
             name: best_counts(result, FRACTIONS) if name == "mib" else log_sizes(n_edges)
             for name in names
@@ -342,8 +228,7 @@ class CircuitRuns:
                 bad = int((~losses.isfinite()).sum())
                 raise ValueError(
                     f"losses must be finite, {bad} of {len(losses)} circuits have one that is not: "
-                    "compute in float32 or bfloat16, whose numbers reach further than those of "
-                    "float16."
+                    f"{OVERFLOW}"
                 )
             self._losses.update(zip([everything, *new], losses.tolist(), strict=True))
         empty, clean = self._losses[nothing], self._losses[everything]
@@ -442,6 +327,9 @@ class CircuitRuns:
             shared = CutRun.of_mean(traced(batch, slice(1)) for batch in batches)
         for some in pairs.split(prompts):
             if some.needs_targets:
-                some = some.with_targets_from(subject.logits(some.clean))
+                output = subject.logits(some.clean)
+                if not output.isfinite().all():
+                    raise ValueError(f"the subject's own output must be finite: {OVERFLOW}")
+                some = some.with_targets_from(output)
             clean = some.loss_at_columns(traced(some.clean, some.columns).logits[None]).sum(-1)
             yield some, shared or CutRun.of_trace(traced(some.corrupted, some.columns)), clean

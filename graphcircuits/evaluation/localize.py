@@ -14,7 +14,7 @@ import torch
 
 from graphcircuits import methods
 from graphcircuits.circuit import Circuit
-from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.evaluation.auroc import auroc
 from graphcircuits.evaluation.proposal import (
     KEEP,
     LARGE,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from graphcircuits.drawing.curves import curve_figure
+from graphcircuits.drawing.curves import KEEP, curve_figure
 from graphcircuits.drawing.notebook import facts_html, framed, table_html
 from graphcircuits.io.files import short
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MEASURES = ("output", "loss")
 """By the distance from the subject's own output, or by the loss of the pairs, as MIB has it."""
+CROSSINGS = (0.8, 0.9, 0.95)
+"""Shares of the behaviour for which curves say how many edges it takes."""
 ROWS = 24
 """Sizes that notebooks show."""
 # Errors say the new name for one release.
@@ -141,9 +143,18 @@ class FaithfulnessCurve:
 
     @property
     def areas(self) -> dict[str, float | None]:
-        """CPR and CMD by name; None for both where there is a single size."""
-        several = len(self.sizes) > 1
-        return {"cpr": self.cpr if several else None, "cmd": self.cmd if several else None}
+        """`log_area`, CPR and CMD by name; None where there are too few sizes for an area."""
+        several, logarithms = len(self.sizes) > 1, len({*self.sizes} - {0}) > 1
+        return {
+            "log_area": self.log_area if logarithms else None,
+            "cpr": self.cpr if several else None,
+            "cmd": self.cmd if several else None,
+        }
+
+    @property
+    def crossings(self) -> dict[str, int | None]:
+        """`edges_for` each of CROSSINGS, by the share as text."""
+        return {f"{share:g}": self.edges_for(share) for share in CROSSINGS}
 
     def to_json(self) -> dict[str, Any]:
         """What files of results and pages hold of it: each size once."""
@@ -158,7 +169,8 @@ class FaithfulnessCurve:
 
     def plot(self, ax: "Axes | None" = None) -> "Figure":
         """Draw it over the sizes, on `ax` or on a figure of its own; needs matplotlib."""
-        return curve_figure(self.sizes, self.faithfulness, ax=ax)
+        enough = self.edges_for(KEEP)
+        return curve_figure(self.sizes, self.faithfulness, by=self.by, enough=enough, ax=ax)
 
     def _repr_html_(self) -> str:
         pruned = [f"{size:,}" for size in self.pruned_sizes] or [""] * len(self.sizes)
@@ -167,10 +179,12 @@ class FaithfulnessCurve:
             [f"{size:,}", f"{share:.3%}", on_paths, f"{value:.4f}"]
             for size, share, on_paths, value in columns
         ]
-        areas = {k.upper(): f"{v:.4f}" for k, v in self.areas.items() if v is not None}
-        header = ["edges", "of all", "on paths", "faithfulness"]
+        needed = {f"edges for {k}": f"{v:,}" for k, v in self.crossings.items() if v is not None}
+        names = {"log_area": "log area", "cpr": "CPR", "cmd": "CMD"}
+        areas = {names[k]: f"{v:.4f}" for k, v in self.areas.items() if v is not None}
+        header = ["edges", "of all", "on paths", f"faithfulness by {self.by}"]
         shown = table_html(header, rows[:ROWS], total=len(rows))
-        return framed(facts_html("Faithfulness of the best edges", areas), shown)
+        return framed(facts_html("Faithfulness of the best edges", needed | areas), shown)
 
 
 def _area(x: Sequence[float], y: Sequence[float]) -> float:

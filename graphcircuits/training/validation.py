@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.engine.stack import MASKS_AT_ONCE, Stack
-from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.evaluation.auroc import auroc
 from graphcircuits.methods import METHODS
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import Predictor

@@ -23,7 +23,7 @@ from jaxtyping import Float
 
 from graphcircuits.cases.case import DEFAULT_LABELS, LABELINGS
 from graphcircuits.compare.selection import Unit
-from graphcircuits.evaluation.evaluate import LEVELS
+from graphcircuits.evaluation.auroc import LEVELS
 from graphcircuits.evaluation.text_tables import markdown_table
 from lab.paper.intervals import Interval, Means, bootstrap
 

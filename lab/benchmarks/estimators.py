@@ -268,7 +268,7 @@ def refined_cmd(
             gradient = objective.gradient(state.values, state.generator)
         advance(state, gradient, recipe.learning_rate * (1 - step / steps))
     scores = sort_by_rank(start, state.values)
-    return faithfulness_curve(subject, case.pairs(32, 1000), scores, sizes="log").cmd
+    return faithfulness_curve(subject, case.pairs(32, 1000), scores, by="loss", crossings=()).cmd
 
 
 def _score_function(objective: Objective, estimator: Estimator, state: RefineState) -> Tensor:
@@ -352,7 +352,7 @@ def main() -> None:
     ]
     three = list(zip(subjects, cases, starts, strict=True))
     started = statistics.mean(
-        faithfulness_curve(subject, each.pairs(32, 1000), start, sizes="log").cmd
+        faithfulness_curve(subject, each.pairs(32, 1000), start, by="loss", crossings=()).cmd
         for subject, each, start in three
     )
     reached = {

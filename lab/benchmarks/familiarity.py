@@ -131,7 +131,7 @@ def measured(ensemble: Ensemble, subject: Subject) -> Row | None:
         reading = read(ensemble, transformer, pairs)
         found = ensemble.predict(reading, generator=torch.Generator().manual_seed(0))
         own, other = (
-            faithfulness_curve(transformer, fresh, scores, sizes="log")
+            faithfulness_curve(transformer, fresh, scores, by="loss", crossings=())
             for scores in (found.logits, eap_ig(transformer, pairs))
         )
     except ValueError as error:

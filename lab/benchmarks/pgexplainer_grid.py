@@ -35,7 +35,7 @@ from graphcircuits import __version__
 from graphcircuits.cases import load_case
 from graphcircuits.compare.runs import method_seed
 from graphcircuits.compare.selection import select_cases
-from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.evaluation.auroc import auroc
 from graphcircuits.io.files import write_atomic
 from graphcircuits.io.store import content_hash, read_json, write_json
 from graphcircuits.jobs.runner import runner_of

@@ -121,7 +121,7 @@ def measure(id: str, folder: Path) -> list[Figure]:
         figures.append(Figure("planted", id, method, pool, auroc(found, case.circuit)))
         if natural is not None:
             found = localize(natural, pairs, method, pool=pool)
-            cmd = faithfulness_curve(natural, fresh, found, sizes="log").cmd
+            cmd = faithfulness_curve(natural, fresh, found, by="loss", crossings=()).cmd
             figures.append(Figure("natural", id, method, pool, cmd))
     return figures
 

@@ -71,7 +71,7 @@ def measured(entry: CorpusEntry, options: argparse.Namespace) -> Found:
     )
     seconds = time.perf_counter() - began
     before, after, seen = (
-        faithfulness_curve(subject, pairs, scores, sizes="log").cmd
+        faithfulness_curve(subject, pairs, scores, by="loss", crossings=()).cmd
         for scores, pairs in ((start, fresh), (refined.scores, fresh), (refined.scores, own))
     )
     return Found(before, after, seen, refined.steps, seconds)

@@ -77,7 +77,9 @@ def compare(
         subject = entry.subject()
         own, fresh = (entry.pairs(pairs, seed) for seed in (0, FRESH))
         for name, search in searches(shares, fold).items():
-            curve = faithfulness_curve(subject, fresh, search(subject, own), sizes="log")
+            curve = faithfulness_curve(
+                subject, fresh, search(subject, own), by="loss", crossings=()
+            )
             found.setdefault(name, []).append(curve.cmd)
     return found
 

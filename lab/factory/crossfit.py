@@ -32,7 +32,8 @@ import torch
 from jaxtyping import Bool, Float
 
 from graphcircuits.cases import N_FOLDS
-from graphcircuits.evaluation.evaluate import auroc, faithfulness_curve
+from graphcircuits.evaluation.auroc import auroc
+from graphcircuits.evaluation.evaluate import faithfulness_curve
 from graphcircuits.jobs.command import driver_command
 from graphcircuits.jobs.runner import IN_PROCESS, Runner
 from graphcircuits.methods.eap import eap_ig
@@ -122,7 +123,7 @@ def correct(source: Source, fold: int, ensembles: Mapping[str, Ensemble]) -> Tri
     for odds in (-50.0, 50.0):
         certain = Trust(torch.zeros(len(features)), torch.tensor([odds]))
         scores = replace(ensemble, trust=certain).predict(reading, generator=generator).logits
-        areas.append(faithfulness_curve(subject, fresh, scores, sizes="log").cmd)
+        areas.append(faithfulness_curve(subject, fresh, scores, by="loss", crossings=()).cmd)
     gain = math.log(max(areas[0], TINY) / max(areas[1], TINY))
     return replace(case, helped=gain > 0, stake=min(abs(gain), 1.0))
 
@@ -136,7 +137,8 @@ def judge(source: Source, fold: int, ensemble: Ensemble) -> Judged:
     logits = ensemble.predict(reading, generator=generator).logits.double()
     scores = {"gcl": logits, SEARCH: eap_ig(subject, pairs).double()}
     curves = {
-        name: faithfulness_curve(subject, fresh, x, sizes="log") for name, x in scores.items()
+        name: faithfulness_curve(subject, fresh, x, by="loss", crossings=())
+        for name, x in scores.items()
     }
     figures = {"cmd": {name: curve.cmd for name, curve in curves.items()}}
     circuit = source.circuit(subject, ensemble.labels)

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from graphcircuits.circuit import Circuit
-from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.evaluation.auroc import auroc
 from graphcircuits.predictor.block import stacked
 from graphcircuits.predictor.invariant import InvariantAligner
 from graphcircuits.predictor.model import InvariantTables, Predictor

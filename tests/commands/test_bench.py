@@ -91,10 +91,11 @@ def test_a_folder_of_natural_subjects(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (record["fleet"], record["labels"]) == ("natural", None)
     (row,) = record["methods"]
     assert (row["wins"], row["auprc"]) == (2.0, None)
-    assert row["summary"]["quantiles"][2] == pytest.approx(row["cmd"])
+    assert row["summary"]["quantiles"][2] == pytest.approx(row["log_area"])
+    assert record["by"] == "output"
     assert record["breakdowns"][0]["sizes"] == {"llama": 1, "plain": 1}
     shown = CliRunner().invoke(app, [flag for flag in given if flag != "--json"])
-    assert shown.stdout.startswith("1 method on 2 natural subjects (all), CMD\nMethod")
+    assert shown.stdout.startswith("1 method on 2 natural subjects (all), log area\nMethod")
     assert "Wins" in shown.stdout
 
 

@@ -43,10 +43,10 @@ def test_the_case_that_the_files_name_on_fresh_pairs(
     assert lines[0].startswith("ib-3: Running fraction of 'x'")
     assert lines[1:3] == ["4 pairs", "fresh pairs, of seed 1004; the results were found with 4"]
     assert "3 of 10 circuits repeat or are empty" in lines[3]
-    assert "faithfulness, MIB's sizes, parts of all edges" in lines
-    assert "faithfulness, log-spaced sizes" in lines
+    assert "faithfulness by output, log-spaced sizes" in lines
+    assert "faithfulness by loss, MIB's sizes, parts of all edges" in lines
     assert lines[-2:] == ["wrote a.csv", "wrote a.svg"]
-    assert (tmp_path / "a.csv").read_text().startswith("result,method,sizes,part,edges,kept,")
+    assert (tmp_path / "a.csv").read_text().startswith("result,method,sizes,by,part,edges,kept,")
     assert "<svg" in (tmp_path / "a.svg").read_text()
 
     case = load_case("ib-3")
@@ -56,6 +56,12 @@ def test_the_case_that_the_files_name_on_fresh_pairs(
     assert (record["seed"], record["pairs"], record["edges"]) == (1004, 4, 110)
     areas = ["CPR", *(f"{one.curves['log'].cpr:.3f}" for one in expected.results)]
     assert areas in [line.split() for line in lines]
+    by_loss = json.loads(
+        command("evaluate", *results, "--pairs", "4", "--by", "loss", "--json").out
+    )
+    assert {curve["by"] for one in by_loss["results"] for curve in one["curves"].values()} == {
+        "loss"
+    }
 
 
 def test_seeds_and_sizes_of_ones_own(command: Command, results: list[Path]) -> None:
@@ -180,7 +186,7 @@ def test_a_program_and_its_subject(command: Command, tmp_path: Path) -> None:
         (["first.json", "--out", "first.json"], "--out would overwrite first.json, which is read."),
         (
             ["first.json", "--sizes", "5,x"],
-            "--sizes must be mib, log, both or numbers of edges with commas between, got '5,x'.",
+            "--sizes must be log, mib, both or numbers of edges with commas between, got '5,x'.",
         ),
         (["first.json", "--sizes", "5,3"], "sizes must be growing numbers in 0..110, got [5, 3]."),
         (["absent.json"], "absent.json: no such file or directory"),

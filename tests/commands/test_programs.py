@@ -11,7 +11,7 @@ from graphcircuits import methods
 from graphcircuits.cases.architectures import subject_config
 from graphcircuits.cases.case import Case
 from graphcircuits.cases.orders import Order
-from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.evaluation.auroc import auroc
 from graphcircuits.rasp import Map, tokens
 from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer

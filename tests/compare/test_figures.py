@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from graphcircuits.compare.figures import (
-    CMD_HEADER,
+    AREA_HEADER,
     HEADER,
     Row,
     Summary,
@@ -35,6 +35,8 @@ def row(spread: bool, peak: int | None = 3 * 2**20, *, truth: bool = True) -> Ro
         case_means=(0.1, 0.2, 0.4, 0.5),
         auprc=0.5 if truth else None,
         precision=0.25 if truth else None,
+        needed=1234.56,
+        log_area=0.0625,
         cpr=0.875,
         cmd=0.125,
         wins=1.5,
@@ -46,10 +48,13 @@ def row(spread: bool, peak: int | None = 3 * 2**20, *, truth: bool = True) -> Ro
 def test_cells() -> None:
     assert cells(row(spread=False)) == [
         *("eap_x", "0.100", "0.200", "0.300", "0.400", "0.512"),
-        *("0.500", "0.250", "0.875", "0.125", "12.3", "3 MiB"),
+        *("0.500", "0.250", "1,234.6", "0.875", "0.125", "12.3", "3 MiB"),
     ]
-    assert cells(row(spread=False, truth=False))[6:] == ["0.125", "0.875", "1.5", "12.3", "3 MiB"]
-    assert len(cells(row(spread=False, truth=False))) == len(CMD_HEADER)
+    assert cells(row(spread=False, truth=False))[6:] == [
+        *("0.062", "1,234.6", "0.875", "0.125", "1.5", "12.3", "3 MiB")
+    ]
+    assert len(cells(row(spread=False))) == len(HEADER)
+    assert len(cells(row(spread=False, truth=False))) == len(AREA_HEADER)
     assert cells(row(spread=True), plus_minus="+-")[1] == "0.100+-0.010"
     assert cells(row(spread=True, peak=None))[-1] == ""
 
@@ -57,6 +62,8 @@ def test_cells() -> None:
 def test_csv() -> None:
     (line,) = csv.DictReader(io.StringIO(to_csv([row(spread=True)])))
     assert (float(line["max"]), float(line["q3_std"])) == (0.51234, 0.04)
+    assert (line["precision_at_size"], line["edges_for_0.9"]) == ("0.25", "1234.56")
+    assert (line["log_area"], line["cpr"], line["cmd"]) == ("0.0625", "0.875", "0.125")
 
 
 def test_latex() -> None:
@@ -78,7 +85,7 @@ def test_the_box_plot_is_reproducible(tmp_path: Path) -> None:
     assert a.startswith(b"<?xml")
     assert b"Edge AUROC" in a
     assert b"Boxes &amp; $x_1$" in a
-    assert b"CMD, smaller is better" in c
+    assert b"Log area, smaller is better" in c
 
 
 def test_what_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

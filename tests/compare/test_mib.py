@@ -39,12 +39,13 @@ def test_areas_are_those_of_mib(reading: str) -> None:
     subject, numbers = from_transformer_lens(source), EAP_IG["gpt2-like"]["mib"][reading]
     graph = subject.graph
     scores = theirs["EAP"][graph.edge_writers, graph.edge_readers]
-    curve = faithfulness_curve(subject, pairs, scores.abs() if reading == "absolute" else scores)
+    signed = scores.abs() if reading == "absolute" else scores
+    curve = faithfulness_curve(subject, pairs, signed, by="loss", sizes="mib")
     assert curve.faithfulness == pytest.approx(numbers["faithfulnesses"], abs=1e-9)
     assert curve.cpr == pytest.approx(numbers["area_under"], abs=1e-9)
     assert curve.cmd == pytest.approx(numbers["area_from_1"], abs=1e-9)
     # MIB stops pruning after one round; what it keeps beyond ours changes no faithfulness.
-    result = Result(graph=graph, scores=scores.abs() if reading == "absolute" else scores)
+    result = Result(graph=graph, scores=signed)
     once = [pruned_once(result.circuit(edges=size)) for size in curve.sizes]
     assert once == numbers["weighted_edge_counts"]
     assert all(ours <= theirs for ours, theirs in zip(curve.pruned_sizes, once, strict=True))
@@ -130,7 +131,7 @@ def test_edges_into_groups_of_heads_count_once_for_each_head() -> None:
     torch.testing.assert_close(subject.logits(pairs.clean), twin.logits(pairs.clean))
     scores = theirs["EAP"][full.edge_writers, full.edge_readers].abs()
     result = Result(graph=full, scores=scores).on(graph)
-    curve = faithfulness_curve(subject, pairs, result)
+    curve = faithfulness_curve(subject, pairs, result, by="loss", sizes="mib")
     # At each size the same edges on the twin: one edge more, or its group, would be too many.
     order, expected = result.ranking(), []
     for fraction, size in zip(FRACTIONS, curve.sizes, strict=True):
@@ -139,7 +140,7 @@ def test_edges_into_groups_of_heads_count_once_for_each_head() -> None:
         assert int(chosen.sum()) <= most
         assert size == graph.n_edges or int(torch.isin(shared, order[: size + 1]).sum()) > most
         expected.append(Circuit.from_mask(full, chosen).pruned())
-    values = faithfulness(twin, pairs, expected)
+    values = faithfulness(twin, pairs, expected, by="loss")
     assert curve.faithfulness == pytest.approx(values, abs=1e-9)
     area = torch.trapezoid(torch.tensor(values), torch.tensor(FRACTIONS))
     assert curve.cpr == pytest.approx(float(area), abs=1e-6)
@@ -162,11 +163,12 @@ def test_the_area_on_grouped_heads_is_that_of_the_ungrouped_twin() -> None:
     for seed in range(8):
         generator = torch.Generator().manual_seed(seed)
         scores = torch.rand(subject.graph.n_edges, generator=generator, dtype=torch.float64)
-        theirs = faithfulness_curve(twin, pairs, scores[shared]).cpr
-        ours = faithfulness_curve(subject, pairs, scores).cpr
+        theirs = faithfulness_curve(twin, pairs, scores[shared], by="loss", sizes="mib").cpr
+        ours = faithfulness_curve(subject, pairs, scores, by="loss", sizes="mib").cpr
         result = Result(graph=subject.graph, scores=scores)
         parts = [result.circuit(fraction=part, prune=True) for part in FRACTIONS]
-        once = torch.tensor(faithfulness(subject, pairs, parts), dtype=torch.float64)
+        values = faithfulness(subject, pairs, parts, by="loss")
+        once = torch.tensor(values, dtype=torch.float64)
         counted_once = torch.trapezoid(once, torch.tensor(FRACTIONS, dtype=torch.float64))
         gaps.append((abs(ours - theirs), abs(float(counted_once) - theirs)))
     own, other = zip(*gaps, strict=True)

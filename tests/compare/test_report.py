@@ -17,7 +17,7 @@ from graphcircuits.cases.multitask import multi_records
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import BenchRun, Failure
 from graphcircuits.compare.selection import BenchConfig, Unit
-from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.evaluation.auroc import auroc
 from graphcircuits.result.curve import FaithfulnessCurve
 
 METHODS = ("eap", "random")
@@ -37,7 +37,8 @@ def one_run(
         scores=torch.rand(graph.n_edges, generator=generator) if scores is None else scores,
         curve=FaithfulnessCurve(
             n_edges=graph.n_edges,
-            sizes=(0, graph.n_edges),
+            sizes=(1, graph.n_edges),
+            fractions=(0.0, 1.0),
             faithfulness=(kept, kept),
             n_pairs=1,
         ),
@@ -68,6 +69,9 @@ def test_rows_summarize_the_runs() -> None:
     assert row.summary.spread is not None
     assert (row.summary.n_cases, row.summary.n_seeds) == (2, 3)
     assert (row.cpr, row.cmd, row.wins) == (0.75, 0.25, 2)
+    assert row.log_area == pytest.approx(0.25)
+    # The best edges never keep 0.9 here, so that it takes all of them.
+    assert row.needed == pytest.approx(110)
     assert (row.seconds, row.peak_bytes) == (2.0, 3 * 2**20)
     # Two layers or more than two: nothing is divided where circuits are known.
     assert made.breakdowns() == []
@@ -86,16 +90,23 @@ def test_files(tmp_path: Path) -> None:
     ]
     assert float(table[0]["median"]) == float(table[0]["precision_at_size"]) == 1.0
     assert [float(line["cmd"]) for line in table] == [0.0, 0.5]
+    assert [float(line["log_area"]) for line in table] == pytest.approx([0.0, 0.5])
+    assert [float(line["edges_for_0.9"]) for line in table] == pytest.approx([1, 110])
     cases = list(csv.DictReader(io.StringIO(written["cases.csv"].read_text())))
     assert [(line["case"], line["method"], line["edges"], line["cpr"]) for line in cases] == [
         ("ib-3", "eap", "110", "0.5"),
         ("ib-3", "random", "110", "1"),
     ]
     assert [(line["fleet"], line["architecture"]) for line in cases] == [("planted", "plain")] * 2
+    assert [(line["by"], line["edges_for_0.9"], line["log_area"]) for line in cases] == [
+        ("output", "110", "0.5"),
+        ("output", "1", "0"),
+    ]
     assert cases[0]["auroc"] == f"{auroc(made.runs[0].scores, circuit):.6g}"
     markdown = written["table.md"].read_text()
-    ones = " | ".join(["1.000"] * 8)
-    assert f"| random | {ones} | 0.000 | 1 | 3 MiB |" in markdown
+    ones = " | ".join(["1.000"] * 7)
+    assert f"| random | {ones} | 1.0 | 1.000 | 0.000 | 1 | 3 MiB |" in markdown
+    assert "Faithfulness of the best edges is by output, on prompts that the method" in markdown
     assert "Made with `graphcircuits bench`." in markdown
     assert "Labels `complete`, level `head`, 1 cases, 64 pairs per case, seeds 0." in markdown
     assert r"\caption{2 methods on 1 case}" in written["table.tex"].read_text()
@@ -135,7 +146,7 @@ def test_floors_and_methods_with_one_seed_are_named() -> None:
 
 
 NATURAL = ("ib-3.natural.plain.0", "ib-3.natural.llama.0", "ib-2.natural.llama.0")
-KEPT = {"eap": (0.5, 1.25, 0.5), "random": (0.5, 0.5, 1.0)}
+KEPT = {"eap": (0.5, 0.75, 0.5), "random": (0.5, 0.5, 1.0)}
 """By method, of the natural subjects."""
 
 
@@ -149,21 +160,24 @@ def natural(**changes: Any) -> Report:
     return report([*found], **changes)
 
 
-def test_without_a_circuit_methods_are_compared_by_cmd(tmp_path: Path) -> None:
+def test_without_a_circuit_methods_are_compared_by_log_area(tmp_path: Path) -> None:
     made = natural()
     first, second = made.rows()
     assert [first.method, second.method] == ["random", "eap"]
-    assert first.case_means == (0.5, 0.5, 0.0)
-    # What overshoots is as far from the whole subject as what falls short.
-    assert second.case_means == (0.5, 0.25, 0.5)
-    assert first.summary.quantiles == (0.0, 0.25, 0.5, 0.5, 0.5)
-    assert (first.cmd, second.cpr) == pytest.approx((1 / 3, 0.75))
+    assert first.case_means == pytest.approx((0.5, 0.5, 0.0))
+    assert second.case_means == pytest.approx((0.5, 0.25, 0.5))
+    assert first.summary.quantiles == pytest.approx((0.0, 0.25, 0.5, 0.5, 0.5))
+    assert (first.log_area, first.cmd, second.cpr) == pytest.approx((1 / 3, 1 / 3, 7 / 12))
+    # All edges of two subjects, and one edge where one keeps everything.
+    n_edges = [Unit.of(case).case.graph.n_edges for case in NATURAL]
+    assert first.needed == pytest.approx((n_edges[0] * n_edges[1]) ** (1 / 3))
     # One subject is shared, each of the others has one winner.
     assert (first.wins, second.wins) == (1.5, 1.5)
     assert (first.auprc, first.precision) == (None, None)
     markdown = made.markdown()
-    assert "| Method | Min. | Q1 | Median | Q3 | Max. | Mean | CPR | Wins | Seconds |" in markdown
-    assert "| 0.333 | 0.667 | 1.5 | 1.5 | 3 MiB |" in markdown
+    columns = "| Median | Q3 | Max. | Mean | Edges 0.9 | CPR | CMD | Wins | Seconds |"
+    assert columns in markdown
+    assert f"| 0.333 | {first.needed:.1f} | 0.667 | 0.333 | 1.5 | 1.5 | 3 MiB |" in markdown
     assert "No circuit is known; 3 subjects, 64 pairs per subject, seeds 0, 1." in markdown
     assert "Labels" not in markdown
     written = made.write(tmp_path)
@@ -171,20 +185,23 @@ def test_without_a_circuit_methods_are_compared_by_cmd(tmp_path: Path) -> None:
         lines = list(csv.DictReader(io.StringIO(written[name].read_text())))
         assert {line[blank] for line in lines} == {""}
         assert all(float(line["cmd"]) >= 0 for line in lines)
-    assert r" & Mean & CPR & Wins & Seconds & Memory \\" in written["table.tex"].read_text()
+    assert (
+        r" & Mean & Edges 0.9 & CPR & CMD & Wins & Seconds & Memory \\"
+        in written["table.tex"].read_text()
+    )
 
 
 def test_subjects_are_divided_by_architecture_and_layers() -> None:
     made = natural()
     architecture, layers = made.breakdowns()
-    assert architecture.title == "Mean CMD by architecture"
+    assert architecture.title == "Mean log area by architecture"
     assert architecture.sizes == {"llama": 2, "plain": 1}
     assert architecture.means == {
-        "random": {"llama": 0.25, "plain": 0.5},
-        "eap": {"llama": 0.375, "plain": 0.5},
+        "random": pytest.approx({"llama": 0.25, "plain": 0.5}),
+        "eap": pytest.approx({"llama": 0.375, "plain": 0.5}),
     }
     assert layers.sizes == {"2": 2, "4": 1}
-    assert layers.means["random"] == {"2": 0.5, "4": 0.0}
+    assert layers.means["random"] == pytest.approx({"2": 0.5, "4": 0.0})
     table = "| Method | llama (2) | plain (1) |\n| --- | ---: | ---: |\n| random | 0.250 | 0.500 |"
     assert table in made.markdown()
 
@@ -196,13 +213,13 @@ def test_tasks_are_divided_by_how_many_a_model_has() -> None:
     parts = zip(cases, (0.5, 0.0, 1.0), strict=True)
     found = [one_run(case, "eap", 0, kept) for case, kept in parts]
     made = report([*found])
-    by_auroc, by_cmd, _, by_heads = made.breakdowns()
+    by_auroc, by_area, _, by_heads = made.breakdowns()
     assert by_auroc.title == "Mean AUROC by tasks in a model"
-    assert by_heads.title == "Mean CMD by heads of its tasks"
+    assert by_heads.title == "Mean log area by heads of its tasks"
     assert by_heads.sizes == {"own": 1, "shared": 2}
     several = str(len(tasks))
-    assert by_cmd.sizes == {"1": 1, several: 2}
-    assert by_cmd.means == {"eap": {"1": 0.0, several: 0.75}}
+    assert by_area.sizes == {"1": 1, several: 2}
+    assert by_area.means == {"eap": pytest.approx({"1": 0.0, several: 0.75})}
     own = auroc(found[1].scores, load_case(tasks[1]).circuit)
     assert made.by_case("auroc", "eap")[tasks[1]] == {0: own}
 

@@ -50,9 +50,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return noted
 
 
-def flat_curve(
-    subject: Transformer, pairs: Pairs, scores: Tensor, *, sizes: str
-) -> FaithfulnessCurve:
+def flat_curve(subject: Transformer, pairs: Pairs, scores: Tensor, *, by: str) -> FaithfulnessCurve:
     """A curve that costs nothing; the true ones are in tests of their own."""
     counts = tuple(log_sizes(len(scores)))
     flat = tuple(0.5 for _ in counts)
@@ -62,6 +60,7 @@ def flat_curve(
         pruned_sizes=counts,
         faithfulness=flat,
         n_pairs=len(pairs),
+        by=by,
     )
 
 
@@ -398,9 +397,14 @@ def test_results_are_judged_on_prompts_that_the_method_has_not_seen(tmp_path: Pa
     seen, unseen = (case.pairs(2, seed=seed) for seed in (1, 1 + FRESH))
     assert not torch.equal(seen.clean, unseen.clean)
     given = (case.subject(), unseen, one.scores)
-    assert one.curve == faithfulness_curve(*given, sizes="log")
+    assert one.curve == faithfulness_curve(*given)
+    assert len(one.curve.sizes) > len(log_sizes(110))  # more around the crossings
     (again,), _ = finished(asked, tmp_path)
     assert (again.reused, again.curve) == (True, one.curve)
+    # By another measure the same scores are judged anew.
+    (other,), _ = finished(replace(asked, by="loss"), tmp_path)
+    assert (other.reused, other.curve) == (True, faithfulness_curve(*given, by="loss"))
+    assert other.curve != one.curve
 
 
 def test_a_curve_that_cannot_be_used_is_measured_again(calls: Calls, tmp_path: Path) -> None:
@@ -417,6 +421,9 @@ def test_a_curve_that_cannot_be_used_is_measured_again(calls: Calls, tmp_path: P
         {"curve": {**curve, "faithfulness": [0.5] * 16}},
         {"curve": {**curve, "sizes": None}},
         {"curve": {**curve, "kept": ["1"] * 17}},
+        {"curve": {**curve, "kept": curve["kept"][1:]}},
+        {"curve": {**curve, "sizes": curve["sizes"][::-1]}},
+        {"curve": {name: x if name == "judged_by" else x[1:] for name, x in curve.items()}},
     ):
         given = {"kind": runs.KIND, "config": found.config, "seed": found.seed}
         runs.save_artifact(path, **given, meta=rest | change)

@@ -1,6 +1,7 @@
 """Curves of faithfulness: what is drawn, and what the legend says of it."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +15,22 @@ CURVE = FaithfulnessCurve(n_edges=16, sizes=(0, 4, 16), faithfulness=(0.0, -0.5,
 
 def test_a_curve_has_a_point_at_every_size_but_none() -> None:
     figure = CURVE.plot()
-    line, one = figure.axes[0].get_lines()
+    line, one, keep, enough = figure.axes[0].get_lines()
     assert np.asarray(line.get_xydata()).tolist() == [[4.0, -0.5], [16.0, 1.0]]
     assert one.get_linestyle() == ":"
+    assert keep.get_ydata() == [0.9, 0.9]
+    assert np.asarray(enough.get_xydata()).tolist() == [[16.0, 0.9]]
+    assert figure.axes[0].get_ylabel() == "faithfulness by output"
     words = figure.axes[0].get_legend()
     assert words is not None
     assert [text.get_text() for text in words.get_texts()] == [
         "faithfulness of the best edges",
         "1: as good as the whole subject",
+        "16 edges keep 0.9",
     ]
+    never = replace(CURVE, faithfulness=(0.0, 0.5, 0.8), by="loss").plot().axes[0]
+    assert len(never.get_lines()) == 2
+    assert never.get_ylabel() == "faithfulness by loss"
     low, high = figure.axes[0].get_ylim()
     assert low < -0.5 < 1 < high
 
@@ -33,7 +41,7 @@ def test_it_draws_on_axes_that_are_there() -> None:
     figure = Figure()
     axes = figure.subplots()
     assert CURVE.plot(axes) is figure
-    assert len(axes.get_lines()) == 2
+    assert len(axes.get_lines()) == 4
 
 
 def test_curves_that_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,5 +185,7 @@ def test_a_curve() -> None:
     )
     text = checked(curve._repr_html_()).text
     assert {"CPR", "CMD", f"{curve.cpr:.4f}", f"{curve.cmd:.4f}", "0.7500"} <= set(text)
+    assert {"edges for 0.9", "33", "log area", f"{curve.log_area:.4f}"} <= set(text)
+    assert "faithfulness by output" in text
     one = FaithfulnessCurve(n_edges=33, n_pairs=4, sizes=(33,), faithfulness=(1.0,))
     assert "CPR" not in checked(one._repr_html_()).text

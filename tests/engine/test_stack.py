@@ -129,7 +129,7 @@ def test_departure_is_one_minus_faithfulness_and_its_area_cmd() -> None:
     scores = torch.randint(4, (len(items), n_edges), generator=generator).double()
     stack = Stack.of(items)
     curves = [
-        faithfulness_curve(subject, pairs, own, sizes="log")
+        faithfulness_curve(subject, pairs, own, by="loss", crossings=())
         for own, (subject, pairs) in zip(scores, items, strict=True)
     ]
     expected = torch.tensor([curve.cmd for curve in curves], dtype=torch.float64)
@@ -140,7 +140,7 @@ def test_departure_is_one_minus_faithfulness_and_its_area_cmd() -> None:
     faithful = torch.tensor([curve.faithfulness for curve in curves], dtype=torch.float64)
     assert_equal(1 - stack.departure(masks), faithful)
     own = [0, 5, n_edges]
-    alone = faithfulness_curve(*items[1], scores[1], sizes=own).cmd
+    alone = faithfulness_curve(*items[1], scores[1], by="loss", sizes=own).cmd
     assert_equal(stack.cmd(scores, own)[1], torch.tensor(alone, dtype=torch.float64))
 
 

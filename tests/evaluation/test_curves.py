@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import graphcircuits
-from graphcircuits.evaluation.curves import Evaluation, evaluate, file_names
+from graphcircuits.evaluation.curves import GRIDS, Evaluation, evaluate, file_names
 from graphcircuits.evaluation.evaluate import (
     FRACTIONS,
     faithfulness,
@@ -22,6 +22,7 @@ from graphcircuits.evaluation.evaluate import (
     mib_sizes,
 )
 from graphcircuits.graph import ComponentGraph
+from graphcircuits.result.curve import MEASURES
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.accuracy import OftenWrong
@@ -62,11 +63,13 @@ def evaluated(sizes: Any = "both") -> tuple[Evaluation, Transformer, Pairs, list
 def test_both_grids_are_the_curves_of_each() -> None:
     found, subject, pairs, results = evaluated()
     assert [one.name for one in found.results] == ["m0", "m1"]
-    assert found.grids == ("mib", "log")
+    assert found.grids == ("log", "mib")
     assert (found.n_pairs, found.right) == (3, 1.0)
     for one, result in zip(found.results, results, strict=True):
         for grid, curve in one.curves.items():
-            alone = faithfulness_curve(subject, pairs, result, sizes=grid)
+            by = "loss" if grid == "mib" else "output"
+            alone = faithfulness_curve(subject, pairs, result, by=by, sizes=grid)
+            assert curve.by == by
             assert (curve.fractions, curve.sizes, curve.pruned_sizes) == (
                 alone.fractions,
                 alone.sizes,
@@ -74,6 +77,48 @@ def test_both_grids_are_the_curves_of_each() -> None:
             )
             assert curve.faithfulness == pytest.approx(alone.faithfulness)
             assert curve.cpr == pytest.approx(alone.cpr)
+
+
+def test_a_measure_that_is_asked_for_goes_for_all_sizes() -> None:
+    subject, pairs = task()
+    result = scored_by(subject.graph, 0)
+    for by in MEASURES:
+        found = evaluate(subject, pairs, result, by=by)
+        assert found.record()["by"] == by
+        for grid, curve in found.results[0].curves.items():
+            assert curve.by == by
+            assert f"Faithfulness by {by}, {GRIDS[grid]}:" in found.table()
+            alone = faithfulness_curve(subject, pairs, result, by=by, sizes=grid)
+            assert curve.faithfulness == pytest.approx(alone.faithfulness)
+    with pytest.raises(ValueError, match="by must be one of output, loss, got 'kl'"):
+        evaluate(subject, pairs, result, by="kl")
+
+
+def test_tables_have_the_sizes_that_all_results_have() -> None:
+    """And figures of each result, from those of its own too."""
+    found, _, _, _ = evaluated()
+    curves = [one.curves["log"] for one in found.results]
+    assert curves[0].sizes != curves[1].sizes
+    _, cells = found.rows("log")
+    shared = [size for size in curves[0].sizes if size in curves[1].sizes]
+    assert set(log_sizes(110)) <= set(shared)
+    assert [int(row[1]) for row in cells[: len(shared)]] == shared
+    at = [dict(zip(curve.sizes, curve.faithfulness, strict=True)) for curve in curves]
+    for row in cells[: len(shared)]:
+        told = [one[int(row[1])] for one in at]
+        assert [float(cell) for cell in row[2:]] == pytest.approx(told, abs=6e-4)
+    assert [row[0] for row in cells[len(shared) :]] == [
+        "edges for 0.8",
+        "edges for 0.9",
+        "edges for 0.95",
+        "log area",
+        "CPR",
+        "CMD",
+    ]
+    assert cells[-5] == ["edges for 0.9", "", *(str(curve.edges_for(0.9)) for curve in curves)]
+    assert cells[-3] == ["log area", "", *(f"{curve.log_area:.3f}" for curve in curves)]
+    # MIB's sizes are too few to say how many edges it takes.
+    assert [row[0] for row in found.rows("mib")[1][-3:]] == ["100%", "CPR", "CMD"]
 
 
 def test_the_chosen_circuit_is_measured_too() -> None:
@@ -86,8 +131,8 @@ def test_the_chosen_circuit_is_measured_too() -> None:
     assert found.circuit is not None
     assert found.circuit == (60, pytest.approx(alone))
     table = evaluate(subject, pairs, marked, sizes=[1]).table()
-    assert f"The 60 edges marked in the file keep {alone:.2f} of the behaviour." not in table
-    assert f"Result 1: the 60 edges marked in the file keep {alone:.2f} of the behaviour." in table
+    assert f"The 60 edges marked in the file keep {alone:.2f} of the output." not in table
+    assert f"Result 1: the 60 edges marked in the file keep {alone:.2f} of the output." in table
 
 
 def test_sizes_that_repeat_are_named() -> None:
@@ -184,13 +229,15 @@ def test_losses_that_are_not_finite() -> None:
     broken = Transformer(subject.config, dict(subject.weights) | huge)
     circuit = scored_by(subject.graph, 0).circuit(edges=1)
     with pytest.raises(ValueError, match=r"losses must be finite, \d of 3 circuits have one that"):
+        faithfulness(broken, pairs, [circuit], by="loss")
+    with pytest.raises(ValueError, match=r"own output must be finite: compute in float32 or bfloa"):
         faithfulness(broken, pairs, [circuit])
 
 
 def test_tables_and_files(tmp_path: Path) -> None:
     found, _, _, _ = evaluated(sizes=(0, 4, 110))
     lines = found.table().splitlines()
-    assert lines[0] == "Faithfulness, the sizes that were given:"
+    assert lines[0] == "Faithfulness by output, the sizes that were given:"
     assert lines[2:6] == [
         "| part | edges | m0 | m1 |",
         "| ---: | ---: | ---: | ---: |",
@@ -198,18 +245,24 @@ def test_tables_and_files(tmp_path: Path) -> None:
         "| 3.64% | 4 | 0.000 | 0.000 |",
     ]
     curve = found.results[1].curves["given"]
-    assert lines[7].split(" | ")[3].rstrip(" |") == f"{curve.cpr:.3f}"
-    assert lines[8].startswith("| CMD |  | ")
+    assert lines[8].split(" | ")[3].rstrip(" |") == str(curve.edges_for(0.9)) == "110"
+    assert lines[10].split(" | ")[3].rstrip(" |") == f"{curve.log_area:.3f}"
+    assert lines[11].split(" | ")[3].rstrip(" |") == f"{curve.cpr:.3f}"
+    assert lines[12].startswith("| CMD |  | ")
 
     for name in ("a.json", "a.csv", "a.md"):
         found.save(tmp_path / name)
     record = json.loads((tmp_path / "a.json").read_text())
     assert record == json.loads(json.dumps(found.record()))
-    assert record["results"][1]["curves"]["given"]["cmd"] == curve.cmd
+    told = record["results"][1]["curves"]["given"]
+    assert (told["cmd"], told["log_area"], told["by"]) == (curve.cmd, curve.log_area, "output")
+    assert told["edges_for"] == {"0.8": 110, "0.9": 110, "0.95": 110}
     assert record["results"][0]["circuit"] is None
     rows = list(csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text())))
     assert [row["edges"] for row in rows] == ["0", "4", "110"] * 2
     assert float(rows[4]["faithfulness"]) == curve.faithfulness[1]
+    assert {(row["by"], row["edges_for_0.9"]) for row in rows} == {("output", "110")}
+    assert float(rows[4]["log_area"]) == curve.log_area
     assert (tmp_path / "a.md").read_text() == found.table()
     with pytest.raises(ValueError, match=r"is saved as \.json, \.csv, \.md, got a\.x"):
         found.save("a.x")

@@ -25,7 +25,9 @@ def test_departures_are_one_minus_faithfulness() -> None:
     rows = torch.arange(4)
     found = objective.departures(kept.double(), rows, rows)
     circuits = [Circuit.from_mask(subject.graph, mask) for mask in kept]
-    expected = 1 - torch.tensor(faithfulness(subject, pairs, circuits), dtype=found.dtype)
+    expected = 1 - torch.tensor(
+        faithfulness(subject, pairs, circuits, by="loss"), dtype=found.dtype
+    )
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from graphcircuits.cases import case_ids, load_case, split_records
 from graphcircuits.cases.relations import groups_of, twins
-from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.evaluation.auroc import auroc
 from graphcircuits.methods import FLOORS, METHODS, find_method, localize
 from graphcircuits.methods.floors import edge_frequency, usable_circuits
 from graphcircuits.subject.transformer import Transformer

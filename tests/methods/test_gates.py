@@ -7,7 +7,7 @@ import torch
 
 from graphcircuits.cases import load_case
 from graphcircuits.engine.relaxed import probability_open
-from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.evaluation.auroc import auroc
 from graphcircuits.methods.gates import START, edge_pruning, lifted, sp_edge, ugs, usual_size
 from graphcircuits.methods.matryoshka import mattr
 from graphcircuits.methods.prepare import Stop, to_clean_output

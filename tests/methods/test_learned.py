@@ -12,7 +12,7 @@ import graphcircuits as gc
 from graphcircuits.cases import N_FOLDS, case_ids, load_case, split_records
 from graphcircuits.cases.relations import fold_of, groups_of
 from graphcircuits.commands.options import method_options
-from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.evaluation.auroc import auroc
 from graphcircuits.methods import BeyondTraining, localize
 from graphcircuits.methods.learned import GCL
 from graphcircuits.methods.shipped import SHIPPED, choose_predictor, load_predictor, shipped

@@ -206,7 +206,7 @@ def test_deep_and_endless_files(tmp_path: Path) -> None:
 def test_a_curve_is_kept_beside_the_scores(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"result{suffix}"
     curve = FaithfulnessCurve(
-        n_edges=GRAPH.n_edges, sizes=[0, 7], faithfulness=[0.0, 0.75], n_pairs=3
+        n_edges=GRAPH.n_edges, sizes=[0, 7], faithfulness=[0.0, 0.75], n_pairs=3, by="loss"
     )
     result = Result(graph=GRAPH, scores=logits(), curve=curve)
     result.save(path)
@@ -216,6 +216,22 @@ def test_a_curve_is_kept_beside_the_scores(tmp_path: Path, suffix: str) -> None:
     other = FaithfulnessCurve(n_edges=111, sizes=(111,), faithfulness=(1.0,), n_pairs=1)
     with pytest.raises(ValueError, match="of a graph of 111 edges, the scores of one of 110"):
         Result(graph=GRAPH, scores=logits(), curve=other)
+
+
+def test_curves_of_files_from_before_are_by_loss(tmp_path: Path) -> None:
+    """There was no other measure; another word than ours is refused."""
+    path = tmp_path / "result.json"
+    curve = FaithfulnessCurve(n_edges=110, sizes=[7], faithfulness=[0.75], n_pairs=3)
+    Result(graph=GRAPH, scores=logits(), curve=curve).save(path)
+    saved = json.loads(path.read_text())
+    block = saved["graphcircuits"]
+    assert block["curve"].pop("by") == "output"
+    path.write_text(json.dumps(rehashed_result(saved)))
+    assert Result.load(path).curve == replace(curve, by="loss")
+    block["curve"]["by"] = "taste"
+    path.write_text(json.dumps(rehashed_result(saved)))
+    with pytest.raises(ValueError, match="measured by one of output, loss, got 'taste'"):
+        Result.load(path)
 
 
 def test_a_result_without_a_curve_says_nothing_of_one(tmp_path: Path) -> None:

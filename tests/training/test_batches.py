@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from graphcircuits.evaluation.evaluate import auroc, faithfulness_curve
+from graphcircuits.evaluation.auroc import auroc
+from graphcircuits.evaluation.evaluate import faithfulness_curve
 from graphcircuits.predictor.ensemble import Ensemble
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.predictor.paths import along_paths
@@ -201,7 +202,7 @@ def test_validation_is_cmd_on_prompts_of_its_own() -> None:
     for example in examples:
         assert example.item is not None
         scores = Ensemble((predictor,), {}).predict(example.reading, generator=seeded(0)).logits
-        expected = faithfulness_curve(*example.item, scores, sizes="log").cmd
+        expected = faithfulness_curve(*example.item, scores, by="loss", crossings=()).cmd
         assert found[example.case]["cmd"] == pytest.approx(expected, rel=1e-4)
         if example.circuit is not None:
             assert found[example.case]["qkv"] == auroc(scores, example.circuit, "qkv")
@@ -220,7 +221,7 @@ def test_validation_scores_go_by_paths_where_the_predictor_s_do() -> None:
     paths = jolted(PRIOR)
     scores = plain(example.reading, generator=seeded(0)).detach()
     for predictor, own in ((plain, scores), (paths, along_paths(scores, example.item[0].graph))):
-        expected = faithfulness_curve(*example.item, own, sizes="log").cmd
+        expected = faithfulness_curve(*example.item, own, by="loss", crossings=()).cmd
         assert validate(predictor, [example])["case-0"]["cmd"] == pytest.approx(expected, rel=1e-4)
     nowhere = replace(example, reading=replace(example.reading, graph=None))
     assert validate(plain, [nowhere]) == validate(plain, [example])

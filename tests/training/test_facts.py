@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from graphcircuits.cases import load_case
-from graphcircuits.evaluation.evaluate import auroc, faithfulness_curve
+from graphcircuits.evaluation.auroc import auroc
+from graphcircuits.evaluation.evaluate import faithfulness_curve
 from graphcircuits.methods import METHODS
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, save_ensemble
 from graphcircuits.predictor.facts.calibration import fit_calibration
@@ -151,7 +152,7 @@ def test_methods_are_compared_on_what_was_held_out(tmp_path: Any) -> None:
             "eap-ig": METHODS["eap-ig"](subject, load_case(example.case).pairs(4, seed=0)),
         }
         for name, own in scores.items():
-            cmd = faithfulness_curve(subject, fresh, own, sizes="log").cmd
+            cmd = faithfulness_curve(subject, fresh, own, by="loss", crossings=()).cmd
             rows.setdefault("cmd", {}).setdefault(name, []).append(cmd)
             area = auroc(own, example.circuit, "qkv")
             rows.setdefault("auroc", {}).setdefault(name, []).append(area)

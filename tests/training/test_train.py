@@ -15,7 +15,7 @@ from torch import Tensor
 import graphcircuits as gc
 from graphcircuits.cases import load_case
 from graphcircuits.circuit import Circuit
-from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.evaluation.auroc import auroc
 from graphcircuits.io.store import StoreError, load_artifact, save_artifact
 from graphcircuits.predictor.block import Dropout
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, seen_of

@@ -37,9 +37,9 @@ def test_the_slider_admits_edges_and_tells_their_faithfulness(opened: Open) -> N
     assert page.locator("#edges-number").input_value() == "13"
     faithfulness = page.locator("#faithfulness")
     for edges, words in {
-        2: "measured at 2 edges",
+        2: "of the output kept, measured at 2 edges",
         10: "measured at 10 edges on 16 pairs",
-        22: "between 10 and 40 measured edges",
+        22: "of the output kept, between 10 and 40 measured edges",
         1: "not measured here, only from 2 to 40 edges",
         110: "not measured here",
     }.items():

@@ -39,9 +39,7 @@ def test_pictures_can_be_kept(opened: Open) -> None:
     assert texts[0] == "T < U"
     assert "".join(texts).count("A long task.") == 30
     told = " ".join(texts)
-    assert all(
-        f"{seed} \N{REPLACEMENT CHARACTER}: 30 edges, faithfulness 0.6" in told for seed in (0, 1)
-    )
+    assert all(f"{seed} \N{REPLACEMENT CHARACTER}: 30 edges, keeps 0.6" in told for seed in (0, 1))
     assert texts[-6:] == ["hit", "miss", "false alarm", "query", "key", "value"]
     keys = [one.attrib.get("stroke") for one in tree.findall(f"{SVG}path")]
     assert keys[:3] == ["#0173b2", "#d55e00", "#cc78bc"]

@@ -75,7 +75,7 @@ def test_a_result_can_be_read_back(graph: ComponentGraph) -> None:
     assert torch.equal(floats(told["scores"]), result.scores)
     assert torch.equal(floats(told["probabilities"]), likely)
     assert told["curve"] == {
-        "sizes": [1, 3], "faithfulness": [0.1, 0.9], "pairs": 5, "seed": 7,
+        "sizes": [1, 3], "faithfulness": [0.1, 0.9], "by": "output", "pairs": 5, "seed": 7,
     }  # fmt: skip
     named = {key: told[key] for key in ("name", "subject", "task", "method", "notes")}
     assert named == {

@@ -33,9 +33,10 @@ function faithfulnessText(app, panel) {
   }
   const found = faithfulnessAt(curve, size);
   const pairs = curve ? ` on ${plural(curve.pairs, "pair")}` : "";
+  const kept = `of the ${curve?.by} kept, `;
   const texts = {
-    measured: () => `faithfulness, measured at ${plural(size, "edge")}${pairs}`,
-    between: () => `faithfulness, between ${found.from} and ${found.to} measured edges${pairs}`,
+    measured: () => `${kept}measured at ${plural(size, "edge")}${pairs}`,
+    between: () => `${kept}between ${found.from} and ${found.to} measured edges${pairs}`,
     outside: () => "faithfulness not measured here, only from "
       + `${found.from} to ${plural(found.to, "edge")}`,
     none: () => "faithfulness not measured; it is by",

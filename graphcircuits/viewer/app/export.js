@@ -55,7 +55,8 @@ function arrangeKeys(entries, width) {
 /** What a panel shows, with how faithful it is where that was measured. */
 function exportText(app, panel) {
   const { value } = faithfulnessText(app, panel);
-  const faithful = value === null ? "" : `, faithfulness ${value.toFixed(2)}`;
+  const by = panel.result.curve?.by;
+  const faithful = value === null ? "" : `, keeps ${value.toFixed(2)} of the ${by}`;
   return app.model.bare ? "" : `${panelText(app, panel)}${faithful}`;
 }
 

@@ -3,7 +3,7 @@
 import pytest
 
 from graphcircuits.cases import load_case
-from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.evaluation.auroc import auroc
 from lab.benchmarks.contrasts import ALONE, SHARED, kinds_of, sections
 
 CASES = ("ib-3", "ib-8", "ib-20")  # the last two have one circuit

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from graphcircuits.cases import load_case
-from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.evaluation.auroc import auroc
 from graphcircuits.predictor.block import stacked
 from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.training.config import TrainConfig
