@@ -6,8 +6,9 @@
    probability to be in a planted circuit is known, likely edges come first, all of them.
 2. `pruning` takes out what the circuit can do without. Likely edges stay: planted circuits have
    edges that hardly any prompt needs, of which the probability knows what no run shows.
-3. The circuit is judged on the pairs held back. Where it clearly falls short of `keep` there, it is
-   looked for again with a higher aim, EXTENSIONS times at most.
+3. The circuit is judged on the pairs held back. Where it clearly falls short of `keep` there, what
+   was pruned comes back; where that is not enough, the circuit is looked for again with a higher
+   aim, EXTENSIONS times at most.
 4. Fresh pairs, where some are given, decide nothing: they judge what came out.
 
 Who gives a number of edges gets that many. On a large graph FEW_PAIRS of the pairs stand for all
@@ -57,6 +58,8 @@ MUCH, MUCH_OF = 0.05, 1_000
 many edges: the known circuits of graphs of a hundred edges are larger than that share."""
 NO_CIRCUIT, TOO_LARGE, SHORT = "no circuit is proposed: ", "the circuit has ", "the circuit keeps "
 """What notes about a proposed circuit begin with."""
+UNPRUNED = "with fewer of its edges it falls short on the pairs held back"
+"""Why a circuit was not pruned, where it kept enough on the pairs it was found on without some."""
 
 
 def fresh_seed(seed: int) -> int:
@@ -243,7 +246,13 @@ def _chosen(
         check = None if judges is None else _checked("held back", judges, circuit)
         if progress is not None:
             progress(1 + extended, 1 + EXTENSIONS)
-        if check is None or extended == EXTENSIONS or not _falls_short(check, keep):
+        if judges is None or check is None or not _falls_short(check, keep):
+            break
+        whole = _checked("held back", judges, ladder.circuit(best))
+        if not _falls_short(whole, keep):
+            circuit, check, why = ladder.circuit(best), whole, UNPRUNED
+            break
+        if extended == EXTENSIONS:
             break
         # At most half of what is left to 1, so that it does not end with all edges.
         aim = min(aim + keep - check.faithfulness, (1 + aim) / 2)
@@ -309,11 +318,14 @@ class _Ladder:
         """
         n_likely, n_edges = len(self.likely), len(self.order)
         larger = {size for size in (*log_sizes(n_edges), *self.tried) if size > n_likely}
-        sizes = sorted({n_likely, *larger})
-        kept = self.runs([self.circuit(size) for size in sizes])
-        # All edges are the subject itself, which may miss 1 by a rounding.
-        place = next((i for i, value in enumerate(kept) if value >= aim), len(sizes) - 1)
-        too_few, enough = sizes[max(0, place - 1)], sizes[place]
+        too_few, enough = n_likely, n_edges
+        # From few edges to many: large circuits take longer to run.
+        for size in sorted({n_likely, *larger} - {0}):
+            self.tried.add(size)
+            if self.runs([self.circuit(size)])[0] >= aim:
+                enough = size
+                break
+            too_few = size
         while enough - too_few > max(1.0, CLOSE * too_few):
             size = (too_few + enough) // 2
             self.tried.add(size)
@@ -327,9 +339,11 @@ class _Ladder:
 def _curve(
     runs: CircuitRuns, result: Result, sizes: Sequence[int], seed: int | None
 ) -> FaithfulnessCurve:
-    """Of the best edges at these sizes and at those in equal ratios, without the whole graph, which
-    is faithful whatever the ranking."""
-    return runs.curve(result, sorted({*log_sizes(result.graph.n_edges)[:-1], *sizes}), seed=seed)
+    """Of the best edges at these sizes and, on a graph that is not large, at those in equal ratios,
+    without the whole graph, which is faithful whatever the ranking."""
+    n_edges = result.graph.n_edges
+    grid = [] if n_edges >= LARGE else log_sizes(n_edges)[:-1]
+    return runs.curve(result, sorted({*grid, *sizes}), seed=seed)
 
 
 # Pairs

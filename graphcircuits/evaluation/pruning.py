@@ -4,7 +4,7 @@
 2. One masked run with gradients estimates, to first order, what cutting each edge costs. Of the
    cheapest edges as many go, together, as measured runs allow: their number is found by halving.
    That is repeated until hardly any goes. It takes some eight runs a round, whatever the graph.
-3. In a circuit of at most SMALL edges each edge is then cut alone, and what that costs is measured.
+3. In a small circuit (SMALL, WORK) each edge is then cut alone, and what that costs is measured.
    The cheapest go in the same way, until every edge that is left is needed.
 
 The estimate only orders the edges: what goes is decided by running the circuit without it.
@@ -21,8 +21,9 @@ from graphcircuits.methods.prepare import for_scoring, from_clean_run, masked_lo
 
 ESTIMATES, MEASUREMENTS = 8, 32
 """Rounds at most: of estimated costs, and of costs that are measured edge by edge."""
-SMALL = 200
-"""Edges up to which every edge of a circuit is cut alone."""
+SMALL, WORK = 200, 2_000_000
+"""Edges up to which every edge of a circuit is cut alone, and at most how many times those of the
+graph they are: on large graphs the runs would take longer than all else."""
 STEP = 0.005
 """The share of a circuit's edges to which the number that goes is found."""
 NEEDED = "each of its edges is needed: cut alone, any of them leaves less than asked for"
@@ -48,7 +49,7 @@ def pruned(
         if before - len(circuit) <= STEP * before:
             why = NONE_LEFT
             break
-    if len(circuit) > SMALL:
+    if len(circuit) > min(SMALL, WORK // len(loose)):
         return circuit, why
     for _ in range(MEASUREMENTS):
         left = _left(runs, circuit)
