@@ -11,7 +11,7 @@ The estimate only orders the edges: what goes is decided by running the circuit 
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
@@ -51,11 +51,18 @@ def pruned(
             break
     if len(circuit) > min(SMALL, WORK // len(loose)):
         return circuit, why
+    asked = loose
     for _ in range(MEASUREMENTS):
-        left = _left(runs, circuit)
-        if not bool((left[loose] >= least).any()):
+        left = _left(runs, circuit, circuit.mask & asked)
+        can_go = left >= least
+        if bool(can_go.any()):
+            circuit = _without_cheapest(runs, circuit, -left, can_go, least)
+            asked = can_go & circuit.mask
+        elif asked is loose:
             return circuit, NEEDED
-        circuit = _without_cheapest(runs, circuit, -left, loose, least)
+        # What could not go seldom can when less is left: it is asked again once nothing else goes.
+        if not bool((can_go & circuit.mask).any()):
+            asked = loose
     return circuit, STOPPED
 
 
@@ -63,7 +70,7 @@ def _without_cheapest(
     runs: CircuitRuns,
     circuit: Circuit,
     costs: Float[Tensor, " edge"],
-    loose: Tensor,
+    loose: Bool[Tensor, " edge"],
     least: float,
 ) -> Circuit:
     """Without as many of the loose edges that cost least as leave it at `least`.
@@ -86,9 +93,11 @@ def _without_cheapest(
     return smaller
 
 
-def _left(runs: CircuitRuns, circuit: Circuit) -> Float[Tensor, " edge"]:
-    """What the circuit keeps without each of its edges alone; minus infinity for other edges."""
-    edges = circuit.mask.nonzero().flatten()
+def _left(
+    runs: CircuitRuns, circuit: Circuit, asked: Bool[Tensor, " edge"]
+) -> Float[Tensor, " edge"]:
+    """What the circuit keeps without each of these edges alone; minus infinity for other edges."""
+    edges = asked.nonzero().flatten()
     masks = circuit.mask.repeat(len(edges), 1)
     masks[torch.arange(len(edges)), edges] = False
     kept = runs([Circuit.from_mask(circuit.graph, mask).pruned() for mask in masks])
