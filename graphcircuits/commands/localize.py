@@ -63,13 +63,15 @@ def localize(
     edges: Annotated[
         int | None,
         typer.Option(
-            help="Number of edges in the circuit: the best ones. By default the smallest number "
-            "that keeps as much of the behaviour as --keep says, with every method."
+            help="Number of edges in the circuit: the best ones. By default the smallest circuit "
+            "found that keeps as much of the model's output as --keep says, with every method."
         ),
     ] = None,
     keep: Annotated[
         float,
-        typer.Option(help="How much of the behaviour the circuit keeps where --edges is left out."),
+        typer.Option(
+            help="How much of the model's own output the circuit keeps where --edges is left out."
+        ),
     ] = 0.9,
     top: Annotated[
         int | None,
@@ -143,10 +145,11 @@ def localize(
 ) -> None:
     """Rank the edges of a transformer by how likely they are in the circuit of a task.
 
-    The circuit is the fewest of the best edges that keep most of the behaviour, all else corrupted,
-    whatever the method. How much it keeps is measured on the prompts it was found on and on fresh
-    ones. Where the true circuit is known, that of a case or of your own program, the ranking is
-    compared with it.
+    The circuit is the smallest found, whatever the method: the fewest of the best edges that keep
+    most of the model's own output, all else corrupted, without those it can do without. How much it
+    keeps is measured on the prompts it was found on, on some that were held back and on fresh ones,
+    with an interval. Where the true circuit is known, that of a case or of your own program, the
+    ranking is compared with it.
     """
     from graphcircuits.cases.architectures import ARCHITECTURES
     from graphcircuits.evaluation.auroc import LEVELS

@@ -198,7 +198,7 @@ class CircuitRuns:
     ablation: str = "corrupted"
     memory_limit: int | None = None
     by: str = "output"
-    _losses: dict[Circuit, float] = field(default_factory=dict, init=False, repr=False)
+    _losses: dict[Circuit, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.ablation not in ABLATIONS:
@@ -213,9 +213,20 @@ class CircuitRuns:
         causal = self.subject.config.causal
         object.__setattr__(self, "pairs", pairs.up_to_last_column() if causal else pairs)
 
-    @torch.no_grad()
     def __call__(self, circuits: Sequence[Circuit]) -> list[float]:
         """As `faithfulness` defines it."""
+        empty, clean, *losses = self.losses(circuits).mean(1).tolist()
+        gap = empty - clean
+        if not abs(gap) > 1e-9 * max(1.0, abs(empty)):
+            raise ValueError(
+                "faithfulness needs a clean and an ablated run that differ, got losses "
+                f"{clean:.6g} and {empty:.6g}; give pairs whose corruption changes the output."
+            )
+        return [(empty - loss) / gap for loss in losses]
+
+    @torch.no_grad()
+    def losses(self, circuits: Sequence[Circuit]) -> Float[Tensor, "run prompt"]:
+        """Of every prompt: with every edge cut, with none cut, and under each circuit."""
         graph = self.subject.graph
         none = torch.zeros(graph.n_edges, dtype=torch.bool)
         nothing, everything = (Circuit.from_mask(graph, mask) for mask in (none, ~none))
@@ -223,22 +234,14 @@ class CircuitRuns:
         wanted = dict.fromkeys([nothing, *circuits])
         new = [one for one in wanted if one not in self._losses and one != everything]
         if new:
-            losses = self._mean_losses(torch.stack([circuit.mask for circuit in new]))
-            if not losses.isfinite().all():
-                bad = int((~losses.isfinite()).sum())
+            losses = self._run(torch.stack([circuit.mask for circuit in new]))
+            if bad := int((~losses.isfinite().all(1)).sum()):
                 raise ValueError(
                     f"losses must be finite, {bad} of {len(losses)} circuits have one that is not: "
                     f"{OVERFLOW}"
                 )
-            self._losses.update(zip([everything, *new], losses.tolist(), strict=True))
-        empty, clean = self._losses[nothing], self._losses[everything]
-        gap = empty - clean
-        if not abs(gap) > 1e-9 * max(1.0, abs(empty)):
-            raise ValueError(
-                "faithfulness needs a clean and an ablated run that differ, got losses "
-                f"{clean:.6g} and {empty:.6g}; give pairs whose corruption changes the output."
-            )
-        return [(empty - self._losses[circuit]) / gap for circuit in circuits]
+            self._losses.update(zip([everything, *new], losses, strict=True))
+        return torch.stack([self._losses[one] for one in (nothing, everything, *circuits)])
 
     def curve(
         self,
@@ -273,8 +276,8 @@ class CircuitRuns:
             result, sorted({*sizes, *more}), prune=prune, crossings=crossings, seed=seed
         )
 
-    def _mean_losses(self, masks: Bool[Tensor, "mask edge"]) -> Float[Tensor, " run"]:
-        """The loss of the clean run, then that under each mask; means over pairs.
+    def _run(self, masks: Bool[Tensor, "mask edge"]) -> Float[Tensor, "run prompt"]:
+        """The losses of the clean run, then those under each mask.
 
         As many pairs at once as memory allows, then as many masks.
         """
@@ -283,16 +286,16 @@ class CircuitRuns:
         largest = prompts * max(pairs.clean.shape[1] * subject.config.d_mlp, self._size.writers)
         limits = {"taken": prompts * held, "largest": largest}
         rows = min(at_once(subject, prompts * each, self.memory_limit, **limits), len(masks))
-        total = torch.zeros(1 + len(masks), dtype=torch.float64, device=subject.device)
+        parts = []
         with explained(subject, "runs of circuits", prompts * rows, each + held // rows):
             for some, cut, clean in self._batches if prompts < len(pairs) else self._only_batch:
                 runs = (
                     circuit_logits(subject, some.clean, few, cut, some.columns)
                     for few in masks.split(rows)
                 )
-                losses = [some.loss_at_columns(logits).sum(-1) for logits in runs]
-                total += torch.cat([clean, *losses])
-        return total / len(pairs)
+                losses = [some.loss_at_columns(logits) for logits in runs]
+                parts.append(torch.cat([clean, *losses]).double().cpu())
+        return torch.cat(parts, 1)
 
     @cached_property
     def _size(self) -> Footprint:
@@ -307,12 +310,12 @@ class CircuitRuns:
         return min(len(self.pairs), prompts), held, each
 
     @cached_property
-    def _only_batch(self) -> list[tuple[Pairs, CutRun, Float[Tensor, "1"]]]:
+    def _only_batch(self) -> list[tuple[Pairs, CutRun, Float[Tensor, "1 prompt"]]]:
         return list(self._batches)
 
     @property
-    def _batches(self) -> Iterator[tuple[Pairs, CutRun, Float[Tensor, "1"]]]:
-        """Pairs that go at once, what cut edges carry there, and the loss of the clean run."""
+    def _batches(self) -> Iterator[tuple[Pairs, CutRun, Float[Tensor, "1 prompt"]]]:
+        """Pairs that go at once, what cut edges carry there, and the losses of the clean run."""
         subject, pairs, prompts = self.subject, self.pairs, self._sizes[0]
 
         def traced(tokens: Int[Tensor, "batch pos"], columns: slice) -> Trace:
@@ -331,5 +334,5 @@ class CircuitRuns:
                 if not output.isfinite().all():
                     raise ValueError(f"the subject's own output must be finite: {OVERFLOW}")
                 some = some.with_targets_from(output)
-            clean = some.loss_at_columns(traced(some.clean, some.columns).logits[None]).sum(-1)
+            clean = some.loss_at_columns(traced(some.clean, some.columns).logits[None])
             yield some, shared or CutRun.of_trace(traced(some.corrupted, some.columns)), clean

@@ -17,12 +17,11 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.evaluation.auroc import auroc
 from graphcircuits.evaluation.proposal import (
     KEEP,
-    LARGE,
     NO_CIRCUIT,
+    SHORT,
     TOO_LARGE,
     Proposal,
     propose,
-    recorded_curve,
 )
 from graphcircuits.methods import Method, Progress
 from graphcircuits.methods.refine import STEPS, refinement
@@ -52,23 +51,26 @@ def localize(
         method: A name of `METHODS`, or a function of a subject and pairs that returns one score per
             edge. Without one it is `gcl` on subjects like those on which it was measured to win and
             `eap-ig` on others; the notes of the result say which and why.
-        keep: The share of the behaviour that the proposed circuit keeps on the pairs, all other
-            edges corrupted. None proposes no circuit, which saves about eight runs of the subject.
+        keep: The share of the subject's own output that the proposed circuit keeps on the pairs,
+            all other edges corrupted. None proposes no circuit, which saves tens of runs.
         seed: Seeds the method, where it draws anything.
         progress: Called with (steps done, steps in all) by methods that iterate.
         keep_prompts: How many pairs at most are stored with the result, for the page that shows it.
         options: Those of the method, such as `steps=10`, or `predictor=load_predictor(path)`.
 
     Returns:
-        The result: `scores` ranks all edges, `circuit()` is the proposed circuit, the fewest of the
-        best edges that keep enough; with subject, task, method, options, seed and notes.
+        The result: `scores` ranks all edges, `circuit()` is the proposed circuit, the smallest that
+        was found to keep enough: the best edges, the likely ones where probabilities are known,
+        without those it does not need; with subject, task, method, options, seed and notes.
 
     Example:
         >>> import graphcircuits as gc
         >>> case = gc.load_case("ib-3")
         >>> result = gc.localize(case.subject(), case.pairs(64))
-        >>> result.method, list(result.circuit())
-        ('gcl', ['input->m0', 'm0->a1.h0<v>', 'a1.h0->logits'])
+        >>> result.method, list(result.circuit()) == list(case.circuit)
+        ('gcl', True)
+        >>> list(gc.localize(case.subject(), case.pairs(64), "eap-ig").circuit())
+        ['input->m0', 'm0->a1.h0<v>', 'a1.h0->logits']
 
     Reference: docs/methods.md for the methods, docs/evaluate.md for the proposed circuit.
     """
@@ -147,7 +149,7 @@ def refine(
     if steps is None and seconds is None:
         length = {"refine_steps": STEPS}
     # What was said of the circuit before is not about the new one.
-    notes = [note for note in result.notes if not note.startswith((NO_CIRCUIT, TOO_LARGE))]
+    notes = [note for note in result.notes if not note.startswith((NO_CIRCUIT, SHORT, TOO_LARGE))]
     better = replace(
         result,
         scores=outcome.scores,
@@ -237,8 +239,8 @@ def conclude(
 ) -> Conclusion:
     """The circuit of a result, of `edges` edges or as many as `keep` takes, and how good it is.
 
-    `seed` is what drew the pairs, where one did; `notes` are about them. With `with_curve` the
-    result comes with the faithfulness of other sizes, for those who look at it later.
+    `seed` is what drew the pairs, where one did; `notes` are about them. With `with_curve` a result
+    whose number of edges is given comes with the faithfulness of other sizes too.
     """
     n_edges, warned = result.graph.n_edges, []
     if edges is not None and edges > n_edges:
@@ -250,17 +252,14 @@ def conclude(
         keep=keep,
         edges=None if edges is None else min(edges, n_edges),
         fresh=fresh,
+        with_curve=with_curve,
         seed=seed,
         progress=progress,
     )
-    curve = proposal.curve
-    # On a large graph the sizes that were tried must do.
-    if with_curve and not proposal.problems and (curve is None or n_edges < LARGE):
-        curve = recorded_curve(subject, pairs, result, size=proposal.best, seed=seed)
     warned += proposal.warnings()
     notes = (*result.notes, *notes, *warned)
     return Conclusion(
-        result=replace(result, curve=curve, chosen=proposal.circuit, notes=notes),
+        result=replace(result, curve=proposal.curve, chosen=proposal.circuit, notes=notes),
         proposal=proposal,
         truth=truth,
         auroc=None if truth is None else auroc(result, truth, level),

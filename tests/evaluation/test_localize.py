@@ -78,7 +78,7 @@ def test_long_tables_are_cut_unless_asked_for(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("uninformed")
-def test_probabilities_are_shown_and_do_not_draw_the_line(
+def test_probabilities_are_shown_and_likely_edges_are_in_the_circuit(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = ["localize", "ib-3", "--pairs", "4", "--method", "gcl"]
@@ -95,7 +95,9 @@ def test_probabilities_are_shown_and_do_not_draw_the_line(
     for row in record["ranking"]:
         expected = torch.tensor(row["score"] + shift).sigmoid().item()
         assert row["probability"] == pytest.approx(expected, abs=1e-6)
-    assert record["circuit"] == json.loads(plain.out)["circuit"]
+    likely = {row["edge"] for row in record["ranking"] if row["probability"] > 0.5}
+    assert {*json.loads(plain.out)["circuit"]} < {*record["circuit"]} <= likely
+    assert record["faithfulness"]["likely_edges"] == len(likely)
     first = record["ranking"][0]
     lines = [line.split() for line in command(*given).out.splitlines()]
     assert ["rank", "edge", "score", "probability", "in"] in [line[:5] for line in lines]

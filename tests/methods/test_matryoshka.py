@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from graphcircuits.cases import load_case
-from graphcircuits.evaluation.evaluate import auroc
+from graphcircuits.evaluation.auroc import auroc
 from graphcircuits.methods.matryoshka import mattr, nested
 from tests.methods.tasks import make_pairs, planted, ranks_right
 from tests.subjects import make_subject
