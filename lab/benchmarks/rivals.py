@@ -4,7 +4,7 @@ Subjects are trained on their task alone, for programs that predictors and setti
 and kept in FOLDER. A method is found on 32 pairs and judged on 64 fresh ones: the mean of
 `log_area`, and geometric means of `edges_for` .8, .9 and .95 (all edges where a curve stays below).
 
-python -m lab.benchmarks.rivals FOLDER [--subjects ib-2,ib-67] eap-ig ig-own ig-own:rate=0.5,spread=2 ...
+python -m lab.benchmarks.rivals FOLDER [--subjects ib-2,ib-67] eap-ig ig-own:rate=0.5,spread=2 ...
 """
 
 import argparse
