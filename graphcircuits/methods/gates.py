@@ -6,9 +6,9 @@ gradient and a search at one edge at a time. All four are one loop, `Descent`:
 1. A gate has one parameter, its location. Each step draws prompts and values of all gates
    (`engine.relaxed`), and runs the subject with them as edge masks: what a gate does not let
    through is replaced by the corrupted value.
-2. Adam minimizes the loss, or the distance from the subject's own output where a circuit could win
-   at the loss, + a penalty on open gates.
-3. A gate's score is its location: larger means more likely open.
+2. Adam minimizes the distance from the subject's own output + a penalty on open gates.
+3. A gate's score is its location: larger means more likely open. The ranking is good near the size
+   that the penalty leads to: by default near the one that usually keeps .9 of the output.
 
 Subnetwork probing (Cao et al. 2021, arXiv 2104.03514): hard-concrete gates, sparsity * (share of
 gates expected open). A node of `sp_node` is a reader: q, k and v of each head, and each MLP.

@@ -4,7 +4,7 @@ Subjects are trained on their task alone, for programs that predictors and setti
 and kept in FOLDER. A method is found on 32 pairs and judged on 64 fresh ones: the mean of
 `log_area`, and geometric means of `edges_for` .8, .9 and .95 (all edges where a curve stays below).
 
-python -m lab.benchmarks.rivals FOLDER [--subjects 8] eap-ig ig-own ig-own:rate=0.5,spread=2 ...
+python -m lab.benchmarks.rivals FOLDER [--subjects ib-2,ib-67] eap-ig ig-own:rate=0.5,spread=2 ...
 """
 
 import argparse
@@ -66,10 +66,10 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("methods", nargs="+", metavar="METHOD[:NAME=VALUE,...]")
-    parser.add_argument("--subjects", type=int, default=len(SUBJECTS))
+    parser.add_argument("--subjects", default=",".join(SUBJECTS), help="cases, as a,b,c")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    ids = list(SUBJECTS)[: options.subjects]
+    ids = options.subjects.split(",")
     print(f"| method | log area | {' | '.join(f'edges for {t:g}' for t in CROSSINGS)} | s |")
     print(f"| --- {'| --- ' * (2 + len(CROSSINGS))}|")
     for method in options.methods:
