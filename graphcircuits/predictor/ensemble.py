@@ -193,7 +193,7 @@ class Ensemble:
         """The same predictors on another device; these stay where they are."""
         if self.members[0].readout.weight.device == torch.device(device):
             return self
-        return replace(self, members=tuple(deepcopy(member).to(device) for member in self.members))
+        return _moved(self, torch.device(device))
 
     def unseen(self, subject: Transformer) -> list[str]:
         """What the subject has that no subject of the training did, in words.
@@ -211,6 +211,12 @@ class Ensemble:
         if config.n_layers > seen.get("layers", config.n_layers):
             notes.append(f"{config.n_layers} layers, at most {seen['layers']} were seen")
         return notes
+
+
+@lru_cache(maxsize=8)
+def _moved(ensemble: Ensemble, device: torch.device) -> Ensemble:
+    members = tuple(deepcopy(member).to(device) for member in ensemble.members)
+    return replace(ensemble, members=members)
 
 
 @lru_cache(maxsize=8)

@@ -30,13 +30,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from graphcircuits.engine.memory import MEMORY_LIMIT, Footprint, at_once, keep_freed_memory
+from graphcircuits.engine.memory import Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.predictor.block import linear
 from graphcircuits.predictor.measure.contract import contract
 from graphcircuits.predictor.measure.scaling import (
     SCALINGS,
     TINY,
+    edge_ends,
     log_rank,
     log_share,
     scaled,
@@ -99,7 +100,7 @@ def measure(
     both_ends: bool = False,
     sample: int = 0,
     generator: torch.Generator | None = None,
-    memory_limit: int = MEMORY_LIMIT,
+    memory_limit: int | None = None,
 ) -> Invariants:
     """The invariants of a subject's edges on a task, over all positions of all pairs.
 
@@ -140,11 +141,13 @@ def measure(
         received=total.received / n_contexts,
         sample=torch.cat(samples),
     )
+    # All that is looked at comes to the host before: a GPU would be waited for at every question.
+    written, received = measured.written.sum(0).cpu(), measured.received.cpu()
     # Outputs first: a loss that is not finite may only be what followed from one of them.
-    _check_finite("output", measured.graph.writer_names, measured.written.sum(0))
-    check_losses(*torch.cat(losses, dim=1))
-    _check_finite("gradient", measured.graph.reader_names, measured.received)
-    if not measured.received.any():
+    _check_finite("output", measured.graph.writer_names, written)
+    check_losses(*torch.cat(losses, dim=1).cpu())
+    _check_finite("gradient", measured.graph.reader_names, received)
+    if not received.any():
         raise ValueError(
             "the gradient of the loss is zero at every component, so features would say nothing of "
             "the task; a loss whose targets are the clean run's own outputs is flat there: give "
@@ -162,7 +165,7 @@ def _check_finite(what: str, names: Sequence[str], values: Float[Tensor, " compo
         )
 
 
-def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int, *, runs: int) -> int:
+def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int | None, *, runs: int) -> int:
     """Pairs whose runs, stream vectors and contractions fit in memory, one at least."""
     size = Footprint(subject, pairs.clean.shape[1], pairs.columns.stop - pairs.columns.start)
     held = runs * (size.backward + 5 * size.readers) + 2 * size.states
@@ -192,12 +195,12 @@ def table(measured: Invariants, transformation: Transformation) -> Float[Tensor,
     largest of the case and by rank; kinds of writer and reader. An edge has all of them. In the
     incidence graph a component has its norms and kind, and edges leave these to components.
     """
-    graph, device = measured.graph, measured.statistics.device
+    graph = measured.graph
     writers, readers = component_tables(measured)
     edges = scaled(measured.statistics, graph).flatten(1)
     if transformation == "line":
-        at_writer = writers[graph.edge_writers.to(device)]
-        return torch.cat([edges, at_writer, readers[graph.edge_readers.to(device)]], dim=1)
+        at_writer, at_reader = edge_ends(graph, edges.device)
+        return torch.cat([edges, writers[at_writer], readers[at_reader]], dim=1)
     return torch.block_diag(edges, writers, readers).roll(-graph.n_edges, 0)
 
 

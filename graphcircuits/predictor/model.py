@@ -183,7 +183,7 @@ def read_case(
     are rounded to `dtype` before they are ranked, so that values which differ by rounding alone tie
     in the same way whatever the precision of the subject; None leaves them as they are.
     """
-    structure = structure_of(subject.graph, config).to(subject.device)
+    structure = structure_of(subject.graph, config, subject.device)
     if config.aligner == "tabpfn":
         chosen = torch.randperm(len(pairs), generator=generator, device=generator.device)
         some = pairs[chosen[: config.context_pairs].sort().values.to(pairs.clean.device)]
@@ -216,12 +216,21 @@ def start(measured: invariant.Invariants) -> Float[Tensor, " edge"]:
     return log_share(effect / effect.max().clamp_min(TINY))
 
 
-def structure_of(graph: ComponentGraph, config: PredictorConfig) -> Neighbourhoods:
+def structure_of(
+    graph: ComponentGraph, config: PredictorConfig, device: torch.device | str = "cpu"
+) -> Neighbourhoods:
     """The transformed graph: made of sizes and the configuration, not of weights; 8 are cached."""
-    return _structure(graph, config.transformation, config.connectivity)
+    return _structure(graph, config.transformation, config.connectivity, torch.device(device))
 
 
-_structure = lru_cache(maxsize=8)(neighbourhoods)
+@lru_cache(maxsize=8)
+def _structure(
+    graph: ComponentGraph,
+    transformation: Transformation,
+    connectivity: Connectivity,
+    device: torch.device,
+) -> Neighbourhoods:
+    return neighbourhoods(graph, transformation, connectivity).to(device)
 
 
 def join(readings: Sequence[Reading]) -> Reading:

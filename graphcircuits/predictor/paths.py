@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.graph import Block, ComponentGraph
+from graphcircuits.predictor.measure.scaling import edge_ends
 
 LEFT = 1e-3
 """The share of what an edge loses that is left to it."""
@@ -39,14 +40,9 @@ def along_paths(scores: Float[Tensor, " edge"], graph: ComponentGraph) -> Float[
             heard[readers] = _by_reader(graph, block, leaving[low:high])
         best = torch.minimum(_rectangle(scores, block), heard[readers, None]).amax(0)
         leaving[: block.n_writers] = torch.maximum(leaving[: block.n_writers], best)
-    bounded = scores.clone()
-    for block in blocks:
-        rectangle = _rectangle(bounded, block)
-        readers = block.readers
-        bound = torch.minimum(reached[: block.n_writers], heard[readers, None])
-        least = torch.minimum(rectangle, bound)
-        rectangle.lerp_(least, 1 - LEFT)
-    return bounded
+    writers, readers = edge_ends(graph, scores.device)
+    bound = torch.minimum(reached.index_select(0, writers), heard.index_select(0, readers))
+    return scores.lerp(torch.minimum(scores, bound), 1 - LEFT)
 
 
 def _rectangle(scores: Float[Tensor, " edge"], block: Block) -> Float[Tensor, "reader writer"]:
@@ -67,7 +63,9 @@ def _by_writer(
     """The best reader of each writer."""
     if block.kind == "mlp":
         return best
-    return best[graph.head_slots.to(best.device)].amax(1)
+    queries, keys, values = best.split([graph.n_heads, graph.n_groups, graph.n_groups])
+    groups = torch.maximum(keys, values)
+    return torch.maximum(queries.view(graph.n_groups, -1), groups[:, None]).flatten()
 
 
 def _by_reader(

@@ -1,7 +1,7 @@
 """The predictor: symmetries of its scores, its prior, cases side by side, and what it refuses."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -240,8 +240,8 @@ def test_joined_cases_score_as_each_alone(options: dict[str, Any], connectivity:
 def test_one_case_joined_is_itself() -> None:
     reading = make_reading(small())
     joined = join([reading])
-    for name, values in vars(reading.structure).items():
-        found = getattr(joined.structure, name)
+    for name in (each.name for each in fields(reading.structure)):
+        values, found = getattr(reading.structure, name), getattr(joined.structure, name)
         assert torch.equal(found, values) if isinstance(values, Tensor) else found == values
     assert isinstance(reading.content, InvariantTables)
     assert isinstance(joined.content, InvariantTables)

@@ -234,8 +234,11 @@ def _runs(
 def _shrunk(run: Pass) -> Pass:
     """Without gradients so small that their products have no full precision any more.
 
-    Where a loss saturates there are many, and processors are many times slower on them.
+    Where a loss saturates there are many, and processors are many times slower on them; GPUs are
+    not.
     """
+    if run.stream.is_cuda:
+        return run
 
     def shrunk(gradient: Tensor) -> Tensor:
         # Products of half precision are made in single precision, which has room for them.

@@ -6,9 +6,11 @@ largest at the edge's reader and at its writer, and as a rank counted from the t
 changes when edges that do nothing are added: the same circuit looks alike in a larger subject.
 """
 
+from functools import lru_cache
+
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
@@ -30,7 +32,7 @@ def scaled(
     """Every statistic of every edge under every scaling, in the order of SCALINGS."""
     values, top = significant(values)
     at_readers, at_writers = _sums_and_largest(values, graph)
-    readers, writers = (x.to(values.device) for x in (graph.edge_readers, graph.edge_writers))
+    writers, readers = edge_ends(graph, values.device)
     columns = values.new_empty(len(values), len(SCALINGS), graph.n_edges)
     for number, scale in enumerate(
         (
@@ -48,22 +50,26 @@ def scaled(
     return columns.permute(2, 0, 1)
 
 
+@lru_cache(maxsize=8)
+def edge_ends(
+    graph: ComponentGraph, device: torch.device
+) -> tuple[Int[Tensor, " edge"], Int[Tensor, " edge"]]:
+    """The writer and the reader of every edge; copies on a GPU stay there for the next case."""
+    return graph.edge_writers.to(device), graph.edge_readers.to(device)
+
+
 def _sums_and_largest(
     values: Float[Tensor, "statistic edge"], graph: ComponentGraph
 ) -> tuple[Float[Tensor, "2 statistic reader"], Float[Tensor, "2 statistic writer"]]:
     """The sum of the values at each reader and at each writer, and the largest of them.
 
-    Edges of readers of one stream are a rectangle of readers and writers, so nothing is scattered.
+    In a table of readers and writers, zeros where there is no edge: these change neither of them.
     """
-    readers = values.new_empty(2, len(values), graph.n_readers)
-    writers = values.new_zeros(2, len(values), graph.n_writers)
+    table = values.new_zeros(len(values), graph.n_readers, graph.n_writers)
     for block in graph.stream_blocks:
         here = values[:, block.edges].unflatten(1, (block.n_readers, block.n_writers))
-        readers[0, :, block.readers] = here.sum(2)
-        readers[1, :, block.readers] = here.amax(2)
-        writers[0, :, : block.n_writers].add_(here.sum(1))
-        largest = writers[1, :, : block.n_writers]
-        torch.maximum(largest, here.amax(1), out=largest)
+        table[:, block.readers, : block.n_writers] = here
+    readers, writers = (torch.stack([table.sum(axis), table.amax(axis)]) for axis in (2, 1))
     return readers.clamp_min_(TINY), writers.clamp_min_(TINY)
 
 
