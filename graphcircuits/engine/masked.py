@@ -126,7 +126,7 @@ def masked_gradients(
     if precision == "bfloat16":
         subject, corrupted = subject.to(torch.bfloat16), corrupted.bfloat16()
     chunk, *_ = _chunking(subject, tokens, masks, "masks", memory_limit)
-    embedded = subject.embed(tokens, check=not tokens.is_cuda)
+    embedded = (subject.embed_trusted if tokens.is_cuda else subject.embed)(tokens)
     by_writer = corrupted.permute(2, 0, 1, 3)
     run = _prepared(with_wide_heads(subject), embedded, by_writer, columns, precision)
     parts = masks.detach().to(embedded).split(chunk)

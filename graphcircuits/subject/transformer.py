@@ -155,15 +155,13 @@ class Transformer(Components):
             stream = self.layer(stream, layer)
         return self.unembed(self.rules.read(stream, 2 * self.config.n_layers))
 
-    def embed(
-        self, tokens: Int[Tensor, "batch pos"], *, check: bool = True
-    ) -> Float[Tensor, "batch pos d_model"]:
-        """The output of the `input` writer: token plus learned position embedding.
+    def embed(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
+        """The output of the `input` writer: token plus learned position embedding."""
+        self._check_tokens(tokens)
+        return self.embed_trusted(tokens)
 
-        To `check` tokens waits for a GPU that they are on.
-        """
-        if check:
-            self._check_tokens(tokens)
+    def embed_trusted(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
+        """The same of tokens that were checked before: to check them waits for their GPU."""
         stream = self.weights["W_E"][tokens]
         if self.config.embedding_scale != 1.0:
             stream = stream * self.config.embedding_scale
