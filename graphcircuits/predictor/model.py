@@ -33,7 +33,7 @@ from graphcircuits.predictor.measure.features import Features, features
 from graphcircuits.predictor.measure.scaling import TINY, log_share
 from graphcircuits.predictor.paper.align import TabpfnAligner
 from graphcircuits.predictor.paper.dagformer import Dagformer
-from graphcircuits.predictor.paper.dirgnn import AGGREGATIONS, DirGNN
+from graphcircuits.predictor.paper.dirgnn import AGGREGATIONS, DirGNN, piece_size
 from graphcircuits.predictor.paper.pool import DeepSets
 from graphcircuits.predictor.paper.transform import (
     CONNECTIVITIES,
@@ -357,9 +357,16 @@ class Predictor(nn.Module):
         if self.pool is not None:
             assert isinstance(content, Features)
             edges = self.pool(edges, content.pair)
-        correction = self.readout(self.norm(edges)).squeeze(-1)
+        correction = self._read_out(edges).squeeze(-1)
         start = self.start(reading)
         return correction if start is None else start + correction
+
+    def _read_out(self, edges: Float[Tensor, "*case edge width"]) -> Float[Tensor, "*case edge 1"]:
+        """The readout; that of a large graph in pieces, whose normed states stay in the caches."""
+        size = piece_size(edges) if edges.ndim == 2 else 0
+        if not size or not isinstance(self.norm, LayerNorm):
+            return self.readout(self.norm(edges))
+        return torch.cat([self.readout(self.norm.quick(some)) for some in edges.split(size)])
 
     def start(self, reading: Reading) -> Float[Tensor, "*case edge"] | None:
         """What the correction is added to: the prior, scaled; None where there is no prior."""

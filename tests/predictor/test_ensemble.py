@@ -1,5 +1,8 @@
 """Ensembles: the mean of their members, the same from a file, and files that are refused."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -279,3 +282,40 @@ def test_weights_kept_in_half_precision_are_read_as_single(tmp_path: Path) -> No
     for kept, own in zip(load_ensemble(path).members, ensemble.members, strict=True):
         for name, value in own.state_dict().items():
             assert torch.equal(kept.state_dict()[name], value.half().float())
+
+
+@contextmanager
+def counted_waits() -> Iterator[list[warnings.WarningMessage]]:
+    """What was waited for inside, on a GPU."""
+    with warnings.catch_warnings(record=True) as waits:
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("always", message="called a synchronizing CUDA operation")
+        try:
+            torch.cuda.set_sync_debug_mode("warn")
+            yield waits
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_waited_for_a_few_times_whatever_the_depth() -> None:
+    """For what is looked at on the host: losses, what is finite, and what the case looks like."""
+    ensemble = make_ensemble(small())
+    subject, pairs = make_case()
+    reading = read_case(ensemble.config, subject, pairs, generator=seeded(0))
+    members = ensemble.member_logits(reading, generator=seeded(0))
+    features = torch.randn(9, len(case_features(reading)), generator=seeded(1))
+    known = fit_familiarity(features.double(), [disagreement(members)] * 9, range(9))
+    ensemble = replace(ensemble, known=known)
+    counts = []
+    for n_layers in (2, 6):
+        subject, pairs = make_task(n_layers=n_layers)
+        subject, pairs = subject.to(torch.float32).to("cuda"), pairs.to("cuda")
+        there = ensemble.to("cuda")
+        there.predict_case(subject, pairs, generator=seeded(0))  # tables that are made once
+        with counted_waits() as waits:
+            found = there.predict_case(subject, pairs, generator=seeded(0)).logits
+        counts.append(len(waits))
+        here = ensemble.predict_case(subject.to("cpu"), pairs.to("cpu"), generator=seeded(0)).logits
+        torch.testing.assert_close(found.cpu(), here, rtol=1e-3, atol=1e-3)
+    assert counts[0] == counts[1] <= 12, [str(wait.message) for wait in waits]

@@ -20,6 +20,7 @@ from graphcircuits.predictor.model import (
     join,
     read_case,
 )
+from graphcircuits.predictor.paper import dirgnn
 from graphcircuits.predictor.paper.transform import CONNECTIVITIES, TRANSFORMATIONS, Transformation
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -235,6 +236,27 @@ def test_joined_cases_score_as_each_alone(options: dict[str, Any], connectivity:
     alone = [predictor(reading, generator=seeded(0)) for reading in readings]
     together = predictor(join(readings), generator=seeded(0))
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-10, atol=1e-10)
+
+
+def test_the_readout_of_a_large_graph_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To rounding as at once, and as where gradients are wanted."""
+    reading = make_reading(small())
+    model = Predictor(small(), generator=seeded(1)).double().eval()
+    model.readout.weight.data.normal_(generator=seeded(2))
+    expected = model(reading, generator=seeded(0)).detach()
+    monkeypatch.setattr(dirgnn, "AT_ONCE", 7)
+    pieces: list[int] = []
+    model.readout.register_forward_hook(lambda _, x, __: pieces.append(len(x[0])))
+    with torch.no_grad():
+        found = model(reading, generator=seeded(0))
+    assert (len(pieces), max(pieces), sum(pieces)) == (-(-len(expected) // 7), 7, len(expected))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_what_follows_from_sizes_is_made_once() -> None:
+    """Sums over neighbours need tables, which a reading of the next case of one shape has."""
+    one, other = (make_reading(small(), seed=seed) for seed in (0, 1))
+    assert one.structure is other.structure
 
 
 def test_one_case_joined_is_itself() -> None:

@@ -135,8 +135,10 @@ def case_features(reading: Reading) -> Float[Tensor, " column"]:
 def disagreement(logits: Float[Tensor, "member edge"]) -> float:
     """Deviation between members, mean over edges, by the deviation of their mean over edges."""
     values = logits.double()
-    spread = values.mean(0).std().clamp_min(TINY)
-    return float(values.std(0).mean() / spread)
+    mean = values.mean(0)
+    # The deviation of a handful is quicker by hand: PyTorch's kernel is made for long columns.
+    apart = (values - mean).square_().sum(0).div_(len(values) - 1).sqrt_()
+    return float(apart.mean() / mean.std().clamp_min(TINY))
 
 
 def fit_familiarity(

@@ -28,6 +28,12 @@ take the time; more, and their states leave the caches."""
 AGGREGATIONS = ("sum", "mean")
 
 
+def piece_size(h: Float[Tensor, "*context node width"]) -> int:
+    """How many nodes to compute at once; 0 for all of them, as in small graphs."""
+    size = GPU_AT_ONCE if h.is_cuda else AT_ONCE
+    return 0 if torch.is_grad_enabled() or h.shape[-2] <= size else size
+
+
 class DirectedGraphConv(nn.Module):
     """(1 - alpha) incoming(predecessors) + alpha outgoing(successors) + root(own).
 
@@ -131,9 +137,7 @@ class DirGNN(nn.Module):
         noise: torch.Generator | None = None,
     ) -> Float[Tensor, "*context node width"]:
         """`noise` draws what dropout drops, in training only."""
-        size = GPU_AT_ONCE if h.is_cuda else AT_ONCE
-        in_pieces = h.ndim == 2 and n.n_nodes > size and n.order is None and not self.training
-        if in_pieces and not torch.is_grad_enabled():
+        if h.ndim == 2 and n.order is None and not self.training and (size := piece_size(h)):
             return self._in_pieces(h, n, size)
         for convolution, feed in zip(self.convolutions, self.feed_forwards, strict=True):
             h = feed(convolution(h, n, noise=noise), noise=noise)
