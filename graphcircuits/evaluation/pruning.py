@@ -17,7 +17,7 @@ from torch import Tensor
 from graphcircuits.circuit import Circuit
 from graphcircuits.engine.memory import Footprint, at_once, explained
 from graphcircuits.evaluation.evaluate import CircuitRuns
-from graphcircuits.methods.prepare import for_scoring, from_clean_run, masked_losses
+from graphcircuits.methods.prepare import MaskedLosses, for_scoring, from_clean_run
 
 ESTIMATES, MEASUREMENTS = 8, 32
 """Rounds at most: of estimated costs, and of costs that are measured edge by edge."""
@@ -112,7 +112,7 @@ class _Estimate:
     def __init__(self, runs: CircuitRuns) -> None:
         self.subject = for_scoring(runs.subject, widen=False)
         self.pairs = from_clean_run(self.subject, runs.pairs, runs.memory_limit)
-        self.losses = masked_losses(self.subject, self.pairs, runs.memory_limit)
+        self.losses = MaskedLosses(self.subject, self.pairs, runs.memory_limit)
         self.numbers = Footprint(self.subject, self.pairs.clean.shape[1]).masked(grad=True)
         self.prompts = at_once(self.subject, self.numbers, runs.memory_limit)
 

@@ -24,7 +24,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -247,14 +247,16 @@ def _counting_pairs(pairs: Pairs, tally: _Tally) -> Pairs:
 
     class CountingPairs(Pairs):
         def loss_at_columns(
-            self, logits: Float[Tensor, "*mask batch column d_vocab_out"]
+            self,
+            logits: Float[Tensor, "*mask batch column d_vocab_out"],
+            rows: Int[Tensor, " batch"] | None = None,
         ) -> Float[Tensor, "*mask batch"]:
             if _storage(logits) not in tally.plain_logits:
                 prompts = logits.shape[:-2].numel()
                 tally.evaluations += prompts
                 if logits.requires_grad and torch.is_grad_enabled():
                     tally.evaluation_backwards += prompts
-            return super().loss_at_columns(logits)
+            return super().loss_at_columns(logits, rows)
 
     return CountingPairs(**{field.name: getattr(pairs, field.name) for field in fields(pairs)})
 
