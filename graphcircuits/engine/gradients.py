@@ -123,7 +123,7 @@ class _States:
             for block in blocks[:-1]:
                 made = self._made(block)
                 done += self._write(made, block, done)
-            return self._read(blocks[-1])[0][..., run.columns, :].contiguous()
+            return self._read(blocks[-1])[0][..., run.columns, :].clone()
 
     def _read(self, block: Block) -> Float[Tensor, "reader mask batch pos d_model"]:
         """What the readers of a block read."""
