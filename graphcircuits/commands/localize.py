@@ -275,6 +275,7 @@ def _run(
             result,
             fresh=inputs.fresh,
             truth=inputs.truth,
+            kind=chosen.kind,
             notes=inputs.notes,
             seed=drawn_by,
             progress=bar.follow(step),

@@ -76,7 +76,7 @@ def localize(
     """
     chosen = methods.choose_method(subject, pairs, method, seed=seed, **options)
     result = chosen.run(progress=progress, keep_prompts=keep_prompts)
-    return _with_proposal(subject, pairs, result, keep)
+    return _with_proposal(subject, pairs, result, keep, chosen.kind)
 
 
 def refine(
@@ -165,11 +165,15 @@ def refine(
 
 
 def _with_proposal(
-    subject: Transformer, pairs: Pairs, result: Result, keep: float | None
+    subject: Transformer,
+    pairs: Pairs,
+    result: Result,
+    keep: float | None,
+    kind: str | None = None,
 ) -> Result:
     if keep is None:
         return result
-    proposal = propose(subject, pairs, result, keep=keep)
+    proposal = propose(subject, pairs, result, keep=keep, kind=kind)
     notes = [f"{NO_CIRCUIT}{one}" for one in proposal.problems]
     return replace(
         result,
@@ -234,12 +238,14 @@ def conclude(
     level: str,
     seed: int | None,
     with_curve: bool,
+    kind: str | None = None,
     notes: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Conclusion:
     """The circuit of a result, of `edges` edges or as many as `keep` takes, and how good it is.
 
-    `seed` is what drew the pairs, where one did; `notes` are about them. With `with_curve` a result
+    `seed` is what drew the pairs, where one did; `kind` what predictors call the subject, where
+    that was found out already; `notes` are about them. With `with_curve` a result
     whose number of edges is given comes with the faithfulness of other sizes too.
     """
     n_edges, warned = result.graph.n_edges, []
@@ -254,6 +260,7 @@ def conclude(
         fresh=fresh,
         with_curve=with_curve,
         seed=seed,
+        kind=kind,
         progress=progress,
     )
     warned += proposal.warnings()

@@ -194,20 +194,23 @@ def propose(
     fresh: Pairs | None = None,
     with_curve: bool = True,
     seed: int | None = None,
+    kind: str | None = None,
     progress: Progress | None = None,
 ) -> Proposal:
     """The smallest circuit found that keeps so much of the behaviour, or `edges` of the best edges.
 
-    `seed` is what drew the pairs, for the record; `progress` is called with (steps done, steps in
-    all). Without `with_curve` nothing else is measured where
-    the number of edges is given. Where faithfulness cannot be measured, such as on pairs whose
-    corruption changes nothing, the circuit has EDGES edges if nothing else is said.
+    `seed` is what drew the pairs, for the record; `kind` what predictors call the subject, where
+    that was found out already; `progress` is called with (steps done, steps in all). Without
+    `with_curve` nothing else is measured where the number of edges is given. Where faithfulness
+    cannot be measured, such as on pairs whose corruption changes nothing, the circuit has EDGES
+    edges if nothing else is said.
     """
     if not 0 < keep <= 1:
         raise ValueError(f"keep must be above 0 and at most 1, got {keep}.")
     try:
         if edges is None:
-            proposal = _chosen(subject, pairs, result, keep, seed, progress)
+            likely = _likely(subject, result, kind)
+            proposal = _chosen(subject, pairs, result, keep, likely, seed, progress)
         else:
             runs = CircuitRuns(subject, _few(subject, pairs, FEW_PAIRS))
             proposal = Proposal(
@@ -230,6 +233,7 @@ def _chosen(
     pairs: Pairs,
     result: Result,
     keep: float,
+    likely: Circuit,
     seed: int | None,
     progress: Progress | None,
 ) -> Proposal:
@@ -238,7 +242,7 @@ def _chosen(
     search, held = _divided(pairs)
     runs = CircuitRuns(subject, _few(subject, search, FEW_PAIRS))
     judges = None if held is None else CircuitRuns(subject, _few(subject, held, FEW_CHECKED))
-    ladder = _Ladder.of(result, runs, _likely(subject, result))
+    ladder = _Ladder.of(result, runs, likely)
     aim, extended = keep, 0
     while True:
         best = ladder.fewest(aim)
@@ -277,14 +281,16 @@ def _chosen(
     )
 
 
-def _likely(subject: Transformer, result: Result) -> Circuit:
+def _likely(subject: Transformer, result: Result, kind: str | None) -> Circuit:
     """The edges that are taken for their probability: none where it is not that of a true circuit.
 
     On natural subjects it is the chance to be among the few edges that keep most of the behaviour,
     which can be measured here.
     """
     none = torch.zeros(result.graph.n_edges, dtype=torch.bool)
-    if result.probabilities is None or kind_of(subject).startswith(("natural", "language")):
+    if result.probabilities is None:
+        return Circuit.from_mask(result.graph, none)
+    if (kind or kind_of(subject)).startswith(("natural", "language")):
         return Circuit.from_mask(result.graph, none)
     return Circuit.from_mask(result.graph, result.probabilities > LIKELY)
 

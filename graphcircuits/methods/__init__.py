@@ -47,7 +47,7 @@ from graphcircuits.methods.method import (
     unknown,
 )
 from graphcircuits.methods.prepare import Progress, Stop
-from graphcircuits.methods.shipped import PAPER
+from graphcircuits.methods.shipped import PAPER, ChosenPredictor
 from graphcircuits.methods.shortlist import (
     EdgeByEdge,
     LongRun,
@@ -165,6 +165,12 @@ class ChosenMethod:
     def recorded(self) -> dict[str, Any]:
         """The options as JSON values."""
         return self.method.recorded(self.options)
+
+    @property
+    def kind(self) -> str | None:
+        """What predictors call the subject, where choosing one found that out."""
+        predictor = self.options.get("predictor")
+        return predictor.kind if isinstance(predictor, ChosenPredictor) else None
 
     def with_options(self, given: Options) -> "ChosenMethod":
         """The same method with some options as given."""

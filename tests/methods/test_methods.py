@@ -190,18 +190,18 @@ def test_localize_fills_in_the_result() -> None:
 def test_localize_keeps_prompts() -> None:
     subject = make_subject()
     pairs = make_pairs(subject)
-    whole = localize(subject, pairs, "eap")
+    whole = localize(subject, pairs, "eap-ig")
     assert whole.prompts == stored_prompts(subject, pairs)
     assert whole.prompts is not None
-    few = localize(subject, pairs, "eap", keep_prompts=1).prompts
+    few = localize(subject, pairs, "eap-ig", keep_prompts=1).prompts
     assert few is not None
     assert (len(whole.prompts), len(few)) == (min(4, len(pairs)), 1)
-    bare = localize(subject, pairs, "eap", keep_prompts=0)
+    bare = localize(subject, pairs, "eap-ig", keep_prompts=0)
     assert bare.prompts is None
     assert bare.options == whole.options
     assert torch.equal(bare.scores, whole.scores)
     with pytest.raises(ValueError, match="keep_prompts must be at least 0, got -1"):
-        localize(subject, pairs, "eap", keep_prompts=-1)
+        localize(subject, pairs, "eap-ig", keep_prompts=-1)
 
 
 def test_localize_hands_on_seed_and_progress() -> None:
@@ -214,7 +214,7 @@ def test_localize_hands_on_seed_and_progress() -> None:
     localize(subject, pairs, "sp-node", steps=2, progress=lambda *step: seen.append(step))
     assert seen == [(1, 2), (2, 2)]
     # Methods that take one pass have nothing to report.
-    localize(subject, pairs, "eap", progress=lambda *step: seen.append(step))
+    localize(subject, pairs, "eap-ig", progress=lambda *step: seen.append(step))
     assert len(seen) == 2
     # One of many runs tells of them, also where memory for few of them is given at a time.
     runs = subject.graph.n_edges * len(pairs)
