@@ -37,7 +37,7 @@ PAIRS, FRESH = 32, 64
 
 
 def likely_alone(subject: Transformer, pairs: Pairs) -> Circuit | None:
-    """The edges above LIKELY, whatever they keep; None where the subject is too strange for that."""
+    """The edges above LIKELY, whatever they keep; None on subjects too strange to say."""
     result = localize(subject, pairs, "gcl", keep=None)
     if result.probabilities is None:
         return None
