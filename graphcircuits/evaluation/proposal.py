@@ -16,6 +16,7 @@ in the search: running circuits there can take longer than the method.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -239,9 +240,7 @@ def _chosen(
 ) -> Proposal:
     """The smallest circuit found that keeps `keep` where it is looked for and, as far as can be
     told, on the pairs held back."""
-    search, held = _divided(pairs)
-    runs = CircuitRuns(subject, _few(subject, search, FEW_PAIRS))
-    judges = None if held is None else CircuitRuns(subject, _few(subject, held, FEW_CHECKED))
+    runs, judges = _divided(subject, pairs)
     ladder = _Ladder.of(result, runs, likely)
     aim, extended = keep, 0
     while True:
@@ -355,11 +354,18 @@ def _curve(
 # Pairs
 
 
-def _divided(pairs: Pairs) -> tuple[Pairs, Pairs | None]:
-    """The pairs to choose a circuit on, and those held back to judge it, where there are enough."""
-    if len(set(prompt_hashes(pairs))) < ENOUGH:
-        return pairs, None
-    return hold_back(pairs, HELD_BACK)
+def _divided(subject: Transformer, pairs: Pairs) -> tuple[CircuitRuns, CircuitRuns | None]:
+    """Runs to choose a circuit by, and those on pairs held back to judge it, where there are
+    enough and either part has pairs whose corruption changes something."""
+    if len(set(prompt_hashes(pairs))) >= ENOUGH:
+        search, held = hold_back(pairs, HELD_BACK)
+        runs = CircuitRuns(subject, _few(subject, search, FEW_PAIRS))
+        judges = CircuitRuns(subject, _few(subject, held, FEW_CHECKED))
+        with suppress(ValueError):
+            for part in (runs, judges):
+                part([])
+            return runs, judges
+    return CircuitRuns(subject, _few(subject, pairs, FEW_PAIRS)), None
 
 
 def _few(subject: Transformer, pairs: Pairs, few: int) -> Pairs:

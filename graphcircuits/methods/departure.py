@@ -36,7 +36,12 @@ COMPARED = 32
 INDEPENDENT = 3.0
 """Standard errors by which pairs may differ from shuffled ones and still count as independent."""
 
+LITTLE, ENOUGH = 0.3, 0.03
+"""What circuits lack at the ends of the range of sizes where a ranking turns."""
+
 Scores = Float[Tensor, " edge"]
+Turn = Float[Tensor, "2"]
+"""The logarithms of the sizes between which a ranking turns from keeping little to enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +50,8 @@ class Recipe:
 
     learning_rate: float = 0.1
     masks: int = 4
+    near: int = 2
+    """How many of them have a size at which the ranking turns from keeping little to enough."""
     prompts: int = 16
     """At most; fewer where memory does not take them."""
     spread: float = 0.3
@@ -111,7 +118,7 @@ class Objective:
             memory_limit=memory_limit,
         )
 
-    def gradient(self, values: Scores, generator: torch.Generator) -> Scores:
+    def gradient(self, values: Scores, turn: Turn, generator: torch.Generator) -> Scores:
         """The direction in which the mean departure over log sizes falls, by the edges' values.
 
         It is the sum over masks of gradients by the value of each edge, and every mask's is divided
@@ -121,7 +128,7 @@ class Objective:
         recipe, n_masks = self.recipe, self.recipe.masks
         rows, partners = self.prompts_for_step(generator)
         best = values.sort(descending=True).values
-        last = drawn_sizes(len(values), n_masks, generator) - 1
+        last = self.drawn_sizes(turn, generator) - 1
         thresholds = (best[last] + best[last + 1]) / 2
         above = ((values - thresholds[:, None]) / recipe.spread).requires_grad_()
         masks = recipe.gates(above, generator)
@@ -134,6 +141,16 @@ class Objective:
             unit = (slopes.square().sum(-1) / n_near.clamp(min=1)).sqrt()
             return (slopes / unit.clamp(min=torch.finfo(unit.dtype).tiny)[:, None]).sum(0)
 
+    def drawn_sizes(self, turn: Turn, generator: torch.Generator) -> Int[Tensor, " mask"]:
+        """Numbers of edges below all: those near the turn, and the others from all sizes, each one
+        from one of as many equal ranges of their logarithm."""
+        n_masks, near, n_edges = self.recipe.masks, self.recipe.near, self.subject.graph.n_edges
+        given = {"generator": generator, "device": generator.device, "dtype": torch.float64}
+        share = torch.cat([stratified(torch.rand(n, **given)) for n in (near, n_masks - near)])
+        low, high = torch.zeros_like(share), torch.full_like(share, math.log(n_edges))
+        low[:near], high[:near] = turn
+        return (low + share * (high - low)).exp().long().clamp(1, n_edges - 1)
+
     def prompts_for_step(
         self, generator: torch.Generator
     ) -> tuple[Int[Tensor, " prompt"], Int[Tensor, " prompt"]]:
@@ -145,8 +162,9 @@ class Objective:
         return rows, torch.randint(len(self.pairs), rows.shape, **given)
 
     @torch.no_grad()
-    def area(self, values: Scores) -> float:
-        """`log_area` of the best edges, kept or cut, on the pairs that judge."""
+    def judge(self, values: Scores) -> tuple[float, Turn]:
+        """`log_area` of the best edges, kept or cut, on the pairs that judge, and where the ranking
+        turns there."""
         masks = (ranks(values) < self.sizes[:, None]).to(values)
         total = torch.zeros(len(masks), device=values.device)
         size = Footprint(self.subject, self.pairs.clean.shape[1]).masked(grad=False)
@@ -154,7 +172,9 @@ class Objective:
             total += self.departures(masks, some, some) * len(some)
         errors = (total / len(self.judges)).clamp(0, 1).double()
         x = self.sizes.double().log()
-        return float(torch.trapezoid(errors, x) / (x[-1] - x[0]))
+        begin, end = ((errors > lacking).sum() for lacking in (LITTLE, ENOUGH))
+        turn = x[torch.stack([(begin - 1).clamp(min=0), end.clamp(max=len(x) - 1)])]
+        return float(torch.trapezoid(errors, x) / (x[-1] - x[0])), turn
 
     def departures(
         self,
@@ -164,13 +184,6 @@ class Objective:
     ) -> Float[Tensor, " mask"]:
         """1 - faithfulness of every mask on some prompts, corrupted as others are."""
         return departure(self.losses(masks, rows, partners), self.clean[rows], self.gap)
-
-
-def drawn_sizes(n_edges: int, n: int, generator: torch.Generator) -> Int[Tensor, " mask"]:
-    """`n` numbers of edges below all, one from each of as many equal ranges of their logarithm."""
-    uniform = torch.rand(n, generator=generator, device=generator.device, dtype=torch.float64)
-    drawn = (stratified(uniform) * math.log(n_edges)).exp().long()
-    return drawn.clamp(1, n_edges - 1)
 
 
 @torch.no_grad()

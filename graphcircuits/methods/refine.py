@@ -2,10 +2,11 @@
 
 1. The start is the ranking of the given scores, whatever method they come from: an edge's value is
    the logit of its rank, so that effects and logits of any scale begin alike.
-2. Each step draws some sizes from 1 to all edges, evenly over their logarithm: a circuit of ten
-   edges counts as much as one of ten thousand. For each it draws a mask that keeps about so many of
-   the best edges: gates near 0 or 1 far from the threshold, random near it. Edges that are cut
-   carry corrupted values.
+2. Each step draws some sizes: half of them evenly over the logarithm of all, as a circuit of ten
+   edges counts as much as one of ten thousand; half in the range where the ranking turns from
+   keeping little to keeping enough, which decides how small a circuit can be. For each it draws a
+   mask that keeps about so many of the best edges: gates near 0 or 1 far from the threshold, random
+   near it. Edges that are cut carry corrupted values.
 3. The loss is 1 - faithfulness by output on prompts drawn at random: a loss that names answers can
    be won at by circuits that do nothing else. Where clean and corrupted prompts were drawn
    independently of each other, each step pairs them anew, which keeps the ranking from fitting the
@@ -15,9 +16,9 @@
    would divide by that of every edge alone, and edges that do next to nothing would wander as far
    as those that matter: what the start knows of them would be lost.
 5. A quarter of the pairs is held back from the steps. The ranking is judged on them by `log_area`
-   at the start and after each quarter of the way, and the best of these is the result, the start
-   included. It has the scores of the start: the edge that is best now gets the best of the given
-   scores.
+   at the start and after each quarter of the way, which also says where it turns. The best of these
+   is the result, the start included. It has the scores of the start: the edge that is best now gets
+   the best of the given scores.
 
 A checkpoint holds the ranking that was refined, the values it has come to and the best so far, the
 averages of the gradient, the steps and seconds that it took, and the state of the generator: going
@@ -39,7 +40,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.io.store import StoreError, load_artifact, save_artifact, taken_apart
-from graphcircuits.methods.departure import Objective, Recipe
+from graphcircuits.methods.departure import Objective, Recipe, Turn
 from graphcircuits.methods.prepare import Progress, Stop, for_scoring, prepare
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -99,6 +100,8 @@ class RefineState:
     """The values that were judged best so far."""
     area: float
     """Their `log_area`."""
+    turn: Turn
+    """Where the values turned when they were last judged."""
     step: int
     elapsed: float
     """Seconds that the steps took."""
@@ -107,9 +110,11 @@ class RefineState:
     generator: torch.Generator
 
     @classmethod
-    def at(cls, start: Scores, area: float, generator: torch.Generator) -> "RefineState":
+    def at(
+        cls, start: Scores, area: float, turn: Turn, generator: torch.Generator
+    ) -> "RefineState":
         zeros, square = torch.zeros_like(start), start.new_zeros((), dtype=torch.float64)
-        return cls(start.clone(), zeros, square, start.clone(), area, 0, 0.0, 0, generator)
+        return cls(start.clone(), zeros, square, start.clone(), area, turn, 0, 0.0, 0, generator)
 
 
 def refinement(
@@ -144,18 +149,18 @@ def refinement(
     objective = Objective.of(subject, pairs, recipe, memory_limit)
     start = rank_logits(scores.detach()).to(subject.device)
     ready = time.perf_counter()
-    before = objective.area(start)
+    before, turn = objective.judge(start)
     judging = time.perf_counter() - ready
     clock = _Clock(**about, spent=ready - began + (1 + LOOKS) * judging)
     seed = generator.initial_seed() if generator is not None else 0
-    state = RefineState.at(start, before, torch.Generator(subject.device).manual_seed(seed))
+    state = RefineState.at(start, before, turn, torch.Generator(subject.device).manual_seed(seed))
     if checkpoint is not None and Path(checkpoint).exists():
         state = load_state(Path(checkpoint), about, start)
     saved = time.perf_counter()
     try:
         while (share := clock.share(state)) < 1:
             since = time.perf_counter()
-            gradient = objective.gradient(state.values, state.generator)
+            gradient = objective.gradient(state.values, state.turn, state.generator)
             advance(state, gradient, recipe.learning_rate * (1 - share))
             if subject.device.type == "cuda":
                 torch.cuda.synchronize(subject.device)
@@ -189,7 +194,7 @@ def _look(objective: Objective, state: RefineState, share: float) -> None:
     if (looks := int(LOOKS * min(1.0, share))) <= state.looks:
         return
     state.looks = looks
-    area = objective.area(state.values)
+    area, state.turn = objective.judge(state.values)
     if area < state.area:
         state.area, state.best = area, state.values.clone()
 
@@ -267,7 +272,7 @@ def save_state(
     path: Path, about: Mapping[str, Any], start: Float[Tensor, " edge"], state: RefineState
 ) -> None:
     """Write a checkpoint; `about` says how long the run is to be, `start` what it began with."""
-    tensors = {name: getattr(state, name) for name in TENSORS}
+    tensors = {name: getattr(state, name) for name in (*TENSORS, "turn")}
     tensors |= {"start": start, "generator": state.generator.get_state()}
     meta = {name: getattr(state, name) for name in NUMBERS} | {"second": float(state.second)}
     save_artifact(path, kind=KIND, config=about, seed=None, tensors=tensors, meta=meta)
@@ -297,6 +302,7 @@ def load_state(path: Path, about: Mapping[str, Any], start: Float[Tensor, " edge
             second=start.new_tensor(float(meta["second"]), dtype=torch.float64),
             best=tensors["best"].clone(),
             area=float(meta["area"]),
+            turn=artifact.tensors["turn"].to(start.device),
             step=int(meta["step"]),
             elapsed=float(meta["elapsed"]),
             looks=int(meta["looks"]),

@@ -224,7 +224,8 @@ class Result:
             if self.chosen is None:
                 raise ValueError(
                     "these scores come without a proposed circuit, which graphcircuits.localize "
-                    "adds; give edges, threshold or fraction, such as result.circuit(edges=20)."
+                    "adds where it can (else result.notes says why not); give edges, threshold or "
+                    "fraction, such as result.circuit(edges=20)."
                 )
             return self.chosen.pruned() if prune else self.chosen
         if threshold is not None:

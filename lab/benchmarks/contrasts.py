@@ -2,8 +2,9 @@
 
 1. AUROC apart for circuits that are one of a kind in the table and for those that several cases
    share: where several share one, a ranking that knows nothing but names of edges does well.
-2. Differences of mean AUROC between methods and floors, or by how much less the mean CMD is where
-   no circuit is known, with 95% intervals over cases (paired bootstrap, seeds averaged).
+2. Differences of mean AUROC between methods and floors; where no circuit is known, by how much less
+   the mean log area is, and how many edges fewer keep 0.9 (geometric means), or, in files that do
+   not have these, CMD. With 95% intervals over cases (paired bootstrap, seeds averaged).
 
 The sections are printed as Markdown; pages in docs/results have them below the table of the bench.
 
@@ -12,6 +13,7 @@ python -m lab.benchmarks.contrasts docs/results/test-cases.csv [--labels complet
 
 import argparse
 import csv
+import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,6 +29,7 @@ from graphcircuits.evaluation.auroc import LEVELS
 from graphcircuits.evaluation.text_tables import markdown_table
 from lab.paper.intervals import Interval, Means, bootstrap
 
+NEEDED = "edges_for_0.9"
 ALONE, SHARED = "one of a kind", "shared"
 OVER_FLOORS = (
     ("gcl", "gcl-blind", "What features add to a network that sees the shape of the graph"),
@@ -69,6 +72,17 @@ def _difference(of: Sequence[Means]) -> Float[np.ndarray, " draw"]:
 def less_by(of: Sequence[Means]) -> Float[np.ndarray, " draw"]:
     """By what share the mean of the first is below that of the second."""
     return 1 - of[0].mean(1) / of[1].mean(1)
+
+
+def fewer(one: Mapping[str, float], other: Mapping[str, float]) -> Interval:
+    """By what share the geometric mean of the first is below that of the second."""
+    logarithms = [{case: {0: math.log(v)} for case, v in each.items()} for each in (one, other)]
+    return bootstrap(logarithms, lambda of: 1 - np.exp(_difference(of)))
+
+
+def area_of(rows: Rows) -> str:
+    """The area that natural subjects are compared by: CMD in files from before the log area."""
+    return "log_area" if rows[0].get("log_area") else "cmd"
 
 
 def in_percent(interval: Interval) -> str:
@@ -118,13 +132,14 @@ def kinds_text(rows: Rows, kinds: Mapping[str, str]) -> str:
 def contrasts_text(rows: Rows, kinds: Mapping[str, str] | None) -> str:
     """Each difference in words, with its intervals; empty where none of the methods ran."""
     labelled = any(row["auroc"] for row in rows)
+    figure = "auroc" if labelled else area_of(rows)
     ran = {row["method"] for row in rows}
     noun = "cases" if rows[0].get("fleet") == "planted" else "subjects"
     lines = []
     for method, other, words in OVER_FLOORS if labelled else OVER_SEARCHES:
         if not {method, other} <= ran:
             continue
-        one, base = (by_subject(rows, x, "auroc" if labelled else "cmd") for x in (method, other))
+        one, base = (by_subject(rows, x, figure) for x in (method, other))
         groups = {noun: set(one)}
         if kinds is not None:
             groups |= {kind: {c for c in one if kinds[c] == kind} for kind in (ALONE, SHARED)}
@@ -134,8 +149,12 @@ def contrasts_text(rows: Rows, kinds: Mapping[str, str] | None) -> str:
             if both[0].keys() & both[1].keys():
                 found = interval(both[0], both[1], ratio=not labelled)
                 parts.append(f"{len(both[0])} {name}: {found if labelled else in_percent(found)}")
+        if figure == "log_area":
+            needed = (by_subject(rows, x, NEEDED) for x in (method, other))
+            parts.append(f"edges for 0.9 fewer by {in_percent(fewer(*needed))}")
         lines.append(f"- {words} (`{method}` against `{other}`). {'; '.join(parts)}.")
-    what = "Differences of mean AUROC" if labelled else "By how much less the mean CMD is"
+    what = f"By how much less the mean {'log area' if figure == 'log_area' else 'CMD'} is"
+    what = "Differences of mean AUROC" if labelled else what
     about = f"{what}, seeds averaged, in brackets 95% intervals over {noun} (paired bootstrap)"
     return "\n".join([f"{about}:", "", *lines]) if lines else ""
 

@@ -37,7 +37,7 @@ from graphcircuits import (
     rasp,
 )
 from graphcircuits.engine.relaxed import Gates, concrete, hard_concrete, window
-from graphcircuits.methods.departure import Objective, Recipe, drawn_sizes
+from graphcircuits.methods.departure import Objective, Recipe
 from graphcircuits.methods.prepare import to_clean_output
 from graphcircuits.methods.refine import RefineState, advance, rank_logits, sort_by_rank
 
@@ -260,19 +260,20 @@ def refined_cmd(
     """CMD on fresh prompts after refining by the estimator, as `refine` does otherwise."""
     recipe = Recipe(gates=estimator.draw)
     objective = Objective.of(subject, to_clean_output(subject, case.pairs(32, 0)), recipe, None)
-    state = RefineState.at(rank_logits(start), 1.0, torch.Generator().manual_seed(0))
+    _, turn = objective.judge(rank_logits(start))
+    state = RefineState.at(rank_logits(start), 1.0, turn, torch.Generator().manual_seed(0))
     for step in range(steps):
         if estimator.score_function:
             gradient = _score_function(objective, estimator, state)
         else:
-            gradient = objective.gradient(state.values, state.generator)
+            gradient = objective.gradient(state.values, state.turn, state.generator)
         advance(state, gradient, recipe.learning_rate * (1 - step / steps))
     scores = sort_by_rank(start, state.values)
     return faithfulness_curve(subject, case.pairs(32, 1000), scores, by="loss", crossings=()).cmd
 
 
 def _score_function(objective: Objective, estimator: Estimator, state: RefineState) -> Tensor:
-    kept = drawn_sizes(len(state.values), MASKS, state.generator)
+    kept = objective.drawn_sizes(state.turn, state.generator)
     ordered = state.values.sort(descending=True).values
     locations = (state.values - ordered[kept - 1][:, None]) / objective.recipe.spread
     rows, partners = objective.prompts_for_step(state.generator)

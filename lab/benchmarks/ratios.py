@@ -1,9 +1,9 @@
 """How a method compares with others, subject by subject, from the runs that a bench wrote.
 
-Seeds are averaged within a subject. For each file and each other method: the mean AUROC and CMD of
-both, by how much less the mean CMD is with its 95% interval over subjects (paired bootstrap), on
-which part of the subjects the first has the smaller CMD, the largest ratio of the two, and its
-median time by that of EAP.
+Seeds are averaged within a subject. For each file and each other method: the mean AUROC and log
+area of both (CMD in files without it), by how much less the mean area is with its 95% interval over
+subjects (paired bootstrap), on which part of the subjects the first has the smaller one, the
+largest ratio of the two, how many edges fewer keep 0.9, and its median time by that of EAP.
 
 python -m lab.benchmarks.ratios docs/results/natural-cases.csv [FILE ...] [--method gcl]
     [--by eap-ig eap-ig+paths]
@@ -16,22 +16,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median
 
-from lab.benchmarks.contrasts import by_subject, in_percent, interval
+from lab.benchmarks.contrasts import NEEDED, area_of, by_subject, fewer, in_percent, interval
 
 
 def compared(rows: Sequence[dict[str, str]], method: str, other: str) -> str:
     """One line."""
-    own, base = (by_subject(rows, name, "cmd") for name in (method, other))
+    area = area_of(rows)
+    shown = {"log_area": "log area", "cmd": "CMD"}[area]
+    own, base = (by_subject(rows, name, area) for name in (method, other))
     ratios = [own[case] / base[case] for case in own]
     words = [f"{len(own)} subjects"]
-    for figure in ("auroc", "cmd"):
+    for figure in ("auroc", area):
         means = [by_subject(rows, name, figure) for name in (method, other)]
         if all(means):
             both = " and ".join(f"{mean(each.values()):.4f}" for each in means)
-            words.append(f"{figure} {both}")
-    words.append(f"CMD less by {in_percent(interval(own, base, ratio=True))}")
-    words.append(f"smaller CMD on {mean(ratio < 1 for ratio in ratios):.0%}")
+            words.append(f"{shown if figure == area else figure} {both}")
+    words.append(f"{shown} less by {in_percent(interval(own, base, ratio=True))}")
+    words.append(f"smaller {shown} on {mean(ratio < 1 for ratio in ratios):.0%}")
     words.append(f"largest ratio {max(ratios):.2f}")
+    if area == "log_area":
+        needed = (by_subject(rows, name, NEEDED) for name in (method, other))
+        words.append(f"edges for 0.9 fewer by {in_percent(fewer(*needed))}")
     times = [[float(r["seconds"]) for r in rows if r["method"] == m] for m in (method, "eap")]
     if all(times):
         words.append(f"{median(times[0]) / median(times[1]):.2f} times EAP's time")

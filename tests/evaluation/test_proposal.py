@@ -22,6 +22,7 @@ from graphcircuits.evaluation.proposal import (
 from graphcircuits.methods import localize
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.fresh import hold_back
 from graphcircuits.task.pairs import Pairs
 
 Given = tuple[Transformer, Pairs, Pairs, Result]
@@ -99,6 +100,18 @@ def test_a_quarter_is_held_back_where_there_are_enough(
     assert found.circuit == propose(subject, pairs, result).circuit
 
 
+def test_pairs_held_back_that_say_nothing_are_not_held_back(given: Given) -> None:
+    """Their corruption changes nothing, so that no circuit could be judged on them."""
+    subject, _, _, result = given
+    pairs = load_case("ib-3").pairs(32)
+    _, held = hold_back(pairs, proposal.HELD_BACK)
+    among = torch.tensor([any(torch.equal(row, one) for one in held.clean) for row in pairs.clean])
+    silent = torch.where(among[:, None], pairs.clean, pairs.corrupted)
+    found = propose(subject, replace(pairs, corrupted=silent), result)
+    assert (found.n_pairs, found.checks, found.problems) == (len(pairs), (), ())
+    assert propose(subject, pairs, result).checks[0].n_pairs == len(held)
+
+
 def test_a_circuit_that_falls_short_is_looked_for_with_a_higher_aim(
     given: Given, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +171,22 @@ def test_likely_edges_come_first_and_stay(given: Given) -> None:
     natural = load_case("ib-3").subject("natural").to(torch.float64)
     found = propose(natural, pairs, replace(result, probabilities=likely))
     assert found.likely == 0
+
+
+def test_estimates_alone_prune_as_far_as_measured_runs_allow(
+    given: Given, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in circuits too large to cut every edge alone."""
+    subject, pairs, _, result = given
+    monkeypatch.setattr(pruning, "SMALL", 0)
+    runs = CircuitRuns(subject, pairs)
+    whole = result.circuit(fraction=1.0)
+    circuit, why = pruning.pruned(runs, whole, 0.9)
+    assert why == pruning.NONE_LEFT
+    assert len(circuit) < len(whole) / 4
+    assert runs([circuit])[0] >= 0.9
+    fixed = Circuit.from_names(result.graph, ["input->a0.h0<v>", "a0.h0->logits"])
+    assert fixed <= pruning.pruned(runs, whole, 0.9, fixed)[0]
 
 
 def test_the_interval_is_that_of_prompts_drawn_again() -> None:

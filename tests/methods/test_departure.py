@@ -1,5 +1,6 @@
 """The objective of refining: against faithfulness itself, and which pairs may be shuffled."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,13 @@ import torch
 
 from graphcircuits import Circuit, Pairs, Transformer
 from graphcircuits.evaluation.evaluate import faithfulness
-from graphcircuits.methods.departure import Objective, Recipe, drawn_sizes, exchangeable
+from graphcircuits.methods.departure import (
+    ENOUGH,
+    LITTLE,
+    Objective,
+    Recipe,
+    exchangeable,
+)
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject
 
@@ -34,13 +41,14 @@ def test_departures_are_one_minus_faithfulness() -> None:
 def test_the_direction_is_that_of_each_mask_in_units_of_its_own() -> None:
     """With gates that are not random it is the slope between two nearby values."""
     subject = make_subject(n_layers=1, n_heads=2)
-    recipe = Recipe(masks=3, prompts=4, gates=lambda above, _: above.sigmoid())
+    recipe = Recipe(masks=3, near=1, prompts=4, gates=lambda above, _: above.sigmoid())
     objective = Objective.of(subject, ready_pairs(subject, 4), recipe, None)
     values = torch.linspace(-2, 2, 13, dtype=torch.float64)
-    found = objective.gradient(values, torch.Generator().manual_seed(0))
+    _, turn = objective.judge(values)
+    found = objective.gradient(values, turn, torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(0)
     rows, partners = objective.prompts_for_step(generator)
-    last = drawn_sizes(13, 3, generator)
+    last = objective.drawn_sizes(turn, generator)
     best = values.flip(0)
     thresholds = (best[last - 1] + best[last]) / 2
 
@@ -58,13 +66,37 @@ def test_the_direction_is_that_of_each_mask_in_units_of_its_own() -> None:
     torch.testing.assert_close(found, (slopes / units[:, None]).sum(0), rtol=1e-3, atol=1e-5)
 
 
-def test_sizes_are_even_over_their_logarithm() -> None:
-    drawn = drawn_sizes(1000, 3000, torch.Generator().manual_seed(0))
-    assert int(drawn.min()) == 1
-    assert 990 < int(drawn.max()) < 1000
-    for low in (1, 10, 100):
-        share = ((drawn >= low) & (drawn < 10 * low)).double().mean()
-        assert float(share) == pytest.approx(1 / 3, abs=0.01)
+def test_sizes_are_even_over_the_logarithm_of_all_and_of_the_turn() -> None:
+    subject = make_subject(n_layers=4, n_heads=8)
+    n_edges = subject.graph.n_edges
+    recipe = Recipe(masks=4000, near=1000)
+    objective = Objective.of(subject, ready_pairs(subject, 4), recipe, None)
+    turn = torch.tensor([5.0, 25.0]).log()
+    drawn = objective.drawn_sizes(turn, torch.Generator().manual_seed(0)).double()
+    near, others = drawn[:1000], drawn[1000:]
+    assert (int(near.min()), int(near.max())) == (5, 24)
+    assert int(others.min()) == 1
+    assert n_edges - 10 < int(others.max()) < n_edges
+    for some, low, high in ((near, 5, 25), (others, 1, n_edges)):
+        middle = math.ceil((low * high) ** 0.5)
+        share = math.log(middle / low) / math.log(high / low)
+        assert float((some < middle).double().mean()) == pytest.approx(share, abs=0.01)
+
+
+def test_a_ranking_turns_between_sizes_that_lack_much_and_next_to_nothing() -> None:
+    subject = make_subject(n_layers=1, n_heads=2)
+    objective = Objective.of(subject, ready_pairs(subject, 12), Recipe(), None)
+    values = torch.randn(13, generator=torch.Generator().manual_seed(1))
+    _, turn = objective.judge(values)
+    ranked = values.argsort(descending=True)
+    lacking = []
+    for size in objective.sizes.tolist():
+        mask = torch.zeros(1, 13).index_fill_(1, ranked[:size], 1.0)
+        lacking.append(float(objective.departures(mask, objective.judges, objective.judges)))
+    begin, end = (int(x) for x in turn.exp().round())
+    sizes = objective.sizes.tolist()
+    assert lacking[sizes.index(end)] <= ENOUGH < max(lacking[: sizes.index(end)])
+    assert begin == 1 or lacking[sizes.index(begin)] > LITTLE
 
 
 def test_pairs_are_held_back_where_there_are_enough() -> None:

@@ -36,3 +36,13 @@ def test_what_is_gained_where_no_circuit_is_known(method: str) -> None:
     text = sections(runs({method: (0.1, 0.2, 0.1), "eap-ig": (0.2, 0.2, 0.2)}, "cmd"))
     line = "- In all (`gcl` against `eap-ig`). 3 subjects: 33.3% [0.0, 50.0]."
     assert (line in text) == (method == "gcl")
+
+
+def test_where_edges_were_counted_the_log_area_and_they_are_compared() -> None:
+    rows = runs({"gcl": (0.1, 0.2, 0.1), "eap-ig": (0.2, 0.2, 0.2)}, "log_area")
+    for row in rows:
+        row["edges_for_0.9"] = "5" if row["method"] == "gcl" else "10"
+    text = sections(rows)
+    assert "By how much less the mean log area is" in text
+    gained = "3 subjects: 33.3% [0.0, 50.0]; edges for 0.9 fewer by 50.0% [50.0, 50.0]."
+    assert gained in text

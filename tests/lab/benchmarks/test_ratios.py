@@ -21,9 +21,13 @@ def test_two_subjects_by_hand() -> None:
     rows = [row("a", "gcl", 0.1, 2.0), row("a", "gcl", 0.3, 2.0), row("b", "gcl", 0.3, 4.0)]
     rows += [row("a", "eap-ig", 0.4, 9.0), row("b", "eap-ig", 0.2, 9.0), row("a", "eap", 1.0, 1.0)]
     assert compared(rows, "gcl", "eap-ig") == (
-        "2 subjects, cmd 0.2500 and 0.3000, CMD less by 16.7% [-50.0, 50.0], smaller CMD on 50%, "
+        "2 subjects, CMD 0.2500 and 0.3000, CMD less by 16.7% [-50.0, 50.0], smaller CMD on 50%, "
         "largest ratio 1.50, 2.00 times EAP's time"
     )
+    new = [{**each, "log_area": each["cmd"], "edges_for_0.9": "8"} for each in rows]
+    new[2]["edges_for_0.9"] = "2"  # gcl on the second: half of 8 in the geometric mean
+    assert "log area 0.2500 and 0.3000, log area less by 16.7%" in compared(new, "gcl", "eap-ig")
+    assert "edges for 0.9 fewer by 50.0% [0.0, 75.0]" in compared(new, "gcl", "eap-ig")
     known = [{**each, "auroc": "0.5"} for each in rows]
     assert "auroc 0.5000 and 0.5000" in compared(known, "gcl", "eap-ig")
 
