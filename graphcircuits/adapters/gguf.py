@@ -111,7 +111,10 @@ def load_gguf(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Transformer:
-    """The subject in a GGUF file, with the tokenizer in it; `tokenizer=False` leaves that out."""
+    """The subject in a GGUF file, with the tokenizer in it; `tokenizer=False` leaves that out.
+
+    By default it is on the CPU, in the stored dtype, or in float32 where weights are quantized.
+    """
     file = read_gguf(path)
     settings = Settings(path, _architecture(file), file.metadata)
     factors = file.numbers(ROTARY) if ROTARY in file.tensors else None
