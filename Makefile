@@ -110,11 +110,10 @@ models: fetch-models ## compare the methods on them, in docs/results/language-mo
 tables: $(READY) ## make the tables of all methods in docs/results anew (hours; PROCESSES=2)
 	$(BIN)/python -m lab.benchmarks.tables --processes $(or $(PROCESSES),2)
 
-fetch-models: $(READY) ## fetch SmolLM2-135M, stories15M, Gemma 3 270M and Qwen2.5-Coder-1.5B into build/models (1.6 GB)
+fetch-models: $(READY) ## fetch SmolLM2-135M, stories15M, Gemma 3 270M and Qwen2.5-Coder-1.5B into build/models (1.5 GB)
 	$(BIN)/python -m lab.benchmarks.fetch_models --into $(MODELS)
 
-test-models: $(READY) ## run the tests that need those models, of which it fetches the small ones (200 MB)
-	$(BIN)/python -m lab.benchmarks.fetch_models --small --into $(MODELS)
+test-models: fetch-models ## run the tests that need those models
 	GRAPHCIRCUITS_MODELS=$(MODELS) $(BIN)/python -m pytest -m models
 
 demo: $(PACKAGE) ## compile a program, and find its circuit in the subject that was trained on it

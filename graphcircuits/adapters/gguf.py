@@ -27,6 +27,7 @@ from graphcircuits.adapters.gguf_families import (
     stored_tensors,
 )
 from graphcircuits.adapters.gguf_file import GgufFile, read_gguf
+from graphcircuits.adapters.gguf_packing import PLAIN
 from graphcircuits.adapters.gguf_tokenizer import read_tokenizer
 from graphcircuits.adapters.hf_families import few
 from graphcircuits.adapters.rows import from_rows
@@ -208,9 +209,7 @@ def _weights(
 
 def _dtype(file: GgufFile) -> torch.dtype:
     kinds = {stored.kind for stored in file.tensors.values() if len(stored.shape) > 1}
-    return {"BF16": torch.bfloat16, "F16": torch.float16}.get(
-        kinds.pop() if len(kinds) == 1 else "", torch.float32
-    )
+    return PLAIN.get(kinds.pop() if len(kinds) == 1 else "", torch.float32)
 
 
 # The configuration

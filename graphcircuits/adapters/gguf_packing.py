@@ -26,8 +26,8 @@ TYPES = {
     "Q5_K": (256, 176),
     "Q6_K": (256, 210),
 }
-"""That are read: numbers of a block, and bytes."""
-_PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+"""That are read: numbers of a block, and bytes. Those of one number are plain."""
+PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def unpack(kind: str, blocks: UInt8[Tensor, "block byte"]) -> Float[Tensor, "block number"]:
@@ -42,7 +42,7 @@ def unpack(kind: str, blocks: UInt8[Tensor, "block byte"]) -> Float[Tensor, "blo
         case "Q4_1":
             return _low_high(blocks[:, 4:], 16).float().mul_(half(0)).add_(half(2))
         case "Q5_0":
-            fifth = blocks[:, 2:6, None] >> _shifts(8, 1) & 1
+            fifth = blocks[:, 2:6, None] >> _shifts(1) & 1
             values = _low_high(blocks[:, 6:], 16) | fifth.flatten(1) << 4
             return values.float().sub_(16).mul_(half(0))
         case "Q8_0":
@@ -50,7 +50,7 @@ def unpack(kind: str, blocks: UInt8[Tensor, "block byte"]) -> Float[Tensor, "blo
         case "Q4_K" | "Q5_K":
             values = _low_high(blocks[:, -128:], 32)
             if kind == "Q5_K":
-                fifth = blocks[:, None, 16:48] >> _shifts(8, 1)[:, None] & 1
+                fifth = blocks[:, None, 16:48] >> _shifts(1)[:, None] & 1
                 values |= fifth.flatten(1) << 4
             # Of eight scales and eight numbers to take away, six bits each.
             first, second, rest = blocks[:, 4:16].split(4, dim=1)
@@ -59,12 +59,12 @@ def unpack(kind: str, blocks: UInt8[Tensor, "block byte"]) -> Float[Tensor, "blo
             values = values.float().unflatten(1, (8, 32))
             return values.mul_(scales[..., None]).sub_(least[..., None]).flatten(1)
         case "Q6_K":
-            top = blocks[:, 128:192].unflatten(1, (2, 1, 32)) >> _shifts(8, 2)[:, None] & 3
+            top = blocks[:, 128:192].unflatten(1, (2, 1, 32)) >> _shifts(2)[:, None] & 3
             values = _low_high(blocks[:, :128], 64) | top.flatten(1) << 4
             scales = blocks[:, 192:208].view(torch.int8) * half(208)
             values = values.float().sub_(32).unflatten(1, (16, 16))
             return values.mul_(scales[..., None]).flatten(1)
-    return blocks.view(_PLAIN[kind]).float()
+    return blocks.view(PLAIN[kind]).float()
 
 
 def _low_high(packed: UInt8[Tensor, "block byte"], group: int) -> UInt8[Tensor, "block number"]:
@@ -73,5 +73,6 @@ def _low_high(packed: UInt8[Tensor, "block byte"], group: int) -> UInt8[Tensor, 
     return torch.stack([groups & 15, groups >> 4], dim=2).flatten(1)
 
 
-def _shifts(stop: int, step: int) -> UInt8[Tensor, " shift"]:
-    return torch.arange(0, stop, step, dtype=torch.uint8)
+def _shifts(bits: int) -> UInt8[Tensor, " shift"]:
+    """By how much a byte is shifted for each of its parts of so many bits."""
+    return torch.arange(0, 8, bits, dtype=torch.uint8)

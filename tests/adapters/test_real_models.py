@@ -86,10 +86,8 @@ def test_smollm2_gives_the_drink_to_mary() -> None:
 
 @pytest.mark.parametrize("name", ["gemma3.gguf", "qwen2.5-coder-1.5b.gguf"])
 def test_larger_models_give_the_drink_to_mary(name: str) -> None:
-    """In bfloat16, which holds Qwen in half the memory; `make test-models` does not fetch them."""
-    if not (FOLDER / name).is_file():
-        pytest.skip(f"{name} is not there; make fetch-models gets it")
-    subject = load_gguf(FOLDER / name, dtype=torch.bfloat16)
+    """In bfloat16, which holds Qwen in half the memory."""
+    subject = load_gguf(model_file(name), dtype=torch.bfloat16)
     tokens = torch.tensor([subject.tokenizer(STORE)["input_ids"]])
     with torch.no_grad():
         token = subject.logits(tokens)[0, -1].argmax()
