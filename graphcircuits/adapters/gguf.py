@@ -3,8 +3,9 @@
 A setting that nothing asks for, and that is not known to change nothing, is refused by name; so are
 tensors that are missing, unknown or of another shape, all at once and before any is loaded.
 
-Weights are float32, whatever they were packed as; where all matrices of a file are bfloat16, or all
-are float16, they stay that.
+Weights are float32, whatever they were packed as, or where all matrices of a file are bfloat16, or
+all are float16, that; or else what is asked for, which each is cast to as it is read. One tensor is
+read at a time: memory holds the weights about once.
 """
 
 import math
@@ -26,11 +27,11 @@ from graphcircuits.adapters.gguf_families import (
     stored_tensors,
 )
 from graphcircuits.adapters.gguf_file import GgufFile, read_gguf
+from graphcircuits.adapters.gguf_packing import PLAIN
 from graphcircuits.adapters.gguf_tokenizer import read_tokenizer
 from graphcircuits.adapters.hf_families import few
 from graphcircuits.adapters.rows import from_rows
 from graphcircuits.io.files import StoreError, short
-from graphcircuits.io.store import check_finite
 from graphcircuits.subject.layers import RotaryScaling
 from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
 
@@ -104,11 +105,20 @@ def _is_neutral(key: str, value: object) -> bool:
     return key in _NEUTRAL and not isinstance(value, np.ndarray) and value == _NEUTRAL[key]
 
 
-def load_gguf(path: str | Path, *, tokenizer: bool = True) -> Transformer:
-    """The subject in a GGUF file, with the tokenizer in it; `tokenizer=False` leaves that out."""
+def load_gguf(
+    path: str | Path,
+    *,
+    tokenizer: bool = True,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Transformer:
+    """The subject in a GGUF file, with the tokenizer in it; `tokenizer=False` leaves that out.
+
+    By default it is on the CPU, in the stored dtype, or in float32 where weights are quantized.
+    """
     file = read_gguf(path)
     settings = Settings(path, _architecture(file), file.metadata)
-    factors = torch.from_numpy(file.numbers(ROTARY)) if ROTARY in file.tensors else None
+    factors = file.numbers(ROTARY) if ROTARY in file.tensors else None
     try:
         config = read_config(settings, file.shapes, factors)
     except StoreError:
@@ -117,8 +127,8 @@ def load_gguf(path: str | Path, *, tokenizer: bool = True) -> Transformer:
         raise StoreError(f"{path} describes no subject: {error}") from error
     _check(file, settings, config)
     made = _tokenizer(file, config) if tokenizer else None
-    weights = _weights(file, settings, config)
-    check_finite(path, weights)
+    kind = {"device": device or "cpu", "dtype": dtype or _dtype(file)}
+    weights = _weights(file, ARCHITECTURES[settings.architecture], config, kind)
     return Transformer(config, weights, tokenizer=made)
 
 
@@ -171,32 +181,35 @@ def _check(file: GgufFile, settings: Settings, config: TransformerConfig) -> Non
         )
 
 
-def _weights(file: GgufFile, settings: Settings, config: TransformerConfig) -> dict[str, Tensor]:
-    architecture, dtype = ARCHITECTURES[settings.architecture], _dtype(file)
-    # Biases that a file lacks stay zero.
+def _weights(
+    file: GgufFile, architecture: Architecture, config: TransformerConfig, kind: dict[str, Any]
+) -> dict[str, Tensor]:
+    shapes, ours_of = weight_shapes(config), {theirs: ours for ours, theirs in WHOLE.items()}
+    # Biases that a file lacks stay zero. The rest takes no memory before it is written.
     weights: dict[str, Any] = {
-        name: torch.zeros(shape, dtype=dtype) for name, shape in weight_shapes(config).items()
+        name: (torch.zeros if name.startswith("b_") else torch.empty)(shape, **kind)
+        for name, shape in shapes.items()
+        if name not in WHOLE
     }
-    for ours in WHOLE.keys() & weights.keys():
-        rows = torch.from_numpy(file.numbers(WHOLE[ours]))
-        weights[ours].copy_(from_rows(ours, rows, weights[ours].shape))
-    for layer in range(config.n_layers):
-        prefix = f"blk.{layer}."
-        tensors = {
-            name.removeprefix(prefix): torch.from_numpy(file.numbers(name))
-            for name in file.tensors
-            if name.startswith(prefix)
-        }
-        for ours, values in layer_in(architecture, config, tensors).items():
-            weights[ours][layer].copy_(values)
+    sizes = {name: math.prod(shape) for name, shape in file.shapes.items() if name != ROTARY}
+    # Memory that was written before is much faster than fresh memory.
+    one = torch.empty(max(sizes[x] for x in sizes if x not in ours_of), dtype=kind["dtype"])
+    # The largest first: while one is turned, most of the others are not there yet.
+    for name in sorted(sizes, key=lambda x: -sizes[x]):
+        if ours := ours_of.get(name):
+            rows = file.numbers(name, one.new_empty(sizes[name])).to(kind["device"])
+            weights[ours] = from_rows(ours, rows, shapes[ours]).contiguous()
+            continue
+        _, layer, part = name.split(".", 2)
+        rows = file.numbers(name, one).to(kind["device"])
+        for ours, values in layer_in(architecture, config, {part: rows}).items():
+            weights[ours][int(layer)].copy_(values)
     return weights
 
 
 def _dtype(file: GgufFile) -> torch.dtype:
     kinds = {stored.kind for stored in file.tensors.values() if len(stored.shape) > 1}
-    return {"BF16": torch.bfloat16, "F16": torch.float16}.get(
-        kinds.pop() if len(kinds) == 1 else "", torch.float32
-    )
+    return PLAIN.get(kinds.pop() if len(kinds) == 1 else "", torch.float32)
 
 
 # The configuration

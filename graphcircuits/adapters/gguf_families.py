@@ -139,12 +139,12 @@ def stored_tensors(
 def layer_in(
     architecture: Architecture, config: TransformerConfig, tensors: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The weights of one layer by our names; biases that the file lacks are left out."""
-    if architecture.fused:
-        sizes = [n * config.d_head for n in (config.n_heads, config.n_groups, config.n_groups)]
-        for kind in ("weight", "bias"):
-            rows_of = zip("qkv", tensors[f"attn_qkv.{kind}"].split(sizes), strict=True)
-            tensors = tensors | {f"attn_{x}.{kind}": rows for x, rows in rows_of}
+    """The weights of one layer, by our names, that these tensors of a file hold."""
+    sizes = [n * config.d_head for n in (config.n_heads, config.n_groups, config.n_groups)]
+    for kind in ("weight", "bias"):
+        if (fused := tensors.get(f"attn_qkv.{kind}")) is not None:
+            parts = zip("qkv", fused.split(sizes), strict=True)
+            tensors = tensors | {f"attn_{x}.{kind}": rows for x, rows in parts}
     weights = {}
     for ours, shape in layer_shapes(config).items():
         if (rows := tensors.get(_IN_LAYER[ours])) is not None:

@@ -3,10 +3,11 @@
 1. `read_gguf` maps a regular file and walks its header. Every count and length is compared with the
    bytes that are left before anything of that size is made, and every tensor must lie inside the
    file, so that a forged or cut file is refused at once, whatever it claims.
-2. `GgufFile.numbers` turns the blocks of one tensor into float32 with the `gguf` package.
+2. `GgufFile.numbers` reads the blocks of one tensor, some at a time, so that beside the numbers
+   that were asked for nothing large is held, and nothing of the file.
 
-The reader of that package makes one array per token of the vocabulary, which takes seconds, and it
-takes a file at its word; so the header is read here. `gguf` is an optional dependency.
+The reader of the `gguf` package makes one array per token of the vocabulary, which takes seconds,
+and it takes a file at its word; so files are read here.
 """
 
 import math
@@ -15,24 +16,24 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
+from torch import Tensor
 
+from graphcircuits.adapters.gguf_packing import NAMES, TYPES, unpack
 from graphcircuits.io.files import StoreError, short
-
-TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
-"""Types of tensors that are read."""
+from graphcircuits.io.store import all_finite
 
 _VERSIONS = (2, 3)
 _TEXT, _ARRAY = 8, 9
 _SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _ALIGNMENT = "general.alignment"
 _MAX_DIMS = 4
-_CHUNK = 2**17
-"""How many numbers are unpacked at a time: no more than caches hold, whatever the tensor."""
+_CHUNK = 2**20
+"""How many numbers are unpacked at a time: fewer take more time, more only more memory."""
 # What an entry takes at least: a key, its type and a value; a name, its dimensions, type and place.
 _LEAST_PAIR, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 4 + 8
 
@@ -54,45 +55,44 @@ class GgufFile:
     path: Path
     metadata: Mapping[str, Any]
     tensors: Mapping[str, StoredTensor]
-    data: np.ndarray
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: stored.shape for name, stored in self.tensors.items()}
 
-    def numbers(self, name: str) -> Float[np.ndarray, "..."]:
-        """One tensor in float32."""
-        stored, gguf = self.tensors[name], load_gguf_package()
-        kind = gguf.GGMLQuantizationType[stored.kind]
-        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
-        values = np.empty(math.prod(stored.shape), dtype=np.float32)
+    def numbers(
+        self, name: str, out: Float[Tensor, " number"] | None = None
+    ) -> Float[Tensor, "..."]:
+        """One tensor in float32, or in the dtype of `out`, at whose beginning it is written."""
+        stored = self.tensors[name]
+        block, block_bytes = TYPES[stored.kind]
+        n = math.prod(stored.shape)
+        values = torch.empty(n) if out is None else out[:n]
         step = max(1, _CHUNK // block)
-        for i in range(0, stored.size // block_bytes, step):
-            first = stored.start + i * block_bytes
-            last = min(first + step * block_bytes, stored.start + stored.size)
-            chunk = gguf.quants.dequantize(self.data[None, first:last], kind)
-            if not np.isfinite(chunk).all():
+        for i, ours in enumerate(values.split(step * block)):
+            size = len(ours) // block * block_bytes
+            first = stored.start + i * step * block_bytes
+            blocks = np.fromfile(self.path, np.uint8, size, offset=first)
+            if len(blocks) < size:
+                raise _cut_short(self.path, f"{short(name)} ends at byte {first + size}")
+            exact = unpack(stored.kind, torch.from_numpy(blocks).view(-1, block_bytes)).flatten()
+            if not all_finite(ours.copy_(exact)):
+                if not all_finite(exact):
+                    raise StoreError(
+                        f"{self.path}: {short(name)} holds numbers that are not finite; the file "
+                        "is damaged: fetch it again."
+                    )
+                wanted = str(ours.dtype).removeprefix("torch.")
                 raise StoreError(
-                    f"{self.path}: {short(name)} holds numbers that are not finite; the file is "
-                    "damaged: fetch it again."
+                    f"{self.path}: {short(name)} holds numbers that {wanted} cannot hold; load it "
+                    "as bfloat16 or float32."
                 )
-            values[i * block : i * block + chunk.size] = chunk[0]
-        return values.reshape(stored.shape)
-
-
-def load_gguf_package() -> ModuleType:
-    try:
-        import gguf
-    except ImportError as error:
-        raise ImportError(
-            "reading GGUF files needs the gguf package: pip install 'graphcircuits[gguf]'."
-        ) from error
-    return gguf
+        return values.view(stored.shape)
 
 
 def read_gguf(path: str | Path) -> GgufFile:
     """The metadata of a GGUF file and where its tensors lie; the tensors stay on disk."""
-    path, gguf = Path(path), load_gguf_package()
+    path = Path(path)
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise StoreError(f"{path} is not a regular file.")
@@ -113,34 +113,34 @@ def read_gguf(path: str | Path) -> GgufFile:
         if name in entries:
             raise StoreError(f"{path} holds the tensor {short(name)} twice.")
         entries[name] = header.shape(name), header.number("I"), header.number("Q")
-    _check_types(path, gguf, {name: kind for name, (_, kind, _) in entries.items()})
+    _check_types(path, {name: kind for name, (_, kind, _) in entries.items()})
     start = _first_tensor(path, metadata, header.offset)
     tensors = {}
     for name, (shape, number, offset) in entries.items():
-        kind = gguf.GGMLQuantizationType(number)
-        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+        kind = NAMES[number]
+        block, block_bytes = TYPES[kind]
         if shape[-1] % block:
             raise StoreError(
-                f"{path}: {short(name)} has rows of {shape[-1]} numbers, and {kind.name} packs "
+                f"{path}: {short(name)} has rows of {shape[-1]} numbers, and {kind} packs "
                 f"{block} at a time."
             )
         size = math.prod(shape) // block * block_bytes
         if start + offset + size > len(data):
             raise _cut_short(path, f"{short(name)} ends at byte {start + offset + size}")
-        tensors[name] = StoredTensor(shape, kind.name, start + offset, size)
+        tensors[name] = StoredTensor(shape, kind, start + offset, size)
     if sum(stored.size for stored in tensors.values()) > len(data):
         raise StoreError(f"{path} names more numbers than it holds: its tensors share bytes.")
-    return GgufFile(path, metadata, tensors, data)
+    return GgufFile(path, metadata, tensors)
 
 
-def _check_types(path: Path, gguf: ModuleType, kinds: dict[str, int]) -> None:
-    known = {gguf.GGMLQuantizationType[name].value for name in TYPES}
-    names = {kind.value: kind.name for kind in gguf.GGMLQuantizationType}
-    others = {kind: name for name, kind in kinds.items() if kind not in known}
+def _check_types(path: Path, numbers: dict[str, int]) -> None:
+    kinds = {
+        name: NAMES[number] if number < len(NAMES) else f"type {number}"
+        for name, number in numbers.items()
+    }
+    others = {kind: name for name, kind in kinds.items() if kind not in TYPES}
     if others:
-        listed = ", ".join(
-            f"{names.get(kind, f'type {kind}')} ({short(name)})" for kind, name in others.items()
-        )
+        listed = ", ".join(f"{kind} ({short(name)})" for kind, name in others.items())
         raise StoreError(
             f"{path} holds tensors of types that cannot be read: {listed}; "
             f"known types: {', '.join(TYPES)}."

@@ -3,19 +3,19 @@
 1. Seven int32 give the sizes: d_model, d_mlp, layers, heads, groups of keys and values, vocabulary
    (negative where the unembedding is a matrix of its own) and context. They fix the size of the
    file to the byte, so a cut or foreign file is refused before anything is read.
-2. The matrices follow, each stacked over layers. Coordinates of queries and keys that turn together
-   stand side by side and are put into halves. Behind the last norm lie the cosines and sines of the
-   positions; they must be those of base 10000.
+2. The matrices follow, each stacked over layers, and are read one by one. Coordinates of queries
+   and keys that turn together stand side by side and are put into halves. Behind the last norm lie
+   the cosines and sines of the positions; they must be those of base 10000.
 3. `tokenizer.bin`, beside the model or given, holds a score and a text per token: SentencePiece's
    BPE, which the tokenizer of `gguf_tokenizer` computes.
 """
 
 import math
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,7 +53,9 @@ _FIRST = 3 + 256
 """Tokens that every vocabulary begins with: unknown, BOS, EOS and the bytes."""
 
 
-def load_llama2c(path: str | Path, tokenizer: str | Path | None = None) -> Transformer:
+def load_llama2c(
+    path: str | Path, tokenizer: str | Path | None = None, *, dtype: torch.dtype | None = None
+) -> Transformer:
     """The subject in a `.bin` file of llama2.c, with the tokenizer beside it if there is one."""
     path = Path(path)
     config, shapes = _sizes(path)
@@ -61,14 +63,18 @@ def load_llama2c(path: str | Path, tokenizer: str | Path | None = None) -> Trans
     if tokenizer is None and beside.is_file():
         tokenizer = beside
     made = None if tokenizer is None else read_llama2c_tokenizer(tokenizer, config.d_vocab)
-    values = torch.frombuffer(bytearray(read_bytes(path)[_HEADER.size :]), dtype=torch.float32)
-    check_finite(path, {"it": values})
-    flat = values.split([math.prod(shape) for shape in shapes.values()])
-    stored = {
-        name: one.view(shape) for (name, shape), one in zip(shapes.items(), flat, strict=True)
-    }
-    _check_positions(path, config, stored)
-    return Transformer(config, _weights(config, stored), tokenizer=made)
+    weights = {}
+    with path.open("rb") as file:
+        file.seek(_HEADER.size)
+        for name, shape in shapes.items():
+            numbers = np.fromfile(file, "<f4", math.prod(shape))
+            stored = torch.from_numpy(numbers).view(shape)
+            check_finite(path, {name: stored})
+            if name in ("cos", "sin"):
+                _check_positions(path, config, name, stored)
+            else:
+                weights[name] = _weight(config, name, stored).to(dtype or torch.float32)
+    return Transformer(config, weights, tokenizer=made)
 
 
 def _sizes(path: Path) -> tuple[TransformerConfig, dict[str, Shape]]:
@@ -127,29 +133,25 @@ def _shapes(config: TransformerConfig) -> dict[str, Shape]:
     return {name: shapes[name] for name in _ORDER if name in shapes}
 
 
-def _check_positions(path: Path, config: TransformerConfig, stored: Mapping[str, Tensor]) -> None:
+def _check_positions(path: Path, config: TransformerConfig, name: str, stored: Tensor) -> None:
     half = config.d_head // 2
     frequencies = config.rotary_base ** -(torch.arange(half, dtype=torch.float64) / half)
     angles = torch.arange(config.n_ctx)[:, None] * frequencies
-    for name, expected in (("cos", angles.cos()), ("sin", angles.sin())):
-        if not torch.allclose(stored[name].double(), expected, atol=1e-3):
-            raise StoreError(
-                f"{path} has rotary positions whose base is not {config.rotary_base:g}, or it is "
-                "no model of llama2.c."
-            )
+    if not torch.allclose(stored.double(), getattr(angles, name)(), atol=1e-3):
+        raise StoreError(
+            f"{path} has rotary positions whose base is not {config.rotary_base:g}, or it is no "
+            "model of llama2.c."
+        )
 
 
-def _weights(config: TransformerConfig, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    weights = {}
-    for name, shape in weight_shapes(config).items():
-        if name in WHOLE:
-            weights[name] = from_rows(name, stored[name], shape).contiguous()
-            continue
-        layers = stored[name].unbind()
-        if name in ("W_Q", "W_K"):
-            layers = [halves(rows, shape[1]) for rows in layers]
-        weights[name] = torch.stack([from_rows(name, rows, shape[1:]) for rows in layers])
-    return weights
+def _weight(config: TransformerConfig, name: str, stored: Tensor) -> Tensor:
+    shape = weight_shapes(config)[name]
+    if name in WHOLE:
+        return from_rows(name, stored, shape).contiguous()
+    layers = stored.unbind()
+    if name in ("W_Q", "W_K"):
+        layers = [halves(rows, shape[1]) for rows in layers]
+    return torch.stack([from_rows(name, rows, shape[1:]) for rows in layers])
 
 
 def read_llama2c_tokenizer(path: str | Path, d_vocab: int) -> Any:

@@ -92,7 +92,7 @@ def _from_path(
     if path.is_dir():
         return _from_folder(path, device, dtype)
     if path.is_file():
-        return _moved(_from_file(path), device, dtype), None
+        return _moved(_from_file(path, device, dtype), device, dtype), None
     if path.suffix not in SUFFIXES and _HUB_NAME.fullmatch(str(source)):
         from graphcircuits.adapters.hf import from_hf
 
@@ -120,13 +120,13 @@ def _from_folder(
     )
 
 
-def _from_file(path: Path) -> Transformer:
+def _from_file(path: Path, device: torch.device | None, dtype: torch.dtype | None) -> Transformer:
     with path.open("rb") as file:
         start = file.read(4)
     if path.suffix == ".gguf" or start == b"GGUF":
         from graphcircuits.adapters.gguf import load_gguf
 
-        return load_gguf(path)
+        return load_gguf(path, device=device, dtype=dtype)
     if path.suffix == ".bin":
         # A checkpoint of PyTorch is a zip file or a pickle.
         if start.startswith((b"PK\x03\x04", b"\x80")):
@@ -136,7 +136,7 @@ def _from_file(path: Path) -> Transformer:
             )
         from graphcircuits.adapters.llama2c import load_llama2c
 
-        return load_llama2c(path)
+        return load_llama2c(path, dtype=dtype)
     from graphcircuits.io.files import StoreError
     from graphcircuits.subject.files import load_transformer
 

@@ -1,6 +1,6 @@
 """GGUF files: the logits of the model they were written from, and refusals by name."""
 
-import builtins
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,10 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from graphcircuits.adapters import gguf_file
 from graphcircuits.adapters.gguf import Settings, load_gguf, read_config
 from graphcircuits.io.files import StoreError
 from graphcircuits.subject.layers import RotaryScaling
@@ -73,6 +76,69 @@ def test_matrices_of_two_kinds_are_read_as_float32(tmp_path: Path) -> None:
     tensors["token_embd.weight"] = tensors["token_embd.weight"].astype(np.float16)
     path = write(tmp_path / "model.gguf", "llama", settings_of("llama", model), tensors)
     assert load_gguf(path).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize(("name", "kind"), [("gemma3", "Q8_0"), ("gptneox", "BF16")])
+def test_any_dtype_is_the_float32_cast(
+    tmp_path: Path, name: str, kind: str, dtype: torch.dtype
+) -> None:
+    path, _ = write_model(tmp_path / "model.gguf", name, kind)
+    expected = load_gguf(path, dtype=torch.float32)
+    found = load_gguf(path, dtype=dtype)
+    assert found.dtype == dtype
+    for weight, exact in found.weights.items():
+        assert torch.equal(exact, expected.weights[weight].to(dtype)), weight
+
+
+def test_numbers_beyond_a_dtype_are_refused(tmp_path: Path) -> None:
+    model = make_model("llama")
+    tensors = tensors_of("llama", model)
+    tensors["output_norm.weight"][3] = 1e5
+    path = write(tmp_path / "model.gguf", "llama", settings_of("llama", model), tensors)
+    assert load_gguf(path, dtype=torch.bfloat16).dtype == torch.bfloat16
+    with pytest.raises(
+        StoreError, match=r"'output_norm\.weight' holds numbers that float16 cannot hold; load"
+    ):
+        load_gguf(path, dtype=torch.float16)
+
+
+class LiveBytes(TorchDispatchMode):
+    """The most that tensors hold at once while it is on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self.seen: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            storage = tensor.untyped_storage()
+            if (key := storage._cdata) not in self.seen:
+                self.seen.add(key)
+                self.now += storage.nbytes()
+                self.peak = max(self.peak, self.now)
+                weakref.finalize(storage, self.gone, key, storage.nbytes())
+        return made
+
+    def gone(self, key: int, size: int) -> None:
+        self.seen.discard(key)
+        self.now -= size
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_memory_holds_the_weights_about_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(gguf_file, "_CHUNK", 2**9)
+    path, _ = write_model(tmp_path / "model.gguf", "gemma3", "Q8_0")
+    with LiveBytes() as live:
+        subject = load_gguf(path, dtype=dtype)
+    size = sum(weight.nbytes for weight in subject.weights.values())
+    assert size <= live.peak <= 1.3 * size
 
 
 # Rotary positions
@@ -253,18 +319,3 @@ def test_unknown_tensors_are_named(tmp_path: Path) -> None:
     path = write(tmp_path / "model.gguf", "llama", settings_of("llama", model), tensors)
     with pytest.raises(StoreError, match=r"it holds blk\.0\.ffn_gate\.bias, which is not known"):
         load_gguf(path)
-
-
-def test_without_gguf_the_error_says_how_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    real = builtins.__import__
-
-    def absent(name: str, *rest: Any) -> Any:
-        if name == "gguf":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(ImportError, match=r"pip install 'graphcircuits\[gguf\]'"):
-        load_gguf(tmp_path / "model.gguf")

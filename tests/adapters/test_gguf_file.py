@@ -12,7 +12,8 @@ import torch
 
 from graphcircuits.adapters import gguf_file
 from graphcircuits.adapters.gguf import load_gguf
-from graphcircuits.adapters.gguf_file import TYPES, read_gguf
+from graphcircuits.adapters.gguf_file import read_gguf
+from graphcircuits.adapters.gguf_packing import NAMES, TYPES
 from graphcircuits.io.files import StoreError
 from tests.adapters.gguf_models import write_model
 from tests.damage import limits
@@ -90,7 +91,14 @@ TWINS: dict[str, tuple[Callable[[bytes], list[float]], tuple[int, ...]]] = {
 
 
 def test_every_type_has_a_twin() -> None:
-    assert tuple(TWINS) == TYPES
+    assert TWINS.keys() == TYPES.keys()
+
+
+def test_types_as_the_package_numbers_them() -> None:
+    for kind, sizes in gguf.GGML_QUANT_SIZES.items():
+        if kind.value < len(NAMES):
+            assert NAMES[kind] == kind.name
+            assert TYPES.get(kind.name, sizes) == sizes
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -119,6 +127,8 @@ def test_packed_blocks_against_a_slow_twin(
     expected = [[x for b in row for x in twin(b.tobytes())] for row in rows]
     assert found.shape == (3, 4 * block)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    # And bit for bit what the package makes of them.
+    assert found.flatten().tolist() == gguf.quants.dequantize(rows, packing).flatten().tolist()
     assert read_gguf(tmp_path / "a.gguf").numbers("first").tolist() == [1, 1, 1]
 
 

@@ -98,6 +98,9 @@ def test_the_logits_of_transformers(tmp_path: Path, tied: bool) -> None:
         expected = model(tokens).logits
     torch.testing.assert_close(subject.logits(tokens), expected, rtol=1e-5, atol=1e-5)
     assert subject.tokenizer is None
+    half = load_llama2c(tmp_path / "model.bin", dtype=torch.bfloat16)
+    for name, weight in subject.weights.items():
+        assert torch.equal(half.weights[name], weight.bfloat16()), name
 
 
 @pytest.mark.parametrize("old", [True, False])

@@ -32,7 +32,7 @@ def reader(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> list[Any]
     """Put a reader in the place of an adapter's; what it is given, in order."""
     given: list[Any] = []
 
-    def read(source: Any) -> Transformer:
+    def read(source: Any, **_: Any) -> Transformer:
         given.append(source)
         return make_subject()
 

@@ -84,6 +84,16 @@ def test_smollm2_gives_the_drink_to_mary() -> None:
     assert subject.graph.n_edges == 70651
 
 
+@pytest.mark.parametrize("name", ["gemma3.gguf", "qwen2.5-coder-1.5b.gguf"])
+def test_larger_models_give_the_drink_to_mary(name: str) -> None:
+    """In bfloat16, which holds Qwen in half the memory."""
+    subject = load_gguf(model_file(name), dtype=torch.bfloat16)
+    tokens = torch.tensor([subject.tokenizer(STORE)["input_ids"]])
+    with torch.no_grad():
+        token = subject.logits(tokens)[0, -1].argmax()
+    assert subject.tokenizer.decode([int(token)]) == " Mary"
+
+
 def test_the_tokenizer_of_smollm2() -> None:
     """As `transformers` reads it, with the cutting of SmolLM2 itself, which that does not know."""
     theirs = transformers.AutoTokenizer.from_pretrained(FOLDER, gguf_file="smollm2.gguf")
