@@ -44,6 +44,7 @@ OVER_SEARCHES = (
     ("gcl", "eap-ig", "In all"),
     ("gcl", "eap-ig+paths", "Without what counting along paths gives to any method"),
     ("eap-ig+paths", "eap-ig", "Counting along paths alone"),
+    ("gcl", "ig-own", "Beyond gradients at one's own circuits, which learn nothing"),
 )
 """What is compared where they are not."""
 

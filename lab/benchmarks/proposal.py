@@ -25,7 +25,7 @@ import torch
 from graphcircuits import localize
 from graphcircuits.cases import Case, case_ids, load_case
 from graphcircuits.circuit import Circuit
-from graphcircuits.evaluation.evaluate import faithfulness
+from graphcircuits.evaluation.evaluate import CircuitRuns, faithfulness
 from graphcircuits.evaluation.proposal import LIKELY, fresh_seed
 from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.methods import BeyondTraining
@@ -34,6 +34,8 @@ from graphcircuits.task.pairs import Pairs
 from lab.paper.intervals import bootstrap
 
 PAIRS, FRESH = 32, 64
+IDLE = 0.001
+"""Of the behaviour: what an edge costs that no prompt seems to need."""
 
 
 def likely_alone(subject: Transformer, pairs: Pairs) -> Circuit | None:
@@ -71,6 +73,9 @@ class Row:
     keeps: float
     true_keeps: float
     """What the true circuit keeps."""
+    idle: int
+    """Edges of it that cost less than IDLE when they are cut alone, where it was found."""
+    idle_true: int
     seconds: float
     """Of the method and the rule."""
 
@@ -88,6 +93,7 @@ def measured(case: Case) -> Iterator[Row]:
             continue
         hits = len(circuit & truth)
         keeps, true_keeps = faithfulness(subject, fresh, [circuit, truth])
+        idle = circuit - needed_alone(CircuitRuns(subject, pairs), circuit)
         yield Row(
             case=case.id,
             split=case.split or "",
@@ -99,8 +105,21 @@ def measured(case: Case) -> Iterator[Row]:
             recall=hits / len(truth),
             keeps=keeps,
             true_keeps=true_keeps,
+            idle=len(idle),
+            idle_true=len(idle & truth),
             seconds=seconds,
         )
+
+
+def needed_alone(runs: CircuitRuns, circuit: Circuit) -> Circuit:
+    """The edges without any of which a circuit keeps less."""
+    edges = circuit.mask.nonzero().flatten()
+    masks = circuit.mask.repeat(len(edges), 1)
+    masks[torch.arange(len(edges)), edges] = False
+    whole, *left = runs([circuit, *(Circuit.from_mask(circuit.graph, mask) for mask in masks)])
+    needed = torch.zeros_like(circuit.mask)
+    needed[edges] = torch.tensor([whole - value >= IDLE for value in left], dtype=torch.bool)
+    return Circuit.from_mask(circuit.graph, needed)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -151,6 +170,12 @@ def main(given: Sequence[str] | None = None) -> None:
         f"{np.mean([x.true_keeps for x in true]):.3f}, at worst "
         f"{min(x.true_keeps for x in true):.2f}. Without a subject: {', '.join(without) or 'none'}."
     )
+    for rule in RULES:
+        some = [row for row in rows if row.rule == rule]
+        size, idle, idle_true = (
+            sum(getattr(row, name) for row in some) for name in ("size", "idle", "idle_true")
+        )
+        print(f"{rule}: {idle} of {size} edges cost less than {IDLE:g} alone, {idle_true} are true")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from graphcircuits.cases import load_case
-from graphcircuits.evaluation.evaluate import faithfulness
-from lab.benchmarks.proposal import FRESH, RULES, Row, measured, table
+from graphcircuits.circuit import Circuit
+from graphcircuits.evaluation.evaluate import CircuitRuns, faithfulness
+from lab.benchmarks.proposal import FRESH, RULES, Row, measured, needed_alone, table
 
 ROW = Row(
     case="a",
@@ -17,6 +18,8 @@ ROW = Row(
     recall=0.8,
     keeps=0.95,
     true_keeps=1.0,
+    idle=1,
+    idle_true=0,
     seconds=0.1,
 )
 
@@ -43,6 +46,10 @@ def test_one_subject_by_all_rules() -> None:
     likely, _, by_eap_ig = rows
     # The likely edges are the true ones there; without probabilities three of them are enough.
     assert (likely.precision, likely.recall, likely.size) == (1.0, 1.0, 5)
-    assert (by_eap_ig.precision, by_eap_ig.size) == (1.0, 3)
+    assert (by_eap_ig.precision, by_eap_ig.size, by_eap_ig.idle) == (1.0, 3, 0)
+    # An edge into a head that nothing reads costs nothing.
+    dead = Circuit.from_names(subject.graph, ["input->a1.h3<q>"])
+    runs = CircuitRuns(subject, case.pairs(8))
+    assert needed_alone(runs, case.circuit | dead) == case.circuit
     kept = faithfulness(subject, case.pairs(FRESH, seed=1000), [case.circuit])
     assert [likely.keeps, likely.true_keeps] == kept * 2
