@@ -136,10 +136,7 @@ class Objective:
         with explained(self.subject, "masks", n_masks, self.prompts * size):
             _, by_mask = self.losses.gradients(masks, rows, partners)
         (slopes,) = torch.autograd.grad(masks, above, by_mask)
-        with torch.no_grad():
-            n_near = 4 * (above.sigmoid() * (1 - above.sigmoid())).sum(-1)
-            unit = (slopes.square().sum(-1) / n_near.clamp(min=1)).sqrt()
-            return (slopes / unit.clamp(min=torch.finfo(unit.dtype).tiny)[:, None]).sum(0)
+        return in_own_units(slopes, above.detach().sigmoid()).sum(0)
 
     def drawn_sizes(self, turn: Turn, generator: torch.Generator) -> Int[Tensor, " mask"]:
         """Numbers of edges below all: those near the turn, and the others from all sizes, each one
@@ -184,6 +181,18 @@ class Objective:
     ) -> Float[Tensor, " mask"]:
         """1 - faithfulness of every mask on some prompts, corrupted as others are."""
         return departure(self.losses(masks, rows, partners), self.clean[rows], self.gap)
+
+
+def in_own_units(
+    slopes: Float[Tensor, "*mask edge"], masks: Float[Tensor, "*mask edge"]
+) -> Float[Tensor, "*mask edge"]:
+    """Each mask's slopes over their root mean square among the edges near its threshold.
+
+    Over all edges it would shrink with the graph: far from the threshold slopes are next to 0.
+    """
+    n_near = 4 * (masks * (1 - masks)).sum(-1, keepdim=True)
+    unit = (slopes.square().sum(-1, keepdim=True) / n_near.clamp(min=1)).sqrt()
+    return slopes / unit.clamp(min=torch.finfo(unit.dtype).tiny)
 
 
 @torch.no_grad()

@@ -9,8 +9,8 @@ A small circuit is judged in another place: with nearly all other edges cut. So 
    a mask sigmoid((value - threshold) / spread), soft near the threshold. The gradient of the
    distance by the masks of all edges says what each would be worth to this very circuit, inside of
    it and outside.
-3. Values move along the gradient by themselves, divided by its root mean square over edges: far for
-   the few edges that stand out near the threshold, and hardly for the many that the start knows
+3. Values move along the gradient by themselves, divided by its root mean square over the edges near
+   the threshold: far for the few that stand out there, and hardly for the many that the start knows
    better. The last values, ranked and counted along paths, are the scores.
 
 That is one masked run with gradients for each size, at five sizes about as much as EAP-IG itself:
@@ -27,6 +27,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.engine.memory import Footprint, at_once, explained
+from graphcircuits.methods.departure import in_own_units
 from graphcircuits.methods.eap import eap_ig
 from graphcircuits.methods.prepare import (
     MaskedLosses,
@@ -57,7 +58,8 @@ def ig_own(
 
     EAP-IG takes `steps` points. Circuits of `sizes` sizes follow, soft as far as `spread` around
     their threshold, in logits of ranks; after each, values move by `rate`, in the same unit, in the
-    root mean square over edges. Memory stays below `memory_limit` bytes where one prompt allows it.
+    root mean square over the edges near it. Memory stays below `memory_limit` bytes where one
+    prompt allows it.
     """
     check_positive(steps=steps, sizes=sizes, spread=spread)
     if not rate >= 0:
@@ -73,7 +75,7 @@ def ig_own(
         threshold = values.sort(descending=True).values[size - 1]
         mask = torch.sigmoid((values - threshold) / spread)
         change = gradient(mask) * mask * (1 - mask)
-        values = values + rate * change / change.square().mean().sqrt().clamp(min=1e-30)
+        values = values + rate * in_own_units(change, mask)
     return along_paths(rank_logits(values), graph)
 
 
