@@ -16,9 +16,11 @@
    would divide by that of every edge alone, and edges that do next to nothing would wander as far
    as those that matter: what the start knows of them would be lost.
 5. A quarter of the pairs is held back from the steps. The ranking is judged on them by `log_area`
-   at the start and after each quarter of the way, which also says where it turns. The best of these
-   is the result, the start included. It has the scores of the start: the edge that is best now gets
-   the best of the given scores.
+   at the start, on the way at shares that double, and at the end, which also says where it turns.
+   On the way that is the mean of the values so far, later ones counting more: single ones are noisy
+   until the rate has fallen. The best of these rankings is the result, the start included, so that
+   a long way cannot fit few pairs too well unseen. It has the scores of the start: the edge that is
+   best now gets the best of the given scores.
 
 A checkpoint holds the ranking that was refined, the values it has come to and the best so far, the
 averages of the gradient, the steps and seconds that it took, and the state of the generator: going
@@ -52,11 +54,11 @@ MOMENTS = (0.9, 0.999)
 SAVED = 30.0
 """Seconds between two checkpoints."""
 KIND = "refine-checkpoint"
-TENSORS = ("values", "first", "best")
+TENSORS = ("values", "mean", "first", "best")
 """Of a checkpoint, those of the state."""
 NUMBERS = ("area", "step", "elapsed", "looks")
-LOOKS = 4
-"""Times that the ranking is judged on the way, the end included."""
+LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+"""Shares of the way at which the ranking is judged."""
 REMEDY = "give another file, or delete it to start afresh"
 
 Scores = Float[Tensor, " edge"]
@@ -92,6 +94,8 @@ class RefineState:
     """Refining after some steps; changed in place, step by step."""
 
     values: Scores
+    mean: Scores
+    """That of the values so far, weighed by their step."""
     first: Scores
     """The running mean of the gradient."""
     second: Float[Tensor, ""]
@@ -114,7 +118,8 @@ class RefineState:
         cls, start: Scores, area: float, turn: Turn, generator: torch.Generator
     ) -> "RefineState":
         zeros, square = torch.zeros_like(start), start.new_zeros((), dtype=torch.float64)
-        return cls(start.clone(), zeros, square, start.clone(), area, turn, 0, 0.0, 0, generator)
+        values, mean, best = (start.clone() for _ in range(3))
+        return cls(values, mean, zeros, square, best, area, turn, 0, 0.0, 0, generator)
 
 
 def refinement(
@@ -151,7 +156,7 @@ def refinement(
     ready = time.perf_counter()
     before, turn = objective.judge(start)
     judging = time.perf_counter() - ready
-    clock = _Clock(**about, spent=ready - began + (1 + LOOKS) * judging)
+    clock = _Clock(**about, spent=ready - began + (1 + len(LOOKS)) * judging)
     seed = generator.initial_seed() if generator is not None else 0
     state = RefineState.at(start, before, turn, torch.Generator(subject.device).manual_seed(seed))
     if checkpoint is not None and Path(checkpoint).exists():
@@ -190,13 +195,15 @@ def refinement(
 
 
 def _look(objective: Objective, state: RefineState, share: float) -> None:
-    """Judge the values where another part of the way is over, and take note of the best."""
-    if (looks := int(LOOKS * min(1.0, share))) <= state.looks:
+    """Judge the ranking where it is time to, and take note of the best."""
+    looks = sum(look <= share for look in LOOKS)
+    if looks == state.looks:
         return
     state.looks = looks
-    area, state.turn = objective.judge(state.values)
+    values = state.values if looks == len(LOOKS) else state.mean
+    area, state.turn = objective.judge(values)
     if area < state.area:
-        state.area, state.best = area, state.values.clone()
+        state.area, state.best = area, values.clone()
 
 
 # Rankings
@@ -240,6 +247,7 @@ def advance(state: RefineState, gradient: Scores, rate: float) -> None:
     size = (state.second / (1 - decay_square**state.step)).sqrt()
     step = state.first * (rate / (1 - decay**state.step) / size.clamp(min=1e-300)).to(state.first)
     state.values.sub_(step)
+    state.mean.lerp_(state.values, 2 / (state.step + 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,8 +280,8 @@ def save_state(
     path: Path, about: Mapping[str, Any], start: Float[Tensor, " edge"], state: RefineState
 ) -> None:
     """Write a checkpoint; `about` says how long the run is to be, `start` what it began with."""
-    tensors = {name: getattr(state, name) for name in (*TENSORS, "turn")}
-    tensors |= {"start": start, "generator": state.generator.get_state()}
+    tensors = {name: getattr(state, name) for name in TENSORS}
+    tensors |= {"start": start, "turn": state.turn, "generator": state.generator.get_state()}
     meta = {name: getattr(state, name) for name in NUMBERS} | {"second": float(state.second)}
     save_artifact(path, kind=KIND, config=about, seed=None, tensors=tensors, meta=meta)
 
@@ -297,10 +305,8 @@ def load_state(path: Path, about: Mapping[str, Any], start: Float[Tensor, " edge
         meta = artifact.meta
         return RefineState(
             # Memory of its own is aligned as in a run that never stopped.
-            values=tensors["values"].clone(),
-            first=tensors["first"].clone(),
+            **{name: tensors[name].clone() for name in TENSORS},
             second=start.new_tensor(float(meta["second"]), dtype=torch.float64),
-            best=tensors["best"].clone(),
             area=float(meta["area"]),
             turn=artifact.tensors["turn"].to(start.device),
             step=int(meta["step"]),

@@ -122,7 +122,7 @@ def test_seconds(case: tuple[Transformer, Pairs, Tensor], monkeypatch: pytest.Mo
     monkeypatch.setattr("time.perf_counter", count(1.0).__next__)
     calls: list[tuple[int, int]] = []
     found = refinement(*case, seconds=16.0, progress=lambda *call: calls.append(call))
-    assert found.steps == 16 - 6  # one to prepare, and one for each judgement of a ranking
+    assert found.steps == 16 - 7  # one to prepare, and one for each judgement of a ranking
     assert [done for done, _ in calls] == [*range(1, found.steps + 1)]
     assert all(done <= total for done, total in calls)
     assert calls[-1] == (found.steps, found.steps)
