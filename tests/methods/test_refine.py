@@ -17,6 +17,7 @@ from graphcircuits.io.store import StoreError, save_artifact
 from graphcircuits.methods.departure import Recipe
 from graphcircuits.methods.prepare import Stop, to_clean_output
 from graphcircuits.methods.refine import Refinement, rank_logits, refinement, sort_by_rank
+from graphcircuits.predictor.paths import along_paths
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject
 
@@ -94,12 +95,23 @@ def test_it_gets_closer_to_faithful(case: tuple[Transformer, Pairs, Tensor]) -> 
 
 
 def test_a_start_that_is_better_is_kept(case: tuple[Transformer, Pairs, Tensor]) -> None:
-    still = refinement(*case, steps=2, recipe=Recipe(learning_rate=0.0))
-    assert torch.equal(still.scores, case[2])
+    subject, pairs, scores = case
+    start = along_paths(rank_logits(scores), subject.graph)
+    still = refinement(subject, pairs, start, steps=2, recipe=Recipe(learning_rate=0.0))
+    assert torch.equal(still.scores, start)
     assert still.after == still.before
     assert still.describe() == (
         "refined in 2 steps: nothing better was found, the scores are those of the method"
     )
+
+
+def test_edges_count_along_paths(case: tuple[Transformer, Pairs, Tensor]) -> None:
+    """Where steps change nothing, what is left to gain is that edges on no path come later."""
+    subject, _, scores = case
+    still = refinement(*case, steps=2, recipe=Recipe(learning_rate=0.0))
+    assert still.after < still.before
+    expected = along_paths(rank_logits(scores), subject.graph)
+    assert torch.equal(still.scores.argsort(), expected.argsort())
 
 
 @pytest.mark.slow
