@@ -28,11 +28,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphcircuits import tasks
+from graphcircuits import load_model, tasks
 from graphcircuits.cases import load_case
 from graphcircuits.commands.options import method_options
 from graphcircuits.engine.relaxed import ranks, stratified
 from graphcircuits.evaluation.evaluate import CROSSINGS, faithfulness_curve
+from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods import localize
 from graphcircuits.methods.departure import Objective, Recipe
 from graphcircuits.methods.prepare import prepare
@@ -76,6 +77,7 @@ class Trial:
     """How a ranking is refined."""
 
     steps: int = 200
+    seed: int = 0
     seconds: float = 0.0
     """By `refine` itself."""
     rule: str = "one"
@@ -128,7 +130,7 @@ class Refining:
     def __init__(self, objective: Objective, start: Tensor, trial: Trial) -> None:
         self.objective, self.trial = objective, trial
         self.values = rank_logits(start)
-        self.generator = torch.Generator().manual_seed(0)
+        self.generator = torch.Generator().manual_seed(trial.seed)
         self.first, self.second = torch.zeros_like(start), torch.zeros_like(start)
         self.best, self.area = self.values.clone(), math.inf
         self.band = (0.0, math.log(len(start)))
@@ -146,7 +148,7 @@ class Refining:
         return along_paths(rank_logits(found), self.graph) if self.trial.paths else found
 
     @property
-    def graph(self):  # noqa: ANN201
+    def graph(self) -> ComponentGraph:
         return self.objective.subject.graph
 
     def errors(self, values: Tensor, sizes: Tensor, rows: Tensor) -> Tensor:
@@ -220,12 +222,13 @@ class Refining:
         objective, trial = self.objective, self.trial
         rows = torch.arange(len(objective.pairs))
         errors = self.errors(values, objective.sizes, objective.judges)
-        crossing = int(objective.sizes[min(int((errors > 0.1).nonzero().max()) + 1, len(errors) - 1)])
+        enough = int((errors > 0.1).nonzero().max()) + 1
+        crossing = int(objective.sizes[min(enough, len(errors) - 1)])
         size = min(len(values) - 1, int(trial.margin * crossing))
         order = values.argsort(descending=True)
         kept, removed = order[:size], [order[size:]]
-        counts = np.geomspace(size, max(1, size / trial.down), trial.eliminate + 1).round().astype(int)
-        for n_left in counts[1:].tolist():
+        counts = np.geomspace(size, max(1, size / trial.down), trial.eliminate + 1)[1:]
+        for n_left in counts.round().astype(int).tolist():
             if n_left >= len(kept):
                 continue
             mask = torch.zeros_like(values)
@@ -265,8 +268,6 @@ def fall(schedule: str, share: float) -> float:
 def subject_and_pairs(folder: Path, id: str, n_pairs: int) -> tuple[Transformer, Pairs, Pairs]:
     """A subject, trained if the folder has none; pairs to find circuits on, and others."""
     if "#" in id:
-        from graphcircuits.adapters.load import load_model
-
         model, task = id.split("#")
         subject = load_model(model)
         found, fresh = draw(tasks.find(task), subject.tokenizer, N_FRESH, 0)
@@ -321,7 +322,8 @@ def trial_of(options: str) -> Trial:
     kinds = {each.name: type(each.default) for each in fields(Trial)}
     given = dict(option.split("=") for option in options.split(","))
     if unknown := set(given) - set(kinds):
-        raise ValueError(f"trials have no {', '.join(sorted(unknown))}; they have {', '.join(kinds)}.")
+        wrong = ", ".join(sorted(unknown))
+        raise ValueError(f"trials have no {wrong}; they have {', '.join(kinds)}.")
     values = {
         name: value in ("true", "True", "1") if kinds[name] is bool else kinds[name](value)
         for name, value in given.items()
@@ -344,7 +346,8 @@ def table(
     folder: Path, ids: Sequence[str], rows: Sequence[str], n_pairs: int, against: str | None
 ) -> Iterator[str]:
     shares = " | ".join(f"edges for {t:g}" for t in CROSSINGS)
-    yield f"| ranking | log area | {shares} | .9, by eap-ig's | by {against or 'the start'}'s | steps | s |"
+    other = against or "the start"
+    yield f"| ranking | log area | {shares} | .9, by eap-ig's | by {other}'s | steps | s |"
     yield f"| --- | --- | {'--- | ' * len(CROSSINGS)}--- | --- | --- | --- |"
     plain = [measured(folder, id, "eap-ig", n_pairs) for id in ids]
     for row in rows:
@@ -356,7 +359,8 @@ def table(
             for each in zip(*(one.edges for one in all_found), strict=True)
         )
         area = mean(one.area for one in all_found)
-        steps, seconds = (mean(getattr(one, name) for one in all_found) for name in ("steps", "seconds"))
+        steps = mean(one.steps for one in all_found)
+        seconds = mean(one.seconds for one in all_found)
         by_both = f"{ratio(all_found, plain)} | {ratio(all_found, before)}"
         yield f"| `{row}` | {area:.4f} | {edges} | {by_both} | {steps:.0f} | {seconds:.1f} |"
 
