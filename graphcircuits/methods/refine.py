@@ -15,12 +15,13 @@
    and steps so far, at a rate that falls to 0 over the steps or the seconds that were given. Adam
    would divide by that of every edge alone, and edges that do next to nothing would wander as far
    as those that matter: what the start knows of them would be lost.
-5. A quarter of the pairs is held back from the steps. The ranking is judged on them by `log_area`
-   at the start, on the way at shares that double, and at the end, which also says where it turns.
-   On the way that is the mean of the values so far, later ones counting more: single ones are noisy
-   until the rate has fallen. The best of these rankings is the result, the start included, so that
-   a long way cannot fit few pairs too well unseen. It has the scores of the start: the edge that is
-   best now gets the best of the given scores.
+5. A quarter of the pairs is held back from the steps. The ranking, counted along paths
+   (`predictor.paths`), is judged on them by `log_area` at the start, on the way at shares that
+   double, and at the end, which also says where it turns. On the way that is the ranking of the
+   mean of the values so far, later ones counting more: single ones are noisy until the rate has
+   fallen. The best of these rankings is the result, the start included, so that a long way cannot
+   fit few pairs too well unseen. It has the scores of the start: the edge that is best now gets the
+   best of the given scores.
 
 A checkpoint holds the ranking that was refined, the values it has come to and the best so far, the
 averages of the gradient, the steps and seconds that it took, and the state of the generator: going
@@ -44,6 +45,7 @@ from torch import Tensor
 from graphcircuits.io.store import StoreError, load_artifact, save_artifact, taken_apart
 from graphcircuits.methods.departure import Objective, Recipe, Turn
 from graphcircuits.methods.prepare import Progress, Stop, for_scoring, prepare
+from graphcircuits.predictor.paths import along_paths
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
@@ -101,7 +103,7 @@ class RefineState:
     second: Float[Tensor, ""]
     """That of the mean of its squares."""
     best: Scores
-    """The values that were judged best so far."""
+    """The values, along paths, that were judged best so far."""
     area: float
     """Their `log_area`."""
     turn: Turn
@@ -201,9 +203,11 @@ def _look(objective: Objective, state: RefineState, share: float) -> None:
         return
     state.looks = looks
     values = state.values if looks == len(LOOKS) else state.mean
+    # Edges on no path do nothing and get no gradient, so that steps leave them where they were.
+    values = along_paths(rank_logits(values), objective.subject.graph)
     area, state.turn = objective.judge(values)
     if area < state.area:
-        state.area, state.best = area, values.clone()
+        state.area, state.best = area, values
 
 
 # Rankings

@@ -17,6 +17,7 @@ from graphcircuits.io.store import StoreError, save_artifact
 from graphcircuits.methods.departure import Recipe
 from graphcircuits.methods.prepare import Stop, to_clean_output
 from graphcircuits.methods.refine import Refinement, rank_logits, refinement, sort_by_rank
+from graphcircuits.predictor.paths import along_paths
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject
 
@@ -87,19 +88,41 @@ def test_it_gets_closer_to_faithful(case: tuple[Transformer, Pairs, Tensor]) -> 
     assert f"{found.before:.3f} to {found.after:.3f}" in found.describe()
     again = refinement(subject, pairs, scores, steps=40).scores
     assert torch.equal(again, found.scores)
-    other = torch.Generator().manual_seed(1)
-    assert not torch.equal(
-        refinement(subject, pairs, scores, steps=40, generator=other).scores, again
+
+
+@pytest.mark.slow
+def test_what_is_drawn_follows_the_generator() -> None:
+    subject = make_subject()
+    pairs = make_pairs(subject, batch=16)
+    scores = torch.rand(subject.graph.n_edges, generator=torch.Generator().manual_seed(0))
+    one, again, other = (
+        refinement(
+            subject, pairs, scores, steps=16, generator=torch.Generator().manual_seed(seed)
+        ).scores
+        for seed in (0, 0, 1)
     )
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
 
 
 def test_a_start_that_is_better_is_kept(case: tuple[Transformer, Pairs, Tensor]) -> None:
-    still = refinement(*case, steps=2, recipe=Recipe(learning_rate=0.0))
-    assert torch.equal(still.scores, case[2])
+    subject, pairs, scores = case
+    start = along_paths(rank_logits(scores), subject.graph)
+    still = refinement(subject, pairs, start, steps=2, recipe=Recipe(learning_rate=0.0))
+    assert torch.equal(still.scores, start)
     assert still.after == still.before
     assert still.describe() == (
         "refined in 2 steps: nothing better was found, the scores are those of the method"
     )
+
+
+def test_edges_count_along_paths(case: tuple[Transformer, Pairs, Tensor]) -> None:
+    """Where steps change nothing, what is left to gain is that edges on no path come later."""
+    subject, _, scores = case
+    still = refinement(*case, steps=2, recipe=Recipe(learning_rate=0.0))
+    assert still.after < still.before
+    expected = along_paths(rank_logits(scores), subject.graph)
+    assert torch.equal(still.scores.argsort(), expected.argsort())
 
 
 @pytest.mark.slow
