@@ -605,6 +605,7 @@ def test_a_measured_curve_is_shown(tmp_path: Path) -> None:
     assert shown["curve"] == {
         "sizes": [0, 2, 10],
         "faithfulness": [0.0, 0.5, 1.0],
+        "by": "output",
         "pairs": 7,
         "seed": None,
     }
