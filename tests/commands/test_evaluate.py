@@ -132,14 +132,15 @@ def test_a_task_from_localize_to_evaluate(
     ended = command("localize", *given, "--method", "random", "--edges", "90", "--out", "a.json")
     assert ended.code == 0, ended.err
     kept = json.loads(ended.out)["faithfulness"]
-    assert (kept["pairs"], kept["fresh_pairs"]) == (4, 4)
+    assert (kept["pairs"], kept["fresh"]["pairs"]) == (4, 4)
     record = json.loads(command("evaluate", "a.json", *given, "--sizes", "90").out)
     assert record["seed"] == 1000
     assert record["task"] == find("plurals").description
     assert record["notes"][0] == "fresh pairs, of seed 1000; the results were found with 0"
     (curve,) = record["results"][0]["curves"].values()
-    assert curve["faithfulness"] == [pytest.approx(kept["fresh"])]
-    assert record["results"][0]["circuit"]["faithfulness"] == pytest.approx(kept["fresh"])
+    on_fresh = pytest.approx(kept["fresh"]["faithfulness"])
+    assert curve["faithfulness"] == [on_fresh]
+    assert record["results"][0]["circuit"]["faithfulness"] == on_fresh
 
 
 def test_a_program_and_its_subject(command: Command, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def own_model(folder: Path, answers: str = "") -> list[str | Path]:
     if answers:
         rows = [f"{row},{cell}" for row, cell in zip(rows, ["correct_idx", *answers], strict=True)]
     prompts.write_text("\n".join(rows) + "\n")
-    return ["localize", "--model", path, "--pairs-file", prompts, "--method", "eap"]
+    return ["localize", "--model", path, "--pairs-file", prompts, "--method", "eap-ig"]
 
 
 def test_a_case_is_measured_on_its_pairs_and_on_fresh_ones(command: Command) -> None:
@@ -48,7 +48,7 @@ def test_a_case_is_measured_on_its_pairs_and_on_fresh_ones(command: Command) -> 
 def test_the_size_is_found_where_no_truth_is_known(command: Command, tmp_path: Path) -> None:
     given = own_model(tmp_path)
     subject, pairs = make_subject(), Pairs.load(tmp_path / "pairs.csv")
-    found = propose(subject, pairs, localize(subject, pairs, "eap"))
+    found = propose(subject, pairs, localize(subject, pairs, "eap-ig"))
     assert found.curve is not None
     ended = command(*given, "--out", "a.json")
     assert "\n".join(found.sentences()) in ended.out
