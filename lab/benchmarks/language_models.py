@@ -403,6 +403,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--minutes", type=float, help="start no unit after so long; run again later"
     )
+    parser.add_argument("--remark", default="", help="a sentence for the page")
     parser.add_argument("--weights", action="store_true", help="prepare the models, not pairs only")
     stage = parser.add_mutually_exclusive_group()
     stage.add_argument("--only-prepare", action="store_true", help="pairs to the store")
@@ -448,7 +449,7 @@ def _main(words: argparse.Namespace) -> int:
                 print("the time is up; the same command goes on from here", flush=True)
                 return 1
     if words.only_page or everything:
-        write_page(words.store, words.out, words.figure, names)
+        write_page(words.store, words.out, words.figure, names, words.remark)
         print(f"wrote {words.out} and figures at {words.figure}")
     return 1 if failed else 0
 

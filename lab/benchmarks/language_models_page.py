@@ -153,8 +153,13 @@ def _unit(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def write_page(store: Path, out: Path, figure: Path, methods: Sequence[str]) -> None:
-    """Write the page and its figures: quality against seconds, and the curves."""
+def write_page(
+    store: Path, out: Path, figure: Path, methods: Sequence[str], remark: str = ""
+) -> None:
+    """Write the page and its figures: quality against seconds, and the curves.
+
+    `remark` is a sentence on how the units came about, which they do not say themselves.
+    """
     models = read_store(store, methods)
     curves = figure.with_stem(f"{figure.stem}-curves")
     save_figure(quality_figure(models, methods), figure)
@@ -164,7 +169,8 @@ def write_page(store: Path, out: Path, figure: Path, methods: Sequence[str]) -> 
         for path in (figure, curves)
     ]
     data = out.with_suffix(".csv")
-    write_atomic(out, page(models, methods, figures=links, data=data.name).encode())
+    text = page(models, methods, figures=links, data=data.name, remark=remark)
+    write_atomic(out, text.encode())
     write_atomic(data, csv_text(data_rows(models, methods)).encode())
 
 
@@ -226,7 +232,12 @@ def _panels(models: Sequence[Model], methods: Sequence[str]) -> dict[str, dict[s
 
 
 def page(
-    models: Sequence[Model], methods: Sequence[str], *, figures: Sequence[str], data: str
+    models: Sequence[Model],
+    methods: Sequence[str],
+    *,
+    figures: Sequence[str],
+    data: str,
+    remark: str = "",
 ) -> str:
     """The page as Markdown."""
     units = [unit for model in models for unit in model.every]
@@ -239,13 +250,14 @@ def page(
         "saw. *Edges for .9* is the smallest number of best edges at which, and above which, .9 is "
         "kept; *log area* the mean over log sizes of what is lacking. CMD and CPR are MIB's, by "
         "the loss of the task at MIB's sizes.",
-        f"Made by {_commands(units)}, in "
+        f"Made by {_commands(models)}, in "
         f"{' and '.join(_distinct(u['dtype'] for u in units))}, with graphcircuits "
         f"{first['package']}, PyTorch {first['torch']} and Python {first['python']}. "
         f"Circuits were found on {first['pairs']} pairs of each task, and each number is over "
         "tasks and seeds of prompts: geometric means of edges, means of the others. Intervals hold "
         f"95% of {DRAWS:,} draws of tasks and of seeds within each. Seconds are of the method "
         "alone, memory is what it needed beyond the model.",
+        *([remark] if remark else []),
         f"Every number is in [{data}]({data}).",
         f"![Edges for .9 of the output against seconds]({figures[0]})",
         "Options of the methods, apart from seeds and memory limits:",
@@ -360,19 +372,17 @@ def _against(model: Model, method: str) -> list[str]:
     return [f"{middle:.2f} [{low:.2f}, {high:.2f}]", f"{worse} of {len(ratios)}"]
 
 
-def _commands(units: Sequence[Mapping[str, Any]]) -> str:
+def _commands(models: Sequence[Model]) -> str:
     """What was made where; times of several machines cannot be compared."""
-    devices = _distinct((u["device"], u["machine"]) for u in units)
-    if len(devices) == 1:
-        ((device, machine),) = devices
-        return f"`make models DEVICE={device}` on {machine}"
-    told = []
-    for device, machine in devices:
-        own = _distinct(
-            u["method"] for u in units if (u["device"], u["machine"]) == (device, machine)
-        )
-        told.append(f"`make models DEVICE={device}` on {machine} ({', '.join(own)})")
-    return f"{' and '.join(told)}, whose times and memory cannot be compared"
+    titles: dict[str, list[str]] = {}
+    for model in models:
+        for device, machine in _distinct((u["device"], u["machine"]) for u in model.every):
+            made = f"`make models DEVICE={device}` on {machine}"
+            titles.setdefault(made, []).append(model.title)
+    if len(titles) == 1:
+        return next(iter(titles))
+    told = " and ".join(f"{made} ({', '.join(names)})" for made, names in titles.items())
+    return f"{told}, whose times and memory cannot be compared"
 
 
 def _cell(value: float | None, column: Sequence[float | None], number: Column) -> str:

@@ -5,8 +5,9 @@
    probabilities. `gcl` takes the predictor that was trained without the case.
 2. Each is compared with the true circuit edge by edge, q, k and v apart, under complete labels, and
    run on FRESH pairs drawn with another seed: what it keeps, by output.
-3. The table has means with 95% intervals over subjects (drawn again with repeats), quantiles and
-   the worst; a circuit without edges has no precision, and counts as 0 there.
+3. Tables have means with 95% intervals over subjects (drawn again with repeats), quantiles and the
+   worst; a circuit without edges has no precision, and counts as 0 there. Subjects too strange for
+   `gcl` to give probabilities have a table of their own.
 
 python -m lab.benchmarks.proposal [--split pool] [--cases ID ...] [--csv FILE]
 """
@@ -142,6 +143,36 @@ def table(rows: Sequence[Row]) -> str:
     return markdown_table([*columns, "Keep 0.9", "Seconds"], lines)
 
 
+def report(rows: Sequence[Row]) -> str:
+    """Both tables, and what there is to say of the true circuits and of edges that cost nothing."""
+    known = {row.case for row in rows if row.rule == next(iter(RULES))}
+    parts = []
+    for title, some in (
+        ("With probabilities", [row for row in rows if row.case in known]),
+        ("Without", [row for row in rows if row.case not in known]),
+    ):
+        if some:
+            true = {row.case: row for row in some}.values()
+            parts += [table(some), f"{title}, {len(true)} subjects. {_of_truth([*true])}"]
+    for rule in RULES:
+        size, idle, idle_true = (
+            sum(getattr(row, name) for row in rows if row.rule == rule)
+            for name in ("size", "idle", "idle_true")
+        )
+        said = f"{idle} of {size} edges cost less than {IDLE:g} alone, {idle_true} of them are true"
+        parts.append(f"{rule}: {said}.")
+    return "\n\n".join(parts)
+
+
+def _of_truth(rows: Sequence[Row]) -> str:
+    keeps = [row.true_keeps for row in rows]
+    return (
+        f"True circuits have {np.mean([row.true_size for row in rows]):.1f} edges of "
+        f"{np.mean([row.edges for row in rows]):.0f} and keep {np.mean(keeps):.3f}, at worst "
+        f"{min(keeps):.2f}."
+    )
+
+
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--split", help="such as pool; all cases if left out")
@@ -162,20 +193,8 @@ def main(given: Sequence[str] | None = None) -> None:
             writer = csv.DictWriter(file, names, lineterminator="\n")
             writer.writeheader()
             writer.writerows(map(asdict, rows))
-    true = {row.case: row for row in rows}.values()
-    print(table(rows))
-    print(
-        f"\n{len(true)} subjects. True circuits have {np.mean([x.true_size for x in true]):.1f} "
-        f"edges of {np.mean([x.edges for x in true]):.0f} and keep "
-        f"{np.mean([x.true_keeps for x in true]):.3f}, at worst "
-        f"{min(x.true_keeps for x in true):.2f}. Without a subject: {', '.join(without) or 'none'}."
-    )
-    for rule in RULES:
-        some = [row for row in rows if row.rule == rule]
-        size, idle, idle_true = (
-            sum(getattr(row, name) for row in some) for name in ("size", "idle", "idle_true")
-        )
-        print(f"{rule}: {idle} of {size} edges cost less than {IDLE:g} alone, {idle_true} are true")
+    print(report(rows))
+    print(f"\nWithout a subject: {', '.join(without) or 'none'}.")
 
 
 if __name__ == "__main__":

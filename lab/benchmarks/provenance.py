@@ -103,8 +103,12 @@ def _median(rows: Sequence[Mapping[str, str]], method: str, figure: str) -> floa
 
 
 def changed(paths: Sequence[Path]) -> str:
-    """The date of the last commit that changed one of the files; empty where there is none."""
-    return _git("log", "-1", "--format=%cs", "--", *map(str, paths)) if paths else ""
+    """The date of the last commit that changed one of the files; empty where there is none.
+
+    A file that was moved or copied as it is was not changed.
+    """
+    words = ("log", "--follow", "--diff-filter=AM", "-1", "--format=%cs", "--")
+    return max((_git(*words, str(path)) for path in paths), default="")
 
 
 def measured_anew(page: Page, since: str) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from graphcircuits.cases import load_case
 from graphcircuits.circuit import Circuit
 from graphcircuits.evaluation.evaluate import CircuitRuns, faithfulness
-from lab.benchmarks.proposal import FRESH, RULES, Row, measured, needed_alone, table
+from lab.benchmarks.proposal import FRESH, RULES, Row, measured, needed_alone, report, table
 
 ROW = Row(
     case="a",
@@ -33,6 +33,16 @@ def test_means_and_the_worst() -> None:
     assert cells[5] == "0.500 [0.200, 0.800]"
     assert cells[7].startswith("0.900 ")
     assert cells[-2:] == ["50%", "0.10"]
+
+
+def test_subjects_without_probabilities_stand_apart() -> None:
+    likely, proposed, _ = RULES
+    rows = [replace(ROW, rule=likely), replace(ROW, rule=proposed)]
+    text = report([*rows, replace(ROW, case="b", rule=proposed, true_keeps=0.9)])
+    known, strange = text.split("With probabilities, 1 subjects.")
+    assert known.count(likely) == known.count(proposed) == 1
+    assert "Without, 1 subjects. True circuits have 5.0 edges of 110 and keep 0.900" in strange
+    assert f"{proposed}: 2 of 8 edges cost less than 0.001 alone, 0 of them are true." in strange
 
 
 def test_one_subject_by_all_rules() -> None:

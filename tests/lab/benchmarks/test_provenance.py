@@ -2,6 +2,7 @@
 
 import csv
 import re
+import subprocess
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,7 @@ from lab.benchmarks.provenance import (
     OWN_TABLES,
     ROOT,
     Page,
+    changed,
     figures_in,
     follows,
     measured_anew,
@@ -47,6 +49,31 @@ def _is_there(command: str) -> bool:
         program = import_module(f"{module}.__main__").app
         return rest[1] in get_command(program).commands  # pyright: ignore[reportAttributeAccessIssue]
     return find_spec(module) is not None
+
+
+def test_moving_a_file_does_not_change_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that get another name beside newer ones were still measured when they were."""
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    old, new = tmp_path / "old.csv", tmp_path / "runs.csv"
+
+    def commit(day: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+        monkeypatch.setenv("GIT_COMMITTER_DATE", f"{day}T12:00:00Z")
+        for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", day)):
+            subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+
+    measured = "".join(f"case-{n},{n * 0.37}\n" for n in range(20))
+    new.write_text(measured)
+    commit("2026-01-01")
+    old.write_text(measured)
+    new.write_text("other,0.1\n")
+    commit("2026-02-02")
+    assert [changed([old]), changed([new]), changed([old, new])] == [
+        "2026-01-01",
+        "2026-02-02",
+        "2026-02-02",
+    ]
+    assert changed([]) == ""
 
 
 def test_all_pages_are_in_the_list() -> None:
