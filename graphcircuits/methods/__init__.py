@@ -101,7 +101,7 @@ METHODS: Mapping[str, KnownMethod] = {
         ),
         learned.GCL,
         LearnedMethod(name="gcl-paper", system=PAPER),
-        FunctionMethod(name="ig-own", run=own_circuits.ig_own),
+        FunctionMethod(name="ig-own", revision=2, run=own_circuits.ig_own),
         FunctionMethod(name="mattr", run=matryoshka.mattr),
         FunctionMethod(name="nap", run=nodes.nap),
         FunctionMethod(name="pgexplainer", run=pgexplainer.pgexplainer),

@@ -75,6 +75,10 @@ class Model:
             for unit in by_seed.values()
         ]
 
+    def having(self, methods: Sequence[str]) -> list[str]:
+        """Those of the methods that ran on it at all."""
+        return [name for name in methods if any(by[name] for by in self.units.values())]
+
     @property
     def tasks(self) -> list[str]:
         return [name for name, about in self.about["tasks"].items() if not about["reason"]]
@@ -261,7 +265,11 @@ def page(
         f"Every number is in [{data}]({data}).",
         f"![Edges for .9 of the output against seconds]({figures[0]})",
         "Options of the methods, apart from seeds and memory limits:",
-        _table(["method", "options"], [[m, _options(units, m)] for m in methods], right=0),
+        _table(
+            ["method", "options"],
+            [[m, _options(units, m)] for m in methods if any(u["method"] == m for u in units)],
+            right=0,
+        ),
     ]
     for model in models:
         parts += _model(model, methods)
@@ -302,9 +310,9 @@ def _model(model: Model, methods: Sequence[str]) -> list[str]:
     return [
         *parts,
         "### Methods",
-        _methods_table(model, methods),
+        _methods_table(model, model.having(methods)),
         "### Edges for .9, by task",
-        _tasks_table(model, methods),
+        _tasks_table(model, model.having(methods)),
     ]
 
 
