@@ -14,9 +14,9 @@
    and steps so far, at a rate that falls to 0 over the steps or the seconds that were given. Adam
    would divide by that of every edge alone, and edges that do next to nothing would wander as far
    as those that matter: what the start knows of them would be lost.
-5. A quarter of the pairs is held back from the steps. The ranking, counted along paths
-   (`predictor.paths`), is judged on them by `log_area` at the start and after each quarter of the
-   way, and the best of these is the result, the start included. It has the scores of the start: the
+5. A quarter of the pairs is held back from the steps. The given ranking is judged on them by
+   `log_area`, and so is, after each quarter of the way, the one reached, in which edges count along
+   paths (`predictor.paths`). The best of these is the result. It has the scores of the start: the
    edge that is best now gets the best of the given scores.
 
 A checkpoint holds the ranking that was refined, the values it has come to and the best so far, the
