@@ -116,7 +116,8 @@ def refine(
         >>> case = gc.load_case("ib-3")
         >>> subject, pairs = case.subject("natural"), case.pairs(64)
         >>> result = gc.localize(subject, pairs, "eap-ig")
-        >>> len(gc.refine(subject, pairs, result, steps=10).circuit()) < len(result.circuit())
+        >>> better = gc.refine(subject, pairs, result, steps=10)
+        >>> better.curve.log_area < result.curve.log_area
         True
 
     Reference: docs/refine.md.
