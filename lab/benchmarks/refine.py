@@ -98,8 +98,6 @@ class Trial:
     low: float = 0.3
     high: float = 0.03
     """Between what departures that is."""
-    restart: bool = False
-    """Whether each quarter of the way begins at the best ranking so far."""
     judge: str = "area"
     """What is best: of the least `area`, or the `last`."""
     paths: bool = False
@@ -161,8 +159,6 @@ class Refining:
         area = objective.judge(self.values)[0]
         if area < self.area:
             self.area, self.best = area, self.values.clone()
-        elif self.trial.restart:
-            self.values = self.best.clone()
         if self.trial.focus:
             errors = self.errors(self.values, objective.sizes, objective.judges)
             x = objective.sizes.double().log()
@@ -254,11 +250,7 @@ class Refining:
 
 def fall(schedule: str, share: float) -> float:
     """The learning rate, as a share of the first."""
-    if schedule == "cosine":
-        return (1 + math.cos(math.pi * share)) / 2
-    if schedule == "hold":
-        return min(1.0, 2 * (1 - share))
-    return 1.0 if schedule == "constant" else 1 - share
+    return (1 + math.cos(math.pi * share)) / 2 if schedule == "cosine" else 1 - share
 
 
 # Subjects and rows
