@@ -10,8 +10,7 @@
    and MIB's areas by its own measure. `refine-10` refines the scores of --start for ten seconds in
    all. Each finished unit is one file in the store, written whole or not at all; if it is there, it
    is skipped. A unit that failed is tried again.
-3. The page is Markdown with tables per model, a figure of quality against seconds, and one of the
-   curves.
+3. The page is Markdown with tables per model and a figure of quality against seconds.
 
 All three happen one after the other, or apart and on different machines that share the store. With
 --weights, preparing also writes the models into it, so that running needs no other file; without,
@@ -450,7 +449,7 @@ def _main(words: argparse.Namespace) -> int:
                 return 1
     if words.only_page or everything:
         write_page(words.store, words.out, words.figure, names, words.remark)
-        print(f"wrote {words.out} and figures at {words.figure}")
+        print(f"wrote {words.out} and a figure at {words.figure}")
     return 1 if failed else 0
 
 

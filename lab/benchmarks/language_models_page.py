@@ -1,4 +1,4 @@
-"""The page of `lab.benchmarks.language_models`: tables and figures, from what its store holds.
+"""The page of `lab.benchmarks.language_models`: tables and a figure, from what its store holds.
 
 1. `read_store` reads all models and units. What is missing or failed leaves its cells empty;
    failures are listed.
@@ -6,8 +6,7 @@
    method, and one of the edges that each method needs on each task; the best of a column is bold.
    Edges are geometric means over tasks of those over seeds of prompts. `data_rows` are the numbers
    of all units for a CSV file beside it.
-3. The figures: edges for .9 of the output against seconds, one panel per model; and the curves of
-   the first seed, one panel per model and task.
+3. The figure: edges for .9 of the output against seconds, one panel per model.
 """
 
 import math
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphcircuits.drawing.curves import Points, panels_figure
 from graphcircuits.drawing.library import need_library, save_figure
 from graphcircuits.evaluation.text_tables import csv_text
 from graphcircuits.io.files import write_atomic
@@ -40,12 +38,6 @@ BASE = "eap-ig"
 """The method that the others are compared with."""
 DRAWS = 2000
 """Of tasks and seeds, for an interval."""
-
-CAPTION = (
-    "A panel is a model and a task, a line a method, and a point a size that was measured. The "
-    "dotted line is at 1, where the circuit puts out just what the whole model does. What lies "
-    "beyond -0.25 and 1.35 is not drawn."
-)
 
 Unit = Mapping[str, Any]
 Units = Mapping[str, Mapping[str, Mapping[int, Unit]]]
@@ -160,20 +152,15 @@ def _unit(path: Path) -> dict[str, Any] | None:
 def write_page(
     store: Path, out: Path, figure: Path, methods: Sequence[str], remark: str = ""
 ) -> None:
-    """Write the page and its figures: quality against seconds, and the curves.
+    """Write the page and its figure, quality against seconds.
 
     `remark` is a sentence on how the units came about, which they do not say themselves.
     """
     models = read_store(store, methods)
-    curves = figure.with_stem(f"{figure.stem}-curves")
     save_figure(quality_figure(models, methods), figure)
-    save_figure(panels_figure(_panels(models, methods), columns=4), curves)
-    links = [
-        Path(os.path.relpath(path.resolve(), out.resolve().parent)).as_posix()
-        for path in (figure, curves)
-    ]
+    link = Path(os.path.relpath(figure.resolve(), out.resolve().parent)).as_posix()
     data = out.with_suffix(".csv")
-    text = page(models, methods, figures=links, data=data.name, remark=remark)
+    text = page(models, methods, figure=link, data=data.name, remark=remark)
     write_atomic(out, text.encode())
     write_atomic(data, csv_text(data_rows(models, methods)).encode())
 
@@ -219,19 +206,6 @@ def quality_figure(models: Sequence[Model], methods: Sequence[str]) -> "Figure":
     return figure
 
 
-def _panels(models: Sequence[Model], methods: Sequence[str]) -> dict[str, dict[str, Points]]:
-    panels = {
-        f"{model.title}: {task}": {
-            method: (curve["sizes"], curve["faithfulness"])
-            for method in methods
-            if 0 in by_method[method] and (curve := by_method[method][0]["curves"]["output"])
-        }
-        for model in models
-        for task, by_method in model.units.items()
-    }
-    return {title: curves for title, curves in panels.items() if curves}
-
-
 # The page
 
 
@@ -239,7 +213,7 @@ def page(
     models: Sequence[Model],
     methods: Sequence[str],
     *,
-    figures: Sequence[str],
+    figure: str,
     data: str,
     remark: str = "",
 ) -> str:
@@ -263,7 +237,7 @@ def page(
         "alone, memory is what it needed beyond the model.",
         *([remark] if remark else []),
         f"Every number is in [{data}]({data}).",
-        f"![Edges for .9 of the output against seconds]({figures[0]})",
+        f"![Edges for .9 of the output against seconds]({figure})",
         "Options of the methods, apart from seeds and memory limits:",
         _table(
             ["method", "options"],
@@ -273,7 +247,6 @@ def page(
     ]
     for model in models:
         parts += _model(model, methods)
-    parts += ["## Curves", f"![Faithfulness curves]({figures[1]})", CAPTION]
     return "\n\n".join(parts) + "\n"
 
 

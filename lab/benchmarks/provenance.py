@@ -30,7 +30,7 @@ NO_RESULTS = ("index", "provenance")
 OWN_TABLES = ("auto-circuit", "cost", "growth", "selection")
 """Pages whose tables are all the data that there is."""
 COMMAND = re.compile(r"`((?:graphcircuits|python -m|make) [^`]+)`")
-FILE = re.compile(r"[\w./-]+\.(?:csv|jsonl|json)\b")
+FILE = re.compile(r"[\w./-]+\.(?:csv|jsonl\.gz|jsonl|json)\b")
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods import localize
 from graphcircuits.methods.departure import Objective, Recipe
 from graphcircuits.methods.prepare import prepare
-from graphcircuits.methods.refine import LOOKS, rank_logits, refinement, sort_by_rank
+from graphcircuits.methods.refine import rank_logits, refinement, sort_by_rank
 from graphcircuits.predictor.paths import along_paths
 from graphcircuits.subject.files import load_transformer, save_transformer
 from graphcircuits.subject.transformer import Transformer
@@ -68,6 +68,8 @@ FRESH = {
     "new-argsort": "gpt2",
 }
 """Others, on which no setting was chosen."""
+QUARTERS = 4
+"""Of the way, after each of which the ranking of a trial is judged."""
 SEED, N_FRESH = 1000, 64
 """Of the prompts that circuits are judged on."""
 
@@ -136,7 +138,7 @@ class Refining:
     def run(self) -> Tensor:
         steps = self.trial.steps
         for step in range(steps):
-            if step % max(1, steps // LOOKS) == 0:
+            if step % max(1, steps // QUARTERS) == 0:
                 self.look()
             self.step(step, step / steps)
         self.look()

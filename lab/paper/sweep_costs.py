@@ -6,6 +6,7 @@
 2. `cost_markdown` writes the rows; `formula_markdown` the paper's formulas.
 """
 
+import gzip
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,8 @@ Record = Mapping[str, str | int | float]
 
 
 def read_costs(path: str | Path) -> list[Record]:
-    """Rows of a `times.jsonl` or of a JSON file of rows."""
-    if Path(path).suffix == ".jsonl":
+    """Rows of a `times.jsonl`, packed or not, or of a JSON file of rows."""
+    if Path(path).name.endswith((".jsonl", ".jsonl.gz")):
         return _of_times(path)
     found = read_json(path)
     problem = f"{path} must be a list of records with a name and numbers or text"
@@ -43,7 +44,9 @@ def _is_plain(value: object) -> bool:
 
 def _of_times(path: str | Path) -> list[Record]:
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for number, line in enumerate(read_text(path).splitlines(), start=1):
+    packed = Path(path).suffix == ".gz"
+    text = gzip.decompress(Path(path).read_bytes()).decode() if packed else read_text(path)
+    for number, line in enumerate(text.splitlines(), start=1):
         try:
             record = parse_json(line)
             name = record["id"].partition(".")[0]
