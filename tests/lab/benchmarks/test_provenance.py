@@ -6,6 +6,7 @@ import subprocess
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import geometric_mean
 
 import pytest
 from typer.main import get_command
@@ -31,7 +32,8 @@ PAGES = pages()
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path.stem)
 def test_a_page_names_its_command_and_its_data(page: Page) -> None:
     assert page.commands, "no command in backticks"
-    assert page.data, "no data file"
+    kept = "its runs are no longer kept" not in page.path.read_text()
+    assert page.data or not kept, "no data file"
     assert [file for file in page.data if not file.is_file()] == []
     for command in page.commands:
         assert _is_there(command), command
@@ -113,19 +115,20 @@ def test_a_page_drawn_again_is_not_measured_anew(tmp_path: Path) -> None:
 def test_tables_of_language_models_hold_the_numbers_of_their_file() -> None:
     text = (FOLDER / "language-models.md").read_text()
     lines = (FOLDER / "language-models.csv").read_text().splitlines()
-    rows = {(row["model"], row["task"], row["method"]): row for row in csv.DictReader(lines)}
-    names = lines[0].split(",")[3:]
+    needed: dict[tuple[str, str, str], list[float]] = {}
+    for row in csv.DictReader(lines):
+        place = row["model"], row["task"], row["method"]
+        needed.setdefault(place, []).append(float(row["edges_for_0.9"]))
     compared = 0
     for part in text.split("\n## ")[1:]:
-        model, *tables = part.split("\n### ")
-        for name, table in zip(names, tables, strict=True):
-            header, _, *body = [line for line in table.splitlines() if line.startswith("|")]
-            tasks = header.strip("| ").split(" | ")[1:-1]
-            for line in body:
-                method, *cells = line.strip("| ").split(" | ")
-                for task, cell in zip(tasks, cells[:-1], strict=True):
-                    value = float(rows[model.splitlines()[0], task, method][name])
-                    digits = len(cell.strip("*").partition(".")[2])
-                    assert f"{value:,.{digits}f}" == cell.strip("*")
+        model = part.splitlines()[0]
+        table = part.partition("### Edges for .9, by task")[2]
+        header, _, *body = [line for line in table.splitlines() if line.startswith("|")]
+        tasks = header.strip("| ").split(" | ")[1:]
+        for line in body:
+            method, *cells = (cell.strip(" *") for cell in line.split("|")[1:-1])
+            for task, cell in zip(tasks, cells, strict=True):
+                if cell:
+                    assert f"{geometric_mean(needed[model, task, method]):,.0f}" == cell
                     compared += 1
-    assert compared == len(names) * len(rows)
+    assert compared == len(needed)
