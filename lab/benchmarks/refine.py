@@ -100,6 +100,8 @@ class Trial:
     low: float = 0.3
     high: float = 0.03
     """Between what departures that is."""
+    restart: bool = False
+    """Whether each quarter of the way begins at the best ranking so far."""
     judge: str = "area"
     """What is best: of the least `area`, or the `last`."""
     paths: bool = False
@@ -161,6 +163,8 @@ class Refining:
         area = objective.judge(self.values)[0]
         if area < self.area:
             self.area, self.best = area, self.values.clone()
+        elif self.trial.restart:
+            self.values = self.best.clone()
         if self.trial.focus:
             errors = self.errors(self.values, objective.sizes, objective.judges)
             x = objective.sizes.double().log()

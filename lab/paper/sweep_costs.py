@@ -9,6 +9,7 @@
 import gzip
 import json
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,11 +43,18 @@ def _is_plain(value: object) -> bool:
     return type(value) in (str, int) or (type(value) is float and math.isfinite(value))
 
 
+def _text(path: str | Path) -> str:
+    if Path(path).suffix != ".gz":
+        return read_text(path)
+    try:
+        return gzip.decompress(Path(path).read_bytes()).decode()
+    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise StoreError(f"{path} must be text packed by gzip: {error}") from error
+
+
 def _of_times(path: str | Path) -> list[Record]:
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    packed = Path(path).suffix == ".gz"
-    text = gzip.decompress(Path(path).read_bytes()).decode() if packed else read_text(path)
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(_text(path).splitlines(), start=1):
         try:
             record = parse_json(line)
             name = record["id"].partition(".")[0]

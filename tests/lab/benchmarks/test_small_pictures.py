@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from lab.benchmarks.small_pictures import FAR, shrink
+from lab.benchmarks.small_pictures import FAR, shorten, shrink
 
 ORANGE = (213, 94, 0)
 
@@ -35,3 +35,13 @@ def test_a_picture_that_would_look_otherwise_is_left_as_it_is(tmp_path: Path) ->
     data = path.read_bytes()
     assert shrink(path) == 0
     assert path.read_bytes() == data
+
+
+def test_paths_of_a_drawing_have_two_decimals(tmp_path: Path) -> None:
+    path = tmp_path / "one.svg"
+    drawn = '<path id="a.12345" d="M {} 3.25 L 100 -0.001234" transform="scale(0.015625)"/>'
+    path.write_text(drawn.format("12.345678"))
+    assert shorten(path) > 0
+    # What rounds to nothing keeps its sign, which draws the same.
+    assert path.read_text() == drawn.format("12.35").replace("-0.001234", "-0")
+    assert shorten(path) == 0

@@ -1,5 +1,6 @@
 """What trainings cost, from the times that a sweep keeps or from rows."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -36,6 +37,18 @@ def test_a_training_costs_its_share(tmp_path: Path) -> None:
     # Of two devices there is no sum.
     path.write_text(f"{a_line('a')}\n{a_line('a', device='cpu')}\n")
     assert [row["device"] for row in read_costs(path)] == ["cuda", "cpu"]
+
+
+def test_times_may_be_packed(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "times.jsonl", tmp_path / "times.jsonl.gz"
+    plain.write_text(a_line("a") + "\n")
+    whole = gzip.compress(plain.read_bytes())
+    packed.write_bytes(whole)
+    assert read_costs(packed) == read_costs(plain)
+    for damaged in (b"{}", whole[:-9], whole[:12] + b"\xff\xff" + whole[14:]):
+        packed.write_bytes(damaged)
+        with pytest.raises(StoreError, match="must be text packed by gzip"):
+            read_costs(packed)
 
 
 def test_rows_are_taken_as_they_are(tmp_path: Path) -> None:
