@@ -41,8 +41,8 @@ class FleetData:
     source: Int[Tensor, "subject task component pair"]
     swapped: Float[Tensor, "subject task component pair pos"]
     scored: Bool[Tensor, "subject task component pair pos"]
-    exists: Bool[Tensor, "subject pos"]
-    """Positions within the subject's context."""
+    answers: Bool[Tensor, "subject task pos"]
+    """Positions where the task's program answers."""
     inside: Bool[Tensor, "subject task component"]
     """Whether a component is in the task's circuit."""
     free: Bool[Tensor, "subject task reader writer"]
@@ -106,6 +106,7 @@ class CutRows:
 
     tokens: Int[Tensor, "subject cut_row pos_with_bos"]
     targets: Float[Tensor, "subject cut_row pos"]
+    scored: Bool[Tensor, "subject cut_row pos"]
     edges: Bool[Tensor, "subject cut_row reader writer"]
     """Edges that carry what they do in the donor's run."""
 
@@ -117,6 +118,7 @@ class Rows:
     donors: Int[Tensor, "subject row pos_with_bos"]
     """The plain run."""
     targets: Float[Tensor, "subject row pos"]
+    scored: Bool[Tensor, "subject row pos"]
     patched: PatchedRows | None
     cut: CutRows | None
 
@@ -132,28 +134,28 @@ def component_names(fleet: Fleet) -> list[str]:
 def gather(fleet: Fleet, exchanges: Sequence[Sequence[Exchange]]) -> FleetData:
     """All subjects' data in tensors of one size; for each subject the exchanges of its tasks."""
     _check_alike(exchanges)
-    config, graph, names = fleet.config, fleet.graph, component_names(fleet)
+    graph, names = fleet.graph, component_names(fleet)
     subjects, tasks = len(exchanges), max(map(len, exchanges))
     inputs, drawn = len(exchanges[0][0].tokens), exchanges[0][0].base.shape[1]
-    pos = config.n_ctx - 1
+    pos = max(exchange.targets.shape[1] for tasks in exchanges for exchange in tasks)
     every = (subjects, tasks)
     data = FleetData(
-        tokens=torch.full((*every, inputs, config.n_ctx), PAD),
+        tokens=torch.full((*every, inputs, pos + 1), PAD),
         targets=torch.zeros(*every, inputs, pos),
         base=torch.zeros(*every, len(names), drawn, dtype=torch.int64),
         source=torch.zeros(*every, len(names), drawn, dtype=torch.int64),
         swapped=torch.zeros(*every, len(names), drawn, pos),
         scored=torch.zeros(*every, len(names), drawn, pos, dtype=torch.bool),
-        exists=torch.zeros(subjects, pos, dtype=torch.bool),
+        answers=torch.zeros(*every, pos, dtype=torch.bool),
         inside=torch.zeros(*every, len(names), dtype=torch.bool),
         free=torch.zeros(*every, graph.n_readers, graph.n_writers, dtype=torch.bool),
         numerical=torch.tensor([tasks[0].numerical for tasks in exchanges]),
         n_tasks=torch.tensor([len(tasks) for tasks in exchanges]),
     )
     for s, of_subject in enumerate(exchanges):
-        data.exists[s, : of_subject[0].targets.shape[1]] = True
         for t, exchange in enumerate(of_subject):
             length = exchange.targets.shape[1]
+            data.answers[s, t, :length] = True if exchange.answers is None else exchange.answers
             data.tokens[s, t, :, : length + 1] = exchange.tokens
             data.targets[s, t, :, :length] = exchange.targets
             needed = Circuit.from_names(graph, edges_in(graph, exchange.edges)).mask
@@ -179,7 +181,14 @@ def _check_alike(exchanges: Sequence[Sequence[Exchange]]) -> None:
             f"got {' and '.join(f'{n} with {m}' for n, m in sorted(sizes))}."
         )
     for s, tasks in enumerate(exchanges):
-        kinds = {(x.targets.shape[1], "numbers" if x.numerical else "classes") for x in tasks}
+        # Exchanges that say where they answer need no common length: what is behind is not read.
+        kinds = {
+            (
+                x.targets.shape[1] if x.answers is None else "any number of",
+                "numbers" if x.numerical else "classes",
+            )
+            for x in tasks
+        }
         if len(kinds) > 1:
             raise ValueError(
                 f"the tasks of subject number {s} need inputs of one length and outputs of one "
@@ -220,11 +229,13 @@ def draw_rows(
         cut = CutRows(
             tokens=data.tokens[subject, few, chosen],
             targets=data.targets[subject, few, chosen],
+            scored=data.answers[subject, few],
             edges=_cut_edges(data.free[subject, few], generator),
         )
     return Rows(
         donors=data.tokens[subject, task, source],
         targets=data.targets[subject, task, source],
+        scored=data.answers[subject, task],
         patched=run,
         cut=cut,
     )
@@ -257,11 +268,11 @@ def _patched(
     exchanged = (lone | (coins & many)) & outside
     base, source = (integers(inputs, rows - half) for _ in range(2))
     unchanged = data.targets[subject, outer_task, base]
-    everywhere = data.exists[:, None].expand_as(unchanged)
+    answers = data.answers[subject, outer_task]
     run = PatchedRows(
         tokens=data.tokens[subject, task, torch.cat([data.base[drawn], base], dim=1)],
         targets=torch.cat([data.swapped[drawn], unchanged], dim=1),
-        scored=torch.cat([data.scored[drawn], everywhere], dim=1),
+        scored=torch.cat([data.scored[drawn], answers], dim=1),
         components=torch.cat([inner[..., None] == component, exchanged], dim=1),
         strict=torch.arange(rows, device=device) >= half,
     )

@@ -47,6 +47,8 @@ class Exchange:
     scored: Bool[Tensor, "component pair pos"]
     edges: frozenset[str]
     """Every edge that the program reads along: its complete circuit."""
+    answers: Bool[Tensor, " pos"] | None = None
+    """Where the program answers; everywhere if not said."""
 
     @property
     def numerical(self) -> bool:

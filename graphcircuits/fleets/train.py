@@ -218,11 +218,11 @@ def stepper(
 
     def step() -> None:
         rows = draw_rows(data, errors, config.rows, cut_rows, generator, patched=config.patches)
-        update(fleet, state, rows, data.numerical, data.exists, config, lr, drop)
+        update(fleet, state, rows, data.numerical, config, lr, drop)
 
     make = step
     if record and generator.device.type == "cuda":
-        make = _recorded(step, generator)
+        make = recorded(step, generator)
         log.info("steps of %d subjects are recorded as a CUDA graph", len(fleet.members))
     else:
         log.info("steps of %d subjects are made one by one", len(fleet.members))
@@ -234,7 +234,7 @@ def stepper(
     return run
 
 
-def _recorded(step: Callable[[], None], generator: torch.Generator) -> Callable[[], None]:
+def recorded(step: Callable[[], None], generator: torch.Generator) -> Callable[[], None]:
     """The same step: the first call makes and records it, later ones replay the record."""
     recorded: list[torch.cuda.CUDAGraph] = []
 
@@ -276,13 +276,12 @@ def update(
     state: State,
     rows: Rows,
     numerical: Bool[Tensor, " subject"],
-    exists: Bool[Tensor, "subject pos"],
     config: SiitConfig,
     lr: Float[Tensor, ""],
     drop: Drop | None = None,
 ) -> None:
     """Change the state in place by the gradient of the loss on these rows."""
-    loss = loss_of(fleet, state.weights, rows, numerical, exists, config, drop)
+    loss = loss_of(fleet, state.weights, rows, numerical, config, drop)
     gradients = torch.autograd.grad(loss.sum(), list(state.weights.values()))
     with torch.no_grad():
         adam(state, gradients, lr, config.clip, config.weight_decay)
@@ -293,7 +292,6 @@ def loss_of(
     weights: Weights,
     rows: Rows,
     numerical: Bool[Tensor, " subject"],
-    exists: Bool[Tensor, "subject pos"],
     config: SiitConfig,
     drop: Drop | None = None,
 ) -> Float[Tensor, " subject"]:
@@ -304,8 +302,7 @@ def loss_of(
         return scale * row_losses(fleet, logits, targets, scored, numerical)
 
     plain, donor = forward(fleet, weights, rows.donors, drop=drop)
-    everywhere = exists[:, None].expand_as(rows.targets)
-    loss = config.behaviour_weight * losses(plain, rows.targets, everywhere).mean(1)
+    loss = config.behaviour_weight * losses(plain, rows.targets, rows.scored).mean(1)
     if (patched := rows.patched) is not None:
         patch = patch_of(fleet, donor, patched.components)
         logits, _ = forward(fleet, weights, patched.tokens, patch, drop=drop)
@@ -317,7 +314,7 @@ def loss_of(
         few = cut.edges.shape[1]
         given = writers(fleet, weights, rows.donors[:, :few], donor.first(few))
         logits = forward_cut(fleet, weights, cut.tokens, given, cut.edges)
-        held = losses(logits, cut.targets, everywhere[:, :few])
+        held = losses(logits, cut.targets, cut.scored)
         loss = loss + config.edge_weight * held.mean(1)
     return loss
 

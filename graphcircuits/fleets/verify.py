@@ -227,8 +227,8 @@ def _at(table: Tensor, chosen: Int[Tensor, "subject task row"]) -> Tensor:
 def _everywhere(
     data: FleetData, chosen: Int[Tensor, "subject task row"]
 ) -> Bool[Tensor, "subject task row pos"]:
-    """Every position within the subject's context."""
-    return data.exists[:, None, None].expand(-1, *chosen.shape[1:], -1)
+    """Every position where the program answers."""
+    return data.answers[:, :, None].expand(-1, -1, chosen.shape[2], -1)
 
 
 def _share(

@@ -39,7 +39,7 @@ def drawn_rows(data: FleetData = DATA, rows: int = 12, cut_rows: int = 8, seed: 
 
 
 def loss(fleet: Fleet, weights: dict[str, Tensor], rows: Rows, config: SiitConfig) -> Tensor:
-    return loss_of(fleet, weights, rows, DATA.numerical, DATA.exists, config)
+    return loss_of(fleet, weights, rows, DATA.numerical, config)
 
 
 def row_loss(logits: Tensor, targets: Tensor, scored: Tensor, numerical: bool) -> Tensor:
@@ -127,10 +127,9 @@ def test_training_in_a_fleet_is_training_alone_and_padding_stays_zero() -> None:
     lr = torch.tensor(1e-2)
     for seed in range(4):
         rows = drawn_rows(seed=seed)
-        update(FLEET, state, rows, DATA.numerical, DATA.exists, WEIGHTED, lr)
+        update(FLEET, state, rows, DATA.numerical, WEIGHTED, lr)
         for s, (fleet, own) in enumerate(zip(fleets, states, strict=True)):
-            exists = DATA.exists[s, None, : SUBJECTS[s].config.n_ctx - 1]
-            update(fleet, own, alone(s, rows), DATA.numerical[s, None], exists, WEIGHTED, lr)
+            update(fleet, own, alone(s, rows), DATA.numerical[s, None], WEIGHTED, lr)
     assert padding_is_zero(SUBJECTS, {name: w.detach() for name, w in state.weights.items()})
     assert padding_is_zero(SUBJECTS, state.first)
     for s, own in enumerate(states):
@@ -222,7 +221,7 @@ def test_a_stepper_draws_and_updates() -> None:
         rows = draw_rows(data, Errors.unknown(data), 12, 8, generator)
         drop = dropout(0.1, generator)
         lr = torch.tensor(1e-2)
-        update(FLEET, state, rows, data.numerical, data.exists, config, lr, drop)
+        update(FLEET, state, rows, data.numerical, config, lr, drop)
     assert all(torch.equal(got[name], weight) for name, weight in state.weights.items())
     natural = replace(recipe("natural"), rows=12)
     got = weights_after("cpu", natural, 1, record=True)
