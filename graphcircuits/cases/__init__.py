@@ -4,7 +4,7 @@ A family is a module with a function `cases()`; it is imported when a case of it
 `ib` are InterpBench's 84 RASP cases and the mended program of one of them, `tb` 59 tasks of
 TracrBench, `new` 47 cases of our own, deeper ones. `rnd` are random programs, one per seed
 (`random_programs`), and `mt` models that run several programs (`multitask`); these two are found by
-id, and not listed.
+id, and not listed. So are calls of planted language models, `plm` (`language`), unless asked for.
 
 `data/split.json` divides all that are listed: `test` is held out, `pool` is for training, in the
 validation folds `fold-0` to `fold-4`, and `discarded` is for neither, most of it being related to a
@@ -26,6 +26,8 @@ from graphcircuits.cases.case import Case, SubjectDims
 
 __all__ = [
     "FAMILIES",
+    "LANGUAGE",
+    "LANGUAGE_MODELS",
     "MULTITASK",
     "N_FOLDS",
     "RANDOM",
@@ -46,6 +48,8 @@ FAMILIES = {
 }
 MULTITASK = "mt"
 """The family of models with several tasks, which `multitask` makes of the others."""
+LANGUAGE, LANGUAGE_MODELS = "language", "plm"
+"""The fleet of language models with programs planted in them, and the family of their cases."""
 RANDOM = "rnd"
 """The family of random programs, one for each seed: `rnd-17`. Too many to list."""
 RANDOM_SEEDS = 2**32
@@ -70,7 +74,8 @@ def case_ids(family: str | None = None, split: str | None = None) -> list[str]:
     Random programs are not among them: `graphcircuits.random_ids` gives those of a split.
 
     Args:
-        family: Only cases of `ib` (InterpBench), `tb` (TracrBench) or `new` (our own).
+        family: Only cases of `ib` (InterpBench), `tb` (TracrBench), `new` (our own), or `plm`
+            (programs in language models), which are not listed without.
         split: Only cases of that part of the benchmark, such as `test`, `pool` or `fold-0`.
 
     Returns:
@@ -89,8 +94,12 @@ def case_ids(family: str | None = None, split: str | None = None) -> list[str]:
             "graphcircuits.random_ids(split, n) gives the first ones of a split, and so does "
             "graphcircuits cases --random N."
         )
-    _require_choice("family", family, tuple(FAMILIES))
+    _require_choice("family", family, (*FAMILIES, LANGUAGE_MODELS))
     _require_choice("split", split, SPLITS)
+    if family == LANGUAGE_MODELS:
+        from graphcircuits.cases.language import language_ids
+
+        return language_ids(split)
     return [
         case.id
         for name in FAMILIES
@@ -110,8 +119,9 @@ def load_case(id: str) -> Case:
     """The case of that id.
 
     Args:
-        id: A listed case, such as `ib-3`; the random program of a seed, such as `rnd-17`; or a
-            task of a model that has several, such as `mt-7@ib-4`.
+        id: A listed case, such as `ib-3`; the random program of a seed, such as `rnd-17`; a task
+            of a model that has several, such as `mt-7@ib-4`; or a program in a language model, such
+            as `plm-3@count`.
 
     Returns:
         The program with its inputs, its true circuit and its subjects.
@@ -128,6 +138,10 @@ def load_case(id: str) -> Case:
         from graphcircuits.cases.multitask import load_task
 
         return load_task(id)
+    if family == LANGUAGE_MODELS:
+        from graphcircuits.cases.language import load_call
+
+        return load_call(id)
     if (seed := random_seed(id)) is not None:
         from graphcircuits.cases.random_programs import random_case
 

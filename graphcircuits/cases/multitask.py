@@ -251,9 +251,7 @@ def share_heads(layouts: Sequence[Layout], shared: bool) -> tuple[Layout, ...]:
                     name
                     for name in heads
                     if name not in names.values()
-                    and all(
-                        shared and _can_share(component, other) for other in taken.get(name, ())
-                    )
+                    and all(shared and can_share(component, other) for other in taken.get(name, ()))
                 )
             )
         for component in layout.components:
@@ -262,7 +260,8 @@ def share_heads(layouts: Sequence[Layout], shared: bool) -> tuple[Layout, ...]:
     return tuple(moved_layouts)
 
 
-def _can_share(one: Component, other: Component) -> bool:
+def can_share(one: Component, other: Component) -> bool:
+    """Whether one head can have both parts: not if both compare tokens with tokens."""
     return not all(TOKENS in component.reads[slot] for component in (one, other) for slot in "qk")
 
 

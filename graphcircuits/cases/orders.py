@@ -3,7 +3,8 @@ seed.
 
 `Order.id` names it, and its file; `Order.parse` reads that name. A planted subject of the plain
 architecture goes by the id of its case, whatever its seed: that is what shipped first, and a folder
-holds one of them. All others are called `case.fleet.architecture.seed`.
+holds one of them. So does a planted language model, of which there is one each. All others are
+called `case.fleet.architecture.seed`.
 """
 
 import shlex
@@ -12,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphcircuits.cases import FAMILIES
+from graphcircuits.cases import FAMILIES, LANGUAGE, LANGUAGE_MODELS
 from graphcircuits.cases.architectures import find_architecture
 from graphcircuits.fleets.recipes import FLEETS, check_fleet
 from graphcircuits.rasp.load import vocab_text
@@ -31,7 +32,14 @@ class Order:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_fleet(self.fleet)
+        if self.case.partition("-")[0] == LANGUAGE_MODELS:
+            if self.fleet not in ("planted", LANGUAGE):
+                raise ValueError(
+                    f"{self.case} is a planted language model, and there is no {self.fleet} one."
+                )
+            object.__setattr__(self, "fleet", LANGUAGE)
+        else:
+            check_fleet(self.fleet)
         find_architecture(self.architecture)
         if self.seed < 0:
             raise ValueError(f"seed must be at least 0, got {self.seed}.")
@@ -39,7 +47,7 @@ class Order:
     @property
     def id(self) -> str:
         """What the subject goes by, and the name of its file."""
-        if (self.fleet, self.architecture) == ("planted", "plain"):
+        if (self.fleet, self.architecture) in (("planted", "plain"), (LANGUAGE, "plain")):
             return self.case
         return f"{self.case}.{self.fleet}.{self.architecture}.{self.seed}"
 
@@ -67,7 +75,7 @@ def shipped_orders(fleet: str | None = None) -> list[Order]:
     """The subjects in the package, or those of one fleet, sorted."""
     folders = {
         _folder(one, listed=listed)
-        for one in FLEETS
+        for one in (*FLEETS, LANGUAGE)
         if fleet in (None, one)
         for listed in (True, False)
     }

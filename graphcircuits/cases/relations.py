@@ -28,10 +28,11 @@ where the other is validated.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphcircuits.cases import (
     FAMILIES,
+    LANGUAGE_MODELS,
     MULTITASK,
     RANDOM,
     load_case,
@@ -54,6 +55,8 @@ def groups_of(id: str) -> frozenset[str]:
     if (listed := split_records().get(id)) is not None:
         return frozenset({listed["group"]})
     case = _case_of(id)
+    if (model := _language_model(case)) is not None:
+        return frozenset(model["groups"].values())
     if case.partition("-")[0] == MULTITASK:
         tasks = _tasks_of(case)
         return frozenset(group for task in tasks for group in groups_of(task)) or frozenset({case})
@@ -67,6 +70,8 @@ def groups_of(id: str) -> frozenset[str]:
 def fold_of(id: str) -> int | None:
     """The fold of the pool that the groups of a case are in; None if they are in none."""
     case = _case_of(id)
+    if (model := _language_model(case)) is not None:
+        return model.get("fold")
     if case.partition("-")[0] == MULTITASK:
         return next((fold for task in _tasks_of(case) if (fold := fold_of(task)) is not None), None)
     if (seed := random_seed(case)) is not None:
@@ -105,8 +110,17 @@ def _by_mask() -> Mapping["graphcircuits.circuit.Circuit", frozenset[str]]:
 
 def _case_of(id: str) -> str:
     """The case of a subject's id, such as `ib-3.natural.llama.0`; only the corpus has such ids."""
-    known = id.partition("-")[0] in (*FAMILIES, MULTITASK, RANDOM)
+    known = id.partition("-")[0] in (*FAMILIES, MULTITASK, RANDOM, LANGUAGE_MODELS)
     return id.partition(".")[0] if known else id
+
+
+def _language_model(case: str) -> Mapping[str, Any] | None:
+    """What is known of the language model that is meant, such as plm-3 or plm-3@sort, if one is."""
+    from graphcircuits.cases.multitask import AT
+
+    if case.partition("-")[0] != LANGUAGE_MODELS:
+        return None
+    return stored("language").get(case.partition(AT)[0])
 
 
 def _tasks_of(case: str) -> list[str]:

@@ -17,6 +17,7 @@ from graphcircuits.commands.options import (
     Precision,
     Ray,
     device_on,
+    flag,
     listed_methods,
     one_runner,
     options_by_method,
@@ -33,16 +34,16 @@ if TYPE_CHECKING:
 def bench(
     methods: Annotated[
         str | None,
-        typer.Option(
-            help="Methods with commas between; NAME+paths counts each edge for the best path that "
+        flag(
+            "Methods with commas between; NAME+paths counts each edge for the best path that "
             "it lies on. If left out, all but gcl-paper, with three floors: random, "
             "edge-frequency, gcl-blind."
         ),
     ] = None,
     cases: Annotated[
         str | None,
-        typer.Option(
-            help="test, pool, paper-pool (50 as the paper's pool has), interpbench-pool "
+        flag(
+            "test, pool, paper-pool (50 as the paper's pool has), interpbench-pool "
             "(InterpBench's 26 of these), deep-pool (four layers and more, nothing held out), "
             "deep-test (held-out random programs of four to seven layers), all, multitask (each "
             "task of models that have several), or ids with commas between; test if left out, or "
@@ -51,56 +52,47 @@ def bench(
     ] = None,
     fleet: Annotated[
         str,
-        typer.Option(
-            help="How the subjects were trained: planted, public, or natural, on the task alone; "
-            "of natural ones no circuit is known, and curves of faithfulness are compared."
+        flag(
+            "How the subjects were trained: planted, public, or natural, on the task alone; "
+            "of natural ones no circuit is known, and curves of faithfulness are compared. "
+            "language: programs planted in language models."
         ),
     ] = "planted",
     subjects: Annotated[
-        Path | None,
-        typer.Option(help="A folder of subjects that build wrote; the shipped ones if left out."),
+        Path | None, flag("A folder of subjects that build wrote; the shipped ones if left out.")
     ] = None,
-    seeds: Annotated[
-        int, typer.Option(help="How many seeds; each draws prompts and seeds the methods.")
-    ] = 1,
+    seeds: Annotated[int, flag("How many seeds; each draws prompts and seeds the methods.")] = 1,
     once: Annotated[
-        str | None,
-        typer.Option(help="Methods, with commas between, that run with the first seed alone."),
+        str | None, flag("Methods, with commas between, that run with the first seed alone.")
     ] = None,
-    pairs: Annotated[int, typer.Option(help="Prompt pairs of a case.")] = 64,
+    pairs: Annotated[int, flag("Prompt pairs of a case.")] = 64,
     labels: Annotated[
         str | None,
-        typer.Option(
-            help="Which edges count as true: complete (all reads of the program; also if left "
+        flag(
+            "Which edges count as true: complete (all reads of the program; also if left "
             "out), interpbench (by the public benchmark's rule) or paper (the lists that the paper "
             "used, for InterpBench's cases)."
         ),
     ] = None,
     level: Annotated[
-        str | None,
-        typer.Option(help="By head (official, also if left out), or with q, k, v apart: qkv."),
+        str | None, flag("By head (official, also if left out), or with q, k, v apart: qkv.")
     ] = None,
     by: By = None,
     option: MethodOptions = None,
-    out: Annotated[Path, typer.Option(help="Folder of the results, tables and plot.")] = Path(
-        "bench"
-    ),
+    out: Annotated[Path, flag("Folder of the results, tables and plot.")] = Path("bench"),
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Run everything anew, also what is in the folder.")
+        bool, flag("Run everything anew, also what is in the folder.", "--fresh")
     ] = False,
     processes: Annotated[
-        int, typer.Option(help="Processes that compute side by side, with one thread each.")
+        int, flag("Processes that compute side by side, with one thread each.")
     ] = 1,
     ray: Ray = None,
     markdown: Annotated[
-        Path | None,
-        typer.Option(help="Write the Markdown table here as well, and NAME-cases.csv beside it."),
+        Path | None, flag("Write the Markdown table here as well, and NAME-cases.csv beside it.")
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            help="Draw the box plot here as well: .svg, .png, .pdf. Needs the extra 'plot'."
-        ),
+        flag("Draw the box plot here as well: .svg, .png, .pdf. Needs the extra 'plot'."),
     ] = None,
     device: Device = "cpu",
     dtype: Precision = "float32",
@@ -113,6 +105,7 @@ def bench(
     was; those of a method whose revision has changed since are computed again.
     Exit code 1 if a case or a method failed.
     """
+    from graphcircuits.cases import LANGUAGE
     from graphcircuits.cases.case import DEFAULT_LABELS, LABELINGS
     from graphcircuits.cases.orders import FLEETS
     from graphcircuits.compare.selection import (
@@ -129,7 +122,7 @@ def bench(
         checks.in_range("--seeds", seeds, 1, checks.MOST_SEEDS),
         checks.prompt_count("--pairs", pairs),
         one_runner(processes, ray),
-        checks.one_of("--fleet", fleet, FLEETS),
+        checks.one_of("--fleet", fleet, (*FLEETS, LANGUAGE)),
         checks.one_of("--labels", labels, LABELINGS),
         checks.one_of("--level", level, LEVELS),
         checks.one_of("--by", by, MEASURES),

@@ -208,7 +208,7 @@ class Report:
 
     @property
     def _noun(self) -> str:
-        return "case" if self.config.fleet == "planted" else "subject"
+        return "case" if self.config.fleet in ("planted", "language") else "subject"
 
     def other_labels(self) -> list["Report"]:
         """The same runs by all other labels, on the test cases at head level: the paper's figures

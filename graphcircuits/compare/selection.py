@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from graphcircuits.cases import MULTITASK, RANDOM, case_ids, load_case
+from graphcircuits.cases import LANGUAGE, MULTITASK, RANDOM, case_ids, load_case
 from graphcircuits.cases.case import DEFAULT_LABELS, LABELINGS, Case
+from graphcircuits.cases.language import CallCase, language_records
 from graphcircuits.cases.multitask import AT, TaskCase, multi_records
 from graphcircuits.cases.orders import Order, shipped_orders
 from graphcircuits.cases.recognize import shipped_ids
@@ -64,12 +65,13 @@ class Unit:
     @property
     def n_tasks(self) -> int:
         """Programs that the subject runs."""
-        return len(self.case.model.cases) if isinstance(self.case, TaskCase) else 1
+        several = isinstance(self.case, TaskCase | CallCase)
+        return len(self.case.model.cases) if several else 1
 
     @property
     def heads(self) -> str:
         """Whether the planted programs of a model use the same heads: `shared` or `own`."""
-        shared = isinstance(self.case, TaskCase) and self.case.model.shared
+        shared = isinstance(self.case, TaskCase | CallCase) and self.case.model.shared
         return "shared" if shared else "own"
 
     def subject(self, folder: str | Path | None = None) -> Transformer:
@@ -134,7 +136,7 @@ def select_subjects(
         matching = [unit.order.id for unit in available if name in _names(unit)]
         if "." in name and order.fleet != fleet:
             raise ValueError(f"{name} is of the fleet {order.fleet}, and {fleet} was asked for.")
-        is_model = order.case in multi_records()
+        is_model = order.case in multi_records() or order.case in language_records()
         if not matching and not is_model:
             load_case(order.case)  # a mistyped id is refused with one that is near
         if not matching and fleet == "planted" and folder is None and not is_model:
@@ -198,8 +200,11 @@ def _available(
 def _units(name: str) -> Iterator[Unit]:
     """The unit of a file's name, or those of each task."""
     order = Order.parse(name)
-    tasks = multi_records().get(order.case)
-    for case in [order.case] if tasks is None else [f"{order.case}{AT}{t}" for t in tasks["cases"]]:
+    if order.fleet == LANGUAGE:
+        tasks: Collection[str] | None = language_records()[order.case]["passed"]
+    else:
+        tasks = multi_records().get(order.case, {}).get("cases")
+    for case in [order.case] if tasks is None else [f"{order.case}{AT}{t}" for t in tasks]:
         yield Unit(replace(order, case=case), load_case(case))
 
 
@@ -320,7 +325,8 @@ class BenchConfig:
     @property
     def title(self) -> str:
         """How many methods on how many subjects."""
-        noun = "case" if self.fleet == "planted" else f"{self.fleet} subject"
+        nouns = {"planted": "case", LANGUAGE: "program"}
+        noun = nouns.get(self.fleet, f"{self.fleet} subject")
         counts = [(len(self.methods), "method"), (len(self.cases), noun)]
         text = " on ".join(f"{n} {word}{'' if n == 1 else 's'}" for n, word in counts)
         return f"{text} ({self.split})" if self.split else text

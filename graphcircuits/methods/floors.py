@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.cases import load_case
+from graphcircuits.cases import LANGUAGE_MODELS, case_ids, load_case
 from graphcircuits.cases.recognize import recognize
 from graphcircuits.cases.relations import fold_of, groups_of, pool_cases, twins
 from graphcircuits.fleets.exchange import edges_in
@@ -24,10 +24,7 @@ from graphcircuits.task.pairs import Pairs
 
 
 def random_scores(
-    subject: Transformer,
-    pairs: Pairs,
-    *,
-    generator: torch.Generator | None = None,
+    subject: Transformer, pairs: Pairs, *, generator: torch.Generator | None = None
 ) -> Float[Tensor, " edge"]:
     """Uniform in 0..1. The pairs are only checked, as by every other method."""
     prepare(subject, pairs)
@@ -50,6 +47,10 @@ def edge_frequency(
 
 def usable_circuits(case: str | None, labels: str) -> dict[str, frozenset[str]]:
     """The pool's circuits that may be known when this case is scored, by the case they are of."""
+    if case is not None and case.partition("-")[0] == LANGUAGE_MODELS:
+        # What is planted in language models is elsewhere in each; a model's calls are of one fold.
+        own, pool = fold_of(case), _language_circuits(labels)
+        return {id: names for id, names in pool.items() if own is None or fold_of(id) != own}
     circuits = dict(_pool_circuits(labels))
     if case is None:
         return circuits
@@ -58,6 +59,13 @@ def usable_circuits(case: str | None, labels: str) -> dict[str, frozenset[str]]:
         if one.fold == fold or one.group in groups or one.id in same:
             circuits.pop(one.id, None)
     return circuits
+
+
+@cache
+def _language_circuits(labels: str) -> Mapping[str, frozenset[str]]:
+    """Of every call of the pool's language models."""
+    ids = case_ids(LANGUAGE_MODELS, "pool")
+    return {id: load_case(id).labels(labels).edges for id in ids}
 
 
 @cache

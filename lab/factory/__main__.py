@@ -3,6 +3,8 @@
 from graphcircuits.cli import run
 from lab.factory.corpus_command import corpus
 from lab.factory.language_command import language
+from lab.factory.planted_command import planted
+from lab.factory.text_command import text
 from lab.programs import program
 
 app = program(
@@ -12,11 +14,14 @@ app = program(
         "predictors": "Train the predictors that ship.",
         "test-sets": "Build the subjects that ship for tests.",
         "audit": "Measure how well subjects follow their circuits.",
+        "planted-plan": "Choose language models and the places of programs in them: language.json.",
         "alive": "Measure which components the tasks of a model need.",
     },
 )
 app.command()(corpus)
 app.command()(language)
+app.command()(planted)
+app.command()(text)
 
 if __name__ == "__main__":
     run(app)
