@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphcircuits.commands import checks
+from graphcircuits.commands.options import flag
 from graphcircuits.commands.output import Json, print_json, print_table, printable, save, say, write
 
 if TYPE_CHECKING:
@@ -24,24 +25,23 @@ def compile_(
         ),
     ],
     vocab: Annotated[
-        str | None,
-        typer.Option(help='Tokens of your own program: "a,b,c", "0,1,2", or a JSON list.'),
+        str | None, flag('Tokens of your own program: "a,b,c", "0,1,2", or a JSON list.')
     ] = None,
     max_seq_len: Annotated[
-        int | None, typer.Option(help="Longest input of your own program, the BOS token counted.")
+        int | None, flag("Longest input of your own program, the BOS token counted.")
     ] = None,
     causal: Annotated[
-        bool, typer.Option("--causal", help="Compile your own program with causal attention.")
+        bool, flag("Compile your own program with causal attention.", "--causal")
     ] = False,
     labels: Annotated[
         str,
-        typer.Option(
-            help="Which reads are in the circuit: complete (all that the program makes), or "
+        flag(
+            "Which reads are in the circuit: complete (all that the program makes), or "
             "interpbench (without those that another writer passes on)."
         ),
     ] = "complete",
-    dot: Annotated[Path | None, typer.Option(help="Write the circuit as a DOT file.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page to look at it: .html.")] = None,
+    dot: Annotated[Path | None, flag("Write the circuit as a DOT file.")] = None,
+    html: Annotated[Path | None, flag("Write a page to look at it: .html.")] = None,
     as_json: Json = False,
 ) -> None:
     """Compile a RASP program to a transformer: layers, heads, what sits where, the true circuit."""
@@ -50,7 +50,10 @@ def compile_(
         checks.suffix("--html", html, ".html", ".htm"),
         checks.writable({"--dot": dot, "--html": html}),
     )
+    from graphcircuits.cases.roles import find_roles
+
     model, title = _compiled(program, vocab, max_seq_len, causal)
+    roles = find_roles(model.tables, model.components)
     circuit = model.labels(labels)  # pyright: ignore[reportArgumentType]
 
     def write_page(path: Path) -> None:
@@ -59,14 +62,19 @@ def compile_(
 
         about = f"The true circuit ({labels} labels) of the compiled program."
         notes = {one.name: printable(", ".join(one.writes)) for one in model.components}
-        payload = circuit_payload(circuit, title=title, text=about, notes=notes)
+        shown = {name: printable(role.text) for name, role in roles.items()}
+        payload = circuit_payload(circuit, title=title, text=about, notes=notes, roles=shown)
         write(path, viewer_page(payload))
 
     saved = save({dot: lambda path: write(path, circuit.to_dot()), html: write_page})
     if as_json:
-        print_json(_record(model, circuit, title, labels))
+        told = {name: {"kind": role.kind, "text": role.text} for name, role in roles.items()}
+        print_json(_record(model, circuit, title, labels) | {"roles": told})
     else:
         _print(model, circuit, title, labels)
+        say("what each component does:")
+        for role in roles.values():
+            say(f"  {role.component} ({role.kind}): {printable(role.text)}")
     saved.tell(quiet=as_json)
 
 

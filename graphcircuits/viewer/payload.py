@@ -41,13 +41,14 @@ def result_payload(
     truth: Circuit | None = None,
     truth_name: str = "",
     notes: Mapping[str, str] | None = None,
+    roles: Mapping[str, object] | None = None,
     title: str | None = None,
 ) -> dict[str, Any]:
     """Of one result or several of one subject, the first being the one that is looked at; `names`
     tells them apart.
 
     The circuit of a result is its chosen one, `truth` the true one where it is known. `notes` gives
-    a word to write under a component, such as its variable.
+    a word to write under a component, such as its variable, `roles` a sentence on what it does.
     """
     if not results:
         raise ValueError("a page needs at least one result, got none.")
@@ -59,6 +60,7 @@ def result_payload(
     return _payload(
         first.graph,
         notes,
+        roles,
         title=title or f"Circuit of {first.subject or 'a subject'}",
         text=list(dict.fromkeys(result.task for result in results if result.task)),
         results=[_result(result, name) for result, name in zip(results, names, strict=True)],
@@ -74,11 +76,13 @@ def circuit_payload(
     title: str,
     text: str | Sequence[str] = (),
     notes: Mapping[str, str] | None = None,
+    roles: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """Of a circuit alone, without scores."""
     return _payload(
         circuit.graph,
         notes,
+        roles,
         title=title,
         text=[text] if isinstance(text, str) else list(text),
         results=[],
@@ -139,13 +143,17 @@ def ranked_alike(scores: Float[Tensor, " edge"]) -> Float32[np.ndarray, " edge"]
 
 
 def _payload(
-    graph: ComponentGraph, notes: Mapping[str, str] | None, **content: Any
+    graph: ComponentGraph,
+    notes: Mapping[str, str] | None,
+    roles: Mapping[str, object] | None,
+    **content: Any,
 ) -> dict[str, Any]:
     """The content, under what every page has."""
-    unknown = [name for name in notes or () if name not in (*graph.writer_names, "logits")]
+    told = {**(notes or {}), **(roles or {})}
+    unknown = [name for name in told if name not in (*graph.writer_names, "logits")]
     if unknown:
         raise ValueError(
-            f"notes are for components such as a0.h0, m0 or logits, got {unknown[:3]} "
+            f"notes and roles are for components such as a0.h0, m0 or logits, got {unknown[:3]} "
             f"for a graph of {graph.n_layers} layers x {graph.n_heads} heads."
         )
     return {
@@ -157,6 +165,7 @@ def _payload(
             "parallel": graph.parallel,
         },
         "component_notes": dict(notes or {}),
+        "component_roles": {name: str(role) for name, role in (roles or {}).items()},
         **content,
     }
 

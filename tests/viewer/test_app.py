@@ -207,6 +207,34 @@ def test_a_clicked_component_tells_its_edges_and_paths(opened: Open) -> None:
     assert len(page.evaluate("app.marked")) == len(paths[0].split()) - 1
 
 
+def test_what_a_component_does_is_told_to_every_reader(opened: Open) -> None:
+    """Beside the graph, under the pointer, to screen readers, and as a table."""
+    roles = {"m0": "adds <b>them</b> up", "a0.h1": "reads the token at the position before"}
+    page = look(opened, result_page([made(GRAPH)], notes={"m0": "sum_1"}, roles=roles))
+    page.locator("#roles-open summary").click()
+    assert page.locator("#role-table").is_visible()
+    found = page.locator("#role-table tr").evaluate_all(
+        "rows => rows.map((row) => [...row.children].map((cell) => cell.textContent))"
+    )
+    assert found == [[name, text] for name, text in roles.items()]
+    page.evaluate("graphcircuits.select('m0')")
+    settle(page)
+    assert page.locator("#announce").inner_text() == "m0 selected: adds <b>them</b> up"
+    assert page.locator("#details p").all_inner_texts()[:2] == ["sum_1", roles["m0"]]
+    slide(page, 60)
+    texts = page.evaluate(
+        """() => ["m0", "a0.h1", "m1"].map((name) => {
+          const { component } = app.scene.layout.rows.flatMap((row) => row.cells)
+            .find((cell) => cell.name === name);
+          app.pointed = { component };
+          return app.tipText(app.scene.panels[0]);
+        })"""
+    )
+    assert texts == [f"m0: sum_1\n{roles['m0']}", f"a0.h1\n{roles['a0.h1']}", "m1"]
+    page = look(opened, result_page([made(GRAPH)]))
+    assert page.locator("#roles-open").is_hidden()
+
+
 def test_edges_can_be_pointed_at(opened: Open) -> None:
     result = made(GRAPH)
     page = look(opened, result_page([result]))

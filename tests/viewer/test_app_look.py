@@ -74,7 +74,9 @@ def test_markup_in_data_is_text(opened: Open) -> None:
     hostile = made(GRAPH, method=HOSTILE, subject=HOSTILE, task=HOSTILE, notes=[HOSTILE])
     notes = {"a0.h1": HOSTILE}
     found = opened(
-        result_page([hostile, hostile], notes=notes, title=HOSTILE, truth=chosen(GRAPH, 5))
+        result_page(
+            [hostile, hostile], notes=notes, roles=notes, title=HOSTILE, truth=chosen(GRAPH, 5)
+        )
     )
     page = found.page
     settle(page)
@@ -91,10 +93,13 @@ def test_markup_in_data_is_text(opened: Open) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_nothing_serious_is_found_by_axe(opened: Open, theme: str) -> None:
     results = [made(GRAPH, seed, method=f"method {seed}", notes=["A note."]) for seed in (0, 1)]
-    page = look(opened, result_page(results, truth=chosen(GRAPH, 12)), color_scheme=theme)
+    roles = {"a0.h1": "reads the token at the position before"}
+    text = result_page(results, truth=chosen(GRAPH, 12), roles=roles)
+    page = look(opened, text, color_scheme=theme)
     assert page.locator("html").get_attribute("data-theme") == theme
     page.evaluate("graphcircuits.select('a0.h1')")
     page.locator("#list-open summary").click()
+    page.locator("#roles-open summary").click()
     settle(page)
     found = Axe().run(page).response
     assert len(found["passes"]) > 20

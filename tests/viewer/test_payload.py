@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -50,6 +50,15 @@ def make_prompts(graph: ComponentGraph) -> StoredPrompts:
     )
 
 
+class Said(NamedTuple):
+    """What is shown as its text."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_a_result_can_be_read_back(graph: ComponentGraph) -> None:
     result = make(graph, notes=("one", "two"))
@@ -60,7 +69,8 @@ def test_a_result_can_be_read_back(graph: ComponentGraph) -> None:
     prompts = make_prompts(graph)
     result = replace(result, probabilities=likely, curve=curve, prompts=prompts)
     truth = make(graph, seed=1).circuit(edges=4)
-    payload = result_payload([result], truth=truth, truth_name="known", notes={"m0": "sum"})
+    told_of = {"notes": {"m0": "sum"}, "roles": {"m0": Said("adds them up")}}
+    payload = result_payload([result], truth=truth, truth_name="known", **told_of)
     assert json.loads(json.dumps(payload)) == payload
     assert (
         ComponentGraph(
@@ -88,6 +98,7 @@ def test_a_result_can_be_read_back(graph: ComponentGraph) -> None:
     assert payload["truth"]["name"] == "known"
     assert torch.equal(bits(payload["truth"]["edges"], graph.n_edges), truth.mask)
     assert payload["component_notes"] == {"m0": "sum"}
+    assert payload["component_roles"] == {"m0": "adds them up"}
     assert (payload["title"], payload["text"]) == ("Circuit of ib-3", ["a task"])
     shape = prompts.patterns[0].shape
     assert [prompt["answer"] for prompt in payload["prompts"]] == ["g", None]
@@ -106,6 +117,7 @@ def test_what_is_missing_is_told_as_missing() -> None:
     assert {told[key] for key in ("probabilities", "chosen", "chosen_edges", "curve")} == {None}
     assert payload["truth"] is None
     assert (payload["text"], payload["prompts"], payload["component_notes"]) == ([], [], {})
+    assert payload["component_roles"] == {}
     assert payload["title"] == "Circuit of a subject"
     assert payload["start"] == {"edges": 20}
 
@@ -128,7 +140,12 @@ def test_the_chosen_circuit() -> None:
 
 def test_a_circuit_alone() -> None:
     circuit = make().circuit(edges=7)
-    payload = circuit_payload(circuit, title="mine", text="what it is", notes={"m1": "x"})
+    told = {"notes": {"m1": "x"}, "roles": {"m1": "maps"}}
+    payload = circuit_payload(circuit, title="mine", text="what it is", **told)
+    assert (payload["component_notes"], payload["component_roles"]) == (
+        told["notes"],
+        told["roles"],
+    )
     assert payload["results"] == []
     assert torch.equal(bits(payload["truth"]["edges"], circuit.graph.n_edges), circuit.mask)
     assert (payload["title"], payload["text"]) == ("mine", ["what it is"])
@@ -223,5 +240,9 @@ def test_the_first_prompts_there_are() -> None:
 
 
 def test_notes_are_for_components() -> None:
-    with pytest.raises(ValueError, match=r"notes are for components such as .*, got \['m9'\] for"):
+    with pytest.raises(
+        ValueError, match=r"notes and roles are for components .*, got \['m9'\] for"
+    ):
         result_payload([make()], notes={"m0": "fine", "logits": "fine", "m9": "none"})
+    with pytest.raises(ValueError, match=r"got \['m9'\] for"):
+        result_payload([make()], notes={"m0": "fine"}, roles={"m1": "fine", "m9": "none"})

@@ -1,8 +1,8 @@
 // The panel beside the graph: what is known about the selected component or edge.
 //
 // 1. element builds markup from data; data is only ever text, never markup.
-// 2. A component: its note, its edges in and out, missed ones too, its strongest paths. An edge:
-//    its numbers.
+// 2. A component: its note, what it does, its edges in and out, missed ones too, its strongest
+//    paths. An edge: its numbers.
 // 3. With nothing selected: the notes of the results.
 
 function byId(id) {
@@ -57,6 +57,7 @@ function showComponent(app, body) {
   const name = componentName(graph, app.state.selected);
   body.append(element("h2", { text: name }));
   if (Object.hasOwn(notes, name)) body.append(element("p", { text: notes[name] }));
+  if (roleOf(app.model, name)) body.append(element("p", { text: roleOf(app.model, name) }));
   const group = isGroup(graph, app.state.selected);
   if (group) body.append(element("p", { text: sharedText(graph, app.state.selected) }));
   const both = { in: new Set(), out: new Set() };

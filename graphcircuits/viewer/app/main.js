@@ -15,7 +15,8 @@ function readModel(data) {
   return {
     graph, results, bare, truth: bare ? null : truth,
     title: data.title ?? "", text: data.text ?? [],
-    notes: data.component_notes ?? {}, prompts: data.prompts ?? [], start: data.start ?? {},
+    notes: data.component_notes ?? {}, roles: data.component_roles ?? {},
+    prompts: data.prompts ?? [], start: data.start ?? {},
   };
 }
 
@@ -60,6 +61,7 @@ class App {
   start() {
     byId("title").textContent = this.model.title;
     byId("about").textContent = this.model.text.join(" ");
+    showRoles(this.model);
     setUpControls(this);
     setUpSearch(this);
     setUpExport(this);
@@ -127,7 +129,8 @@ class App {
     if (component >= 0 && !known) this.renew("scene");
     else this.renew(centre ? "picture" : "marks");
     this.stale.texts = true;
-    if (component >= 0) this.announce(`${componentName(this.model.graph, component)} selected`);
+    const name = component >= 0 ? componentName(this.model.graph, component) : "";
+    if (name) this.announce(`${name} selected${roleOf(this.model, name, ": ")}`);
   }
 
   selectEdge(edge) {
@@ -198,7 +201,8 @@ class App {
     if (stub) return `unused in layer ${stub.layer}: ${stub.name}`;
     if (component !== undefined) {
       const name = componentName(graph, component);
-      return Object.hasOwn(notes, name) ? `${name}: ${notes[name]}` : name;
+      const noted = Object.hasOwn(notes, name) ? `${name}: ${notes[name]}` : name;
+      return noted + roleOf(this.model, name, "\n");
     }
     const { result } = panel;
     if (!result.scores) return edgeName(graph, edge);

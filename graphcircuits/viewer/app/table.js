@@ -1,8 +1,9 @@
 // The same in words: a table of the best admitted edges, and the lines of text beside the graph.
 //
 // 1. showTable lists at most 100 edges with rank, ends, score, probability and what they are.
-// 2. showStatus says whether the circuit is connected and how it compares.
-// 3. showLegend says what colours, dashes and heads mean.
+// 2. showRoles lists what components do, where it is known.
+// 3. showStatus says whether the circuit is connected and how it compares.
+// 4. showLegend says what colours, dashes and heads mean.
 
 const LISTED = 100;
 
@@ -27,6 +28,17 @@ function showTable(app) {
     element("tr", {}, ...heads.map((text) => element("th", { scope: "col", text })))),
   element("tbody", {}, ...rows));
   byId("list-summary").textContent = `Edges as a table: ${caption.toLowerCase()}`;
+}
+
+/** What a component does, behind a sign; nothing where that is not known. */
+function roleOf(model, name, sign = "") {
+  return Object.hasOwn(model.roles, name) ? sign + model.roles[name] : "";
+}
+
+function showRoles(model) {
+  byId("roles-open").hidden = !Object.keys(model.roles).length;
+  byId("role-table").replaceChildren(...Object.entries(model.roles).map(([name, text]) => (
+    element("tr", {}, element("th", { scope: "row", text: name }), element("td", { text })))));
 }
 
 function showStatus(app) {
