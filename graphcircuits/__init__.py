@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from graphcircuits.adapters.load import load_model
     from graphcircuits.cases import case_ids, load_case
     from graphcircuits.cases.case import Case
+    from graphcircuits.cases.claims import score_roles
     from graphcircuits.cases.collection import load_corpus
     from graphcircuits.cases.multitask import MultiCase, load_multi, multi_ids
     from graphcircuits.cases.random_programs import random_ids
@@ -65,6 +66,7 @@ __all__ = [
     "random_ids",
     "rasp",
     "refine",
+    "score_roles",
     "tasks",
     "train",
 ]
@@ -100,6 +102,7 @@ _EXPORTS = {
     "random_ids": "graphcircuits.cases.random_programs",
     "rasp": "graphcircuits.rasp",
     "refine": "graphcircuits.evaluation.localize",
+    "score_roles": "graphcircuits.cases.claims",
     "tasks": "graphcircuits.tasks",
     "train": "graphcircuits.training.train",
 }

@@ -35,5 +35,6 @@ def test_the_demo_leaves_one_page(command: Command, tmp_path: Path) -> None:
     assert data["results"][0]["curve"] is not None
     assert data["truth"] is not None
     assert data["component_notes"] == load_case("ib-13").variables
+    assert list(data["component_roles"]) == list(load_case("ib-13").roles)
     assert len(data["prompts"]) == 4
     assert page.stat().st_size < 400_000

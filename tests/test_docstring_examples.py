@@ -8,6 +8,7 @@ import pytest
 MODULES = (
     "cases",
     "cases.case",
+    "cases.claims",
     "cases.multitask",
     "cases.random_programs",
     "circuit",

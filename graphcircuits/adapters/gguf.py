@@ -49,11 +49,7 @@ _NEUTRAL: dict[str, Any] = {
     "rope.scaling.attn_factor": 1.0,
 }
 # Settings that say how a file came about.
-_HISTORY = {
-    "rope.scaling.finetuned",
-    "rope.scaling.original_context_length",
-    "tensor_data_layout",
-}
+_HISTORY = {"rope.scaling.finetuned", "rope.scaling.original_context_length", "tensor_data_layout"}
 
 
 @dataclass
@@ -216,9 +212,7 @@ def _dtype(file: GgufFile) -> torch.dtype:
 
 
 def read_config(
-    settings: Settings,
-    shapes: Mapping[str, tuple[int, ...]],
-    rotary_factors: Tensor | None,
+    settings: Settings, shapes: Mapping[str, tuple[int, ...]], rotary_factors: Tensor | None
 ) -> TransformerConfig:
     """The configuration that the metadata and the tensors of a file describe."""
     architecture = ARCHITECTURES[settings.architecture]

@@ -51,9 +51,7 @@ class Architecture:
 _QKV = frozenset({"b_Q", "b_K", "b_V"})
 ARCHITECTURES = {
     "llama": Architecture(
-        interleaved=True,
-        biases=_QKV | {"b_O", "b_in", "b_out"},
-        window_period=0,
+        interleaved=True, biases=_QKV | {"b_O", "b_in", "b_out"}, window_period=0
     ),
     "qwen2": Architecture(biases=_QKV),
     "qwen3": Architecture(biases=_QKV, qk_norm="head"),

@@ -23,12 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphcircuits.adapters.hf_families import (
-    Family,
-    Tensors,
-    few,
-    load_transformers,
-)
+from graphcircuits.adapters.hf_families import Family, Tensors, few, load_transformers
 from graphcircuits.adapters.hf_families.gpt import GPT2, GPT_NEOX
 from graphcircuits.adapters.hf_families.llama import LLAMA_KIN
 from graphcircuits.adapters.hub import hub_or_cache

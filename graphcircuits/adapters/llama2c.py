@@ -28,14 +28,7 @@ from graphcircuits.adapters.gguf_tokenizer import (
     sentencepiece,
 )
 from graphcircuits.adapters.hf_families import load_transformers
-from graphcircuits.adapters.rows import (
-    WHOLE,
-    Shape,
-    from_rows,
-    halves,
-    layer_shapes,
-    stored_shape,
-)
+from graphcircuits.adapters.rows import WHOLE, Shape, from_rows, halves, layer_shapes, stored_shape
 from graphcircuits.io.files import StoreError, read_bytes
 from graphcircuits.io.store import check_finite
 from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
@@ -183,9 +176,7 @@ def read_llama2c_tokenizer(path: str | Path, d_vocab: int) -> Any:
     kinds = [_UNKNOWN, CONTROL, CONTROL, *[_BYTE] * 256]
     pieces = [text.replace(" ", SPACE) for text in texts[_FIRST:]]
     vocabulary = FileTokens(
-        source=path,
-        tokens=names + pieces,
-        kinds=kinds + [NORMAL] * len(pieces),
+        source=path, tokens=names + pieces, kinds=kinds + [NORMAL] * len(pieces)
     )
     backend = sentencepiece(vocabulary, scores.numpy(), unknown=0, prefix=True)
     ids: dict[str, int | None] = {"bos": 1, "eos": 2, "unk": 0, "pad": None}

@@ -26,10 +26,7 @@ _DEVICE = re.compile(r"cpu|cuda(:\d+)?", re.ASCII)
 
 
 def load_model(
-    source: Any,
-    *,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | str | None = None,
+    source: Any, *, device: torch.device | str | None = None, dtype: torch.dtype | str | None = None
 ) -> Transformer:
     """The subject in a model, whatever it comes as.
 
@@ -51,10 +48,7 @@ def load_model(
 
 
 def load_with_circuit(
-    source: Any,
-    *,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | str | None = None,
+    source: Any, *, device: torch.device | str | None = None, dtype: torch.dtype | str | None = None
 ) -> tuple[Transformer, Circuit | None]:
     """`load_model`, and the circuit that a folder in InterpBench's layout holds."""
     device, dtype = find_device(device), find_dtype(dtype)

@@ -27,13 +27,7 @@ from graphcircuits.cases.case import Case
 from graphcircuits.cases.multitask import MultiCase
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.prepare import BuildConfig, Data, find_case, prepared
-from graphcircuits.cases.subjects import (
-    Finished,
-    fleets_of,
-    train_together,
-    training,
-    verified,
-)
+from graphcircuits.cases.subjects import Finished, fleets_of, train_together, training, verified
 from graphcircuits.cases.unfinished import Job, subject_path, unfinished
 from graphcircuits.fleets.checkpoint import Snapshot, TrainedSubject, save_snapshot
 from graphcircuits.fleets.train import FleetProgress

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     import graphcircuits.cases.orders
+    import graphcircuits.cases.roles
     import graphcircuits.cases.subjects
     import graphcircuits.circuit
     import graphcircuits.fleets.train
@@ -136,11 +137,11 @@ class Case:
         if not self.id or Path(self.id).name != self.id:
             raise ValueError(f"an id must be a name that a file can have, got {self.id!r}.")
         if self.family == OWN:
-            from graphcircuits.cases import FAMILIES, MULTITASK, RANDOM
+            from graphcircuits.cases import FAMILIES, LANGUAGE_MODELS, MULTITASK, RANDOM
 
             # A predictor is kept from a case by its id, so an id must not mean two programs.
             family, dash, _ = self.id.partition("-")
-            taken = (*FAMILIES, RANDOM, MULTITASK)
+            taken = (*FAMILIES, RANDOM, MULTITASK, LANGUAGE_MODELS)
             if dash and family in taken:
                 starts = ", ".join(f"{family}-" for family in taken)
                 raise ValueError(
@@ -198,6 +199,13 @@ class Case:
     def variables(self) -> dict[str, str]:
         """What each component of the true circuit computes, in the program's words."""
         return {one.name: ", ".join(one.writes) for one in self.layout.components}
+
+    @property
+    def roles(self) -> "dict[str, graphcircuits.cases.roles.Role]":
+        """What each component of the true circuit does: a kind, and a sentence."""
+        from graphcircuits.cases.roles import find_roles
+
+        return find_roles(self.tables, self.layout.components)
 
     @property
     def outputs(self) -> tuple[Value, ...] | None:

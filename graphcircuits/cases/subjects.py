@@ -136,11 +136,7 @@ def verified(
 
 
 def _report(
-    order: Order,
-    subject: Transformer,
-    verdicts: Sequence[Verdict],
-    steps: int,
-    config: BuildConfig,
+    order: Order, subject: Transformer, verdicts: Sequence[Verdict], steps: int, config: BuildConfig
 ) -> dict[str, Any]:
     """What is known of a subject: how well it does its task; of several the worst, and each."""
     each = [_measures(order, verdict) for verdict in verdicts]

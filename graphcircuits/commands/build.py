@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphcircuits.commands import checks
-from graphcircuits.commands.options import RETRIES, Device, Ray, device_on, one_runner, resources_on
+from graphcircuits.commands.options import (
+    RETRIES,
+    Device,
+    Ray,
+    device_on,
+    flag,
+    one_runner,
+    resources_on,
+)
 from graphcircuits.commands.output import Json, print_json, say
 from graphcircuits.commands.programs import own_case
 from graphcircuits.commands.progress import deferred, interruptible, late_progress
@@ -23,62 +31,48 @@ def build(
     ids: Annotated[
         list[str] | None, typer.Argument(help="Cases to build; all of them if none is named.")
     ] = None,
-    family: Annotated[
-        str | None, typer.Option(help="All cases of one family instead: ib, tb or new.")
-    ] = None,
+    family: Annotated[str | None, flag("All cases of one family instead: ib, tb or new.")] = None,
     program: Annotated[
         str | None,
-        typer.Option(
-            help="Your own program instead, as path/to/file.py:name; the subject takes its name."
-        ),
+        flag("Your own program instead, as path/to/file.py:name; the subject takes its name."),
     ] = None,
-    vocab: Annotated[
-        str | None, typer.Option(help="Tokens of your program, as for compile.")
-    ] = None,
-    max_seq_len: Annotated[int | None, typer.Option(help="Its longest input, BOS counted.")] = None,
-    causal: Annotated[bool, typer.Option("--causal", help="Give it causal attention.")] = False,
+    vocab: Annotated[str | None, flag("Tokens of your program, as for compile.")] = None,
+    max_seq_len: Annotated[int | None, flag("Its longest input, BOS counted.")] = None,
+    causal: Annotated[bool, flag("Give it causal attention.", "--causal")] = False,
     fleet: Annotated[
         str,
-        typer.Option(
-            help="How they are trained: planted (the program's circuit, and it alone, does the "
+        flag(
+            "How they are trained: planted (the program's circuit, and it alone, does the "
             "task), public (SIIT's three losses) or natural (the task alone)."
         ),
     ] = "planted",
     architecture: Annotated[
         str,
-        typer.Option(
-            help="Architectures, with commas between: plain, relu, rotary, gpt2, neox, llama, "
+        flag(
+            "Architectures, with commas between: plain, relu, rotary, gpt2, neox, llama, "
             "llama-gqa, rms. A subject of each is built."
         ),
     ] = "plain",
-    out: Annotated[Path, typer.Option(help="Directory to write subjects to.")] = Path("subjects"),
+    out: Annotated[Path, flag("Directory to write subjects to.")] = Path("subjects"),
     resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Keep the subjects in --out and continue a build that was stopped.",
-        ),
+        bool, flag("Keep the subjects in --out and continue a build that was stopped.", "--resume")
     ] = False,
     device: Device = "cpu",
-    steps: Annotated[
-        int | None, typer.Option(help="Training steps at most: 6000, or 3000 for natural.")
-    ] = None,
-    rows: Annotated[int | None, typer.Option(help="Inputs per step and subject: 256.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Adam's highest learning rate: 0.003.")] = None,
+    steps: Annotated[int | None, flag("Training steps at most: 6000, or 3000 for natural.")] = None,
+    rows: Annotated[int | None, flag("Inputs per step and subject: 256.")] = None,
+    lr: Annotated[float | None, flag("Adam's highest learning rate: 0.003.")] = None,
     strict_weight: Annotated[
-        float | None, typer.Option(help="Weight of the strict loss: 1, and 0 for natural.")
+        float | None, flag("Weight of the strict loss: 1, and 0 for natural.")
     ] = None,
     edge_weight: Annotated[
-        float | None, typer.Option(help="Weight of the edge loss of planted subjects: 1.")
+        float | None, flag("Weight of the edge loss of planted subjects: 1.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of inputs and weights.")] = 0,
-    widen: Annotated[float, typer.Option(help="Factor on the subjects' width.")] = 1.0,
+    seed: Annotated[int, flag("Seed of inputs and weights.")] = 0,
+    widen: Annotated[float, flag("Factor on the subjects' width.")] = 1.0,
     minutes: Annotated[
-        float | None, typer.Option(help="Stop after this many minutes; finished subjects stay.")
+        float | None, flag("Stop after this many minutes; finished subjects stay.")
     ] = None,
-    processes: Annotated[
-        int, typer.Option(help="Workers that prepare the data, while fleets train.")
-    ] = 1,
+    processes: Annotated[int, flag("Workers that prepare the data, while fleets train.")] = 1,
     ray: Ray = None,
     as_json: Json = False,
 ) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphcircuits.commands import checks
+from graphcircuits.commands.options import flag
 from graphcircuits.commands.output import Json, print_json, print_table
 
 if TYPE_CHECKING:
@@ -21,25 +22,24 @@ def cases(
         ),
     ] = None,
     family: Annotated[
-        str | None, typer.Option(help="Only one family: ib (InterpBench), tb (TracrBench) or new.")
+        str | None, flag("Only one family: ib (InterpBench), tb (TracrBench) or new.")
     ] = None,
     split: Annotated[
         str | None,
-        typer.Option(
-            help="Only one split: test, pool, discarded, fold-0 to fold-4, paper, paper-test, "
+        flag(
+            "Only one split: test, pool, discarded, fold-0 to fold-4, paper, paper-test, "
             "paper-pool or paper-discarded."
         ),
     ] = None,
     random: Annotated[
         int | None,
-        typer.Option(
-            help="This many random programs instead, all different: the first of --split, or of "
+        flag(
+            "This many random programs instead, all different: the first of --split, or of "
             "the pool."
         ),
     ] = None,
     layers: Annotated[
-        int | None,
-        typer.Option(help="With --random: the most layers that a subject may need, 2 to 8."),
+        int | None, flag("With --random: the most layers that a subject may need, 2 to 8.")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -16,6 +16,7 @@ from graphcircuits.commands.options import (
     PairsFile,
     TaskName,
     Words,
+    flag,
 )
 from graphcircuits.commands.output import Json, print_json, print_table, save, say
 from graphcircuits.commands.programs import is_case, split_name
@@ -45,25 +46,24 @@ def evaluate(
     pairs: Draw = 64,
     seed: Annotated[
         int | None,
-        typer.Option(
-            help="Draws those prompts. By default 1000 above that of the results, so that the "
+        flag(
+            "Draws those prompts. By default 1000 above that of the results, so that the "
             "prompts are others than those they were found on."
         ),
     ] = None,
     by: By = None,
     sizes: Annotated[
         str,
-        typer.Option(
-            help="log (from one edge to all in equal ratios), mib (ten parts of all edges, by the "
+        flag(
+            "log (from one edge to all in equal ratios), mib (ten parts of all edges, by the "
             "loss, as on MIB's leaderboard), both, or numbers of edges with commas between."
         ),
     ] = "both",
     device: Device = "cpu",
     dtype: Dtype = None,
-    out: Annotated[Path | None, typer.Option(help="Write the curves: .json, .csv, .md.")] = None,
+    out: Annotated[Path | None, flag("Write the curves: .json, .csv, .md.")] = None,
     plot: Annotated[
-        Path | None,
-        typer.Option(help="Draw the curves: .svg, .png, .pdf. Needs the extra 'plot'."),
+        Path | None, flag("Draw the curves: .svg, .png, .pdf. Needs the extra 'plot'.")
     ] = None,
     as_json: Json = False,
 ) -> None:

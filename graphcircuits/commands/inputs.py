@@ -44,6 +44,8 @@ class Inputs:
     truth: "Circuit | None"
     variables: dict[str, str] | None
     """What components compute, where a program says so and the subject is known to follow."""
+    roles: dict[str, str] | None
+    """The same in sentences."""
     notes: tuple[str, ...]
     """What was done to the prompts, or could be."""
 
@@ -173,17 +175,19 @@ class SubjectWords:
         if self.pairs_file is not None and fresh:
             pairs, others, note = self._hold_back(pairs)
             notes += note
-        variables = None
+        variables = roles = None
         if case is not None:
             pairs = replace(pairs, task=case.task)
             if truth is not None:
                 variables = {name: printable(text) for name, text in case.variables.items()}
+                roles = {name: printable(role.text) for name, role in case.roles.items()}
         return Inputs(
             replace(subject, name=printable(subject.name)),
             replace(pairs, task=printable(pairs.task)),
             others,
             truth,
             variables,
+            roles,
             notes,
         )
 

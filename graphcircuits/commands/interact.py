@@ -15,6 +15,7 @@ from graphcircuits.commands.options import (
     Precision,
     TaskName,
     Words,
+    flag,
 )
 from graphcircuits.commands.output import Json, print_json, print_table, save, say, write
 from graphcircuits.commands.progress import late_progress
@@ -37,28 +38,23 @@ def interact(
     model: Model = None,
     task: TaskName = None,
     reader: Annotated[
-        str | None, typer.Option(help="All edges into one reader, such as m1 or 'a1.h0<q>'.")
+        str | None, flag("All edges into one reader, such as m1 or 'a1.h0<q>'.")
     ] = None,
     edges: Annotated[
-        list[str] | None,
-        typer.Option(help="Only these edges: 'input->m1,a0.h0->m1', or given several times."),
+        list[str] | None, flag("Only these edges: 'input->m1,a0.h0->m1', or given several times.")
     ] = None,
     draw: Draw = 32,
-    seed: Annotated[int, typer.Option(help="Draws those prompts.")] = 0,
+    seed: Annotated[int, flag("Draws those prompts.")] = 0,
     words: Words = False,
-    top: Annotated[int, typer.Option(help="Pairs of edges to list.")] = 10,
-    integrals: Annotated[
-        int, typer.Option(help="Pairs of edges whose exact integral is computed as well.")
-    ] = 0,
-    order: Annotated[int, typer.Option(help="Order of the integral's quadrature.")] = 8,
-    decay: Annotated[
-        bool, typer.Option("--decay", help="Fit how fast the local form becomes right.")
-    ] = False,
+    top: Annotated[int, flag("Pairs of edges to list.")] = 10,
+    integrals: Annotated[int, flag("Pairs of edges whose exact integral is computed as well.")] = 0,
+    order: Annotated[int, flag("Order of the integral's quadrature.")] = 8,
+    decay: Annotated[bool, flag("Fit how fast the local form becomes right.", "--decay")] = False,
     by_position: Annotated[
-        bool, typer.Option("--by-position", help="With --json: the matrices at each position.")
+        bool, flag("With --json: the matrices at each position.", "--by-position")
     ] = False,
-    html: Annotated[Path | None, typer.Option(help="Write heat maps as a page.")] = None,
-    svg: Annotated[Path | None, typer.Option(help="Write heat maps as a picture.")] = None,
+    html: Annotated[Path | None, flag("Write heat maps as a page.")] = None,
+    svg: Annotated[Path | None, flag("Write heat maps as a picture.")] = None,
     device: Device = "cpu",
     dtype: Precision = "float64",
     as_json: Json = False,

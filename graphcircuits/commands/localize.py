@@ -19,6 +19,7 @@ from graphcircuits.commands.options import (
     PairsFile,
     TaskName,
     Words,
+    flag,
     method_options,
     named_method,
 )
@@ -51,67 +52,60 @@ def localize(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(
-            help="gcl (the trained predictor), exact, eap, eap-ig, ig-own, eap-gp, relp, nap, "
+        flag(
+            "gcl (the trained predictor), exact, eap, eap-ig, ig-own, eap-gp, relp, nap, "
             "acdc, sp-edge, sp-node, edge-pruning, ugs, mattr, pgexplainer, random, or a function "
             "of your own as path/to/file.py:name. By default gcl on models like those it was "
             "trained on, and eap-ig on all others."
         ),
     ] = None,
     pairs: Draw = 64,
-    seed: Annotated[int, typer.Option(help="Draws those prompts and seeds the method.")] = 0,
+    seed: Annotated[int, flag("Draws those prompts and seeds the method.")] = 0,
     edges: Annotated[
         int | None,
-        typer.Option(
-            help="Number of edges in the circuit: the best ones. By default the smallest circuit "
+        flag(
+            "Number of edges in the circuit: the best ones. By default the smallest circuit "
             "found that keeps as much of the model's output as --keep says, with every method."
         ),
     ] = None,
     keep: Annotated[
         float,
-        typer.Option(
-            help="How much of the model's own output the circuit keeps where --edges is left out."
-        ),
+        flag("How much of the model's own output the circuit keeps where --edges is left out."),
     ] = 0.9,
     top: Annotated[
         int | None,
-        typer.Option(
-            help="Edges that exact and acdc test: the best by eap-ig; the others rank below them. "
+        flag(
+            "Edges that exact and acdc test: the best by eap-ig; the others rank below them. "
             "By default all, one run each, which takes long on large graphs."
         ),
     ] = None,
     option: Annotated[
-        list[str] | None,
-        typer.Option(help="An option of the method, NAME=VALUE; may be given several times."),
+        list[str] | None, flag("An option of the method, NAME=VALUE; may be given several times.")
     ] = None,
     refine: Annotated[
         float | None,
-        typer.Option(
-            help="Refine the scores for this number of seconds: gradient steps that make the best "
+        flag(
+            "Refine the scores for this number of seconds: gradient steps that make the best "
             "edges more faithful on these prompts. Ctrl-C stops early and keeps the result so far."
         ),
     ] = None,
     refine_steps: Annotated[
-        int | None, typer.Option(help="Refine for this number of steps, not for a time.")
+        int | None, flag("Refine for this number of steps, not for a time.")
     ] = None,
     refine_checkpoint: Annotated[
         Path | None,
-        typer.Option(
-            help="A .safetensors file for its progress: the same command continues from it."
-        ),
+        flag("A .safetensors file for its progress: the same command continues from it."),
     ] = None,
     fleet: Annotated[
         str,
-        typer.Option(
-            help="Which subject of the case: planted, public or natural. The true circuit of a "
+        flag(
+            "Which subject of the case: planted, public or natural. The true circuit of a "
             "natural one is not known."
         ),
     ] = "planted",
     architecture: Annotated[
         str | None,
-        typer.Option(
-            help="Architecture of the subject, such as llama. By default plain, or the only one."
-        ),
+        flag("Architecture of the subject, such as llama. By default plain, or the only one."),
     ] = None,
     model: Model = None,
     task: TaskName = None,
@@ -119,23 +113,22 @@ def localize(
     words: Words = False,
     hold_out: Annotated[
         float | None,
-        typer.Option(
-            help="Hold back this share of the pairs of a file, such as 0.25, and say how much of "
+        flag(
+            "Hold back this share of the pairs of a file, such as 0.25, and say how much of "
             "the behaviour the circuit keeps on them."
         ),
     ] = None,
     only_right: Annotated[
-        bool, typer.Option("--only-right", help="Leave out pairs that the model answers wrongly.")
+        bool, flag("Leave out pairs that the model answers wrongly.", "--only-right")
     ] = False,
-    level: Annotated[str, typer.Option(help="AUROC by head, or with q, k, v apart: qkv.")] = "head",
+    level: Annotated[str, flag("AUROC by head, or with q, k, v apart: qkv.")] = "head",
     out: Annotated[
-        Path | None,
-        typer.Option(help="Write all scores: .json (as EAP-IG and MIB), .csv, .dot, .safetensors."),
+        Path | None, flag("Write all scores: .json (as EAP-IG and MIB), .csv, .dot, .safetensors.")
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(
-            help="Write a page to look at it: the circuit, how faithful it is, attention on some "
+        flag(
+            "Write a page to look at it: the circuit, how faithful it is, attention on some "
             "prompts, and the true circuit where it is known: .html."
         ),
     ] = None,
@@ -219,7 +212,9 @@ def localize(
     saved = save(
         {
             out: lambda path: result.save(path),
-            html: lambda path: result.show(path, truth=truth, notes=inputs.variables),
+            html: lambda path: result.show(
+                path, truth=truth, notes=inputs.variables, roles=inputs.roles
+            ),
         }
     )
     _print(conclusion, as_json=as_json, rows=ROWS if edges is None else conclusion.proposal.best)

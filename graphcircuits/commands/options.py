@@ -22,42 +22,44 @@ MOST_PROCESSES = 1024
 RETRIES = 2
 """How often a job is begun anew whose worker on a cluster was lost; machines come and go there."""
 
+
+def flag(help: str, *names: str, **settings: Any) -> Any:
+    """An option of a command: what it is for, and its names if its argument does not say them."""
+    return typer.Option(*names, help=help, **settings)
+
+
 Model = Annotated[
     str | None,
-    typer.Option(
-        "--model",
-        "--subject",
-        help="Your own model: a file (.gguf, .bin of llama2.c, .safetensors of ours), a folder "
+    flag(
+        "Your own model: a file (.gguf, .bin of llama2.c, .safetensors of ours), a folder "
         "(Hugging Face, InterpBench), or a name on the Hugging Face hub. With a program: the "
         "subject that build trained for it.",
+        "--model",
+        "--subject",
     ),
 ]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...")]
+Device = Annotated[str, flag("cpu, cuda, cuda:1, ...", "--device")]
 Dtype = Annotated[
     str | None,
-    typer.Option(
+    flag(
+        "float64, float32, bfloat16 or float16, to compute in; that of the file if left out.",
         "--dtype",
-        help="float64, float32, bfloat16 or float16, to compute in; that of the file if left out.",
     ),
 ]
 TaskName = Annotated[
     str | None,
-    typer.Option(
-        "--task", help="Draw prompts of a task, such as ioi; graphcircuits tasks lists them."
-    ),
+    flag("Draw prompts of a task, such as ioi; graphcircuits tasks lists them.", "--task"),
 ]
-Words = Annotated[bool, typer.Option("--words", help="The pairs file holds words, not token ids.")]
-Draw = Annotated[int, typer.Option(help="Prompt pairs to draw for a case, a program or a task.")]
-Precision = Annotated[
-    str, typer.Option(help="float64, float32, bfloat16 or float16, to compute in.")
-]
+Words = Annotated[bool, flag("The pairs file holds words, not token ids.", "--words")]
+Draw = Annotated[int, flag("Prompt pairs to draw for a case, a program or a task.")]
+Precision = Annotated[str, flag("float64, float32, bfloat16 or float16, to compute in.")]
 By = Annotated[
     str | None,
-    typer.Option(
-        "--by",
-        help="What faithfulness is measured by: output (how near a circuit comes to the subject's "
+    flag(
+        "What faithfulness is measured by: output (how near a circuit comes to the subject's "
         "own output) or loss (that of the task, as MIB has it, which a circuit can win at). If "
         "left out, output; at MIB's sizes, loss.",
+        "--by",
     ),
 ]
 PairsArgument = Annotated[
@@ -66,23 +68,22 @@ PairsArgument = Annotated[
 ]
 PairsFile = Annotated[
     Path | None,
-    typer.Option(
-        help="Read the prompt pairs from this file, .csv or .jsonl: columns clean and corrupted in "
+    flag(
+        "Read the prompt pairs from this file, .csv or .jsonl: columns clean and corrupted in "
         "token ids and, if there are answers, correct and incorrect. Without it a program draws "
         "its own."
     ),
 ]
 MethodOptions = Annotated[
-    list[str] | None,
-    typer.Option(help="An option, METHOD.NAME=VALUE; may be given several times."),
+    list[str] | None, flag("An option, METHOD.NAME=VALUE; may be given several times.")
 ]
 Ray = Annotated[
     str | None,
-    typer.Option(
+    flag(
+        "Work on Ray instead: a cluster at HOST:PORT, the one that this machine is part of "
+        "(auto), or without an address one that is started here. Needs the extra 'ray'.",
         "--ray",
         metavar="[ADDRESS]",
-        help="Work on Ray instead: a cluster at HOST:PORT, the one that this machine is part of "
-        "(auto), or without an address one that is started here. Needs the extra 'ray'.",
     ),
 ]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphcircuits.commands import checks
-from graphcircuits.commands.options import Device, Dtype, Model
+from graphcircuits.commands.options import Device, Dtype, Model, flag
 from graphcircuits.commands.output import Json, print_json, print_table, save, say
 from graphcircuits.commands.progress import late_progress
 
@@ -21,13 +21,11 @@ def tasks(
         str | None, typer.Argument(help="One task, such as ioi; all of them if left out.")
     ] = None,
     model: Model = None,
-    pairs: Annotated[int, typer.Option(help="Prompts to ask the model in each task.")] = 64,
-    seed: Annotated[int, typer.Option(help="Draws those prompts.")] = 0,
+    pairs: Annotated[int, flag("Prompts to ask the model in each task.")] = 64,
+    seed: Annotated[int, flag("Draws those prompts.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the prompt pairs of one task in the model's token ids: .csv or .jsonl."
-        ),
+        flag("Write the prompt pairs of one task in the model's token ids: .csv or .jsonl."),
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = None,

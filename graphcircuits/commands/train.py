@@ -5,10 +5,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from graphcircuits.commands import checks
-from graphcircuits.commands.options import Device, Ray, one_runner, resources_on
+from graphcircuits.commands.options import Device, Ray, flag, one_runner, resources_on
 from graphcircuits.commands.output import Json, print_json, save, say
 from graphcircuits.commands.progress import deferred, interruptible, late_progress
 
@@ -17,76 +15,68 @@ if TYPE_CHECKING:
 
 
 def train(
-    out: Annotated[Path, typer.Option(help="Where to write the predictor, a .safetensors file.")],
+    out: Annotated[Path, flag("Where to write the predictor, a .safetensors file.")],
     cases: Annotated[
         str | None,
-        typer.Option(
-            help="Shipped cases to learn from: pool, paper-pool (50 as the paper has, in folds "
+        flag(
+            "Shipped cases to learn from: pool, paper-pool (50 as the paper has, in folds "
             "of their own), interpbench-pool (InterpBench's 26 of these), or ids with commas "
             "between; pool if left out and there is neither --corpus nor --language."
         ),
     ] = None,
     corpus: Annotated[
-        str | None,
-        typer.Option(help="Folders of corpus or build to learn from, with commas between."),
+        str | None, flag("Folders of corpus or build to learn from, with commas between.")
     ] = None,
     language: Annotated[
-        str | None,
-        typer.Option(help="Folders of language models to learn from, with commas between."),
+        str | None, flag("Folders of language models to learn from, with commas between.")
     ] = None,
     objective: Annotated[
         str | None,
-        typer.Option(
-            help="What is learned, by weight, such as labels=1,faithfulness=1: labels of known "
+        flag(
+            "What is learned, by weight, such as labels=1,faithfulness=1: labels of known "
             "circuits, faithfulness of any, and distill, the scores of --targets."
         ),
     ] = None,
-    targets: Annotated[
-        Path | None, typer.Option(help="Scores found case by case, for distill.")
-    ] = None,
+    targets: Annotated[Path | None, flag("Scores found case by case, for distill.")] = None,
     without_fold: Annotated[
-        int | None,
-        typer.Option(help="Leave out this fold of the pool, and score it at the end."),
+        int | None, flag("Leave out this fold of the pool, and score it at the end.")
     ] = None,
     validation_fold: Annotated[
-        int | None,
-        typer.Option(help="Leave out this fold too, and score it at regular steps."),
+        int | None, flag("Leave out this fold too, and score it at regular steps.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(help="Learn from at most this many tasks, drawn with seed 0.")
+        int | None, flag("Learn from at most this many tasks, drawn with seed 0.")
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option(
-            help="A TOML file of settings, of which the others keep their defaults; or shipped: "
+        flag(
+            "A TOML file of settings, of which the others keep their defaults; or shipped: "
             "those of the shipped predictors."
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Predictors to train; their logits are averaged.")] = 2,
-    steps: Annotated[
-        int | None, typer.Option(help="Training steps, instead of those in the settings.")
-    ] = (None),
+    seeds: Annotated[int, flag("Predictors to train; their logits are averaged.")] = 2,
+    steps: Annotated[int | None, flag("Training steps, instead of those in the settings.")] = (
+        None
+    ),
     device: Device = "cpu",
-    processes: Annotated[int, typer.Option(help="Processes that read subjects.")] = 1,
+    processes: Annotated[int, flag("Processes that read subjects.")] = 1,
     ray: Ray = None,
     readings: Annotated[
-        Path | None, typer.Option(help="Folder that keeps what was read for the next training.")
+        Path | None, flag("Folder that keeps what was read for the next training.")
     ] = None,
     checkpoints: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of checkpoints, which stay; without it they lie beside --out until that "
+        flag(
+            "Folder of checkpoints, which stay; without it they lie beside --out until that "
             "is written."
         ),
     ] = None,
     tensorboard: Annotated[
-        Path | None, typer.Option(help="Folder for TensorBoard logs; needs tensorboard.")
+        Path | None, flag("Folder for TensorBoard logs; needs tensorboard.")
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            help="Draw loss and held-out figures by step: .svg, .png, .pdf. Needs the extra 'plot'."
-        ),
+        flag("Draw loss and held-out figures by step: .svg, .png, .pdf. Needs the extra 'plot'."),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphcircuits.commands import checks
+from graphcircuits.commands.options import flag
 from graphcircuits.commands.output import Json, print_json, printable, save, say, write
 
 if TYPE_CHECKING:
@@ -30,19 +31,16 @@ def view(
     ],
     truth: Annotated[
         str | None,
-        typer.Option(
-            help="A circuit to compare with: a case such as ib-3, a circuit that was saved as "
+        flag(
+            "A circuit to compare with: a case such as ib-3, a circuit that was saved as "
             ".json or .safetensors, or the circuit marked in a file of EAP-IG or MIB.",
             metavar="CASE|FILE",
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Where to write the page: .html. By default beside the first result."),
+        Path | None, flag("Where to write the page: .html. By default beside the first result.")
     ] = None,
-    open_: Annotated[
-        bool, typer.Option("--open", help="Then open it in the browser of this machine.")
-    ] = False,
+    open_: Annotated[bool, flag("Then open it in the browser of this machine.", "--open")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a page to look at results: their circuits by size, and how faithful these are.
@@ -64,7 +62,7 @@ def view(
     )
     names = file_names(results)
     loaded = [Result.load(path) for path in results]
-    circuit, notes, called = _truth(truth, on_one_graph(loaded, names))
+    circuit, notes, roles, called = _truth(truth, on_one_graph(loaded, names))
     loaded = on_one_graph(loaded, names, circuit)
     payload = result_payload(
         loaded,
@@ -73,6 +71,7 @@ def view(
         truth=circuit,
         truth_name=called,
         notes=notes,
+        roles=roles,
     )
     text = viewer_page(payload)
     saved = save({page: lambda path: write(path, text)})
@@ -103,14 +102,15 @@ def _cases(results: list[Path]) -> list[str]:
 
 def _truth(
     given: str | None, results: "list[Result]"
-) -> "tuple[Circuit | None, dict[str, str] | None, str]":
-    """The circuit to compare with, what its components compute, and what to call it."""
+) -> "tuple[Circuit | None, dict[str, str] | None, dict[str, str] | None, str]":
+    """The circuit to compare with, the variables of its components, what these do, and what to
+    call it."""
     from graphcircuits.commands.programs import is_case
 
     if given is None:
-        return None, None, ""
+        return None, None, None, ""
     if not is_case(given):
-        return _circuit_file(Path(given)), None, printable(Path(given).name)
+        return _circuit_file(Path(given)), None, None, printable(Path(given).name)
     from graphcircuits.cases import load_case
 
     case, graph = load_case(given), results[0].graph
@@ -120,7 +120,8 @@ def _truth(
             "the case that they are of."
         )
     notes = {component: printable(text) for component, text in case.variables.items()}
-    return case.labels(graph=graph), notes, f"the circuit of {case.id}"
+    roles = {component: printable(role.text) for component, role in case.roles.items()}
+    return case.labels(graph=graph), notes, roles, f"the circuit of {case.id}"
 
 
 def _circuit_file(path: Path) -> "Circuit":

@@ -13,13 +13,7 @@ from html import escape
 
 from torch import Tensor
 
-from graphcircuits.drawing.figure import (
-    SLOT_COLOURS,
-    SLOT_WORDS,
-    arrowhead,
-    curve,
-    widths_of,
-)
+from graphcircuits.drawing.figure import SLOT_COLOURS, SLOT_WORDS, arrowhead, curve, widths_of
 from graphcircuits.drawing.layout import Box, Break, Route, layout, port
 from graphcircuits.graph import ComponentGraph
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from graphcircuits.engine.precision import products_in
 from graphcircuits.graph import Block
 from graphcircuits.subject.attention import attend
-from graphcircuits.subject.components import Components, Rules
+from graphcircuits.subject.components import Components, Rules, Vectors
 from graphcircuits.subject.layers import TransformerConfig
 
 Masks = Float[Tensor, "mask edge *pos"]
@@ -261,13 +261,8 @@ class Fused(Rules):
     """Attention by one operation where there is one: it has no second derivatives."""
 
     def attend(
-        self,
-        config: TransformerConfig,
-        layer: int,
-        q: Float[Tensor, "..."],
-        k: Float[Tensor, "..."],
-        v: Float[Tensor, "..."],
-    ) -> Float[Tensor, "..."]:
+        self, config: TransformerConfig, layer: int, q: Vectors, k: Vectors, v: Vectors
+    ) -> Vectors:
         window, pos = config.window(layer), q.shape[-2]
         if config.score_cap is not None or (window is not None and window < pos):
             return attend(config, layer, q, k, v)

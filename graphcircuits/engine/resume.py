@@ -29,6 +29,8 @@ from graphcircuits.subject.attention import attention_pattern
 from graphcircuits.subject.layers import TransformerConfig
 from graphcircuits.subject.transformer import Run
 
+Change = Float[Tensor, "edge batch pos d_model"]
+"""What a reader reads more, for each of some edges."""
 Finished = Iterator[tuple[Int[Tensor, " part"], Float[Tensor, "part batch pos d_vocab_out"]]]
 
 
@@ -109,7 +111,7 @@ def rerun(
 
 
 def _without_heads(
-    base: Run, block: Block, change: Float[Tensor, "edge batch pos d_model"]
+    base: Run, block: Block, change: Change
 ) -> Float[Tensor, "edge batch pos d_vocab_out"]:
     """Logits when an MLP, or `logits`, reads `change` more."""
     if block.kind == "logits":
@@ -127,7 +129,7 @@ def _with_heads(
 
 
 def _changes_by_heads(
-    base: Run, block: Block, readers: list[int], change: Float[Tensor, "edge batch pos d_model"]
+    base: Run, block: Block, readers: list[int], change: Change
 ) -> Iterator["_Change"]:
     """What the heads of a layer write more when each of these readers in turn reads `change` more.
 
@@ -143,9 +145,7 @@ def _changes_by_heads(
         yield _Change(z_change, W_O[reader].flatten(0, 1))
 
 
-def _change_by_layer(
-    base: Run, block: Block, reader: int, change: Float[Tensor, "edge batch pos d_model"]
-) -> "_Change":
+def _change_by_layer(base: Run, block: Block, reader: int, change: Change) -> "_Change":
     """The change that all heads of a layer make, computed in full, when one reader reads more."""
     subject, layer = base.subject, block.layer
     new = _changed_reads(base, layer, block.kind, [reader], change)[:, 0].transpose(0, 1)
@@ -159,10 +159,7 @@ def _change_by_layer(
 
 
 def _changed_heads(
-    base: Run,
-    block: Block,
-    readers: list[int],
-    change: Float[Tensor, "edge batch pos d_model"],
+    base: Run, block: Block, readers: list[int], change: Change
 ) -> Float[Tensor, "reader edge batch pos rank"]:
     """How z changes, for all heads of a reader, when the reader reads `change` more."""
     config, states, kind, layer = base.subject.config, base.states, block.kind, block.layer
@@ -185,11 +182,7 @@ def _changed_heads(
 
 
 def _changed_reads(
-    base: Run,
-    layer: int,
-    kind: str,
-    readers: list[int],
-    change: Float[Tensor, "edge batch pos d_model"],
+    base: Run, layer: int, kind: str, readers: list[int], change: Change
 ) -> Float[Tensor, "batch reader edge pos d_head"]:
     """The new queries, keys or values of each reader."""
     subject = base.subject
@@ -253,7 +246,7 @@ class _Change:
     def through(self, W: Float[Tensor, "d_model d_out"]) -> Float[Tensor, "edge batch pos d_out"]:
         return _times(self.factor, W if self.matrix is None else self.matrix @ W)
 
-    def written_out(self) -> Float[Tensor, "edge batch pos d_model"]:
+    def written_out(self) -> Change:
         return self.factor if self.matrix is None else self.factor @ self.matrix
 
 

@@ -22,7 +22,7 @@ from graphcircuits.engine.masked import ablated_writers, corrupted_streams, resu
 from graphcircuits.engine.relaxed import check_gap, departure, log_sizes, ranks
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.subject.attention import attend
-from graphcircuits.subject.components import Components, Rules
+from graphcircuits.subject.components import Components, Rules, Vectors
 from graphcircuits.subject.layers import TransformerConfig
 from graphcircuits.subject.transformer import Transformer
 
@@ -52,13 +52,8 @@ class _HiddenKeys(Rules):
     unseen: Tensor | None
 
     def attend(
-        self,
-        config: TransformerConfig,
-        layer: int,
-        q: Float[Tensor, "..."],
-        k: Float[Tensor, "..."],
-        v: Float[Tensor, "..."],
-    ) -> Float[Tensor, "..."]:
+        self, config: TransformerConfig, layer: int, q: Vectors, k: Vectors, v: Vectors
+    ) -> Vectors:
         return attend(config, layer, q, k, v, self.unseen)
 
 

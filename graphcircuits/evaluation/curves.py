@@ -297,11 +297,7 @@ def evaluate(
 
 
 def _evaluated(
-    name: str,
-    result: Result,
-    sizes: str | Sequence[int],
-    runs: CircuitRuns,
-    at_mib: CircuitRuns,
+    name: str, result: Result, sizes: str | Sequence[int], runs: CircuitRuns, at_mib: CircuitRuns
 ) -> EvaluatedResult:
     """The curves of a result, those at MIB's sizes by runs of their own, and its circuit."""
     curves = {}

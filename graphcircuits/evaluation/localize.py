@@ -15,14 +15,7 @@ import torch
 from graphcircuits import methods
 from graphcircuits.circuit import Circuit
 from graphcircuits.evaluation.auroc import auroc
-from graphcircuits.evaluation.proposal import (
-    KEEP,
-    NO_CIRCUIT,
-    SHORT,
-    TOO_LARGE,
-    Proposal,
-    propose,
-)
+from graphcircuits.evaluation.proposal import KEEP, NO_CIRCUIT, SHORT, TOO_LARGE, Proposal, propose
 from graphcircuits.methods import Method, Progress
 from graphcircuits.methods.refine import STEPS, refinement
 from graphcircuits.result.result import Result
@@ -166,11 +159,7 @@ def refine(
 
 
 def _with_proposal(
-    subject: Transformer,
-    pairs: Pairs,
-    result: Result,
-    keep: float | None,
-    kind: str | None = None,
+    subject: Transformer, pairs: Pairs, result: Result, keep: float | None, kind: str | None = None
 ) -> Result:
     if keep is None:
         return result

@@ -8,9 +8,7 @@ Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
 
 
-def renamed(
-    **new_names: str,
-) -> Callable[[Callable[Given, Returned]], Callable[Given, Returned]]:
+def renamed(**new_names: str) -> Callable[[Callable[Given, Returned]], Callable[Given, Returned]]:
     """Decorate a function whose arguments were renamed: `@renamed(pairs="n_pairs")`.
 
     A call with an old name raises a TypeError that says the new one, before anything else happens.

@@ -13,7 +13,7 @@ import os
 import pickle
 import re
 import socket
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import unwrap
@@ -27,7 +27,9 @@ from graphcircuits.jobs.runner import (
     Output,
     Pending,
     Resources,
+    Results,
     Runner,
+    Work,
     begin_worker,
     messages_of,
 )
@@ -61,11 +63,8 @@ class OnRay(Runner):
         _refuse("the address", self.address)
 
     def _run(
-        self,
-        work: Callable[[Job], Iterable[Output]],
-        pending: Pending[Job, Output],
-        resources: Resources,
-    ) -> Generator[Output, None, None]:
+        self, work: Work[Job, Output], pending: Pending[Job, Output], resources: Resources
+    ) -> Results[Output]:
         ray = self._connected()
         room = _room(ray, resources)
         task = ray.remote(
@@ -214,11 +213,7 @@ def _line(error: BaseException) -> str:
 
 
 def _serve(
-    work: Callable[[Any], Iterable[object]],
-    driver: Driver,
-    threads: int,
-    job: Any,
-    known: int,
+    work: Callable[[Any], Iterable[object]], driver: Driver, threads: int, job: Any, known: int
 ) -> Iterator[bytes]:
     begin_worker(driver, threads)
     yield from messages_of(work, copy.deepcopy(job), known)

@@ -28,7 +28,9 @@ from graphcircuits.jobs.runner import (
     Output,
     Pending,
     Resources,
+    Results,
     Runner,
+    Work,
     begin_worker,
     messages_of,
 )
@@ -75,11 +77,8 @@ class Processes(Runner):
             raise ValueError(f"there must be at least 1 process, got {self.n}.")
 
     def _run(
-        self,
-        work: Callable[[Job], Iterable[Output]],
-        pending: Pending[Job, Output],
-        resources: Resources,
-    ) -> Generator[Output, None, None]:
+        self, work: Work[Job, Output], pending: Pending[Job, Output], resources: Resources
+    ) -> Results[Output]:
         workers: list[_Worker[Job]] = []
 
         def start(cards: str | None) -> None:

@@ -35,6 +35,9 @@ from typing import Any, Generic, TypeVar
 Job = TypeVar("Job")
 Output = TypeVar("Output")
 
+Work = Callable[[Job], Iterable[Output]]
+"""Takes a job and gives its results."""
+Results = Generator[Output, None, None]
 Lost = Callable[[Job, int, str], tuple[Sequence[Output], Job | None]]
 """Takes a job, the number of results it had given, and what happened; returns what to give instead
 of the next result, and the job that is left to do."""
@@ -73,13 +76,13 @@ class Runner(ABC):
 
     def run(
         self,
-        work: Callable[[Job], Iterable[Output]],
+        work: Work[Job, Output],
         jobs: Iterable[Job],
         *,
         lost: Lost[Job, Output] | None = None,
         resources: Resources = ONE_CPU,
         retries: int = 0,
-    ) -> Generator[Output, None, None]:
+    ) -> Results[Output]:
         """Yield the results of each job, in the order in which they are ready.
 
         Args:
@@ -94,11 +97,8 @@ class Runner(ABC):
 
     @abstractmethod
     def _run(
-        self,
-        work: Callable[[Job], Iterable[Output]],
-        pending: "Pending[Job, Output]",
-        resources: Resources,
-    ) -> Generator[Output, None, None]: ...
+        self, work: Work[Job, Output], pending: "Pending[Job, Output]", resources: Resources
+    ) -> Results[Output]: ...
 
     def close(self) -> None:  # noqa: B027  most start nothing that lasts
         """Let go of what was started for it."""
@@ -109,11 +109,8 @@ class InProcess(Runner):
     """One job after the other, here; `resources` are those of this process."""
 
     def _run(
-        self,
-        work: Callable[[Job], Iterable[Output]],
-        pending: "Pending[Job, Output]",
-        resources: Resources,
-    ) -> Generator[Output, None, None]:
+        self, work: Work[Job, Output], pending: "Pending[Job, Output]", resources: Resources
+    ) -> Results[Output]:
         while (attempt := pending.take()) is not None:
             try:
                 for result in work(attempt.job):

@@ -48,12 +48,7 @@ from graphcircuits.methods.method import (
 )
 from graphcircuits.methods.prepare import Progress, Stop
 from graphcircuits.methods.shipped import PAPER, ChosenPredictor
-from graphcircuits.methods.shortlist import (
-    EdgeByEdge,
-    LongRun,
-    search_seconds,
-    single_edge_seconds,
-)
+from graphcircuits.methods.shortlist import EdgeByEdge, LongRun, search_seconds, single_edge_seconds
 from graphcircuits.result.result import Result
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.fresh import prompt_hashes

@@ -32,12 +32,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
-from graphcircuits.engine.masked import (
-    head_outputs,
-    head_vectors,
-    mlp_outputs,
-    resumed_logits,
-)
+from graphcircuits.engine.masked import head_outputs, head_vectors, mlp_outputs, resumed_logits
 from graphcircuits.engine.memory import Footprint, at_once, keep_freed_memory
 from graphcircuits.graph import Block
 from graphcircuits.methods.prepare import Progress, Stop, for_scoring, from_clean_run, prepare

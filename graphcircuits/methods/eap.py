@@ -28,12 +28,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.engine.memory import (
-    Footprint,
-    at_once,
-    explained,
-    keep_freed_memory,
-)
+from graphcircuits.engine.memory import Footprint, at_once, explained, keep_freed_memory
 from graphcircuits.engine.passes import Pass, add_effects, detached, with_gradients, writer_deltas
 from graphcircuits.methods.prepare import (
     DIRECTIONS,
@@ -163,11 +158,7 @@ def attribute(
 
 
 def pooled(
-    chunks: Iterable[Pairs],
-    pool: str,
-    effects: Callable[[Pairs], Effects],
-    what: str,
-    advice: str,
+    chunks: Iterable[Pairs], pool: str, effects: Callable[[Pairs], Effects], what: str, advice: str
 ) -> tuple[Float[Tensor, " score"], Float[Tensor, " score"]]:
     """The mean over prompts of absolute effects, or the absolute value of their mean; and the mean
     of the effects with their signs.
@@ -241,12 +232,7 @@ def effects(
         runs = [(whole, clean if end == 1.0 else corrupted)]
     for path, run in runs:
         add_effects(
-            scores,
-            subject.graph,
-            run,
-            deltas,
-            first_layer=path.first_layer,
-            writers=path.writers,
+            scores, subject.graph, run, deltas, first_layer=path.first_layer, writers=path.writers
         )
     scores /= len(points) if weights is None else float(weights.sum())
     losses = [
@@ -314,10 +300,7 @@ def _runs(
 
 
 def _paths(
-    subject: Transformer,
-    clean: Pass,
-    deltas: Float[Tensor, "writer batch pos d_model"],
-    over: str,
+    subject: Transformer, clean: Pass, deltas: Float[Tensor, "writer batch pos d_model"], over: str
 ) -> Iterator[_Path]:
     graph = subject.graph
     embedded = clean.layers[0].at_heads

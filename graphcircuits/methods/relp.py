@@ -31,7 +31,15 @@ from torch import Tensor
 
 from graphcircuits.methods.eap import attribute
 from graphcircuits.methods.prepare import Signed, check_choice
-from graphcircuits.subject.components import Rules, norm_scale
+from graphcircuits.subject.components import (
+    Hidden,
+    Rules,
+    Spread,
+    Stream,
+    Vectors,
+    Weight,
+    norm_scale,
+)
 from graphcircuits.subject.layers import TransformerConfig
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -71,26 +79,18 @@ class _Relevance(Rules):
     constant_patterns: bool
 
     def normalize(
-        self,
-        config: TransformerConfig,
-        stream: Float[Tensor, "*lead d_model"],
-        weight: Float[Tensor, " d_model"],
-        bias: Float[Tensor, " d_model"] | None,
-    ) -> Float[Tensor, "*lead d_model"]:
+        self, config: TransformerConfig, stream: Stream, weight: Weight, bias: Weight | None
+    ) -> Stream:
         constant = stream.detach()
         change = _centred(config, stream - constant) * _scale(config, constant) * weight
         return super().normalize(config, constant, weight, bias) + change
 
     def pull_through_norm(
-        self,
-        config: TransformerConfig,
-        stream: Float[Tensor, "*#lead d_model"],
-        weight: Float[Tensor, "*#lead d_model"],
-        grad: Float[Tensor, "*lead d_model"],
-    ) -> Float[Tensor, "*lead d_model"]:
+        self, config: TransformerConfig, stream: Spread, weight: Spread, grad: Stream
+    ) -> Stream:
         return _centred(config, grad * weight) * _scale(config, stream)
 
-    def scale_of(self, written: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+    def scale_of(self, written: Stream) -> Stream:
         return written.detach()
 
     def bend(
@@ -100,35 +100,24 @@ class _Relevance(Rules):
     ) -> Float[Tensor, "*any"]:
         return _secant(x, function(x.detach()))
 
-    def multiply(
-        self, gate: Float[Tensor, "*batch d_mlp"], pre: Float[Tensor, "*batch d_mlp"]
-    ) -> Float[Tensor, "*batch d_mlp"]:
+    def multiply(self, gate: Hidden, pre: Hidden) -> Hidden:
         product = gate * pre
         return product / 2 + (product / 2).detach()
 
     def attend(
-        self,
-        config: TransformerConfig,
-        layer: int,
-        q: Float[Tensor, "..."],
-        k: Float[Tensor, "..."],
-        v: Float[Tensor, "..."],
-    ) -> Float[Tensor, "..."]:
+        self, config: TransformerConfig, layer: int, q: Vectors, k: Vectors, v: Vectors
+    ) -> Vectors:
         if self.constant_patterns:
             # Queries and keys stay in the graph: their gradient is asked for, and is zero.
             q, k = (x.detach() + 0 * x for x in (q, k))
         return super().attend(config, layer, q, k, v)
 
 
-def _centred(
-    config: TransformerConfig, x: Float[Tensor, "*lead d_model"]
-) -> Float[Tensor, "*lead d_model"]:
+def _centred(config: TransformerConfig, x: Stream) -> Stream:
     return x - x.mean(-1, keepdim=True) if config.norm == "layer" else x
 
 
-def _scale(
-    config: TransformerConfig, stream: Float[Tensor, "*lead d_model"]
-) -> Float[Tensor, "*lead 1"]:
+def _scale(config: TransformerConfig, stream: Stream) -> Float[Tensor, "*batch 1"]:
     """What the norm multiplies by; squares may be beyond half precision."""
     wide = stream.to(torch.promote_types(stream.dtype, torch.float32))
     return norm_scale(config, wide)[1].to(stream)

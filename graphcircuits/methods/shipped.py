@@ -89,10 +89,7 @@ class ChosenPredictor:
 
 
 def choose_predictor(
-    subject: Transformer,
-    pairs: Pairs,
-    given: str | Path | Ensemble | None = None,
-    system: str = "",
+    subject: Transformer, pairs: Pairs, given: str | Path | Ensemble | None = None, system: str = ""
 ) -> ChosenPredictor:
     """The predictor that was given, or else a shipped one that is blind to the case.
 

@@ -33,11 +33,7 @@ from graphcircuits.predictor.facts.calibration import (
     calibration_from_json,
     calibration_to_json,
 )
-from graphcircuits.predictor.facts.familiarity import (
-    Familiarity,
-    KnownCases,
-    case_features,
-)
+from graphcircuits.predictor.facts.familiarity import Familiarity, KnownCases, case_features
 from graphcircuits.predictor.facts.trust import Trust
 from graphcircuits.predictor.invariant import InvariantAligner, measured_columns
 from graphcircuits.predictor.model import (

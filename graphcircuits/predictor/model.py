@@ -338,11 +338,7 @@ class Predictor(nn.Module):
             self.log_scale = nn.Parameter(torch.zeros(()))
 
     def forward(
-        self,
-        reading: Reading,
-        *,
-        generator: torch.Generator,
-        noise: torch.Generator | None = None,
+        self, reading: Reading, *, generator: torch.Generator, noise: torch.Generator | None = None
     ) -> Float[Tensor, "*case edge"]:
         """One logit per edge. `generator` draws coordinate identifiers, for `tabpfn` only; `noise`
         what dropout drops, on the predictor's device and in training only."""

@@ -17,13 +17,7 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.drawing.notebook import ROWS, facts_html, framed, picture_html, table_html
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.rasp.language import SOp
-from graphcircuits.rasp.layout import (
-    Component,
-    Layout,
-    complete_edges,
-    interpbench_edges,
-    lay_out,
-)
+from graphcircuits.rasp.layout import Component, Layout, complete_edges, interpbench_edges, lay_out
 from graphcircuits.rasp.tabulate import Tables, Variable, tabulate
 from graphcircuits.rasp.validate import problems
 from graphcircuits.rasp.values import Input, RaspError, Value, checked_input

@@ -317,21 +317,23 @@ class Result:
         truth: Circuit | None = None,
         others: "Sequence[Result]" = (),
         notes: Mapping[str, str] | None = None,
+        roles: Mapping[str, object] | None = None,
         curve: FaithfulnessCurve | None = None,
     ) -> None:
         """Write the circuit viewer as one HTML page that opens from disk.
 
         It opens at `circuit`, by default the proposed one, or the 20 best edges if there is none.
         `truth` is a known circuit to compare with, `others` are results on the same subject,
-        `notes` gives a word to write under a component, such as its variable, and `curve` is how
-        faithful the best edges are (`faithfulness_curve`), by default what the result has.
+        `notes` gives a word to write under a component, such as its variable, `roles` a sentence on
+        what it does, and `curve` is how faithful the best edges are (`faithfulness_curve`), by
+        default what the result has.
         """
         if Path(path).suffix not in (".html", ".htm"):
             raise ValueError(f"a page is written as .html, got {path}.")
         shown = self if circuit is None else replace(self, chosen=circuit.on(self.graph))
         if curve is not None:
             shown = replace(shown, curve=curve)
-        payload = result_payload([shown, *others], truth=truth, notes=notes)
+        payload = result_payload([shown, *others], truth=truth, notes=notes, roles=roles)
         write_atomic(path, viewer_page(payload).encode())
 
     def plot(

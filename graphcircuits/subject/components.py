@@ -23,6 +23,17 @@ from graphcircuits.graph import ComponentGraph
 from graphcircuits.subject.attention import attend, rotate, soft_cap
 from graphcircuits.subject.layers import TransformerConfig
 
+Heads = Float[Tensor, "*lead pos d_head"]
+Vectors = Float[Tensor, "..."]
+"""Queries, keys, values or z of heads: the last two axes are pos and d_head."""
+Stream = Float[Tensor, "*batch d_model"]
+Spread = Float[Tensor, "*#batch d_model"]
+"""What may be the same along some of the axes of a stream."""
+Weight = Float[Tensor, " d_model"]
+Hidden = Float[Tensor, "*batch d_mlp"]
+"""What an MLP holds before and behind its nonlinearity."""
+Logits = Float[Tensor, "*batch d_vocab_out"]
+
 
 class Rules:
     """How a run departs from the plain one; these rules depart nowhere.
@@ -38,37 +49,24 @@ class Rules:
         return stream
 
     def attend(
-        self,
-        config: TransformerConfig,
-        layer: int,
-        q: Float[Tensor, "..."],
-        k: Float[Tensor, "..."],
-        v: Float[Tensor, "..."],
-    ) -> Float[Tensor, "..."]:
+        self, config: TransformerConfig, layer: int, q: Vectors, k: Vectors, v: Vectors
+    ) -> Vectors:
         """What attention finds among the values, q and k being as scores take them."""
         return attend(config, layer, q, k, v)
 
     def normalize(
-        self,
-        config: TransformerConfig,
-        stream: Float[Tensor, "*lead d_model"],
-        weight: Float[Tensor, " d_model"],
-        bias: Float[Tensor, " d_model"] | None,
-    ) -> Float[Tensor, "*lead d_model"]:
+        self, config: TransformerConfig, stream: Stream, weight: Weight, bias: Weight | None
+    ) -> Stream:
         """A reader's norm of its input."""
         return normalize(config, stream, weight, bias)
 
     def pull_through_norm(
-        self,
-        config: TransformerConfig,
-        stream: Float[Tensor, "*#lead d_model"],
-        weight: Float[Tensor, "*#lead d_model"],
-        grad: Float[Tensor, "*lead d_model"],
-    ) -> Float[Tensor, "*lead d_model"]:
+        self, config: TransformerConfig, stream: Spread, weight: Spread, grad: Stream
+    ) -> Stream:
         """The gradient at the input of that norm, given the one at its output."""
         return pull_through_norm(config, stream, weight, grad)
 
-    def scale_of(self, written: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+    def scale_of(self, written: Stream) -> Stream:
         """What a norm after a component takes its scale from, given what the component writes."""
         return written
 
@@ -80,9 +78,7 @@ class Rules:
         """A nonlinear function: an activation, a norm of queries or keys, a cap of logits."""
         return function(x)
 
-    def multiply(
-        self, gate: Float[Tensor, "*batch d_mlp"], pre: Float[Tensor, "*batch d_mlp"]
-    ) -> Float[Tensor, "*batch d_mlp"]:
+    def multiply(self, gate: Hidden, pre: Hidden) -> Hidden:
         """The product in a gated MLP."""
         return gate * pre
 
@@ -132,14 +128,7 @@ class Components:
         by_head = [x.transpose(-2, -3) for x in (q, k, v)]
         return q, k, v, self.attend(*by_head, layer=layer).transpose(-2, -3)
 
-    def attend(
-        self,
-        q: Float[Tensor, "..."],
-        k: Float[Tensor, "..."],
-        v: Float[Tensor, "..."],
-        layer: int,
-        dim: int = -3,
-    ) -> Float[Tensor, "..."]:
+    def attend(self, q: Vectors, k: Vectors, v: Vectors, layer: int, dim: int = -3) -> Vectors:
         """z, what heads write by `write_weight`, from q, k and v before norm and rotation.
 
         Heads lie along `dim`, keys and values once per head or once per group of heads; the last
@@ -156,9 +145,7 @@ class Components:
         written = z.movedim(dim, -2).flatten(-2) @ self.weights["W_O"][layer].flatten(0, 1)
         return (z * self._out_scale(written).unsqueeze(dim)).to(z.dtype)
 
-    def _rotate_both(
-        self, q: Float[Tensor, "..."], k: Float[Tensor, "..."], layer: int, dim: int
-    ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+    def _rotate_both(self, q: Vectors, k: Vectors, layer: int, dim: int) -> tuple[Vectors, Vectors]:
         """Queries and keys rotated, at once if they can be: a GPU waits for steps, not sizes."""
         if q.ndim != k.ndim or q.select(dim, 0).shape != k.select(dim, 0).shape:
             return rotate(self.config, layer, q), rotate(self.config, layer, k)
@@ -166,25 +153,19 @@ class Components:
         q, k = both.split((q.shape[dim], k.shape[dim]), dim)
         return q, k
 
-    def _out_scale(self, written: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch 1"]:
+    def _out_scale(self, written: Stream) -> Float[Tensor, "*batch 1"]:
         """What the norm after a component multiplies by, besides its weight."""
         return rms_scale(self.rules.scale_of(written), self.config.norm_eps)
 
-    def for_scores(
-        self, kind: str, x: Float[Tensor, "*lead pos d_head"], layer: int, dim: int = -3
-    ) -> Float[Tensor, "*lead pos d_head"]:
+    def for_scores(self, kind: str, x: Heads, layer: int, dim: int = -3) -> Heads:
         """Queries (`q`) or keys (`k`) as scores take them: after QK-norm and rotation."""
         x = self._qk_normalize(kind, x, layer, dim)
         return rotate(self.config, layer, x) if self.config.positions == "rotary" else x
 
-    def _qk_normalize(
-        self, kind: str, x: Float[Tensor, "*lead pos d_head"], layer: int, dim: int
-    ) -> Float[Tensor, "*lead pos d_head"]:
+    def _qk_normalize(self, kind: str, x: Heads, layer: int, dim: int) -> Heads:
         return self.rules.bend(partial(self._qk_norm, kind, layer, dim), x)
 
-    def _qk_norm(
-        self, kind: str, layer: int, dim: int, x: Float[Tensor, "*lead pos d_head"]
-    ) -> Float[Tensor, "*lead pos d_head"]:
+    def _qk_norm(self, kind: str, layer: int, dim: int, x: Heads) -> Heads:
         if self.config.qk_norm == "none":
             return x
         weight, eps = self.weights[f"{kind}_norm_w"][layer], self.config.norm_eps
@@ -200,25 +181,14 @@ class Components:
             return x
         return x.repeat_interleave(self.config.heads_per_group, dim=dim)
 
-    def mlp(
-        self, stream: Float[Tensor, "*batch d_model"], layer: int
-    ) -> tuple[
-        Float[Tensor, "*batch d_mlp"],
-        Float[Tensor, "*batch d_mlp"] | None,
-        Float[Tensor, "*batch d_mlp"],
-    ]:
+    def mlp(self, stream: Stream, layer: int) -> tuple[Hidden, Hidden | None, Hidden]:
         """Pre-activation, that of the gate if there is one, and the hidden vector."""
         read = self.normalize("mlp_norm", stream, layer)
         pre = self._linear(read, self.weights["W_in"][layer], "b_in", layer)
         gate = read @ self.weights["W_gate"][layer] if self.config.gated_mlp else None
         return pre, gate, self.hidden(pre, gate, layer)
 
-    def hidden(
-        self,
-        pre: Float[Tensor, "*batch d_mlp"],
-        gate: Float[Tensor, "*batch d_mlp"] | None,
-        layer: int,
-    ) -> Float[Tensor, "*batch d_mlp"]:
+    def hidden(self, pre: Hidden, gate: Hidden | None, layer: int) -> Hidden:
         """What the MLP writes by `write_weight`: after the nonlinearity and the gate."""
         bent = self.rules.bend(partial(activate, self.config), pre if gate is None else gate)
         hidden = bent if gate is None else self.rules.multiply(bent, pre)
@@ -230,9 +200,7 @@ class Components:
     def unembedding(self) -> Float[Tensor, "d_model d_vocab_out"]:
         return self.weights["W_E"].T if self.config.tied_unembedding else self.weights["W_U"]
 
-    def normalize(
-        self, name: str, stream: Float[Tensor, "*batch d_model"], layer: int | None = None
-    ) -> Float[Tensor, "*batch d_model"]:
+    def normalize(self, name: str, stream: Stream, layer: int | None = None) -> Stream:
         """A reader's norm of its own input: attn_norm or mlp_norm of a layer, or final_norm."""
         weight, bias = self._norm_weights(name, layer)
         return stream if weight is None else self.rules.normalize(self.config, stream, weight, bias)
@@ -268,20 +236,14 @@ class Components:
         """A layer's bias, or None in a subject without it."""
         return self.weights[name][layer] if name in self.weights else None
 
-    def _heads_out(
-        self, z: Float[Tensor, "*batch head d_head"], layer: int
-    ) -> Float[Tensor, "*batch d_model"]:
+    def _heads_out(self, z: Float[Tensor, "*batch head d_head"], layer: int) -> Stream:
         """The sum of the heads' outputs and b_O."""
         W_O = self.write_weight("W_O", layer).flatten(0, 1)
         return self._linear(z.flatten(-2), W_O, "b_O", layer)
 
     def pull_through_norm(
-        self,
-        name: str,
-        stream: Float[Tensor, "*#batch d_model"],
-        grad: Float[Tensor, "*batch d_model"],
-        layer: int | slice | None = None,
-    ) -> Float[Tensor, "*batch d_model"]:
+        self, name: str, stream: Spread, grad: Stream, layer: int | slice | None = None
+    ) -> Stream:
         """The gradient at a norm's input, given the one at its output.
 
         That of several layers has the axes (layer, reader, batch, pos, d_model).
@@ -306,21 +268,15 @@ class Components:
         W = W * weight.to(W.dtype).view(*weight.shape[:-1], *between, -1, 1)
         return W - W.mean(-2, keepdim=True) if self.config.norm == "layer" else W
 
-    def unembed(
-        self, stream: Float[Tensor, "*batch d_model"]
-    ) -> Float[Tensor, "*batch d_vocab_out"]:
+    def unembed(self, stream: Stream) -> Logits:
         """Logits from the last stream."""
         return self.capped(self.uncapped(stream))
 
-    def capped(
-        self, logits: Float[Tensor, "*batch d_vocab_out"]
-    ) -> Float[Tensor, "*batch d_vocab_out"]:
+    def capped(self, logits: Logits) -> Logits:
         """Logits after their soft cap, where there is one."""
         return self.rules.bend(partial(soft_cap, cap=self.config.logit_cap), logits)
 
-    def uncapped(
-        self, stream: Float[Tensor, "*batch d_model"]
-    ) -> Float[Tensor, "*batch d_vocab_out"]:
+    def uncapped(self, stream: Stream) -> Logits:
         """What `logits` reads: logits before their soft cap."""
         logits = self.normalize("final_norm", stream) @ self.unembedding
         if self.config.biases:
@@ -340,9 +296,7 @@ class Components:
         return torch.cat([torch.stack([before, at_mlp], dim=1).flatten(0, 1), after[-1:]])
 
 
-def activate(
-    config: TransformerConfig, pre: Float[Tensor, "*lead d_mlp"]
-) -> Float[Tensor, "*lead d_mlp"]:
+def activate(config: TransformerConfig, pre: Hidden) -> Hidden:
     """The nonlinearity of MLPs."""
     match config.activation:
         case "gelu":
@@ -359,11 +313,8 @@ def activate(
 
 
 def normalize(
-    config: TransformerConfig,
-    stream: Float[Tensor, "*lead d_model"],
-    weight: Float[Tensor, " d_model"] | None,
-    bias: Float[Tensor, " d_model"] | None,
-) -> Float[Tensor, "*lead d_model"]:
+    config: TransformerConfig, stream: Stream, weight: Weight | None, bias: Weight | None
+) -> Stream:
     """A reader's norm of its own input."""
     match config.norm:
         case "none":
@@ -375,8 +326,8 @@ def normalize(
 
 
 def norm_scale(
-    config: TransformerConfig, stream: Float[Tensor, "*lead d_model"]
-) -> tuple[Float[Tensor, "*lead d_model"], Float[Tensor, "*lead 1"]]:
+    config: TransformerConfig, stream: Stream
+) -> tuple[Stream, Float[Tensor, "*batch 1"]]:
     """The stream as a norm centres it, and what the norm then multiplies it by."""
     if config.norm == "none":
         return stream, torch.ones_like(stream[..., :1])
@@ -394,11 +345,8 @@ def rms_scale(
 
 
 def pull_through_norm(
-    config: TransformerConfig,
-    stream: Float[Tensor, "*#lead d_model"],
-    weight: Float[Tensor, "*#lead d_model"] | None,
-    grad: Float[Tensor, "*lead d_model"],
-) -> Float[Tensor, "*lead d_model"]:
+    config: TransformerConfig, stream: Spread, weight: Spread | None, grad: Stream
+) -> Stream:
     """The gradient at a norm's input, given the one at its output."""
     if config.norm == "none":
         return grad

@@ -25,10 +25,7 @@ _NAMES = (
 """Of four letters, and of five."""
 _FUNCTIONS = listed("load save read find send make check parse merge write update create")
 _BRACKETS = (("[", "]"), ("(", ")"), ("{", "}"))
-_AFTER = (
-    {"from": " import", "with": " as", "elif": ":"},
-    {"for": " in", "def": "("},
-)
+_AFTER = ({"from": " import", "with": " as", "elif": ":"}, {"for": " in", "def": "("})
 """What stands behind a name, by the keyword in front of it: those of four letters, and of three."""
 _NUMBERS = (("it", "we"), ("this", "they"))
 _VERBS = ((" is", " are"), (" was", " were"), (" has", " have"))
@@ -46,12 +43,9 @@ def _names(rng: Random, count: int) -> list[str]:
     return rng.sample(rng.choice(_NAMES), count)
 
 
-@task(
-    description="The bracket that closes a list behind a pair of others; corrupted: opened by one "
-    "of those",
-    reference=GAO,
-)
+@task(GAO)
 def nesting(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The bracket that closes a list behind a pair of others; corrupted: opened by one of those."""
     (opening, closing), (other, wrong) = rng.sample(_BRACKETS, 2)
     values, first, second = _names(rng, 3)
     inner = {"(": f"{rng.choice(_FUNCTIONS)}({first})", "[": f"{first}[0]", "{": f"{{{first}}}"}
@@ -59,12 +53,9 @@ def nesting(vocabulary: WholeWords, rng: Random) -> TextPair:
     return TextPair(clean, corrupted, closing, wrong)
 
 
-@task(
-    description="What stands behind a name, by the keyword in front of it; corrupted: another "
-    "keyword",
-    reference=f"of our own, after {GAO}",
-)
+@task(f"of our own, after {GAO}")
 def keywords(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """What stands behind a name, by the keyword in front of it; corrupted: another keyword."""
     table = rng.choice(_AFTER)
     first, second = rng.sample(sorted(table), 2)
     above, name, value = _names(rng, 3)
@@ -74,32 +65,25 @@ def keywords(vocabulary: WholeWords, rng: Random) -> TextPair:
     )
 
 
-@task(
-    description="The argument that an attribute is named after; corrupted: the attribute of "
-    "another one",
-    reference="of our own, after Heimersheim and Janiak 2023, A Circuit for Python Docstrings",
-)
+@task("of our own, after Heimersheim and Janiak 2023, A Circuit for Python Docstrings")
 def attributes(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The argument that an attribute is named after; corrupted: the attribute of another one."""
     asked, other = rng.sample(names := _names(rng, 2), 2)
     start = f"    def __init__(self, {', '.join(names)}):\n        self."
     return vocabulary.parting(f"{start}{asked} =", f"{start}{other} =", f" {asked}", f" {other}")
 
 
-@task(
-    description="The name that an argument is named after; corrupted: an argument of another name",
-    reference="of our own, after Heimersheim and Janiak 2023, A Circuit for Python Docstrings",
-)
+@task("of our own, after Heimersheim and Janiak 2023, A Circuit for Python Docstrings")
 def keyword_arguments(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The name that an argument is named after; corrupted: an argument of another name."""
     first, asked, other = _names(rng, 3)
     start = f"{rng.choice(_FUNCTIONS)}({first}={first}, "
     return vocabulary.parting(f"{start}{asked}=", f"{start}{other}=", asked, other)
 
 
-@task(
-    description="The variable that a comprehension uses; corrupted: it uses another",
-    reference="of our own, after Heimersheim and Janiak 2023, A Circuit for Python Docstrings",
-)
+@task("of our own, after Heimersheim and Janiak 2023, A Circuit for Python Docstrings")
 def comprehensions(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The variable that a comprehension uses; corrupted: it uses another."""
     values, asked, other = _names(rng, 3)
     start = f"{values} = [{rng.choice(_FUNCTIONS)}("
     return vocabulary.parting(
@@ -107,12 +91,10 @@ def comprehensions(vocabulary: WholeWords, rng: Random) -> TextPair:
     )
 
 
-@task(
-    description="The second half of a made-up name that was there before; corrupted: the first "
-    "half of another",
-    reference="Olsson et al. 2022, In-context Learning and Induction Heads (arXiv:2209.11895)",
-)
+@task("Olsson et al. 2022, In-context Learning and Induction Heads (arXiv:2209.11895)")
 def identifiers(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The second half of a made-up name that was there before; corrupted: the first half of
+    another."""
     first, right, other, wrong = ("".join(_syllable(rng) for _ in range(2)) for _ in range(4))
     start = f"{first}_{right} = 1\n{other}_{wrong} = 2\nprint("
     return vocabulary.parting(f"{start}{first}_", f"{start}{other}_", right, wrong)
@@ -122,12 +104,10 @@ def _syllable(rng: Random) -> str:
     return rng.choice(_CONSONANTS) + rng.choice(_VOWELS)
 
 
-@task(
-    description="The verb agrees in number with the pronoun before it; corrupted: a pronoun of "
-    "the other number",
-    reference="Finlayson et al. 2021 (arXiv:2106.06087), the simple case",
-)
+@task("Finlayson et al. 2021 (arXiv:2106.06087), the simple case")
 def verbs(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The verb agrees in number with the pronoun before it; corrupted: a pronoun of the other
+    number."""
     (name,), (one, many) = _names(rng, 1), rng.choice(_NUMBERS)
     start = f"# {rng.choice(_FUNCTIONS)} the {name} {rng.choice(_LINKS)} "
     singular, plural = rng.choice(_VERBS)
@@ -136,11 +116,9 @@ def verbs(vocabulary: WholeWords, rng: Random) -> TextPair:
     return vocabulary.parting(f"{start}{one}", f"{start}{many}", singular, plural)
 
 
-@task(
-    description="A default value of the type that is written before it; corrupted: another type",
-    reference=f"of our own, after {GAO}",
-)
+@task(f"of our own, after {GAO}")
 def types(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """A default value of the type that is written before it; corrupted: another type."""
     table = rng.choice(_DEFAULTS)
     first, second = rng.sample(sorted(table), 2)
     start = f"def {rng.choice(_FUNCTIONS)}({_names(rng, 1)[0]}: "

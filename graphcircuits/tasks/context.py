@@ -43,11 +43,11 @@ _STRINGS = listed("name title label text word message user city")
 
 
 @task(
-    description="What followed a word the last time; corrupted: another word in its first place",
-    reference="Elhage et al. 2021; Olsson et al. 2022, In-context Learning and Induction Heads "
-    "(arXiv:2209.11895)",
+    "Elhage et al. 2021; Olsson et al. 2022, In-context Learning and Induction Heads "
+    "(arXiv:2209.11895)"
 )
 def induction(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """What followed a word the last time; corrupted: another word in its first place."""
     words = vocabulary.words("nouns", NOUNS + THINGS + COLORS + PLACES, 16)
     length = rng.randrange(6, 11)
     *sequence, other = rng.sample(words, length + 1)
@@ -63,12 +63,12 @@ def induction(vocabulary: WholeWords, rng: Random) -> TextPair:
 
 
 @task(
-    description="The next argument of a function in its docstring; corrupted: another name in the "
-    "definition",
-    reference="Heimersheim and Janiak 2023, A Circuit for Python Docstrings in a 4-layer "
-    "Attention-only Transformer",
+    "Heimersheim and Janiak 2023, A Circuit for Python Docstrings in a 4-layer "
+    "Attention-only Transformer"
 )
 def docstring(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The next argument of a function in its docstring; corrupted: another name in the
+    definition."""
     names = vocabulary.words("names of arguments", _ARGUMENTS, 6)
     first, second, third, fourth, other = rng.sample(names, 5)
     function = f"{rng.choice(_FUNCTIONS)}_{rng.choice(NOUNS)}"
@@ -84,12 +84,9 @@ def docstring(vocabulary: WholeWords, rng: Random) -> TextPair:
     return TextPair(clean, corrupted, f" {third}", f" {fourth}")
 
 
-@task(
-    description="The color of one of three things; corrupted: asks for another",
-    reference="Merullo, Eickhoff and Pavlick 2023, Circuit Component Reuse Across Tasks "
-    "(arXiv:2310.08744)",
-)
+@task("Merullo, Eickhoff and Pavlick 2023, Circuit Component Reuse Across Tasks (arXiv:2310.08744)")
 def colored_objects(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The color of one of three things; corrupted: asks for another."""
     colors = rng.sample(vocabulary.words("colors", COLORS), 3)
     things = rng.sample(vocabulary.words("things", THINGS), 3)
     story = " ".join(f"The {x} is {color}." for x, color in zip(things, colors, strict=True))
@@ -102,11 +99,9 @@ def colored_objects(vocabulary: WholeWords, rng: Random) -> TextPair:
     )
 
 
-@task(
-    description="The last letter of an acronym, after an example; corrupted: another last word",
-    reference="García-Carrasco et al. 2024, How does GPT-2 Predict Acronyms? (arXiv:2405.04156)",
-)
+@task("García-Carrasco et al. 2024, How does GPT-2 Predict Acronyms? (arXiv:2405.04156)")
 def acronyms(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The last letter of an acronym, after an example; corrupted: another last word."""
     shown = [rng.choice(words) for words in (_FIRST, _SECOND, _LAST)]
     first, second, last, other = rng.choice(_FIRST), rng.choice(_SECOND), *rng.sample(_LAST, 2)
     start = f"{' '.join(shown)}: {' '.join(word[0] for word in shown)}\n{first} {second}"
@@ -114,22 +109,18 @@ def acronyms(vocabulary: WholeWords, rng: Random) -> TextPair:
     return TextPair(f"{start} {last}{end}", f"{start} {other}{end}", f" {last[0]}", f" {other[0]}")
 
 
-@task(
-    description="The bracket that closes a list; corrupted: opened by another one",
-    reference=GAO,
-)
+@task(GAO)
 def brackets(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The bracket that closes a list; corrupted: opened by another one."""
     (opening, closing), (other, wrong) = rng.sample(_BRACKETS, 2)
     items = ", ".join(rng.sample(NOUNS + COLORS, rng.choice((3, 4))))
     name = rng.choice(_LISTS)
     return TextPair(f"{name} = {opening}{items}", f"{name} = {other}{items}", closing, wrong)
 
 
-@task(
-    description="The quotation mark that closes a text; corrupted: opened by the other one",
-    reference=GAO,
-)
+@task(GAO)
 def quotes(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The quotation mark that closes a text; corrupted: opened by the other one."""
     mark, other = rng.sample("\"'", 2)
     name, text = rng.choice(_STRINGS), rng.choice(WOMEN + MEN + NOUNS + PLACES)
     return TextPair(f"{name} = {mark}{text}", f"{name} = {other}{text}", mark, other)

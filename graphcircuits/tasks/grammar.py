@@ -23,12 +23,10 @@ look looked,use used,want wanted,turn turned,talk talked,open opened,stop stoppe
 """)
 
 
-@task(
-    description="The verb agrees in number with its subject, not with the noun beside it; "
-    "corrupted: the subject in the other number",
-    reference="Linzen et al. 2016 (arXiv:1611.01368); Finlayson et al. 2021 (arXiv:2106.06087)",
-)
+@task("Linzen et al. 2016 (arXiv:1611.01368); Finlayson et al. 2021 (arXiv:2106.06087)")
 def agreement(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The verb agrees in number with its subject, not with the noun beside it; corrupted: the
+    subject in the other number."""
     noun = rng.choice(NOUNS)
     rest = f" {rng.choice(_BESIDE)} the {rng.choice(PLACES)}"
     forms = [f"The {noun}s{rest}", f"The {noun}{rest}"]
@@ -38,22 +36,18 @@ def agreement(vocabulary: WholeWords, rng: Random) -> TextPair:
     return TextPair(forms[1], forms[0], one, many)
 
 
-@task(
-    description="The plural of a noun, after an example; corrupted: another noun",
-    reference="Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)",
-)
+@task("Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)")
 def plurals(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The plural of a noun, after an example; corrupted: another noun."""
     nouns = [x[:-1] for x in vocabulary.words("plurals", [f"{noun}s" for noun in NOUNS])]
     shown, noun, other = rng.sample(nouns, 3)
     start = f"one {shown}, two {shown}s; one"
     return TextPair(f"{start} {noun}, two", f"{start} {other}, two", f" {noun}s", f" {other}s")
 
 
-@task(
-    description="The past tense of a verb, after an example; corrupted: another verb",
-    reference="Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)",
-)
+@task("Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)")
 def past_tense(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The past tense of a verb, after an example; corrupted: another verb."""
     verbs = vocabulary.pairs("past tenses", _TENSES)
     shown, verb, other = rng.sample(verbs, 3)
     start = "Today they {}, yesterday they {}. Today they".format(*shown)
@@ -65,11 +59,9 @@ def past_tense(vocabulary: WholeWords, rng: Random) -> TextPair:
     )
 
 
-@task(
-    description="A word with a capital letter, after two examples; corrupted: another word",
-    reference="Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)",
-)
+@task("Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)")
 def capitalize(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """A word with a capital letter, after two examples; corrupted: another word."""
     titles = [word.title() for word in NOUNS + PLACES]
     words = rng.sample(vocabulary.words("capitalized nouns", titles, 4), 4)
     first, second, noun, other = (word.lower() for word in words)

@@ -82,28 +82,24 @@ def _ask_of_country(
     )
 
 
-@task(
-    description="The capital of a country; corrupted: another country",
-    reference="Hanna, Pezzelle and Belinkov 2024, Have Faith in Faithfulness (arXiv:2403.17806)",
-)
+@task("Hanna, Pezzelle and Belinkov 2024, Have Faith in Faithfulness (arXiv:2403.17806)")
 def capitals(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The capital of a country; corrupted: another country."""
     return _ask_of_country(rng, vocabulary.pairs("capitals", _CAPITALS), _CAPITAL_OF)
 
 
 @task(
-    description="The language of a country; corrupted: a country with another one",
-    reference="Hernandez et al. 2023, Linearity of Relation Decoding in Transformer Language "
-    "Models (arXiv:2308.09124)",
+    "Hernandez et al. 2023, Linearity of Relation Decoding in Transformer Language "
+    "Models (arXiv:2308.09124)"
 )
 def languages(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The language of a country; corrupted: a country with another one."""
     return _ask_of_country(rng, vocabulary.pairs("languages", _LANGUAGES), _SPEAK)
 
 
-@task(
-    description="The kind of a thing; corrupted: a thing of another kind",
-    reference="Hanna, Pezzelle and Belinkov 2024, Have Faith in Faithfulness (arXiv:2403.17806)",
-)
+@task("Hanna, Pezzelle and Belinkov 2024, Have Faith in Faithfulness (arXiv:2403.17806)")
 def hypernyms(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The kind of a thing; corrupted: a thing of another kind."""
     kinds = vocabulary.words("kinds of things", [x for x in _KINDS if x not in _MASSES])
     masses = vocabulary.words("kinds of masses", _MASSES, 2)
     # One of the two sorts alone: the article would give the kind away.
@@ -119,11 +115,9 @@ def _sentence(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-@task(
-    description="The opposite of a word, after an example; corrupted: another word",
-    reference="Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)",
-)
+@task("Todd et al. 2023, Function Vectors in Large Language Models (arXiv:2310.15213)")
 def antonyms(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The opposite of a word, after an example; corrupted: another word."""
     words = vocabulary.pairs("antonyms", _ANTONYMS)
     shown, word, other = rng.sample(words, 3)
     template = rng.choice(_SAID)

@@ -52,12 +52,9 @@ def _endings(vocabulary: WholeWords) -> dict[int, list[str]]:
     raise TooFewWords("it needs the last two digits of a year, or each of them, as one token")
 
 
-@task(
-    description="A year after the one named, not before; corrupted: the first year ends in 01",
-    reference="Hanna, Liu and Variengien 2023, How does GPT-2 compute greater-than? "
-    "(arXiv:2305.00586)",
-)
+@task("Hanna, Liu and Variengien 2023, How does GPT-2 compute greater-than? (arXiv:2305.00586)")
 def greater_than(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """A year after the one named, not before; corrupted: the first year ends in 01."""
     endings = _endings(vocabulary)
     century = rng.choice(list(endings))
     ends = endings[century]
@@ -66,19 +63,16 @@ def greater_than(vocabulary: WholeWords, rng: Random) -> TextPair:
     start = f"The {rng.choice(_LASTING)} lasted from the year {century}"
     end = f" to the year {century}"
     return TextPair(
-        f"{start}{year}{end}",
-        f"{start}01{end}",
-        rng.choice(ends[i + 1 :]),
-        rng.choice(ends[:i]),
+        f"{start}{year}{end}", f"{start}01{end}", rng.choice(ends[i + 1 :]), rng.choice(ends[:i])
     )
 
 
 @task(
-    description="The sum of two digits, after two examples; corrupted: another second term",
-    reference="Stolfo, Belinkov and Sachan 2023, A Mechanistic Interpretation of Arithmetic "
-    "Reasoning in Language Models (arXiv:2305.15054)",
+    "Stolfo, Belinkov and Sachan 2023, A Mechanistic Interpretation of Arithmetic "
+    "Reasoning in Language Models (arXiv:2305.15054)"
 )
 def arithmetic(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The sum of two digits, after two examples; corrupted: another second term."""
     if not all(vocabulary.one(digit, behind="1+1=") for digit in "0123456789"):
         raise TooFewWords("it needs the ten digits as one token each behind an equals sign")
     # Sums below ten, so that the answer is one digit.
@@ -95,13 +89,9 @@ def arithmetic(vocabulary: WholeWords, rng: Random) -> TextPair:
     )
 
 
-@task(
-    description="The next day, month, number or letter of a sequence; corrupted: it starts "
-    "elsewhere",
-    reference="Gould et al. 2023, Successor Heads (arXiv:2312.09230); Lan et al. 2023 "
-    "(arXiv:2311.04131)",
-)
+@task("Gould et al. 2023, Successor Heads (arXiv:2312.09230); Lan et al. 2023 (arXiv:2311.04131)")
 def successor(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The next day, month, number or letter of a sequence; corrupted: it starts elsewhere."""
     kind = rng.choice(list(_SEQUENCES))
     items, length = _SEQUENCES[kind], rng.choice((3, 4))
     start, other = rng.sample(range(len(items) - length), 2)

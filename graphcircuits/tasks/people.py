@@ -42,12 +42,10 @@ def _by_gender(vocabulary: WholeWords, rng: Random) -> tuple[list[str], list[str
     return (women, men, True) if female else (men, women, False)
 
 
-@task(
-    description="The name that was said once receives the thing, not the one that gives it; "
-    "corrupted: a third name gives",
-    reference="Wang et al. 2022, Interpretability in the Wild (arXiv:2211.00593)",
-)
+@task("Wang et al. 2022, Interpretability in the Wild (arXiv:2211.00593)")
 def ioi(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The name that was said once receives the thing, not the one that gives it; corrupted: a third
+    name gives."""
     indirect, subject, third = rng.sample(_names(vocabulary), 3)
     first, second = rng.sample([indirect, subject], 2)
     words = {"a": first, "b": second, "place": rng.choice(PLACES), "thing": rng.choice(THINGS)}
@@ -61,11 +59,11 @@ def ioi(vocabulary: WholeWords, rng: Random) -> TextPair:
 
 
 @task(
-    description="The pronoun that goes with a name; corrupted: a name of the other gender",
-    reference="Mathwin et al. 2023, Identifying a Preliminary Circuit for Predicting Gendered "
-    "Pronouns in GPT-2 Small",
+    "Mathwin et al. 2023, Identifying a Preliminary Circuit for Predicting Gendered "
+    "Pronouns in GPT-2 Small"
 )
 def pronouns(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """The pronoun that goes with a name; corrupted: a name of the other gender."""
     same, other, female = _by_gender(vocabulary, rng)
     template = rng.choice(_PRAISE)
     return TextPair(
@@ -75,12 +73,10 @@ def pronouns(vocabulary: WholeWords, rng: Random) -> TextPair:
     )
 
 
-@task(
-    description="A reflexive agrees with the nearer name, not with the first; corrupted: both "
-    "names of one gender",
-    reference="Warstadt et al. 2020, BLiMP (arXiv:1912.00582), anaphor gender agreement",
-)
+@task("Warstadt et al. 2020, BLiMP (arXiv:1912.00582), anaphor gender agreement")
 def reflexives(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """A reflexive agrees with the nearer name, not with the first; corrupted: both names of one
+    gender."""
     same, other, female = _by_gender(vocabulary, rng)
     start = f"{rng.choice(other)} {rng.choice(_SAYING)} that"
     deed = rng.choice(_DOING)
@@ -92,11 +88,10 @@ def reflexives(vocabulary: WholeWords, rng: Random) -> TextPair:
 
 
 @task(
-    description="Which of two persons has the thing; corrupted: asks for the other thing",
-    reference="Feng and Steinhardt 2023, How do Language Models Bind Entities in Context? "
-    "(arXiv:2310.17191)",
+    "Feng and Steinhardt 2023, How do Language Models Bind Entities in Context? (arXiv:2310.17191)"
 )
 def binding(vocabulary: WholeWords, rng: Random) -> TextPair:
+    """Which of two persons has the thing; corrupted: asks for the other thing."""
     names = rng.sample(_names(vocabulary), 2)
     things = rng.sample(vocabulary.words("things", THINGS), 2)
     story = " ".join(f"{name} has the {x}." for name, x in zip(names, things, strict=True))

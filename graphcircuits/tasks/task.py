@@ -202,12 +202,11 @@ class Task:
         return str(self.write(WholeWords(), Random(self.name)))
 
 
-def task(
-    *, description: str, reference: str
-) -> Callable[[Callable[[WholeWords, Random], TextPair]], Task]:
-    """Make the function that writes a pair a task of its name; the texts are those of `Task`."""
+def task(reference: str) -> Callable[[Callable[[WholeWords, Random], TextPair]], Task]:
+    """Make the function that writes a pair a task of its name, which its docstring describes."""
 
     def make(write: Callable[[WholeWords, Random], TextPair]) -> Task:
+        description = " ".join(str(write.__doc__).split()).removesuffix(".")
         return Task(write.__name__.replace("_", "-"), description, reference, write)
 
     return make

@@ -277,10 +277,7 @@ def _packed(examples: Sequence[Example]) -> tuple[dict[str, Tensor], dict[str, A
 
 
 def _unpacked(
-    source: Source,
-    tensors: Mapping[str, Tensor],
-    words: Mapping[str, Any],
-    shared: _InCommon,
+    source: Source, tensors: Mapping[str, Tensor], words: Mapping[str, Any], shared: _InCommon
 ) -> list[Example]:
     """What `_packed` was given."""
     subject = shared.subject(source)
@@ -301,11 +298,7 @@ def _unpacked(
 
 
 def _path(
-    folder: Path,
-    sources: Sequence[Source],
-    config: TrainConfig,
-    times: Sequence[int],
-    judged: bool,
+    folder: Path, sources: Sequence[Source], config: TrainConfig, times: Sequence[int], judged: bool
 ) -> Path:
     """Where in a folder these readings lie, if this code made them."""
     predictor = config.predictor

@@ -102,7 +102,12 @@ def sweep(
     folder = out or Path(f"sweep-{Path(config).stem}")
     plan = plan_sweep(settings, precision=precision)
     if plan.left_out:
-        say(f"left out, no subject to learn from: {', '.join(plan.left_out)}", err=True)
+        ids = ", ".join(plan.left_out)
+        say(
+            f"left out, no {settings.fleet} subject to learn from: {ids}; what `graphcircuits "
+            "build` made of them is taken from the folder that the sweep's file names as subjects",
+            err=True,
+        )
     command = ["python", "-m", "lab.paper", "sweep", config]
     command += [] if precision == "float32" else ["--precision", precision]
     store = SweepStore(folder, shlex.join(command))

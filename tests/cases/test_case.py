@@ -147,9 +147,9 @@ def test_what_is_no_program_is_refused():
         own_case(program=lambda: rasp.tokens)
 
 
-@pytest.mark.parametrize("id", ["ib-3", "new-thing", "tb-", "rnd-1", "mt-0"])
+@pytest.mark.parametrize("id", ["ib-3", "new-thing", "tb-", "rnd-1", "mt-0", "plm-3"])
 def test_an_own_case_claims_no_id_of_the_corpus(id: str):
-    starts = "ib-, tb-, new-, rnd-, mt-"
+    starts = "ib-, tb-, new-, rnd-, mt-, plm-"
     message = f"the id '{id}' is like those of the corpus, which begin with {starts}; give a"
     with pytest.raises(ValueError, match=message):
         own_case(id=id)

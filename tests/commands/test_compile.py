@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from graphcircuits.cases import load_case
 from tests.shell import Command, refused
+from tests.viewer.reading import data_of
 
 ONE = "from graphcircuits import rasp\ndoubled = rasp.Map(lambda x: 2 * x, rasp.tokens)\n"
 TWO = ONE + "more = doubled + 1\n"
@@ -34,6 +36,25 @@ def test_a_case_is_a_case_and_a_path_is_a_path(command: Command, tmp_path: Path)
     # No case of that name: then a file without a suffix will do.
     (tmp_path / "ib-3000").write_text(ONE)
     assert command("compile", "ib-3000", *OWN).out.startswith("doubled (ib-3000)\n")
+
+
+def test_what_each_component_does(command: Command, tmp_path: Path) -> None:
+    ended = command("compile", "ib-3", "--html", "a.html")
+    assert ended.code == 0, ended.err
+    lines = ended.out.partition("what each component does:\n")[2].splitlines()
+    assert lines[:2] == [
+        "  m0 (map): computes `is_x_3` from the token "
+        "('a' gives 0, 'b' gives 0, 'c' gives 0, 'x' gives 1)",
+        "  a1.h0 (uniform): averages `is_x_3` over all positions up to here (`frac_prevs_1`)",
+    ]
+    told = {name: role.text for name, role in load_case("ib-3").roles.items()}
+    assert data_of((tmp_path / "a.html").read_text())["component_roles"] == told
+    record = json.loads(command("compile", "ib-3", "--json").out)
+    assert {name: one["text"] for name, one in record["roles"].items()} == told
+    assert [one["kind"] for one in record["roles"].values()] == ["map", "uniform"]
+    # Of a task it compiles the program alone.
+    task = json.loads(command("compile", "mt-7@ib-13", "--json").out)
+    assert list(task["roles"]) == [one["component"] for one in task["components"]]
 
 
 @pytest.mark.parametrize("id", ["IB-3", "ib3", "ib_3", "Ib 3", "Prefix-Fraction-X"])

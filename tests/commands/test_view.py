@@ -40,6 +40,7 @@ def test_a_page_beside_the_result(command: Command, tmp_path: Path) -> None:
     assert torch.equal(floats(data["results"][0]["scores"]), result.scores)
     assert data["results"][0]["name"] == "ib-3, eap"
     assert data["truth"] is None
+    assert data["component_roles"] == {}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.json"]
 
 
@@ -62,6 +63,7 @@ def test_results_beside_the_circuit_of_a_case(command: Command, tmp_path: Path) 
     assert data["truth"]["name"] == "the circuit of ib-3"
     assert torch.equal(bits(data["truth"]["edges"], 110), truth.mask)
     assert data["component_notes"] == case.variables
+    assert data["component_roles"] == {name: role.text for name, role in case.roles.items()}
     assert data["component_notes"].keys() <= truth.components
 
 

@@ -46,9 +46,10 @@ def test_selections() -> None:
 
 
 def test_a_word_means_the_subjects_of_its_split_that_ship_in_a_fleet() -> None:
-    for word, split, count in (("test", "test", 16), ("interpbench-pool", "paper-pool", 26)):
+    large = {"ib-97", "ib-113"}
+    for word, split, count in (("test", "test", 16), ("interpbench-pool", "paper-pool", 24)):
         found, left_out = select_subjects(word, "public")
-        assert sorted(found) == sorted(f"{id}.public.plain.0" for id in case_ids(split=split))
+        assert set(found) == {f"{id}.public.plain.0" for id in {*case_ids(split=split)} - large}
         assert (len(found), left_out) == (count, [])
 
 

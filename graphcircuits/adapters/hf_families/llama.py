@@ -7,7 +7,7 @@ a window, and Gemma's scales and caps.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -34,16 +34,13 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 # Our norms -> theirs, by where they stand.
 _BEFORE = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-_AFTER = {
-    "attn_out_norm": "post_attention_layernorm",
-    "mlp_out_norm": "post_feedforward_layernorm",
-}
+_AFTER = {"attn_out_norm": "post_attention_layernorm", "mlp_out_norm": "post_feedforward_layernorm"}
 _BOTH = _AFTER | {"attn_norm": "input_layernorm", "mlp_norm": "pre_feedforward_layernorm"}
 _NORMS = {"before": _BEFORE, "after": _AFTER, "both": _BOTH}
 _MLP = {"W_in": "up_proj", "W_gate": "gate_proj", "W_out": "down_proj"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Kin:
     """Where a model type differs from Llama."""
 
@@ -51,6 +48,7 @@ class Kin:
     """Its name in errors."""
     config: str
     """Its class of configurations in `transformers`."""
+    _: KW_ONLY
     norm_places: Literal["before", "after", "both"] = "before"
     qk_norm: Literal["none", "head", "joint"] = "none"
     biases: Literal["never", "option", "qkv"] = "never"
@@ -238,37 +236,25 @@ _CAUSAL = {"use_bidirectional_attention": (None, False)}
 LLAMA_KIN = {
     name: _family(kin)
     for name, kin in {
-        "llama": Kin(
-            title="Llama", config="LlamaConfig", biases="option", only={"mlp_bias": (False, None)}
-        ),
-        "mistral": Kin(
-            title="Mistral", config="MistralConfig", layer_types=_all_sliding, only=_NO_BIAS
-        ),
+        "llama": Kin("Llama", "LlamaConfig", biases="option", only={"mlp_bias": (False, None)}),
+        "mistral": Kin("Mistral", "MistralConfig", layer_types=_all_sliding, only=_NO_BIAS),
         "qwen2": Kin(
-            title="Qwen 2",
-            config="Qwen2Config",
-            biases="qkv",
-            layer_types=_upper_sliding,
-            free_heads=False,
+            "Qwen 2", "Qwen2Config", biases="qkv", layer_types=_upper_sliding, free_heads=False
         ),
         "qwen3": Kin(
-            title="Qwen 3",
-            config="Qwen3Config",
-            qk_norm="head",
-            biases="option",
-            layer_types=_upper_sliding,
+            "Qwen 3", "Qwen3Config", qk_norm="head", biases="option", layer_types=_upper_sliding
         ),
         "gemma2": Kin(
-            title="Gemma 2",
-            config="Gemma2Config",
+            "Gemma 2",
+            "Gemma2Config",
             norm_places="both",
             layer_types=_alternating,
             scaled=True,
             only=_NO_BIAS | _CAUSAL,
         ),
         "gemma3_text": Kin(
-            title="Gemma 3",
-            config="Gemma3TextConfig",
+            "Gemma 3",
+            "Gemma3TextConfig",
             norm_places="both",
             qk_norm="head",
             layer_types=_every_sixth_full,
@@ -278,8 +264,8 @@ LLAMA_KIN = {
             only=_NO_BIAS | _CAUSAL | {"attn_logit_softcapping": (None,)},
         ),
         "olmo2": Kin(
-            title="OLMo 2",
-            config="Olmo2Config",
+            "OLMo 2",
+            "Olmo2Config",
             norm_places="after",
             qk_norm="joint",
             free_heads=False,

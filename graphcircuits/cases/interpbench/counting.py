@@ -1,13 +1,6 @@
 """InterpBench's cases whose heads count: selector widths, then elementwise functions of them."""
 
-from graphcircuits.cases.idioms import (
-    ABC,
-    TO_29,
-    histogram,
-    ib_recipe,
-    length_of,
-    zero,
-)
+from graphcircuits.cases.idioms import ABC, TO_29, histogram, ib_recipe, length_of, zero
 from graphcircuits.rasp import (
     Comparison,
     Map,

@@ -259,11 +259,7 @@ MAPS = (
     ),
     token_map("ib-121", "asin", "Arc sine.", math.asin, TENTHS),
     token_map(
-        "ib-122",
-        "divisible-by-3",
-        "1 if divisible by 3 else 0.",
-        lambda x: int(x % 3 == 0),
-        TO_29,
+        "ib-122", "divisible-by-3", "1 if divisible by 3 else 0.", lambda x: int(x % 3 == 0), TO_29
     ),
     token_map("ib-123", "acos", "Arc cosine.", math.acos, TENTHS),
 )

@@ -260,8 +260,7 @@ def _some_readers(
 
 
 def _products(
-    writers: Writers,
-    gradients: Float[Tensor, "reader run context d_model"],
+    writers: Writers, gradients: Float[Tensor, "reader run context d_model"]
 ) -> Float[Tensor, "context writer product reader run"]:
     """All products at all contexts. Writers come first: so the multiplication is fastest."""
     by_writer, by_reader = writers.flatten(0, 1), gradients.flatten(0, 1)

@@ -28,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from graphcircuits.predictor.block import Branch, check_sizes, feed_forward, linear
-from graphcircuits.predictor.paper.transform import Neighbourhoods
+from graphcircuits.predictor.paper.transform import Neighbourhoods, NodeStates
 
 Attention = Literal["softmax", "factorized"]
 
@@ -327,9 +327,7 @@ class PredecessorAttention(nn.Module):
             projection = orthogonal_features(random_features, width // heads, generator)
         self.register_buffer("projection", projection)
 
-    def forward(
-        self, h: Float[Tensor, "*context node width"], n: Neighbourhoods
-    ) -> Float[Tensor, "*context node width"]:
+    def forward(self, h: NodeStates, n: Neighbourhoods) -> NodeStates:
         q, k, v = (
             rearrange(
                 part(h).reshape(-1, *h.shape[-2:]),
@@ -401,11 +399,8 @@ class Dagformer(nn.Module):
             self.feed_forwards.append(Branch(width, feed, dropout))
 
     def forward(
-        self,
-        h: Float[Tensor, "*context node width"],
-        n: Neighbourhoods,
-        noise: torch.Generator | None = None,
-    ) -> Float[Tensor, "*context node width"]:
+        self, h: NodeStates, n: Neighbourhoods, noise: torch.Generator | None = None
+    ) -> NodeStates:
         """`noise` draws what dropout drops, in training only."""
         for attention, feed in zip(self.attentions, self.feed_forwards, strict=True):
             h = feed(attention(h, n, noise=noise), noise=noise)

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from graphcircuits.predictor.block import Branch, check_sizes, feed_forward, linear
-from graphcircuits.predictor.paper.transform import Neighbourhoods
+from graphcircuits.predictor.paper.transform import Neighbourhoods, NodeStates
 
 AT_ONCE, GPU_AT_ONCE = 2**12, 2**19
 """Nodes of a large graph that are computed at once where no gradient is wanted: fewer, and calls
@@ -28,7 +28,7 @@ take the time; more, and their states leave the caches."""
 AGGREGATIONS = ("sum", "mean")
 
 
-def piece_size(h: Float[Tensor, "*context node width"]) -> int:
+def piece_size(h: NodeStates) -> int:
     """How many nodes to compute at once; 0 for all of them, as in small graphs."""
     size = GPU_AT_ONCE if h.is_cuda else AT_ONCE
     return 0 if torch.is_grad_enabled() or h.shape[-2] <= size else size
@@ -59,9 +59,7 @@ class DirectedGraphConv(nn.Module):
         self.outgoing = linear(width, width, generator, bias=False)
         self.root = linear(width, width, generator)
 
-    def forward(
-        self, h: Float[Tensor, "*context node width"], n: "Neighbourhoods | Piece"
-    ) -> Float[Tensor, "*context node width"]:
+    def forward(self, h: NodeStates, n: "Neighbourhoods | Piece") -> NodeStates:
         if isinstance(n, Piece):
             return n.add_messages(self.root(h))
         before, after = self.messages(*n.sums(h), n.degrees)
@@ -96,9 +94,7 @@ class Piece:
 
 
 class _ActivatedConv(DirectedGraphConv):
-    def forward(
-        self, h: Float[Tensor, "*context node width"], n: Neighbourhoods | Piece
-    ) -> Float[Tensor, "*context node width"]:
+    def forward(self, h: NodeStates, n: Neighbourhoods | Piece) -> NodeStates:
         return nn.functional.silu(super().forward(h, n), inplace=not torch.is_grad_enabled())
 
 
@@ -131,11 +127,8 @@ class DirGNN(nn.Module):
             self.feed_forwards.append(Branch(width, feed, dropout))
 
     def forward(
-        self,
-        h: Float[Tensor, "*context node width"],
-        n: Neighbourhoods,
-        noise: torch.Generator | None = None,
-    ) -> Float[Tensor, "*context node width"]:
+        self, h: NodeStates, n: Neighbourhoods, noise: torch.Generator | None = None
+    ) -> NodeStates:
         """`noise` draws what dropout drops, in training only."""
         if h.ndim == 2 and n.order is None and not self.training and (size := piece_size(h)):
             return self._in_pieces(h, n, size)

@@ -44,11 +44,7 @@ class DeepSets(nn.Module):
     """One state per edge from its states in all contexts, whatever their order."""
 
     def __init__(
-        self,
-        width: int,
-        *,
-        hidden: int | None = None,
-        generator: torch.Generator | None = None,
+        self, width: int, *, hidden: int | None = None, generator: torch.Generator | None = None
     ) -> None:
         """`hidden` is the width inside the sets, by default `width`. Without a generator the seed
         is 0."""

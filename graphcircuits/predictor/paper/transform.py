@@ -32,6 +32,7 @@ from graphcircuits.graph import ComponentGraph
 
 Transformation = Literal["line", "incidence"]
 Connectivity = Literal["observed", "none", "complete"]
+NodeStates = Float[Tensor, "*context node width"]
 
 TRANSFORMATIONS: tuple[Transformation, ...] = ("line", "incidence")
 CONNECTIVITIES: tuple[Connectivity, ...] = ("observed", "none", "complete")
@@ -151,7 +152,7 @@ class Neighbourhoods:
         """Whether sums over neighbours of these states go by `matrices`."""
         return h.is_cuda and (self.n_groups + 1) * self.n_nodes <= DENSE
 
-    def sums(self, h: Float[Tensor, "*context node width"]) -> tuple[Tensor, Tensor]:
+    def sums(self, h: NodeStates) -> tuple[Tensor, Tensor]:
         """At every node the sum of `h` over its predecessors, and over its successors."""
         return sum_over_predecessors(h, self), sum_over_successors(h, self)
 
@@ -310,9 +311,7 @@ def _order(ends: Endpoints, transformation: Transformation) -> Int[Tensor, " nod
     return torch.cat([writers, readers, edges]).argsort(stable=True)
 
 
-def sum_over_predecessors(
-    h: Float[Tensor, "*context node width"], n: Neighbourhoods
-) -> Float[Tensor, "*context node width"]:
+def sum_over_predecessors(h: NodeStates, n: Neighbourhoods) -> NodeStates:
     """At every node the sum of `h` over its predecessors, in linear time."""
     n.check(h)
     if n.order is not None:
@@ -325,9 +324,7 @@ def sum_over_predecessors(
     return sums.index_select(-2, n.reading)
 
 
-def sum_over_successors(
-    h: Float[Tensor, "*context node width"], n: Neighbourhoods
-) -> Float[Tensor, "*context node width"]:
+def sum_over_successors(h: NodeStates, n: Neighbourhoods) -> NodeStates:
     """At every node the sum of `h` over the nodes it precedes: the transpose of the above."""
     n.check(h)
     if n.order is not None:
@@ -340,10 +337,8 @@ def sum_over_successors(
 
 
 def _sum_of_earlier(
-    h: Float[Tensor, "*context node width"],
-    order: Int[Tensor, " node"],
-    lengths: tuple[int, ...],
-) -> Float[Tensor, "*context node width"]:
+    h: NodeStates, order: Int[Tensor, " node"], lengths: tuple[int, ...]
+) -> NodeStates:
     """The sum over all nodes of the same DAG that stand before each one in the order."""
     before = []
     for dag in h.index_select(-2, order).split(lengths or (len(order),), dim=-2):

@@ -100,7 +100,7 @@ UNSHIPPED = {"tb-count-less-freq", "tb-test-at-least-two-equal"}
 
 def test_all_of_the_pool_and_all_held_out_cases() -> None:
     plan = plan_sweep(small(cases="all", held_out="all", folds=[0, 1, 2, 3, 4]))
-    assert len(plan.pool) == 103
+    assert len(plan.pool) == 102
     assert set(plan.left_out) == {
         "new-total-inversions-even",
         "new-frequency-of-frequency",
@@ -110,6 +110,7 @@ def test_all_of_the_pool_and_all_held_out_cases() -> None:
         "new-count-distinct",
         "new-first-repeat-index",
         "tb-sort-unique",
+        "new-largest-sorted-gap",
         *UNSHIPPED,
     }
     assert len(plan.tests) == 32

@@ -106,6 +106,17 @@ def test_the_plan_is_listed_and_nothing_is_made(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.toml"]
 
 
+def test_cases_without_a_subject_are_named(command: Command, config: str, tmp_path: Path) -> None:
+    given = 'fleet = "public"\n' + SMALL.replace('"ib-53"', '"ib-97"')
+    (tmp_path / config).write_text(given)
+    done = command("sweep", config, "--dry-run")
+    assert (done.code, done.err) == (
+        0,
+        "left out, no public subject to learn from: ib-97; what `graphcircuits build` made of them "
+        "is taken from the folder that the sweep's file names as subjects\n",
+    )
+
+
 def test_a_sweep_from_end_to_end(
     command: Command, config: str, tmp_path: Path, trainer: Trainer
 ) -> None:
