@@ -145,7 +145,7 @@ for row in tuned.rows():
 # Hardly, on these three: one knob less to defend.
 #
 # `report.markdown()` is the table with time and memory, `report.write("folder")` has it as
-# Markdown, CSV and LaTeX, and `out="folder"` keeps runs of the package's methods, so that a second
+# Markdown and CSV, and `out="folder"` keeps runs of the package's methods, so that a second
 # bench only runs yours.
 #
 # Two things to hold on to before you believe a number: choose on cases of the pool (`cases="pool"`)

@@ -276,7 +276,7 @@ def test_bench(command: Command, tmp_path: Path) -> None:
     runs = [tmp_path / "docs" / "table-cases.csv", tmp_path / "out" / "cases.csv"]
     assert len({path.read_text() for path in runs}) == 1
     assert f"Made with `graphcircuits {' '.join(given)} --markdown" in table
-    for name in ("table.csv", "table.tex", "cases.csv", "boxplot.svg"):
+    for name in ("table.csv", "cases.csv", "boxplot.svg"):
         assert (tmp_path / "out" / name).is_file()
         assert f"wrote {tmp_path / 'out' / name}" in ended.out
     record = json.loads(command(*given, "--json").out)

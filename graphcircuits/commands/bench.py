@@ -252,10 +252,10 @@ def _show(report: "Report") -> None:
         say(f"labels worked out, their published lists not being at hand: {names}")
     rows = report.rows()
     columns = figures.header(rows)
-    shown = [figures.cells(row, plus_minus="±") for row in rows]
+    shown = [figures.cells(row) for row in rows]
     print_table(list(columns), shown, numbers=len(columns) - 1)
     for other in report.other_labels():
         say("")
         say(f"AUROC ({other.config.labels} labels, {other.config.level} level)")
-        cut = [figures.cells(row, plus_minus="±")[:6] for row in other.rows()]
+        cut = [figures.cells(row)[:6] for row in other.rows()]
         print_table(list(figures.HEADER[:6]), cut, numbers=5)

@@ -1,4 +1,4 @@
-"""The rows of a bench as people read them: cells, CSV, LaTeX, and a box plot.
+"""The rows of a bench as people read them: cells, CSV, and a box plot.
 
 They have quantiles of AUROC where circuits are known, and of `log_area` where they are not: two
 kinds of table.
@@ -12,7 +12,7 @@ import numpy as np
 
 from graphcircuits.drawing.curves import KEEP
 from graphcircuits.drawing.library import STYLE, need_library, plain
-from graphcircuits.evaluation.text_tables import csv_text, latex_table, markdown_table, with_spread
+from graphcircuits.evaluation.text_tables import csv_text, markdown_table, with_spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -116,7 +116,7 @@ def header(rows: Sequence[Row]) -> tuple[str, ...]:
     return AREA_HEADER if rows and rows[0].auprc is None else HEADER
 
 
-def cells(row: Row, *, plus_minus: str = " ± ") -> list[str]:
+def cells(row: Row) -> list[str]:
     """The cells of a row under its header."""
     summary = row.summary
     if row.auprc is None or row.precision is None:
@@ -126,7 +126,7 @@ def cells(row: Row, *, plus_minus: str = " ± ") -> list[str]:
     areas = [f"{row.cpr:.3f}", f"{row.cmd:.3f}"]
     return [
         row.method,
-        *with_spread(summary.quantiles, summary.spread, plus_minus),
+        *with_spread(summary.quantiles, summary.spread),
         *(f"{value:.3f}" for value in before),
         f"{row.needed:,.1f}",
         *areas,
@@ -165,12 +165,6 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 def _blank(value: object) -> object:
     return "" if value is None else value
-
-
-def to_latex(rows: Sequence[Row], *, title: str) -> str:
-    """A table with the rules of `booktabs`; the title is its caption."""
-    blocks = [("", [cells(row, plus_minus="±") for row in rows])]
-    return latex_table(header(rows), blocks, caption=title)
 
 
 # The box plot

@@ -318,12 +318,11 @@ class Report:
     # Files
 
     def write(self, out: str | Path) -> dict[str, Path]:
-        """Write table.md, table.csv, table.tex and cases.csv; the paths by name."""
+        """Write table.md, table.csv and cases.csv; the paths by name."""
         out, rows = Path(out), self.rows()
         texts = {
             "table.md": self.markdown(),
             "table.csv": figures.to_csv(rows),
-            "table.tex": figures.to_latex(rows, title=self.title),
             "cases.csv": self.case_csv(),
         }
         for name, text in texts.items():

@@ -27,7 +27,7 @@ from graphcircuits.cases.case import DEFAULT_LABELS, LABELINGS
 from graphcircuits.compare.selection import Unit
 from graphcircuits.evaluation.auroc import LEVELS
 from graphcircuits.evaluation.text_tables import markdown_table
-from lab.paper.intervals import Interval, Means, bootstrap
+from lab.intervals import Interval, Means, bootstrap
 
 NEEDED = "edges_for_0.9"
 ALONE, SHARED = "one of a kind", "shared"

@@ -32,7 +32,7 @@ from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.methods import BeyondTraining
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
-from lab.paper.intervals import bootstrap
+from lab.intervals import bootstrap
 
 PAIRS, FRESH = 32, 64
 IDLE = 0.001

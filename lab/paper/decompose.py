@@ -20,8 +20,8 @@ from statistics import fmean
 from graphcircuits.cases import case_ids, load_case
 from graphcircuits.cases.relations import pool_cases
 from graphcircuits.evaluation.text_tables import markdown_table
+from lab.intervals import ByCase, Interval, bootstrap, difference_of_medians, signed
 from lab.paper.findings import PUBLISHED_MEDIANS
-from lab.paper.intervals import ByCase, Interval, bootstrap, difference_of_medians, signed
 from lab.paper.published import short_words
 from lab.paper.sweep_figures import HIGHLIGHT
 from lab.paper.sweeps import SweepResult

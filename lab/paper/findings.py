@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float
 
 from graphcircuits.evaluation.text_tables import markdown_table
-from lab.paper.intervals import (
+from lab.intervals import (
     ByCase,
     Interval,
     Means,

@@ -25,6 +25,7 @@ from pathlib import Path
 from graphcircuits.cases.case import LABELINGS
 from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.io.files import write_atomic
+from lab.intervals import signed
 from lab.paper.boxes import SUFFIXES
 from lab.paper.decompose import (
     Contrast,
@@ -36,7 +37,6 @@ from lab.paper.decompose import (
     main_contrasts,
 )
 from lab.paper.findings import PUBLISHED_MEDIANS, ClaimCheck, findings, learner_table
-from lab.paper.intervals import signed
 from lab.paper.published import N_CASES, N_SEEDS, PUBLISHED_TITLE, short_words
 from lab.paper.sweep_costs import Record, cost_markdown, formula_markdown, read_costs
 from lab.paper.sweep_figures import (

@@ -16,14 +16,10 @@ from pathlib import Path
 from statistics import fmean
 
 from graphcircuits.compare.figures import Summary
-from graphcircuits.evaluation.text_tables import (
-    Block,
-    latex_table,
-    markdown_table,
-    with_spread,
-)
+from graphcircuits.evaluation.text_tables import markdown_table, with_spread
+from lab.intervals import signed
 from lab.paper.boxes import Box, Slot, SlotGroup, draw_boxes
-from lab.paper.intervals import signed
+from lab.paper.latex import Block, latex_table
 from lab.paper.published import (
     BASELINES,
     BY_CONFIGURATION,

@@ -18,7 +18,6 @@ from graphcircuits.compare.figures import (
     row_figure,
     summarize,
     to_csv,
-    to_latex,
 )
 from graphcircuits.drawing.library import save_figure
 
@@ -55,7 +54,7 @@ def test_cells() -> None:
     ]
     assert len(cells(row(spread=False))) == len(HEADER)
     assert len(cells(row(spread=False, truth=False))) == len(AREA_HEADER)
-    assert cells(row(spread=True), plus_minus="+-")[1] == "0.100+-0.010"
+    assert cells(row(spread=True))[1] == "0.100 ± 0.010"
     assert cells(row(spread=True, peak=None))[-1] == ""
 
 
@@ -64,14 +63,6 @@ def test_csv() -> None:
     assert (float(line["max"]), float(line["q3_std"])) == (0.51234, 0.04)
     assert (line["precision_at_size"], line["edges_for_0.9"]) == ("0.25", "1234.56")
     assert (line["log_area"], line["cpr"], line["cmd"]) == ("0.0625", "0.875", "0.125")
-
-
-def test_latex() -> None:
-    text = to_latex([row(spread=True)], title="100 % & more")
-    assert r"    eap\_x & 0.100$\pm$0.010 & " in text
-    assert r"\caption{100 \% \& more}" in text
-    body = [line for line in text.splitlines() if "&" in line and "caption" not in line]
-    assert {line.count(" & ") for line in body} == {len(HEADER) - 1}
 
 
 @pytest.mark.slow

@@ -109,7 +109,6 @@ def test_files(tmp_path: Path) -> None:
     assert "Faithfulness of the best edges is by output, on prompts that the method" in markdown
     assert "Made with `graphcircuits bench`." in markdown
     assert "Labels `complete`, level `head`, 1 cases, 64 pairs per case, seeds 0." in markdown
-    assert r"\caption{2 methods on 1 case}" in written["table.tex"].read_text()
 
 
 def test_a_report_is_the_same_whichever_run_came_first() -> None:
@@ -185,10 +184,6 @@ def test_without_a_circuit_methods_are_compared_by_log_area(tmp_path: Path) -> N
         lines = list(csv.DictReader(io.StringIO(written[name].read_text())))
         assert {line[blank] for line in lines} == {""}
         assert all(float(line["cmd"]) >= 0 for line in lines)
-    assert (
-        r" & Mean & Edges 0.9 & CPR & CMD & Wins & Seconds & Memory \\"
-        in written["table.tex"].read_text()
-    )
 
 
 def test_subjects_are_divided_by_architecture_and_layers() -> None:

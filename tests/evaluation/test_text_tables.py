@@ -2,13 +2,7 @@
 
 import pytest
 
-from graphcircuits.evaluation.text_tables import (
-    csv_text,
-    escape_tex,
-    latex_table,
-    markdown_table,
-    with_spread,
-)
+from graphcircuits.evaluation.text_tables import csv_text, markdown_table, with_spread
 
 
 def test_numbers() -> None:
@@ -20,18 +14,6 @@ def test_markdown() -> None:
     text = markdown_table(["a|b", "c"], [["<b>\nx", "1"]])
     assert text == "| a\\|b | c |\n| --- | ---: |\n| &lt;b> x | 1 |"
     assert "| --- | --- |" in markdown_table(["a", "b"], [], left=2)
-
-
-def test_latex() -> None:
-    assert escape_tex("a_b {50%} $x$ \\d ~^#&±") == (
-        r"a\_b \{50\%\} \$x\$ \textbackslash{}d \textasciitilde{}\textasciicircum{}\#\&$\pm$"
-    )
-    table = latex_table(
-        ["a", "b"], [("", [["x_1", "1"]]), ("Head & tail", [["y", "2"]])], caption="c"
-    )
-    assert table.count(r"\midrule") == 2
-    assert r"\multicolumn{2}{@{}l}{\textit{Head \& tail}} \\" in table
-    assert table.count("{") == table.count("}")
 
 
 @pytest.mark.parametrize("cell", ["a,b", 'say "b"', "two\nlines"])

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from lab.intervals import ByCase, Interval
 from lab.paper.findings import (
     BASELINE_NAMES,
     PGEXPLAINER,
@@ -20,7 +21,6 @@ from lab.paper.findings import (
     rank,
     selection,
 )
-from lab.paper.intervals import ByCase, Interval
 from lab.paper.sweeps import Search, sweeps_of
 from tests.lab.paper.sweep_examples import CASES, row, sweep
 

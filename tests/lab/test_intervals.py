@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lab.paper.intervals import (
+from lab.intervals import (
     ByCase,
     Interval,
     above_the_rest,
