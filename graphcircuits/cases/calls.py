@@ -362,7 +362,7 @@ def _calls() -> tuple[Call, ...]:
         Call("follow", _follow(), f"The letter: {repeated}.", draw=_one_twice),
         Call("predict", _next_of(LETTERS, _follow()), f"The next of {repeated}.", draw=_one_twice),
         Call("after", _after(), "The letter behind the `a`.", draw=_one_a),
-        Call("twice", _twice(), "The letter that comes twice.", draw=_one_twice),
+        Call("twice", _twice(), "The letter that comes twice.", draw=_one_twice_anywhere),
         Call("again", _again(), "Whether the last letter stood before.", length=4),
         Call("sort", _sorted(4), "The words in order.", AB, 4, 4),
         Call("balance", _balance(), "Whether brackets are balanced.", BRACKETS, 4, draw=_balanced),
