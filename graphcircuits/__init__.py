@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from graphcircuits.adapters.hf import from_hf
     from graphcircuits.adapters.load import load_model
     from graphcircuits.cases import case_ids, load_case
+    from graphcircuits.cases.calls import Call
     from graphcircuits.cases.case import Case
     from graphcircuits.cases.claims import score_roles
     from graphcircuits.cases.collection import load_corpus
+    from graphcircuits.cases.language import LanguageModel
     from graphcircuits.cases.multitask import MultiCase, load_multi, multi_ids
     from graphcircuits.cases.random_programs import random_ids
     from graphcircuits.circuit import Circuit
@@ -38,9 +40,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "METHODS",
+    "Call",
     "Case",
     "Circuit",
     "ComponentGraph",
+    "LanguageModel",
     "MultiCase",
     "Pairs",
     "Result",
@@ -73,10 +77,12 @@ __all__ = [
 
 # Public name -> the module that defines it; a subpackage stands for itself.
 _EXPORTS = {
+    "Call": "graphcircuits.cases.calls",
     "Case": "graphcircuits.cases.case",
     "Circuit": "graphcircuits.circuit",
     "ComponentGraph": "graphcircuits.graph",
     "METHODS": "graphcircuits.methods",
+    "LanguageModel": "graphcircuits.cases.language",
     "MultiCase": "graphcircuits.cases.multitask",
     "Pairs": "graphcircuits.task.pairs",
     "Result": "graphcircuits.result.result",

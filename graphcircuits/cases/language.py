@@ -12,9 +12,10 @@ split. Test models ship; `python -m lab.factory planted` makes all. Their tokens
 list of merges (`data/merges.json`), of which a smaller vocabulary has the first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphcircuits.cases import LANGUAGE, stored
@@ -28,6 +29,7 @@ from graphcircuits.rasp.layout import WIDTH_SUFFIX, Layout, lay_out
 from graphcircuits.rasp.tabulate import Tables
 
 if TYPE_CHECKING:
+    import graphcircuits.cases.orders
     import graphcircuits.graph
     import graphcircuits.subject.codec
     import graphcircuits.subject.transformer
@@ -114,6 +116,34 @@ class LanguageModel:
     groups: Mapping[str, str] | None = None
     """Of each call: what it is related to, as random programs are."""
 
+    @classmethod
+    def read(cls, path: str | Path, calls: Iterable[Call]) -> "LanguageModel":
+        """The model in a file of `python -m lab.factory planted --calls`.
+
+        Args:
+            path: The file, which says where each call is planted.
+            calls: Those calls; a file holds their names, not their programs.
+
+        Returns:
+            The model; `load_transformer` reads its weights.
+        """
+        from graphcircuits.io.store import load_artifact
+
+        by_name, artifact = {call.name: call for call in calls}, load_artifact(path, "transformer")
+        report = artifact.meta.get("report", {})
+        if report.get("fleet") != LANGUAGE:
+            raise ValueError(f"{path} holds no planted language model.")
+        if missing := report["places"].keys() - by_name:
+            raise ValueError(f"{path} has calls that were not given: {', '.join(sorted(missing))}.")
+        return cls(
+            id=report["case"],
+            design=Design(**report["design"]),
+            calls=tuple(by_name[name] for name in report["places"]),
+            places=report["places"],
+            shared=report["shared"],
+            seed=artifact.seed or 0,
+        )
+
     @cached_property
     def cases(self) -> "tuple[CallCase, ...]":
         """Each call as a case."""
@@ -175,6 +205,11 @@ class CallCase(Case):
             raise ValueError(
                 f"there is one {self.model.id}, and no other of architecture {architecture} and "
                 f"seed {seed}."
+            )
+        if self.model.split is None:
+            raise FileNotFoundError(
+                f"{self.model.id} is a model of your own; read its file with "
+                "graphcircuits.load_transformer."
             )
         order = Order(self.model.id, fleet)
         if not shipped_path(order).is_file():

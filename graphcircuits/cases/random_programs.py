@@ -34,7 +34,7 @@ import torch
 
 from graphcircuits.cases import N_FOLDS, RANDOM, RANDOM_SEEDS, split_records, stored
 from graphcircuits.cases.case import Case
-from graphcircuits.rasp.layout import interpbench_writers
+from graphcircuits.rasp.layout import Layout, interpbench_writers
 from graphcircuits.rasp.lookup import run
 from graphcircuits.rasp.sample import MAX_LAYERS, layers_drawn, sample_case
 
@@ -117,11 +117,11 @@ NAMED = ("tokens", "indices", "logits")
 """The components that are told apart by name; of the others only the kind counts."""
 
 
-def circuit_of(case: Case) -> frozenset[Edge]:
+def circuit_of(layout: Layout) -> frozenset[Edge]:
     """The official labels with the two embeddings apart."""
     return frozenset(
         (writer, reader, slot)
-        for (reader, slot), writers in interpbench_writers(case.layout).items()
+        for (reader, slot), writers in interpbench_writers(layout).items()
         for writer in writers
     )
 
@@ -172,7 +172,7 @@ def facts_of(case: Case) -> Facts:
     """What is known of a case, read off its program."""
     answers = probed(case)
     modes = [Counter(column).most_common(1)[0][1] for column in zip(*answers, strict=True)]
-    structure = structure_hash(circuit_of(case))
+    structure = structure_hash(circuit_of(case.layout))
     size, length = len(case.vocab), case.max_seq_len
     identity = (structure, size, length, case.causal, case.categorical, answers)
     return Facts(

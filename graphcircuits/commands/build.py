@@ -222,12 +222,19 @@ def _weightless(fleet: str, strict: float | None, edge: float | None) -> list[st
 
 def _listed_cases(ids: list[str] | None, family: str | None) -> "list[Case | MultiCase]":
     """The cases named; or all of a family, but for those with nothing to train."""
-    from graphcircuits.cases import case_ids, load_case
+    from graphcircuits.cases import FAMILIES, LANGUAGE_MODELS, case_ids, load_case
     from graphcircuits.cases.multitask import AT
     from graphcircuits.cases.prepare import find_case, is_constant
 
+    if family is not None:
+        checks.refuse(checks.one_of("--family", family, FAMILIES))
     for id in ids or ():
         model, at, _ = id.partition(AT)
+        if id.partition("-")[0] == LANGUAGE_MODELS:
+            raise ValueError(
+                f"{model} is a planted language model; such models are made in a clone of the "
+                f"repository: python -m lab.factory planted DIR --models {model}"
+            )
         if at:
             raise ValueError(f"{id} is one task of the model {model}; build {model}.")
     if ids:

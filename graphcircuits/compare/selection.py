@@ -65,13 +65,12 @@ class Unit:
     @property
     def n_tasks(self) -> int:
         """Programs that the subject runs."""
-        several = isinstance(self.case, TaskCase | CallCase)
-        return len(self.case.model.cases) if several else 1
+        return len(self.case.model.cases) if isinstance(self.case, (TaskCase, CallCase)) else 1
 
     @property
     def heads(self) -> str:
         """Whether the planted programs of a model use the same heads: `shared` or `own`."""
-        shared = isinstance(self.case, TaskCase | CallCase) and self.case.model.shared
+        shared = isinstance(self.case, (TaskCase, CallCase)) and self.case.model.shared
         return "shared" if shared else "own"
 
     def subject(self, folder: str | Path | None = None) -> Transformer:

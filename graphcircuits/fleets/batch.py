@@ -242,10 +242,7 @@ def draw_rows(
 
 
 def _patched(
-    data: FleetData,
-    errors: Errors,
-    task: Int[Tensor, "subject row"],
-    generator: torch.Generator,
+    data: FleetData, errors: Errors, task: Int[Tensor, "subject row"], generator: torch.Generator
 ) -> tuple[Int[Tensor, "subject row"], PatchedRows]:
     """Which inputs are donors, and the rows that take activations from them."""
     (subjects, rows), device = task.shape, task.device

@@ -93,10 +93,7 @@ def forward(
 
 
 def writers(
-    fleet: Fleet,
-    weights: Weights,
-    tokens: Int[Tensor, "subject row pos"],
-    activations: Activations,
+    fleet: Fleet, weights: Weights, tokens: Int[Tensor, "subject row pos"], activations: Activations
 ) -> Float[Tensor, "subject row pos writer d_model"]:
     """What every component added to the stream, biases left out, in the graph's order."""
     outputs = [_embed(weights, tokens)[..., None, :]]
@@ -347,9 +344,7 @@ def _hidden(
 
 
 def _unembed(
-    fleet: Fleet,
-    weights: Weights,
-    unit: Float[Tensor, "subject row pos d_model"],
+    fleet: Fleet, weights: Weights, unit: Float[Tensor, "subject row pos d_model"]
 ) -> Float[Tensor, "subject row pos d_vocab_out"]:
     W_U, b_U = _after_norm(fleet, weights, "final_norm", weights["W_U"], weights.get("b_U"))
     return _linear(unit, W_U, b_U)

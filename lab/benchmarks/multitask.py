@@ -82,7 +82,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.same_head:
-        multitask._can_share = lambda one, other: True
+        multitask.can_share = lambda one, other: True
     if options.cases.startswith("mt-"):
         model = load_multi(options.cases)
     else:

@@ -84,7 +84,7 @@ def planted(
     refuse(
         in_range("--layers", layers, 1, 48),
         in_range("--heads", heads, 1, 64),
-        in_range("--width", width, heads, 4096),
+        in_range("--width", width, heads, 4096) or _uneven(width, heads),
         in_range("--vocabulary", vocabulary, 1000, 8000),
         seed_range(seed),
         in_range("--steps", steps, 1),
@@ -119,6 +119,11 @@ def planted(
         _show(reports, folder)
     if not all(_whole(report) for report in reports.values()):
         raise typer.Exit(1)
+
+
+def _uneven(width: int, heads: int) -> list[str]:
+    uneven = heads > 0 and width % heads > 0
+    return [f"--width must be a multiple of --heads, got {width} and {heads}"] * uneven
 
 
 def _listed(models: str) -> list[str]:

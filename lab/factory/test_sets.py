@@ -60,7 +60,7 @@ positions count as one input."""
 
 def mask_structure(case: Case) -> str:
     """The structure of the circuit as a mask has it, where `tokens` and `indices` are one input."""
-    edges = circuit_of(case)
+    edges = circuit_of(case.layout)
     return structure_hash({("tokens" if w == "indices" else w, r, slot) for w, r, slot in edges})
 
 

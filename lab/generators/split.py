@@ -86,7 +86,7 @@ def corpus() -> list[Case]:
 def traits_of(cases: Iterable[Case]) -> dict[str, Traits]:
     """What the checks compare, by id."""
     listed = list(cases)
-    circuits = [circuit_of(case) for case in listed]
+    circuits = [circuit_of(case.layout) for case in listed]
     return {
         case.id: Traits(
             source=_digest(

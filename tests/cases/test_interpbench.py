@@ -216,4 +216,4 @@ def test_the_mended_trend_is_held_out_beside_the_papers_cases():
     assert case_ids(split="held-out") == ["ib-13-fixed"]
     # It has the circuit of a test case, so no random program of its structure is in the pool.
     assert groups_of("ib-13-fixed") == groups_of("ib-19")
-    assert circuit_of(fixed) == circuit_of(load_case("ib-19"))
+    assert circuit_of(fixed.layout) == circuit_of(load_case("ib-19").layout)

@@ -101,7 +101,10 @@ def test_a_folder_of_natural_subjects(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_refusals_about_fleets(tmp_path: Path) -> None:
     for given, message in (
-        (["--fleet", "wild"], "--fleet must be one of planted, public, natural, got 'wild'"),
+        (
+            ["--fleet", "wild"],
+            "--fleet must be one of planted, public, natural, language, got 'wild'",
+        ),
         (["--processes", "0"], "--processes must be in 1..1024, got 0"),
         (["--plot", "a.gif"], "--plot must end in .svg, .png, .pdf, got a.gif"),
         (["--subjects", "gone"], "--subjects must be a folder that build wrote, got gone"),

@@ -71,7 +71,11 @@ def test_a_program_needs_its_vocabulary(command: Command) -> None:
     refused(
         command("build", "--program", "a.py"), "your own program needs --vocab and --max-seq-len"
     )
-    refused(command("build", "--family", "IB"), "unknown family 'IB'; choose from ib, tb, new.")
+    refused(command("build", "--family", "plm"), "--family must be one of ib, tb, new, got 'plm'")
+    made = "python -m lab.factory planted DIR --models plm-3"
+    for id in ("plm-3", "plm-3@sort"):
+        refused(command("build", id), f"plm-3 is a planted language model; such models are made in "
+                f"a clone of the repository: {made}")  # fmt: skip
 
 
 @pytest.mark.parametrize("passed", [True, False])

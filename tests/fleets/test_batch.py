@@ -55,7 +55,9 @@ def test_gather_keeps_every_exchange_and_pads_the_rest() -> None:
         assert torch.equal(DATA.tokens[s, t, :, : length + 1], exchange.tokens)
         assert (DATA.tokens[s, t, :, length + 1 :] == PAD).all()
         assert torch.equal(DATA.targets[s, t, :, :length], exchange.targets.float())
-        assert DATA.answers[s, t].tolist() == [pos < length for pos in range(FLEET.config.n_ctx - 1)]
+        assert DATA.answers[s, t].tolist() == [
+            pos < length for pos in range(FLEET.config.n_ctx - 1)
+        ]
         inside = set(itertools.compress(NAMES, DATA.inside[s, t].tolist()))
         assert inside == set(exchange.components)
         for row, name in enumerate(exchange.components):

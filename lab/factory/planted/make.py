@@ -5,7 +5,7 @@ report has the design and the places of every call, so that the file says all th
 """
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def path_of(folder: Path, id: str) -> Path:
     return folder / f"{id}.safetensors"
 
 
-def make_planted(job: PlantingJob) -> Iterator[dict[str, Any]]:
+def make_planted(job: PlantingJob) -> Generator[dict[str, Any], None, None]:
     """Train, write, read back and judge.
 
     Yields rows of the learning curves, each with the id of its model, and the reports.

@@ -275,7 +275,7 @@ def test_programs_that_differ_in_constants_only_share_a_template(traits: dict[st
 @pytest.mark.slow
 def test_circuits_tell_tokens_from_positions(cases: list[Case]):
     by_id = {case.id: case for case in cases}
-    assert circuit_of(by_id["ib-106"]) == {
+    assert circuit_of(by_id["ib-106"].layout) == {
         ("tokens", "m0", "in"),
         ("indices", "m0", "in"),
         ("m0", "logits", "in"),
@@ -284,7 +284,7 @@ def test_circuits_tell_tokens_from_positions(cases: list[Case]):
         merged = {
             f"{'input' if source in ('tokens', 'indices') else source}->{reader}"
             + ("" if slot == "in" else f"<{slot}>")
-            for source, reader, slot in circuit_of(case)
+            for source, reader, slot in circuit_of(case.layout)
         }
         assert merged == interpbench_edges(case.layout)
 

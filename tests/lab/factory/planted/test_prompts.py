@@ -40,7 +40,7 @@ def ids_of(case: CallCase, answers: list[Any]) -> list[int]:
 
 @pytest.mark.parametrize("name", some(CALLS, ("shift", "recall", "sort", "balance", "hop")))
 def test_answers_are_the_interpreters(name: str) -> None:
-    case, pairs, choice = case_of(CALLS[name]), 6, random.Random(0)
+    case, pairs, choice = case_of(CALLS[name]), 24, random.Random(0)
     drawn = call_exchange(case, 40, pairs, seed=1)
     windows, last = windows_of(case, drawn), -case.call.answers
     for window, targets in zip(windows, drawn.targets.tolist(), strict=True):

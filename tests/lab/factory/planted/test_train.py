@@ -162,7 +162,7 @@ def test_settings_that_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^steps must be at least 1, got 0; rows must be at "
                        r"least 2, got 1; lr must be a number above 0, got nan\.$"):  # fmt: skip
         PlantingConfig(steps=0, rows=1, lr=math.nan)
-    with pytest.raises(ValueError, match="^seconds must be a number above 0, got 0$|got 0"):
+    with pytest.raises(ValueError, match=r"^seconds must be a number above 0, got 0\.$"):
         PlantingConfig(seconds=0)
     siit = PlantingConfig(rows=40, cut_rows=10).siit
     assert (siit.rows, siit.cut_rows, siit.patches, siit.cuts) == (40, 10, True, True)
@@ -171,7 +171,7 @@ def test_settings_that_are_refused() -> None:
 @pytest.mark.slow
 def test_a_call_is_learned_where_it_is_planted() -> None:
     one = model("first", design=replace(DESIGN, width=32))
-    settings = config(steps=240, rows=64, cut_rows=16, text_rows=8, check_every=20)
+    settings = config(steps=240, rows=64, cut_rows=16, text_rows=8, check_every=5)
     _, (made,) = trained([one], settings)
     last = made.curve[-1]
     assert all(last[name] > 0.9 for name in SHARES), last
