@@ -227,7 +227,7 @@ def _listed_cases(ids: list[str] | None, family: str | None) -> "list[Case | Mul
     from graphcircuits.cases.prepare import find_case, is_constant
 
     if family is not None:
-        checks.refuse(checks.one_of("--family", family, FAMILIES))
+        checks.refuse(checks.one_of("--family", family, tuple(FAMILIES)))
     for id in ids or ():
         model, at, _ = id.partition(AT)
         if id.partition("-")[0] == LANGUAGE_MODELS:
