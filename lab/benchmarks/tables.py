@@ -28,6 +28,10 @@ TABLES = {
     "deep": ("--cases deep-pool --seeds 2", (*FEW, *GATES)),
     "public": ("--fleet public --seeds 3 --pairs 32", (*FEW, *GATES)),
     "multitask": ("--cases multitask --seeds 1 --pairs 32", FEW),
+    "language": (
+        "--fleet language --cases test --seeds 3",
+        (*QUICK, *FLOORS, "acdc", *GATES),
+    ),
     "natural": ("--fleet natural --seeds 3 --pairs 32", (*QUICK, *FLOORS, "acdc", *GATES)),
 }
 """By page: the cases, and the methods."""

@@ -15,6 +15,7 @@ app = program(
         "test-sets": "Build the subjects that ship for tests.",
         "audit": "Measure how well subjects follow their circuits.",
         "planted-plan": "Choose language models and the places of programs in them: language.json.",
+        "planted-page": "Write what became of planted language models, as a page.",
         "alive": "Measure which components the tasks of a model need.",
     },
 )

@@ -8,9 +8,10 @@
 4. `learn_merges` counts merges of neighbours on text that is one part calls in six, and puts those
    that make up the words of calls first, so that the smallest vocabulary has them.
 
-`python -m lab.factory planted-plan build/text` writes `data/language.json` and `data/merges.json`.
-With `--made DIR` it says besides which calls passed, by the reports of the models in that folder:
-these are the cases that `case_ids` lists.
+`python -m lab.factory planted-plan` writes `data/language.json`, which says besides which calls
+passed, by the reports that `planted-page` has stored: these are the cases that `case_ids` lists.
+With `--text build/text` it learns the merges anew, and writes `data/merges.json`: all models have
+to be made again after that.
 """
 
 import json
@@ -28,12 +29,12 @@ from graphcircuits.adapters.hf_families import load_transformers
 from graphcircuits.cases.calls import CALLS, Call
 from graphcircuits.cases.language import ALPHABET, END, PIECES, UNKNOWN, Design
 from graphcircuits.cases.random_programs import assignment_of, circuit_of, structure_hash
-from graphcircuits.io.store import load_artifact, write_atomic
+from graphcircuits.io.store import write_atomic
 from graphcircuits.rasp.layout import lay_out
 from lab import DATA
 from lab.factory.language.packages import read_documents
-from lab.factory.planted.make import path_of
 from lab.factory.planted.places import place
+from lab.factory.planted.reports import Report, read_reports
 from lab.programs import parser
 
 LISTED, MERGES = DATA / "language.json", DATA / "merges.json"
@@ -117,11 +118,10 @@ def plan() -> dict[str, dict[str, Any]]:
     return models
 
 
-def passed_calls(path: Path, model: dict[str, Any]) -> list[str]:
-    """The calls that passed in a model that was made by this plan."""
-    report = load_artifact(path, "transformer").meta["report"]
-    if (report["design"], report["places"]) != (model["design"], model["places"]):
-        raise ValueError(f"{path} was made by another plan; make it anew.")
+def passed_calls(model: dict[str, Any], report: Report | None) -> list[str]:
+    """The calls that passed in a model that was made by this plan; none if it is to be made."""
+    if report is None or any(report[name] != model[name] for name in ("design", "places")):
+        return []
     return [name for name, call in report["calls"].items() if call["passed"]]
 
 
@@ -182,15 +182,15 @@ def _with_calls(documents: Sequence[str]) -> Any:
 def main(arguments: Sequence[str]) -> None:
     """Write both files."""
     words = parser("lab.factory planted-plan", __doc__)
-    words.add_argument("text", type=Path, help="folder that `lab.factory text` wrote")
-    words.add_argument("--made", type=Path, help="folder that `lab.factory planted` wrote")
+    words.add_argument("--text", type=Path, help="folder that `lab.factory text` wrote")
     given = words.parse_args(arguments)
-    merges = learn_merges(read_documents(given.text / "train.jsonl.xz"))
-    write_atomic(MERGES, json.dumps([" ".join(pair) for pair in merges]).encode() + b"\n")
-    models = plan()
-    if given.made is not None:
-        for id, model in models.items():
-            model["passed"] = passed_calls(path_of(given.made, id), model)
+    if given.text is not None:
+        merges = learn_merges(read_documents(given.text / "train.jsonl.xz"))
+        write_atomic(MERGES, json.dumps([" ".join(pair) for pair in merges]).encode() + b"\n")
+        sys.stdout.write(f"wrote {MERGES}\n")
+    models, reports = plan(), read_reports()
+    for id, model in models.items():
+        model["passed"] = passed_calls(model, reports.get(id))
     write_atomic(LISTED, json.dumps(models, indent=1).encode() + b"\n")
-    cases = sum(len(model["places"]) for model in models.values())
-    sys.stdout.write(f"{len(models)} models, {cases} cases\nwrote {LISTED} and {MERGES}\n")
+    cases = sum(len(model["passed"]) for model in models.values())
+    sys.stdout.write(f"{len(models)} models, {cases} cases that passed\nwrote {LISTED}\n")

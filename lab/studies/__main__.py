@@ -9,6 +9,7 @@ app = program(
     {
         "scaling": "Train with more and less data and parts, and compare.",
         "targets": "Find scores case by case by gradient steps.",
+        "truth": "Compare faithful circuits with the planted ones of language models.",
     },
 )
 
