@@ -302,7 +302,7 @@ def _check_arguments(subject: object, pairs: object, method: object, options: Op
         problems.append(f"pairs must be Pairs, got {type(pairs).__name__}: {_pairs_hint(pairs)}")
     if not (method is None or isinstance(method, str) or callable(method)):
         problems.append(f"method must be a name of METHODS or a function, got {method!r}")
-    for old in ("refine_steps", "refine_seconds", "refine_checkpoint"):
+    for old in ("refine_steps", "refine_seconds"):
         if old in options:
             new = old.removeprefix("refine_")
             problems.append(
