@@ -227,17 +227,8 @@ def test_a_refined_result(case: tuple[Transformer, Pairs, Tensor]) -> None:
     assert gc.refine(subject, pairs, found, steps=1, keep=None).chosen is None
 
 
-def test_old_ways_to_refine_are_refused_with_the_new_one(
-    case: tuple[Transformer, Pairs, Tensor],
-) -> None:
+def test_what_is_no_result_and_a_wrong_order(case: tuple[Transformer, Pairs, Tensor]) -> None:
     subject, pairs, scores = case
-    values: list[tuple[str, Any]] = [("steps", 3), ("seconds", 1.0)]
-    for old, new in values:
-        text = (
-            rf"no longer takes refine_{old}: .*graphcircuits\.refine\(subject, pairs, result, {old}"
-        )
-        with pytest.raises(TypeError, match=text):
-            localize(subject, pairs, "eap", **{f"refine_{old}": new})
     with pytest.raises(TypeError, match=r"takes and returns a Result, got Tensor: give scores"):
         gc.refine(subject, pairs, scores, steps=3)  # pyright: ignore[reportArgumentType]
     result: Any = Result(graph=subject.graph, scores=scores)
