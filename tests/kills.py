@@ -76,14 +76,12 @@ BUILD = BuildConfig(siit=SIIT, inputs=32, interchanges=16, verify_inputs=32, ver
 
 
 def run_build(folder: Path) -> None:
-    """Two fleets, the first of three subjects; some pass and some do not."""
+    """Four fleets of one subject each, of which some pass and some do not."""
     cases = [
         letters("swap", 3, lambda x: "b" if x == "a" else "a"),
-        letters("is-a", 4, lambda x: x == "a"),
-        letters("number", 3, lambda x: 1.0 if x == "a" else 0.25),
         letters("long", 18, lambda x: x == "b"),
     ]
-    orders = [Order(case.id) for case in cases]
+    orders = [Order(case.id, "planted", name) for case in cases for name in ("plain", "gpt2")]
     list(build(orders, folder, BUILD, cases=cases, command="tests.kills"))
 
 

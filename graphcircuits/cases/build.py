@@ -4,9 +4,9 @@ Subjects that passed at the same check are verified together, as they are stored
 and its file is read back. One that passes stays, with its report in the file; one that fails is set
 aside under `failed/`. The same settings would fail again, so it is only trained anew under others.
 
-A subject that passes is written at once, and the state of a fleet in training is saved
-(`unfinished.py`): a build that was stopped or killed goes on from there, and ends with the files,
-byte for byte, of one that was not. So nothing about time is in them.
+A subject that passes is written at once, whole or not at all: a build that was stopped or killed is
+given again and trains what is not there, from the beginning. The same fleet ends with the same
+files, byte for byte, so nothing about time is in them.
 """
 
 import logging
@@ -28,15 +28,16 @@ from graphcircuits.cases.multitask import MultiCase
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.prepare import BuildConfig, Data, find_case, prepared
 from graphcircuits.cases.subjects import Finished, fleets_of, train_together, training, verified
-from graphcircuits.cases.unfinished import Job, subject_path, unfinished
-from graphcircuits.fleets.checkpoint import Snapshot, TrainedSubject, save_snapshot
-from graphcircuits.fleets.train import FleetProgress
-from graphcircuits.io.files import seldom
+from graphcircuits.fleets.train import FleetProgress, TrainedSubject
 from graphcircuits.io.store import content_hash, load_artifact
 from graphcircuits.jobs.runner import IN_PROCESS, ONE_CPU, InProcess, Resources, Runner
 from graphcircuits.subject.files import load_transformer, save_transformer
 
 log = logging.getLogger(__name__)
+
+
+def subject_path(directory: Path, id: str) -> Path:
+    return directory / f"{id}.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +73,10 @@ def build(
 ) -> Iterator[Built]:
     """Build what the directory has no passing subject for; yields subjects fleet by fleet.
 
-    `cases` are those at hand; others are loaded by their id. A build of the same settings that was
-    cut off is gone on with; what failed under the same settings is given again as it was. Orders
-    that nothing can be trained for are refused, by an error after all others are done. Workers of a
-    runner take a fleet each; they know the cases of the corpus and no others.
+    `cases` are those at hand; others are loaded by their id. What failed under the same settings is
+    given again as it was. Orders that nothing can be trained for are refused, by an error after all
+    others are done. Workers of a runner take a fleet each; they know the cases of the corpus and no
+    others.
     """
     at_hand = {case.id: case for case in cases}
     at_hand |= {o.case: find_case(o.case) for o in orders if o.case not in at_hand}
@@ -99,20 +100,20 @@ def build(
         raise ValueError("\n".join(dict.fromkeys(refused)))
 
 
-Group = tuple[Job | None, list[Order]]
-"""What trains side by side, and where its state is saved if it was cut off."""
+Group = list[Order]
+"""What trains side by side."""
 
 
 def _build_elsewhere(shared: "_Shared", until: float, group: Group) -> Iterator[Built | str]:
     """What a worker makes of a fleet; time is up by the clock on the wall."""
-    cases = {order.case: find_case(order.case) for order in group[1]}
+    cases = {order.case: find_case(order.case) for order in group}
     deadline = time.monotonic() + until - time.time()
     return replace(shared, cases=cases, deadline=deadline).build([group])
 
 
 def _lost(group: Group, n_done: int, what: str) -> tuple[list[Built | str], None]:
-    ids = ", ".join(order.id for order in group[1])
-    return [f"{ids}: {what}; the same build goes on with what is unfinished."], None
+    ids = ", ".join(order.id for order in group)
+    return [f"{ids}: {what}; the same build trains what is not there."], None
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,9 +130,9 @@ class _Shared:
 
     def build(self, groups: Sequence[Group]) -> Iterator[Built | str]:
         """The subjects of fleets, and why others cannot be trained."""
-        wanted = [order for _, group in groups for order in group]
+        wanted = [order for group in groups for order in group]
         with closing(prepared(wanted, self.config, self.config.processes, self.cases)) as stream:
-            for job, group in groups:
+            for group in groups:
                 if time.monotonic() >= self.deadline:
                     log.warning("out of time: %d subjects left untrained", len(group))
                     continue
@@ -141,14 +142,11 @@ class _Shared:
                         yield one
                     else:
                         data[order] = one
-                if job is None:
-                    failed = {order: self.failed(order, data[order]) for order in data}
-                    yield from (one for one in failed.values() if one is not None)
-                    data = {order: one for order, one in data.items() if failed[order] is None}
-                else:
-                    job.check_data({order.id: one.sha256 for order, one in data.items()})
+                failed = {order: self.failed(order, data[order]) for order in data}
+                yield from (one for one in failed.values() if one is not None)
+                data = {order: one for order, one in data.items() if failed[order] is None}
                 if data:
-                    yield from self.train(job or self.job(data), data)
+                    yield from self.train(data)
 
     def settings(self, order: Order) -> dict[str, Any]:
         """All that shapes a subject, but for its case and seed."""
@@ -157,15 +155,12 @@ class _Shared:
         return asdict(config) | about | {"device": torch.device(self.device).type}
 
     def plan(self, orders: Sequence[Order]) -> tuple[list[Group], list[str]]:
-        """What trains side by side, fleets that were cut off first; and what fits nowhere."""
+        """What trains side by side; and what fits nowhere."""
         there = {order for order in orders if subject_path(self.directory, order.id).exists()}
         for order in there:
             # It failed once, and passed since.
             subject_path(self.directory / "failed", order.id).unlink(missing_ok=True)
-        jobs = unfinished(self.directory, orders, self.settings)
-        groups: list[Group] = [(job, job.orders) for job in jobs]
-        begun = there | {order for job in jobs for order in job.orders}
-        configs, refused = {}, []
+        groups, configs, refused = list[Group](), {}, []
         for order in orders:
             case = self.cases[order.case]
             try:
@@ -175,14 +170,9 @@ class _Shared:
         fitting = list(configs)
         # Of all that is asked for, so that what is there already divides fleets no differently.
         for members in fleets_of(fitting, list(configs.values())):
-            if left := [fitting[i] for i in members if fitting[i] not in begun]:
-                groups.append((None, left))
+            if left := [fitting[i] for i in members if fitting[i] not in there]:
+                groups.append(left)
         return groups, refused
-
-    def job(self, data: Mapping[Order, Data]) -> Job:
-        """A fleet that has not begun."""
-        settings = self.settings(next(iter(data)))
-        return Job.new(self.directory, settings, {o: one.sha256 for o, one in data.items()})
 
     def failed(self, order: Order, data: Data) -> Built | None:
         """A subject that failed under the same settings, on the same data."""
@@ -195,33 +185,26 @@ class _Shared:
             return None
         return Built(order=order, path=path, report=report)
 
-    def train(self, job: Job, data: Mapping[Order, Data]) -> list[Built]:
+    def train(self, data: Mapping[Order, Data]) -> list[Built]:
         """Train orders side by side; each is written when it passes, the others at the end."""
         began = time.monotonic()
         orders = list(data)
         built: dict[int, Built] = {}
-        save = seldom(save_snapshot)
 
-        def finish(results: Mapping[int, TrainedSubject]) -> None:
-            for members in _by_check(results):
-                paths = {i: subject_path(self.directory, orders[i].id) for i in members}
-                new = [i for i in members if i not in built and not paths[i].exists()]
-                if not new:
-                    continue
-                # All of them, so that no measure depends on what was there.
-                made = verified(
-                    [results[i] for i in members],
-                    {orders[i]: data[orders[i]] for i in members},
-                    self.config,
-                    self.device,
-                )
-                for i in new:
-                    one = made[members.index(i)]
-                    built[i] = self._write(one, job.settings, data[one.order].sha256)
-
-        def finish_and_save(snapshot: Snapshot, time_is_up: bool) -> None:
-            finish({i: one for i, one in snapshot.best.items() if one.passed})
-            save(job.path, job.about, snapshot, force=time_is_up)
+        def keep(ended: Mapping[int, TrainedSubject]) -> None:
+            new = {i for i in ended if not subject_path(self.directory, orders[i].id).exists()}
+            if not new:
+                return
+            # All of them, so that no measure depends on what was there.
+            made = verified(
+                list(ended.values()),
+                {orders[i]: data[orders[i]] for i in ended},
+                self.config,
+                self.device,
+            )
+            for i, one in zip(ended, made, strict=True):
+                if i in new:
+                    built[i] = self._write(one, data[one.order].sha256)
 
         trained = train_together(
             data,
@@ -230,23 +213,21 @@ class _Shared:
             device=self.device,
             progress=self.progress,
             deadline=self.deadline,
-            keep=finish_and_save,
-            resume=job.snapshot,
+            keep=keep,
         )
         log.info("fleet of %d: %.0f s", len(orders), time.monotonic() - began)
-        finish({i: one for i, one in enumerate(trained) if not one.cut_short})
+        keep({i: one for i, one in enumerate(trained) if not (one.passed or one.cut_short)})
         left = sum(one.cut_short for one in trained)
         if left:
             log.warning(
-                "out of time: %d subjects unfinished; the same build goes on with them", left
+                "out of time: %d subjects unfinished; the same build trains them anew", left
             )
-        else:
-            job.close()
         return [built[i] for i in sorted(built)]
 
-    def _write(self, made: Finished, settings: Mapping[str, Any], data: str) -> Built:
+    def _write(self, made: Finished, data: str) -> Built:
         """Write what was verified, among the subjects or set aside, and read it back."""
-        order, report = made.order, {**made.report, "build": settings, "data": data}
+        order = made.order
+        report = {**made.report, "build": self.settings(order), "data": data}
         failed = subject_path(self.directory / "failed", order.id)
         path = subject_path(self.directory, order.id) if made.passed else failed
         meta = {"report": report}
@@ -256,11 +237,3 @@ class _Shared:
         if made.passed:
             failed.unlink(missing_ok=True)
         return Built(order=order, path=path, report=report)
-
-
-def _by_check(results: Mapping[int, TrainedSubject]) -> list[list[int]]:
-    """Numbers of those that passed at one check, check by check; last of those that never did."""
-    checks: dict[float, list[int]] = {}
-    for i, one in sorted(results.items()):
-        checks.setdefault(one.steps if one.passed else math.inf, []).append(i)
-    return [checks[steps] for steps in sorted(checks)]

@@ -6,7 +6,7 @@ are measured by `verified` with the weights rounded to half precision as files h
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -17,9 +17,8 @@ from graphcircuits.cases.case import Case
 from graphcircuits.cases.multitask import TaskCase
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.prepare import BuildConfig, Data, prepare
-from graphcircuits.fleets.checkpoint import Snapshot, TrainedSubject
 from graphcircuits.fleets.recipes import SiitConfig, recipe
-from graphcircuits.fleets.train import FleetProgress, Keep, train_fleet
+from graphcircuits.fleets.train import FleetProgress, Keep, TrainedSubject, train_fleet
 from graphcircuits.fleets.verify import Verdict, verify_fleet
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
@@ -74,25 +73,20 @@ def train_together(
     progress: FleetProgress | None = None,
     deadline: float = math.inf,
     keep: Keep | None = None,
-    resume: Callable[[Sequence[Transformer], torch.device], Snapshot | None] | None = None,
 ) -> list[TrainedSubject]:
     """Train one fleet, each subject from the random weights of its order's seed.
 
-    `seed` draws the batches. `resume` finds the state of a training that was cut off, given the
-    weights that it started from; the rest is passed to `fleets.train.train_fleet`.
+    `seed` draws the batches; the rest is passed to `fleets.train.train_fleet`.
     """
-    starts = [start_of(order, one) for order, one in data.items()]
-    generator = torch.Generator(device).manual_seed(seed)
     return train_fleet(
-        starts,
+        [start_of(order, one) for order, one in data.items()],
         [one.train for one in data.values()],
         [one.check for one in data.values()],
         siit,
-        generator,
+        torch.Generator(device).manual_seed(seed),
         progress,
         deadline,
-        keep=keep,
-        resume=None if resume is None else resume(starts, generator.device),
+        keep,
     )
 
 

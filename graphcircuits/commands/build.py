@@ -53,10 +53,9 @@ def build(
             "llama-gqa, rms. A subject of each is built."
         ),
     ] = "plain",
-    out: Annotated[Path, flag("Directory to write subjects to.")] = Path("subjects"),
-    resume: Annotated[
-        bool, flag("Keep the subjects in --out and continue a build that was stopped.", "--resume")
-    ] = False,
+    out: Annotated[
+        Path, flag("Directory to write subjects to; those that are there are kept.")
+    ] = Path("subjects"),
     device: Device = "cpu",
     steps: Annotated[int | None, flag("Training steps at most: 6000, or 3000 for natural.")] = None,
     rows: Annotated[int | None, flag("Inputs per step and subject: 256.")] = None,
@@ -78,10 +77,10 @@ def build(
 ) -> None:
     """Train a subject for each case: a transformer that does what the program does.
 
-    Every finished subject is written at once. A build that was stopped or killed continues with
-    --resume, given the same cases and settings, and ends with the same files. Subjects that did not
-    pass are in failed/: the same settings give the same subject, other settings train a new one.
-    Exit code 1 if a subject did not pass.
+    Every finished subject is written at once, and kept: after a build that was stopped or killed,
+    the same command trains those that are not there. Subjects that did not pass are in failed/:
+    the same settings give the same subject, other settings train a new one. Exit code 1 if a
+    subject did not pass.
     """
     import time
     from dataclasses import replace
@@ -89,7 +88,6 @@ def build(
     from graphcircuits.cases import build as builder
     from graphcircuits.cases.architectures import ARCHITECTURES
     from graphcircuits.cases.orders import Order
-    from graphcircuits.cases.unfinished import begun
     from graphcircuits.fleets.recipes import FLEETS, recipe
     from graphcircuits.jobs.command import driver_command
     from graphcircuits.jobs.runner import runner_of
@@ -121,12 +119,10 @@ def build(
     else:
         cases = [own_case(program, vocab, max_seq_len, causal)]
     orders = [Order(case.id, fleet, name, seed) for case in cases for name in names]
-    there = begun(out, [order.id for order in orders])
-    if there and not resume:
-        raise ValueError(
-            f"{out} already holds {len(there)} of these subjects, finished or in training, such as "
-            f"{there[0]}; add --resume to keep them and go on, or name another --out."
-        )
+    there = [order.id for order in orders if builder.subject_path(out, order.id).exists()]
+    if there:
+        some = f"{len(there)} of these subjects, such as {there[0]}"
+        say(f"{out} holds {some}: they stay as they are, whatever the settings", err=True)
     typed = {
         "steps": steps,
         "rows": rows,
@@ -147,7 +143,7 @@ def build(
         interruptible(
             lambda: (
                 f"{len(orders) - len(missing())} of {len(orders)} subjects are in {out}; the "
-                f"same command{'' if resume else ' with --resume'} goes on from there."
+                "same command trains the others anew."
             )
         ),
         late_progress() as bar,
@@ -191,7 +187,7 @@ def build(
         hint = "other settings, such as --seed, --steps or --widen, train them anew"
         say(f"not passed: {', '.join(failed)}; {hint}", err=True)
     if unmade:
-        say(f"out of time: {', '.join(unmade)}; --resume goes on with them", err=True)
+        say(f"out of time: {', '.join(unmade)}; the same command trains them anew", err=True)
     if missing():
         raise typer.Exit(1)
 

@@ -5,7 +5,7 @@
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -92,10 +92,6 @@ def localize(
     refine_steps: Annotated[
         int | None, flag("Refine for this number of steps, not for a time.")
     ] = None,
-    refine_checkpoint: Annotated[
-        Path | None,
-        flag("A .safetensors file for its progress: the same command continues from it."),
-    ] = None,
     fleet: Annotated[
         str,
         flag(
@@ -171,13 +167,10 @@ def localize(
         checks.in_range("--keep", keep, 0.01, 1),
         checks.in_range("--top", top, 1),
         _without_tests(method, top),
-        _refine_problems(refine, refine_steps, refine_checkpoint),
+        _refine_problems(refine, refine_steps),
         checks.suffix("--out", out, *SUFFIXES),
         checks.suffix("--html", html, ".html", ".htm"),
-        checks.writable(
-            {"--out": out, "--html": html, "--refine-checkpoint": refine_checkpoint},
-            read=given.files,
-        ),
+        checks.writable({"--out": out, "--html": html}, read=given.files),
         checks.one_of("--fleet", fleet, FLEETS),
         checks.one_of("--architecture", architecture, [*ARCHITECTURES]),
         given.problems(),
@@ -190,8 +183,8 @@ def localize(
     named = None if method is None else named_method(method)
     if named is not None:
         method_options(named, option or [])  # before anything is loaded
-    length = {"seconds": refine, "steps": refine_steps, "checkpoint": refine_checkpoint}
-    with interruptible(lambda: _nothing_written([out, html], refine_checkpoint)):
+    length = {"seconds": refine, "steps": refine_steps}
+    with interruptible(lambda: _nothing_written([out, html])):
         inputs = given.load(fresh=True)
         small = inputs.subject.graph.n_edges < LARGE  # its curve takes no time to speak of
         looked_at = out is not None and out.suffix in (".json", ".safetensors")
@@ -220,7 +213,8 @@ def localize(
     _print(conclusion, as_json=as_json, rows=ROWS if edges is None else conclusion.proposal.best)
     saved.tell(quiet=as_json)
     if cut_short:
-        _say_cut_short(refine_checkpoint)
+        say("interrupted: the scores are as far as they were refined.", err=True)
+        raise typer.Exit(INTERRUPTED)
 
 
 def _run(
@@ -326,24 +320,11 @@ def _show(conclusion: "Conclusion", n_rows: int) -> None:
         say(f"AUROC {conclusion.auroc:.4f} ({conclusion.level} level)")
 
 
-def _nothing_written(files: list[Path | None], checkpoint: Path | None) -> str:
+def _nothing_written(files: list[Path | None]) -> str:
     """What to say after Ctrl-C before there was a result."""
     names = [str(file) for file in files if file is not None]
     missing = f"; not written: {', '.join(names)}" if names else ""
-    begun = checkpoint is not None and checkpoint.is_file()
-    how = f"; the same command goes on from {checkpoint}" if begun else ""
-    return f"there is no result yet{missing}{how}."
-
-
-def _say_cut_short(checkpoint: Path | None) -> NoReturn:
-    """After Ctrl-C: what there is stands for what was reached, and how to go on."""
-    how = (
-        "with --refine-checkpoint FILE another time, the same command would go on from there."
-        if checkpoint is None
-        else f"the same command goes on from {checkpoint}."
-    )
-    say(f"interrupted: the scores are as far as they were refined; {how}", err=True)
-    raise typer.Exit(INTERRUPTED)
+    return f"there is no result yet{missing}."
 
 
 # What is refused
@@ -359,16 +340,11 @@ def _without_tests(method: str | None, top: int | None) -> list[str]:
     return [f"--top goes with methods that test edge by edge: --method exact or acdc, got {got}"]
 
 
-def _refine_problems(
-    seconds: float | None, steps: int | None, checkpoint: Path | None
-) -> list[str]:
-    """How long to refine, and where to store it."""
+def _refine_problems(seconds: float | None, steps: int | None) -> list[str]:
+    """How long to refine."""
     both = seconds is not None and steps is not None
-    neither = seconds is None and steps is None and checkpoint is not None
     return [
         *checks.above("--refine", seconds, 0),
         *checks.in_range("--refine-steps", steps, 1),
-        *checks.suffix("--refine-checkpoint", checkpoint, ".safetensors"),
         *(["give --refine (seconds) or --refine-steps, not both"] if both else []),
-        *(["--refine-checkpoint goes with --refine or --refine-steps"] if neither else []),
     ]

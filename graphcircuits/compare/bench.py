@@ -9,12 +9,10 @@ from graphcircuits.cases.case import DEFAULT_LABELS
 from graphcircuits.compare.report import Report
 from graphcircuits.compare.runs import BenchRun, Failure, run
 from graphcircuits.compare.selection import BenchConfig, select_subjects
-from graphcircuits.io.renamed import renamed
 from graphcircuits.methods import Method, find_method
 from graphcircuits.methods.method import name_of
 
 
-@renamed(pairs="n_pairs")
 def bench(
     methods: str | Method | Sequence[str | Method] | Mapping[str, str | Method],
     cases: str | Sequence[str] = "test",
@@ -87,7 +85,7 @@ def bench(
         warnings.warn(
             f"{len(report.failures)} of {config.n_runs} runs failed, the first on "
             f"{report.failures[0]}",
-            stacklevel=3,
+            stacklevel=2,
         )
     return report
 

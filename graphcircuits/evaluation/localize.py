@@ -7,7 +7,6 @@ nothing of.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -80,7 +79,6 @@ def refine(
     steps: int | None = None,
     seconds: float | None = None,
     keep: float | None = KEEP,
-    checkpoint: str | Path | None = None,
     progress: Progress | None = None,
     memory_limit: int | None = None,
 ) -> Result:
@@ -94,7 +92,6 @@ def refine(
         steps: How many steps to take; 300 where neither steps nor seconds are given.
         seconds: How long to refine instead.
         keep: The share of the behaviour that the proposed circuit keeps; None proposes none.
-        checkpoint: A `.safetensors` file for its progress: the same call continues from it.
         progress: Called with (steps done, steps in all); raising `methods.Stop` ends refining with
             what it has reached, as Ctrl-C does.
         memory_limit: Bytes that activations may take, where one mask on one prompt allows it.
@@ -136,7 +133,6 @@ def refine(
         seconds=seconds,
         generator=torch.Generator().manual_seed(result.seed or 0),
         progress=progress,
-        checkpoint=checkpoint,
         memory_limit=memory_limit,
     )
     length = {"refine_seconds": seconds} if steps is None else {"refine_steps": steps}

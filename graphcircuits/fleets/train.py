@@ -6,8 +6,7 @@
    by itself; weight decay is decoupled, as in AdamW (Loshchilov and Hutter, 2019).
 2. Every so often all tasks are checked, and their components where those are trained. The best
    weights of each subject are remembered, subjects whose worst task passes stop, and the fleet is
-   formed anew without them. Then a snapshot can be saved, from which an interrupted training goes
-   on step for step.
+   formed anew without them.
 
 The edge loss is ours: the public procedure exchanges whole components only, which leaves a subject
 free to use edges that its circuit does not have.
@@ -21,15 +20,14 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.fleets.batch import Errors, FleetData, Rows, draw_rows, gather
-from graphcircuits.fleets.checkpoint import Snapshot, State, TrainedSubject
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import Fleet, Weights, form, stack, unstack
 from graphcircuits.fleets.forward import Drop, forward, forward_cut, patch_of, writers
@@ -46,8 +44,48 @@ Step = Callable[[float], None]
 """Makes one step, with this learning rate."""
 FleetProgress = Callable[[int, int, int], None]
 """Called with the step, subjects that passed, subjects in all."""
-Keep = Callable[[Snapshot, bool], None]
-"""Called with where training is, at the start and after each check, and whether time is up."""
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Weights and Adam's moments; changed in place, as a recorded step needs it."""
+
+    weights: Weights
+    first: Weights
+    second: Weights
+    count: Tensor
+
+    @classmethod
+    def of(cls, weights: Weights, device: torch.device) -> "State":
+        on_device = {name: w.detach().to(device).requires_grad_() for name, w in weights.items()}
+        first, second = (
+            {name: torch.zeros_like(w, requires_grad=False) for name, w in on_device.items()}
+            for _ in range(2)
+        )
+        return cls(on_device, first, second, torch.zeros((), device=device))
+
+    def take(self, chosen: Int[Tensor, " subject"]) -> "State":
+        weights = {n: w.detach()[chosen].requires_grad_() for n, w in self.weights.items()}
+        first, second = ({n: m[chosen] for n, m in ms.items()} for ms in (self.first, self.second))
+        return State(weights, first, second, self.count.clone())
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedSubject:
+    """A subject with the weights of its best check."""
+
+    subject: Transformer
+    merit: float
+    """The lowest of its shares of right answers at that check, accuracy taken as 0.02 less."""
+    steps: int
+    """Steps made before that check."""
+    passed: bool
+    cut_short: bool = False
+    """Whether time ran out before it passed or had made all its steps."""
+
+
+Keep = Callable[[Mapping[int, TrainedSubject]], None]
+"""Called after a check with the subjects that pass there, by their places in the fleet."""
 
 
 def train_fleet(
@@ -59,7 +97,6 @@ def train_fleet(
     progress: FleetProgress | None = None,
     deadline: float = math.inf,
     keep: Keep | None = None,
-    resume: Snapshot | None = None,
     *,
     record: bool = True,
 ) -> list[TrainedSubject]:
@@ -69,8 +106,7 @@ def train_fleet(
     subject, with the exchange of each of its tasks. The device is the generator's; on a GPU steps
     are recorded and replayed unless `record` is false. Training stops at `deadline`, a time of
     `time.monotonic`, with what it has; an interrupt that `progress` raises ends it after `keep` has
-    been called. From `resume`, a snapshot that `keep` was given, it takes the very steps that the
-    training took from there.
+    been called.
     """
     device = generator.device
     fleet = form([subject.config for subject in subjects]).to(device)
@@ -81,20 +117,7 @@ def train_fleet(
             "without; make them with n_interchanges of at least 1, or train the natural recipe."
         )
     step, alive, best = 0, list(range(len(subjects))), dict[int, TrainedSubject]()
-    if resume is None:
-        state = State.of(stack(fleet, subjects), device)
-        errors = Errors.unknown(data)
-    else:
-        step, alive, best = resume.step, list(resume.alive), dict(resume.best)
-        state, errors = resume.state, resume.errors
-        generator.set_state(resume.generator)
-        fleet, data, check_data = _fewer(fleet, data, check_data, alive)
-
-    def snapshot() -> Snapshot:
-        return Snapshot(step, tuple(alive), state, errors, generator.get_state(), best)
-
-    if keep is not None:
-        keep(snapshot(), False)
+    state, errors = State.of(stack(fleet, subjects), device), Errors.unknown(data)
     run_step = None
     while alive and step < config.steps and time.monotonic() < deadline:
         if run_step is None:
@@ -121,30 +144,17 @@ def train_fleet(
             alive, run_step = [alive[row] for row in remaining], None
             chosen = torch.tensor(remaining, dtype=torch.int64, device=device)
             state, errors = state.take(chosen), errors.take(chosen)
-            fleet, data, check_data = _fewer(fleet, data, check_data, remaining)
-        if keep is not None:
-            keep(snapshot(), False)
-        try:
-            if progress is not None:
-                progress(step, passed, len(subjects))
-        except KeyboardInterrupt:
+            # Without those that passed; the common sizes stay as they are.
+            fleet = fleet.take(remaining)
+            data, check_data = data.take(chosen), check_data.take(chosen)
             if keep is not None:
-                keep(snapshot(), True)
-            raise
+                keep({which: best[which] for which in done})
+        if progress is not None:
+            progress(step, passed, len(subjects))
     cut_short = bool(alive) and step < config.steps
-    if keep is not None and cut_short:
-        keep(snapshot(), True)
     # No time for a single check leaves a subject as it came.
     trained = [best.get(i, TrainedSubject(s, 0.0, 0, passed=False)) for i, s in enumerate(subjects)]
     return [replace(t, cut_short=True) if cut_short and not t.passed else t for t in trained]
-
-
-def _fewer(
-    fleet: Fleet, data: FleetData, check_data: FleetData, remaining: Sequence[int]
-) -> tuple[Fleet, FleetData, FleetData]:
-    """The fleet without those that passed, and its data. The common sizes stay as they are."""
-    chosen = torch.tensor(remaining, dtype=torch.int64, device=data.tokens.device)
-    return fleet.take(remaining), data.take(chosen), check_data.take(chosen)
 
 
 def _lr(config: SiitConfig, step: int) -> float:

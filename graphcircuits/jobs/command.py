@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from graphcircuits.io.store import running_command
 
-FLAGS = ("--resume", "--json")
+FLAG = "--json"
 VALUED = ("--minutes", "--processes")
 RAY = "--ray"
 """Its value may be left out."""
@@ -42,7 +42,7 @@ def lasting(arguments: Sequence[str]) -> list[str]:
     for word in spelled_out(arguments):
         is_value = before in VALUED
         before = "" if is_value else word
-        if not is_value and word.partition("=")[0] not in (*FLAGS, *VALUED, RAY):
+        if not is_value and word.partition("=")[0] not in (FLAG, *VALUED, RAY):
             words.append(word)
     return words
 

@@ -237,7 +237,7 @@ def choose_method(
     **options: Any,
 ) -> ChosenMethod:
     """Every decision of a run of `localize`, which takes the same arguments."""
-    _check_arguments(subject, pairs, method, options)
+    _check_arguments(subject, pairs, method)
     given = {"subject": subject, "pairs": pairs, "seed": seed}
     if method is None and "predictor" in options:
         method = "gcl"  # whoever gives a predictor wants to hear it
@@ -290,7 +290,7 @@ def _named(method: Method) -> tuple[str, KnownMethod]:
 # Refusals
 
 
-def _check_arguments(subject: object, pairs: object, method: object, options: Options) -> None:
+def _check_arguments(subject: object, pairs: object, method: object) -> None:
     """Refuse what is not a subject, pairs and a method, and say how to get them."""
     if isinstance(subject, Pairs) and isinstance(pairs, Transformer):
         raise TypeError("the subject comes first: call localize(subject, pairs), not the reverse.")
@@ -302,13 +302,6 @@ def _check_arguments(subject: object, pairs: object, method: object, options: Op
         problems.append(f"pairs must be Pairs, got {type(pairs).__name__}: {_pairs_hint(pairs)}")
     if not (method is None or isinstance(method, str) or callable(method)):
         problems.append(f"method must be a name of METHODS or a function, got {method!r}")
-    for old in ("refine_steps", "refine_seconds", "refine_checkpoint"):
-        if old in options:
-            new = old.removeprefix("refine_")
-            problems.append(
-                f"localize no longer takes {old}: refine its result with "
-                f"graphcircuits.refine(subject, pairs, result, {new}=...)"
-            )
     if problems:
         raise TypeError("; ".join(problems) + ".")
 

@@ -23,26 +23,18 @@
    fit few pairs too well unseen. It has the scores of the start: the edge that is best now gets the
    best of the given scores.
 
-A checkpoint holds the ranking that was refined, the values it has come to and the best so far, the
-averages of the gradient, the steps and seconds that it took, and the state of the generator: going
-on from it takes the very steps that an unbroken run takes.
-
 No labels are used. 2 and 3 are in `departure`. docs/research has what was tried: refine.md, and
 estimators.md on how gates are drawn.
 """
 
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.io.store import StoreError, load_artifact, save_artifact, taken_apart
 from graphcircuits.methods.departure import Objective, Recipe, Turn
 from graphcircuits.methods.prepare import Progress, Stop, for_scoring, prepare
 from graphcircuits.predictor.paths import along_paths
@@ -53,15 +45,8 @@ STEPS = 300
 """Steps, where neither steps nor seconds are given."""
 MOMENTS = (0.9, 0.999)
 """The decay of the running means of the gradient and of its square, as in Adam."""
-SAVED = 30.0
-"""Seconds between two checkpoints."""
-KIND = "refine-checkpoint"
-TENSORS = ("values", "mean", "first", "best")
-"""Of a checkpoint, those of the state."""
-NUMBERS = ("area", "step", "elapsed", "looks")
 LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 """Shares of the way at which the ranking is judged."""
-REMEDY = "give another file, or delete it to start afresh"
 
 Scores = Float[Tensor, " edge"]
 
@@ -133,7 +118,6 @@ def refinement(
     seconds: float | None = None,
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
-    checkpoint: str | Path | None = None,
     memory_limit: int | None = None,
     recipe: Recipe | None = None,
 ) -> Refinement:
@@ -141,16 +125,14 @@ def refinement(
 
     It takes `steps` steps, or as many as fit into `seconds` seconds; 300 steps where neither is
     given. An interrupt from the keyboard, or a `Stop` raised by `progress`, ends it with what it
-    has reached. `checkpoint` is a `.safetensors` file, written now and then and at the end; where
-    it exists, refining goes on from there, and ends where an unbroken run of as many steps ends.
-    Without a generator the seed is 0. Memory stays below `memory_limit` bytes where one mask on one
-    prompt allows it.
+    has reached. Without a generator the seed is 0. Memory stays below `memory_limit` bytes where
+    one mask on one prompt allows it.
     """
     began = time.perf_counter()
-    _check_length(steps, seconds, checkpoint)
-    recipe, about = recipe or Recipe(), {"steps": steps, "seconds": seconds}
+    _check_length(steps, seconds)
+    recipe = recipe or Recipe()
     if steps is None and seconds is None:
-        about["steps"] = STEPS
+        steps = STEPS
     subject = for_scoring(subject)
     pairs = prepare(subject, pairs.by_output(subject.config.d_vocab_out), memory_limit)
     objective = Objective.of(subject, pairs, recipe, memory_limit)
@@ -158,12 +140,10 @@ def refinement(
     ready = time.perf_counter()
     before, turn = objective.judge(start)
     judging = time.perf_counter() - ready
-    clock = _Clock(**about, spent=ready - began + (1 + len(LOOKS)) * judging)
+    spent = ready - began + (1 + len(LOOKS)) * judging
+    clock = _Clock(steps=steps, seconds=seconds, spent=spent)
     seed = generator.initial_seed() if generator is not None else 0
     state = RefineState.at(start, before, turn, torch.Generator(subject.device).manual_seed(seed))
-    if checkpoint is not None and Path(checkpoint).exists():
-        state = load_state(Path(checkpoint), about, start)
-    saved = time.perf_counter()
     try:
         while (share := clock.share(state)) < 1:
             since = time.perf_counter()
@@ -171,19 +151,12 @@ def refinement(
             advance(state, gradient, recipe.learning_rate * (1 - share))
             if subject.device.type == "cuda":
                 torch.cuda.synchronize(subject.device)
-            now = time.perf_counter()
-            state.elapsed += now - since
+            state.elapsed += time.perf_counter() - since
             _look(objective, state, clock.share(state))
-            if checkpoint is not None and now - saved > SAVED:
-                save_state(Path(checkpoint), about, start, state)
-                saved = now
             if progress is not None:
                 progress(state.step, clock.total(state))
     except (Stop, KeyboardInterrupt):
         pass  # what has been reached so far is judged and returned
-    if checkpoint is not None:
-        save_state(Path(checkpoint), about, start, state)
-    # Behind the checkpoint: a run that goes on from there judges where an unbroken one does.
     _look(objective, state, 1.0)
     better = state.area < before
     values = state.best.to(scores.device)
@@ -277,60 +250,11 @@ class _Clock:
         return max(state.step, round(state.step / self.share(state)))
 
 
-# Checkpoints
-
-
-def save_state(
-    path: Path, about: Mapping[str, Any], start: Float[Tensor, " edge"], state: RefineState
-) -> None:
-    """Write a checkpoint; `about` says how long the run is to be, `start` what it began with."""
-    tensors = {name: getattr(state, name) for name in TENSORS}
-    tensors |= {"start": start, "turn": state.turn, "generator": state.generator.get_state()}
-    meta = {name: getattr(state, name) for name in NUMBERS} | {"second": float(state.second)}
-    save_artifact(path, kind=KIND, config=about, seed=None, tensors=tensors, meta=meta)
-
-
-def load_state(path: Path, about: Mapping[str, Any], start: Float[Tensor, " edge"]) -> RefineState:
-    """Read a checkpoint of the run that began with this start; any other is refused."""
-    artifact = load_artifact(path, KIND)
-    with taken_apart(path, "checkpoint"):
-        tensors = {name: artifact.tensors[name].to(start) for name in ("start", *TENSORS)}
-        if any(tensor.shape != start.shape for tensor in tensors.values()):
-            raise StoreError(f"{path} refines other scores: {REMEDY}.")
-        # Gradients on a GPU differ in the last digits, so that near ties may have changed places.
-        if (tensors["start"] - start).abs().mean() > 1e-3:
-            raise StoreError(f"{path} refines other scores: {REMEDY}.")
-        if dict(artifact.config) != dict(about):
-            raise StoreError(
-                f"{path} refines for {_length(artifact.config)}, not {_length(about)}: {REMEDY}."
-            )
-        generator = torch.Generator(start.device)
-        generator.set_state(artifact.tensors["generator"].cpu())
-        meta = artifact.meta
-        return RefineState(
-            # Memory of its own is aligned as in a run that never stopped.
-            **{name: tensors[name].clone() for name in TENSORS},
-            second=start.new_tensor(float(meta["second"]), dtype=torch.float64),
-            area=float(meta["area"]),
-            turn=artifact.tensors["turn"].to(start.device),
-            step=int(meta["step"]),
-            elapsed=float(meta["elapsed"]),
-            looks=int(meta["looks"]),
-            generator=generator,
-        )
-
-
-def _length(about: Mapping[str, Any]) -> str:
-    if about["seconds"] is not None:
-        return f"{about['seconds']:g} seconds"
-    return f"{about['steps']} steps"
-
-
 # Refusals
 
 
-def _check_length(steps: int | None, seconds: float | None, checkpoint: str | Path | None) -> None:
-    """Refuse what says how long to refine, and in which file, if it makes no sense."""
+def _check_length(steps: int | None, seconds: float | None) -> None:
+    """Refuse what says how long to refine, if it makes no sense."""
     problems = []
     if steps is not None and seconds is not None:
         problems.append(f"give steps or seconds, not both, got {steps} and {seconds}")
@@ -338,7 +262,5 @@ def _check_length(steps: int | None, seconds: float | None, checkpoint: str | Pa
         problems.append(f"steps must be a whole number above 0, got {steps!r}")
     if seconds is not None and (type(seconds) not in (int, float) or not 0 < seconds < math.inf):
         problems.append(f"seconds must be a finite number above 0, got {seconds!r}")
-    if checkpoint is not None and Path(checkpoint).suffix != ".safetensors":
-        problems.append(f"checkpoint must be a .safetensors file, got {checkpoint}")
     if problems:
         raise ValueError("; ".join(problems) + ".")

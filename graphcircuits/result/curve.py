@@ -30,8 +30,6 @@ CROSSINGS = (0.8, 0.9, 0.95)
 """Shares of the behaviour for which curves say how many edges it takes."""
 ROWS = 24
 """Sizes that notebooks show."""
-# Errors say the new name for one release.
-_RENAMED = {"kept": "pruned_sizes", "pairs": "n_pairs"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +92,6 @@ class FaithfulnessCurve:
             ("pruned_sizes", pruned),
         ):
             object.__setattr__(self, name, value)
-
-    if not TYPE_CHECKING:  # so that type checkers still know which names are not there
-
-        def __getattr__(self, name: str) -> object:
-            if name in _RENAMED:
-                raise AttributeError(f"a curve has no {name!r} any more: it is {_RENAMED[name]!r}.")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def edges_for(self, share: float) -> int | None:
         """The smallest size at which, and at all larger ones, faithfulness is `share` or more.

@@ -25,11 +25,11 @@ import torch
 from graphcircuits import Transformer, auroc, load_case
 from graphcircuits.cases import case_ids
 from graphcircuits.cases.architectures import subject_config
+from graphcircuits.cases.build import subject_path
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.prepare import ConstantOutputError, case_exchange
 from graphcircuits.cases.recognize import shipped_ids
 from graphcircuits.cases.subjects import fleets_of
-from graphcircuits.cases.unfinished import subject_path
 from graphcircuits.evaluation.evaluate import faithfulness_curve
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.recipes import recipe

@@ -10,8 +10,8 @@ from graphcircuits.cases.collection import Member, Shard
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.prepare import BuildConfig
 from graphcircuits.cases.subjects import Finished
-from graphcircuits.fleets.checkpoint import TrainedSubject
 from graphcircuits.fleets.recipes import recipe
+from graphcircuits.fleets.train import TrainedSubject
 from graphcircuits.subject.codec import Codec
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 from lab.factory.shards import CorpusConfig, Manifest, write_manifest

@@ -15,16 +15,14 @@ import torch
 from graphcircuits.cases import SubjectDims, load_case, subjects
 from graphcircuits.cases import build as module
 from graphcircuits.cases.architectures import ARCHITECTURES, subject_config
-from graphcircuits.cases.build import Built
+from graphcircuits.cases.build import Built, subject_path
 from graphcircuits.cases.case import Case
 from graphcircuits.cases.multitask import MultiCase
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.prepare import BuildConfig, Data, case_exchange, prepare
 from graphcircuits.cases.subjects import fleets_of, start_of, training, verified
-from graphcircuits.cases.unfinished import subject_path
-from graphcircuits.fleets.checkpoint import TrainedSubject
 from graphcircuits.fleets.recipes import SiitConfig, recipe
-from graphcircuits.fleets.train import train_fleet
+from graphcircuits.fleets.train import TrainedSubject, train_fleet
 from graphcircuits.fleets.verify import verify_fleet
 from graphcircuits.io.store import StoreError, load_artifact
 from graphcircuits.rasp import Map, indices, tokens
@@ -76,9 +74,11 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training that gives a finished subject at once, unless a single step is asked for."""
     finished = TrainedSubject(trained(), 0.98, 20, passed=True)
 
-    def train(subjects: Any, a: Any, b: Any, config: SiitConfig, *_: Any, **__: Any) -> Any:
+    def train(subjects: Any, a: Any, b: Any, config: SiitConfig, *rest: Any) -> Any:
         if config.steps == 1:
             return [TrainedSubject(subject, 0.0, 1, passed=False) for subject in subjects]
+        keep = rest[-1]
+        keep(dict.fromkeys(range(len(subjects)), finished))
         return [finished] * len(subjects)
 
     monkeypatch.setattr(subjects, "train_fleet", train)
@@ -320,22 +320,53 @@ def test_without_time_nothing_is_built(tmp_path: Path, caplog: pytest.LogCapture
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Case], BuildConfig]:
+    """A fleet in which one passes at the first check, and one never does."""
+    easy, hard = letters("own-easy"), letters("own-hard")
+
+    def wrong_check(case: Case, inputs: int, pairs: int, seed: int) -> Any:
+        made = case_exchange(case, inputs, pairs, seed)
+        return replace(made, targets=1 - made.targets) if case is hard else made
+
+    monkeypatch.setattr("graphcircuits.cases.prepare.case_exchange", wrong_check)
+    monkeypatch.setattr(subjects, "start_of", lambda *_: trained())
+    return [hard, easy], replace(CONFIG, siit=replace(SIIT, steps=6, check_every=2))
+
+
 @pytest.mark.slow
-def test_a_build_that_ran_out_of_time_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("how", ["out of time", "interrupted"])
+def test_a_build_that_was_cut_off_keeps_what_passed_and_trains_the_others_anew(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    two: tuple[list[Case], BuildConfig],
+    how: str,
 ) -> None:
-    clock = iter(range(1000))
-    config = replace(CONFIG, siit=replace(SIIT, steps=6, check_every=2))
-    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(module.time, "monotonic", lambda: float(next(clock)))
-        assert list(build([letters()], tmp_path / "x", config, deadline=3.0)) == []
-    assert "out of time: 1 subjects unfinished; the same build goes on with them" in caplog.text
-    assert [Path(name).parent.name for name in files(tmp_path / "x")] == ["unfinished"]
+    cases, config = two
+
+    def interrupt(step: int, *_: int) -> None:
+        if step == 4:
+            raise KeyboardInterrupt
+
+    if how == "interrupted":
+        with pytest.raises(KeyboardInterrupt):
+            list(build(cases, tmp_path / "x", config, progress=interrupt))
+    else:
+        clock = iter(range(1000))
+        with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+            patch.setattr(module.time, "monotonic", lambda: float(next(clock)))
+            (passed,) = build(cases, tmp_path / "x", config, deadline=4.0)
+        assert passed.id == "own-easy"
+        assert "1 subjects unfinished; the same build trains them anew" in caplog.text
+    before = files(tmp_path / "x")
+    assert list(before) == ["own-easy.safetensors"]
     steps: list[int] = []
-    for name in ("x", "y"):
-        list(build([letters()], tmp_path / name, config, progress=lambda s, *_: steps.append(s)))
-    assert steps == [4, 6, 2, 4, 6]
-    assert files(tmp_path / "x") == files(tmp_path / "y")
+    (failed,) = build(cases, tmp_path / "x", config, progress=lambda s, *_: steps.append(s))
+    assert (failed.id, failed.passed, steps) == ("own-hard", False, [2, 4, 6])
+    # As if it had been asked for alone.
+    list(build(cases[:1], tmp_path / "y", config))
+    assert files(tmp_path / "x") == before | files(tmp_path / "y")
 
 
 @pytest.mark.usefixtures("instant")

@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from graphcircuits.cases.build import build
 from graphcircuits.cases.orders import Order
 from graphcircuits.commands.progress import deferred, terminable
 from graphcircuits.io.store import load_artifact
 from graphcircuits.methods import refine
 from graphcircuits.training import members
-from tests.kills import BUILD, SIIT, letters
 from tests.shell import Command
 
 
@@ -188,45 +185,7 @@ def test_a_training_keeps_the_very_step_and_ends_as_if_unbroken(
     assert not Path("mine.checkpoints").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("unchecked")
-def test_a_fleet_is_kept_where_it_was_interrupted(tmp_path: Path) -> None:
-    cases = [letters("swap", 3, lambda x: "b" if x == "a" else "a")]
-    config = replace(BUILD, siit=replace(SIIT, steps=20))
-    orders = [Order(case.id) for case in cases]
-
-    def built(place: str, progress: Callable[[int, int, int], None]) -> dict[str, bytes]:
-        given: dict[str, Any] = {"cases": cases, "command": "same", "progress": progress}
-        list(build(orders, tmp_path / place, config, **given))
-        return contents(tmp_path / place)
-
-    seen: list[int] = []
-
-    def interrupt(step: int, passed: int, total: int) -> None:
-        if step == 10:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        built("broken", interrupt)
-    [left] = (tmp_path / "broken" / "unfinished").iterdir()
-    assert load_artifact(left, "fleet-checkpoint").meta["step"] == 10
-    resumed = built("broken", lambda step, *_: seen.append(step))
-    assert seen[0] == 15
-    assert resumed == built("whole", lambda *_: None)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
-@pytest.mark.parametrize(("resume", "how"), [((), " with --resume"), (("--resume",), "")])
-def test_build_says_how_to_go_on(
-    command: Command, monkeypatch: pytest.MonkeyPatch, resume: tuple[str, ...], how: str
-) -> None:
+def test_build_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def building(orders: list[Order], out: Path, *_: Any, progress: Any, **__: Any) -> Any:
         out.mkdir()
         (out / f"{orders[0].id}.safetensors").write_text("")
@@ -238,33 +197,25 @@ def test_build_says_how_to_go_on(
         progress(10, 0, 1)
 
     monkeypatch.setattr("graphcircuits.cases.build.build", building)
-    ended = command("build", "ib-3", "ib-4", *resume)
+    ended = command("build", "ib-3", "ib-4")
     assert (ended.code, ended.out) == (130, "")
     assert ended.err.splitlines()[1:] == [
         "interrupted: this step is finished first; once more ends it at once.",
-        f"interrupted: 1 of 2 subjects are in subjects; the same command{how} goes on from there.",
+        "interrupted: 1 of 2 subjects are in subjects; the same command trains the others anew.",
     ]
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_refining_ends_with_what_it_reached_and_goes_on_from_there(
+def test_refining_ends_with_what_it_reached(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = ["localize", "ib-3", "--method", "random", "--pairs", "4", "--refine-steps", "6"]
-    given += ["--refine-checkpoint", "kept.safetensors", "--json"]
-    advance = refine.advance
-    with monkeypatch.context() as patched:
-        patched.setattr(refine, "advance", pressing(advance, 3))
-        stopped = command(*given)
+    monkeypatch.setattr(refine, "advance", pressing(refine.advance, 3))
+    stopped = command(*given, "--json")
     assert stopped.code == 130
     assert "refined in 3 steps and then stopped" in stopped.out
-    assert stopped.err.splitlines()[-1] == (
-        "interrupted: the scores are as far as they were refined; the same command goes on from "
-        "kept.safetensors."
-    )
-    whole = command(*given)
-    assert whole.code == 0
-    assert "refined in 6 steps" in whole.out
+    said = "interrupted: the scores are as far as they were refined."
+    assert stopped.err.splitlines()[-1] == said
 
 
 @pytest.mark.usefixtures("unchecked")

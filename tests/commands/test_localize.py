@@ -126,14 +126,6 @@ def test_results_are_printed_even_if_they_cannot_be_written(
             ["--refine", "3", "--refine-steps", "5"],
             "give --refine (seconds) or --refine-steps, not both.",
         ),
-        (
-            ["--refine-checkpoint", "a.safetensors"],
-            "--refine-checkpoint goes with --refine or --refine-steps.",
-        ),
-        (
-            ["--refine", "3", "--refine-checkpoint", "a.pt"],
-            "--refine-checkpoint must end in .safetensors, got a.pt.",
-        ),
         (["--out", "."], "--out must be a file, but . is a folder."),
         (["--out", "file/a.json"], "file is not a folder."),
         (["--html", "file/a.html"], "file is not a folder."),
@@ -228,12 +220,12 @@ def test_prompts_of_your_own(command: Command, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_scores_are_refined(command: Command, tmp_path: Path) -> None:
     given = [*own_subject(tmp_path), "--edges", "3", "--refine-steps", "3", "--json"]
-    first = command(*given, "--refine-checkpoint", "kept.safetensors")
+    first = command(*given)
     assert first.code == 0
     record = json.loads(first.out)
     assert record["options"] == {"refine_steps": 3}
     assert record["notes"][-1].startswith("refined in 3 steps: ")
-    again = json.loads(command(*given, "--refine-checkpoint", "kept.safetensors").out)
+    again = json.loads(command(*given).out)
     assert again | {"seconds": 0} == record | {"seconds": 0}
 
 

@@ -113,13 +113,6 @@ def test_what_is_no_method_is_refused() -> None:
         graphcircuits.bench({"three": 3}, "ib-8")  # pyright: ignore[reportArgumentType]
 
 
-def test_the_old_name_of_a_count_says_the_new_one() -> None:
-    with pytest.raises(
-        TypeError, match=r"bench\(\) has no argument 'pairs' any more: it is 'n_pai"
-    ):
-        graphcircuits.bench("eap", "ib-8", pairs=4)  # pyright: ignore[reportCallIssue]
-
-
 def test_each_decision_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trace of a bench of three methods: what is loaded, chosen and run, and how often."""
     calls: Counter[str] = Counter()

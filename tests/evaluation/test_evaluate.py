@@ -409,7 +409,7 @@ def test_bad_curves() -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_results_no_longer_come_before_the_subject() -> None:
+def test_the_subject_comes_first() -> None:
     subject, pairs = task()
     scores = torch.zeros(subject.graph.n_edges)
     calls: dict[Callable[..., object], str] = {
@@ -420,11 +420,3 @@ def test_results_no_longer_come_before_the_subject() -> None:
     for call, third in calls.items():
         with pytest.raises(TypeError, match=rf"takes subject, pairs, {third}, in this order"):
             call(scores, subject, pairs)
-
-
-def test_renamed_fields_of_a_curve() -> None:
-    curve = FaithfulnessCurve(n_edges=3, sizes=(1, 3), faithfulness=(0.5, 1.0), n_pairs=1)
-    for old, new in {"kept": "pruned_sizes", "pairs": "n_pairs"}.items():
-        with pytest.raises(AttributeError, match=f"no {old!r} any more: it is {new!r}"):
-            getattr(curve, old)
-    assert not hasattr(curve, "nothing")

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from graphcircuits.engine.masked import masked_logits
 from graphcircuits.fleets.batch import Errors, FleetData, Rows, component_names, draw_rows, gather
-from graphcircuits.fleets.checkpoint import State
 from graphcircuits.fleets.fleet import Fleet, form, stack, unstack
 from graphcircuits.fleets.recipes import FLEETS, SiitConfig, recipe
-from graphcircuits.fleets.train import adam, dropout, loss_of, stepper, update
+from graphcircuits.fleets.train import State, adam, dropout, loss_of, stepper, update
 from graphcircuits.graph import ComponentGraph
 from tests.fleets.fleets import (
     MIXED,

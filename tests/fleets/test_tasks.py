@@ -5,14 +5,16 @@ second in a head of the same layer; each must lie still while the other task is 
 """
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
-from graphcircuits.fleets.checkpoint import Snapshot, TrainedSubject
+from graphcircuits.fleets import train as module
+from graphcircuits.fleets.batch import Errors
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.recipes import recipe
-from graphcircuits.fleets.train import train_fleet
+from graphcircuits.fleets.train import TrainedSubject, train_fleet
 from graphcircuits.fleets.verify import verify_fleet
 from graphcircuits.subject.transformer import Transformer, TransformerConfig
 
@@ -92,23 +94,29 @@ def without(one: TrainedSubject, name: str) -> Transformer:
 
 
 @pytest.mark.slow
-def test_a_task_that_stays_wrong_keeps_the_subject_and_is_drawn_more_often() -> None:
+def test_a_task_that_stays_wrong_keeps_the_subject_and_is_drawn_more_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The first task is soon learned; the second is checked against answers that are not its."""
     config = replace(recipe("natural"), steps=100, **SHORT)
     checks = tasks(0, 11)
     checks[1] = replace(checks[1], targets=(checks[1].targets + 1) % LETTERS)
-    seen: list[list[list[float]]] = []
+    steps_of, drawn_by = module.stepper, list[Errors]()
 
-    def keep(snapshot: Snapshot, time_is_up: bool) -> None:
-        seen.append(snapshot.errors.task.tolist())
+    def stepper(*given: Any, **options: Any) -> module.Step:
+        (errors,) = (one for one in given if isinstance(one, Errors))
+        assert errors.task.tolist() == [[1, 1]]
+        drawn_by.append(errors)
+        return steps_of(*given, **options)
 
+    monkeypatch.setattr(module, "stepper", stepper)
     generator = torch.Generator().manual_seed(3)
-    (one,) = train_fleet([start()], [tasks(0, 1)], [checks], config, generator, keep=keep)
+    (one,) = train_fleet([start()], [tasks(0, 1)], [checks], config, generator)
+    ((right, wrong),) = drawn_by[0].task.tolist()
     assert not one.passed
-    assert one.merit == pytest.approx(1 - seen[-1][0][1] - 0.02, abs=1e-6)
-    assert seen[0] == [[1, 1]]
-    assert seen[-1][0][0] < 0.05
-    assert seen[-1][0][1] > 0.9
+    assert one.merit == pytest.approx(1 - wrong - 0.02, abs=1e-6)
+    assert right < 0.05
+    assert wrong > 0.9
     ((first, second),) = verify_fleet([one.subject], [tasks(0, 21)], generator)
     assert first.passes("natural")
     assert second.passes("natural")

@@ -11,11 +11,10 @@ from graphcircuits.cases.architectures import subject_config
 from graphcircuits.cases.prepare import case_exchange
 from graphcircuits.fleets import train as module
 from graphcircuits.fleets.batch import gather
-from graphcircuits.fleets.checkpoint import Snapshot, State
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import form, stack
 from graphcircuits.fleets.recipes import SiitConfig
-from graphcircuits.fleets.train import TrainedSubject, train_fleet
+from graphcircuits.fleets.train import State, TrainedSubject, train_fleet
 from graphcircuits.fleets.verify import Shares
 from graphcircuits.subject.transformer import Transformer
 from tests.fleets.fleets import case_fleet, fleet_of, one_task
@@ -76,14 +75,10 @@ def test_one_seed_gives_the_same_weights() -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_the_fleet_goes_on_without_those_that_pass() -> None:
     calls: list[tuple[int, int, int]] = []
-    passed: dict[int, list[int]] = {}
+    kept: list[dict[int, TrainedSubject]] = []
     subjects, exchanges, checks = work("ib-36", "ib-36")
     limits = ("accuracy", "interchange", "strict", "circuit")
     config = replace(SHORT, steps=90, **{f"enough_{name}": 0.6 for name in limits})
-
-    def keep(snapshot: Snapshot, time_is_up: bool) -> None:
-        passed[snapshot.step] = [i for i, one in snapshot.best.items() if one.passed]
-        assert sorted([*snapshot.alive, *passed[snapshot.step]]) == [0, 1]
 
     # The first is checked against wrong answers, so it never passes.
     (right,) = checks[0]
@@ -95,9 +90,9 @@ def test_the_fleet_goes_on_without_those_that_pass() -> None:
         config,
         torch.Generator().manual_seed(3),
         lambda *call: calls.append(call),
-        keep=keep,
+        keep=lambda passed: kept.append(dict(passed)),
     )
-    assert passed == {step: [1] * (step >= trained[1].steps) for step in (0, 20, 40, 60, 80, 90)}
+    assert kept == [{1: trained[1]}]
     assert [one.passed for one in trained] == [False, True]
     assert [step for step, *_ in calls] == [20, 40, 60, 80, 90]
     assert [(count, total) for _, count, total in calls] == [
@@ -121,13 +116,18 @@ def test_without_time_subjects_stay_as_they_are() -> None:
 def test_training_stops_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100))
     monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
-    config = replace(SHORT, check_every=5, enough_accuracy=1.1)
+    config = replace(SHORT, steps=25, check_every=5, enough_accuracy=1.1)
     calls: list[int] = []
-    generator = torch.Generator().manual_seed(3)
-    train_fleet(
-        *work("ib-36"), config, generator, lambda step, *_: calls.append(step), deadline=3.0
-    )
-    assert calls == [5, 10, 15]
+    for deadline in (3.0, 100.0):
+        (one,) = train_fleet(
+            *work("ib-36"),
+            config,
+            torch.Generator().manual_seed(3),
+            lambda step, *_: calls.append(step),
+            deadline=deadline,
+        )
+        assert one.cut_short is (deadline == 3.0)
+    assert calls == [5, 10, 15, 5, 10, 15, 20, 25]
 
 
 def test_the_best_weights_are_kept() -> None:

@@ -211,9 +211,9 @@ def test_where_there_is_no_card_no_process_is_started(monkeypatch: pytest.Monkey
         ("bench --ray h:1", "bench", "bench --ray=h:1"),
         ("bench --json --ray", "bench", "bench --json --ray="),
         (
-            "build ib-3 --resume --minutes 5 --seed 5 --processes=2",
+            "build ib-3 --minutes 5 --seed 5 --processes=2",
             "build ib-3 --seed 5",
-            "build ib-3 --resume --minutes 5 --seed 5 --processes=2",
+            "build ib-3 --minutes 5 --seed 5 --processes=2",
         ),
     ],
 )

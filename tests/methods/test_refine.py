@@ -1,8 +1,7 @@
-"""Refining: never worse than its start on its pairs, and resumed as if it had never stopped."""
+"""Refining: never worse than its start on its pairs, and what was reached when it is stopped."""
 
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +12,9 @@ import graphcircuits as gc
 from graphcircuits import Pairs, Result, Transformer, localize
 from graphcircuits.evaluation.evaluate import faithfulness_curve
 from graphcircuits.evaluation.proposal import propose
-from graphcircuits.io.store import StoreError, save_artifact
 from graphcircuits.methods.departure import Recipe
 from graphcircuits.methods.prepare import Stop, to_clean_output
-from graphcircuits.methods.refine import Refinement, rank_logits, refinement, sort_by_rank
+from graphcircuits.methods.refine import rank_logits, refinement, sort_by_rank
 from graphcircuits.predictor.paths import along_paths
 from tests.methods.tasks import make_pairs
 from tests.subjects import make_subject
@@ -153,54 +151,27 @@ def test_seconds(case: tuple[Transformer, Pairs, Tensor], monkeypatch: pytest.Mo
     assert (too_short.steps, too_short.stopped) == (0, False)
 
 
-# Stopping and going on
+# Stopping
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Stop, KeyboardInterrupt])
-def test_stopped_and_resumed(
-    case: tuple[Transformer, Pairs, Tensor], tmp_path: Path, kind: type[BaseException]
-) -> None:
-    path = tmp_path / "kept.safetensors"
-
+def test_stopped(case: tuple[Transformer, Pairs, Tensor], kind: type[BaseException]) -> None:
     def stop_at_five(done: int, total: int) -> None:
         assert total == 12
         if done == 5:
             raise kind
 
-    def run(**more: object) -> Refinement:
-        return refinement(*case, steps=12, **more)  # pyright: ignore[reportArgumentType]
-
-    unbroken = run()
-    stopped = run(checkpoint=path, progress=stop_at_five)
+    stopped = refinement(*case, steps=12, progress=stop_at_five)
     assert (stopped.steps, stopped.stopped) == (5, True)
+    assert stopped.after <= stopped.before
     assert stopped.describe().startswith("refined in 5 steps and then stopped: ")
-    calls: list[int] = []
-    resumed = run(checkpoint=path, progress=lambda done, _: calls.append(done))
-    assert calls == [*range(6, 13)]
-    assert torch.equal(resumed.scores, unbroken.scores)
-    finished = run(checkpoint=path, progress=stop_at_five)
-    assert (finished.steps, finished.stopped) == (12, False)
-    assert torch.equal(finished.scores, unbroken.scores)
+    at_the_end = refinement(*case, steps=5, progress=stop_at_the_end)
+    assert (at_the_end.steps, at_the_end.stopped) == (5, False)
 
 
-def test_checkpoints_of_something_else(
-    case: tuple[Transformer, Pairs, Tensor], tmp_path: Path
-) -> None:
-    subject, pairs, scores = case
-    path = tmp_path / "kept.safetensors"
-    refinement(*case, steps=1, checkpoint=path)
-    remedy = "give another file, or delete it to start afresh"
-    with pytest.raises(StoreError, match=f"refines other scores: {remedy}"):
-        refinement(subject, pairs, -scores, steps=1, checkpoint=path)
-    with pytest.raises(StoreError, match=f"refines for 1 steps, not 2 steps: {remedy}"):
-        refinement(*case, steps=2, checkpoint=path)
-    with pytest.raises(StoreError, match=r"refines for 1 steps, not 0\.5 seconds"):
-        refinement(*case, seconds=0.5, checkpoint=path)
-    about = {"steps": 1, "seconds": None}
-    save_artifact(path, kind="refine-checkpoint", config=about, seed=None, tensors={})
-    with pytest.raises(StoreError, match="not a whole checkpoint"):
-        refinement(*case, steps=1, checkpoint=path)
+def stop_at_the_end(done: int, total: int) -> None:
+    if done == total:
+        raise Stop
 
 
 # Refusals
@@ -214,7 +185,6 @@ def test_checkpoints_of_something_else(
         ({"steps": 2.5}, "steps must be a whole number above 0, got 2.5"),
         ({"seconds": -1}, "seconds must be a finite number above 0, got -1"),
         ({"seconds": float("nan")}, "seconds must be a finite number above 0, got nan"),
-        ({"checkpoint": "a.pt"}, "checkpoint must be a .safetensors file, got a.pt"),
     ],
 )
 def test_lengths_that_make_no_sense(
@@ -257,21 +227,8 @@ def test_a_refined_result(case: tuple[Transformer, Pairs, Tensor]) -> None:
     assert gc.refine(subject, pairs, found, steps=1, keep=None).chosen is None
 
 
-def test_old_ways_to_refine_are_refused_with_the_new_one(
-    case: tuple[Transformer, Pairs, Tensor],
-) -> None:
+def test_what_is_no_result_and_a_wrong_order(case: tuple[Transformer, Pairs, Tensor]) -> None:
     subject, pairs, scores = case
-    values: list[tuple[str, Any]] = [
-        ("steps", 3),
-        ("seconds", 1.0),
-        ("checkpoint", "a.safetensors"),
-    ]
-    for old, new in values:
-        text = (
-            rf"no longer takes refine_{old}: .*graphcircuits\.refine\(subject, pairs, result, {old}"
-        )
-        with pytest.raises(TypeError, match=text):
-            localize(subject, pairs, "eap", **{f"refine_{old}": new})
     with pytest.raises(TypeError, match=r"takes and returns a Result, got Tensor: give scores"):
         gc.refine(subject, pairs, scores, steps=3)  # pyright: ignore[reportArgumentType]
     result: Any = Result(graph=subject.graph, scores=scores)

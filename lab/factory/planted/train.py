@@ -27,12 +27,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.fleets.batch import Errors, draw_rows, gather
-from graphcircuits.fleets.checkpoint import State
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import Fleet, Weights, form, stack, unstack
 from graphcircuits.fleets.forward import forward
 from graphcircuits.fleets.recipes import SiitConfig
-from graphcircuits.fleets.train import adam, loss_of, recorded
+from graphcircuits.fleets.train import State, adam, loss_of, recorded
 from graphcircuits.fleets.verify import check
 from graphcircuits.subject.transformer import Transformer
 
