@@ -28,7 +28,7 @@ TABLES = {
     "deep": ("--cases deep-pool --seeds 2", (*FEW, *GATES)),
     "public": ("--fleet public --seeds 3 --pairs 32", (*FEW, *GATES)),
     "multitask": ("--cases multitask --seeds 1 --pairs 32", FEW),
-    "language": (
+    "planted-language": (
         "--fleet language --cases test --seeds 3",
         (*QUICK, *FLOORS, "acdc", *GATES),
     ),

@@ -5,14 +5,18 @@
 2. A row says how good the ranking is by truth (AUROC, AUPRC) and by output (the edges that keep
    0.9, log area), and how much of the proposed circuit is true, and of the true one proposed.
 3. `agreement` correlates the two over cases, by ranks, for each method: does a method that is
-   faithful on a case find the planted circuit there? `unlike` lists small circuits that keep 0.97
-   and miss a third of the planted edges, with what they have in their place: backup paths.
+   faithful on a case find the planted circuit there?
+4. `unlike` are circuits that keep 0.97, are no larger than the planted ones, and lack a third of
+   their edges. What the whole model keeps without just these edges tells two reasons apart: a lot,
+   and nothing needs them; little, and they are in use, but a backup does their work where all else
+   is cut.
 
-python -m lab.studies truth --csv docs/results/planted-truth.csv [--split test] [--subjects DIR]
+python -m lab.studies truth [--page docs/results/planted-truth.md] [--split test] [--subjects DIR]
     [--methods gcl eap-ig ...] [--pairs 64]
 """
 
 import csv
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -31,12 +35,16 @@ from graphcircuits.evaluation.evaluate import faithfulness, faithfulness_curve
 from graphcircuits.evaluation.proposal import fresh_seed
 from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.methods import BeyondTraining
-from lab.intervals import Interval, bootstrap
+from lab.intervals import bootstrap
 from lab.programs import parser
 
-METHODS = ("gcl", "gcl-blind", "eap-ig", "eap-ig+paths", "eap", "relp", "exact", "edge-frequency")
+METHODS = (
+    *("gcl", "eap-ig", "eap-ig+paths", "ig-own", "eap", "eap-gp", "relp", "nap", "exact", "acdc"),
+    *("edge-frequency", "gcl-blind", "random"),
+)
 FAITHFUL, MISSED = 0.97, 1 / 3
 """What a circuit keeps that does the job, and how much of the planted one another one lacks."""
+SHOWN = ("auroc", "auprc", "precision", "recall", "keeps")
 
 
 @dataclass(frozen=True)
@@ -58,9 +66,11 @@ class Row:
     keeps: float
     true_keeps: float
     """On pairs that were not seen, the proposed circuit and the planted one."""
+    without_missing: float
+    """What the whole model keeps without the planted edges that were not proposed."""
     missing: str
     extra: str
-    """Edges of one that the other does not have."""
+    """Edges of one circuit that the other does not have."""
 
 
 def measured(id: str, methods: Sequence[str], n_pairs: int, folder: Path | None) -> Iterator[Row]:
@@ -69,12 +79,14 @@ def measured(id: str, methods: Sequence[str], n_pairs: int, folder: Path | None)
     subject, pairs = unit.subject(folder), unit.case.pairs(n_pairs, seed=0)
     fresh = unit.case.pairs(n_pairs, seed=fresh_seed(0))
     truth = unit.case.labels(graph=subject.graph)
+    whole = Circuit.from_mask(subject.graph, torch.ones_like(truth.mask))
     for method in methods:
         result = localize(subject, pairs, method)
         circuit = result.circuit()
         curve = faithfulness_curve(subject, fresh, result)
-        keeps, true_keeps = faithfulness(subject, fresh, [circuit, truth])
-        both = len(circuit & truth)
+        missing, both = truth - circuit, len(circuit & truth)
+        judged = [circuit, truth, whole - missing]
+        keeps, true_keeps, without_missing = faithfulness(subject, fresh, judged)
         yield Row(
             case=id,
             method=method,
@@ -88,13 +100,10 @@ def measured(id: str, methods: Sequence[str], n_pairs: int, folder: Path | None)
             recall=both / len(truth),
             keeps=keeps,
             true_keeps=true_keeps,
-            missing=_names(truth - circuit),
-            extra=_names(circuit - truth),
+            without_missing=without_missing,
+            missing=" ".join(missing),
+            extra=" ".join(circuit - truth),
         )
-
-
-def _names(edges: Circuit) -> str:
-    return " ".join(edges)
 
 
 # --- what the rows say ---------------------------------------------------------------------------
@@ -105,25 +114,27 @@ def table(rows: Sequence[Row]) -> str:
     lines = []
     for method in dict.fromkeys(row.method for row in rows):
         some = [row for row in rows if row.method == method]
-        cells = [method]
-        for name in ("auroc", "auprc", "precision", "recall", "keeps"):
-            cells.append(_mean(some, lambda row, name=name: float(getattr(row, name))))
         needed = np.exp(np.mean([np.log(row.edges_for) for row in some]))
-        cells += [f"{needed:.1f}", f"{np.mean([row.size for row in some]):.1f}"]
-        cells.append(agreement(some))
-        lines.append(cells)
+        lines.append(
+            [
+                method,
+                *(_mean(some, lambda row, name=name: getattr(row, name)) for name in SHOWN),
+                f"{needed:.1f}",
+                f"{np.mean([row.size for row in some]):.1f}",
+                agreement(some),
+            ]
+        )
     columns = ["Method", "AUROC", "AUPRC", "Precision", "Recall", "Keeps", "Edges 0.9", "Proposed"]
     return markdown_table([*columns, "Agreement"], lines)
 
 
 def _mean(rows: Sequence[Row], value: Callable[[Row], float]) -> str:
-    values = {row.case: {0: value(row)} for row in rows}
-    found: Interval = bootstrap([values], lambda of: of[0].mean(1))
+    found = bootstrap([{row.case: {0: value(row)} for row in rows}], lambda of: of[0].mean(1))
     return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 
 def agreement(rows: Sequence[Row]) -> str:
-    """The correlation by ranks of faithfulness (1 - log area) with truth (AUPRC) over cases."""
+    """The correlation by ranks of faithfulness (1 - log area) with truth (AUPRC) over rows."""
     faithful = _ranks([-row.log_area for row in rows])
     true = _ranks([row.auprc for row in rows])
     if faithful.std() == 0 or true.std() == 0:
@@ -143,14 +154,63 @@ def unlike(rows: Sequence[Row]) -> list[Row]:
     return [
         row
         for row in rows
-        if row.keeps >= FAITHFUL and row.size <= row.true_size and row.recall < 1 - MISSED
+        if row.keeps >= FAITHFUL and row.size <= row.true_size and row.recall < 1 - MISSED + 1e-9
     ]
 
 
+def example_lines(rows: Sequence[Row]) -> list[str]:
+    """Those circuits, once each, with the methods that propose them."""
+    methods: dict[tuple[str, str, str], list[Row]] = {}
+    for row in unlike(rows):
+        methods.setdefault((row.case, row.missing, row.extra), []).append(row)
+    lines = []
+    for some in methods.values():
+        row, names = some[0], ", ".join(f"`{one.method}`" for one in some)
+        instead = f" and has `{row.extra}` instead" if row.extra else ""
+        lines.append(
+            f"- `{row.case}`: {row.size} edges keep {row.keeps:.3f}, the {row.true_size} planted "
+            f"ones {row.true_keeps:.3f}. The small circuit lacks `{row.missing}`{instead}. With "
+            f"just the edges that it lacks cut, the whole model keeps {row.without_missing:.3f}. "
+            f"Proposed with {names}."
+        )
+    return lines
+
+
+def page(rows: Sequence[Row], command: str, data: str, without: Sequence[str]) -> str:
+    """The page as Markdown."""
+    cases = dict.fromkeys(row.case for row in rows)
+    exact = sum(row.precision == row.recall == 1 for row in rows)
+    examples = example_lines(rows)
+    return "\n\n".join(
+        [
+            "# Faithfulness and truth in language models",
+            f"{len(cases)} programs in [planted language models](../planted-language-models.md), "
+            f"every method on each. Of {len(rows)} proposed circuits {exact} are the planted ones, "
+            "edge for edge. *Edges 0.9* is the number of best edges that keep 0.9 of the model's "
+            "own output on fresh prompts (geometric mean), *proposed* the mean size of the circuit "
+            "that is proposed, which is pruned; precision, recall and what it keeps are of that "
+            "circuit. In brackets 95% intervals over cases. *Agreement* is the correlation by "
+            "ranks over cases of what the ranking is by output (log area) with what it is by "
+            "truth (AUPRC).",
+            table(rows),
+            f"Over all methods and cases together the agreement is {agreement(rows)}.",
+            "## Small faithful circuits that are not the planted ones",
+            f"Circuits that keep {FAITHFUL} or more with no more edges than were planted, and lack "
+            "a third of those or more:",
+            "\n".join(examples) or "None.",
+            "What the whole model keeps without the missing edges tells why. Where it is near 1, "
+            "nothing needs them. Where it is small they are in use, and something else, a backup, "
+            "does their work only where all the rest is cut.",
+            *([f"Without a subject at hand: {', '.join(without)}."] if without else []),
+            f"By `{command}`; all rows are in {data}.",
+        ]
+    )
+
+
 def main(given: Sequence[str]) -> None:
-    """Measure all, write the rows, and print what they say."""
+    """Measure all, and write the page and its data."""
     words = parser("lab.studies truth", __doc__)
-    words.add_argument("--csv", type=Path, required=True)
+    words.add_argument("--page", type=Path, default=Path("docs/results/planted-truth.md"))
     words.add_argument("--split", default="test", choices=("test", "pool"))
     words.add_argument("--subjects", type=Path, help="folder that `lab.factory planted` wrote")
     words.add_argument("--methods", nargs="+", default=METHODS)
@@ -165,12 +225,16 @@ def main(given: Sequence[str]) -> None:
         except FileNotFoundError:
             without.append(id)
         sys.stderr.write(f"{id}\n")
-    with chosen.csv.open("w", newline="") as file:
+    if not rows:
+        raise FileNotFoundError(
+            f"no model of the {chosen.split} split is at hand; make them with: "
+            f"python -m lab.factory planted DIR --models {chosen.split}"
+        )
+    data = chosen.page.with_suffix(".csv")
+    with data.open("w", newline="") as file:
         writer = csv.DictWriter(file, [each.name for each in fields(Row)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(map(asdict, rows))
-    print(table(rows))
-    for row in unlike(rows):
-        print(f"\n{row.case} by {row.method} keeps {row.keeps:.3f} with {row.size} edges;")
-        print(f"  without {row.missing}\n  instead {row.extra}")
-    print(f"\nWithout a subject: {', '.join(without) or 'none'}.")
+    command = shlex.join(["python", "-m", "lab.studies", "truth", *given])
+    chosen.page.write_text(page(rows, command, data.name, without) + "\n")
+    sys.stdout.write(f"wrote {chosen.page} and {data}\n")
