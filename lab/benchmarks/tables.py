@@ -22,15 +22,21 @@ QUICK = ("gcl", "eap", "eap-ig", "eap-ig+paths", "eap-gp", "ig-own", "relp", "na
 FLOORS = ("random", "edge-frequency", "gcl-blind")
 GATES = ("sp-edge", "sp-node", "edge-pruning", "ugs", "mattr", "pgexplainer")
 FEW = (*QUICK, *PAPERS, *FLOORS, "acdc")
+ONE_EACH = (
+    *("plm-0@count", "plm-1@predict", "plm-2@carry", "plm-3@sort", "plm-4@change", "plm-5@tally"),
+    *("plm-6@flip", "plm-7@alike"),
+)
+"""A call of each planted language model that ships, for methods that take half a minute each."""
 TABLES = {
     "test": ("--cases test --seeds 3", (*FEW, *GATES)),
     "deep-test": ("--cases deep-test --seeds 2", (*FEW, *GATES)),
     "deep": ("--cases deep-pool --seeds 2", (*FEW, *GATES)),
     "public": ("--fleet public --seeds 3 --pairs 32", (*FEW, *GATES)),
     "multitask": ("--cases multitask --seeds 1 --pairs 32", FEW),
-    "planted-language": (
-        "--fleet language --cases test --seeds 3",
-        (*QUICK, *FLOORS, "acdc", *GATES),
+    "planted-language": ("--fleet language --cases test --seeds 3", (*QUICK, *FLOORS, "acdc")),
+    "planted-language-gates": (
+        f"--fleet language --cases {','.join(ONE_EACH)} --seeds 1 --pairs 32",
+        ("gcl", "eap-ig", *FLOORS, *GATES),
     ),
     "natural": ("--fleet natural --seeds 3 --pairs 32", (*QUICK, *FLOORS, "acdc", *GATES)),
 }

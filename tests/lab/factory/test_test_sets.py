@@ -51,17 +51,9 @@ def reports() -> dict[Order, dict[str, Any]]:
     }
 
 
-@cache
-def to_learn_from() -> set[Order]:
-    """The paper's pool in the public fleet, but for the two large ones: no test set."""
-    pool = case_ids(split="paper-pool")
-    return {Order(case, "public") for case in pool if case not in ("ib-97", "ib-113")}
-
-
 def of(fleet: str) -> dict[Order, dict[str, Any]]:
     """Of a fleet's test set."""
-    others = to_learn_from() | deep()
-    return {o: report for o, report in reports().items() if o.fleet == fleet and o not in others}
+    return {o: report for o, report in reports().items() if o.fleet == fleet and o not in deep()}
 
 
 def deep() -> set[Order]:
@@ -79,14 +71,9 @@ def test_the_sets_are_what_ships_but_for_what_did_not_train() -> None:
     assert len(of("public")) == len(public_orders()) == 16
 
 
-def test_the_paper_s_pool_ships_in_the_public_fleet() -> None:
-    assert to_learn_from() <= set(reports())
-    assert len(to_learn_from()) == 24
-
-
 @pytest.mark.slow
 def test_every_program_is_held_out() -> None:
-    for order in set(reports()) - to_learn_from():
+    for order in reports():
         case = find_case(order.case)
         programs = case.cases if isinstance(case, MultiCase) else (load_case(order.case),)
         assert {program.split for program in programs} == {"test"}

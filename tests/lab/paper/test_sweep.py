@@ -133,8 +133,8 @@ def test_all_of_the_pool_and_all_held_out_cases() -> None:
         ({"held_out": ["ib-7"]}, "ib-7: no case of the test split."),
         (
             {"fleet": "public", "folds": [3], "cases": ["ib-7", "tb-element-second"]},
-            "pool: fold 3 has no case; without a public subject: tb-element-second; give other "
-            "folds or cases.",
+            "pool: fold 3 has no case; without a public subject: ib-7, tb-element-second; "
+            "give other folds or cases.",
         ),
     ],
 )
@@ -151,14 +151,12 @@ def test_subjects_of_a_folder_come_first(tmp_path: Path) -> None:
     given = {"fleet": "public", "folds": [0, 1], "cases": cases}
     plan = plan_sweep(small(**given, subjects=str(tmp_path)))
     assert plan.groups == {
-        "ib-7.public.plain.0": "ib-7",
         "tb-polynomial.public.plain.0": "tb-polynomial",
         "tb-rolling-max.public.plain.0": "tb-rolling-max",
     }
-    assert plan.left_out == ("tb-element-divide",)
+    assert plan.left_out == ("ib-7", "tb-element-divide")
     found = {id: bool(named_source(id, tmp_path).path) for id in (*plan.units, *plan.tests)}
     assert found == {
-        "ib-7.public.plain.0": False,
         "tb-polynomial.public.plain.0": True,
         "tb-rolling-max.public.plain.0": True,
         "ib-3": False,

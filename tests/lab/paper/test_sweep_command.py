@@ -107,12 +107,14 @@ def test_the_plan_is_listed_and_nothing_is_made(
 
 
 def test_cases_without_a_subject_are_named(command: Command, config: str, tmp_path: Path) -> None:
-    given = 'fleet = "public"\n' + SMALL.replace('"ib-53"', '"ib-97"')
-    (tmp_path / config).write_text(given)
+    (tmp_path / config).write_text('fleet = "public"\nsubjects = "made"\n' + SMALL)
+    (tmp_path / "made").mkdir()
+    for case in ("ib-7", "ib-14", "ib-24", "ib-45"):
+        (tmp_path / "made" / f"{case}.public.plain.0.safetensors").touch()
     done = command("sweep", config, "--dry-run")
     assert (done.code, done.err) == (
         0,
-        "left out, no public subject to learn from: ib-97; what `graphcircuits build` made of them "
+        "left out, no public subject to learn from: ib-53; what `graphcircuits build` made of them "
         "is taken from the folder that the sweep's file names as subjects\n",
     )
 
