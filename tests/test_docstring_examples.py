@@ -7,8 +7,10 @@ import pytest
 
 MODULES = (
     "cases",
+    "cases.calls",
     "cases.case",
     "cases.claims",
+    "cases.language",
     "cases.multitask",
     "cases.random_programs",
     "circuit",

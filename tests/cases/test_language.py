@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -622,3 +623,32 @@ def test_what_does_not_ship(wanted: tuple[Any, ...], error: type[Exception], mes
     for ask in (case.shipped, case.subject, case.report):
         with pytest.raises(error, match=f"^{re.escape(message)}$"):
             ask(*wanted)
+
+
+# A file of one's own
+
+
+def test_a_model_of_ones_own_is_read_from_its_file(tmp_path: Path) -> None:
+    made, path = own_model(CALLS["count"], CALLS["flip"], seed=4), tmp_path / "own.safetensors"
+    report = {
+        "fleet": LANGUAGE,
+        "case": made.id,
+        "design": asdict(made.design),
+        "places": made.places,
+        "shared": made.shared,
+    }
+    codec = text_codec(made.design.vocabulary)
+    subject = Transformer.random(made.design.config, torch.Generator().manual_seed(0), codec)
+    save_transformer(path, subject, seed=4, meta={"report": report})
+    read = LanguageModel.read(path, [CALLS["flip"], CALLS["sort"], CALLS["count"]])
+    assert [call.name for call in read.calls] == ["count", "flip"]
+    for name in ("id", "design", "places", "shared", "seed", "split"):
+        assert getattr(read, name) == getattr(made, name)
+    assert read.case("flip").circuit == made.case("flip").circuit
+    with pytest.raises(ValueError, match=r"has calls that were not given: flip\.$"):
+        LanguageModel.read(path, [CALLS["count"]])
+    save_transformer(path, subject)
+    with pytest.raises(ValueError, match=r"own\.safetensors holds no planted language model\.$"):
+        LanguageModel.read(path, [])
+    with pytest.raises(FileNotFoundError, match="mine is a model of your own; read its file"):
+        made.case("flip").subject()
