@@ -25,6 +25,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from graphcircuits import localize
 from graphcircuits.cases import LANGUAGE_MODELS, case_ids
@@ -35,16 +37,45 @@ from graphcircuits.evaluation.evaluate import faithfulness, faithfulness_curve
 from graphcircuits.evaluation.proposal import fresh_seed
 from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.methods import BeyondTraining
+from graphcircuits.methods.shipped import shipped
+from graphcircuits.predictor.model import read_case
+from graphcircuits.predictor.paths import along_paths
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
 from lab.intervals import bootstrap
 from lab.programs import parser
 
 METHODS = (
-    *("gcl", "eap-ig", "eap-ig+paths", "ig-own", "eap", "eap-gp", "relp", "nap", "exact", "acdc"),
+    *(
+        "gcl",
+        "gcl-start",
+        "eap-ig",
+        "eap-ig+paths",
+        "ig-own",
+        "eap",
+        "eap-gp",
+        "relp",
+        "nap",
+        "exact",
+        "acdc",
+    ),
     *("edge-frequency", "gcl-blind", "random"),
 )
 FAITHFUL, MISSED = 0.97, 1 / 3
 """What a circuit keeps that does the job, and how much of the planted one another one lacks."""
 SHOWN = ("auroc", "auprc", "precision", "recall", "keeps")
+
+
+def gcl_start(subject: Transformer, pairs: Pairs) -> Float[Tensor, " edge"]:
+    """The scores of `gcl` without its network: the search that it starts from, along paths."""
+    ensemble, generator = shipped("default"), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        reading = read_case(
+            ensemble.config, subject, pairs, generator=generator, dtype=ensemble.dtype
+        )
+        starts = [member.start(reading) for member in ensemble.members]
+    found = torch.stack([start for start in starts if start is not None])
+    return along_paths(found.mean(0), subject.graph)
 
 
 @dataclass(frozen=True)
@@ -81,7 +112,7 @@ def measured(id: str, methods: Sequence[str], n_pairs: int, folder: Path | None)
     truth = unit.case.labels(graph=subject.graph)
     whole = Circuit.from_mask(subject.graph, torch.ones_like(truth.mask))
     for method in methods:
-        result = localize(subject, pairs, method)
+        result = localize(subject, pairs, gcl_start if method == "gcl-start" else method)
         circuit = result.circuit()
         curve = faithfulness_curve(subject, fresh, result)
         missing, both = truth - circuit, len(circuit & truth)
@@ -191,7 +222,8 @@ def page(rows: Sequence[Row], command: str, data: str, without: Sequence[str]) -
             "that is proposed, which is pruned; precision, recall and what it keeps are of that "
             "circuit. In brackets 95% intervals over cases. *Agreement* is the correlation by "
             "ranks over cases of what the ranking is by output (log area) with what it is by "
-            "truth (AUPRC).",
+            "truth (AUPRC). `gcl-start` is `gcl` without its network; `edge-frequency`, "
+            "`gcl-blind` and `random` are floors, which see nothing that the model computes.",
             table(rows),
             f"Over all methods and cases together the agreement is {agreement(rows)}.",
             "## Small faithful circuits that are not the planted ones",

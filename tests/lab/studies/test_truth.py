@@ -3,9 +3,13 @@
 import csv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from graphcircuits.cases import load_case
+from graphcircuits.methods.shipped import shipped
 from lab.studies import truth
 from lab.studies.truth import Row, agreement, example_lines, main, table, unlike
 
@@ -62,6 +66,20 @@ def test_small_faithful_circuits_that_are_not_the_planted_ones() -> None:
     )
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_the_start_of_gcl_is_its_ranking_where_the_network_is_not_trusted() -> None:
+    case = load_case("plm-0@count")
+    subject, pairs = case.subject(), case.pairs(8)
+    found = truth.gcl_start(subject, pairs)
+    given: Any = {"trust": lambda _: 0.0}
+    expected, whole = (
+        ensemble.scores(subject, pairs, generator=torch.Generator())
+        for ensemble in (replace(shipped("default"), **given), shipped("default"))
+    )
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert not torch.allclose(found, whole, atol=1e-2)
+
+
 def test_a_line_for_each_method() -> None:
     some = [*rows((0.1, 1.0), (0.4, 0.5)), replace(PLAIN, method="gcl", edges_for=12)]
     eap, gcl = table(some).splitlines()[2:]
@@ -75,10 +93,10 @@ def test_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """Counting is planted well: the proposed circuit is the true one, edge for edge."""
     monkeypatch.setattr(truth, "case_ids", lambda *_: ["plm-0@count", "plm-10@add"])
     page = tmp_path / "truth.md"
-    main(["--page", str(page), "--methods", "eap", "random", "--pairs", "16"])
+    main(["--page", str(page), "--methods", "eap", "gcl-start", "random", "--pairs", "16"])
     lines = (tmp_path / "truth.csv").read_text().splitlines()
     found = {row["method"]: row for row in csv.DictReader(lines)}
-    assert set(found) == {"eap", "random"}
+    assert set(found) == {"eap", "gcl-start", "random"}
     assert float(found["eap"]["precision"]) == float(found["eap"]["recall"]) == 1
     assert float(found["random"]["auroc"]) < float(found["eap"]["auroc"])
     assert float(found["eap"]["true_keeps"]) > 0.97
