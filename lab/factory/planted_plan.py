@@ -71,7 +71,7 @@ MODELS: tuple[tuple[str, str, str, bool, int], ...] = (
     ("fold-1", "gqa-3", "first last copy", True, 13),
     ("fold-1", "gpt2-12", "back even more both recall again far first", True, 14),
     ("fold-1", "gpt2-12", "last copy back even more both", True, 15),
-    ("fold-2", "gpt2-4", "follow twice", True, 25),
+    ("fold-2", "gpt2-4", "follow twice", False, 26),
     ("fold-2", "gpt2-12", "balance follow twice", False, 17),
     ("fold-2", "gpt2-12", "balance follow twice", True, 18),
     ("fold-3", "gpt2-4", "find rise leap", True, 19),

@@ -7,9 +7,9 @@
 3. `agreement` correlates the two over cases, by ranks, for each method: does a method that is
    faithful on a case find the planted circuit there?
 4. `unlike` are circuits that keep 0.97, are no larger than the planted ones, and lack a third of
-   their edges. What the whole model keeps without just these edges tells two reasons apart: a lot,
-   and nothing needs them; little, and they are in use, but a backup does their work where all else
-   is cut.
+   their edges. What the whole model keeps without just these edges tells two reasons apart: all of
+   it, and nothing needs them; less, and they are in use, but a backup does their work where all
+   else is cut.
 
 python -m lab.studies truth [--page docs/results/planted-truth.md] [--split test] [--subjects DIR]
     [--methods gcl eap-ig ...] [--pairs 64]
@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -216,14 +217,16 @@ def page(rows: Sequence[Row], command: str, data: str, without: Sequence[str]) -
         [
             "# Faithfulness and truth in language models",
             f"{len(cases)} programs in [planted language models](../planted-language-models.md), "
-            f"every method on each. Of {len(rows)} proposed circuits {exact} are the planted ones, "
-            "edge for edge. *Edges 0.9* is the number of best edges that keep 0.9 of the model's "
-            "own output on fresh prompts (geometric mean), *proposed* the mean size of the circuit "
-            "that is proposed, which is pruned; precision, recall and what it keeps are of that "
-            "circuit. In brackets 95% intervals over cases. *Agreement* is the correlation by "
-            "ranks over cases of what the ranking is by output (log area) with what it is by "
-            "truth (AUPRC). `gcl-start` is `gcl` without its network; `edge-frequency`, "
-            "`gcl-blind` and `random` are floors, which see nothing that the model computes.",
+            "every method on each; means over them with 95% intervals, q, k and v told apart.",
+            f"A circuit is proposed from each ranking and pruned. Of {len(rows)} proposed circuits "
+            f"{exact} are the planted ones, edge for edge. *Precision*, *recall*, *keeps* (of the "
+            "model's own output, on fresh prompts) and *proposed* (edges) are of these. Pruning "
+            "may find the planted circuit from a poor ranking, so rankings are told apart by "
+            "*AUROC*, *AUPRC* and *edges 0.9*, the number of best edges that keep 0.9 (geometric mean).",
+            "*Agreement* is the correlation by ranks, over cases, of what a ranking is by output "
+            "(log area) with what it is by truth (AUPRC). `gcl-start` is `gcl` without its "
+            "network; `edge-frequency`, `gcl-blind` and `random` are floors, which see nothing that "
+            "the model computes.",
             table(rows),
             f"Over all methods and cases together the agreement is {agreement(rows)}.",
             "## Small faithful circuits that are not the planted ones",
@@ -231,12 +234,20 @@ def page(rows: Sequence[Row], command: str, data: str, without: Sequence[str]) -
             "a third of those or more:",
             "\n".join(examples) or "None.",
             "What the whole model keeps without the missing edges tells why. Where it is near 1, "
-            "nothing needs them. Where it is small they are in use, and something else, a backup, "
-            "does their work only where all the rest is cut.",
+            "nothing needs them. Where it is lower, they are in use, and a backup does their work "
+            "once all the rest is cut.",
             *([f"Without a subject at hand: {', '.join(without)}."] if without else []),
             f"By `{command}`; all rows are in {data}.",
         ]
     )
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a study that was written."""
+    types: dict[str, Any] = {each.name: each.type for each in fields(Row)}
+    with path.open(newline="") as file:
+        lines = [*csv.DictReader(file)]
+    return [Row(**{name: types[name](text) for name, text in line.items()}) for line in lines]
 
 
 def main(given: Sequence[str]) -> None:
@@ -266,7 +277,10 @@ def main(given: Sequence[str]) -> None:
     with data.open("w", newline="") as file:
         writer = csv.DictWriter(file, [each.name for each in fields(Row)], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(map(asdict, rows))
+        for row in rows:
+            writer.writerow(
+                {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in asdict(row).items()}
+            )
     command = shlex.join(["python", "-m", "lab.studies", "truth", *given])
-    chosen.page.write_text(page(rows, command, data.name, without) + "\n")
+    chosen.page.write_text(page(read_rows(data), command, data.name, without) + "\n")
     sys.stdout.write(f"wrote {chosen.page} and {data}\n")

@@ -10,8 +10,9 @@ import torch
 
 from graphcircuits.cases import load_case
 from graphcircuits.methods.shipped import shipped
+from lab import ROOT
 from lab.studies import truth
-from lab.studies.truth import Row, agreement, example_lines, main, table, unlike
+from lab.studies.truth import Row, agreement, example_lines, main, read_rows, table, unlike
 
 PLAIN = Row(
     case="plm-0@count",
@@ -86,6 +87,13 @@ def test_a_line_for_each_method() -> None:
     assert eap.startswith("| eap | 1.000 [1.000, 1.000] | 0.750 [0.500, 1.000] |")
     assert eap.endswith("| 3.0 | 3.0 | +1.00 |")
     assert gcl.endswith("| 12.0 | 3.0 | none: all alike |")
+
+
+def test_the_page_says_what_its_rows_say() -> None:
+    page = ROOT / "docs" / "results" / "planted-truth.md"
+    rows = read_rows(page.with_suffix(".csv"))
+    command = "python -m lab.studies truth"
+    assert page.read_text() == truth.page(rows, command, "planted-truth.csv", []) + "\n"
 
 
 @pytest.mark.slow
