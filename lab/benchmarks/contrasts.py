@@ -135,7 +135,7 @@ def contrasts_text(rows: Rows, kinds: Mapping[str, str] | None) -> str:
     labelled = any(row["auroc"] for row in rows)
     figure = "auroc" if labelled else area_of(rows)
     ran = {row["method"] for row in rows}
-    noun = "cases" if rows[0].get("fleet") == "planted" else "subjects"
+    noun = "cases" if rows[0].get("fleet") in ("planted", "language") else "subjects"
     lines = []
     for method, other, words in OVER_FLOORS if labelled else OVER_SEARCHES:
         if not {method, other} <= ran:

@@ -222,11 +222,12 @@ def page(rows: Sequence[Row], command: str, data: str, without: Sequence[str]) -
             f"{exact} are the planted ones, edge for edge. *Precision*, *recall*, *keeps* (of the "
             "model's own output, on fresh prompts) and *proposed* (edges) are of these. Pruning "
             "may find the planted circuit from a poor ranking, so rankings are told apart by "
-            "*AUROC*, *AUPRC* and *edges 0.9*, the number of best edges that keep 0.9 (geometric mean).",
+            "*AUROC*, *AUPRC* and *edges 0.9*, the number of best edges that keep 0.9 (geometric "
+            "mean).",
             "*Agreement* is the correlation by ranks, over cases, of what a ranking is by output "
             "(log area) with what it is by truth (AUPRC). `gcl-start` is `gcl` without its "
-            "network; `edge-frequency`, `gcl-blind` and `random` are floors, which see nothing that "
-            "the model computes.",
+            "network; `edge-frequency`, `gcl-blind` and `random` are floors, which see nothing "
+            "that the model computes.",
             table(rows),
             f"Over all methods and cases together the agreement is {agreement(rows)}.",
             "## Small faithful circuits that are not the planted ones",
