@@ -8,8 +8,7 @@
 3. A `CallCase` is one call of a model: its prompts are texts, scored where the answers are.
 
 `data/language.json` lists the models of the benchmark: which calls, where, and in which part of the
-split. Test models ship; `python -m lab.factory planted` makes all. Their tokens are those of one
-list of merges (`data/merges.json`), of which a smaller vocabulary has the first.
+split. Test models ship; `python -m lab.factory planted` makes all.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from graphcircuits.cases.architectures import find_architecture
 from graphcircuits.cases.calls import CALLS, COLON, GIVES, Call
 from graphcircuits.cases.case import OWN, Case
 from graphcircuits.cases.multitask import AT
+from graphcircuits.cases.tokens import END, merges, text_codec, tokenizer, word_ids
 from graphcircuits.rasp.expression import walk
 from graphcircuits.rasp.language import tokens
 from graphcircuits.rasp.layout import WIDTH_SUFFIX, Layout, lay_out
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     import graphcircuits.task.pairs
 
 CONTEXT = 128
-END, UNKNOWN = "<|endoftext|>", "<|unknown|>"
-"""The first two tokens: what stands at the beginning of a text, and what no token is for."""
-ALPHABET = ("\u0120", "\u010a", *map(chr, range(33, 127)))
-"""The next ones: a space, a line break and all else that plain text has, as byte-level tokenizers
-write them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,77 +331,6 @@ def planted_layout(call: Call, places: Mapping[str, str] | None = None) -> Layou
         n_heads=1 + max(heads, default=0),
         components=tuple(components),
     )
-
-
-# --- tokens --------------------------------------------------------------------------------------
-
-
-@cache
-def merges() -> tuple[tuple[str, str], ...]:
-    """The merges of the benchmark's tokenizers, the most frequent first."""
-    return tuple((left, right) for left, right in map(str.split, stored("merges")))
-
-
-def pieces(joined: Sequence[tuple[str, str]], vocabulary: int) -> tuple[str, ...]:
-    """The tokens of a vocabulary of that size behind the first two, as tokenizers write them."""
-    return (*ALPHABET, *(a + b for a, b in joined))[: vocabulary - 2]
-
-
-@cache
-def text_codec(vocabulary: int) -> "graphcircuits.subject.codec.Codec":
-    """The tokens of a vocabulary of that size, which are the classes too."""
-    from graphcircuits.subject.codec import Codec
-
-    plain = tuple(map(as_text, pieces(merges(), vocabulary)))
-    return Codec(plain, (END, UNKNOWN, *plain))
-
-
-def as_text(piece: str) -> str:
-    return piece.replace(ALPHABET[0], " ").replace(ALPHABET[1], "\n")
-
-
-def word_ids(call: Call, vocabulary: int) -> dict[str, int]:
-    """The token of each word of a call; ValueError where one is not a single token."""
-    if call.name in (*call.words, *call.outputs):  # it would have two tokens
-        raise ValueError(
-            f"call {call.name!r}: its name must not be one of its words or answers; give it "
-            "another one."
-        )
-    known = {piece: place for place, piece in enumerate(pieces(merges(), vocabulary), start=2)}
-    written = {word: ALPHABET[0] + word for word in call.spoken} | {call.name: call.name}
-    if split := [word for word, piece in written.items() if piece not in known]:
-        raise ValueError(
-            f"call {call.name!r}: every word must be one token of the {vocabulary}, and "
-            f"{', '.join(map(repr, split))} is not; use a shorter or more common word."
-        )
-    return {END: 0} | {word: known[piece] for word, piece in written.items()}
-
-
-def tokenizer(joined: Sequence[tuple[str, str]], vocabulary: int) -> Any:
-    """A tokenizer with the interface of Hugging Face's, of so many tokens."""
-    from graphcircuits.adapters.hf_families import load_transformers
-
-    transformers = load_transformers()
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
-    listed = (END, UNKNOWN, *pieces(joined, vocabulary))
-    used = [pair for pair in joined if "".join(pair) in set(listed)]
-    made = Tokenizer(models.BPE({x: i for i, x in enumerate(listed)}, used, unk_token=UNKNOWN))
-    made.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECES), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    made.decoder = decoders.ByteLevel()
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=made, bos_token=END, eos_token=END, pad_token=END, unk_token=UNKNOWN
-    )
-
-
-PIECES = r" ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]|\n *|\s"
-"""What is never merged with its neighbours: a word, a digit, a sign, each with the space in front,
-and a line break with the spaces behind it."""
 
 
 # --- the models of the benchmark -----------------------------------------------------------------

@@ -149,7 +149,8 @@ def _own(
 ) -> "LanguageModel":
     """A model for the calls that a file defines."""
     from graphcircuits.cases.calls import Call
-    from graphcircuits.cases.language import Design, LanguageModel, word_ids
+    from graphcircuits.cases.language import Design, LanguageModel
+    from graphcircuits.cases.tokens import word_ids
     from lab.factory.planted.places import place
 
     if not file.is_file():
@@ -235,7 +236,7 @@ def _encode(text: Path, size: int, place: Path) -> None:
     """The text in the tokens of a vocabulary."""
     import numpy as np
 
-    from graphcircuits.cases.language import merges, tokenizer
+    from graphcircuits.cases.tokens import merges, tokenizer
     from lab.factory.language.packages import read_documents
     from lab.factory.language.tokens import encode
 

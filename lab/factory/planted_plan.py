@@ -27,8 +27,9 @@ import torch
 
 from graphcircuits.adapters.hf_families import load_transformers
 from graphcircuits.cases.calls import CALLS, Call
-from graphcircuits.cases.language import ALPHABET, END, PIECES, UNKNOWN, Design
+from graphcircuits.cases.language import Design
 from graphcircuits.cases.random_programs import assignment_of, circuit_of, structure_hash
+from graphcircuits.cases.tokens import ALPHABET, END, PIECES, UNKNOWN
 from graphcircuits.io.store import write_atomic
 from graphcircuits.rasp.layout import lay_out
 from lab import DATA

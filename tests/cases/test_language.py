@@ -14,24 +14,26 @@ import torch
 from graphcircuits.cases import LANGUAGE, N_FOLDS, Case, case_ids, load_case, split_records
 from graphcircuits.cases.calls import AB, BRACKETS, CALLS, GIVES, Call, at
 from graphcircuits.cases.language import (
-    ALPHABET,
     CONTEXT,
-    END,
-    UNKNOWN,
     CallCase,
     Design,
     LanguageModel,
     language_records,
     load_language,
-    merges,
-    pieces,
     planted_layout,
-    text_codec,
-    word_ids,
 )
 from graphcircuits.cases.multitask import can_share
 from graphcircuits.cases.orders import Order, shipped_path
 from graphcircuits.cases.roles import KINDS
+from graphcircuits.cases.tokens import (
+    ALPHABET,
+    END,
+    UNKNOWN,
+    merges,
+    pieces,
+    text_codec,
+    word_ids,
+)
 from graphcircuits.engine.masked import ablated_writers, masked_logits
 from graphcircuits.rasp.compile import CompiledModel, _transformer
 from graphcircuits.rasp.layout import Component, complete_edges, lay_out

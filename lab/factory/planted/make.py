@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphcircuits.cases.language import LANGUAGE, LanguageModel, load_language, text_codec
+from graphcircuits.cases.language import LANGUAGE, LanguageModel, load_language
+from graphcircuits.cases.tokens import text_codec
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.fleets.fleet import form, stack
 from graphcircuits.io.files import StoreError

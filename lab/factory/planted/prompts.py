@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from graphcircuits.cases.calls import COLON
-from graphcircuits.cases.language import END, CallCase
+from graphcircuits.cases.language import CallCase
+from graphcircuits.cases.tokens import END
 from graphcircuits.fleets.exchange import FIRST_TOKEN, Exchange, exchange
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from graphcircuits.cases.calls import CALLS
-from graphcircuits.cases.language import Design, LanguageModel, planted_layout, text_codec
+from graphcircuits.cases.language import Design, LanguageModel, planted_layout
+from graphcircuits.cases.tokens import text_codec
 from graphcircuits.fleets.exchange import Exchange
 from graphcircuits.subject.transformer import Transformer
 from lab.factory.planted.prompts import call_exchange
