@@ -1,5 +1,5 @@
-"""The tokens of planted language models, by merges of one list, of which a smaller vocabulary has the
-first. Each word of a call is one token.
+"""The tokens of planted language models: merges of one list, of which a smaller vocabulary has
+the first. Each word of a call is one token.
 
 `data/merges.json` has the merges; `python -m lab.factory planted-plan --text DIR` learns them.
 """
