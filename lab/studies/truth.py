@@ -186,7 +186,9 @@ def unlike(rows: Sequence[Row]) -> list[Row]:
     return [
         row
         for row in rows
-        if row.keeps >= FAITHFUL and row.size <= row.true_size and row.recall < 1 - MISSED + 1e-9
+        if row.keeps >= FAITHFUL
+        and row.size <= row.true_size
+        and len(row.missing.split()) >= MISSED * row.true_size
     ]
 
 

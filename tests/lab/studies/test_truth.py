@@ -55,7 +55,7 @@ def test_small_faithful_circuits_that_are_not_the_planted_ones() -> None:
         PLAIN,
         replace(small, keeps=0.96),  # does not do the job
         replace(small, size=4),  # larger
-        replace(small, recall=0.7),  # lacks less than a third
+        replace(small, true_size=4),  # lacks less than a third
     ]
     assert unlike([small, *others]) == [small]
     backed = replace(small, method="gcl", keeps=0.981, without_missing=0.25)
