@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from gzip import decompress as gunzip
 from pathlib import Path
 from statistics import mean, median
 
@@ -118,17 +119,29 @@ def measured_anew(page: Page, since: str) -> bool:
     for path in page.data:
         name = path.relative_to(ROOT).as_posix()
         there = _git("ls-tree", "--name-only", since, name)
-        before = _git("show", f"{since}:{name}") if there else ""
-        if figures_in(path, before) != figures_in(path, path.read_text("utf-8").strip()):
+        before = _shown(f"{since}:{name}") if there else b""
+        if before != path.read_bytes() and _figures(path, before) != _figures(
+            path, path.read_bytes()
+        ):
             return True
     return False
+
+
+def _figures(path: Path, data: bytes) -> object:
+    return figures_in(path, (gunzip(data) if path.suffix == ".gz" and data else data).decode())
 
 
 def figures_in(path: Path, text: str) -> object:
     """What was measured, without the commands, which are spelled anew when a program is renamed."""
     if path.suffix == ".md":
         return [line for line in text.splitlines() if line.startswith("|")]
-    return json.loads(text)["meta"] if path.suffix == ".json" and text else text
+    return json.loads(text)["meta"] if path.suffix == ".json" and text else text.strip()
+
+
+def _shown(name: str) -> bytes:
+    """The content of a file at a revision."""
+    given = ["git", "-C", str(ROOT), "show", name]
+    return subprocess.run(given, capture_output=True, check=True).stdout
 
 
 def _git(*words: str) -> str:

@@ -1,6 +1,7 @@
 """Every page of results names a command that there is and data that are there."""
 
 import csv
+import gzip
 import re
 import subprocess
 from importlib import import_module
@@ -110,6 +111,20 @@ def test_a_page_drawn_again_is_not_measured_anew(tmp_path: Path) -> None:
     json_file = FOLDER / "sweep.json"
     one, other = '{"command": "x", "meta": 1}', '{"command": "y", "meta": 1}'
     assert figures_in(json_file, one) == figures_in(json_file, other) != figures_in(json_file, "")
+
+
+def test_packed_data_are_compared_as_what_they_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by the time that they were packed at."""
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    data, page = tmp_path / "times.jsonl.gz", tmp_path / "page.md"
+    stored = gzip.compress(b"[1]\n", mtime=1)
+    monkeypatch.setattr(provenance, "_git", lambda *words: words[-1])
+    monkeypatch.setattr(provenance, "_shown", lambda name: stored)
+    for content, anew in ((b"[1]\n", False), (b"[2]\n", True)):
+        data.write_bytes(gzip.compress(content, mtime=2))
+        assert measured_anew(Page(page, (), (data,)), "HEAD") is anew
 
 
 def test_tables_of_language_models_hold_the_numbers_of_their_file() -> None:
