@@ -36,7 +36,7 @@ TABLES = {
     "planted-language": ("--fleet language --cases test --seeds 3", (*QUICK, *FLOORS, "acdc")),
     "planted-language-gates": (
         f"--fleet language --cases {','.join(ONE_EACH)} --seeds 1 --pairs 32",
-        ("gcl", "eap-ig", *FLOORS, *GATES),
+        ("gcl", "eap-ig", "eap-ig+paths", *FLOORS, *GATES),
     ),
     "natural": ("--fleet natural --seeds 3 --pairs 32", (*QUICK, *FLOORS, "acdc", *GATES)),
 }
