@@ -22,7 +22,11 @@ def cases(
         ),
     ] = None,
     family: Annotated[
-        str | None, flag("Only one family: ib (InterpBench), tb (TracrBench) or new.")
+        str | None,
+        flag(
+            "Only one family: ib (InterpBench), tb (TracrBench), new, or plm, programs in language "
+            "models, which are not listed without."
+        ),
     ] = None,
     split: Annotated[
         str | None,
