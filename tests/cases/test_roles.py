@@ -228,6 +228,7 @@ def test_large_tables_are_compared_by_value() -> None:
     assert role.text == "reads `at_3` at the positions with `at_3` equal to `at_3` here (`x_1`)"
 
 
+@pytest.mark.slow
 def test_a_deep_program_needs_no_recursion() -> None:
     program = tokens
     for _ in range(1500):
@@ -305,6 +306,7 @@ def test_what_is_not_claimed_and_what_is_wrong() -> None:
     assert scores.mean == 0.25
 
 
+@pytest.mark.slow
 def test_a_shuffled_claim_scores_little() -> None:
     """What another input would give, in another order."""
     case = gc.load_case("ib-13")

@@ -79,6 +79,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make, "make_planted", made)
 
 
+@pytest.mark.slow
 def test_a_model_for_calls_of_ones_own(
     command: Command, texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +136,7 @@ def test_models_of_the_benchmark(command: Command, texts: Path) -> None:
     assert MADE[3:] == [(["plm-1"], 7, float("inf"))]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_words_for_many_models(command: Command, texts: Path) -> None:
     records = language_records()

@@ -1,5 +1,7 @@
 """What explains the distance to the paper, on sweeps made up for it."""
 
+import pytest
+
 from graphcircuits.cases import case_ids
 from lab.paper.decompose import (
     contrast_table,
@@ -74,6 +76,7 @@ def test_of_each_aspect_one_pair_is_the_main_one() -> None:
     assert len(found) > 2
 
 
+@pytest.mark.slow
 def test_the_leak_is_told_apart() -> None:
     assert shared_circuits("pool", "interpbench") == []
     leaked = shared_circuits("interpbench-pool", "interpbench")
