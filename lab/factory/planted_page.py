@@ -75,6 +75,21 @@ def task_lines(reports: Sequence[Report]) -> list[str]:
     return lines
 
 
+def whole_command(report: Report) -> str:
+    """The command that the file records, with the settings that it leaves out."""
+    words, training = report["command"], report["training"]
+    minutes = None if training["seconds"] is None else f"{training['seconds'] / 60:.2f}"
+    for flag, value in (
+        ("--steps", training["steps"]),
+        ("--rows", training["rows"]),
+        ("--text-rows", training["text_rows"]),
+        ("--minutes", minutes),
+    ):
+        if value is not None and f"{flag} " not in words:
+            words += f" {flag} {value}"
+    return words
+
+
 def page(reports: Sequence[Report], data: str, figure: str) -> str:
     """The page as Markdown."""
     passed = sum(call["passed"] for report in reports for call in report["calls"].values())
@@ -82,7 +97,7 @@ def page(reports: Sequence[Report], data: str, figure: str) -> str:
     within = [report for report in reports if report["perplexity_ratio"] <= MOST_LOST]
     both = sum(call["passed"] for report in within for call in report["calls"].values())
     known = [report for report in reports if report["tasks"]]
-    commands = dict.fromkeys(report["command"] for report in reports)
+    commands = dict.fromkeys(map(whole_command, reports))
     return "\n\n".join(
         [
             "# Planted language models",
@@ -102,8 +117,12 @@ def page(reports: Sequence[Report], data: str, figure: str) -> str:
             markdown_table(
                 list(CALL_COLUMNS), [row for report in reports for row in call_rows(report)]
             ),
-            f"Data with all curves: {data}. Models by {' and '.join(f'`{x}`' for x in commands)}; "
-            "page by `python -m lab.factory planted-page build/planted`.",
+            f"Data with all curves: {data}. The files of {len(reports) - len(known)} models are "
+            "not kept: their figures are those of this page when it was first written, in three "
+            "digits, and their settings are taken from files of the same run.",
+            f"Models by {' and '.join(f'`{x}`' for x in commands)}, settings that a file's own "
+            "command leaves out added from its report; page by `python -m lab.factory planted-page "
+            "build/planted`.",
         ]
     )
 

@@ -79,6 +79,15 @@ def test_what_is_in_the_folder_takes_the_place_of_what_was_stored(
     assert "models.jsonl and curves.svg\n" in capsys.readouterr().out
 
 
+def test_settings_that_a_command_leaves_out_are_added() -> None:
+    reports = read_reports()
+    assert planted_page.whole_command(reports["plm-0"]) == (
+        "python -m lab.factory planted DIR --models all --device cuda --steps 6000 --rows 256 "
+        "--text-rows 48 --minutes 7.42"
+    )
+    assert planted_page.whole_command(reports["plm-7"]) == reports["plm-7"]["command"]
+
+
 def test_without_models_there_is_no_page(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no planted language model in .*; make them with"):
         planted_page.main([str(tmp_path), "--page", str(tmp_path / "models.md")])
