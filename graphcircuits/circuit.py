@@ -21,7 +21,8 @@ from torch import Tensor
 from graphcircuits.drawing.figure import circuit_figure
 from graphcircuits.drawing.notebook import circuit_html
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.io.store import StoreError, load_artifact, load_config, save_artifact
+from graphcircuits.io.config import load_config
+from graphcircuits.io.store import StoreError, load_artifact, save_artifact
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ Torch is imported only where configurations are made, so that names can be liste
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from graphcircuits.cases.case import Case
@@ -44,6 +44,15 @@ class SubjectArchitecture:
     """Heads that share keys and values."""
     weight_decay: float = 0.0
     dropout: float = 0.0
+
+    def options(self, n_heads: int, d_head: int) -> dict[str, Any]:
+        """What a configuration says besides its sizes, for so many heads of this width."""
+        grouped, rotated = self.heads_per_group > 1, self.rotary_share < 1
+        same = ("positions", "norm", "activation", "gated_mlp", "parallel", "biases")
+        return {name: getattr(self, name) for name in same} | {
+            "n_kv_heads": n_heads // self.heads_per_group if grouped else None,
+            "rotary_dim": 2 * round(d_head * self.rotary_share / 2) if rotated else None,
+        }
 
 
 LLAMA = SubjectArchitecture(
@@ -110,14 +119,7 @@ def subject_config(
         d_vocab=codec.d_vocab,
         d_vocab_out=codec.d_vocab_out,
         causal=case.causal,
-        n_kv_heads=None if chosen.heads_per_group == 1 else dims.n_heads // chosen.heads_per_group,
-        positions=chosen.positions,
-        rotary_dim=None if chosen.rotary_share == 1.0 else round(d_head * chosen.rotary_share),
-        norm=chosen.norm,
-        activation=chosen.activation,
-        gated_mlp=chosen.gated_mlp,
-        parallel=chosen.parallel,
-        biases=chosen.biases,
+        **chosen.options(dims.n_heads, d_head),
     )
 
 

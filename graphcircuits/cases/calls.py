@@ -148,11 +148,6 @@ def _balanced(n: int, g: torch.Generator) -> torch.Tensor:
     return draw("balanced-brackets", BRACKETS, 4, n, g)
 
 
-def _distinct(size: int, length: int) -> Draw:
-    """Different words."""
-    return lambda n, g: torch.rand(n, size, generator=g).argsort(1)[:, :length]
-
-
 def _one_a(n: int, g: torch.Generator) -> torch.Tensor:
     """One `a`, not at the end, among other letters."""
     rows = torch.randint(1, len(LETTERS), (n, 5), generator=g)

@@ -64,23 +64,12 @@ class Design:
             d_vocab=self.vocabulary,
             d_vocab_out=self.vocabulary,
             causal=True,
-            n_kv_heads=None
-            if chosen.heads_per_group == 1
-            else self.heads // chosen.heads_per_group,
-            positions=chosen.positions,
-            rotary_dim=None
-            if chosen.rotary_share == 1.0
-            else 2 * round(d_head * chosen.rotary_share / 2),
-            norm=chosen.norm,
-            activation=chosen.activation,
-            gated_mlp=chosen.gated_mlp,
-            parallel=chosen.parallel,
-            biases=chosen.biases,
+            **chosen.options(self.heads, d_head),
         )
 
     @cached_property
     def graph(self) -> "graphcircuits.graph.ComponentGraph":
-        from graphcircuits.fleets.fleet import graph_of
+        from graphcircuits.subject.components import graph_of
 
         return graph_of(self.config)
 
@@ -247,18 +236,18 @@ class CallCase(Case):
         generator = torch.Generator().manual_seed(seed)
         clean = self.call.sample(n, generator)
         corrupted = [self._other(words, generator) for words in clean]
-        ids = self.ids
-        rows = [[ids[word] for word in self._spoken(words)] for words in clean]
-        scored = torch.zeros(n, len(rows[0]), dtype=torch.bool)
+        prompts, others = (
+            torch.tensor([[self.ids[word] for word in self._spoken(words)] for words in several])
+            for several in (clean, corrupted)
+        )
+        scored = torch.zeros(prompts.shape, dtype=torch.bool)
         scored[:, -self.call.answers :] = True
         targets = torch.zeros(scored.shape, dtype=torch.int64)
-        answers = [[ids[word] for word in self.call.answer(words)] for words in clean]
+        answers = [[self.ids[word] for word in self.call.answer(words)] for words in clean]
         targets[:, -self.call.answers :] = torch.tensor(answers)
         return Pairs(
-            clean=torch.tensor(rows),
-            corrupted=torch.tensor(
-                [[ids[word] for word in self._spoken(words)] for words in corrupted]
-            ),
+            clean=prompts,
+            corrupted=others,
             scored=scored,
             loss_name="cross-entropy",
             targets=targets,

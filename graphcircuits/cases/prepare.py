@@ -25,11 +25,11 @@ from graphcircuits.cases.multitask import AT, MultiCase, TaskCase, load_multi
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.samplers import draw
 from graphcircuits.fleets.exchange import FIRST_TOKEN, Exchange, exchange
-from graphcircuits.fleets.fleet import graph_of
 from graphcircuits.fleets.recipes import SiitConfig
 from graphcircuits.io.store import content_hash
 from graphcircuits.jobs.processes import in_order
 from graphcircuits.subject.codec import Codec
+from graphcircuits.subject.components import graph_of
 from graphcircuits.subject.transformer import TransformerConfig
 
 AHEAD = 256

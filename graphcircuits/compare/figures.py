@@ -12,7 +12,8 @@ import numpy as np
 
 from graphcircuits.drawing.curves import KEEP
 from graphcircuits.drawing.library import STYLE, need_library, plain
-from graphcircuits.evaluation.text_tables import csv_text, markdown_table, with_spread
+from graphcircuits.evaluation.text_tables import markdown_table, with_spread
+from graphcircuits.io.files import csv_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,8 +20,8 @@ from graphcircuits.compare.selection import BenchConfig, Unit
 from graphcircuits.drawing.curves import KEEP
 from graphcircuits.drawing.library import known_suffix, save_figure
 from graphcircuits.evaluation.auroc import auprc, auroc, precision_recall
-from graphcircuits.evaluation.text_tables import csv_text, markdown_table
-from graphcircuits.io.files import write_atomic
+from graphcircuits.evaluation.text_tables import markdown_table
+from graphcircuits.io.files import csv_text, write_atomic
 from graphcircuits.methods import FLOORS
 
 if TYPE_CHECKING:

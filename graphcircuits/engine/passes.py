@@ -89,21 +89,6 @@ def halves(run: Pass) -> tuple[Pass, Pass]:
     return half(slice(size)), half(slice(size, None))
 
 
-def joined(runs: Sequence[Pass]) -> Pass:
-    """Runs as one batch: what its readers read, and their gradients. The subject is the first's."""
-    layers = [
-        RunLayer(*(torch.cat([getattr(x, f.name) for x in each]) for f in fields(each[0])))
-        for each in zip(*(run.layers for run in runs), strict=True)
-    ]
-    return Pass(
-        runs[0].subject,
-        layers,
-        torch.cat([run.stream for run in runs]),
-        torch.cat([run.logits for run in runs]),
-        tuple(torch.cat(each) for each in zip(*(run.gradients for run in runs), strict=True)),
-    )
-
-
 # Between two runs
 
 

@@ -25,9 +25,9 @@ from graphcircuits.evaluation.evaluate import (
     subject_first,
 )
 from graphcircuits.evaluation.proposal import fresh_seed
-from graphcircuits.evaluation.text_tables import csv_text, markdown_table
+from graphcircuits.evaluation.text_tables import markdown_table
 from graphcircuits.graph import ComponentGraph
-from graphcircuits.io.files import write_atomic, write_json
+from graphcircuits.io.files import csv_text, write_atomic, write_json
 from graphcircuits.result.curve import CROSSINGS, FaithfulnessCurve
 from graphcircuits.result.files import ungrouped
 from graphcircuits.result.result import Result
@@ -41,6 +41,7 @@ from graphcircuits.task.accuracy import (
 )
 from graphcircuits.task.fresh import shared_prompts
 from graphcircuits.task.pairs import Pairs
+from graphcircuits.viewer.payload import distinct
 
 GRIDS = {
     "log": "log-spaced sizes",
@@ -330,12 +331,8 @@ def _named(
         ]
     if not named:
         raise ValueError("there is nothing to evaluate; give at least one result.")
-    counts, used = Counter(name for name, _ in named), Counter()
-    distinct = {}
-    for name, result in named:
-        used[name] += 1
-        distinct[name if counts[name] == 1 else f"{name} ({used[name]})"] = result
-    return distinct
+    names = distinct(name for name, _ in named)
+    return dict(zip(names, (result for _, result in named), strict=True))
 
 
 def file_names(files: Sequence[str | Path]) -> list[str]:

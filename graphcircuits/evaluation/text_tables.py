@@ -1,8 +1,6 @@
-"""Tables as Markdown and CSV, from cells that are plain text and may come from a file: nothing in a
-cell can end a row."""
+"""Tables as Markdown, from cells that are plain text and may come from a file: nothing in a cell
+can end a row."""
 
-import csv
-import io
 from collections.abc import Sequence
 
 MINUS = "\N{MINUS SIGN}"
@@ -28,10 +26,3 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, lef
 def escape_markdown(text: str) -> str:
     """Text in a cell: no bar ends it, no line breaks it, and no HTML begins in it."""
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
-
-
-def csv_text(lines: Sequence[Sequence[object]]) -> str:
-    """Lines as CSV."""
-    buffer = io.StringIO(newline="")
-    csv.writer(buffer, lineterminator="\n").writerows(lines)
-    return buffer.getvalue()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.subject.attention import turns
+from graphcircuits.subject.components import graph_of
 from graphcircuits.subject.transformer import Transformer, TransformerConfig, weight_shapes
 
 Weights = dict[str, Tensor]
@@ -71,13 +72,6 @@ class Fleet:
         return replace(self, members=tuple(self.members[index] for index in indices), **indexed)
 
 
-def graph_of(config: TransformerConfig) -> ComponentGraph:
-    """The component graph of a subject."""
-    return ComponentGraph(
-        config.n_layers, config.n_heads, n_kv_heads=config.n_kv_heads, parallel=config.parallel
-    )
-
-
 def form(members: Sequence[TransformerConfig]) -> Fleet:
     """A fleet of subjects with equal layers, heads and architecture; sizes may differ."""
     shapes = {(member.n_layers, member.n_heads) for member in members}
@@ -117,12 +111,10 @@ def _require_computed(member: TransformerConfig) -> None:
 
 def _require_alike(members: Sequence[TransformerConfig]) -> None:
     """Refuse subjects that no single run computes."""
-    options: dict[str, list[object]] = {}
+    options: dict[str, dict[object, None]] = {}
     for member in members:
         for name, value in _architecture(member).items():
-            values = options.setdefault(name, [])
-            if value not in values:
-                values.append(value)
+            options.setdefault(name, {})[value] = None
     unlike = [
         f"{name} {' and '.join(map(repr, values))}"
         for name, values in options.items()

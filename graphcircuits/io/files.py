@@ -6,8 +6,10 @@ goes beside the file, syncs, and renames: a crash leaves the old file, and what 
 beside it goes with the next write into the same folder.
 """
 
+import csv
 import errno
 import hashlib
+import io
 import json
 import math
 import os
@@ -18,7 +20,7 @@ import stat
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -220,6 +222,13 @@ def to_json(value: object, *, sort_keys: bool = False) -> bytes:
     except ValueError as error:
         raise ValueError(f"{error}; JSON has no NaN or infinity: write null instead.") from error
     return text.encode()
+
+
+def csv_text(lines: Iterable[Iterable[object]]) -> str:
+    """Lines as CSV."""
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer, lineterminator="\n").writerows(lines)
+    return buffer.getvalue()
 
 
 def _plain(value: object) -> object:

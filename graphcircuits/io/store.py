@@ -24,38 +24,17 @@ from safetensors.torch import save as tensor_bytes
 from torch import Tensor
 
 from graphcircuits import __version__
-from graphcircuits.io.config import load_config
 from graphcircuits.io.files import (
     StoreError,
     parse_json,
     read_bytes,
     read_json,
-    read_text,
     refuse_pickle,
     short,
     to_json,
     write_atomic,
     write_json,
 )
-
-__all__ = [
-    "FORMAT",
-    "FORMAT_VERSION",
-    "Artifact",
-    "StoreError",
-    "check_finite",
-    "check_types",
-    "check_version",
-    "content_hash",
-    "load_artifact",
-    "load_config",
-    "origin",
-    "read_json",
-    "read_text",
-    "save_artifact",
-    "write_atomic",
-    "write_json",
-]
 
 FORMAT = "graphcircuits"
 FORMAT_VERSION = 1

@@ -1,13 +1,12 @@
 """Results as text for other programs: CSV for tables, Graphviz source for pictures."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from graphcircuits.circuit import Circuit
+from graphcircuits.io.files import csv_text
 from graphcircuits.result.files import components
 
 
@@ -19,13 +18,11 @@ def edges_csv(
     """A line per edge, from best to worst: rank, edge, ends, score, and the `others` that there are
     (in edge order)."""
     given = {name: x[ranking].tolist() for name, x in others.items() if x is not None}
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["rank", "edge", "writer", "reader", "score", *given])
+    lines: list[list[object]] = [["rank", "edge", "writer", "reader", "score", *given]]
     for index, (name, score) in enumerate(ranked):
         values = [f"{column[index]:.6g}" for column in given.values()]
-        writer.writerow([index + 1, name, *name.split("->"), repr(score), *values])
-    return buffer.getvalue()
+        lines.append([index + 1, name, *name.split("->"), repr(score), *values])
+    return csv_text(lines)
 
 
 def circuit_dot(circuit: Circuit, scores: Float[Tensor, " edge"]) -> str:

@@ -90,6 +90,13 @@ class Rules:
 PLAIN = Rules()
 
 
+def graph_of(config: TransformerConfig) -> ComponentGraph:
+    """The component graph of a subject."""
+    return ComponentGraph(
+        config.n_layers, config.n_heads, n_kv_heads=config.n_kv_heads, parallel=config.parallel
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Components:
     """Configuration and weights, and what each component makes of its input."""
@@ -101,12 +108,7 @@ class Components:
 
     @cached_property
     def graph(self) -> ComponentGraph:
-        return ComponentGraph(
-            self.config.n_layers,
-            self.config.n_heads,
-            n_kv_heads=self.config.n_kv_heads,
-            parallel=self.config.parallel,
-        )
+        return graph_of(self.config)
 
     def attention(
         self, stream: Float[Tensor, "*batch pos d_model"], layer: int

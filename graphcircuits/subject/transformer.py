@@ -305,49 +305,32 @@ class Run:
         return self.subject.written(states.input, states.z, states.hidden)
 
     @cached_property
-    def readers(self) -> Float[Tensor, "batch pos reader d_model"]:
-        """What each reader reads, before its norm."""
-        by_reader = self.streams[self.subject.graph.reader_stream]
-        return rearrange(by_reader, "reader batch pos d_model -> batch pos reader d_model")
-
-    @cached_property
     def reader_gradients(self) -> Float[Tensor, "batch pos reader d_model"]:
         """Gradient of the loss at each reader's input, before its norm."""
-        return torch.cat(list(self.gradient_blocks()), dim=2)
-
-    def gradient_blocks(self) -> Iterator[Float[Tensor, "batch pos reader d_model"]]:
-        """`reader_gradients` a layer at a time, then those of `logits`."""
-        subject, gradients = self.subject, self._gradients()
-        for layer in range(subject.config.n_layers):
-            yield self.layer_gradients(layer)
-        read = gradients.logits @ subject.unembedding.T * subject.config.logit_scale
-        yield subject.pull_through_norm("final_norm", self.streams[-1], read)[:, :, None]
-
-    def layer_gradients(self, layer: int) -> Float[Tensor, "batch pos reader d_model"]:
-        """`reader_gradients` of one layer, for graphs whose whole does not fit in memory."""
-        subject, gradients = self.subject, self._gradients()
-        at_heads, at_mlp = self.streams[2 * layer], self.streams[2 * layer + 1]
-        heads = [
-            einsum(
-                getattr(gradients, name)[layer],
-                subject.weights[f"W_{name.upper()}"][layer],
-                "batch pos head d_head, head d_model d_head -> batch pos head d_model",
-            )
-            for name in "qkv"
-        ]
-        mlp = gradients.pre[layer] @ subject.weights["W_in"][layer].T
-        if gradients.gate is not None:
-            mlp = mlp + gradients.gate[layer] @ subject.weights["W_gate"][layer].T
-        pulled_heads = subject.pull_through_norm(
-            "attn_norm", at_heads[:, :, None], torch.cat(heads, dim=2), layer
-        )
-        pulled_mlp = subject.pull_through_norm("mlp_norm", at_mlp, mlp, layer)
-        return torch.cat([pulled_heads, pulled_mlp[:, :, None]], dim=2)
-
-    def _gradients(self) -> States:
-        if self.gradients is None:
+        subject, gradients = self.subject, self.gradients
+        if gradients is None:
             raise ValueError("this run has no gradients; give run(tokens, loss=...) a loss.")
-        return self.gradients
+        blocks: list[Tensor] = []
+        for layer in range(subject.config.n_layers):
+            heads = [
+                einsum(
+                    getattr(gradients, name)[layer],
+                    subject.weights[f"W_{name.upper()}"][layer],
+                    "batch pos head d_head, head d_model d_head -> batch pos head d_model",
+                )
+                for name in "qkv"
+            ]
+            mlp = gradients.pre[layer] @ subject.weights["W_in"][layer].T
+            if gradients.gate is not None:
+                mlp = mlp + gradients.gate[layer] @ subject.weights["W_gate"][layer].T
+            at_heads, at_mlp = self.streams[2 * layer, :, :, None], self.streams[2 * layer + 1]
+            blocks += [
+                subject.pull_through_norm("attn_norm", at_heads, torch.cat(heads, dim=2), layer),
+                subject.pull_through_norm("mlp_norm", at_mlp, mlp, layer)[:, :, None],
+            ]
+        read = gradients.logits @ subject.unembedding.T * subject.config.logit_scale
+        logits = subject.pull_through_norm("final_norm", self.streams[-1], read)
+        return torch.cat([*blocks, logits[:, :, None]], dim=2)
 
 
 # Prompts of several lengths in one batch, padded on the left or on the right. Their real tokens are

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphcircuits.engine.losses import OF_CLASSES
-from graphcircuits.io.files import StoreError, parse_json, read_text, write_atomic
+from graphcircuits.io.files import StoreError, csv_text, parse_json, read_text, write_atomic
 from graphcircuits.io.files import short as quoted
 from graphcircuits.subject.codec import Codec
 from graphcircuits.task.text import (
@@ -132,13 +132,11 @@ def write_prompts(path: str | Path, pairs: "Pairs") -> None:
     if suffix == ".jsonl":
         text = "".join(json.dumps(row) + "\n" for row in rows)
     else:
-        buffer = io.StringIO(newline="")
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(rows[0])
-        for row in rows:
-            cells = row.values()
-            writer.writerow([x if isinstance(x, str) else " ".join(map(repr, x)) for x in cells])
-        text = buffer.getvalue()
+        lines = [
+            [x if isinstance(x, str) else " ".join(map(repr, x)) for x in row.values()]
+            for row in rows
+        ]
+        text = csv_text([rows[0], *lines])
     write_atomic(path, text.encode())
 
 

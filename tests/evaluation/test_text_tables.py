@@ -2,7 +2,8 @@
 
 import pytest
 
-from graphcircuits.evaluation.text_tables import csv_text, markdown_table, with_spread
+from graphcircuits.evaluation.text_tables import markdown_table, with_spread
+from graphcircuits.io.files import csv_text
 
 
 def test_numbers() -> None:

@@ -73,7 +73,7 @@ def test_messages_and_constants_sum_to_what_readers_read(architecture: str) -> N
     constants = subject.constants[graph.reader_stream]
     for reader, reads in enumerate(graph.reads.tolist()):
         total = run.writers[:, :, :reads].sum(2) + constants[reader]
-        close(total, run.readers[:, :, reader])
+        close(total, run.streams[graph.reader_stream[reader]])
 
 
 @EVERY
@@ -82,7 +82,7 @@ def test_states_are_what_readers_make_of_their_inputs(architecture: str) -> None
     config, graph, run = subject.config, subject.graph, subject.run(make_tokens(subject))
     for reader, kind in enumerate(graph.reader_kinds):
         layer, slot = divmod(reader, graph.readers_per_layer)
-        read = run.readers[:, :, reader]
+        read = run.streams[graph.reader_stream[reader]]
         if kind == "logits":
             close(subject.unembed(read), run.logits)
             close(subject.uncapped(read), run.states.logits)
