@@ -126,7 +126,10 @@ def test_a_header_without_metadata(tmp_path: Path) -> None:
     [
         (lambda h: h["config"].update(width=10**6), "at least 1000000000000 weights each, and it"),
         (lambda h: h["config"].update(layers=10**9), "at least 64000000000 weights each, and it"),
-        (lambda h: h["config"].update(context_width=10**6), "at least 1000008000064 weights each"),
+        (
+            lambda h: h["config"].update(aligner="tabpfn", prior=False, d_align=10**6),
+            "at least 1000000000064 weights each",
+        ),
         (lambda h: h["meta"].update(members=10**9), "1000000000 members of these sizes have at"),
         (lambda h: h["meta"].update(members=0), "members must be a whole number from 1, got 0"),
         (lambda h: h["meta"].update(members="1"), "members must be a whole number from 1, got '1'"),

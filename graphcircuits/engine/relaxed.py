@@ -98,7 +98,8 @@ def best_edges(
     noise: float,
     generator: torch.Generator,
 ) -> Float[Tensor, "subject mask edge"]:
-    """Relaxed circuits of the best edges at sizes drawn evenly, one from each of equal ranges.
+    """Relaxed circuits of the best edges at sizes drawn evenly over the logarithm of all, one from
+    each of equal ranges: a circuit of ten edges counts as much as one of ten thousand.
 
     Scores get a random part, noise * logistic; the threshold lies between the k-th best and the
     next, and every edge is kept to the degree sigmoid((score - threshold) / temperature).
@@ -112,11 +113,11 @@ def best_edges(
     """
     n_subjects, n_edges = scores.shape
     given = {"generator": generator, "device": scores.device, "dtype": scores.dtype}
-    size = stratified(torch.rand(n_subjects, n_masks, **given)) * n_edges
+    size = n_edges ** stratified(torch.rand(n_subjects, n_masks, **given))
     uniform = torch.rand(n_subjects, n_masks, n_edges, **given)
     moved = scores[:, None] + noise * torch.logit(uniform, eps=1e-6)
     best = moved.detach().sort(dim=-1, descending=True).values
-    last = size.long().clamp_max(n_edges - 2)[..., None]
+    last = (size.long() - 1).clamp(0, n_edges - 2)[..., None]
     threshold = (best.gather(-1, last) + best.gather(-1, last + 1)) / 2
     return at_constant_size(moved, threshold, temperature)
 

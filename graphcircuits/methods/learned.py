@@ -65,28 +65,38 @@ class LearnedMethod(KnownMethod):
         pairs: Pairs,
         *,
         predictor: str | Path | Ensemble | ChosenPredictor | None = None,
+        looks: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, " edge"]:
         """The predictor's logit of every edge: above 0 where it says that the edge is likely.
 
         `predictor` is one that `graphcircuits.load_predictor` read, its file, or the name of one
-        that ships; None takes the one that ships and is blind to the case. `generator` draws the
-        contexts of predictors that look at single ones; without it the seed is 0.
+        that ships; None takes the one that ships and is blind to the case. `looks` are rounds of
+        looking at the circuits that it proposes, 0 for none; None makes those that the predictor
+        makes on such subjects. `generator` draws what the paper's aligner takes at random; without
+        it the seed is 0.
         """
         generator = generator or torch.Generator().manual_seed(0)
-        options = self.fill(subject, pairs, {"predictor": predictor})
-        return self.predict(subject, pairs, options["predictor"], generator).logits
+        options = self.fill(subject, pairs, {"predictor": predictor, "looks": looks})
+        return self.predict(subject, pairs, options, generator).logits
 
     @property
     def annotations(self) -> dict[str, Any]:
         """The types of the options as they can be typed: a predictor by its name or path."""
-        return {**super().annotations, "predictor": str | None}
+        return {**super().annotations, "predictor": str | None, "looks": int | None}
 
     def fill(self, subject: Transformer, pairs: Pairs, options: Options) -> Options:
-        """The options with the predictor chosen, read and checked."""
-        given = options["predictor"]
-        if isinstance(given, ChosenPredictor):
-            return options
+        """The options with the predictor chosen, read and checked, and its rounds of looking."""
+        chosen, looks = options["predictor"], options["looks"]
+        if not isinstance(chosen, ChosenPredictor):
+            chosen = self._choose(subject, pairs, chosen)
+        looks = chosen.ensemble.usual_looks(chosen.kind) if looks is None else looks
+        return {**options, "predictor": chosen, "looks": looks}
+
+    def _choose(
+        self, subject: Transformer, pairs: Pairs, given: str | Path | Ensemble | None
+    ) -> ChosenPredictor:
+        """A predictor that may score the case and can read it."""
         chosen = choose_predictor(subject, pairs, given, self.system)
         aligner = chosen.ensemble.config.aligner
         if self.system == PAPER and aligner != "tabpfn":
@@ -101,11 +111,12 @@ class LearnedMethod(KnownMethod):
                 "the distance to that very run, and flat there; give the right answers as targets, "
                 "or use eap-ig or exact."
             )
-        return {**options, "predictor": chosen}
+        return chosen
 
     def recorded(self, options: Options) -> dict[str, object]:
-        """The options with the name of the predictor."""
-        return {**options, "predictor": options["predictor"].name}
+        """The options with the name of the predictor, and how often it looks if it does."""
+        known = {name: value for name, value in options.items() if name != "looks" or value}
+        return {**known, "predictor": options["predictor"].name}
 
     def files(self, options: Options) -> Iterator[str]:
         yield options["predictor"].ensemble.sha256
@@ -120,7 +131,7 @@ class LearnedMethod(KnownMethod):
         progress: Progress | None = None,
     ) -> Scored:
         paths, others = self._without_paths(options)
-        prediction = self.predict(subject, pairs, others["predictor"], generator)
+        prediction = self.predict(subject, pairs, others, generator)
         scored = self.describe(subject, others["predictor"], prediction)
         if not paths:
             return scored
@@ -132,14 +143,15 @@ class LearnedMethod(KnownMethod):
         self,
         subject: Transformer,
         pairs: Pairs,
-        chosen: ChosenPredictor,
+        options: Options,
         generator: torch.Generator,
     ) -> Prediction:
-        """What the predictor says of a case, which is read once."""
-        pairs = on_device(subject, pairs)
+        """What the predictor among the options says of a case, which is read once."""
+        pairs, chosen = on_device(subject, pairs), options["predictor"]
         ensemble = blinded(chosen.ensemble) if self.blind else chosen.ensemble
-        ensemble = ensemble.to(subject.device)
-        return ensemble.predict_case(subject, pairs, generator=generator, kind=chosen.kind)
+        return ensemble.to(subject.device).predict_case(
+            subject, pairs, generator=generator, kind=chosen.kind, looks=options["looks"]
+        )
 
     def describe(
         self, subject: Transformer, chosen: ChosenPredictor, prediction: Prediction
@@ -246,7 +258,8 @@ def default_method(subject: Transformer, pairs: Pairs, *, seed: int = 0) -> Defa
         return _search(f"on {kind} subjects gcl had {text}")
     start = time.perf_counter()
     generator = torch.Generator().manual_seed(seed)
-    prediction = GCL.predict(subject, pairs, chosen, generator)
+    options = {"predictor": chosen, "looks": None}
+    prediction = GCL.predict(subject, pairs, options, generator)
     familiarity = prediction.familiarity
     if familiarity is None or not familiarity.known:
         why = "" if familiarity is None else f": {familiarity.why()}"

@@ -19,24 +19,13 @@ tried: large sizes first, since a small circuit is looked at with the ranking th
 mended; steps rather than means of ranks. The tests compare it with a slow twin.
 """
 
-from collections.abc import Callable
-
-import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.engine.memory import Footprint, at_once, explained
 from graphcircuits.methods.departure import in_own_units
 from graphcircuits.methods.eap import eap_ig
-from graphcircuits.methods.prepare import (
-    MaskedLosses,
-    check_positive,
-    for_scoring,
-    prepare,
-    to_clean_output,
-)
-from graphcircuits.methods.refine import rank_logits
+from graphcircuits.methods.prepare import check_positive, for_scoring, prepare, to_clean_output
+from graphcircuits.predictor.looking import proposed, rank_logits, worths
 from graphcircuits.predictor.paths import along_paths
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -70,37 +59,10 @@ def ig_own(
     effects = eap_ig(subject, pairs, steps=steps, memory_limit=memory_limit)
     # Effects may be tiny; only their order matters to paths.
     values = rank_logits(along_paths(rank_logits(effects), graph))
-    gradient = worths(subject, pairs, memory_limit)
-    for size in circuit_sizes(graph.n_edges, sizes):
-        threshold = values.sort(descending=True).values[size - 1]
-        mask = torch.sigmoid((values - threshold) / spread)
-        change = gradient(mask) * mask * (1 - mask)
-        values = values + rate * in_own_units(change, mask)
+    worth = worths(subject, pairs, memory_limit=memory_limit)
+    for number in range(sizes):
+        _, masks = proposed(values, sizes, spread)
+        mask = masks[number]
+        _, gains = worth(mask[None])
+        values = values + rate * in_own_units(gains[0] * mask * (1 - mask), mask)
     return along_paths(rank_logits(values), graph)
-
-
-def circuit_sizes(n_edges: int, n: int) -> list[int]:
-    """Sizes in equal ratios between all edges and one, both left out."""
-    return np.geomspace(n_edges, 1, n + 2)[1:-1].round().astype(int).tolist()
-
-
-def worths(
-    subject: Transformer, pairs: Pairs, memory_limit: int | None
-) -> Callable[[Scores], Scores]:
-    """A function of a mask: by how much the mean loss falls as each edge opens further."""
-    pairs = pairs.up_to_last_column() if subject.config.causal else pairs
-    losses = MaskedLosses(subject, pairs, memory_limit)
-    numbers = Footprint(subject, pairs.clean.shape[1]).masked(grad=True)
-    chunk = min(len(pairs), at_once(subject, numbers, memory_limit))
-    rows = torch.arange(len(pairs), device=subject.device).split(chunk)
-
-    def gradient(mask: Scores) -> Scores:
-        mask = mask.detach().requires_grad_()
-        total = torch.zeros_like(mask)
-        with explained(subject, "prompts", chunk, numbers):
-            for some in rows:
-                loss = losses(mask[None], some).sum() / len(pairs)
-                total -= torch.autograd.grad(loss, mask)[0]
-        return total.detach()
-
-    return gradient

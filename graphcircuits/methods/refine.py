@@ -37,6 +37,7 @@ from torch import Tensor
 
 from graphcircuits.methods.departure import Objective, Recipe, Turn
 from graphcircuits.methods.prepare import Progress, Stop, for_scoring, prepare
+from graphcircuits.predictor.looking import rank_logits
 from graphcircuits.predictor.paths import along_paths
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -184,15 +185,6 @@ def _look(objective: Objective, state: RefineState, share: float) -> None:
 
 
 # Rankings
-
-
-def rank_logits(scores: Scores) -> Scores:
-    """The logit of every edge's rank; ties are broken by edge order, as ever."""
-    n = len(scores)
-    ranks = torch.empty(n, dtype=torch.float64, device=scores.device)
-    best_first = scores.argsort(descending=True, stable=True)
-    ranks[best_first] = torch.arange(n, dtype=torch.float64, device=scores.device)
-    return (1 - (ranks + 0.5) / n).logit().float()
 
 
 def sort_by_rank(scores: Scores, values: Scores) -> Scores:

@@ -2,11 +2,13 @@
 
 1. `load_ensemble` reads one, `save_ensemble` writes it: weights, configuration, what it was trained
    on and, under `measured`, how it did on cases that were left out.
-2. `Ensemble.predict_case` reads a case and runs all members on it; `predict` does so for a case
-   that was read before. Both give a `Prediction`: the mean logit of every edge, counted along
-   paths, and where the file has what it takes, the probability that it stands for (`calibration`)
-   and whether the case is like those of the training (`familiarity`).
-3. An ensemble knows what its training did not have: `unseen` names traits of a subject's
+2. `Ensemble.predict` runs all members on a case that was read, and gives a `Prediction`: the mean
+   logit of every edge, counted along paths, and where the file has what it takes, the probability
+   that it stands for (`calibration`) and whether the case is like those of the training
+   (`familiarity`).
+3. `Ensemble.predict_case` reads a case and does so; on kinds of subjects where that was measured to
+   help, the file's `lookers` then look at the circuits that this proposes, and correct it.
+4. An ensemble knows what its training did not have: `unseen` names traits of a subject's
    architecture, `origin` lists the cases.
 
 Averaging two networks costs one more pass over the graph, which is little beside the runs of the
@@ -16,7 +18,7 @@ subject, and their disagreement shows where neither has learned anything.
 import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,20 +37,16 @@ from graphcircuits.predictor.facts.calibration import (
 )
 from graphcircuits.predictor.facts.familiarity import Familiarity, KnownCases, case_features
 from graphcircuits.predictor.facts.trust import Trust
-from graphcircuits.predictor.invariant import InvariantAligner, measured_columns
-from graphcircuits.predictor.model import (
-    InvariantTables,
-    Predictor,
-    PredictorConfig,
-    Reading,
-    read_case,
-)
+from graphcircuits.predictor.invariant import InvariantAligner, living, measured_columns
+from graphcircuits.predictor.looker import Looker, LookerConfig, corrected
+from graphcircuits.predictor.looking import rank_logits, worths
+from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, read_case
 from graphcircuits.predictor.paths import along_paths
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
 
 KIND = "predictor"
-KNOWN, TRUST = "familiarity.", "trust."
+KNOWN, TRUST, LOOKERS = "familiarity.", "trust.", "looker."
 """What the names of their tensors begin with."""
 
 
@@ -81,6 +79,10 @@ class Ensemble:
     """What the training cases were like."""
     trust: Trust | None = None
     """How much the correction counts on a case; all of it where that was not learned."""
+    lookers: tuple[Looker, ...] = ()
+    """Networks that look at the circuits that are proposed, and correct the proposal."""
+    looks: tuple[str, ...] = ()
+    """The kinds of subjects on which they do so unless told otherwise."""
     name: str = ""
     """What results call it: the path of its file, or the name it ships under."""
 
@@ -105,15 +107,18 @@ class Ensemble:
         *,
         generator: torch.Generator,
         kind: str | None = None,
+        looks: int | None = None,
     ) -> Prediction:
         """Its prediction for a subject and its prompts.
 
         Args:
             subject: The transformer that is explained, on the ensemble's device.
             pairs: Clean and corrupted prompts with their targets.
-            generator: Draws what a configuration draws at random: contexts, prompt pairs of the
-                paper's aligner and its identifiers of coordinates.
-            kind: Of the subject, such as "natural": by it logits become probabilities.
+            generator: Draws what the paper's aligner takes at random: prompt pairs, and
+                identifiers of coordinates.
+            kind: Of the subject, such as "natural": by it logits become probabilities, and whether
+                it looks is decided.
+            looks: Rounds of looking, instead of those that the ensemble makes on such subjects.
 
         Returns:
             Logits, and what the file knows besides; see docs/predictor.md.
@@ -130,9 +135,45 @@ class Ensemble:
             >>> len(prediction.logits) == subject.graph.n_edges
             True
         """
+        looks = self.usual_looks(kind) if looks is None else looks
+        if looks and not self.lookers:
+            raise ValueError(f"looks must be 0: this predictor has no looker, got {looks}.")
         with torch.no_grad():
             reading = read_case(self.config, subject, pairs, generator=generator, dtype=self.dtype)
-        return self.predict(reading, generator=generator, kind=kind)
+        proposal = self.predict(reading, generator=generator, kind=kind)
+        if not looks:
+            return proposal
+        logits = self.look(subject, pairs, reading, proposal.logits, looks)
+        calibration = self.calibration.get(kind) if kind in self.looks else None
+        probabilities = None if calibration is None else calibration(logits)
+        return replace(proposal, logits=logits, probabilities=probabilities)
+
+    def usual_looks(self, kind: str | None) -> int:
+        """Rounds of looking that it makes on subjects of a kind, unless told otherwise."""
+        return self.lookers[0].config.rounds if kind in self.looks else 0
+
+    def look(
+        self,
+        subject: Transformer,
+        pairs: Pairs,
+        reading: Reading,
+        logits: Float[Tensor, " edge"],
+        rounds: int,
+    ) -> Float[Tensor, " edge"]:
+        """Values of edges after so many rounds of looking from a proposal; silent ones last."""
+        assert isinstance(reading.content, Tensor)
+        alive = living(reading.content, self.config.share)
+        worth = worths(
+            subject,
+            pairs[: self.lookers[0].config.prompts],
+            precision="tf32" if subject.device.type == "cuda" else "full",
+        )
+        start = rank_logits(logits, alive)
+        structure = reading.structure.among(alive)
+        values = corrected(
+            self.lookers, reading.content, start, structure, subject.graph, worth, rounds
+        )
+        return values.where(alive, values.masked_fill(~alive, torch.inf).amin() - 1)
 
     @torch.no_grad()
     def predict(
@@ -142,7 +183,7 @@ class Ensemble:
         members = self.member_logits(reading, generator=generator)
         logits, trusted = members.mean(0), 1.0
         features = None
-        if isinstance(reading.content, InvariantTables) and (self.known or self.trust):
+        if isinstance(reading.content, Tensor) and (self.known or self.trust):
             features = case_features(reading)
         starts = [start for member in self.members if (start := member.start(reading)) is not None]
         if self.trust is not None and starts and features is not None:
@@ -155,7 +196,8 @@ class Ensemble:
         familiarity = None
         if self.known is not None and features is not None:
             familiarity = self.known.judge(features, members)
-        calibration = self.calibration.get(kind) if kind is not None else None
+        # What looks are calibrated on is the logits after them.
+        calibration = self.calibration.get(kind) if kind and kind not in self.looks else None
         probabilities = None if calibration is None else calibration(logits)
         return Prediction(logits, probabilities, familiarity, trusted)
 
@@ -211,8 +253,11 @@ class Ensemble:
 
 @lru_cache(maxsize=8)
 def _moved(ensemble: Ensemble, device: torch.device) -> Ensemble:
-    members = tuple(deepcopy(member).to(device) for member in ensemble.members)
-    return replace(ensemble, members=members)
+    moved = (
+        tuple(deepcopy(network).to(device) for network in networks)
+        for networks in (ensemble.members, ensemble.lookers)
+    )
+    return replace(ensemble, **dict(zip(("members", "lookers"), moved, strict=True)))
 
 
 @lru_cache(maxsize=8)
@@ -225,13 +270,11 @@ def blinded(ensemble: Ensemble) -> Ensemble:
     """
     members = tuple(deepcopy(member) for member in ensemble.members)
     for member in members:
-        align, config = member.align, member.config
+        align = member.align
         if isinstance(align, InvariantAligner):
-            blind = measured_columns(share=config.share, both_ends=config.both_ends)
+            blind = measured_columns(member.config.share)
             # Divided by infinity, differences from the mean are zero.
             align.deviation[blind.to(align.deviation.device)] = math.inf
-            if align.gather is not None:
-                align.gather.weight.data.zero_()
         else:
             align.value.weight.data.zero_()
         if member.log_scale is not None:
@@ -286,6 +329,17 @@ def save_ensemble(
         tensors |= {KNOWN + name: tensor for name, tensor in ensemble.known.tensors().items()}
     if ensemble.trust is not None:
         tensors |= {TRUST + name: tensor for name, tensor in ensemble.trust.tensors().items()}
+    if ensemble.lookers:
+        meta["looking"] = {
+            "config": asdict(ensemble.lookers[0].config),
+            "members": len(ensemble.lookers),
+            "kinds": list(ensemble.looks),
+        }
+        tensors |= {
+            f"{LOOKERS}{number}.{name}": tensor if dtype is None else tensor.to(dtype)
+            for number, looker in enumerate(ensemble.lookers)
+            for name, tensor in looker.state_dict().items()
+        }
     save_artifact(
         path,
         kind=KIND,
@@ -327,12 +381,44 @@ def load_ensemble(path: str | Path) -> Ensemble:
         calibration = {kind: calibration_from_json(each) for kind, each in by_kind.items()}
         known = _fact(KnownCases, KNOWN, members[0], artifact.tensors)
         trust = _fact(Trust, TRUST, members[0], artifact.tensors)
-        return Ensemble(tuple(members), origin, artifact.sha256, calibration, known, trust)
+        lookers, looks = _lookers(artifact.meta.get("looking"), members[0], artifact.tensors)
+        return Ensemble(
+            tuple(members),
+            origin,
+            artifact.sha256,
+            calibration,
+            known,
+            trust,
+            lookers=lookers,
+            looks=looks,
+        )
     except (KeyError, RuntimeError, ValueError) as error:
         raise StoreError(
             f"{path} holds a predictor that does not match this version of the code: {error}; "
             "train it again with: graphcircuits train"
         ) from error
+
+
+def _lookers(
+    about: Any, member: Predictor, tensors: Mapping[str, Tensor]
+) -> tuple[tuple[Looker, ...], tuple[str, ...]]:
+    """The networks that look, if a file has some, and on which kinds of subjects they do."""
+    if about is None:
+        return (), ()
+    if not isinstance(member.align, InvariantAligner) or member.config.transformation != "line":
+        raise ValueError("only predictors that take invariants of a line graph look")
+    config, count = build_config(LookerConfig, about["config"]), about["members"]
+    held = sum(x.numel() for name, x in tensors.items() if name.startswith(LOOKERS))
+    if type(count) is not int or not 1 <= count * config.layers * config.width**2 <= held:
+        raise ValueError(f"the file does not hold {short(count)} lookers of {short(config)}")
+    if not isinstance(about["kinds"], list) or not all(isinstance(x, str) for x in about["kinds"]):
+        raise ValueError(f"kinds must be a list of names, got {short(about['kinds'])}")
+    lookers = []
+    for number in range(count):
+        looker = Looker(config, len(member.align.mean))
+        looker.load_state_dict(_under(f"{LOOKERS}{number}.", tensors))
+        lookers.append(looker.eval().requires_grad_(False))
+    return tuple(lookers), tuple(about["kinds"])
 
 
 Fact = TypeVar("Fact", KnownCases, Trust)
@@ -363,12 +449,8 @@ def _check_sizes(config: PredictorConfig, members: object, tensors: Mapping[str,
     """Refuse sizes of which the file does not hold the weights, before any are allocated."""
     if type(members) is not int or members < 1:
         raise ValueError(f"members must be a whole number from 1, got {short(members)}")
-    # The square matrices alone: at least one per layer, and those of the aligner.
-    least = config.layers * config.width**2
-    if config.aligner == "tabpfn":
-        least += config.d_align**2
-    else:
-        least += config.context_width * (config.context_width + config.width)
+    # The square matrices alone: at least one per layer, and that of the paper's aligner.
+    least = config.layers * config.width**2 + (config.aligner == "tabpfn") * config.d_align**2
     held = sum(tensor.numel() for tensor in tensors.values())
     if members * least > held:
         raise ValueError(

@@ -7,16 +7,14 @@
    With `share` below 1 the gradient is that of a run between the corrupted and the clean one
    (`engine.passes`), and own = g . (the change of the message in that run) is the gradient by the
    edge's mask there: where the clean run saturates, as attention does, its gradient vanishes and
-   the other one need not. With `both_ends` the effect is taken by the gradient at the corrupted run
-   as well.
+   the other one need not.
 2. `measure` pools them over contexts: means of absolute values, by context or summed over the
    positions of a pair first, and means with signs. That is one pass over the prompts, chunked to a
    memory limit, and over the edges block by block (`contract`).
 3. `scaled` makes a subject's numbers comparable with another's: by the largest of the case, by the
    largest and the sum at an edge's reader and at its writer, and by their rank from the top
    (`scaling`). None of these changes when edges that do nothing are added.
-4. `InvariantAligner` standardizes and projects them, with the kinds of writer and reader. It may
-   add a learned projection of single contexts, pooled after it.
+4. `InvariantAligner` standardizes and projects them, with the kinds of writer and reader.
 
 Unlike the paper's aligner nothing attends over coordinates, so the width of a subject does not
 matter, and contexts are pooled before graph learning instead of after it: the graph learner then
@@ -27,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from graphcircuits.engine.memory import Footprint, at_once, keep_freed_memory
@@ -36,7 +34,6 @@ from graphcircuits.predictor.block import linear
 from graphcircuits.predictor.measure.contract import contract
 from graphcircuits.predictor.measure.scaling import (
     SCALINGS,
-    TINY,
     edge_ends,
     log_rank,
     log_share,
@@ -48,8 +45,7 @@ from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS, kinds
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs, check_losses
 
-CONTRACTIONS = ("effect", "clean", "corrupted", "reach", "bound")
-STATISTICS = (*CONTRACTIONS, "effect_by_pair", "clean_by_pair")
+STATISTICS = ("effect", "clean", "corrupted", "reach", "bound", "effect_by_pair", "clean_by_pair")
 """Mean absolute value of a contraction over contexts; over pairs, positions summed, at the end."""
 BETWEEN_STATISTICS = (
     "own",
@@ -62,19 +58,16 @@ BETWEEN_STATISTICS = (
     "clean_by_pair",
 )
 """Those with the gradient of a run between; what is signed is the absolute value of a mean."""
-FAR_STATISTICS = ("far_effect", "far_effect_by_pair", "far_effect_signed")
-"""Effects by the gradient at the corrupted run."""
 
 
-def statistics_of(*, share: float, both_ends: bool) -> tuple[str, ...]:
+def statistics_of(share: float) -> tuple[str, ...]:
     """What is measured of every edge, in the order of the rows of `Invariants.statistics`."""
-    near = STATISTICS if share == 1 else BETWEEN_STATISTICS
-    return (*near, *FAR_STATISTICS) if both_ends else near
+    return STATISTICS if share == 1 else BETWEEN_STATISTICS
 
 
 @dataclass(frozen=True, eq=False)
 class Invariants:
-    """Pooled invariants of a case, and those of some single contexts."""
+    """Pooled invariants of a case."""
 
     graph: ComponentGraph
     statistics: Float[Tensor, "statistic edge"]
@@ -83,11 +76,9 @@ class Invariants:
     """Mean norm of each writer's clean output, and of its change."""
     received: Float[Tensor, " reader"]
     """Mean norm of the gradient that each reader sends to the stream."""
-    sample: Float[Tensor, "context edge contraction"]
-    """Contractions at single contexts, in the order of CONTRACTIONS."""
 
     def to(self, where: torch.device | torch.dtype | str) -> "Invariants":
-        names = ("statistics", "written", "received", "sample")
+        names = ("statistics", "written", "received")
         return replace(self, **{name: getattr(self, name).to(where) for name in names})
 
 
@@ -97,41 +88,24 @@ def measure(
     pairs: Pairs,
     *,
     share: float = 1.0,
-    both_ends: bool = False,
-    sample: int = 0,
-    generator: torch.Generator | None = None,
     memory_limit: int | None = None,
 ) -> Invariants:
     """The invariants of a subject's edges on a task, over all positions of all pairs.
 
     `share` says where the gradient is taken, from the corrupted (0) to the clean run (1). Targets
-    that are still to be taken from the clean run are. Contractions of `sample` contexts, drawn by
-    `generator`, are returned one by one.
+    that are still to be taken from the clean run are.
     """
-    if sample and generator is None:
-        raise ValueError("contexts are drawn at random; give a torch.Generator as generator.")
     if pairs.clean.device != subject.device:
         pairs = pairs.to(subject.device)
     n_contexts = pairs.clean.numel()
-    drawn = torch.empty(0)
-    if sample and generator is not None:
-        # On the generator's device, and from there to where chunks are counted.
-        order = torch.randperm(n_contexts, generator=generator, device=generator.device)
-        drawn = order[:sample].cpu()
     keep_freed_memory()
-    statistics = statistics_of(share=share, both_ends=both_ends)
-    total, losses, samples, first = None, [], [], 0
-    for chunk in pairs.split(
-        _chunk(subject, pairs, memory_limit, runs=1 + both_ends + (share < 1))
-    ):
-        last = first + chunk.clean.numel()
-        here = drawn[(drawn >= first) & (drawn < last)].long() - first
-        first = last
+    statistics = statistics_of(share)
+    total, losses = None, []
+    for chunk in pairs.split(_chunk(subject, pairs, memory_limit, runs=1 + (share < 1))):
         if share < 1 and chunk.needs_targets:
             chunk = chunk.with_targets_from(subject.logits(chunk.clean))
-        sums = contract(subject, chunk, statistics, here.to(subject.device), share)
+        sums = contract(subject, chunk, statistics, share)
         losses.append(sums.losses)
-        samples.append(sums.sample)
         total = sums if total is None else total.plus(sums)
     assert total is not None
     measured = Invariants(
@@ -139,7 +113,6 @@ def measure(
         statistics=total.edges.abs_().div_(n_contexts),
         written=total.written / n_contexts,
         received=total.received / n_contexts,
-        sample=torch.cat(samples),
     )
     # All that is looked at comes to the host before: a GPU would be waited for at every question.
     written, received = measured.written.sum(0).cpu(), measured.received.cpu()
@@ -175,15 +148,15 @@ def _chunk(subject: Transformer, pairs: Pairs, memory_limit: int | None, *, runs
 # Tables of nodes
 
 
-def table_width(*, share: float, both_ends: bool) -> int:
+def table_width(share: float) -> int:
     """Columns of `table`."""
-    scaled_values = len(statistics_of(share=share, both_ends=both_ends)) * len(SCALINGS)
+    scaled_values = len(statistics_of(share)) * len(SCALINGS)
     return scaled_values + 3 * 2 + len(WRITER_KINDS) + len(READER_KINDS)
 
 
-def measured_columns(*, share: float, both_ends: bool) -> Bool[Tensor, " column"]:
+def measured_columns(share: float) -> Bool[Tensor, " column"]:
     """Which columns of `table` say something of a run; the others are kinds of components."""
-    statistics = len(statistics_of(share=share, both_ends=both_ends)) * len(SCALINGS)
+    statistics = len(statistics_of(share)) * len(SCALINGS)
     counts = (statistics + 4, len(WRITER_KINDS), 2, len(READER_KINDS))
     return torch.tensor([True, False, True, False]).repeat_interleave(torch.tensor(counts))
 
@@ -202,6 +175,13 @@ def table(measured: Invariants, transformation: Transformation) -> Float[Tensor,
         at_writer, at_reader = edge_ends(graph, edges.device)
         return torch.cat([edges, writers[at_writer], readers[at_reader]], dim=1)
     return torch.block_diag(edges, writers, readers).roll(-graph.n_edges, 0)
+
+
+def living(table: Float[Tensor, "*case edge column"], share: float) -> Bool[Tensor, "*case edge"]:
+    """Which edges of a line graph do anything, by their tables: a writer that changes, and a reader
+    that hears of it, by more than rounding."""
+    column = statistics_of(share).index("reach") * len(SCALINGS) + SCALINGS.index("reader_share")
+    return table[..., column] > 0
 
 
 def component_tables(
@@ -225,43 +205,19 @@ def _norms(values: Float[Tensor, "norm component"]) -> Float[Tensor, "component 
     return torch.cat([log_share(values / top), log_rank(values)]).T
 
 
-def context_table(measured: Invariants) -> Float[Tensor, "context edge contraction"]:
-    """Contractions of single contexts by the largest mean of theirs over edges, compressed."""
-    means = measured.sample.abs().mean(0).amax(0).clamp_min(TINY)
-    return torch.asinh(10 * measured.sample / means) / 3
-
-
 class InvariantAligner(nn.Module):
-    """Node states from tables: standardized, projected, with single contexts added if there are."""
+    """Node states from tables: standardized and projected."""
 
     mean: Tensor
     deviation: Tensor
 
-    def __init__(
-        self,
-        width: int,
-        *,
-        share: float = 1.0,
-        both_ends: bool = False,
-        context_width: int = 0,
-        generator: torch.Generator,
-    ) -> None:
-        """`share` and `both_ends` as in `measure`; `context_width` is that of the learned
-        projection of single contexts, 0 for none."""
+    def __init__(self, width: int, *, share: float = 1.0, generator: torch.Generator) -> None:
+        """`share` as in `measure`."""
         super().__init__()
-        columns = table_width(share=share, both_ends=both_ends)
+        columns = table_width(share)
         self.register_buffer("mean", torch.zeros(columns))
         self.register_buffer("deviation", torch.ones(columns))
         self.project = linear(columns, width, generator)
-        self.contexts = self.gather = None
-        if context_width:
-            self.contexts = nn.Sequential(
-                linear(len(CONTRACTIONS), 2 * context_width, generator),
-                nn.SiLU(),
-                linear(2 * context_width, context_width, generator),
-                nn.SiLU(),
-            )
-            self.gather = linear(context_width, width, generator, bias=False)
 
     def standardize_by(self, nodes: Float[Tensor, "node column"]) -> None:
         """Take mean and deviation from the tables of the training cases."""
@@ -269,18 +225,10 @@ class InvariantAligner(nn.Module):
         self.deviation.copy_(nodes.std(0).clamp_min(1e-3))
 
     def forward(
-        self,
-        nodes: Float[Tensor, "node column"],
-        contexts: Float[Tensor, "context edge contraction"],
-        edge_nodes: Int[Tensor, " edge"],
-    ) -> Float[Tensor, "node width"]:
+        self, nodes: Float[Tensor, "*case node column"]
+    ) -> Float[Tensor, "*case node width"]:
         if torch.is_grad_enabled():
-            h = self.project((nodes - self.mean) / self.deviation)
-        else:
-            # Into the projection: a standardized table of a million edges would take much memory.
-            weight = self.project.weight / self.deviation
-            h = nn.functional.linear(nodes, weight, self.project.bias - weight @ self.mean)
-        if self.contexts is None or self.gather is None:
-            return h
-        pooled = self.gather(self.contexts(contexts).mean(0))
-        return h.index_add(0, edge_nodes, pooled)
+            return self.project((nodes - self.mean) / self.deviation)
+        # Into the projection: a standardized table of a million edges would take much memory.
+        weight = self.project.weight / self.deviation
+        return nn.functional.linear(nodes, weight, self.project.bias - weight @ self.mean)

@@ -66,14 +66,8 @@ class PredictorConfig:
     heads: int = 4
     """Of the attention in DAGformer."""
     dropout: float = 0.1
-    contexts: int = 16
-    """Contexts per case looked at one by one where `context_width` > 0."""
-    context_width: int = 0
-    """Width of the invariant aligner's learned projection of single contexts; 0 means none."""
     share: float = 0.75
     """Where the invariants take the gradient, from the corrupted run (0) to the clean one (1)."""
-    both_ends: bool = False
-    """Whether they also use the gradient at the corrupted run."""
     context_pairs: int = 8
     """Prompt pairs per case that `tabpfn` looks at, each with all its scored positions."""
     d_align: int = 16
@@ -109,15 +103,13 @@ class PredictorConfig:
         problems += [
             f"{name} must be at least 1, got {getattr(self, name)}"
             for name in (
-                *("width", "layers", "heads", "contexts", "context_pairs"),
+                *("width", "layers", "heads", "context_pairs"),
                 *("d_align", "align_layers", "align_heads", "identifiers"),
             )
             if getattr(self, name) < 1
         ]
         if not 0 <= self.dropout < 1:
             problems.append(f"dropout must be in [0, 1), got {self.dropout}")
-        if self.context_width < 0:
-            problems.append(f"context_width must be at least 0, got {self.context_width}")
         if not 0 < self.share <= 1:
             problems.append(f"share must be above 0 and at most 1, got {self.share}")
         if self.prior and not (self.share < 1 and self.aligner == "invariant"):
@@ -132,24 +124,8 @@ class PredictorConfig:
         if problems:
             raise ValueError("; ".join(problems) + ".")
 
-    @property
-    def sampled(self) -> int:
-        """Contexts that are looked at one by one."""
-        return self.contexts if self.context_width else 0
-
 
 # What is read of a case
-
-
-@dataclass(frozen=True, eq=False)
-class InvariantTables:
-    """Invariants as the aligner takes them."""
-
-    nodes: Float[Tensor, "*case node column"]
-    contexts: Float[Tensor, "context edge contraction"]
-
-    def to(self, where: torch.device | torch.dtype | str) -> "InvariantTables":
-        return InvariantTables(self.nodes.to(where), self.contexts.to(where))
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +133,8 @@ class Reading:
     """A case as the predictor reads it: a transformed graph and what its nodes know."""
 
     structure: Neighbourhoods
-    content: InvariantTables | Features
+    content: Float[Tensor, "*case node column"] | Features
+    """The table of invariants, or the features of the paper's aligner."""
     prior: Float[Tensor, "*case edge"] | None = None
     """What the correction starts from, where the predictor has one."""
     graph: ComponentGraph | None = None
@@ -179,29 +156,20 @@ def read_case(
 ) -> Reading:
     """What a predictor of this configuration needs of a subject and its prompts.
 
-    `generator` draws the contexts that are looked at one by one, where there are any. Invariants
-    are rounded to `dtype` before they are ranked, so that values which differ by rounding alone tie
-    in the same way whatever the precision of the subject; None leaves them as they are.
+    `generator` draws the prompt pairs that `tabpfn` looks at. Invariants are rounded to `dtype`
+    before they are ranked, so that values which differ by rounding alone tie in the same way
+    whatever the precision of the subject; None leaves them as they are.
     """
     structure = structure_of(subject.graph, config, subject.device)
     if config.aligner == "tabpfn":
         chosen = torch.randperm(len(pairs), generator=generator, device=generator.device)
         some = pairs[chosen[: config.context_pairs].sort().values.to(pairs.clean.device)]
         return Reading(structure, features(subject, some), graph=subject.graph)
-    measured = invariant.measure(
-        subject,
-        pairs,
-        share=config.share,
-        both_ends=config.both_ends,
-        sample=config.sampled,
-        generator=generator,
-    )
+    measured = invariant.measure(subject, pairs, share=config.share)
     if dtype is not None:
         measured = measured.to(dtype)
     table = invariant.table(measured, config.transformation)
-    content = InvariantTables(table, invariant.context_table(measured))
-    prior = start(measured) if config.prior else None
-    return Reading(structure, content, prior, subject.graph)
+    return Reading(structure, table, start(measured) if config.prior else None, subject.graph)
 
 
 START = invariant.BETWEEN_STATISTICS.index("own_by_pair")
@@ -235,18 +203,12 @@ def _structure(
 
 def join(readings: Sequence[Reading]) -> Reading:
     """Cases side by side in one graph without arcs between them; for invariants only."""
-    contents = [reading.content for reading in readings]
-    tables = [content for content in contents if isinstance(content, InvariantTables)]
-    if len(tables) < len(contents):
+    tables = [reading.content for reading in readings if isinstance(reading.content, Tensor)]
+    if len(tables) < len(readings):
         raise ValueError("only invariants can be joined; pass cases with features one at a time.")
-    contexts = min(len(content.contexts) for content in tables)
-    joined = InvariantTables(
-        torch.cat([content.nodes for content in tables]),
-        torch.cat([content.contexts[:contexts] for content in tables], dim=1),
-    )
     priors = [reading.prior for reading in readings if reading.prior is not None]
     structure = _side_by_side([reading.structure for reading in readings])
-    return Reading(structure, joined, torch.cat(priors) if priors else None)
+    return Reading(structure, torch.cat(tables), torch.cat(priors) if priors else None)
 
 
 def _side_by_side(graphs: Sequence[Neighbourhoods]) -> Neighbourhoods:
@@ -302,13 +264,7 @@ class Predictor(nn.Module):
             self.embed = linear(self.align.width, width, generator)
             self.pool = DeepSets(width, generator=generator)
         else:
-            self.align = invariant.InvariantAligner(
-                width,
-                share=config.share,
-                both_ends=config.both_ends,
-                context_width=config.context_width,
-                generator=generator,
-            )
+            self.align = invariant.InvariantAligner(width, share=config.share, generator=generator)
             self.embed, self.pool = nn.Identity(), None
         self.drop = Dropout(config.dropout)
         if config.learner == "dirgnn":
@@ -344,6 +300,8 @@ class Predictor(nn.Module):
         what dropout drops, on the predictor's device and in training only."""
         structure, content = reading.structure, reading.content
         nodes = self._aligned(reading, generator)
+        if isinstance(content, Tensor) and self.config.transformation == "line":
+            structure = structure.among(invariant.living(content, self.config.share))
         states = self.learner(self.drop(self.embed(nodes), noise), structure, noise)
         # The nodes of a line graph are the edges, in their order: nothing has to be copied.
         if self.config.transformation == "line":
@@ -381,11 +339,6 @@ class Predictor(nn.Module):
             if not isinstance(content, Features):
                 raise ValueError("the tabpfn aligner needs features, got invariants.")
             return self.align(content.to(dtype), generator, self.config.transformation)
-        if not isinstance(content, InvariantTables):
+        if not isinstance(content, Tensor):
             raise ValueError("the invariant aligner needs invariants, got features.")
-        content = content.to(dtype)
-        if content.nodes.ndim > 2 and self.config.context_width:
-            raise ValueError("cases with single contexts cannot be stacked; pass them one by one.")
-        nodes = content.nodes.flatten(0, -2)
-        rows = self.align(nodes, content.contexts, reading.structure.edge_nodes)
-        return rows.unflatten(0, content.nodes.shape[:-1])
+        return self.align(content.to(dtype))

@@ -22,31 +22,36 @@ from graphcircuits.predictor.measure.scaling import edge_ends
 LEFT = 1e-3
 """The share of what an edge loses that is left to it."""
 
+Scores = Float[Tensor, "*case edge"]
 
-def along_paths(scores: Float[Tensor, " edge"], graph: ComponentGraph) -> Float[Tensor, " edge"]:
-    """Each score, or less where no path through the edge is as good."""
-    reached = scores.new_full((graph.n_writers,), torch.inf)
-    heard = scores.new_full((graph.n_readers,), torch.inf)
-    leaving = scores.new_full((graph.n_writers,), -torch.inf)
+
+def along_paths(scores: Float[Tensor, "*case edge"], graph: ComponentGraph) -> Scores:
+    """Each score, or less where no path through the edge is as good; of several cases at once."""
+    lead = scores.shape[:-1]
+    reached = scores.new_full((*lead, graph.n_writers), torch.inf)
+    heard = scores.new_full((*lead, graph.n_readers), torch.inf)
+    leaving = scores.new_full((*lead, graph.n_writers), -torch.inf)
     blocks = graph.stream_blocks
     for block in blocks[:-1]:
-        best = torch.minimum(_rectangle(scores, block), reached[: block.n_writers]).amax(1)
+        upstream = reached[..., None, : block.n_writers]
+        best = torch.minimum(_rectangle(scores, block), upstream).amax(-1)
         low, high = _written(graph, block)
-        reached[low:high] = _by_writer(graph, block, best)
+        reached[..., low:high] = _by_writer(graph, block, best)
     for block in reversed(blocks):
         readers = block.readers
         if block is not blocks[-1]:
             low, high = _written(graph, block)
-            heard[readers] = _by_reader(graph, block, leaving[low:high])
-        best = torch.minimum(_rectangle(scores, block), heard[readers, None]).amax(0)
-        leaving[: block.n_writers] = torch.maximum(leaving[: block.n_writers], best)
+            heard[..., readers] = _by_reader(graph, block, leaving[..., low:high])
+        best = torch.minimum(_rectangle(scores, block), heard[..., readers, None]).amax(-2)
+        here = leaving[..., : block.n_writers]
+        here.copy_(torch.maximum(here, best))
     writers, readers = edge_ends(graph, scores.device)
-    bound = torch.minimum(reached.index_select(0, writers), heard.index_select(0, readers))
+    bound = torch.minimum(reached.index_select(-1, writers), heard.index_select(-1, readers))
     return scores.lerp(torch.minimum(scores, bound), 1 - LEFT)
 
 
-def _rectangle(scores: Float[Tensor, " edge"], block: Block) -> Float[Tensor, "reader writer"]:
-    return scores[block.edges].view(block.n_readers, block.n_writers)
+def _rectangle(scores: Scores, block: Block) -> Float[Tensor, "*case reader writer"]:
+    return scores[..., block.edges].unflatten(-1, (block.n_readers, block.n_writers))
 
 
 def _written(graph: ComponentGraph, block: Block) -> tuple[int, int]:
@@ -58,21 +63,21 @@ def _written(graph: ComponentGraph, block: Block) -> tuple[int, int]:
 
 
 def _by_writer(
-    graph: ComponentGraph, block: Block, best: Float[Tensor, " reader"]
-) -> Float[Tensor, " writer"]:
+    graph: ComponentGraph, block: Block, best: Float[Tensor, "*case reader"]
+) -> Float[Tensor, "*case writer"]:
     """The best reader of each writer."""
     if block.kind == "mlp":
         return best
-    queries, keys, values = best.split([graph.n_heads, graph.n_groups, graph.n_groups])
-    groups = torch.maximum(keys, values)
-    return torch.maximum(queries.view(graph.n_groups, -1), groups[:, None]).flatten()
+    queries, keys, values = best.split([graph.n_heads, graph.n_groups, graph.n_groups], dim=-1)
+    groups = torch.maximum(keys, values)[..., None]
+    return torch.maximum(queries.unflatten(-1, (graph.n_groups, -1)), groups).flatten(-2)
 
 
 def _by_reader(
-    graph: ComponentGraph, block: Block, best: Float[Tensor, " writer"]
-) -> Float[Tensor, " reader"]:
+    graph: ComponentGraph, block: Block, best: Float[Tensor, "*case writer"]
+) -> Float[Tensor, "*case reader"]:
     """The best writer that each reader feeds."""
     if block.kind == "mlp":
         return best
-    groups = best.view(graph.n_groups, -1).amax(1)
-    return torch.cat([best, groups, groups])
+    groups = best.unflatten(-1, (graph.n_groups, -1)).amax(-1)
+    return torch.cat([best, groups, groups], dim=-1)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from graphcircuits.engine.memory import Footprint, bytes_for
 from graphcircuits.engine.stack import Stack, architecture
-from graphcircuits.predictor.model import InvariantTables, Predictor, PredictorConfig, Reading, join
+from graphcircuits.predictor.model import Predictor, PredictorConfig, Reading, join
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import Example, mixed_seed
 from graphcircuits.training.objectives import (
@@ -218,10 +218,10 @@ class ExampleGroup:
         if list(index) == list(range(len(self))):
             return (self.reading,)
         content, prior = self.reading.content, self.reading.prior
-        assert isinstance(content, InvariantTables)
-        rows = torch.tensor(list(index)).to(content.nodes.device)
-        some = InvariantTables(content.nodes[rows], content.contexts)
-        return (Reading(self.reading.structure, some, None if prior is None else prior[rows]),)
+        assert isinstance(content, Tensor)
+        rows = torch.tensor(list(index)).to(content.device)
+        prior = None if prior is None else prior[rows]
+        return (Reading(self.reading.structure, content[rows], prior),)
 
     def stack_of(self, index: Sequence[int]) -> Stack | None:
         """The subjects of some examples."""
@@ -246,18 +246,14 @@ class ExampleGroup:
 
 def _stackable(config: PredictorConfig) -> bool:
     """Whether readings of one graph go through the network along a leading axis."""
-    return (
-        config.aligner == "invariant" and not config.sampled and config.connectivity != "complete"
-    )
+    return config.aligner == "invariant" and config.connectivity != "complete"
 
 
 def _stacked(examples: Sequence[Example]) -> Reading:
-    contents = [x.reading.content for x in examples]
-    tables = [content for content in contents if isinstance(content, InvariantTables)]
+    tables = [x.reading.content for x in examples if isinstance(x.reading.content, Tensor)]
     priors = [x.reading.prior for x in examples if x.reading.prior is not None]
-    content = InvariantTables(torch.stack([x.nodes for x in tables]), tables[0].contexts)
     prior = torch.stack(priors) if priors else None
-    return Reading(examples[0].reading.structure, content, prior)
+    return Reading(examples[0].reading.structure, torch.stack(tables), prior)
 
 
 def grouped(

@@ -26,7 +26,7 @@ from graphcircuits.engine.stack import StackItem
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.io.store import content_hash, load_artifact, save_artifact, taken_apart
 from graphcircuits.jobs.runner import IN_PROCESS, InProcess, Runner
-from graphcircuits.predictor.model import InvariantTables, Reading, read_case, structure_of
+from graphcircuits.predictor.model import Reading, read_case, structure_of
 from graphcircuits.predictor.paper.transform import Neighbourhoods
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -37,7 +37,7 @@ ReadProgress = Callable[[int, int], None]
 """Called with the number of sources that were read, and how many there are."""
 
 TARGETS, READINGS = "predictor-targets", "predictor-readings"
-REVISION = 1
+REVISION = 2
 """Raise it when the numbers that are read of a case change: files of readings are then not used."""
 FRESH = 10_000
 """The seed of prompts that circuits are judged on; those that are read have seeds from 0."""
@@ -260,8 +260,8 @@ def _packed(examples: Sequence[Example]) -> tuple[dict[str, Tensor], dict[str, A
     words: dict[str, Any] = {"views": len(examples)}
     for view, example in enumerate(examples):
         content, prior = example.reading.content, example.reading.prior
-        assert isinstance(content, InvariantTables)
-        tensors |= {f"nodes.{view}": content.nodes, f"contexts.{view}": content.contexts}
+        assert isinstance(content, Tensor)
+        tensors[f"table.{view}"] = content
         if prior is not None:
             tensors[f"prior.{view}"] = prior
     circuit, item = examples[0].circuit, examples[0].item
@@ -291,8 +291,8 @@ def _unpacked(
     item = (subject, Pairs(**named, **rest)) if named else None
     examples = []
     for view in range(words["views"]):
-        content = InvariantTables(tensors[f"nodes.{view}"], tensors[f"contexts.{view}"])
-        reading = Reading(shared.structure(graph), content, tensors.get(f"prior.{view}"), graph)
+        table, prior = tensors[f"table.{view}"], tensors.get(f"prior.{view}")
+        reading = Reading(shared.structure(graph), table, prior, graph)
         examples.append(Example(source.id, reading, circuit, item, source=source))
     return examples
 
@@ -304,13 +304,7 @@ def _path(
     predictor = config.predictor
     about = {
         "sources": [asdict(source) for source in sources],
-        "predictor": [
-            predictor.sampled,
-            predictor.share,
-            predictor.both_ends,
-            predictor.prior,
-            predictor.transformation,
-        ],
+        "predictor": [predictor.share, predictor.prior, predictor.transformation],
         "train": [config.pairs, config.labels, config.judged, list(times), judged],
         "revision": REVISION,
     }

@@ -34,6 +34,7 @@ from graphcircuits.io.store import (
     save_artifact,
     taken_apart,
 )
+from graphcircuits.predictor.looker import Looker
 from graphcircuits.predictor.model import Predictor
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.validation import means, quality
@@ -55,7 +56,7 @@ class Learner(Protocol):
     """What the loop trains."""
 
     @property
-    def predictor(self) -> Predictor:
+    def predictor(self) -> Predictor | Looker:
         """Trained in place; parameters have a leading axis where several are side by side."""
         ...
 
@@ -128,7 +129,7 @@ class AdamW:
 class TrainState:
     """A training as it stands: everything that changes from step to step."""
 
-    predictor: Predictor
+    predictor: Predictor | Looker
     optimizer: AdamW
     average: dict[str, Tensor] = field(default_factory=dict)
     """The moving average of weights; nothing where none is asked for."""
@@ -266,7 +267,7 @@ def _remember_best(state: TrainState, config: TrainConfig) -> None:
         state.best_step = state.step
 
 
-def _load(predictor: Predictor, weights: Mapping[str, Tensor]) -> None:
+def _load(predictor: Predictor | Looker, weights: Mapping[str, Tensor]) -> None:
     if weights:
         predictor.load_state_dict(dict(weights))
 

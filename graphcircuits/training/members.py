@@ -25,7 +25,7 @@ from graphcircuits.io.store import content_hash
 from graphcircuits.jobs.runner import IN_PROCESS, ONE_CPU, Resources, Runner
 from graphcircuits.predictor.ensemble import Ensemble, seen_of
 from graphcircuits.predictor.invariant import InvariantAligner
-from graphcircuits.predictor.model import InvariantTables, Predictor
+from graphcircuits.predictor.model import Predictor
 from graphcircuits.training.batches import Batches, ExampleGroup, batches, grouped
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import (
@@ -167,8 +167,7 @@ def _standardize(predictor: Predictor, examples: Sequence[Example]) -> None:
     align = predictor.align
     if isinstance(align, InvariantAligner):
         contents = [example.reading.content for example in examples]
-        tables = [x.nodes for x in contents if isinstance(x, InvariantTables)]
-        align.standardize_by(torch.cat(tables))
+        align.standardize_by(torch.cat([x for x in contents if isinstance(x, Tensor)]))
 
 
 # Several of them

@@ -1,8 +1,9 @@
 """Where training examples come from, as plain values: which subject, which task, related to what.
 
 1. `shipped_sources` lists planted subjects of the package, `corpus_sources` the subjects of a
-   folder that `python -m lab.factory corpus` or `graphcircuits build` made, task by task, and
-   `language_sources` small language models with every task that they do.
+   folder that `python -m lab.factory corpus` or `graphcircuits build` made, task by task,
+   `language_sources` small language models with every task that they do, and `mined_sources` the
+   tasks that `python -m lab.factory mine` found in text.
 2. Programs of the test split are never taken, nor are discarded ones, most of which are related to
    them: cases of the package are refused, a corpus has none, and of a folder of subject files they
    are left out and named. The paper's own pool has two that are discarded here: `ib-25` and
@@ -10,7 +11,7 @@
    is not used on the test cases that they are related to.
 3. `split` holds out a fold: what is held out shares neither program group nor model with what is
    left. Of language models both the models and the tasks have folds, and a model's task is held
-   out where both are.
+   out where both are; a model has its fold by its name, and mined tasks have that of their model.
 4. `plan_sources` does all of that for one training.
 """
 
@@ -34,6 +35,7 @@ from graphcircuits.cases.relations import POOLS, groups_of, pool_cases
 from graphcircuits.circuit import Circuit
 from graphcircuits.compare.selection import SELECTIONS, select_cases
 from graphcircuits.io.files import read_json
+from graphcircuits.io.store import load_artifact, taken_apart
 from graphcircuits.subject.files import load_transformer
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -43,6 +45,11 @@ log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 SUFFIX = ".safetensors"
+MINED = "mined-tasks"
+"""The kind of a file of tasks that were found in text, all of one model."""
+FRESH = 10_000
+"""Seeds from here on ask a mined task for pairs to judge by, others for pairs to read."""
+LEAST_PAIRS = 8
 
 
 @dataclass(frozen=True)
@@ -52,14 +59,16 @@ class Source:
     order: Order | None
     """The subject, where it was made for a program; None for a language model."""
     path: str
-    """The file of the subject, the corpus that has it, or the folder of the language model; nothing
-    where it is shipped."""
+    """The file of the subject, the corpus that has it, or the language model; nothing where it is
+    shipped."""
     task: str
     """The case of the task, or its name where the subject is a language model."""
     groups: tuple[str, ...]
     """What its program is related to."""
     folds: tuple[int, ...]
     """Held out with a fold where all of these are that fold."""
+    prompts: str = ""
+    """The file that holds the pairs of a mined task; nothing where pairs are drawn."""
 
     @property
     def id(self) -> str:
@@ -103,6 +112,8 @@ class Source:
 
     def pairs(self, subject: Transformer, n: int, seed: int) -> Pairs:
         """Prompts of the task."""
+        if self.prompts:
+            return _mined_pairs(self.prompts, self.task.removeprefix("mined:"), n, seed)
         if self.order is None:
             return find_task(self.task)(subject.tokenizer, n=n, seed=seed)
         return _case(self.task).pairs(n, seed)
@@ -122,12 +133,38 @@ def _corpus(folder: str) -> Corpus:
 
 @lru_cache(maxsize=1)
 def _language_model(folder: str) -> Transformer:
-    return load_model(folder)
+    return load_model(folder, dtype=torch.float32)
 
 
 @lru_cache(maxsize=8)
 def _case(id: str) -> Case:
     return load_case(id)
+
+
+@lru_cache(maxsize=2)
+def _mined(path: str) -> tuple[Path, dict[str, Pairs]]:
+    """The model of a file of mined tasks, and the pairs of each kind, judged by output."""
+    artifact, tasks = load_artifact(path, MINED), {}
+    with taken_apart(path, "file of mined tasks"):
+        for kind in artifact.meta["kinds"]:
+            clean, corrupted = (artifact.tensors[f"{kind}.{x}"] for x in ("clean", "corrupted"))
+            last = (torch.arange(clean.shape[1]) == clean.shape[1] - 1).expand(clean.shape)
+            tasks[kind] = Pairs(clean=clean, corrupted=corrupted, scored=last, loss_name="kl")
+        return Path(artifact.meta["model"]), tasks
+
+
+def _mined_pairs(path: str, kind: str, n: int, seed: int) -> Pairs:
+    """Pairs of the last third for seeds that judge; from the others the seed draws."""
+    pairs = _mined(path)[1][kind]
+    end = len(pairs) - len(pairs) // 3
+    if seed >= FRESH:
+        rows = torch.arange(end, len(pairs))[-n:]
+    else:
+        rows = torch.randperm(end, generator=torch.Generator().manual_seed(seed))[:n]
+    if len(rows) < min(n, LEAST_PAIRS):
+        what = f"{len(rows)} pairs to {'judge by' if seed >= FRESH else 'read'}"
+        raise ValueError(f"{path}: {kind} has {what}, of at least {LEAST_PAIRS}; mine more.")
+    return pairs[rows]
 
 
 # Listing them
@@ -216,9 +253,12 @@ def _of_order(order: Order, path: str, fold: int, group: str | None) -> list[Sou
 
 
 def language_sources(folder: str | Path) -> list[Source]:
-    """Every task that the language models of a folder do, by their reports."""
+    """Every task that the language models of a folder do, by their reports; or, of a folder of
+    files of mined tasks, those."""
     root = Path(folder)
     reports = sorted([*root.glob(REPORT), *root.glob(f"*/{REPORT}")])
+    if not reports and mined_files(root):
+        return mined_sources(root)
     if not reports:
         raise ValueError(
             f"{root} holds no language models with a {REPORT}; train some with: python -m "
@@ -232,11 +272,33 @@ def language_sources(folder: str | Path) -> list[Source]:
             str(model),
             task,
             (f"task:{task}",),
-            (number % N_FOLDS, tasks.index(task) % N_FOLDS),
+            (_fold_of(model), tasks.index(task) % N_FOLDS),
         )
-        for number, (model, names) in enumerate(done.items())
+        for model, names in done.items()
         for task in names
     ]
+
+
+def mined_files(folder: str | Path) -> list[Path]:
+    """The files of a folder that holds nothing but mined tasks; none of another one."""
+    if (Path(folder) / MANIFEST).is_file():
+        return []
+    return sorted(Path(folder).glob(f"*{SUFFIX}"))
+
+
+def mined_sources(folder: str | Path) -> list[Source]:
+    """Every task in the files of a folder that `python -m lab.factory mine` wrote."""
+    sources = []
+    for path in map(str, mined_files(folder)):
+        model, tasks = _mined(path)
+        own = (f"mined:{model.name}",), (_fold_of(model),), path
+        sources += [Source(None, str(model), f"mined:{kind}", *own) for kind in tasks]
+    return sources
+
+
+def _fold_of(model: Path) -> int:
+    """The fold of a language model, by its name: the same for all its tasks, wherever it lies."""
+    return sum(model.name.encode()) % N_FOLDS
 
 
 # What a training takes

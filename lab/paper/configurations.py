@@ -66,7 +66,7 @@ TRAIN_KEYS = (
 PREDICTOR_KEYS = tuple(
     name
     for name in (field.name for field in fields(PredictorConfig))
-    if name not in (*_OWN, *_PLAIN, "contexts", "context_width")
+    if name not in (*_OWN, *_PLAIN)
 )
 _IDLE = "trainings side by side do without; use graphcircuits train"
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from graphcircuits.circuit import Circuit
 from graphcircuits.predictor.measure.features import Features
-from graphcircuits.predictor.model import InvariantTables, PredictorConfig, structure_of
+from graphcircuits.predictor.model import PredictorConfig, structure_of
 from graphcircuits.predictor.paper.transform import Neighbourhoods
 from graphcircuits.training.data import Example
 from graphcircuits.training.objectives import label_weights
@@ -47,9 +47,9 @@ class StackCase:
         """What was read of a subject, view by view."""
         id, circuit, made = examples[0].case, examples[0].circuit, examples[0].reading.content
         assert circuit is not None
-        if isinstance(made, InvariantTables):
+        if isinstance(made, Tensor):
             contents = [x.reading.content for x in examples]
-            tables = [x.nodes for x in contents if isinstance(x, InvariantTables)]
+            tables = [x for x in contents if isinstance(x, Tensor)]
             nothing = torch.zeros(0, 0, dtype=torch.bool)
             return cls(id, circuit, {}, nothing, None, torch.stack(tables))
         layout, vectors = vector_lists(made, config.transformation, standardize=config.standardize)

@@ -31,7 +31,7 @@ from graphcircuits.circuit import Circuit
 from graphcircuits.evaluation.auroc import auroc
 from graphcircuits.predictor.block import stacked
 from graphcircuits.predictor.invariant import InvariantAligner
-from graphcircuits.predictor.model import InvariantTables, Predictor
+from graphcircuits.predictor.model import Predictor
 from graphcircuits.predictor.paper.align import TabpfnAligner
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import Example, mixed_seed, read
@@ -145,10 +145,10 @@ def _check(runs: Sequence[StackedRun], precision: str) -> None:
         raise ValueError("runs side by side may differ in lr and weight_decay only.")
     if config.average or config.keep != "last":
         raise ValueError("side by side predictors end with the weights of the last step.")
-    if not config.by_labels_alone or config.predictor.prior or config.predictor.sampled:
+    if not config.by_labels_alone or config.predictor.prior:
         raise ValueError(
-            "side by side predictors learn from labels alone, without a prior and without single "
-            "contexts of the invariant aligner; use graphcircuits train for others."
+            "side by side predictors learn from labels alone and without a prior; use "
+            "graphcircuits train for others."
         )
     for run in runs:
         both = set(run.train) & {*run.validate, *run.test}
@@ -202,8 +202,8 @@ def _standardize(
     """Scale the inputs of the invariant aligner by those of the run's own cases."""
     if isinstance(member.align, InvariantAligner):
         contents = [x.reading.content for id in sorted(run.train) for x in units[id]]
-        nodes = [content.nodes for content in contents if isinstance(content, InvariantTables)]
-        member.align.standardize_by(torch.cat(nodes))
+        tables = [content for content in contents if isinstance(content, Tensor)]
+        member.align.standardize_by(torch.cat(tables))
 
 
 def _auroc(logits: Float[Tensor, " edge"], circuit: Circuit, level: str) -> float:

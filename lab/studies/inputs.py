@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
-from graphcircuits.predictor.invariant import FAR_STATISTICS, statistics_of, table_width
+from graphcircuits.predictor.invariant import statistics_of, table_width
 from graphcircuits.predictor.measure.scaling import SCALINGS
-from graphcircuits.predictor.model import InvariantTables, PredictorConfig
+from graphcircuits.predictor.model import PredictorConfig
 from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS
 from graphcircuits.training.data import Example
 
-INPUTS = ("own", "effects", "far-effects", "activations", "bounds", "norms", "kinds")
+INPUTS = ("own", "effects", "activations", "bounds", "norms", "kinds")
 _STATISTICS = {
     "own": "own",
     "own_by_pair": "own",
@@ -24,18 +25,16 @@ _STATISTICS = {
     "clean_by_pair": "activations",
     "reach": "bounds",
     "bound": "bounds",
-    **dict.fromkeys(FAR_STATISTICS, "far-effects"),
 }
 
 
-def input_groups(*, share: float, both_ends: bool) -> list[str]:
+def input_groups(share: float) -> list[str]:
     """The group of every column of `predictor.invariant.table` for the line graph."""
-    names = statistics_of(share=share, both_ends=both_ends)
-    scaled = [_STATISTICS[name] for name in names for _ in SCALINGS]
+    scaled = [_STATISTICS[name] for name in statistics_of(share) for _ in SCALINGS]
     at_writer = ["norms"] * 4 + ["kinds"] * len(WRITER_KINDS)
     at_reader = ["norms"] * 2 + ["kinds"] * len(READER_KINDS)
     groups = [*scaled, *at_writer, *at_reader]
-    assert len(groups) == table_width(share=share, both_ends=both_ends), "another table"
+    assert len(groups) == table_width(share), "another table"
     return groups
 
 
@@ -45,13 +44,12 @@ def without(
     """The examples with a group of inputs set to zero, and nothing where it is None."""
     if group is None:
         return list(examples)
-    groups = input_groups(share=config.share, both_ends=config.both_ends)
+    groups = input_groups(config.share)
     hidden = torch.tensor([name == group for name in groups])
     results = []
     for example in examples:
         content = example.reading.content
-        assert isinstance(content, InvariantTables)
-        nodes = content.nodes.masked_fill(hidden.to(content.nodes.device), 0.0)
-        reading = replace(example.reading, content=replace(content, nodes=nodes))
-        results.append(replace(example, reading=reading))
+        assert isinstance(content, Tensor)
+        seen = content.masked_fill(hidden.to(content.device), 0.0)
+        results.append(replace(example, reading=replace(example.reading, content=seen)))
     return results

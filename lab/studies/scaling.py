@@ -94,7 +94,7 @@ def settings(grid: str, kinds: Sequence[str], base: TrainConfig) -> list[Setting
             for line in dict.fromkeys([*alone, *growing])
         ]
     own = base.predictor
-    there = input_groups(share=own.share, both_ends=own.both_ends)
+    there = input_groups(own.share)
     changes: dict[str, TrainConfig] = {
         "all of it": base,
         "no message passing": replace(base, predictor=replace(own, connectivity="none")),
@@ -103,7 +103,6 @@ def settings(grid: str, kinds: Sequence[str], base: TrainConfig) -> list[Setting
         "no labels": replace(base, label_weight=0.0),
         "no faithfulness": replace(base, faithfulness_weight=0.0, distill_weight=0.0),
         "gradient at the clean run": replace(base, predictor=replace(own, share=1.0, prior=False)),
-        "gradient at both ends": replace(base, predictor=replace(own, both_ends=True)),
     }
     if not {"planted", "multitask"} & {*every}:
         # Without labels faithfulness is all there is to learn from.
@@ -124,11 +123,6 @@ def settings(grid: str, kinds: Sequence[str], base: TrainConfig) -> list[Setting
 # Trainings
 
 
-def _read_by(config: TrainConfig) -> tuple[float, bool]:
-    """The settings that change what is read of a case; a prior is read wherever there is one."""
-    return config.predictor.share, config.predictor.both_ends
-
-
 def scaling(
     chosen: Sequence[Setting],
     data: ScalingData,
@@ -144,18 +138,19 @@ def scaling(
     `data` was read by the configuration of the first setting; it is read again, in so many
     processes and with readings `kept` in a folder, for settings that read otherwise.
     """
-    by_reading = {_read_by(chosen[0].config): data}
+    # A prior is read wherever there is one, so that one setting changes what is read of a case.
+    by_share = {chosen[0].config.predictor.share: data}
     yield from references(data, chosen[0].config, out, device)
     for seed, setting in product(seeds, chosen):
         about = _about(setting, data.content, seed)
         path = Path(out) / f"{content_hash(about)[:16]}.json"
         found = stored(path)
         if found is None:
-            key = _read_by(setting.config)
-            if key not in by_reading:
+            share = setting.config.predictor.share
+            if share not in by_share:
                 again = read_again(data, setting.config, processes=processes, kept=kept)
-                by_reading[key] = again
-            meta = _measured(setting, by_reading[key], seed, device)
+                by_share[share] = again
+            meta = _measured(setting, by_share[share], seed, device)
             save_artifact(path, kind=KIND, config=about, seed=seed, meta=meta)
             found = stored(path)
         assert found is not None

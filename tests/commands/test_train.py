@@ -162,7 +162,7 @@ def test_faithfulness_of_a_folder_with_targets(tmp_path: Path) -> None:
     scores = {ids[learned]: torch.rand(load_case(ids[learned]).graph.n_edges)}
     save_targets(targets, scores)
     path = tmp_path / "small.toml"
-    own = "judged = 4\nmasks = 2\nkeep = 'best'\n[predictor]\nprior = true\nboth_ends = true\n"
+    own = "judged = 4\nmasks = 2\nkeep = 'best'\n[predictor]\nprior = true\n"
     path.write_text(SMALL.replace("[predictor]\n", own).replace("steps = 3", "steps = 2"))
     given = ["--corpus", folder, "--targets", targets, "--config", path, "--seeds", "1"]
     given += ["--objective", "labels=1,faithfulness=1,distill=0.5", "--json"]

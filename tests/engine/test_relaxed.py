@@ -26,13 +26,13 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_sizes_are_drawn_evenly_one_from_each_range() -> None:
+def test_sizes_are_drawn_evenly_over_logarithms_one_from_each_range() -> None:
     """Sharp masks have the k best edges and no other; no circuit is empty or whole."""
-    scores = torch.randn(3, 40, generator=seeded(1))
+    scores = torch.randn(3, 256, generator=seeded(1))
     masks = best_edges(scores, 8, temperature=1e-7, noise=0.0, generator=seeded(0))
     assert ((masks == 0) | (masks == 1)).all()
     kept = (masks == 1).sum(-1)
-    assert torch.equal((kept - 1) // 5, torch.arange(8).expand(3, 8))
+    assert torch.equal(kept.double().log2().floor().long(), torch.arange(8).expand(3, 8))
     assert len(kept.unique()) > 8
     order = ranks(scores)[:, None].expand_as(masks)
     assert torch.equal(masks == 1, order < kept[..., None])
@@ -57,7 +57,8 @@ def test_masks_are_random_near_the_threshold() -> None:
     other = best_edges(scores, 4, **GIVEN, generator=seeded(1))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
-    assert (one[0, 0, -1], one[0, 3, 0]) == pytest.approx((1, 0), abs=0.6)
+    assert one[0, 2:, -1].min() > 0.9
+    assert one[0, :3, 0].max() < 0.1
 
 
 def test_the_size_of_a_circuit_has_no_gradient() -> None:

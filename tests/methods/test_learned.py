@@ -28,8 +28,8 @@ pytestmark = pytest.mark.usefixtures("unchecked", "uninformed")
 
 @pytest.fixture
 def own(tmp_path: Path) -> str:
-    """The file of an untrained predictor that looks at single contexts."""
-    return untrained(tmp_path / "own.safetensors", context_width=2, contexts=3)
+    """The file of an untrained predictor."""
+    return untrained(tmp_path / "own.safetensors")
 
 
 def untrained(path: Path, **options: Any) -> str:
@@ -45,7 +45,10 @@ def untrained(path: Path, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("architecture", ["plain", "llama"])
-def test_scores_are_those_of_the_predictor_in_a_file(own: str, architecture: str) -> None:
+def test_scores_are_those_of_the_predictor_in_a_file(tmp_path: Path, architecture: str) -> None:
+    """Of one that draws prompt pairs, so that the generator matters."""
+    options = {"aligner": "tabpfn", "context_pairs": 1, "prior": False}
+    own = untrained(tmp_path / "drawing.safetensors", **options)
     subject = make_subject(architecture)
     pairs = make_pairs(subject, "cross-entropy")
     scores, same, other = (

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from graphcircuits.engine.masked import ablated_writers, masked_logits
 from graphcircuits.methods.eap import eap_ig
-from graphcircuits.methods.own_circuits import circuit_sizes, ig_own, worths
+from graphcircuits.methods.own_circuits import ig_own
 from graphcircuits.methods.prepare import to_clean_output
+from graphcircuits.predictor.looking import circuit_sizes, worths
 from graphcircuits.predictor.paths import along_paths
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -35,7 +36,9 @@ def test_worths_are_differences_of_the_loss() -> None:
     pairs = to_clean_output(subject, make_pairs(subject, "cross-entropy"))
     generator = torch.Generator().manual_seed(0)
     mask = torch.rand(subject.graph.n_edges, generator=generator, dtype=torch.float64)
-    found = worths(subject, pairs, None)(mask)
+    ends = torch.tensor([1.0, 0.0], dtype=torch.float64)[:, None].expand(2, len(mask))
+    whole, cut = (float(distance(subject, pairs, end)) for end in ends)
+    found = worths(subject, pairs)(mask[None])[1][0] * (cut - whole)
     for edge in range(0, len(mask), 7):
         ends = [mask.index_fill(0, torch.tensor(edge), mask[edge] + step) for step in (1e-5, -1e-5)]
         less, more = (float(distance(subject, pairs, each)) for each in ends)
@@ -71,8 +74,8 @@ def test_without_a_rate_it_is_the_start() -> None:
 
 
 def test_sizes_are_in_equal_ratios() -> None:
-    assert circuit_sizes(10_000, 3) == [1000, 100, 10]
-    assert circuit_sizes(3, 4) == [2, 2, 2, 1]
+    assert circuit_sizes(torch.tensor(10_000), 3).tolist() == [1000, 100, 10]
+    assert circuit_sizes(torch.tensor([3, 10_000]), 4)[0].tolist() == [2, 2, 2, 1]
 
 
 def test_it_finds_a_planted_circuit() -> None:

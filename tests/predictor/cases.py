@@ -176,8 +176,8 @@ def edge_features(made: Features, edge: int) -> dict[str, Tensor]:
     return dict(zip(FEATURES, vectors, strict=True))
 
 
-def edge_by_edge(subject: Transformer, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """Contractions [context, edge, contraction] and statistics, from the six features.
+def edge_by_edge(subject: Transformer, pairs: Pairs) -> Tensor:
+    """Statistics from the six features.
 
     `input` writes straight to the stream, so the gradient that its edge transports is the one
     that the target sends there.
@@ -199,8 +199,7 @@ def edge_by_edge(subject: Transformer, pairs: Pairs) -> tuple[Tensor, Tensor]:
         norm = first.norm(dim=-1)
         of_norms = (norm * change.norm(dim=-1), norm * output.norm(dim=-1))
         columns.append(torch.stack([corrupted - clean, clean, corrupted, *of_norms], dim=-1))
-    contractions = torch.stack(columns, dim=1)
-    return contractions, pooled(contractions, made.pair)
+    return pooled(torch.stack(columns, dim=1), made.pair)
 
 
 def dense(subject: Transformer, pairs: Pairs) -> Invariants:
@@ -214,12 +213,10 @@ def dense(subject: Transformer, pairs: Pairs) -> Invariants:
     products = [(gradient[:, readers] * x[:, writers]).sum(-1) for x in (change, clean, corrupted)]
     norms = gradient.norm(dim=-1)[:, readers]
     products += [norms * x.norm(dim=-1)[:, writers] for x in (change, clean)]
-    contractions = torch.stack(products, dim=-1)
     pair = torch.arange(len(pairs)).repeat_interleave(pairs.clean.shape[1])
     return Invariants(
         graph,
-        statistics=pooled(contractions, pair),
+        statistics=pooled(torch.stack(products, dim=-1), pair),
         written=torch.stack([x.norm(dim=-1).mean(0) for x in (clean, change)]),
         received=gradient.norm(dim=-1).mean(0),
-        sample=contractions,
     )

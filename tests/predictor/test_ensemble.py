@@ -58,7 +58,7 @@ def make_case() -> tuple[Transformer, Pairs]:
     "options", some([{}, {"aligner": "tabpfn"}, AT_THE_CLEAN_RUN], [{}, AT_THE_CLEAN_RUN])
 )
 def test_scores_are_the_mean_of_the_members(options: dict[str, Any]) -> None:
-    config = small(contexts=2, dropout=0.5, **options)
+    config = small(dropout=0.5, **options)
     ensemble = make_ensemble(config)
     subject, pairs = make_case()
     generator = seeded(3)
@@ -97,7 +97,7 @@ def test_paths_are_those_of_one_case() -> None:
     ),
 )
 def test_a_file_brings_it_back(options: dict[str, Any], tmp_path: Path) -> None:
-    config = small(context_width=2, contexts=4, both_ends=True, **options)
+    config = small(**options)
     ensemble = make_ensemble(config)
     for name, values in ensemble.members[0].state_dict().items():
         if name in ("align.mean", "log_scale"):

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +11,9 @@ from torch import Tensor
 from graphcircuits.graph import ComponentGraph
 from graphcircuits.methods.eap import eap
 from graphcircuits.predictor.invariant import (
-    CONTRACTIONS,
-    FAR_STATISTICS,
     STATISTICS,
     InvariantAligner,
     Invariants,
-    context_table,
     measure,
     scaled,
     statistics_of,
@@ -25,7 +21,7 @@ from graphcircuits.predictor.invariant import (
     table_width,
 )
 from graphcircuits.predictor.measure.scaling import FLOOR, NEGLIGIBLE, SCALINGS
-from graphcircuits.predictor.paper.transform import TRANSFORMATIONS, Transformation, neighbourhoods
+from graphcircuits.predictor.paper.transform import TRANSFORMATIONS, neighbourhoods
 from graphcircuits.subject.sites import READER_KINDS, WRITER_KINDS, kinds
 from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.pairs import Pairs
@@ -55,11 +51,6 @@ def assert_same(one: Invariants, other: Invariants, rtol: float = 1e-9) -> None:
         torch.testing.assert_close(*tables, rtol=1e-7, atol=1e-9)
 
 
-def in_order(rows: Tensor) -> Tensor:
-    """Contexts in an order of their own, so that samples can be compared."""
-    return rows[rows.sum((1, 2)).argsort()]
-
-
 # Measuring
 
 
@@ -70,10 +61,8 @@ def in_order(rows: Tensor) -> Tensor:
 )
 def test_statistics_are_those_of_the_six_features(architecture: str) -> None:
     subject, pairs = make_task(architecture)
-    contractions, statistics = edge_by_edge(subject, pairs)
-    found = measure(subject, pairs, sample=pairs.clean.numel(), generator=seeded(0))
-    torch.testing.assert_close(found.statistics, statistics, rtol=1e-9, atol=1e-14)
-    torch.testing.assert_close(in_order(found.sample), in_order(contractions))
+    found = measure(subject, pairs).statistics
+    torch.testing.assert_close(found, edge_by_edge(subject, pairs), rtol=1e-9, atol=1e-14)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -91,66 +80,18 @@ def test_the_effect_by_pair_is_edge_attribution_patching(architecture: str) -> N
     torch.testing.assert_close(found, eap(subject, pairs), rtol=1e-9, atol=1e-14)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("architecture", ["plain", "gpt-2", "llama"])
-def test_the_far_effect_is_that_of_prompts_in_exchanged_roles(architecture: str) -> None:
-    """The targets stay; the sign of the change does not show in absolute values."""
-    subject, pairs = make_task(architecture)
-    exchanged = replace(pairs, clean=pairs.corrupted, corrupted=pairs.clean)
-    both, near, far = (
-        measure(subject, pairs, both_ends=True),
-        measure(subject, pairs),
-        measure(subject, exchanged),
-    )
-    torch.testing.assert_close(both.statistics[: len(STATISTICS)], near.statistics)
-    effects = far.statistics[[STATISTICS.index(name) for name in ("effect", "effect_by_pair")]]
-    signed = dense(subject, exchanged).sample[..., CONTRACTIONS.index("effect")].mean(0).abs()
-    expected = torch.cat([effects, signed[None]])
-    assert FAR_STATISTICS == ("far_effect", "far_effect_by_pair", "far_effect_signed")
-    found = both.statistics[len(STATISTICS) :]
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-14)
-    assert_same(measure(subject, pairs, both_ends=True, memory_limit=1), both)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_contexts_are_drawn_on_the_device_of_the_generator(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    subject, pairs = make_task()
-    expected = measure(subject, pairs, sample=3, generator=seeded(4))
-    remote: Any = SimpleNamespace(device="elsewhere")
-    draw = torch.randperm
-
-    def randperm(n: int, *, generator: Any, device: str = "cpu") -> Tensor:
-        """As PyTorch does it: the generator must be on the device of the result."""
-        assert (generator, device) == (remote, "elsewhere")
-        return draw(n, generator=seeded(4))
-
-    monkeypatch.setattr("torch.randperm", randperm)
-    found = measure(subject, pairs, sample=3, generator=remote)
-    assert torch.equal(found.sample, expected.sample)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("memory_limit", [1, 2**30])
-def test_generators_and_subjects_may_be_on_different_devices(memory_limit: int) -> None:
+def test_a_gpu_measures_what_a_cpu_does(memory_limit: int) -> None:
     subject, pairs = make_task()
     subject = subject.to(torch.float32)
-    for device, place in (("cuda", "cpu"), ("cpu", "cuda"), ("cuda", "cuda")):
-        near, far = (
-            measure(
-                subject.to(where),
-                pairs,
-                sample=4,
-                generator=torch.Generator(device=device).manual_seed(3),
-                memory_limit=memory_limit,
-            )
-            for where in (place, "cpu")
-        )
-        assert near.sample.device.type == place
-        # One seed on one device draws the same contexts wherever the subject is.
-        torch.testing.assert_close(near.sample.cpu(), far.sample, rtol=1e-3, atol=1e-5)
+    near, far = (
+        measure(subject.to(where), pairs, memory_limit=memory_limit) for where in ("cuda", "cpu")
+    )
+    for name in FIELDS:
+        found = getattr(near, name)
+        assert found.device.type == "cuda"
+        torch.testing.assert_close(found.cpu(), getattr(far, name), rtol=1e-3, atol=1e-5)
 
 
 def test_positions_that_are_not_scored_count_too() -> None:
@@ -166,34 +107,12 @@ def test_positions_that_are_not_scored_count_too() -> None:
 @pytest.mark.parametrize("architecture", ["plain", "llama"])
 def test_chunks_change_nothing(architecture: str) -> None:
     subject, pairs = make_task(architecture, batch=4)
-    whole, chunked = (
-        measure(subject, pairs, sample=7, generator=seeded(0), memory_limit=limit)
-        for limit in (2**30, 1)
-    )
+    whole, chunked = (measure(subject, pairs, memory_limit=limit) for limit in (2**30, 1))
     assert_same(chunked, whole)
-    torch.testing.assert_close(in_order(chunked.sample), in_order(whole.sample))
-
-
-def test_a_sample_is_some_of_the_contexts() -> None:
-    subject, pairs = make_task()
-    every = dense(subject, pairs).sample
-    assert measure(subject, pairs).sample.shape == (0, subject.graph.n_edges, len(CONTRACTIONS))
-    drawn = []
-    for seed in (0, 0, 1):
-        sample = measure(subject, pairs, sample=4, generator=seeded(seed)).sample
-        near = (sample[:, None] - every).abs().amax((2, 3)) < 1e-12
-        assert near.sum(1).tolist() == [1] * 4
-        drawn.append(near.any(0).nonzero().flatten().tolist())
-    assert len(drawn[0]) == 4
-    assert drawn[0] == drawn[1] != drawn[2]
-    more = measure(subject, pairs, sample=100, generator=seeded(0))
-    torch.testing.assert_close(in_order(more.sample), in_order(every))
 
 
 def test_what_says_nothing_is_refused() -> None:
     subject, pairs = make_task()
-    with pytest.raises(ValueError, match=r"drawn at random; give a torch\.Generator"):
-        measure(subject, pairs, sample=2)
     weights = {name: weight.clone() for name, weight in subject.weights.items()}
     weights["W_O"][1, 2] = torch.inf
     with pytest.raises(ValueError, match=r"output of a1\.h2 is NaN or infinite"):
@@ -207,8 +126,8 @@ def test_what_says_nothing_is_refused() -> None:
 
 
 def test_moving_moves_everything() -> None:
-    moved = measure(*make_task(), sample=2, generator=seeded(0)).to(torch.float32)
-    assert {getattr(moved, name).dtype for name in (*FIELDS, "sample")} == {torch.float32}
+    moved = measure(*make_task()).to(torch.float32)
+    assert {getattr(moved, name).dtype for name in FIELDS} == {torch.float32}
 
 
 # Symmetries
@@ -218,10 +137,7 @@ def both(
     subject: Transformer, other: Transformer, pairs: Pairs, share: float = 1.0
 ) -> list[Invariants]:
     """Everything that can be measured, of two subjects."""
-    return [
-        measure(x, pairs, share=share, both_ends=True, sample=3, generator=seeded(0))
-        for x in (subject, other)
-    ]
+    return [measure(x, pairs, share=share) for x in (subject, other)]
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -235,7 +151,6 @@ def test_a_change_of_basis_inside_components_is_not_seen(
     assert not torch.allclose(other.weights["W_V"], subject.weights["W_V"])
     one, same = both(subject, other, pairs, share)
     assert_same(same, one)
-    torch.testing.assert_close(context_table(same), context_table(one))
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -248,7 +163,6 @@ def test_a_rotation_of_the_stream_is_not_seen(architecture: str, share: float) -
     assert not torch.allclose(other.weights["W_E"], subject.weights["W_E"])
     one, same = both(subject, other, pairs, share)
     assert_same(same, one)
-    torch.testing.assert_close(context_table(same), context_table(one))
 
 
 def test_the_order_of_pairs_does_not_matter() -> None:
@@ -276,7 +190,6 @@ def test_heads_may_be_renumbered(architecture: str, order: list[int], share: flo
     old = old_edges(subject.graph, 0, order)
     torch.testing.assert_close(same.statistics, one.statistics[:, old])
     torch.testing.assert_close(table(same, "line"), table(one, "line")[old])
-    torch.testing.assert_close(context_table(same), context_table(one)[:, old])
 
 
 @pytest.mark.parametrize("share", SHARES)
@@ -334,13 +247,11 @@ def test_nothing_to_measure_gives_numbers(dtype: torch.dtype) -> None:
             statistics=size * states(len(STATISTICS), graph.n_edges).abs().to(dtype),
             written=size * states(2, graph.n_writers).abs().to(dtype),
             received=torch.zeros(graph.n_readers, dtype=dtype),
-            sample=size * states(2, graph.n_edges, len(CONTRACTIONS)).to(dtype),
         )
         for transformation in TRANSFORMATIONS:
             nodes = table(found, transformation)
             assert nodes.isfinite().all()
             assert nodes.abs().max() <= -math.log(FLOOR) + 1e-4
-        assert context_table(found).isfinite().all()
 
 
 def test_rounding_below_the_largest_does_not_count() -> None:
@@ -369,16 +280,15 @@ def test_kinds_are_those_of_the_names(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("share", SHARES)
-@pytest.mark.parametrize("both_ends", [False, True])
 @pytest.mark.parametrize("architecture", ["plain", "grouped-keys"])
 def test_an_edge_of_the_line_graph_knows_what_three_nodes_of_the_incidence_graph_know(
-    architecture: str, both_ends: bool, share: float
+    architecture: str, share: float
 ) -> None:
     subject, pairs = make_task(architecture)
-    found, graph = measure(subject, pairs, share=share, both_ends=both_ends), subject.graph
-    assert len(found.statistics) == len(statistics_of(share=share, both_ends=both_ends))
+    found, graph = measure(subject, pairs, share=share), subject.graph
+    assert len(found.statistics) == len(statistics_of(share))
     line, incidence = (table(found, transformation) for transformation in TRANSFORMATIONS)
-    width = table_width(share=share, both_ends=both_ends)
+    width = table_width(share)
     assert line.shape == (graph.n_edges, width)
     assert incidence.shape == (graph.n_nodes + graph.n_edges, width)
     edge_nodes = neighbourhoods(graph, "incidence").edge_nodes
@@ -400,7 +310,6 @@ def test_columns_of_components_by_hand() -> None:
         statistics=VALUES.expand(len(STATISTICS), -1),
         written=torch.tensor([[4.0, 2.0, 1.0], [0.0, 3.0, 3.0]], dtype=torch.float64),
         received=torch.tensor([1.0, 0.0, 2.0, 2.0, 5.0], dtype=torch.float64),
-        sample=torch.zeros(0, graph.n_edges, len(CONTRACTIONS), dtype=torch.float64),
     )
     nodes = table(found, "incidence")[: graph.n_nodes, len(STATISTICS) * len(SCALINGS) :]
     log, kind = math.log, [0.0] * 5
@@ -420,54 +329,19 @@ def test_columns_of_components_by_hand() -> None:
     torch.testing.assert_close(nodes, expected)
 
 
-def test_single_contexts_by_hand() -> None:
-    graph = SMALLEST
-    sample = states(2, graph.n_edges, len(CONTRACTIONS))
-    found = Invariants(
-        graph,
-        statistics=VALUES.expand(len(STATISTICS), -1),
-        written=torch.ones(2, graph.n_writers, dtype=torch.float64),
-        received=torch.ones(graph.n_readers, dtype=torch.float64),
-        sample=sample,
-    )
-    made = context_table(found)
-    for context, edge, kind in ((0, 0, 0), (1, 4, 2), (0, 7, 4)):
-        largest = max(float(sample[:, other, kind].abs().mean()) for other in range(graph.n_edges))
-        expected = math.asinh(10 * float(sample[context, edge, kind]) / largest) / 3
-        assert float(made[context, edge, kind]) == pytest.approx(expected)
-    assert context_table(replace(found, sample=sample[:0])).shape == (0, *sample.shape[1:])
-
-
 # The aligner
 
 
 def test_training_tables_are_standardized() -> None:
     nodes = torch.cat([table(measure(*make_task(seed=seed)), "line") for seed in (0, 1)])
     aligner = InvariantAligner(3, generator=seeded(0)).double()
-    none = torch.zeros(0, len(nodes), len(CONTRACTIONS), dtype=torch.float64)
-    edges = torch.arange(len(nodes))
-    raw = aligner(nodes, none, edges)
+    raw = aligner(nodes)
     torch.testing.assert_close(raw, aligner.project(nodes))
     aligner.standardize_by(nodes)
-    found = aligner(nodes, none, edges)
+    found = aligner(nodes)
     # Columns that never vary must not explode.
     assert found.abs().max() < 100
     torch.testing.assert_close(found.mean(0), aligner.project.bias)
     centred = (nodes - nodes.mean(0)) / nodes.std(0).clamp_min(1e-3)
     torch.testing.assert_close(found, centred @ aligner.project.weight.T + aligner.project.bias)
     assert {"mean", "deviation"} <= aligner.state_dict().keys()
-
-
-@pytest.mark.parametrize("transformation", TRANSFORMATIONS)
-def test_single_contexts_reach_their_edges_in_any_order(transformation: Transformation) -> None:
-    subject, pairs = make_task()
-    found = measure(subject, pairs, sample=5, generator=seeded(0))
-    nodes, contexts = table(found, transformation), context_table(found)
-    edge_nodes = neighbourhoods(subject.graph, transformation).edge_nodes
-    aligner = InvariantAligner(4, context_width=3, generator=seeded(0)).double()
-    one = aligner(nodes, contexts, edge_nodes)
-    torch.testing.assert_close(aligner(nodes, contexts[[3, 0, 4, 2, 1]], edge_nodes), one)
-    changed = contexts.clone()
-    changed[1, 7] += 1
-    moved = (aligner(nodes, changed, edge_nodes) - one).abs().amax(1) > 1e-9
-    assert moved.nonzero().flatten().tolist() == [int(edge_nodes[7])]

@@ -13,7 +13,6 @@ from graphcircuits.predictor.measure.features import Features
 from graphcircuits.predictor.measure.scaling import FLOOR
 from graphcircuits.predictor.model import (
     LEARNERS,
-    InvariantTables,
     Predictor,
     PredictorConfig,
     Reading,
@@ -50,8 +49,6 @@ SIDE_BY_SIDE = [
     for connectivity in CONNECTIVITIES
     if connectivity != "complete" or options["learner"] == "dirgnn"
 ]
-ALL = 10**6
-"""More contexts than there are: all of them, in order."""
 
 
 def predictor_of(config: PredictorConfig, seed: int = 0) -> Predictor:
@@ -82,11 +79,9 @@ def assert_close(one: Tensor, other: Tensor) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    "options", [{}, {"transformation": "incidence", "context_width": 3}, AT_THE_CLEAN_RUN]
-)
+@pytest.mark.parametrize("options", [{}, {"transformation": "incidence"}, AT_THE_CLEAN_RUN])
 def test_scores_see_no_change_of_basis(options: dict[str, Any]) -> None:
-    config = small(both_ends=True, contexts=5, **options)
+    config = small(**options)
     subject, pairs = make_task("relu")
     scores = score(config, subject, pairs)
     assert_close(score(config, rebased(subject, stream=False)[0], pairs), scores)
@@ -98,7 +93,7 @@ def test_scores_see_no_change_of_basis(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("connectivity", ["observed", "none"])
 @pytest.mark.parametrize("options", some(JOINABLE, JOINABLE[::2]))
 def test_renumbered_heads_permute_the_scores(options: dict[str, Any], connectivity: str) -> None:
-    config = small(connectivity=connectivity, context_width=2, contexts=3, **options)
+    config = small(connectivity=connectivity, **options)
     for architecture, order in (("plain", [2, 0, 3, 1]), ("grouped-keys", [3, 2, 0, 1])):
         subject, pairs = make_task(architecture)
         scores = score(config, subject, pairs)
@@ -108,22 +103,18 @@ def test_renumbered_heads_permute_the_scores(options: dict[str, Any], connectivi
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("context_width", [0, 3])
-def test_the_order_of_prompts_does_not_matter(context_width: int) -> None:
-    config = small(context_width=context_width, contexts=ALL)
+def test_the_order_of_prompts_does_not_matter() -> None:
     subject, pairs = make_task("llama")
-    scores = score(config, subject, pairs)
-    assert_close(score(config, subject, pairs[[2, 0, 1]]), scores)
+    scores = score(small(), subject, pairs)
+    assert_close(score(small(), subject, pairs[[2, 0, 1]]), scores)
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("context_width", [0, 3])
-def test_the_order_of_positions_does_not_matter(context_width: int) -> None:
+def test_the_order_of_positions_does_not_matter() -> None:
     """To a subject that cannot tell positions apart."""
-    config = small(context_width=context_width, contexts=ALL)
     subject, pairs = make_task("no-positions", causal=False)
     moved = with_positions(pairs, torch.tensor([3, 1, 4, 0, 2]))
-    assert_close(score(config, subject, moved), score(config, subject, pairs))
+    assert_close(score(small(), subject, moved), score(small(), subject, pairs))
 
 
 # The paper's aligner
@@ -162,11 +153,11 @@ def test_connectivity_decides_what_an_edge_sees() -> None:
     for connectivity, alone in (("none", True), ("observed", False), ("complete", False)):
         config = small(connectivity=connectivity)
         reading, predictor = make_reading(config), predictor_of(config)
-        assert isinstance(reading.content, InvariantTables)
-        nodes = reading.content.nodes.clone()
+        assert isinstance(reading.content, Tensor)
+        nodes = reading.content.clone()
         # a0.h1->m0, which the edges out of m0 follow.
         nodes[make_task()[0].graph.edge_index("a0.h1->m0")] += 1
-        changed = replace(reading, content=replace(reading.content, nodes=nodes))
+        changed = replace(reading, content=nodes)
         scores = [predictor(x, generator=seeded(0)) for x in (reading, changed)]
         moved = int(((scores[0] - scores[1]).abs() > 1e-9).sum())
         assert (moved == 1) == alone
@@ -229,7 +220,7 @@ def test_a_reading_without_a_prior_is_refused_where_one_is_corrected() -> None:
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("options", "connectivity"), some(SIDE_BY_SIDE, SIDE_BY_SIDE[::3]))
 def test_joined_cases_score_as_each_alone(options: dict[str, Any], connectivity: str) -> None:
-    config = small(connectivity=connectivity, context_width=2, contexts=3, **options)
+    config = small(connectivity=connectivity, **options)
     names = ("plain", "one-layer", "grouped-keys")
     readings = [make_reading(config, name, seed) for seed, name in enumerate(names)]
     predictor = predictor_of(config)
@@ -265,9 +256,9 @@ def test_one_case_joined_is_itself() -> None:
     for name in (each.name for each in fields(reading.structure)):
         values, found = getattr(reading.structure, name), getattr(joined.structure, name)
         assert torch.equal(found, values) if isinstance(values, Tensor) else found == values
-    assert isinstance(reading.content, InvariantTables)
-    assert isinstance(joined.content, InvariantTables)
-    assert torch.equal(joined.content.nodes, reading.content.nodes)
+    assert isinstance(reading.content, Tensor)
+    assert isinstance(joined.content, Tensor)
+    assert torch.equal(joined.content, reading.content)
     assert reading.prior is not None
     assert joined.prior is not None
     assert torch.equal(joined.prior, reading.prior)
@@ -282,18 +273,13 @@ def test_cases_of_one_graph_may_be_stacked() -> None:
     alone = [predictor(reading, generator=seeded(0)) for reading in readings]
     found = predictor(stacked(readings), generator=seeded(0))
     torch.testing.assert_close(found, torch.stack(alone), rtol=1e-10, atol=1e-10)
-    config = small(context_width=2)
-    with pytest.raises(ValueError, match="with single contexts cannot be stacked; pass them one"):
-        predictor_of(config)(stacked([make_reading(config, "one-layer")]), generator=seeded(0))
 
 
 def stacked(readings: list[Reading]) -> Reading:
     """Tables and priors along a leading axis."""
-    contents = [x.content for x in readings if isinstance(x.content, InvariantTables)]
+    tables = [x.content for x in readings if isinstance(x.content, Tensor)]
     priors = [x.prior for x in readings if x.prior is not None]
-    nodes = torch.stack([content.nodes for content in contents])
-    content = InvariantTables(nodes, contents[0].contexts)
-    return replace(readings[0], content=content, prior=torch.stack(priors))
+    return replace(readings[0], content=torch.stack(tables), prior=torch.stack(priors))
 
 
 def test_what_cannot_stand_side_by_side_is_refused() -> None:
@@ -315,7 +301,6 @@ def test_what_cannot_stand_side_by_side_is_refused() -> None:
     "options",
     [
         *JOINABLE,
-        {"context_width": 3, "contexts": 4},
         {"aligner": "tabpfn", "context_pairs": 2},
         AT_THE_CLEAN_RUN,
     ],
@@ -335,7 +320,7 @@ def test_every_parameter_gets_a_gradient(options: dict[str, Any]) -> None:
 
 def test_weights_come_from_the_generator_alone() -> None:
     before = torch.get_rng_state()
-    config = small(learner="factorized", context_width=2)
+    config = small(learner="factorized")
     one, same, other = (
         Predictor(config, generator=seeded(seed)).state_dict() for seed in (1, 1, 2)
     )
@@ -350,7 +335,7 @@ def test_weights_come_from_the_generator_alone() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_subjects_of_any_precision_are_scored(aligner: str, dtype: torch.dtype) -> None:
     """The predictor stays in single precision."""
-    config = small(aligner=aligner, contexts=2)
+    config = small(aligner=aligner)
     subject, pairs = make_task("one-layer")
     predictor = predictor_of(config).float()
     found = {}
@@ -368,7 +353,7 @@ def test_readings_move_whole() -> None:
         moved = reading.to("meta")
         assert moved.structure.edge_nodes.device.type == "meta"
         content = moved.content
-        tensor = content.nodes if isinstance(content, InvariantTables) else content.scale
+        tensor = content if isinstance(content, Tensor) else content.scale
         assert tensor.device.type == "meta"
         assert (moved.prior is None) == (reading.prior is None)
         assert moved.prior is None or moved.prior.device.type == "meta"
@@ -389,10 +374,9 @@ def test_all_problems_of_a_configuration_are_listed() -> None:
             aggregation="max",  # pyright: ignore[reportArgumentType]
             width=0,
             layers=0,
-            contexts=0,
+            context_pairs=0,
             d_align=0,
             dropout=1.0,
-            context_width=-1,
             share=0.0,
         )
     text = str(caught.value)
@@ -404,10 +388,9 @@ def test_all_problems_of_a_configuration_are_listed() -> None:
         "aggregation must be one of sum, mean, got 'max'",
         "width must be at least 1, got 0",
         "layers must be at least 1, got 0",
-        "contexts must be at least 1, got 0",
+        "context_pairs must be at least 1, got 0",
         "d_align must be at least 1, got 0",
         "dropout must be in [0, 1), got 1.0",
-        "context_width must be at least 0, got -1",
         "share must be above 0 and at most 1, got 0.0",
         "prior needs a share below 1 and the invariant aligner",
     ):
@@ -430,15 +413,6 @@ def test_attention_needs_heads_that_divide_the_width() -> None:
     with pytest.raises(ValueError, match="heads must be at least 1, got 0"):
         small(learner="dagformer", heads=0)
     assert small(heads=3).heads == 3
-
-
-def test_contexts_are_kept_only_where_they_are_looked_at() -> None:
-    assert small(contexts=7).sampled == 0
-    assert small(contexts=7, context_width=1).sampled == 7
-    assert small(contexts=7, aligner="tabpfn").sampled == 0
-    reading = make_reading(small(contexts=7, context_width=1))
-    assert isinstance(reading.content, InvariantTables)
-    assert len(reading.content.contexts) == 7
 
 
 def test_a_reading_of_another_aligner_is_refused() -> None:

@@ -55,7 +55,7 @@ def test_columns_and_places_of_edges_stay(
     old = old_of(*both)
     one, other = (table(measure(x, pairs, share=share), "line") for x in both)
     torch.testing.assert_close(other[old], one, rtol=1e-9, atol=1e-9)
-    own = len(statistics_of(share=share, both_ends=False)) * len(SCALINGS)
+    own = len(statistics_of(share)) * len(SCALINGS)
     places = [*range(SCALINGS.index("rank"), own, len(SCALINGS))]
     assert torch.equal(other[old][:, places], one[:, places])
 

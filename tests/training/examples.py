@@ -19,7 +19,7 @@ from tests.predictor.cases import make_task, small
 from tests.predictor.graphs import seeded
 from tests.subjects import make_tokens
 
-PRIOR = small(prior=True, both_ends=True)
+PRIOR = small(prior=True)
 
 
 def judged_pairs(subject: Transformer) -> Pairs:

@@ -93,10 +93,10 @@ def test_stacked_readings_have_the_scores_of_each_alone() -> None:
         found = scores_of(predictor, groups[0].readings(index), seeded(0))
         torch.testing.assert_close(found, torch.stack([expected[place] for place in index]))
     # Readings that cannot be stacked pass one by one.
-    sampled = replace(PRIOR, context_width=2)
-    apart = grouped(make_judged(sampled), sampled, "cpu")[0]
+    complete = replace(PRIOR, connectivity="complete")
+    apart = grouped(make_judged(complete), complete, "cpu")[0]
     assert apart.reading is None
-    assert scores_of(jolted(sampled), apart.readings([0, 2]), seeded(0)).shape[0] == 2
+    assert scores_of(jolted(complete), apart.readings([0, 2]), seeded(0)).shape[0] == 2
 
 
 def test_views_of_a_subject_share_its_place_in_the_stack() -> None:

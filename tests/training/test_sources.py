@@ -8,20 +8,25 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from graphcircuits.cases import load_case
 from graphcircuits.cases.multitask import load_multi
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.relations import pool_cases
+from graphcircuits.io.store import StoreError, save_artifact
 from graphcircuits.jobs.processes import Processes
-from graphcircuits.predictor.model import InvariantTables
 from graphcircuits.training import data, sources
 from graphcircuits.training.config import TrainConfig
 from graphcircuits.training.data import FRESH, Example, read
 from graphcircuits.training.sources import (
+    LEAST_PAIRS,
+    MINED,
     Source,
     corpus_sources,
     language_sources,
+    mined_files,
+    mined_sources,
     plan_sources,
     refuse_others,
     shipped_sources,
@@ -114,27 +119,139 @@ def test_of_a_folder_of_files_test_cases_are_left_out(
 def test_language_models_give_the_tasks_that_they_do(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"holds no language models with a report\.json"):
         language_sources(tmp_path)
-    shares = {"gpt2-a": {"quotes": 0.9, "types": 0.2}, "llama-b": {"types": 0.8, "quotes": 1.0}}
+    shares = {"gpt2-c": {"quotes": 0.9, "types": 0.2}, "llama-f": {"types": 0.8, "quotes": 1.0}}
     for name, tasks in shares.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "report.json").write_text(json.dumps({"tasks": tasks}))
     found = language_sources(tmp_path)
     assert [(source.id, source.folds) for source in found] == [
-        ("gpt2-a@quotes", (0, 0)),
-        ("llama-b@types", (1, 1)),
-        ("llama-b@quotes", (1, 0)),
+        ("gpt2-c@quotes", (0, 0)),
+        ("llama-f@types", (1, 1)),
+        ("llama-f@quotes", (1, 0)),
     ]
     assert {source.groups for source in found} == {("task:quotes",), ("task:types",)}
-    assert [source.id for source in language_sources(tmp_path / "llama-b")] == [
-        "llama-b@types",
-        "llama-b@quotes",
+    assert [source.id for source in language_sources(tmp_path / "llama-f")] == [
+        "llama-f@types",
+        "llama-f@quotes",
     ]
     # A task of a model is held out where both are, and learned from where neither is.
     left, held_out = split(found, 0)
     assert ([x.id for x in left], [x.id for x in held_out]) == (
-        ["llama-b@types"],
-        ["gpt2-a@quotes"],
+        ["llama-f@types"],
+        ["gpt2-c@quotes"],
     )
+
+
+def mine_file(folder: Path, name: str, kinds: dict[str, int], **changes: Any) -> Path:
+    """Tasks as `python -m lab.factory mine` writes them, with so many pairs; the first token of
+    each window is the number of its pair."""
+    tensors = {}
+    for kind, size in kinds.items():
+        rows = torch.arange(size, dtype=torch.int32)[:, None]
+        tensors[f"{kind}.clean"] = torch.cat([rows, rows * 0 + 1, rows * 0 + 2], 1)
+        tensors[f"{kind}.corrupted"] = torch.cat([rows, rows * 0 + 3, rows * 0 + 2], 1)
+    meta = {"model": f"models/{name}", "sha256": "ab", "kinds": kinds}
+    given: dict[str, Any] = {"kind": MINED, "config": {}, "seed": 0}
+    path = folder / f"{name}.safetensors"
+    save_artifact(path, **(given | {"tensors": tensors, "meta": meta} | changes))
+    return path
+
+
+def test_mined_tasks_are_in_the_fold_of_their_model(tmp_path: Path) -> None:
+    assert mined_files(tmp_path) == []
+    for name in ("llama-f", "gpt2-c"):
+        mine_file(tmp_path, name, {"word-once-2-any": 24, "sign-once-4-same.2": 24})
+        (tmp_path / "models" / name).mkdir(parents=True)
+        report = json.dumps({"tasks": {"quotes": 1.0, "types": 0.9}})
+        (tmp_path / "models" / name / "report.json").write_text(report)
+    files = [tmp_path / f"{name}.safetensors" for name in ("gpt2-c", "llama-f")]
+    assert mined_files(tmp_path) == mined_files(str(tmp_path)) == files
+    found = mined_sources(tmp_path)
+    assert language_sources(str(tmp_path)) == found
+    assert [(x.id, x.folds, x.groups, x.prompts) for x in found] == [
+        (f"{name}@mined:{kind}", (fold,), (f"mined:{name}",), str(path))
+        for fold, (name, path) in enumerate(zip(("gpt2-c", "llama-f"), files, strict=True))
+        for kind in ("word-once-2-any", "sign-once-4-same.2")
+    ]
+    assert {(x.kind, x.model, x.path, x.labelled) for x in found} == {
+        ("language", "gpt2-c", "models/gpt2-c", False),
+        ("language", "llama-f", "models/llama-f", False),
+    }
+    # Whatever is left shares no model with what is held out, whichever of its tasks.
+    both = found + language_sources(tmp_path / "models")
+    left, held_out = split(both, 0)
+    assert {x.id for x in held_out} == {
+        "gpt2-c@mined:word-once-2-any",
+        "gpt2-c@mined:sign-once-4-same.2",
+        "gpt2-c@quotes",
+    }
+    assert {x.model for x in left} == {"llama-f"}
+    assert {x.id for x in found if x.model == "llama-f"} < {x.id for x in left}
+    # A corpus is no folder of mined tasks.
+    (tmp_path / "manifest.json").touch()
+    assert mined_files(tmp_path) == []
+    with pytest.raises(ValueError, match=r"holds no language models with a report\.json"):
+        language_sources(tmp_path)
+
+
+def test_a_third_of_mined_pairs_is_only_for_judging(tmp_path: Path) -> None:
+    mine_file(tmp_path, "gpt2-c", {"word-once-2-any": 36})
+    (source,) = mined_sources(tmp_path)
+    subject = load_case("ib-7").subject()
+
+    def rows(n: int, seed: int) -> list[int]:
+        pairs = source.pairs(subject, n, seed)
+        assert pairs.loss_name == "kl"
+        assert pairs.targets is None
+        assert pairs.scored.tolist() == [[False, False, True]] * len(pairs)
+        assert (pairs.clean != pairs.corrupted).sum(1).tolist() == [1] * len(pairs)
+        assert torch.equal(pairs.clean[:, 0], pairs.corrupted[:, 0])
+        return pairs.clean[:, 0].tolist()
+
+    assert rows(12, FRESH) == rows(50, FRESH + 7) == list(range(24, 36))
+    assert rows(8, FRESH) == list(range(28, 36))
+    assert sorted(rows(24, 0)) == sorted(rows(50, FRESH - 1)) == list(range(24))
+    some = [rows(10, seed) for seed in range(5)]
+    assert all(len(set(x)) == 10 and max(x) < 24 for x in some)
+    assert some[0] == rows(10, 0) != some[1]
+
+
+@pytest.mark.parametrize(
+    ("size", "n", "seed", "error"),
+    [
+        (21, 8, FRESH, "word has 7 pairs to judge by, of at least 8; mine more."),
+        (21, 12, FRESH, "word has 7 pairs to judge by, of at least 8; mine more."),
+        (21, 7, FRESH, None),
+        (24, 12, FRESH, None),
+        (10, 8, 0, "word has 7 pairs to read, of at least 8; mine more."),
+        (12, 30, 0, None),
+    ],
+)
+def test_too_few_mined_pairs(
+    tmp_path: Path, size: int, n: int, seed: int, error: str | None
+) -> None:
+    assert LEAST_PAIRS == 8
+    path = mine_file(tmp_path, "gpt2-c", {"word": size})
+    (source,) = mined_sources(tmp_path)
+    subject = load_case("ib-7").subject()
+    if error is None:
+        assert len(source.pairs(subject, n, seed)) <= n
+        return
+    with pytest.raises(ValueError, match=f"^{path}: {error}$"):
+        source.pairs(subject, n, seed)
+
+
+def test_files_that_hold_no_mined_tasks(tmp_path: Path) -> None:
+    one, other, third = (tmp_path / x for x in "abc")
+    mine_file(one, "gpt2-c", {"word": 24}, kind="transformer")
+    with pytest.raises(StoreError, match="holds a 'transformer' artifact; expected 'mined-tasks'"):
+        language_sources(one)
+    mine_file(other, "gpt2-c", {"word": 24}, tensors={})
+    with pytest.raises(StoreError, match=r"is not a whole file of mined tasks \(.*word\.clean"):
+        language_sources(other)
+    # A model in which nothing was found has no tasks, and is no mistake.
+    mine_file(third, "gpt2-c", {})
+    assert language_sources(third) == []
 
 
 def test_what_is_held_out_shares_neither_program_nor_model() -> None:
@@ -264,9 +381,9 @@ def test_readings_are_kept_for_the_next_time(
 
 
 def same_example(a: Example, b: Example) -> None:
-    assert isinstance(a.reading.content, InvariantTables)
-    assert isinstance(b.reading.content, InvariantTables)
-    assert torch.equal(a.reading.content.nodes, b.reading.content.nodes)
+    assert isinstance(a.reading.content, Tensor)
+    assert isinstance(b.reading.content, Tensor)
+    assert torch.equal(a.reading.content, b.reading.content)
     assert a.reading.prior is not None
     assert b.reading.prior is not None
     assert torch.equal(a.reading.prior, b.reading.prior)
@@ -288,9 +405,9 @@ def test_a_process_that_ended_costs_the_source_it_was_at() -> None:
 def test_a_change_of_what_is_read_is_another_revision() -> None:
     """If these numbers change, raise REVISION: files of readings hold the old ones."""
     (example,) = read_examples(["ib-7"], TrainConfig(pairs=8, views=1))
-    assert isinstance(example.reading.content, InvariantTables)
+    assert isinstance(example.reading.content, Tensor)
     assert example.reading.prior is not None
-    nodes, prior = example.reading.content.nodes.double(), example.reading.prior
+    nodes, prior = example.reading.content.double(), example.reading.prior
     figures = [float(nodes.mean()), float(nodes.std()), float(prior.mean())]
     assert figures == pytest.approx([-2.4199, 5.0902, -8.5888], abs=1e-3)
-    assert data.REVISION == 1
+    assert data.REVISION == 2

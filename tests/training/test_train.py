@@ -20,7 +20,7 @@ from graphcircuits.io.store import StoreError, load_artifact, save_artifact
 from graphcircuits.predictor.block import Dropout
 from graphcircuits.predictor.ensemble import Ensemble, load_ensemble, seen_of
 from graphcircuits.predictor.invariant import InvariantAligner
-from graphcircuits.predictor.model import InvariantTables, Predictor, read_case
+from graphcircuits.predictor.model import Predictor, read_case
 from graphcircuits.training import data, facts, members, sources
 from graphcircuits.training import train as training_module
 from graphcircuits.training.config import TrainConfig
@@ -48,11 +48,9 @@ def same_weights(one: TrainedPredictor, other: TrainedPredictor) -> bool:
 def fresh(examples: list[Example], config: TrainConfig, seed: int = 0) -> Predictor:
     """The predictor that a training starts from."""
     predictor = Predictor(config.predictor, generator=seeded(seed))
-    nodes = [
-        x.reading.content.nodes for x in examples if isinstance(x.reading.content, InvariantTables)
-    ]
+    tables = [x.reading.content for x in examples if isinstance(x.reading.content, Tensor)]
     if isinstance(predictor.align, InvariantAligner):
-        predictor.align.standardize_by(torch.cat(nodes))
+        predictor.align.standardize_by(torch.cat(tables))
     return predictor
 
 
@@ -141,7 +139,7 @@ def test_training_is_the_plain_loop(connectivity: str) -> None:
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            {"learner": "factorized", "context_width": 2, "contexts": 4},
+            {"learner": "factorized"},
             id="factorized",
             marks=pytest.mark.slow,
         ),
@@ -399,9 +397,8 @@ def test_a_checkpoint_that_lies_is_refused(tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number_ends_the_training() -> None:
     config = training(steps=2)
     example = make_examples(config.predictor)[0]
-    assert isinstance(example.reading.content, InvariantTables)
-    nodes = torch.full_like(example.reading.content.nodes, torch.nan)
-    content = replace(example.reading.content, nodes=nodes)
+    assert isinstance(example.reading.content, Tensor)
+    content = torch.full_like(example.reading.content, torch.nan)
     broken = replace(example, reading=replace(example.reading, content=content))
     with pytest.raises(ValueError, match="training loss is nan at step 1; lower the learning rate"):
         train_predictor([broken], config)
@@ -441,9 +438,9 @@ def test_examples_are_the_cases_with_other_prompts() -> None:
         assert example.circuit == case.labels("complete")
         pairs = case.pairs(3, seed=view)
         expected = read_case(config.predictor, case.subject(), pairs, generator=seeded(0))
-        assert isinstance(expected.content, InvariantTables)
-        assert isinstance(example.reading.content, InvariantTables)
-        assert torch.equal(example.reading.content.nodes, expected.content.nodes)
+        assert isinstance(expected.content, Tensor)
+        assert isinstance(example.reading.content, Tensor)
+        assert torch.equal(example.reading.content, expected.content)
     assert len(read_examples(IDS[:1], config, views=1)) == 1
 
 

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graphcircuits.predictor.model import InvariantTables, Reading
+from graphcircuits.predictor.model import Reading
 
 LIMIT = 0.99
 """The quantile of the training cases up to which a case is familiar."""
@@ -127,9 +127,9 @@ class KnownCases:
 
 def case_features(reading: Reading) -> Float[Tensor, " column"]:
     """What a case looks like as a whole: the mean of every column of its table."""
-    if not isinstance(reading.content, InvariantTables):
+    if not isinstance(reading.content, Tensor):
         raise ValueError("familiarity is measured on invariants, got features.")
-    return reading.content.nodes.mean(0).double().cpu()
+    return reading.content.mean(0).double().cpu()
 
 
 def disagreement(logits: Float[Tensor, "member edge"]) -> float:

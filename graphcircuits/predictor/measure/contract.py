@@ -1,8 +1,7 @@
 """Sums over contexts of what gradients and writers make of each edge, block by block.
 
 1. The subject runs on the clean and on the corrupted prompts, and once more between the two
-   (`engine.passes`) unless the gradient is to be taken at the clean run itself. Runs that need the
-   same are one batch.
+   (`engine.passes`) unless the gradient is to be taken at the clean run itself.
 2. Of the writers the change from one run to the other, the clean output and the change in the run
    between are remembered, of the readers the gradient of the loss that each sends to the stream.
 3. For readers of one stream, some at a time, all products of the two at all contexts are one
@@ -17,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from graphcircuits.engine.memory import CPU_BUFFER
@@ -26,7 +25,6 @@ from graphcircuits.engine.passes import (
     between,
     detached,
     halves,
-    joined,
     layer_gradients,
     outputs,
     with_gradients,
@@ -38,27 +36,22 @@ from graphcircuits.task.pairs import Pairs
 CHANGE, CLEAN, OWN, CORRUPTED = 0, 1, 2, -1
 """What a gradient is multiplied with: the change of the writer's output, that output in the clean
 run, its change in the run between, and its output in the corrupted run."""
-NEAR, FAR = range(2)
-"""Where the gradient is taken: at the clean run or between, and at the corrupted run."""
 
-SUMS: dict[str, tuple[str, int, int]] = {
-    "effect": ("contexts", CHANGE, NEAR),
-    "clean": ("contexts", CLEAN, NEAR),
-    "corrupted": ("contexts", CORRUPTED, NEAR),
-    "reach": ("norms", CHANGE, NEAR),
-    "bound": ("norms", CLEAN, NEAR),
-    "effect_by_pair": ("pairs", CHANGE, NEAR),
-    "clean_by_pair": ("pairs", CLEAN, NEAR),
-    "effect_signed": ("signed", CHANGE, NEAR),
-    "own": ("contexts", OWN, NEAR),
-    "own_by_pair": ("pairs", OWN, NEAR),
-    "own_signed": ("signed", OWN, NEAR),
-    "far_effect": ("contexts", CHANGE, FAR),
-    "far_effect_by_pair": ("pairs", CHANGE, FAR),
-    "far_effect_signed": ("signed", CHANGE, FAR),
+SUMS = {
+    "effect": ("contexts", CHANGE),
+    "clean": ("contexts", CLEAN),
+    "corrupted": ("contexts", CORRUPTED),
+    "reach": ("norms", CHANGE),
+    "bound": ("norms", CLEAN),
+    "effect_by_pair": ("pairs", CHANGE),
+    "clean_by_pair": ("pairs", CLEAN),
+    "effect_signed": ("signed", CHANGE),
+    "own": ("contexts", OWN),
+    "own_by_pair": ("pairs", OWN),
+    "own_signed": ("signed", OWN),
 }
 """The sums that can be asked for: of absolute values over contexts or over pairs (positions summed
-first), of values with their signs, or of products of norms; of which product; by which gradient."""
+first), of values with their signs, or of products of norms; and of which product."""
 
 GPU_BUFFER = 2**28
 """Bytes of the products that are made at once on a GPU."""
@@ -66,15 +59,13 @@ GPU_BUFFER = 2**28
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Sums over all contexts of some pairs, and the contractions of some contexts."""
+    """Sums over all contexts of some pairs."""
 
     edges: Float[Tensor, "sum edge"]
     written: Float[Tensor, "2 writer"]
     """Norms of each writer's clean output, and of its change."""
     received: Float[Tensor, " reader"]
     """Norms of the gradient that each reader sends to the stream."""
-    sample: Float[Tensor, "context edge 5"]
-    """Effect, clean and corrupted contraction, reach and bound at single contexts."""
     losses: Float[Tensor, "2 batch"]
     """Clean and corrupted."""
 
@@ -88,48 +79,35 @@ class Sums:
         )
 
 
-def contract(
-    subject: Transformer,
-    pairs: Pairs,
-    names: Sequence[str],
-    drawn: Int[Tensor, " context"],
-    share: float = 1.0,
-) -> Sums:
-    """The named sums of every edge, and the contractions at the drawn contexts.
+def contract(subject: Transformer, pairs: Pairs, names: Sequence[str], share: float = 1.0) -> Sums:
+    """The named sums of every edge.
 
     `share` says where the gradient is taken: 1 at the clean run, below it between.
     """
     graph = subject.graph
-    both_ends = any(SUMS[name][2] == FAR for name in names)
-    runs = _runs if share == 1 else partial(_runs_between, share=share)
-    run, writers, losses = runs(subject, pairs, both_ends=both_ends)
+    run, writers, losses = _runs(subject, pairs, share)
     norms = torch.linalg.vector_norm(writers, dim=-1)
     edges = writers.new_empty(len(names), graph.n_edges)
-    sample = writers.new_empty(len(drawn), 5, graph.n_edges)
     received = []
     for blocks, gradients in zip(_by_layer(graph), layer_gradients(run), strict=True):
         # Readers of a layer see about the same writers; what is multiplied in vain is let be.
         seen = blocks[-1].n_writers
-        gradients = gradients.to(writers.dtype).view(len(gradients), -1, *writers.shape[2:])
+        gradients = gradients.to(writers.dtype).flatten(1, 2)
         # Norms multiply, so their products need not be made at every context.
-        at_readers = torch.linalg.vector_norm(gradients[:, NEAR], dim=-1)
+        at_readers = torch.linalg.vector_norm(gradients, dim=-1)
         received.append(at_readers.sum(1))
         for rows in _some_readers(gradients, seen):
             products = _products(writers[:seen], gradients[rows])
-            if len(drawn):
-                of_norms = norms[:seen, :, drawn], at_readers[rows, drawn]
-                _store(_sampled(products[drawn], *of_norms), sample, blocks, rows)
             sums = {
-                "norms": _norms(norms[:seen], at_readers[rows]),
+                "norms": norms[:seen] @ at_readers[rows].T,
                 "pairs": _over_pairs(products, len(pairs)),
                 "signed": products.sum(0),
                 "contexts": _over_contexts(products),
             }
-            sources = (SUMS[name] for name in names)
-            chosen = [sums[over][:, what, :, which] for over, what, which in sources]
+            chosen = [sums[over][:, what] for over, what in (SUMS[name] for name in names)]
             _store(torch.stack(chosen), edges, blocks, rows)
     written = norms[:, :OWN].sum(-1).T.flip(0).contiguous()
-    return Sums(edges, written, torch.cat(received), sample.transpose(1, 2), losses)
+    return Sums(edges, written, torch.cat(received), losses)
 
 
 def _by_layer(graph: ComponentGraph) -> Iterator[tuple[Block, ...]]:
@@ -140,8 +118,8 @@ def _by_layer(graph: ComponentGraph) -> Iterator[tuple[Block, ...]]:
 
 
 def _store(
-    values: Float[Tensor, "*row writer reader"],
-    edges: Float[Tensor, "*row edge"],
+    values: Float[Tensor, "sum writer reader"],
+    edges: Float[Tensor, "sum edge"],
     blocks: tuple[Block, ...],
     rows: slice,
 ) -> None:
@@ -164,71 +142,37 @@ def _loss(pairs: Pairs, logits: Float[Tensor, "run column d_vocab_out"]) -> Tens
     return pairs.loss_at_columns(logits.unflatten(0, (-1, len(pairs))))
 
 
-def _runs_between(
-    subject: Transformer, pairs: Pairs, *, both_ends: bool, share: float
+def _runs(
+    subject: Transformer, pairs: Pairs, share: float
 ) -> tuple[Pass, Writers, Float[Tensor, "2 batch"]]:
-    """As `_runs`, with the gradient of a run between in place of the clean one's."""
+    """The run with gradients, what writers change and write, clean and corrupted losses."""
     size, columns, loss = len(pairs), pairs.columns, partial(_loss, pairs)
     clean, corrupted = (subject.embed(x).detach() for x in (pairs.clean, pairs.corrupted))
-    if both_ends:
-        other = with_gradients(subject, corrupted, columns, loss)
+    if share < 1:
         with torch.no_grad():
-            own = detached(subject, subject.trace(clean, columns))
-    else:
-        with torch.no_grad():
-            own, other = halves(
+            near, far = halves(
                 detached(subject, subject.trace(torch.cat([clean, corrupted]), columns))
             )
-    middle = with_gradients(between(subject, other, share), clean.clone(), columns, loss)
-    losses = torch.cat([loss(own.logits), loss(other.logits)])
-    dtype = torch.promote_types(subject.dtype, torch.float32)
-    clean, corrupted = clean.to(dtype), corrupted.detach().to(dtype)
-    layers = (
-        (
-            torch.cat([far.z - near.z, near.z, far.z - mid.z]),
-            torch.cat([far.hidden - near.hidden, near.hidden, far.hidden - mid.hidden]),
-        )
-        for near, far, mid in zip(own.layers, other.layers, middle.layers, strict=True)
-    )
-    change = corrupted - clean
-    writers = outputs(subject, torch.cat([change, clean, change]), layers)
-    run = joined([middle, other]) if both_ends else middle
-    return _shrunk(run), writers.unflatten(1, (3, size)).flatten(2, 3), losses
-
-
-def _runs(
-    subject: Transformer, pairs: Pairs, *, both_ends: bool
-) -> tuple[Pass, Writers, Float[Tensor, "2 batch"]]:
-    """Gradients at one end or at both, what writers change and write, and the losses."""
-    size, columns, loss = len(pairs), pairs.columns, partial(_loss, pairs)
-    clean, corrupted = (subject.embed(x).detach() for x in (pairs.clean, pairs.corrupted))
-    if both_ends:
-        run = with_gradients(subject, torch.cat([clean, corrupted]), columns, loss)
-        layers = [
-            ((x.z[:size], x.hidden[:size]), (x.z[size:], x.hidden[size:])) for x in run.layers
-        ]
-        assert run.losses is not None
-        losses = run.losses
+        run = with_gradients(between(subject, far, share), clean.clone(), columns, loss)
     else:
-        run = with_gradients(subject, clean, columns, loss)
+        run = near = with_gradients(subject, clean.clone(), columns, loss)
         with torch.no_grad():
-            other = detached(subject, subject.trace(corrupted, columns))
-            assert run.losses is not None
-            losses = torch.cat([run.losses, loss(other.logits)])
-        layers = [
-            ((a.z, a.hidden), (b.z, b.hidden))
-            for a, b in zip(run.layers, other.layers, strict=True)
-        ]
+            far = detached(subject, subject.trace(corrupted, columns))
+    losses = torch.cat([loss(near.logits), loss(far.logits)])
+
+    def factors(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        # Differences are taken before they are written: after it they would be rounded more.
+        return torch.cat([b - a, a, b - c] if share < 1 else [b - a, a])
+
+    layers = (
+        (factors(a.z, b.z, c.z), factors(a.hidden, b.hidden, c.hidden))
+        for a, b, c in zip(near.layers, far.layers, run.layers, strict=True)
+    )
     # Half precision is too narrow for what follows.
     dtype = torch.promote_types(subject.dtype, torch.float32)
-    clean, corrupted = clean.detach().to(dtype), corrupted.to(dtype)
-    # Differences are taken before they are written: after it they would be rounded more.
-    both = (
-        (torch.cat([other_z - z, z]), torch.cat([other_hidden - hidden, hidden]))
-        for (z, hidden), (other_z, other_hidden) in layers
-    )
-    writers = outputs(subject, torch.cat([corrupted - clean, clean]), both)
-    return _shrunk(run), writers.unflatten(1, (2, size)).flatten(2, 3), losses
+    clean, corrupted = clean.to(dtype), corrupted.to(dtype)
+    writers = outputs(subject, factors(clean, corrupted, clean), layers)
+    return _shrunk(run), writers.unflatten(1, (-1, size)).flatten(2, 3), losses
 
 
 def _shrunk(run: Pass) -> Pass:
@@ -249,28 +193,27 @@ def _shrunk(run: Pass) -> Pass:
 
 
 def _some_readers(
-    gradients: Float[Tensor, "reader run context d_model"], n_writers: int
+    gradients: Float[Tensor, "reader context d_model"], n_writers: int
 ) -> Iterator[slice]:
     """Readers whose products fit in a buffer."""
-    n_readers, n_runs, contexts, _ = gradients.shape
+    n_readers, contexts, _ = gradients.shape
     buffer = GPU_BUFFER if gradients.is_cuda else 2 * CPU_BUFFER
-    size = max(1, buffer // (3 * n_runs * contexts * n_writers * gradients.itemsize))
+    size = max(1, buffer // (3 * contexts * n_writers * gradients.itemsize))
     for first in range(0, n_readers, size):
         yield slice(first, min(first + size, n_readers))
 
 
 def _products(
-    writers: Writers, gradients: Float[Tensor, "reader run context d_model"]
-) -> Float[Tensor, "context writer product reader run"]:
+    writers: Writers, gradients: Float[Tensor, "reader context d_model"]
+) -> Float[Tensor, "context writer product reader"]:
     """All products at all contexts. Writers come first: so the multiplication is fastest."""
-    by_writer, by_reader = writers.flatten(0, 1), gradients.flatten(0, 1)
-    products = torch.bmm(by_writer.transpose(0, 1), by_reader.permute(1, 2, 0))
-    return products.view(len(products), *writers.shape[:2], *gradients.shape[:2])
+    products = torch.bmm(writers.flatten(0, 1).transpose(0, 1), gradients.permute(1, 2, 0))
+    return products.unflatten(1, writers.shape[:2])
 
 
 def _over_contexts(
-    products: Float[Tensor, "context writer product reader run"],
-) -> Float[Tensor, "writer product_and_1 reader run"]:
+    products: Float[Tensor, "context writer product reader"],
+) -> Float[Tensor, "writer product_and_1 reader"]:
     """Sums of absolute values. The products are overwritten."""
     # An addition is several times faster than a sum over an axis of two.
     corrupted = (products[:, :, CHANGE] + products[:, :, CLEAN]).abs_().sum(0)
@@ -278,25 +221,8 @@ def _over_contexts(
 
 
 def _over_pairs(
-    products: Float[Tensor, "context writer product reader run"], n_pairs: int
-) -> Float[Tensor, "writer product reader run"]:
+    products: Float[Tensor, "context writer product reader"], n_pairs: int
+) -> Float[Tensor, "writer product reader"]:
     """Absolute values of the sums over a pair's positions, counted once for every position."""
     by_pair = products.unflatten(0, (n_pairs, -1))
     return by_pair.sum(1).abs_().sum(0) * by_pair.shape[1]
-
-
-def _norms(
-    writers: Float[Tensor, "writer product context"], readers: Float[Tensor, "reader context"]
-) -> Float[Tensor, "writer product reader 1"]:
-    return (writers.flatten(0, 1) @ readers.T).view(*writers.shape[:2], -1, 1)
-
-
-def _sampled(
-    products: Float[Tensor, "context writer product reader run"],
-    writers: Float[Tensor, "writer product context"],
-    readers: Float[Tensor, "reader context"],
-) -> Float[Tensor, "context 5 writer reader"]:
-    """Contractions at single contexts."""
-    near = products[:, :, :OWN, :, NEAR]
-    of_norms = writers[:, :OWN].permute(2, 0, 1)[..., None] * readers.T[:, None, None]
-    return torch.cat([near, near.sum(2, keepdim=True), of_norms], dim=2).transpose(1, 2)

@@ -25,7 +25,7 @@ from functools import cached_property
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from graphcircuits.graph import ComponentGraph
@@ -108,6 +108,21 @@ class Neighbourhoods:
     """The node of each edge of the component graph."""
     lengths: tuple[int, ...] = ()
     """Where several complete DAGs stand side by side: how many nodes of the order each one has."""
+    alive: Bool[Tensor, "*case node"] | None = None
+    """Which nodes are heard and counted; all of them if None."""
+    whole: "Neighbourhoods | None" = None
+    """The same sets with all nodes alive, which know what does not depend on that."""
+
+    def among(self, alive: Bool[Tensor, "*case node"]) -> "Neighbourhoods":
+        """The same sets, in which only living nodes are heard and counted."""
+        # Asking a GPU would wait for it.
+        if alive.device.type == "cpu" and bool(alive.all()):
+            return self
+        return replace(self, alive=alive, whole=self)
+
+    def heard(self, h: NodeStates) -> NodeStates:
+        """States with those of silent nodes set to zero."""
+        return h if self.alive is None else h * self.alive[..., None]
 
     def to(self, device: torch.device | str) -> "Neighbourhoods":
         return replace(
@@ -117,6 +132,8 @@ class Neighbourhoods:
             group_of=self.group_of.to(device),
             order=None if self.order is None else self.order.to(device),
             edge_nodes=self.edge_nodes.to(device),
+            alive=None if self.alive is None else self.alive.to(device),
+            whole=None,
         )
 
     def check(self, h: Tensor, axis: int = -2) -> None:
@@ -130,17 +147,25 @@ class Neighbourhoods:
     @cached_property
     def degrees(self) -> tuple[Float[Tensor, "node 1"], Float[Tensor, "node 1"]]:
         """How many predecessors and how many successors each node has."""
-        ones = torch.ones(self.n_nodes, 1, device=self.group_of.device)
-        return sum_over_predecessors(ones, self), sum_over_successors(ones, self)
+        return self.sums(self._ones)
+
+    @property
+    def _ones(self) -> Float[Tensor, "*case node 1"]:
+        shape = (self.n_nodes,) if self.alive is None else self.alive.shape
+        return torch.ones(*shape, 1, device=self.group_of.device)
 
     @cached_property
     def reading(self) -> Int[Tensor, " node"]:
         """`group_of` with an extra, empty set instead of -1."""
+        if self.whole is not None:
+            return self.whole.reading
         return self.group_of.where(self.group_of >= 0, self.n_groups)
 
     @cached_property
     def matrices(self) -> tuple[Float[Tensor, "group node"], Float[Tensor, "group node"]]:
         """Which nodes are in each set, and which read it."""
+        if self.whole is not None:
+            return self.whole.matrices
         shape = (self.n_groups + 1, self.n_nodes)
         members, readers = torch.zeros(2, *shape, device=self.group_of.device)
         members.index_put_((self.member_group, self.member_node), members.new_ones(()), True)
@@ -154,12 +179,15 @@ class Neighbourhoods:
 
     def sums(self, h: NodeStates) -> tuple[Tensor, Tensor]:
         """At every node the sum of `h` over its predecessors, and over its successors."""
+        h = self.heard(h)
         return sum_over_predecessors(h, self), sum_over_successors(h, self)
 
     @cached_property
     def runs(self) -> tuple[Int[Tensor, " node"], Int[Tensor, " member"], Int[Tensor, " member"]]:
         """The number of each node's run, that is of nodes which follow each other and are in the
         same sets, as the edges of a reader are; then of every set of a run the run, and the set."""
+        if self.whole is not None:
+            return self.whole.runs
         by_node = self.member_node.argsort(stable=True)
         node, group = self.member_node[by_node], self.member_group[by_node]
         count = torch.bincount(node, minlength=self.n_nodes)
@@ -187,6 +215,8 @@ class Neighbourhoods:
         start = 0
         for states in pieces:
             here = slice(start, start + len(states))
+            if self.alive is not None:
+                states = states * self.alive[here, None]
             by_run.index_add_(0, run_of[here], states)
             by_reading.index_add_(0, self.reading[here], states)
             start = here.stop
@@ -196,8 +226,7 @@ class Neighbourhoods:
     @cached_property
     def degrees_by_set(self) -> tuple[Float[Tensor, "group 1"], Float[Tensor, "run 1"]]:
         """How many members each set has, and how many successors the nodes of each run."""
-        ones = torch.ones(self.n_nodes, 1, device=self.group_of.device)
-        return self.sums_by_set([ones], ones)
+        return self.sums_by_set([self._ones], self._ones)
 
     @cached_property
     def tiles(self) -> tuple[Tile, ...]:

@@ -50,9 +50,8 @@ def test_settings_are_the_product_of_the_grid_and_the_last_key_is_fastest() -> N
         assert (own.predictor.width, own.lr) == (values["width"], values["lr"])
         assert (own.steps, own.predictor.layers, own.labels) == (7, 3, "interpbench")
     assert list(made(grid={}).grid_settings()) == ["base"]
-    assert (
-        setting_name({"aggregation": "sum", "both_ends": True}) == "aggregation=sum,both_ends=true"
-    )
+    named = {"aggregation": "sum", "readout_norm": True}
+    assert setting_name(named) == "aggregation=sum,readout_norm=true"
 
 
 def test_some_configurations_take_fewer_settings() -> None:

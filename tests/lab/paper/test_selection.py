@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from graphcircuits.cases.relations import POOLS, pool_cases
-from graphcircuits.io.store import load_config
+from graphcircuits.io.config import load_config
 from graphcircuits.predictor.model import PredictorConfig
 from graphcircuits.training.config import TrainConfig
 from lab.paper.selection import History, Selection, score, select, to_toml

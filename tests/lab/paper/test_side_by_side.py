@@ -8,7 +8,7 @@ from torch import Tensor
 
 from graphcircuits.predictor.block import normalized_by_matrices, stacked
 from graphcircuits.predictor.measure.features import Features
-from graphcircuits.predictor.model import InvariantTables, Predictor, PredictorConfig
+from graphcircuits.predictor.model import Predictor, PredictorConfig
 from graphcircuits.predictor.paper.align import TabpfnAligner
 from graphcircuits.predictor.paper.pool import DeepSets
 from graphcircuits.predictor.paper.transform import (
@@ -96,7 +96,7 @@ def test_tables_of_several_runs(options: dict[str, Any]) -> None:
             if name in ("align.mean", "align.deviation"):
                 values.copy_(0.5 + torch.rand(values.shape, generator=seeded(seed)))
     readings = [make_reading(config, "plain", seed=seed) for seed in (0, 1)]
-    tables = [x.content.nodes for x in readings if isinstance(x.content, InvariantTables)]
+    tables = [x.content for x in readings if isinstance(x.content, Tensor)]
     given = StackedTables(torch.stack(tables).expand(3, -1, -1, -1))
     found = stacked_logits(stacked(members), readings[0].structure, given)
     alone = [member(reading, generator=seeded(0)) for member in members for reading in readings]

@@ -2,24 +2,23 @@
 
 import pytest
 import torch
+from torch import Tensor
 
-from graphcircuits.predictor.model import InvariantTables
 from lab.studies.inputs import INPUTS, input_groups, without
 from tests.training.test_batches import PRIOR, make_judged
 
 
 @pytest.mark.slow
 def test_groups_of_inputs_can_be_left_out() -> None:
-    names = input_groups(share=PRIOR.share, both_ends=True)
+    names = input_groups(PRIOR.share)
     assert set(names) == set(INPUTS)
-    assert set(input_groups(share=1.0, both_ends=False)) == set(INPUTS) - {"own", "far-effects"}
+    assert set(input_groups(1.0)) == set(INPUTS) - {"own"}
     examples = make_judged(count=1)[:1]
     (blind,) = without(examples, "norms", PRIOR)
     content, seen = blind.reading.content, examples[0].reading.content
-    assert isinstance(content, InvariantTables)
-    assert isinstance(seen, InvariantTables)
-    names = input_groups(share=PRIOR.share, both_ends=PRIOR.both_ends)
+    assert isinstance(content, Tensor)
+    assert isinstance(seen, Tensor)
     hidden = torch.tensor([name == "norms" for name in names])
-    assert not content.nodes[:, hidden].any()
-    assert torch.equal(content.nodes[:, ~hidden], seen.nodes[:, ~hidden])
+    assert not content[:, hidden].any()
+    assert torch.equal(content[:, ~hidden], seen[:, ~hidden])
     assert without(examples, None, PRIOR) == examples

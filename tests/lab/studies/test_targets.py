@@ -42,7 +42,7 @@ def test_the_command_keeps_them(tmp_path: Path) -> None:
     save_transformer(tmp_path / "ib-7.safetensors", load_case("ib-7").subject())
     config, out = tmp_path / "small.toml", tmp_path / "out" / "targets.safetensors"
     own = "judged = 4\npairs = 4\nmasks = 2\nfaithfulness_weight = 1.0\n[predictor]\n"
-    config.write_text(f"{own}prior = true\nboth_ends = true\n")
+    config.write_text(f"{own}prior = true\n")
     given = ["--out", out, "--corpus", tmp_path, "--config", config, "--steps", "1"]
     main([str(word) for word in given])
     assert {id: len(x) for id, x in load_targets(out).items()} == {

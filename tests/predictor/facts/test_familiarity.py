@@ -17,7 +17,7 @@ from graphcircuits.predictor.facts.familiarity import (
     fit_familiarity,
     shrunk,
 )
-from graphcircuits.predictor.model import InvariantTables, Reading
+from graphcircuits.predictor.model import Reading
 from tests.predictor.cases import make_reading, small
 from tests.predictor.graphs import seeded
 
@@ -34,7 +34,7 @@ def make_readings(n: int = 40, columns: int = 3, seed: int = 0) -> list[Reading]
 
 def as_reading(features: Tensor, structure: object = None) -> Reading:
     nodes = torch.stack([features - 1, features + 1])
-    return Reading(structure, InvariantTables(nodes, torch.empty(0, 2, 5)))  # pyright: ignore[reportArgumentType]
+    return Reading(structure, nodes)  # pyright: ignore[reportArgumentType]
 
 
 def make_logits(n: int, seed: int = 1, noise: float = 0.1) -> list[Tensor]:

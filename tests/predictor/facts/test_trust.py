@@ -67,7 +67,7 @@ def test_cases_of_one_kind_teach_nothing() -> None:
 def test_files_hold_it_and_refuse_another(tmp_path: Path) -> None:
     config = small()
     member = Predictor(config, generator=seeded(0)).eval()
-    columns = table_width(share=config.share, both_ends=config.both_ends)
+    columns = table_width(config.share)
     trust = Trust(torch.randn(columns, generator=seeded(3)), torch.tensor([0.5]))
     path = tmp_path / "trusted.safetensors"
     save_ensemble(path, Ensemble((member,), {}, trust=trust))

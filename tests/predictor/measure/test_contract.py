@@ -7,16 +7,14 @@ import pytest
 import torch
 
 from graphcircuits.engine.passes import Pass
-from graphcircuits.predictor.invariant import BETWEEN_STATISTICS, FAR_STATISTICS, STATISTICS
+from graphcircuits.predictor.invariant import BETWEEN_STATISTICS, STATISTICS
 from graphcircuits.predictor.measure import contract as module
 from graphcircuits.predictor.measure.contract import SUMS, contract
 from tests.predictor.cases import make_task
 
-NONE = torch.empty(0, dtype=torch.int64)
-
 
 def test_every_statistic_is_a_sum() -> None:
-    assert set(SUMS) == {*STATISTICS, *BETWEEN_STATISTICS, *FAR_STATISTICS}
+    assert set(SUMS) == {*STATISTICS, *BETWEEN_STATISTICS}
 
 
 @pytest.mark.slow
@@ -27,35 +25,24 @@ def test_readers_one_by_one_give_what_all_together_give(
     architecture: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject, pairs = make_task(architecture)
-    drawn = torch.tensor([1, 4])
     # Without a run between nothing changes in it.
     names = [name for name in SUMS if share < 1 or not name.startswith("own")]
-    together = contract(subject, pairs, names, drawn, share)
+    together = contract(subject, pairs, names, share)
     monkeypatch.setattr(module, "CPU_BUFFER", 1)
-    alone = contract(subject, pairs, names, drawn, share)
+    alone = contract(subject, pairs, names, share)
     for name, values in vars(together).items():
         torch.testing.assert_close(getattr(alone, name), values)
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("share", "names"), [(1.0, STATISTICS), (0.75, BETWEEN_STATISTICS)])
-def test_one_end_gives_what_both_ends_give(share: float, names: tuple[str, ...]) -> None:
-    subject, pairs = make_task("llama")
-    near = contract(subject, pairs, names, NONE, share)
-    both = contract(subject, pairs, (*names, *FAR_STATISTICS), NONE, share)
-    torch.testing.assert_close(both.edges[: len(names)], near.edges)
-    for name in ("written", "received", "losses"):
-        torch.testing.assert_close(getattr(both, name), getattr(near, name))
-
-
-@pytest.mark.usefixtures("unchecked")
 def test_what_the_place_of_the_gradient_does_not_touch() -> None:
-    """Outputs and losses are those of the two ends, and so is the gradient at the far one."""
+    """Outputs and losses are those of the two ends."""
     subject, pairs = make_task("llama")
-    clean, between = (contract(subject, pairs, FAR_STATISTICS, NONE, x) for x in (1.0, 0.75))
-    for name in ("edges", "written", "losses"):
+    clean, between = (contract(subject, pairs, ("effect",), share) for share in (1.0, 0.75))
+    for name in ("written", "losses"):
         torch.testing.assert_close(getattr(between, name), getattr(clean, name))
-    assert not torch.allclose(between.received, clean.received)
+    for name in ("edges", "received"):
+        assert not torch.allclose(getattr(between, name), getattr(clean, name))
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -71,10 +58,10 @@ def test_gradients_without_full_precision_are_zero(monkeypatch: pytest.MonkeyPat
 
     with_gradients = module.with_gradients
     monkeypatch.setattr(module, "with_gradients", tiny)
-    found = contract(subject, pairs, STATISTICS, NONE)
+    found = contract(subject, pairs, STATISTICS)
     assert not found.edges.any()
     size = 1e-20
-    found = contract(subject, pairs, STATISTICS, NONE)
+    found = contract(subject, pairs, STATISTICS)
     assert found.edges.any()
 
 
@@ -84,8 +71,8 @@ def test_gradients_without_full_precision_are_zero(monkeypatch: pytest.MonkeyPat
 def test_small_gradients_of_half_precision_count(dtype: torch.dtype, share: float) -> None:
     """What is too small is so in the precision of the products, which is single at least."""
     subject, pairs = make_task()
-    expected = contract(subject, pairs, ("effect", "clean"), NONE, share)
-    found = contract(subject.to(dtype), pairs, ("effect", "clean"), NONE, share)
+    expected = contract(subject, pairs, ("effect", "clean"), share)
+    found = contract(subject.to(dtype), pairs, ("effect", "clean"), share)
     assert found.edges.dtype == torch.float32
     near = 0.02 if dtype == torch.float16 else 0.15
     for name in ("edges", "received"):

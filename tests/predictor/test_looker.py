@@ -1,0 +1,156 @@
+"""The network that looks: what it starts from, what it hears, and what cannot change it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphcircuits.predictor.ensemble import Ensemble
+from graphcircuits.predictor.invariant import living, table_width
+from graphcircuits.predictor.looker import Looker, LookerConfig, corrected, settled
+from graphcircuits.predictor.looking import COLUMNS, rank_logits
+from graphcircuits.predictor.model import read_case
+from graphcircuits.predictor.paths import along_paths
+from graphcircuits.subject.transformer import Transformer
+from graphcircuits.task.pairs import Pairs
+from tests.predictor.cases import make_task, small, widened
+from tests.predictor.graphs import seeded
+from tests.predictor.test_ensemble import make_ensemble
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+def make_looker(seed: int = 0, **options: Any) -> Looker:
+    """One that has something to say."""
+    config = LookerConfig(**({"width": 8, "sizes": 3, "prompts": 2} | options))
+    looker = Looker(config, table_width(small().share), generator=seeded(seed))
+    looker.readout.weight.data.normal_(generator=seeded(seed))
+    return looker.eval().requires_grad_(False)
+
+
+def looking(**options: Any) -> Ensemble:
+    return replace(make_ensemble(), lookers=(make_looker(**options),), looks=("language",))
+
+
+def single(architecture: str = "plain") -> tuple[Transformer, Pairs]:
+    subject, pairs = make_task(architecture)
+    return subject.to(torch.float32), pairs
+
+
+def predicted(ensemble: Ensemble, subject: Transformer, pairs: Pairs, **options: Any) -> Tensor:
+    return ensemble.predict_case(subject, pairs, generator=seeded(0), **options).logits
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"width must be at least 1, got 0; sizes must be at lea"):
+        LookerConfig(width=0, sizes=0)
+
+
+def test_one_that_learned_nothing_leaves_the_ranking() -> None:
+    subject, pairs = single()
+    fresh = Looker(LookerConfig(width=8), table_width(small().share)).eval()
+    ensemble = replace(make_ensemble(), lookers=(fresh,))
+    plain, found = (predicted(ensemble, subject, pairs, looks=looks) for looks in (0, 2))
+    assert torch.equal(plain.argsort(descending=True), found.argsort(descending=True))
+
+
+def test_it_looks_on_the_kinds_it_is_told_and_changes_the_ranking_there() -> None:
+    subject, pairs = single()
+    ensemble = looking()
+    plain = predicted(ensemble, subject, pairs, looks=0)
+    assert torch.equal(predicted(ensemble, subject, pairs, kind="planted"), plain)
+    usual = predicted(ensemble, subject, pairs, kind="language")
+    assert torch.equal(usual, predicted(ensemble, subject, pairs, looks=2))
+    once = predicted(ensemble, subject, pairs, kind="language", looks=1)
+    orders = {tuple(x.argsort().tolist()) for x in (plain, once, usual)}
+    assert len(orders) == 3
+    assert usual.isfinite().all()
+
+
+def test_looks_need_a_looker() -> None:
+    subject, pairs = single()
+    with pytest.raises(ValueError, match="looks must be 0: this predictor has no looker, got 1"):
+        predicted(make_ensemble(), subject, pairs, looks=1)
+
+
+def test_several_are_averaged_in_each_round() -> None:
+    subject, pairs = single()
+    reading = read_case(small(), subject, pairs, generator=seeded(0))
+    assert isinstance(reading.content, Tensor)
+    start = rank_logits(torch.randn(subject.graph.n_edges, generator=seeded(3)))
+
+    def worth(masks: Tensor) -> tuple[Tensor, Tensor]:
+        return masks.mean(-1), masks * 2 - 1
+
+    def run(*lookers: Looker) -> Tensor:
+        return corrected(
+            lookers, reading.content, start, reading.structure, subject.graph, worth, 1
+        )
+
+    one = make_looker()
+    assert torch.equal(run(one, one), run(one))
+    other = make_looker(1)
+    assert not torch.equal(run(one, other), run(one))
+    assert torch.equal(run(one, other), run(other, one))
+
+
+def test_values_settle_along_paths() -> None:
+    graph = make_task("plain")[0].graph
+    values = torch.randn(2, graph.n_edges, generator=seeded(0))
+    found = settled(values, graph)
+    for one, other in zip(values, found, strict=True):
+        torch.testing.assert_close(other, rank_logits(along_paths(one, graph)))
+    values[0, 3] = -torch.inf
+    assert settled(values, graph)[0, 3] == -torch.inf
+
+
+@pytest.mark.parametrize("messages", [True, False])
+def test_edges_hear_of_each_other_by_messages_alone(messages: bool) -> None:
+    reading = read_case(small(), *single(), generator=seeded(0))
+    assert isinstance(reading.content, Tensor)
+    looker = make_looker(messages=messages)
+    look = torch.randn(len(reading.content), 3 * COLUMNS, generator=seeded(1))
+    values = rank_logits(torch.randn(len(look), generator=seeded(2)))
+    before = looker(reading.content, look, values, reading.structure)
+    look[5] += 1
+    after = looker(reading.content, look, values, reading.structure)
+    moved = before != after
+    assert moved[5]
+    assert bool(moved.sum() > 1) == messages
+
+
+def test_without_looks_it_does_not_see_them() -> None:
+    reading = read_case(small(), *single(), generator=seeded(0))
+    looker = make_looker(looks=False)
+    values = rank_logits(torch.randn(len(reading.content), generator=seeded(2)))  # type: ignore[arg-type]
+    looks = torch.randn(2, len(values), 3 * COLUMNS, generator=seeded(1))
+    one, other = (looker(reading.content, x, values, reading.structure) for x in looks)
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("architecture", ["plain", "grouped-keys", "llama"])
+@pytest.mark.parametrize(("groups", "layers"), [(2, 0), (0, 1), (3, 2)])
+def test_silent_heads_and_layers_change_nothing(
+    architecture: str, groups: int, layers: int
+) -> None:
+    """In double precision to rounding: neither proposals nor looks nor messages know of them."""
+    subject, pairs = make_task(architecture)
+    larger = widened(subject, groups, layers)
+    old = larger.graph.edge_indices(subject.graph.edge_names)
+    lookers = (make_looker().double(),)
+    found = []
+    for each in (subject, larger):
+        reading = read_case(small(), each, pairs, generator=seeded(0))
+        assert isinstance(reading.content, Tensor)
+        alive = living(reading.content, small().share)
+        start = rank_logits(reading.prior, alive)
+        ensemble = replace(make_ensemble(), lookers=lookers)
+        found.append((alive, start, ensemble.look(each, pairs, reading, reading.prior, 2)))
+    (alive, start, one), (more, wide, other) = found
+    torch.testing.assert_close(wide[old], start)
+    assert torch.equal(more[old], alive)
+    assert int(more.sum()) == int(alive.sum())
+    torch.testing.assert_close(other[old][alive], one[alive], rtol=1e-4, atol=1e-4)
+    assert (other[~more] < other[more].min()).all()
