@@ -44,15 +44,16 @@ def language(
         str | None,
         typer.Option(
             help="Models with commas between, as ARCHITECTURE-LAYERSxWIDTH-TOKENIZER, such as "
-            "gpt2-4x128-bpe2k; 14 of all kinds if left out. Architectures: gpt2, neox, llama, gqa. "
-            "Tokenizers: chars, bpe2k, bpe4k."
+            "gpt2-4x128-bpe2k; 14 of all kinds if left out; `many`: 48, with which the shipped "
+            "predictors were trained. Architectures: gpt2, neox, llama, gqa. Tokenizers: chars, "
+            "bpe2k, bpe4k."
         ),
     ] = None,
     text: Annotated[
         list[Path] | None,
         typer.Option(
             help="Folder to take text from, instead of Python's library and the packages "
-            "installed beside it; can be repeated."
+            "installed beside it; can be repeated. Or one that `lab.factory text` wrote."
         ),
     ] = None,
     mib: Annotated[float, typer.Option(help="Text in MiB, at most.")] = 32.0,
@@ -81,11 +82,12 @@ def language(
     """
     import time
 
-    from lab.factory.language.designs import PLAN, Design
+    from lab.factory.language.designs import MANY, PLAN, Design
     from lab.factory.language.model import LanguageConfig
     from lab.factory.language.report import markdown
 
-    names = list(PLAN) if models is None else models.replace(" ", "").split(",")
+    words = ",".join(PLAN) if models is None else models.replace(" ", "")
+    names = list(MANY) if words == "many" else words.split(",")
     refuse(
         distinct("--models", names),
         above("--mib", mib, 0) or in_range("--mib", mib, 0, MOST_TEXT),

@@ -39,7 +39,7 @@ from graphcircuits.predictor.ensemble import save_ensemble
 from graphcircuits.training.config import TrainConfig, settings_of
 from graphcircuits.training.facts import Figures
 from graphcircuits.training.members import Lesson, ensemble_of, train_jobs
-from graphcircuits.training.sources import Source, plan_sources
+from graphcircuits.training.sources import MINED, Source, mined_files, plan_sources
 from lab.factory.audit import PAIRS, right_shares
 from lab.factory.crossfit import complete
 from lab.factory.language.folder import MANIFEST as LANGUAGE
@@ -74,6 +74,14 @@ def describe(folder: Path) -> dict[str, Any]:
         found = {"text": about["text"]["sha256"], "models": models}
         digest = content_hash({"settings": about["settings"], **found})
         return {"command": about["command"], "sha256": digest, "subjects": len(models), **found}
+    if mined := mined_files(folder):
+        artifacts = [load_artifact(path, MINED) for path in mined]
+        return {
+            "command": artifacts[0].command,
+            "sha256": content_hash([artifact.sha256 for artifact in artifacts]),
+            "subjects": len(mined),
+            "tasks": sum(len(artifact.meta["kinds"]) for artifact in artifacts),
+        }
     if not (folder / MANIFEST).is_file():
         raise ValueError(
             f"{folder} has neither {MANIFEST} nor {LANGUAGE}, so that nobody could say what was "

@@ -20,7 +20,7 @@ from graphcircuits.io.files import write_json
 from lab.factory.language import folder as folders
 from lab.factory.language.designs import Design
 from lab.factory.language.model import LanguageConfig, ModelJob
-from lab.factory.language.text import collect, installed_roots
+from lab.factory.language.packages import find_text
 from lab.factory.language.tokens import bigram_loss, encode, make_tokenizer
 from lab.factory.language.workers import Watch, make_each
 from lab.files import writing
@@ -39,8 +39,9 @@ def make_models(
 ) -> Iterator[dict[str, Any]]:
     """The reports of the models, those that are there first, the others as they get ready.
 
-    The text comes from below `roots`, or else from what is installed. At the deadline, in the
-    seconds of `time.monotonic`, models in training are given up.
+    The text comes from below `roots`, or else from what is installed; one root alone may be a
+    folder that `python -m lab.factory text` wrote. At the deadline, in the seconds of
+    `time.monotonic`, models in training are given up.
     """
     settings = asdict(config)
     folders.check_begun(folder, settings)
@@ -50,7 +51,7 @@ def make_models(
         unmade = sorted((x for x in designs if there[x] is None), key=lambda x: -x.layers)
         if not unmade:
             return
-        text = collect(installed_roots() if roots is None else roots, config.mib)
+        text = find_text(roots, config.mib)
         documents = {"train": text.train, "held_out": text.held_out}
         sizes = {name: sum(map(len, found)) for name, found in documents.items()}
         about = {"sha256": text.sha256, "bytes": sizes, "groups": text.groups}

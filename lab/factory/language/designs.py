@@ -12,7 +12,8 @@
    ones 8/3 times, which makes as many weights.
 3. The context is 256 characters, or 128 tokens of several characters.
 
-`PLAN` lists the models that are made unless others are named.
+`PLAN` lists the models that are made unless others are named, `MANY` those that the shipped
+predictors learn from: every architecture in all `SHAPES`.
 """
 
 import re
@@ -43,6 +44,21 @@ PLAN = (
     "gqa-6x128-bpe2k",
     "gqa-3x256-bpe4k",
 )
+SHAPES = (
+    "2x64-bpe2k",
+    "2x96-chars",
+    "2x128-bpe2k",
+    "3x64-bpe4k",
+    "3x128-bpe2k",
+    "4x64-bpe2k",
+    "4x96-bpe2k",
+    "5x64-chars",
+    "6x64-bpe2k",
+    "6x96-bpe2k",
+    "8x64-bpe2k",
+    "12x64-bpe2k",
+)
+MANY = tuple(f"{architecture}-{shape}" for shape in SHAPES for architecture in ARCHITECTURES)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Making one small language model: trained, written, read back, judged, kept.
 
 1. `train` trains it on the token stream that lies ready in a folder of data.
-2. It is written beside its place as a Hugging Face folder, with its tokenizer, and read back with
-   `load_model`. What is judged is what was read back: its loss on held-out text, and the share of
-   prompts that it answers right in every task.
+2. It is written beside its place as a Hugging Face folder, in bfloat16, with its tokenizer, and
+   read back with `load_model`. What is judged is what was read back: its loss on held-out text, and
+   the share of prompts that it answers right in every task.
 3. A model that is not better than counts of neighbours has not learned; its report is kept, it is
    not.
 """
@@ -108,11 +108,12 @@ def make_model(job: ModelJob) -> Generator[tuple[int, float] | dict[str, Any], N
     }
     with folders.staged(job.folder, design.name) as place:
         with no_bar(load_transformers()), writing(job.folder):
-            model.save_pretrained(place)
+            # Half the size, and in the numbers of what is judged.
+            model.to(torch.bfloat16).save_pretrained(place)
             tokenizer.save_pretrained(place)
         # Weights that are not finite would be refused as a damaged file.
         finite = all(bool(weight.isfinite().all()) for weight in model.parameters())
-        subject = load_model(place, device=job.device) if finite else None
+        subject = load_model(place, device=job.device, dtype="float32") if finite else None
         loss = held_out_loss(subject, held_out, design.context) if subject else math.nan
         report |= _judged(loss, about)
         if subject and report["problem"] is None:

