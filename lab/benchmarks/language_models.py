@@ -47,7 +47,7 @@ from graphcircuits.subject.transformer import Transformer
 from graphcircuits.task.accuracy import share_right
 from graphcircuits.task.fresh import unseen
 from graphcircuits.task.pairs import Pairs
-from lab.benchmarks.language_models_page import write_page
+from lab.benchmarks.language_models_page import BASE, write_page
 
 METHODS = (
     "random",
@@ -65,6 +65,11 @@ METHODS = (
     "ugs",
     "edge-pruning",
 )
+VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "eap-ig+paths": ("eap-ig", {"paths": True}),
+    "gcl-unlooking": ("gcl", {"looks": 0}),
+}
+"""Methods by names of their own: a method of the package, and options."""
 ONCE = ("refine-30", "mattr", "ugs", "edge-pruning")
 """Methods that take long, and run on the first seed of prompts alone."""
 REFINED = re.compile(r"refine-(\d+)")
@@ -251,7 +256,8 @@ def run(
             continue
         folder = unit.path(store).parent
         found, fresh = (Pairs.load(folder / f"{name}.jsonl") for name in ("found", "fresh"))
-        options = dict(settings.options.get(unit.method, {}))
+        options = dict(VARIANTS.get(unit.method, ("", {}))[1])
+        options |= settings.options.get(unit.method, {})
         about = {
             "model": unit.model,
             "seed": unit.seed,
@@ -331,7 +337,7 @@ def _score(
     seconds = _seconds(method)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", methods.BeyondTraining)  # the page says it
-        name = method if seconds is None else start
+        name = VARIANTS.get(method, (method,))[0] if seconds is None else start
         began = time.perf_counter()
         result = methods.localize(subject, pairs, name, seed=0, keep_prompts=0, **options)
     if seconds is None:
@@ -388,6 +394,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--methods", default=",".join(METHODS), help="with commas between")
     parser.add_argument("--once", default=",".join(ONCE), help="those that run on one seed alone")
     parser.add_argument("--start", default="eap-ig", help="the method whose scores are refined")
+    parser.add_argument("--base", default=BASE, help="the method that others are compared with")
     parser.add_argument("--seeds", type=int, default=3, help="of prompts")
     parser.add_argument("--only", help="run the units of this model alone")
     parser.add_argument("--pairs", type=int, default=24, help="per task, and as many fresh ones")
@@ -420,7 +427,7 @@ def _main(words: argparse.Namespace) -> int:
     names = tuple(words.methods.split(","))
     for name in (words.start, *names):
         if _seconds(name) is None:
-            methods.find_method(name)
+            methods.find_method(VARIANTS.get(name, (name,))[0])
     settings = Settings(
         pairs=words.pairs,
         tasks=None if words.tasks is None else tuple(words.tasks.split(",")),
@@ -448,7 +455,7 @@ def _main(words: argparse.Namespace) -> int:
                 print("the time is up; the same command goes on from here", flush=True)
                 return 1
     if words.only_page or everything:
-        write_page(words.store, words.out, words.figure, names, words.remark)
+        write_page(words.store, words.out, words.figure, names, words.remark, words.base)
         print(f"wrote {words.out} and a figure at {words.figure}")
     return 1 if failed else 0
 

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphcircuits.drawing.library import need_library, save_figure
-from graphcircuits.evaluation.text_tables import csv_text
-from graphcircuits.io.files import write_atomic
+from graphcircuits.io.files import csv_text, write_atomic
 from graphcircuits.io.store import StoreError, read_json
 
 if TYPE_CHECKING:
@@ -35,7 +34,9 @@ TITLES = {
 }
 """What models are called whose files have other names."""
 BASE = "eap-ig"
-"""The method that the others are compared with."""
+"""The method that the others are compared with, unless another one is named."""
+MUCH = 1.2
+"""Times the edges of that one, above which a task is worse by much."""
 DRAWS = 2000
 """Of tasks and seeds, for an interval."""
 
@@ -52,6 +53,7 @@ class Model:
     about: Mapping[str, Any]
     units: Units
     failures: Sequence[str]
+    base: str = BASE
 
     @property
     def title(self) -> str:
@@ -120,7 +122,7 @@ NUMBERS = (
 )
 
 
-def read_store(store: Path, methods: Sequence[str]) -> list[Model]:
+def read_store(store: Path, methods: Sequence[str], base: str = BASE) -> list[Model]:
     """All models that were prepared, with the units that there are."""
     models = []
     for file in sorted(store.glob("*/model.json")):
@@ -136,7 +138,7 @@ def read_store(store: Path, methods: Sequence[str]) -> list[Model]:
                         failures.append(f"{method} on {task}, seed {seed} ({unit['failure']})")
                     elif unit is not None:
                         units[task][method][seed] = unit
-        models.append(Model(file.parent.name, about, units, failures))
+        models.append(Model(file.parent.name, about, units, failures, base))
     if not any(model.every for model in models):
         raise ValueError(f"{store} holds no results; run without --only-page first.")
     return models
@@ -150,13 +152,18 @@ def _unit(path: Path) -> dict[str, Any] | None:
 
 
 def write_page(
-    store: Path, out: Path, figure: Path, methods: Sequence[str], remark: str = ""
+    store: Path,
+    out: Path,
+    figure: Path,
+    methods: Sequence[str],
+    remark: str = "",
+    base: str = BASE,
 ) -> None:
     """Write the page and its figure, quality against seconds.
 
     `remark` is a sentence on how the units came about, which they do not say themselves.
     """
-    models = read_store(store, methods)
+    models = read_store(store, methods, base)
     save_figure(quality_figure(models, methods), figure)
     link = Path(os.path.relpath(figure.resolve(), out.resolve().parent)).as_posix()
     data = out.with_suffix(".csv")
@@ -290,7 +297,7 @@ def _model(model: Model, methods: Sequence[str]) -> list[str]:
 
 
 def _methods_table(model: Model, methods: Sequence[str]) -> str:
-    """Methods as rows, numbers over all tasks as columns, and edges for .9 against those of BASE,
+    """Methods as rows, numbers over all tasks as columns, and edges for .9 against the base's,
     on the prompts that both have."""
     columns = [[_overall(model, method, number) for method in methods] for number in NUMBERS]
     rows = []
@@ -299,7 +306,8 @@ def _methods_table(model: Model, methods: Sequence[str]) -> str:
         seeds = {len(model.units[task][method]) for task in model.tasks}
         rows.append([method, "/".join(map(str, sorted(seeds))), *cells, *_against(model, method)])
     titles = [number.title for number in NUMBERS]
-    header = ["method", "seeds", *titles, f"of {BASE}'s edges for .9", f"tasks above {BASE}"]
+    above = [f"tasks above {model.base}", f"above {MUCH:g} times"]
+    header = ["method", "seeds", *titles, f"of {model.base}'s edges for .9", *above]
     return _table(header, rows, right=len(header) - 1)
 
 
@@ -327,18 +335,18 @@ def _overall(model: Model, method: str, number: Column) -> float | None:
 
 
 def _against(model: Model, method: str) -> list[str]:
-    """The ratio of edges for .9 to those of BASE with its interval, and tasks on which it is above
-    1; both over seeds that both have."""
-    if BASE not in next(iter(model.units.values()), {}):
-        return ["", ""]
+    """The ratio of edges for .9 to those of the base with its interval, and tasks on which it is
+    above 1 and MUCH; over seeds that both have."""
+    if model.base not in next(iter(model.units.values()), {}):
+        return ["", "", ""]
     ratios = []
     for task in model.tasks:
-        own, base = model.units[task][method], model.units[task][BASE]
+        own, base = model.units[task][method], model.units[task][model.base]
         both = [seed for seed in own if seed in base]
         edges = [(NINETY.value(own[seed]), NINETY.value(base[seed])) for seed in both]
         ratios.append([math.log(a / b) for a, b in edges if a and b])
-    if method == BASE or not all(ratios):
-        return ["", ""]
+    if method == model.base or not all(ratios):
+        return ["", "", ""]
     generator = np.random.default_rng(0)
     drawn = [
         mean(
@@ -349,8 +357,9 @@ def _against(model: Model, method: str) -> list[str]:
     ]
     low, high = np.exp(np.quantile(drawn, (0.025, 0.975)))
     middle = math.exp(mean(mean(logs) for logs in ratios))
-    worse = sum(mean(logs) > 0 for logs in ratios)
-    return [f"{middle:.2f} [{low:.2f}, {high:.2f}]", f"{worse} of {len(ratios)}"]
+    worse, much = (sum(mean(logs) > math.log(x) for logs in ratios) for x in (1, MUCH))
+    ratio = f"{middle:.2f} [{low:.2f}, {high:.2f}]"
+    return [ratio, *(f"{count} of {len(ratios)}" for count in (worse, much))]
 
 
 def _commands(models: Sequence[Model]) -> str:
