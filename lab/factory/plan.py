@@ -29,9 +29,9 @@ from graphcircuits.cases.multitask import MultiCase, multi_ids
 from graphcircuits.cases.orders import Order
 from graphcircuits.cases.prepare import find_case
 from graphcircuits.cases.random_programs import random_ids
-from graphcircuits.fleets.fleet import graph_of
 from graphcircuits.jobs.processes import in_order
 from graphcircuits.rasp.layout import complete_edges
+from graphcircuits.subject.components import graph_of
 from graphcircuits.subject.layers import TransformerConfig, weight_shapes
 from lab.factory.shards import COUNTS, CorpusConfig
 

@@ -1,0 +1,1 @@
+"""Training the network that looks (`graphcircuits.predictor.looker`), and judging it."""
